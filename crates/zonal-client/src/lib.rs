@@ -1,0 +1,1 @@
+//! The client: what a mount decides, without a kernel and without sockets.

@@ -1,0 +1,1 @@
+//! Files below a shard or a target: log, key-value store, segments.

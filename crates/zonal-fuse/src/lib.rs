@@ -1,0 +1,1 @@
+//! The FUSE session: the kernel's protocol, mounting, notifications.

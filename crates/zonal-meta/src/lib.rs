@@ -1,0 +1,1 @@
+//! The metadata shard: a state machine that turns requests into effects.

@@ -1,0 +1,1 @@
+//! Frames over TCP and Unix sockets: pools, deadlines, handshake, server loop.

@@ -1,0 +1,1 @@
+//! The storage target: a state machine over an extent store with checksums.

@@ -1,0 +1,1 @@
+//! The server process: roles, admin HTTP, metrics.

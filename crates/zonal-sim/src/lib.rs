@@ -1,0 +1,1 @@
+//! A cell on one thread, from one seed.

@@ -1,0 +1,1 @@
+//! Identifiers, attributes, limits, errors and the byte codec that every crate shares.

@@ -1,0 +1,1 @@
+//! Frames and messages between clients, managers, shards and targets.

@@ -1,0 +1,1 @@
+//! The zone map: zones, nodes, targets, shards, partitions, stripe sets, junctions.
