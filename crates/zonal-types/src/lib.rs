@@ -1,8 +1,24 @@
 //! Identifiers, attributes, limits, errors and the byte codec that every crate shares.
 #![forbid(unsafe_code)]
 
+pub mod attr;
+pub mod codec;
 pub mod error;
+pub mod ids;
+pub mod layout;
+pub mod limits;
+pub mod name;
 pub mod store;
+pub mod time;
 
+pub use attr::{Attr, Credentials, FileKind};
+pub use codec::{Blob, Codec, CodecError, Reader};
 pub use error::ErrorCode;
+pub use ids::{
+    CellId, Column, DataId, Epoch, Ino, LayoutGen, MapVersion, NodeId, PartitionId, SessionId,
+    ShardId, StripeSetId, TargetId, TraceId, ZoneId,
+};
+pub use layout::{Component, ComponentKind, FileData, Layout, Redundancy, StripePolicy};
+pub use name::Name;
 pub use store::{KvChange, KvRead};
+pub use time::{Instant, Timestamp};

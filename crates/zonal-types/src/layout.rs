@@ -1,0 +1,107 @@
+//! What a layout is; the arithmetic on it is in `zonal-layout`.
+
+use crate::ids::{Column, DataId, LayoutGen, StripeSetId, ZoneId};
+use crate::limits::{STRIPE_UNIT_DEFAULT, STRIPE_UNIT_MAX, STRIPE_UNIT_MIN};
+use crate::{codec_enum, codec_struct};
+
+codec_struct! {
+    /// How new files of a directory are laid out.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct StripePolicy {
+        /// Bytes per object in a row; a power of two times 64 KiB, to 64 MiB.
+        unit: u32,
+        /// Objects in a row; 0 means all targets of the zone.
+        count: u16,
+        /// Redundancy of what is written.
+        redundancy: Redundancy,
+    }
+}
+
+impl Default for StripePolicy {
+    fn default() -> Self {
+        Self {
+            unit: STRIPE_UNIT_DEFAULT,
+            count: 0,
+            redundancy: Redundancy::None,
+        }
+    }
+}
+
+impl StripePolicy {
+    /// True where the unit is a power of two within its bounds.
+    #[must_use]
+    pub fn is_valid(&self) -> bool {
+        self.unit.is_power_of_two() && (STRIPE_UNIT_MIN..=STRIPE_UNIT_MAX).contains(&self.unit)
+    }
+}
+
+codec_enum! {
+    /// How lost targets are survived. Only `None` is implemented; the tags of the others are reserved.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum Redundancy {
+        /// A lost target loses its columns.
+        None = 0,
+    }
+}
+
+codec_enum! {
+    /// What a component is made of. Clones, re-striping and shared disks will add kinds.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum ComponentKind {
+        /// Round robin over the columns, one stripe unit each.
+        Striped = 1,
+    }
+}
+
+codec_struct! {
+    /// One range of a file with its place.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Component {
+        /// What it is made of.
+        kind: ComponentKind,
+        /// First byte of the file that it covers.
+        start: u64,
+        /// First byte behind it (`u64::MAX`: to the end).
+        end: u64,
+        /// Identity of the stored bytes.
+        data_id: DataId,
+        /// Zone of the set (an index for `locate`; the set is the authority).
+        zone: ZoneId,
+        /// The stripe set that holds it.
+        set: StripeSetId,
+        /// Slot of the set that column 0 lies on; column c lies on (start + c) mod width.
+        start_column: Column,
+        /// Objects in a row.
+        count: u16,
+        /// Bytes per object in a row.
+        unit: u32,
+        /// Bytes of the file per span of sets (0: one span). Reserved for redundancy.
+        span: u64,
+        /// Redundancy.
+        redundancy: Redundancy,
+    }
+}
+
+codec_struct! {
+    /// Where the bytes of a file are.
+    #[derive(Debug, Clone, PartialEq, Eq, Default)]
+    pub struct Layout {
+        /// Rises with each change.
+        layout_gen: LayoutGen,
+        /// Sorted by start, without overlap. Empty for what has no data.
+        components: Vec<Component>,
+    }
+}
+
+codec_struct! {
+    /// What a client needs besides the attributes to read and write a file.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct FileData {
+        /// Where the bytes are.
+        layout: Layout,
+        /// Number of the last shrink.
+        truncate_seq: u64,
+        /// Size that the last shrink left; targets that have not seen `truncate_seq` cut there first.
+        truncate_size: u64,
+    }
+}

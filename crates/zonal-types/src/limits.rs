@@ -1,0 +1,104 @@
+//! Every bound in one place. docs/limits.md has the same table; a test compares them.
+
+macro_rules! limits {
+    ($($(#[$doc:meta])* $name:ident : $ty:ty = $value:expr, $unit:literal;)*) => {
+        $($(#[$doc])* pub const $name: $ty = $value;)*
+        /// Name, value and unit of every bound, for docs/limits.md.
+        pub const TABLE: &[(&str, u64, &str)] = &[$((stringify!($name), $value as u64, $unit),)*];
+    };
+}
+
+limits! {
+    /// Bytes of a name.
+    NAME_BYTES_MAX: usize = 255, "bytes";
+    /// Bytes of a symbolic link's text.
+    SYMLINK_BYTES_MAX: usize = 4095, "bytes";
+    /// Bytes of an extended attribute's name.
+    XATTR_NAME_BYTES_MAX: usize = 255, "bytes";
+    /// Bytes of an extended attribute's value.
+    XATTR_VALUE_BYTES_MAX: usize = 65536, "bytes";
+    /// Extended attributes of one inode, names and values together.
+    XATTR_INODE_BYTES_MAX: usize = 262_144, "bytes";
+    /// Hard links of one inode.
+    LINKS_MAX: u32 = 65_000, "links";
+    /// Largest offset behind the last byte of a file.
+    FILE_BYTES_MAX: u64 = i64::MAX as u64, "bytes";
+    /// Smallest stripe unit.
+    STRIPE_UNIT_MIN: u32 = 65_536, "bytes";
+    /// Largest stripe unit.
+    STRIPE_UNIT_MAX: u32 = 67_108_864, "bytes";
+    /// Stripe unit where nothing else is set.
+    STRIPE_UNIT_DEFAULT: u32 = 1_048_576, "bytes";
+    /// Slots of a stripe set.
+    SLOTS_MAX: usize = 256, "slots";
+    /// Components of a layout.
+    COMPONENTS_MAX: usize = 64, "components";
+    /// Unit of checksums.
+    BLOCK_BYTES: usize = 4096, "bytes";
+    /// Unit of the target's index.
+    CHUNK_BYTES: usize = 262_144, "bytes";
+    /// Payload of one frame.
+    PAYLOAD_BYTES_MAX: usize = 4_194_304, "bytes";
+    /// Body (encoded message) of one frame.
+    BODY_BYTES_MAX: usize = 1_048_576, "bytes";
+    /// TLV area of one frame.
+    TLV_BYTES_MAX: usize = 4096, "bytes";
+    /// Bytes that one storage read or write moves.
+    STORAGE_IO_BYTES_MAX: usize = 4_194_304, "bytes";
+    /// Supplementary groups of a caller.
+    GROUPS_MAX: usize = 65_536, "groups";
+    /// Slots of one session: mutations in flight of one client at one shard.
+    SESSION_SLOTS_MAX: u32 = 64, "slots";
+    /// Sessions of one shard.
+    SESSIONS_MAX: usize = 65_536, "sessions";
+    /// Events waiting for one session.
+    SESSION_EVENTS_MAX: usize = 65_536, "events";
+    /// How long a session lives without a sign of its client.
+    SESSION_TERM_MS: u64 = 60_000, "ms";
+    /// How long a client may use what a reply said it may cache.
+    CACHE_TERM_MS: u64 = 5_000, "ms";
+    /// How much longer than that the shard remembers it (drift of clocks).
+    CACHE_GRACE_MS: u64 = 500, "ms";
+    /// Directories with recorded caching at one shard.
+    CACHE_LEASES_MAX: usize = 262_144, "directories";
+    /// Lock ranges held at one shard.
+    LOCKS_MAX: usize = 1_048_576, "ranges";
+    /// Lock requests waiting at one shard.
+    LOCK_WAITERS_MAX: usize = 65_536, "requests";
+    /// Entries in one readdir reply.
+    READDIR_ENTRIES_MAX: usize = 4096, "entries";
+    /// Connections that one server accepts.
+    CONNECTIONS_MAX: usize = 1024, "connections";
+    /// Zones of a cell.
+    ZONES_MAX: usize = 4096, "zones";
+    /// Nodes of a cell.
+    NODES_MAX: usize = 65_536, "nodes";
+    /// Partitions of a new cell.
+    PARTITIONS_DEFAULT: u32 = 64, "partitions";
+    /// Age at which gathered writes are flushed.
+    WRITE_BEHIND_AGE_MS: u64 = 5_000, "ms";
+    /// Gathered writes of one mount, by default.
+    WRITE_BEHIND_BYTES_DEFAULT: usize = 67_108_864, "bytes";
+    /// Gathered writes of one file.
+    WRITE_BEHIND_FILE_BYTES_MAX: usize = 8_388_608, "bytes";
+    /// Deadline of one request, by default.
+    REQUEST_DEADLINE_MS: u64 = 10_000, "ms";
+}
+
+/// Bits of [`crate::attr::Attr::xattrs`].
+pub mod xattr_flags {
+    /// `user.*`
+    pub const USER: u8 = 1;
+    /// `trusted.*`
+    pub const TRUSTED: u8 = 2;
+    /// `security.*`
+    pub const SECURITY: u8 = 4;
+    /// `system.posix_acl_access`
+    pub const ACL_ACCESS: u8 = 8;
+    /// `system.posix_acl_default`
+    pub const ACL_DEFAULT: u8 = 16;
+    /// `security.capability`
+    pub const CAPABILITY: u8 = 32;
+    /// A layout set on the directory (`zonal.layout`).
+    pub const LAYOUT: u8 = 64;
+}
