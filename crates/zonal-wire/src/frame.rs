@@ -1,0 +1,315 @@
+//! The frame: a fixed header of 128 bytes, then body, TLV area and payload.
+//!
+//! ```text
+//!  offset size field              meaning
+//!       0    4 magic              "ZNL1"
+//!       4    2 version            1
+//!       6    1 service            1 meta, 2 storage, 3 manager, 4 connection (hello, proof)
+//!       7    1 kind               1 request, 2 reply
+//!       8    4 flags              bit 0: payload_crc is set; others 0
+//!      12    4 body length        bytes of the encoded message
+//!      16    4 payload length     raw bytes behind body and TLVs
+//!      20    2 tlv length         bytes of the TLV area
+//!      22    2 payload kind       0 none, 1 inline (2 region, 3 descriptor+extent: reserved)
+//!      24   16 cell id
+//!      40    8 session
+//!      48    4 slot               u32::MAX: not a slotted request
+//!      52    4 sequence
+//!      56    8 map version        what the sender has, a hint
+//!      64    8 epoch              of the thing touched (shard or slot); 0: none
+//!      72    8 credential         reserved for capabilities, 0
+//!      80    4 deadline           ms that the sender will wait; 0: the server's default
+//!      84    4 request id         echoed in the reply
+//!      88    8 trace id
+//!      96    4 payload crc32c
+//!     100   24 reserved           0, checked
+//!     124    4 header crc32c      over bytes 0..124
+//! ```
+//! Integers are little-endian. Every field is checked before anything is allocated.
+
+use zonal_types::limits::{BODY_BYTES_MAX, PAYLOAD_BYTES_MAX, TLV_BYTES_MAX};
+use zonal_types::{
+    CellId, Codec, CodecError, Epoch, ErrorCode, MapVersion, Reader, SessionId, TraceId,
+};
+
+/// Bytes of the header.
+pub const HEADER_BYTES: usize = 128;
+/// First four bytes of each frame.
+pub const MAGIC: [u8; 4] = *b"ZNL1";
+/// Version of the protocol.
+pub const VERSION: u16 = 1;
+/// `slot` of a request that is not exactly-once.
+pub const NO_SLOT: u32 = u32::MAX;
+
+/// Who the message is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Service {
+    /// A metadata shard.
+    Meta,
+    /// A storage target.
+    Storage,
+    /// The manager of the zone map.
+    Manager,
+    /// The connection itself: hello and proof.
+    Connection,
+}
+
+impl Service {
+    fn number(self) -> u8 {
+        match self {
+            Self::Meta => 1,
+            Self::Storage => 2,
+            Self::Manager => 3,
+            Self::Connection => 4,
+        }
+    }
+
+    fn from_number(number: u8) -> Option<Self> {
+        Some(match number {
+            1 => Self::Meta,
+            2 => Self::Storage,
+            3 => Self::Manager,
+            4 => Self::Connection,
+            _ => return None,
+        })
+    }
+}
+
+/// The header, decoded and checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Header {
+    /// Who the message is for.
+    pub service: Service,
+    /// False for a reply.
+    pub is_request: bool,
+    /// Bytes of the encoded message.
+    pub body_bytes: u32,
+    /// Bytes of raw payload.
+    pub payload_bytes: u32,
+    /// Bytes of the TLV area.
+    pub tlv_bytes: u16,
+    /// The cell.
+    pub cell: CellId,
+    /// The sender's session at this server; 0 before there is one.
+    pub session: SessionId,
+    /// Slot of an exactly-once request, or [`NO_SLOT`].
+    pub slot: u32,
+    /// Sequence in the slot.
+    pub sequence: u32,
+    /// The zone map that the sender has (a hint).
+    pub map_version: MapVersion,
+    /// Epoch of the shard or slot touched; 0: none.
+    pub epoch: Epoch,
+    /// Milliseconds that the sender will wait.
+    pub deadline_ms: u32,
+    /// Echoed in the reply.
+    pub request_id: u32,
+    /// Follows the operation.
+    pub trace: TraceId,
+    /// Checksum of the payload, where there is one.
+    pub payload_crc: Option<u32>,
+}
+
+impl Header {
+    /// A request header with nothing set but its service and cell.
+    #[must_use]
+    pub fn request(service: Service, cell: CellId) -> Self {
+        Self {
+            service,
+            is_request: true,
+            body_bytes: 0,
+            payload_bytes: 0,
+            tlv_bytes: 0,
+            cell,
+            session: SessionId(0),
+            slot: NO_SLOT,
+            sequence: 0,
+            map_version: MapVersion(0),
+            epoch: Epoch(0),
+            deadline_ms: 0,
+            request_id: 0,
+            trace: TraceId(0),
+            payload_crc: None,
+        }
+    }
+
+    /// The header of the reply to this request.
+    #[must_use]
+    pub fn reply(&self) -> Self {
+        Self {
+            is_request: false,
+            body_bytes: 0,
+            payload_bytes: 0,
+            tlv_bytes: 0,
+            payload_crc: None,
+            ..*self
+        }
+    }
+
+    /// The byte form.
+    #[must_use]
+    pub fn encode(&self) -> [u8; HEADER_BYTES] {
+        let mut out = Vec::with_capacity(HEADER_BYTES);
+        MAGIC.put(&mut out);
+        VERSION.put(&mut out);
+        self.service.number().put(&mut out);
+        (if self.is_request { 1_u8 } else { 2 }).put(&mut out);
+        u32::from(self.payload_crc.is_some()).put(&mut out);
+        self.body_bytes.put(&mut out);
+        self.payload_bytes.put(&mut out);
+        self.tlv_bytes.put(&mut out);
+        u16::from(self.payload_bytes > 0).put(&mut out);
+        self.cell.put(&mut out);
+        self.session.put(&mut out);
+        self.slot.put(&mut out);
+        self.sequence.put(&mut out);
+        self.map_version.put(&mut out);
+        self.epoch.put(&mut out);
+        0_u64.put(&mut out);
+        self.deadline_ms.put(&mut out);
+        self.request_id.put(&mut out);
+        self.trace.put(&mut out);
+        self.payload_crc.unwrap_or(0).put(&mut out);
+        out.resize(HEADER_BYTES - 4, 0);
+        crc32c(&out).put(&mut out);
+        let mut header = [0; HEADER_BYTES];
+        header.copy_from_slice(&out);
+        header
+    }
+
+    /// Decodes and checks a header.
+    ///
+    /// # Errors
+    /// `WrongVersion` for another version, `Protocol` for anything else that is wrong.
+    pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Self, ErrorCode> {
+        let (checked, crc) = bytes.split_at(HEADER_BYTES - 4);
+        if checked[..4] != MAGIC {
+            return Err(ErrorCode::Protocol);
+        }
+        if u32::from_bytes(crc) != Ok(crc32c(checked)) {
+            return Err(ErrorCode::Protocol);
+        }
+        Self::decode_fields(&mut Reader::new(&checked[4..])).map_err(|error| match error {
+            Refused::Version => ErrorCode::WrongVersion,
+            Refused::Field => ErrorCode::Protocol,
+        })
+    }
+
+    fn decode_fields(from: &mut Reader<'_>) -> Result<Self, Refused> {
+        if u16::get(from)? != VERSION {
+            return Err(Refused::Version);
+        }
+        let service = Service::from_number(u8::get(from)?).ok_or(Refused::Field)?;
+        let is_request = match u8::get(from)? {
+            1 => true,
+            2 => false,
+            _ => return Err(Refused::Field),
+        };
+        let flags = u32::get(from)?;
+        let body_bytes = u32::get(from)?;
+        let payload_bytes = u32::get(from)?;
+        let tlv_bytes = u16::get(from)?;
+        let payload_kind = u16::get(from)?;
+        let header = Self {
+            service,
+            is_request,
+            body_bytes,
+            payload_bytes,
+            tlv_bytes,
+            cell: CellId::get(from)?,
+            session: SessionId::get(from)?,
+            slot: u32::get(from)?,
+            sequence: u32::get(from)?,
+            map_version: MapVersion::get(from)?,
+            epoch: Epoch::get(from)?,
+            deadline_ms: {
+                if u64::get(from)? != 0 {
+                    return Err(Refused::Field);
+                }
+                u32::get(from)?
+            },
+            request_id: u32::get(from)?,
+            trace: TraceId::get(from)?,
+            payload_crc: {
+                let crc = u32::get(from)?;
+                if flags & 1 == 1 { Some(crc) } else { None }
+            },
+        };
+        let sizes_fit = body_bytes as usize <= BODY_BYTES_MAX
+            && payload_bytes as usize <= PAYLOAD_BYTES_MAX
+            && usize::from(tlv_bytes) <= TLV_BYTES_MAX;
+        let reserved_clear = from.take(from.left())?.iter().all(|byte| *byte == 0);
+        let kind_fits = payload_kind == u16::from(payload_bytes > 0);
+        if sizes_fit && reserved_clear && kind_fits && flags <= 1 {
+            Ok(header)
+        } else {
+            Err(Refused::Field)
+        }
+    }
+}
+
+enum Refused {
+    Version,
+    Field,
+}
+
+impl From<CodecError> for Refused {
+    fn from(_error: CodecError) -> Self {
+        Self::Field
+    }
+}
+
+/// The checksum of headers and payloads: CRC-32C (RFC 3720, appendix B.4).
+#[must_use]
+pub fn crc32c(bytes: &[u8]) -> u32 {
+    crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Header {
+        Header {
+            body_bytes: 17,
+            payload_bytes: 4096,
+            slot: 3,
+            sequence: 9,
+            payload_crc: Some(0xdead_beef),
+            trace: TraceId(42),
+            ..Header::request(Service::Storage, CellId([7; 16]))
+        }
+    }
+
+    #[test]
+    fn headers_come_back_whole() {
+        let header = sample();
+        assert_eq!(Header::decode(&header.encode()), Ok(header));
+        let reply = header.reply();
+        assert_eq!(Header::decode(&reply.encode()), Ok(reply));
+    }
+
+    #[test]
+    fn every_flipped_bit_is_refused() {
+        let good = sample().encode();
+        for bit in 0..HEADER_BYTES * 8 {
+            let mut bad = good;
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert!(Header::decode(&bad).is_err(), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn lengths_past_their_bounds_are_refused() {
+        let too_long = Header {
+            body_bytes: BODY_BYTES_MAX as u32 + 1,
+            ..sample()
+        };
+        assert_eq!(Header::decode(&too_long.encode()), Err(ErrorCode::Protocol));
+        let too_long = Header {
+            payload_bytes: PAYLOAD_BYTES_MAX as u32 + 1,
+            ..sample()
+        };
+        assert_eq!(Header::decode(&too_long.encode()), Err(ErrorCode::Protocol));
+    }
+}

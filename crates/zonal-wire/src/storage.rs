@@ -1,0 +1,104 @@
+//! Messages between a client and a storage target. Data travels as the frame's payload.
+//!
+//! Offsets are in the object (not in the file), unless said otherwise. An object is {data id, column}; one that was
+//! never written reads as a hole. The order of requests means nothing; writes of one byte range are the client's to order.
+
+#![expect(missing_docs, reason = "fields are described with their variant")]
+
+use zonal_types::{Column, DataId, ErrorCode, TargetId, codec_enum, codec_struct};
+
+codec_struct! {
+    /// Which object, and what the sender knows of its file's truncations.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct ObjectRef {
+        /// The target meant (a node may serve several).
+        target: TargetId,
+        /// Identity of the bytes.
+        data_id: DataId,
+        /// Place in the stripe.
+        column: Column,
+        /// Layout generation that the sender used.
+        layout_gen: u32,
+        /// Number of the last shrink that the sender knows.
+        truncate_seq: u64,
+        /// Bytes of this object that the last shrink left (computed by the sender for this column).
+        truncate_bytes: u64,
+    }
+}
+
+codec_enum! {
+    /// What a client asks of a target.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub enum StorageRequest {
+        /// Reads `length` bytes at `offset`; the reply's payload is as long as there is object, then cut (the
+        /// rest is a hole for the client to fill with zeros).
+        Read = 1 { object: ObjectRef, offset: u64, length: u32 },
+        /// Writes the payload at `offset`. `sync`: reply after it is durable.
+        /// `expected_version`, `txn`, `snap_epoch`: reserved, 0.
+        Write = 2 { object: ObjectRef, offset: u64, sync: bool, expected_version: u64, txn: u64, snap_epoch: u64 },
+        /// Cuts the object at `object.truncate_bytes` where `object.truncate_seq` is newer than what the target has seen.
+        Truncate = 3 { object: ObjectRef },
+        /// Makes `offset..offset+length` a hole.
+        Punch = 4 { object: ObjectRef, offset: u64, length: u64 },
+        /// Reserves space for the range; what was a hole reads as zeros. `zero`: what was data, too.
+        Allocate = 5 { object: ObjectRef, offset: u64, length: u64, zero: bool },
+        /// Ranges of `offset..end` that hold data (written or allocated), in order, at most `limit`.
+        Map = 6 { object: ObjectRef, offset: u64, end: u64, limit: u32 },
+        /// Length and allocated bytes of the object.
+        Stat = 7 { object: ObjectRef },
+        /// Makes everything durable that was acknowledged before.
+        Sync = 8 { target: TargetId },
+        /// Deletes objects (any that do not exist are fine).
+        Delete = 9 { target: TargetId, objects: Vec<(DataId, Column)> },
+        /// Capacity.
+        StatFs = 10 { target: TargetId },
+        /// Reserved for erasure coding and shared disks.
+        Prepare = 32 { object: ObjectRef, txn: u64 },
+        /// Reserved.
+        Commit = 33 { object: ObjectRef, txn: u64 },
+        /// Reserved.
+        Abort = 34 { object: ObjectRef, txn: u64 },
+        /// Reserved.
+        Resolve = 35 { object: ObjectRef, txn: u64 },
+        /// Reserved.
+        MapExtents = 36 { object: ObjectRef, offset: u64, length: u64 },
+        /// Reserved.
+        CommitExtents = 37 { object: ObjectRef, txn: u64 },
+    }
+}
+
+codec_enum! {
+    /// A target's answer.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub enum StorageReply {
+        /// The request failed.
+        Failed = 0 { code: ErrorNumber, detail: String },
+        /// Payload: the bytes. `object_bytes`: length of the object.
+        Read = 1 { object_bytes: u64 },
+        /// Done. `allocated_delta`: change of allocated bytes (4 KiB blocks) of the object.
+        Written = 2 { allocated_delta: i64, object_bytes: u64 },
+        /// Data ranges (start, length).
+        Map = 6 { ranges: Vec<(u64, u64)>, object_bytes: u64 },
+        /// Length and allocated bytes.
+        Stat = 7 { object_bytes: u64, allocated: u64, truncate_seq: u64 },
+        /// Done.
+        Done = 8,
+        /// Bytes in all and bytes free of the target.
+        StatFs = 10 { total: u64, free: u64, objects: u64 },
+    }
+}
+
+/// An [`ErrorCode`] in a message; numbers that this program does not know become `Io`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ErrorNumber(pub ErrorCode);
+
+impl zonal_types::Codec for ErrorNumber {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.0.number().put(out);
+    }
+    fn get(from: &mut zonal_types::Reader<'_>) -> Result<Self, zonal_types::CodecError> {
+        Ok(Self(
+            ErrorCode::from_number(u16::get(from)?).unwrap_or(ErrorCode::Io),
+        ))
+    }
+}
