@@ -1,0 +1,46 @@
+//! The layout of a new file.
+
+use crate::stripe::LayoutError;
+use zonal_types::{
+    Column, Component, ComponentKind, DataId, Layout, LayoutGen, StripePolicy, StripeSetId, ZoneId,
+};
+
+/// One striped component over the whole file, by `policy`, in a set of `width` slots.
+///
+/// The start rotates with the data id: ids are given in sequence, so that files smaller than a stripe
+/// unit go round the targets instead of all to the first.
+///
+/// # Errors
+/// `BadComponent` for an invalid policy or a set without slots.
+pub fn new_layout(
+    policy: &StripePolicy,
+    set: StripeSetId,
+    width: u16,
+    zone: ZoneId,
+    data_id: DataId,
+) -> Result<Layout, LayoutError> {
+    if width == 0 || !policy.is_valid() {
+        return Err(LayoutError::BadComponent { start: 0 });
+    }
+    let count = match policy.count {
+        0 => width,
+        some => some.min(width),
+    };
+    let start_column = Column((data_id.0 % u64::from(width)) as u16);
+    Ok(Layout {
+        layout_gen: LayoutGen(1),
+        components: vec![Component {
+            kind: ComponentKind::Striped,
+            start: 0,
+            end: u64::MAX,
+            data_id,
+            zone,
+            set,
+            start_column,
+            count,
+            unit: policy.unit,
+            span: 0,
+            redundancy: policy.redundancy,
+        }],
+    })
+}

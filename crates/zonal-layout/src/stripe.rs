@@ -1,0 +1,250 @@
+//! The arithmetic of one striped component, and of a layout made of them.
+//!
+//! Units: bytes. Offsets are in the file unless called object offsets. All arithmetic saturates or is
+//! checked, because layouts arrive from the network.
+
+use zonal_types::limits::{FILE_BYTES_MAX, SLOTS_MAX, STRIPE_UNIT_MAX, STRIPE_UNIT_MIN};
+use zonal_types::{Column, Component, ComponentKind, ErrorCode, Layout};
+
+/// Why a range has no place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum LayoutError {
+    /// Unit, count, range or width of a component have no meaning.
+    #[error("component at {start} has an invalid unit, count, range or span")]
+    BadComponent {
+        /// First byte of the component.
+        start: u64,
+    },
+    /// No component covers this byte.
+    #[error("no component covers byte {offset}")]
+    NotCovered {
+        /// The first byte without a place.
+        offset: u64,
+    },
+    /// The range passes the largest file size.
+    #[error("the range at {offset} passes the largest file size")]
+    TooBig {
+        /// Where the range begins.
+        offset: u64,
+    },
+    /// The column is not one of the component's.
+    #[error("column {column} is past the component's count")]
+    BadColumn {
+        /// The column asked for.
+        column: Column,
+    },
+}
+
+impl LayoutError {
+    /// The code that crosses the wire.
+    #[must_use]
+    pub fn code(self) -> ErrorCode {
+        match self {
+            Self::BadComponent { .. } | Self::BadColumn { .. } => ErrorCode::Corrupt,
+            Self::NotCovered { .. } => ErrorCode::Invalid,
+            Self::TooBig { .. } => ErrorCode::FileTooBig,
+        }
+    }
+}
+
+/// A part of a file range that is contiguous in one object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Piece {
+    /// Index of the component in the layout.
+    pub component: usize,
+    /// Column of the component; with its data id, the object.
+    pub column: Column,
+    /// Slot of the stripe set that the object lies on.
+    pub slot: u16,
+    /// First byte in the object.
+    pub object_offset: u64,
+    /// First byte in the file.
+    pub file_offset: u64,
+    /// Bytes.
+    pub length: u64,
+}
+
+/// Checks everything about a component that the arithmetic relies on.
+///
+/// # Errors
+/// `BadComponent`.
+pub fn check_component(component: &Component) -> Result<(), LayoutError> {
+    let ComponentKind::Striped = component.kind;
+    let unit_ok = component.unit.is_power_of_two()
+        && (STRIPE_UNIT_MIN..=STRIPE_UNIT_MAX).contains(&component.unit);
+    let count_ok = (1..=SLOTS_MAX).contains(&usize::from(component.count));
+    // Spans belong to redundancy, which no program writes yet: one that has them is from a newer one.
+    if unit_ok && count_ok && component.start < component.end && component.span == 0 {
+        Ok(())
+    } else {
+        Err(LayoutError::BadComponent {
+            start: component.start,
+        })
+    }
+}
+
+/// The slot that a column's object lies on, in a set of `width` slots.
+///
+/// # Errors
+/// `BadColumn`, `BadComponent` (also for a width below the count).
+pub fn slot_of(component: &Component, column: Column, width: u16) -> Result<u16, LayoutError> {
+    if column.0 >= component.count {
+        return Err(LayoutError::BadColumn { column });
+    }
+    if width < component.count || component.start_column.0 >= width {
+        return Err(LayoutError::BadComponent {
+            start: component.start,
+        });
+    }
+    let slot = (u32::from(component.start_column.0) + u32::from(column.0)) % u32::from(width);
+    Ok(slot as u16)
+}
+
+fn row_bytes(component: &Component) -> u64 {
+    u64::from(component.unit) * u64::from(component.count)
+}
+
+/// Splits `offset..offset + length` of a file into pieces, in file order. `width_of` gives the width of a
+/// component's stripe set (from the zone map).
+///
+/// Costs one allocation for any range; the number of pieces is known before it is made.
+///
+/// # Errors
+/// Any [`LayoutError`]; nothing is returned for a range that is covered in part.
+pub fn pieces(
+    layout: &Layout,
+    offset: u64,
+    length: u64,
+    mut width_of: impl FnMut(&Component) -> u16,
+) -> Result<Vec<Piece>, LayoutError> {
+    let end = offset
+        .checked_add(length)
+        .filter(|end| *end <= FILE_BYTES_MAX)
+        .ok_or(LayoutError::TooBig { offset })?;
+    let mut out = Vec::new();
+    let mut at = offset;
+    for (index, component) in layout.components.iter().enumerate() {
+        if at >= end {
+            break;
+        }
+        if component.end <= at {
+            continue;
+        }
+        if component.start > at {
+            return Err(LayoutError::NotCovered { offset: at });
+        }
+        let part = end.min(component.end) - at;
+        push_pieces(component, index, at, part, width_of(component), &mut out)?;
+        at += part;
+    }
+    if at < end {
+        return Err(LayoutError::NotCovered { offset: at });
+    }
+    Ok(out)
+}
+
+/// [`pieces`] of a range that lies in one component.
+///
+/// # Errors
+/// Any [`LayoutError`].
+pub fn component_pieces(
+    component: &Component,
+    offset: u64,
+    length: u64,
+    width: u16,
+) -> Result<Vec<Piece>, LayoutError> {
+    let end = offset
+        .checked_add(length)
+        .ok_or(LayoutError::TooBig { offset })?;
+    if offset < component.start || end > component.end {
+        let uncovered = if offset < component.start {
+            offset
+        } else {
+            offset.max(component.end)
+        };
+        return Err(LayoutError::NotCovered { offset: uncovered });
+    }
+    let mut out = Vec::new();
+    push_pieces(component, 0, offset, length, width, &mut out)?;
+    Ok(out)
+}
+
+fn push_pieces(
+    component: &Component,
+    index: usize,
+    offset: u64,
+    length: u64,
+    width: u16,
+    out: &mut Vec<Piece>,
+) -> Result<(), LayoutError> {
+    check_component(component)?;
+    let unit = u64::from(component.unit);
+    let count = u64::from(component.count);
+    let mut relative = offset - component.start;
+    let mut left = length;
+    // A range that nobody could move at once must not allocate without bound either.
+    out.reserve((length / unit).min(4096) as usize + 2);
+    while left > 0 {
+        let column = Column(((relative / unit) % count) as u16);
+        let in_unit = relative % unit;
+        // With one column, units that follow one another in the file do so in the object.
+        let here = if count == 1 {
+            left
+        } else {
+            left.min(unit - in_unit)
+        };
+        out.push(Piece {
+            component: index,
+            column,
+            slot: slot_of(component, column, width)?,
+            object_offset: (relative / (unit * count)) * unit + in_unit,
+            file_offset: component.start + relative,
+            length: here,
+        });
+        relative += here;
+        left -= here;
+    }
+    Ok(())
+}
+
+/// Bytes of `column`'s object where the file has `file_size` bytes and no holes at its end; also the
+/// smallest object offset of the column that lies at or behind byte `file_size`. A truncation to
+/// `file_size` cuts the object here. 0 for a column or component that means nothing.
+#[must_use]
+pub fn object_bytes(component: &Component, file_size: u64, column: Column) -> u64 {
+    if check_component(component).is_err() || column.0 >= component.count {
+        return 0;
+    }
+    let unit = u64::from(component.unit);
+    let relative = file_size.min(component.end).saturating_sub(component.start);
+    let rest = relative % row_bytes(component);
+    let in_row = rest.saturating_sub(u64::from(column.0) * unit).min(unit);
+    (relative / row_bytes(component)) * unit + in_row
+}
+
+/// The file offset of a byte of `column`'s object; saturates at `u64::MAX`.
+#[must_use]
+pub fn file_offset_of(component: &Component, column: Column, object_offset: u64) -> u64 {
+    let unit = u64::from(component.unit.max(1));
+    (object_offset / unit)
+        .saturating_mul(row_bytes(component))
+        .saturating_add(u64::from(column.0) * unit)
+        .saturating_add(object_offset % unit)
+        .saturating_add(component.start)
+}
+
+/// The smallest file size that has all bytes of the columns' objects (`columns[c]`: length of column c's
+/// object). 0 where all are empty.
+#[must_use]
+pub fn file_size_from_columns(component: &Component, columns: &[u64]) -> u64 {
+    columns
+        .iter()
+        .enumerate()
+        .filter(|(_, bytes)| **bytes > 0)
+        .map(|(column, bytes)| {
+            let column = Column(u16::try_from(column).unwrap_or(u16::MAX));
+            file_offset_of(component, column, bytes - 1).saturating_add(1)
+        })
+        .max()
+        .unwrap_or(0)
+}
