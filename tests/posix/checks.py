@@ -163,11 +163,15 @@ def reap(pid, limit):
 class Agent:
     """A child process that runs functions on request, so that locks have different owners."""
 
+    ends = set()  # our ends of all agents' sockets: a new agent must not keep them open
+
     def __init__(self):
         self.sock, theirs = socket.socketpair()
+        Agent.ends.add(self.sock)
         self.pid = os.fork()
         if self.pid == 0:
-            self.sock.close()
+            for end in Agent.ends:
+                end.close()
             self.serve(theirs)
             os._exit(0)
         theirs.close()
@@ -221,12 +225,18 @@ class Agent:
         os.kill(self.pid, signal.SIGKILL)
         if not reap(self.pid, limit):
             raise AssertionError(f"pid {self.pid} is still there {limit} s after SIGKILL")
-        self.sock.close()
+        self.drop()
         return time.monotonic() - start
 
     def close(self):
+        """Lets the agent end, which closes its files; waits for that."""
+        self.drop()
+        if not reap(self.pid, 5):
+            raise AssertionError(f"pid {self.pid} does not end")
+
+    def drop(self):
         self.sock.close()
-        reap(self.pid, 5)
+        Agent.ends.discard(self.sock)
 
 
 def equal(got, want, what="value"):

@@ -1,0 +1,789 @@
+#!/usr/bin/env python3
+"""What two mounts of one cell show each other: appends, locks, close-to-open, names.
+
+    tests/posix/two_mounts.py A B [--only PART,...] [--list] [--scale 1.0]
+
+A and B are the same directory seen through two mounts; given one local directory twice, every
+check must pass as well. Standard library only; see checks.py for how a check is run.
+"""
+import atexit
+import ctypes
+import errno
+import fcntl
+import hashlib
+import mmap
+import os
+import shutil
+import signal
+import stat
+import struct
+import tempfile
+import time
+
+from checks import (Agent, Registry, argument_parser, as_user, equal, fails, fresh, pattern, read,
+                    true, write, write_all)
+
+R = Registry()
+check = R.check
+LIBC = ctypes.CDLL(None, use_errno=True)
+SCALE = [1.0]
+F_OFD_GETLK, F_OFD_SETLK, F_OFD_SETLKW = 36, 37, 38
+KINDS = ("flock", "fcntl", "ofd")
+
+
+def rounds(n):
+    return max(3, int(n * SCALE[0]))
+
+
+# ---- locks: calls that say EINTR, unlike those of Python's library ----
+
+def lock_call(fd, kind, exclusive, wait, start=0, length=0):
+    """Takes a lock of the given kind; raises OSError."""
+    if kind == "flock":
+        how = (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | (0 if wait else fcntl.LOCK_NB)
+        checked(LIBC.flock(fd, how))
+        return
+    command = {("fcntl", False): fcntl.F_SETLK, ("fcntl", True): fcntl.F_SETLKW,
+               ("ofd", False): F_OFD_SETLK, ("ofd", True): F_OFD_SETLKW}[kind, wait]
+    record_lock(fd, command, fcntl.F_WRLCK if exclusive else fcntl.F_RDLCK, start, length)
+
+
+def unlock_call(fd, kind, start=0, length=0):
+    if kind == "flock":
+        checked(LIBC.flock(fd, fcntl.LOCK_UN))
+        return
+    command = fcntl.F_SETLK if kind == "fcntl" else F_OFD_SETLK
+    record_lock(fd, command, fcntl.F_UNLCK, start, length)
+
+
+def record_lock(fd, command, what, start, length):
+    """fcntl with a struct flock; returns it as (type, whence, start, len, pid)."""
+    buf = ctypes.create_string_buffer(struct.pack("hhqqi4x", what, os.SEEK_SET, start, length, 0), 32)
+    checked(LIBC.fcntl(fd, command, buf))
+    return struct.unpack("hhqqi4x", buf.raw)
+
+
+def checked(result):
+    if result == -1:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+# ---- what an agent (another process, on either mount) can be asked ----
+
+def a_open(state, path, flags=os.O_RDWR):
+    fd = os.open(path, flags, 0o644)
+    state[path] = fd
+    return fd
+
+
+def a_close(state, path):
+    os.close(state.pop(path))
+
+
+def a_lock(state, path, kind, exclusive=True, wait=False, start=0, length=0):
+    lock_call(state[path], kind, exclusive, wait, start, length)
+
+
+def a_unlock(state, path, kind, start=0, length=0):
+    unlock_call(state[path], kind, start, length)
+
+
+def a_test(state, path, kind, exclusive=True, start=0, length=0):
+    command = fcntl.F_GETLK if kind == "fcntl" else F_OFD_GETLK
+    what = fcntl.F_WRLCK if exclusive else fcntl.F_RDLCK
+    return record_lock(state[path], command, what, start, length)
+
+
+def a_alarm(_state, signum):
+    """Installs a handler that does nothing, without SA_RESTART."""
+    signal.signal(signum, lambda *_: None)
+    signal.siginterrupt(signum, True)
+
+
+def a_read(_state, path):
+    return read(path)
+
+
+def a_write(_state, path, data):
+    write(path, data)
+
+
+def a_pread(state, path, n, at):
+    return os.pread(state[path], n, at)
+
+
+def a_create_excl(_state, folder, count):
+    """Tries to create the same names as the other side; returns those that were ours."""
+    mine = []
+    for i in range(count):
+        try:
+            os.close(os.open(f"{folder}/n{i}", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
+            mine.append(i)
+        except FileExistsError:
+            pass
+    return mine
+
+
+def a_rename_race(_state, folder, count, tag):
+    mine = []
+    for i in range(count):
+        try:
+            os.rename(f"{folder}/s{i}", f"{folder}/{tag}{i}")
+            mine.append(i)
+        except FileNotFoundError:
+            pass
+    return mine
+
+
+def a_append(_state, path, writer, count, size):
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND)
+    for i in range(count):
+        record = make_record(writer, i, size)
+        n = os.write(fd, record)
+        if n != len(record):
+            raise AssertionError(f"an append of {len(record)} bytes wrote {n}")
+    os.close(fd)
+
+
+def a_count(_state, path, kind, times):
+    """Adds 1 to the number in the file, under a lock, `times` times."""
+    fd = os.open(path, os.O_RDWR)
+    for _ in range(times):
+        lock_call(fd, kind, True, True)
+        value = int(os.pread(fd, 20, 0))
+        os.pwrite(fd, b"%020d" % (value + 1), 0)
+        unlock_call(fd, kind)
+    os.close(fd)
+
+
+def a_read_versions(_state, path, seconds):
+    """Reads a file by name again and again; each time it must be one whole version."""
+    end, seen, last = time.monotonic() + seconds, 0, -1
+    while time.monotonic() < end:
+        data = read(path)
+        version = int(data[:8])
+        if data != version_of(version):
+            raise AssertionError(f"a mixture: {len(data)} bytes that begin with version {version}")
+        if version < last:
+            raise AssertionError(f"version {version} after {last}")
+        seen, last = seen + 1, version
+    return seen
+
+
+def version_of(n):
+    return (b"%08d" % n) * (500 + n % 7 * 300)
+
+
+def make_record(writer, i, size):
+    """One line: who, which, a filling of varying length, and a hash of all that."""
+    fill = chr(97 + (writer + i) % 26) * (size // 2 + (writer * 7919 + i * 104729) % size)
+    body = f"{writer:03d} {i:06d} {fill}"
+    return f"{body} {hashlib.md5(body.encode()).hexdigest()}\n".encode()
+
+
+def agents(n):
+    return [Agent() for _ in range(n)]
+
+
+def close_all(*them):
+    for agent in them:
+        agent.close()
+
+
+# ---- appends ----
+
+def append_test(a, b, writers, count, size):
+    write(f"{a}/log", b"")
+    sides = [f"{(a, b)[i % 2]}/log" for i in range(2 * writers)]
+    them = agents(len(sides))
+    for i, agent in enumerate(them):
+        agent.start(a_append, sides[i], i, count, size)
+    for agent in them:
+        agent.finish(120)
+    close_all(*them)
+    want = sum(len(make_record(w, i, size)) for w in range(2 * writers) for i in range(count))
+    for side in (a, b):
+        equal(os.stat(f"{side}/log").st_size, want, f"size in {side}")
+        data = read(f"{side}/log")
+        equal(len(data), want, "bytes read")
+        following = [0] * (2 * writers)
+        for at, line in enumerate(data.split(b"\n")[:-1]):
+            try:
+                writer, i = int(line[:3]), int(line[4:10])
+            except ValueError:
+                raise AssertionError(f"line {at} is torn: {line[:60]!r}") from None
+            true(line + b"\n" == make_record(writer, i, size), f"line {at} is torn: {line[:60]!r}")
+            equal(i, following[writer], f"next record of writer {writer}")
+            following[writer] += 1
+        equal(following, [count] * (2 * writers), "records of each writer")
+
+
+@check("append-both-mounts", "O_APPEND from processes on both mounts: every record is there exactly once, whole, in its writer's order", limit=120)
+def _(a, b):
+    append_test(a, b, 3, rounds(150), 120)
+
+
+@check("append-large-records", "O_APPEND of records of 20 to 60 KiB from both mounts loses and tears nothing", limit=120)
+def _(a, b):
+    append_test(a, b, 2, rounds(40), 40_000)
+
+
+@check("append-alternating-handles", "an append lands at the end that the other mount's append made, also on a long open handle", limit=120)
+def _(a, b):
+    write(f"{a}/f", b"")
+    fds = [os.open(f"{side}/f", os.O_WRONLY | os.O_APPEND) for side in (a, b)]
+    want = b""
+    for i in range(rounds(200)):
+        part = b"%d." % i * (1 + i % 5)
+        os.write(fds[i % 2], part)
+        want += part
+        equal(os.lseek(fds[i % 2], 0, os.SEEK_CUR), len(want), "offset after the append")
+    for fd in fds:
+        os.close(fd)
+    equal(read(f"{b}/f"), want)
+
+
+# ---- locks ----
+
+def held(a, b, kind):
+    """Two agents with the same file open through A and B."""
+    write(f"{a}/f", b"x")
+    one, two = agents(2)
+    one.call(a_open, f"{a}/f")
+    two.call(a_open, f"{b}/f")
+    return one, two, f"{a}/f", f"{b}/f"
+
+
+def for_kinds(ident, statement, limit=60):
+    def take(fn):
+        for kind in KINDS:
+            check(f"{kind}-{ident}", f"{kind}: {statement}", limit=limit)(
+                lambda a, b, kind=kind: fn(a, b, kind))
+        return fn
+    return take
+
+
+@for_kinds("exclusion", "an exclusive lock through one mount excludes the other; shared locks do not exclude each other")
+def _(a, b, kind):
+    one, two, pa, pb = held(a, b, kind)
+    again = (errno.EAGAIN, errno.EACCES)
+    one.call(a_lock, pa, kind)
+    fails(again, two.call, a_lock, pb, kind)
+    fails(again, two.call, a_lock, pb, kind, False)
+    one.call(a_unlock, pa, kind)
+    two.call(a_lock, pb, kind)
+    fails(again, one.call, a_lock, pa, kind)
+    two.call(a_unlock, pb, kind)
+    one.call(a_lock, pa, kind, False)
+    two.call(a_lock, pb, kind, False)
+    fails(again, one.call, a_lock, pa, kind)
+    two.call(a_close, pb)
+    one.call(a_lock, pa, kind)
+    close_all(one, two)
+
+
+@for_kinds("waiter-granted", "a process that waits for a lock gets it when the other mount unlocks, closes, or its process is killed")
+def _(a, b, kind):
+    for way in ("unlock", "close", "kill"):
+        one, two, pa, pb = held(a, b, kind)
+        one.call(a_lock, pa, kind)
+        two.start(a_lock, pb, kind, True, True)
+        true(not two.done(0.2), "the waiter did not wait")
+        if way == "kill":
+            one.kill()
+        else:
+            one.call(*((a_unlock, pa, kind) if way == "unlock" else (a_close, pa)))
+        true(two.done(2), f"the waiter had no lock 2 s after {way}")
+        two.finish()
+        close_all(two)
+
+
+@for_kinds("waiter-killed", "a process that waits for a lock is gone within 2 s of SIGKILL and leaves no lock behind")
+def _(a, b, kind):
+    one, two, pa, pb = held(a, b, kind)
+    one.call(a_lock, pa, kind)
+    two.start(a_lock, pb, kind, True, True)
+    true(not two.done(0.2), "the waiter did not wait")
+    two.kill(2)
+    one.call(a_unlock, pa, kind)
+    third = Agent()
+    third.call(a_open, pb)
+    deadline = time.monotonic() + 2
+    while True:
+        try:
+            third.call(a_lock, pb, kind)
+            break
+        except OSError:
+            true(time.monotonic() < deadline, "a lock of the killed waiter is still there")
+    close_all(one, third)
+
+
+@for_kinds("waiter-interrupted", "a signal with a handler ends the wait for a lock with EINTR; the lock is not taken later")
+def _(a, b, kind):
+    one, two, pa, pb = held(a, b, kind)
+    one.call(a_lock, pa, kind)
+    two.call(a_alarm, signal.SIGUSR1)
+    two.start(a_lock, pb, kind, True, True)
+    true(not two.done(0.2), "the waiter did not wait")
+    os.kill(two.pid, signal.SIGUSR1)
+    true(two.done(2), "the wait did not end within 2 s of the signal")
+    fails(errno.EINTR, two.finish)
+    one.call(a_unlock, pa, kind)
+    one.call(a_lock, pa, kind)
+    close_all(one, two)
+
+
+@for_kinds("counter", "numbers counted up under a lock by processes on both mounts add up", limit=120)
+def _(a, b, kind):
+    write(f"{a}/n", b"%020d" % 0)
+    them, times = agents(4), rounds(60)
+    for i, agent in enumerate(them):
+        agent.start(a_count, f"{(a, b)[i % 2]}/n", kind, times)
+    for agent in them:
+        agent.finish(100)
+    close_all(*them)
+    equal(int(read(f"{a}/n")), 4 * times, "the count")
+
+
+@check("record-lock-ranges", "fcntl locks of bytes: ranges are apart, split, merged, and reported by F_GETLK across mounts")
+def _(a, b):
+    one, two, pa, pb = held(a, b, "fcntl")
+    again = (errno.EAGAIN, errno.EACCES)
+    one.call(a_lock, pa, "fcntl", True, False, 0, 100)
+    two.call(a_lock, pb, "fcntl", True, False, 100, 50)
+    fails(again, two.call, a_lock, pb, "fcntl", True, False, 99, 1)
+    one.call(a_unlock, pa, "fcntl", 40, 20)
+    two.call(a_lock, pb, "fcntl", True, False, 40, 20)
+    fails(again, two.call, a_lock, pb, "fcntl", True, False, 39, 1)
+    fails(again, two.call, a_lock, pb, "fcntl", True, False, 60, 1)
+    what, _whence, start, length, _pid = two.call(a_test, pb, "fcntl", True, 0, 10)
+    equal((what, start, length), (fcntl.F_WRLCK, 0, 40), "the lock in the way")
+    what, *_rest = two.call(a_test, pb, "fcntl", True, 500, 10)
+    equal(what, fcntl.F_UNLCK, "type where nothing is locked")
+    what, _whence, start, length, pid = one.call(a_test, pa, "fcntl", True, 100, 1)
+    equal((what, start, length), (fcntl.F_WRLCK, 100, 50), "the lock of the other mount")
+    one.call(a_lock, pa, "fcntl", False, False, 0, 40)
+    two.call(a_lock, pb, "fcntl", False, False, 0, 10)
+    fails(again, one.call, a_lock, pa, "fcntl", True, False, 0, 40)
+    close_all(one, two)
+
+
+@check("record-lock-to-end", "an fcntl lock of length 0 reaches past every end of file")
+def _(a, b):
+    one, two, pa, pb = held(a, b, "fcntl")
+    one.call(a_lock, pa, "fcntl", True, False, 1 << 40, 0)
+    again = (errno.EAGAIN, errno.EACCES)
+    fails(again, two.call, a_lock, pb, "fcntl", True, False, (1 << 62), 1)
+    two.call(a_lock, pb, "fcntl", True, False, 0, 1 << 40)
+    close_all(one, two)
+
+
+@check("record-lock-close-releases", "closing any descriptor of a file drops the process's fcntl locks on it, but not OFD locks")
+def _(a, b):
+    for kind, kept in (("fcntl", False), ("ofd", True)):
+        one, two, pa, pb = held(a, b, kind)
+        one.call(a_lock, pa, kind)
+        one.call(a_read, pa)
+        if kept:
+            fails((errno.EAGAIN, errno.EACCES), two.call, a_lock, pb, kind)
+        else:
+            two.call(a_lock, pb, kind)
+        close_all(one, two)
+
+
+@check("lock-upgrade", "an fcntl lock is upgraded and downgraded in place, as the other mount sees it")
+def _(a, b):
+    one, two, pa, pb = held(a, b, "fcntl")
+    one.call(a_lock, pa, "fcntl", False)
+    two.call(a_lock, pb, "fcntl", False)
+    two.call(a_unlock, pb, "fcntl")
+    one.call(a_lock, pa, "fcntl", True)
+    fails((errno.EAGAIN, errno.EACCES), two.call, a_lock, pb, "fcntl", False)
+    one.call(a_lock, pa, "fcntl", False)
+    two.call(a_lock, pb, "fcntl", False)
+    close_all(one, two)
+
+
+@check("flock-and-fcntl-apart", "flock and fcntl locks do not exclude each other")
+def _(a, b):
+    one, two, pa, pb = held(a, b, "flock")
+    one.call(a_lock, pa, "flock")
+    two.call(a_lock, pb, "fcntl")
+    close_all(one, two)
+
+
+@check("flock-shared-by-fork", "a flock lock is held until every copy of its descriptor is closed")
+def _(a, b):
+    one, two, pa, pb = held(a, b, "flock")
+    fd = os.open(pa, os.O_RDWR)
+    lock_call(fd, "flock", True, False)
+    child = Agent()
+    os.close(fd)
+    fails((errno.EAGAIN, errno.EACCES), two.call, a_lock, pb, "flock")
+    child.kill()
+    deadline = time.monotonic() + 2
+    while True:
+        try:
+            two.call(a_lock, pb, "flock")
+            break
+        except OSError:
+            true(time.monotonic() < deadline, "the lock outlives its last descriptor")
+    close_all(one, two)
+
+
+@check("lock-waiters-in-turn", "several waiters on both mounts all get the lock, one at a time")
+def _(a, b):
+    write(f"{a}/f", b"")
+    write(f"{a}/inside", b"0" * 8)
+    holder = Agent()
+    holder.call(a_open, f"{a}/f")
+    holder.call(a_lock, f"{a}/f", "flock")
+    them = agents(6)
+    for i, agent in enumerate(them):
+        agent.start(a_turn, f"{(a, b)[i % 2]}/f")
+    time.sleep(0.2)
+    holder.call(a_unlock, f"{a}/f", "flock")
+    spans = sorted(agent.finish(20) for agent in them)
+    for before, after in zip(spans, spans[1:]):
+        true(before[1] <= after[0], "two held the lock at once")
+    close_all(holder, *them)
+
+
+def a_turn(_state, path):
+    fd = os.open(path, os.O_RDWR)
+    lock_call(fd, "flock", True, True)
+    start = time.monotonic()
+    time.sleep(0.01)
+    end = time.monotonic()
+    unlock_call(fd, "flock")
+    return start, end
+
+
+# ---- close-to-open ----
+
+@check("close-to-open", "what one mount wrote and closed is what the other reads after it opens", limit=180)
+def _(a, b):
+    for i in range(rounds(500)):
+        there, here = ((a, b), (b, a))[i % 3 == 2]
+        data = pattern(i, 1 + i * 7919 % 20_000)
+        write(f"{there}/f", data)
+        equal(read(f"{here}/f"), data, f"content in round {i}")
+
+
+@check("close-to-open-same-size", "an overwrite in place of the same size is seen after close and open", limit=120)
+def _(a, b):
+    write(f"{a}/f", b"." * 10_000)
+    for i in range(rounds(200)):
+        there, here = ((a, b), (b, a))[i % 2]
+        fd = os.open(f"{there}/f", os.O_WRONLY)
+        at = i * 613 % 9_900
+        os.pwrite(fd, b"%06d" % i, at)
+        os.close(fd)
+        fd = os.open(f"{here}/f", os.O_RDONLY)
+        equal(os.pread(fd, 6, at), b"%06d" % i, f"bytes at {at} in round {i}")
+        os.close(fd)
+
+
+@check("close-to-open-large", "a file of several stripes written by one mount is read whole by the other", limit=120)
+def _(a, b):
+    for i in range(3):
+        data = pattern(i, (5 << 20) + 12_345 * i)
+        write(f"{a}/f", data)
+        true(read(f"{b}/f") == data, f"content differs in round {i}")
+
+
+@check("close-to-open-truncate", "a file emptied or shortened by one mount is short for the other", limit=120)
+def _(a, b):
+    for i in range(rounds(60)):
+        there, here = ((a, b), (b, a))[i % 2]
+        write(f"{there}/f", pattern(i, 50_000))
+        equal(len(read(f"{here}/f")), 50_000, "size read")
+        os.truncate(f"{there}/f", 100 + i)
+        equal(read(f"{here}/f"), pattern(i, 50_000)[:100 + i], "after truncate")
+        os.truncate(f"{there}/f", 3_000)
+        equal(read(f"{here}/f"), pattern(i, 50_000)[:100 + i] + bytes(2_900 - i), "after it grew")
+        os.close(os.open(f"{there}/f", os.O_WRONLY | os.O_TRUNC))
+        equal(read(f"{here}/f"), b"", "after O_TRUNC")
+
+
+@check("fsync-then-open", "what one mount wrote and fsynced, file still open, the other reads after it opens")
+def _(a, b):
+    fd = os.open(f"{a}/f", os.O_CREAT | os.O_RDWR, 0o644)
+    for i in range(rounds(60)):
+        os.pwrite(fd, b"%08d" % i, i * 8)
+        os.fsync(fd)
+        equal(read(f"{b}/f"), b"".join(b"%08d" % k for k in range(i + 1)))
+    os.close(fd)
+
+
+@check("size-after-append", "stat through one mount has the exact size after the other appended and closed", limit=120)
+def _(a, b):
+    size = 0
+    write(f"{a}/f", b"")
+    for i in range(rounds(300)):
+        there, here = ((a, b), (b, a))[i % 2]
+        fd = os.open(f"{there}/f", os.O_WRONLY | os.O_APPEND)
+        os.write(fd, b"y" * (1 + i % 97))
+        os.close(fd)
+        size += 1 + i % 97
+        equal(os.stat(f"{here}/f").st_size, size, f"size in round {i}")
+
+
+@check("mmap-after-close", "a mapping made after the other mount closed has its bytes", limit=120)
+def _(a, b):
+    for i in range(rounds(100)):
+        data = pattern(i, 4096 * (1 + i % 5) + i)
+        write(f"{a}/f", data)
+        fd = os.open(f"{b}/f", os.O_RDONLY)
+        view = mmap.mmap(fd, 0, mmap.MAP_SHARED, mmap.PROT_READ)
+        true(view[:] == data, f"mapped bytes differ in round {i}")
+        view.close()
+        os.close(fd)
+
+
+@check("mmap-write-seen", "what was stored in a shared mapping is read by the other mount after msync and close")
+def _(a, b):
+    write(f"{a}/f", bytes(40_000))
+    for i in range(rounds(40)):
+        fd = os.open(f"{a}/f", os.O_RDWR)
+        view = mmap.mmap(fd, 0)
+        view[i * 900:i * 900 + 8] = b"%08d" % i
+        view.flush()
+        view.close()
+        os.close(fd)
+        equal(read(f"{b}/f")[i * 900:i * 900 + 8], b"%08d" % i)
+
+
+@check("atomic-replace", "a reader by name on one mount sees whole versions, never older ones, while the other replaces the file by rename", limit=120)
+def _(a, b):
+    write(f"{a}/f", version_of(0))
+    reader = Agent()
+    reader.start(a_read_versions, f"{b}/f", 2.0)
+    n = 0
+    while not reader.done(0):
+        n += 1
+        write(f"{a}/new", version_of(n))
+        os.rename(f"{a}/new", f"{a}/f")
+    true(reader.finish() > 5, "the reader hardly ran")
+    true(n > 5, "the writer hardly ran")
+    reader.close()
+
+
+# ---- names and attributes ----
+
+@check("create-seen", "a name looked up in vain through one mount is there as soon as the other made it", limit=120)
+def _(a, b):
+    for i in range(rounds(200)):
+        there, here = ((a, b), (b, a))[i % 2]
+        true(not os.path.exists(f"{here}/n{i}"), "there before it was made")
+        fails(errno.ENOENT, os.open, f"{here}/n{i}", os.O_RDONLY)
+        write(f"{there}/n{i}", b"1")
+        equal(os.stat(f"{here}/n{i}").st_size, 1, "size of the new file")
+
+
+@check("unlink-seen", "a name removed through one mount is gone for the other at once", limit=120)
+def _(a, b):
+    for i in range(rounds(200)):
+        there, here = ((a, b), (b, a))[i % 2]
+        write(f"{there}/f", b"1")
+        os.stat(f"{here}/f")
+        os.unlink(f"{there}/f")
+        fails(errno.ENOENT, os.stat, f"{here}/f")
+        fails(errno.ENOENT, os.unlink, f"{here}/f")
+
+
+@check("rename-seen", "after a rename through one mount the other has the new name and not the old", limit=120)
+def _(a, b):
+    write(f"{a}/f0", b"content")
+    ino = os.stat(f"{a}/f0").st_ino
+    for i in range(rounds(200)):
+        there, here = ((a, b), (b, a))[i % 2]
+        os.stat(f"{here}/f{i}")
+        os.rename(f"{there}/f{i}", f"{there}/f{i + 1}")
+        fails(errno.ENOENT, os.stat, f"{here}/f{i}")
+        equal(os.stat(f"{here}/f{i + 1}").st_ino, ino, "inode")
+
+
+@check("rename-directory-seen", "paths below a directory renamed through one mount follow for the other")
+def _(a, b):
+    os.makedirs(f"{a}/d0/x/y")
+    write(f"{a}/d0/x/y/f", b"1")
+    for i in range(rounds(60)):
+        there, here = ((a, b), (b, a))[i % 2]
+        equal(read(f"{here}/d{i}/x/y/f"), b"1")
+        os.rename(f"{there}/d{i}", f"{there}/d{i + 1}")
+        fails(errno.ENOENT, os.stat, f"{here}/d{i}/x/y/f")
+        equal(read(f"{here}/d{i + 1}/x/y/f"), b"1")
+
+
+@check("chmod-seen", "mode, owner, times and link count changed through one mount are seen by the other at once", limit=120)
+def _(a, b):
+    write(f"{a}/f", b"1")
+    for i in range(rounds(100)):
+        there, here = ((a, b), (b, a))[i % 2]
+        mode = 0o600 + i % 64
+        os.chmod(f"{there}/f", mode)
+        equal(stat.S_IMODE(os.stat(f"{here}/f").st_mode), mode, "mode")
+        os.utime(f"{there}/f", ns=(i * 10**9 + 7, i * 10**9 + 11))
+        got = os.stat(f"{here}/f")
+        equal((got.st_atime_ns, got.st_mtime_ns), (i * 10**9 + 7, i * 10**9 + 11), "times")
+        os.link(f"{there}/f", f"{there}/l{i}")
+        equal(os.stat(f"{here}/f").st_nlink, i + 2, "link count")
+
+
+@check("permission-seen", "a permission taken away through one mount is refused by the other at once", root=True)
+def _(a, b):
+    write(f"{a}/f", b"secret")
+    os.chmod(f"{a}/f", 0o644)
+    os.chmod(a, 0o755)
+    equal(as_user(12345, 12345, [], read, f"{b}/f"), b"secret")
+    os.chmod(f"{a}/f", 0o600)
+    fails(errno.EACCES, as_user, 12345, 12345, [], read, f"{b}/f")
+    os.chmod(f"{a}/f", 0o644)
+    os.mkdir(f"{a}/d")
+    write(f"{a}/d/g", b"1")
+    equal(as_user(12345, 12345, [], read, f"{b}/d/g"), b"1")
+    os.chmod(f"{a}/d", 0o700)
+    fails(errno.EACCES, as_user, 12345, 12345, [], read, f"{b}/d/g")
+
+
+@check("mkdir-rmdir-seen", "directories made and removed through one mount are so for the other", limit=120)
+def _(a, b):
+    for i in range(rounds(100)):
+        there, here = ((a, b), (b, a))[i % 2]
+        fails(errno.ENOENT, os.listdir, f"{here}/d")
+        os.mkdir(f"{there}/d")
+        equal(os.listdir(f"{here}/d"), [], "new directory")
+        fails(errno.EEXIST, os.mkdir, f"{here}/d")
+        write(f"{here}/d/f", b"")
+        fails(errno.ENOTEMPTY, os.rmdir, f"{there}/d")
+        os.unlink(f"{there}/d/f")
+        os.rmdir(f"{there}/d")
+
+
+@check("listing-seen", "a listing through one mount has exactly the names that the other left", limit=120)
+def _(a, b):
+    names = set()
+    for i in range(rounds(150)):
+        there, here = ((a, b), (b, a))[i % 2]
+        write(f"{there}/e{i}", b"")
+        names.add(f"e{i}")
+        if i % 3 == 2:
+            os.unlink(f"{there}/e{i - 1}")
+            names.remove(f"e{i - 1}")
+        equal(set(os.listdir(here)), names, f"names in round {i}")
+
+
+@check("symlink-and-type-seen", "a name that changes its type through one mount has the new type for the other")
+def _(a, b):
+    for i in range(rounds(60)):
+        there, here = ((a, b), (b, a))[i % 2]
+        os.symlink(f"target{i}", f"{there}/x")
+        equal(os.readlink(f"{here}/x"), f"target{i}")
+        os.unlink(f"{there}/x")
+        os.mkdir(f"{there}/x")
+        true(stat.S_ISDIR(os.lstat(f"{here}/x").st_mode), "not a directory")
+        os.rmdir(f"{there}/x")
+        write(f"{there}/x", b"")
+        true(stat.S_ISREG(os.lstat(f"{here}/x").st_mode), "not a file")
+        os.unlink(f"{there}/x")
+
+
+@check("xattr-seen", "extended attributes set and removed through one mount are so for the other")
+def _(a, b):
+    write(f"{a}/f", b"")
+    for i in range(rounds(60)):
+        there, here = ((a, b), (b, a))[i % 2]
+        os.setxattr(f"{there}/f", "user.k", b"%d" % i)
+        equal(os.getxattr(f"{here}/f", "user.k"), b"%d" % i)
+        os.removexattr(f"{there}/f", "user.k")
+        fails(errno.ENODATA, os.getxattr, f"{here}/f", "user.k")
+        equal([n for n in os.listxattr(f"{here}/f") if n == "user.k"], [], "list")
+
+
+@check("create-race", "of two processes that create the same names with O_EXCL exactly one succeeds for each", limit=120)
+def _(a, b):
+    one, two = agents(2)
+    n = rounds(200)
+    one.start(a_create_excl, a, n)
+    two.start(a_create_excl, b, n)
+    first, second = one.finish(100), two.finish(100)
+    equal(sorted(first + second), list(range(n)), "winners")
+    close_all(one, two)
+
+
+@check("rename-race", "of two processes that rename the same files exactly one succeeds for each", limit=120)
+def _(a, b):
+    n = rounds(150)
+    for i in range(n):
+        write(f"{a}/s{i}", b"")
+    one, two = agents(2)
+    one.start(a_rename_race, a, n, "one")
+    two.start(a_rename_race, b, n, "two")
+    first, second = one.finish(100), two.finish(100)
+    equal(sorted(first + second), list(range(n)), "winners")
+    equal(sorted(os.listdir(b)), sorted([f"one{i}" for i in first] + [f"two{i}" for i in second]))
+    close_all(one, two)
+
+
+@check("unlink-while-open-elsewhere", "a file removed through one mount stays readable where the other has it open")
+def _(a, b):
+    write(f"{a}/f", pattern(1, 300_000))
+    fd = os.open(f"{b}/f", os.O_RDWR)
+    os.unlink(f"{a}/f")
+    fails(errno.ENOENT, os.stat, f"{b}/f")
+    equal(os.fstat(fd).st_nlink, 0, "link count")
+    true(os.pread(fd, 300_000, 0) == pattern(1, 300_000), "content of the removed file")
+    os.pwrite(fd, b"still", 5)
+    equal(os.pread(fd, 5, 5), b"still")
+    os.close(fd)
+
+
+@check("two-writers-apart", "two mounts that write their own parts of one file both leave them", limit=120)
+def _(a, b):
+    size, part = 1 << 20, 10_007
+    write(f"{a}/f", bytes(size))
+    them = agents(2)
+    for i, agent in enumerate(them):
+        agent.start(a_parts, f"{(a, b)[i]}/f", i, size, part)
+    for agent in them:
+        agent.finish(60)
+    close_all(*them)
+    data = read(f"{a}/f")
+    true(data == read(f"{b}/f"), "the two mounts read different bytes")
+    for k, at in enumerate(range(0, size, part)):
+        want = bytes([1 + k % 2]) * min(part, size - at)
+        true(data[at:at + part] == want, f"the part at {at} is not its writer's")
+
+
+def a_parts(_state, path, mine, size, part):
+    fd = os.open(path, os.O_RDWR)
+    for k, at in enumerate(range(0, size, part)):
+        if k % 2 == mine:
+            write_all(fd, bytes([1 + mine]) * min(part, size - at), at)
+    os.close(fd)
+
+
+def main():
+    parser = argument_parser(__doc__.split("\n", 1)[0], "a", "b")
+    parser.add_argument("--scale", type=float, default=1.0, help="factor on the number of rounds")
+
+    def make_args(args, c):
+        SCALE[0] = args.scale
+        base = getattr(args, "base", None)
+        if base is None:
+            base = args.base = os.path.basename(tempfile.mkdtemp(prefix="two.", dir=args.a))
+            os.chmod(os.path.join(args.a, base), 0o755)
+            if not os.path.isdir(os.path.join(args.b, base)):
+                raise SystemExit(f"error: {args.b} does not show what was made in {args.a}")
+            atexit.register(shutil.rmtree, os.path.join(args.a, base), ignore_errors=True)
+        fresh(os.path.join(args.a, base), c.ident)
+        both = [os.path.join(side, base, c.ident) for side in (args.a, args.b)]
+        return both, lambda result: shutil.rmtree(both[0], ignore_errors=True)
+
+    R.run("two mounts", parser, make_args)
+
+
+if __name__ == "__main__":
+    main()
