@@ -1,1 +1,32 @@
 //! Files below a shard or a target: log, key-value store, segments.
+//!
+//! [`Engine`] is one durable ordered store: a circular log of effects, an overlay of recent changes in
+//! memory, and an index into which checkpoints write the overlay. [`Segments`] are the large files that
+//! hold a target's bytes. The byte formats are in `docs/on-disk-format.md`.
+//!
+//! Costs: an append is one `pwrite` into the page cache (two at the end of a lap); a sync is one
+//! `fdatasync` shared by all who wait for it, plus one a dirty segment in parallel.
+#![forbid(unsafe_code)]
+
+pub mod checkpoint;
+pub mod disk;
+pub mod engine;
+pub mod error;
+mod group;
+pub mod identity;
+pub mod index;
+pub mod log;
+mod overlay;
+mod read;
+pub mod record;
+mod replay;
+pub mod segments;
+mod store;
+
+pub use checkpoint::{Checkpoint, Checkpointer, spawn_checkpointer};
+pub use disk::{DataSync, LogFile};
+pub use engine::{Config, Engine, Room, Stats};
+pub use error::DiskError;
+pub use identity::{Identity, StoreKind};
+pub use record::{Lsn, Record};
+pub use segments::{Segments, SegmentsConfig, Space};

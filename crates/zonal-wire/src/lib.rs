@@ -2,7 +2,14 @@
 #![forbid(unsafe_code)]
 
 pub mod frame;
+pub mod manager;
+pub mod meta;
 pub mod storage;
 
 pub use frame::{HEADER_BYTES, Header, NO_SLOT, Service};
+pub use manager::{JoinTarget, ManagerReply, ManagerRequest};
+pub use meta::{
+    AttrChange, DirEntry, Entry, Event, LockKind, LockRange, MetaReply, MetaRequest, NewKind,
+    SetTime,
+};
 pub use storage::{ErrorNumber, ObjectRef, StorageReply, StorageRequest};

@@ -1,0 +1,265 @@
+//! Checkpoints: the overlay goes into the index, and the log's tail moves up.
+//!
+//! Appends and reads go on: the overlay of before is frozen and read below a fresh one. The order is
+//! log and data durable, caller's last step, one durable commit with the position reached, tail.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
+use std::thread::JoinHandle;
+
+use crate::engine::{Engine, Tail};
+use crate::error::DiskError;
+use crate::group::{lock, wait};
+use crate::index::Progress;
+use crate::overlay::Overlay;
+use crate::record::Lsn;
+
+/// Space that an index commit may take beyond a multiple of what it writes.
+const COMMIT_SLACK: u64 = 4 << 20;
+
+/// A checkpoint that has frozen the overlay. Dropped without [`Self::commit`] it is undone.
+pub struct Checkpoint<'a> {
+    engine: &'a Engine,
+    lsn: Lsn,
+    frozen: Option<Arc<Overlay>>,
+    _turn: MutexGuard<'a, ()>,
+}
+
+impl Engine {
+    /// Writes everything appended before the call into the index and frees the log up to there.
+    /// `before_commit` runs when the log is durable and before the index is.
+    ///
+    /// # Errors
+    /// `NoSpace` (nothing is lost, the log keeps its records), `Failed`, or what `before_commit` gave.
+    pub fn checkpoint(
+        &self,
+        before_commit: &mut dyn FnMut() -> Result<(), DiskError>,
+    ) -> Result<(), DiskError> {
+        self.begin_checkpoint().commit(before_commit)
+    }
+
+    /// Freezes the overlay at the present head; waits where another checkpoint runs. A caller that keeps
+    /// state of its own beside the records takes its lock around this call, and nothing else: the
+    /// records at or below [`Checkpoint::lsn`] are then exactly those its state has seen.
+    #[must_use]
+    pub fn begin_checkpoint(&self) -> Checkpoint<'_> {
+        let turn = lock(&self.checkpoint_turn);
+        let mut guard = lock(&self.append_lock);
+        let frozen = self.change_views(|views| {
+            let frozen = Arc::new(std::mem::take(&mut views.active));
+            views.frozen = Some(Arc::clone(&frozen));
+            frozen
+        });
+        guard.frozen_bytes = frozen.bytes();
+        Checkpoint {
+            engine: self,
+            lsn: Lsn(guard.head),
+            frozen: Some(frozen),
+            _turn: turn,
+        }
+    }
+
+    fn attempt_ended(&self, guard: &mut Tail, failed: bool) {
+        guard.frozen_bytes = 0;
+        guard.attempts += 1;
+        guard.attempt_failed = failed;
+        self.room.notify_all();
+    }
+
+    /// An index commit that runs out of space would end the index's use: refuse before.
+    fn check_space(&self, bytes: usize) -> Result<(), DiskError> {
+        let Some(free_space) = &self.free_space else {
+            return Ok(());
+        };
+        let free = free_space().map_err(|error| DiskError::io("space below", error))?;
+        let need = (bytes as u64).saturating_mul(3).saturating_add(COMMIT_SLACK);
+        if free < need {
+            let what = format!("a checkpoint may need {need} bytes, {free} are free");
+            return Err(DiskError::NoSpace(what));
+        }
+        Ok(())
+    }
+}
+
+impl Checkpoint<'_> {
+    /// Every record up to here will be in the index.
+    #[must_use]
+    pub fn lsn(&self) -> Lsn {
+        self.lsn
+    }
+
+    /// Finishes the checkpoint.
+    ///
+    /// # Errors
+    /// As [`Engine::checkpoint`].
+    pub fn commit(
+        mut self,
+        before_commit: &mut dyn FnMut() -> Result<(), DiskError>,
+    ) -> Result<(), DiskError> {
+        let engine = self.engine;
+        let Some(frozen) = self.frozen.clone() else {
+            return Ok(());
+        };
+        engine.sync(self.lsn)?;
+        before_commit()?;
+        let unchanged = frozen.is_empty() && lock(&engine.append_lock).tail == self.lsn.0;
+        let snapshot = if unchanged {
+            None
+        } else {
+            engine.check_space(frozen.bytes())?;
+            let progress = Progress {
+                applied: self.lsn.0,
+                applied_epoch: engine.epoch,
+                epoch: engine.epoch,
+            };
+            let written = engine.index.commit(frozen.iter(), &progress);
+            let snapshot = written.and_then(|()| engine.index.snapshot());
+            // Whether the commit arrived is not known: only a new opening can tell.
+            Some(Arc::new(snapshot.inspect_err(|_| engine.fail())?))
+        };
+        self.frozen = None;
+        let mut guard = lock(&engine.append_lock);
+        let past = engine.change_views(|views| {
+            let frozen = views.frozen.take();
+            let old = snapshot.map(|new| std::mem::replace(&mut views.snapshot, new));
+            (frozen, old)
+        });
+        engine.set_tail(&mut guard, self.lsn.0);
+        engine.attempt_ended(&mut guard, false);
+        drop(guard);
+        // Freed outside of the locks: an overlay has many small allocations.
+        drop(past);
+        engine.checkpoints.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+impl Drop for Checkpoint<'_> {
+    fn drop(&mut self) {
+        let Some(frozen) = self.frozen.take() else {
+            return;
+        };
+        let mut guard = lock(&self.engine.append_lock);
+        self.engine.change_views(|views| {
+            views.frozen = None;
+            let mut merged = Arc::try_unwrap(frozen).unwrap_or_else(|shared| shared.duplicate());
+            merged.cover_with(std::mem::take(&mut views.active));
+            views.active = merged;
+        });
+        self.engine.attempt_ended(&mut guard, true);
+    }
+}
+
+/// Asks a checkpointer to work.
+#[derive(Default)]
+pub(crate) struct Signal {
+    state: Mutex<SignalState>,
+    change: Condvar,
+}
+
+#[derive(Default)]
+struct SignalState {
+    requested: bool,
+    stop: bool,
+    attended: bool,
+}
+
+impl Signal {
+    pub(crate) fn request(&self) {
+        let mut state = lock(&self.state);
+        if !state.requested {
+            state.requested = true;
+            self.change.notify_all();
+        }
+    }
+
+    /// Whether a checkpointer runs.
+    pub(crate) fn attended(&self) -> bool {
+        let state = lock(&self.state);
+        state.attended && !state.stop
+    }
+
+    pub(crate) fn stop(&self) {
+        lock(&self.state).stop = true;
+        self.change.notify_all();
+    }
+
+    /// Waits for a request; false when it is time to end.
+    fn next(&self) -> bool {
+        let mut state = lock(&self.state);
+        while !state.requested && !state.stop {
+            state = wait(&self.change, state);
+        }
+        state.requested = false;
+        !state.stop
+    }
+}
+
+/// What a checkpointer does when a checkpoint is due.
+pub type Job = Box<dyn FnMut(&Engine) -> Result<(), DiskError> + Send>;
+
+/// The thread that makes checkpoints when they are due. Dropping it ends it after the one under way.
+pub struct Checkpointer {
+    signal: Arc<Signal>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Starts the checkpointer of `engine`. It sleeps until an append makes a checkpoint due, then runs
+/// `job`, which calls [`Engine::checkpoint`] or its two halves; `report` hears of failures. It does not
+/// keep the engine alive.
+///
+/// # Errors
+/// When the thread cannot be started.
+pub fn spawn_checkpointer(
+    engine: &Arc<Engine>,
+    mut job: Job,
+    mut report: Box<dyn FnMut(DiskError) + Send>,
+) -> Result<Checkpointer, DiskError> {
+    let signal = Arc::clone(&engine.signal);
+    let weak: Weak<Engine> = Arc::downgrade(engine);
+    {
+        let mut state = lock(&signal.state);
+        if state.attended {
+            return Err(DiskError::Config("a checkpointer already runs".into()));
+        }
+        state.attended = true;
+        state.stop = false;
+    }
+    let thread = std::thread::Builder::new().name("checkpoint".into()).spawn({
+        let signal = Arc::clone(&signal);
+        move || {
+            while signal.next() {
+                let Some(engine) = weak.upgrade() else {
+                    break;
+                };
+                if let Err(error) = job(&engine) {
+                    let mut guard = lock(&engine.append_lock);
+                    engine.attempt_ended(&mut guard, true);
+                    drop(guard);
+                    report(error);
+                }
+            }
+        }
+    });
+    match thread {
+        Ok(thread) => Ok(Checkpointer {
+            signal,
+            thread: Some(thread),
+        }),
+        Err(error) => {
+            lock(&signal.state).attended = false;
+            Err(DiskError::io("start thread", error))
+        }
+    }
+}
+
+impl Drop for Checkpointer {
+    fn drop(&mut self) {
+        self.signal.stop();
+        if let Some(thread) = self.thread.take() {
+            // A panic of the job was reported where it happened.
+            let _ = thread.join();
+        }
+        lock(&self.signal.state).attended = false;
+    }
+}

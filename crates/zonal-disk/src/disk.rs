@@ -1,0 +1,83 @@
+//! The seam between the engine and the files below it, small enough that tests put crashing disks there.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+/// The log's file: fixed length, written in place. Offsets and lengths in bytes.
+pub trait LogFile: Send + Sync {
+    /// Length of the file; constant while it is open.
+    ///
+    /// # Errors
+    /// When the medium fails.
+    fn len(&self) -> io::Result<u64>;
+
+    /// Whether the file has no bytes.
+    ///
+    /// # Errors
+    /// When the medium fails.
+    fn is_empty(&self) -> io::Result<bool> {
+        Ok(self.len()? == 0)
+    }
+
+    /// Fills `buffer` from `offset`.
+    ///
+    /// # Errors
+    /// When the medium fails or the range passes the end.
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()>;
+
+    /// Writes all of `bytes` at `offset`; a crash of the machine may lose any part until [`Self::sync`].
+    ///
+    /// # Errors
+    /// When the medium fails.
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
+
+    /// Makes all writes that were finished before the call durable.
+    ///
+    /// # Errors
+    /// When the medium fails; what was written since the last success may then be lost.
+    fn sync(&self) -> io::Result<()>;
+}
+
+impl LogFile for File {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.metadata()?.len())
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        self.read_exact_at(buffer, offset)
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.write_all_at(bytes, offset)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.sync_data()
+    }
+}
+
+/// What else a sync of the engine has to make durable (a target's segments), in parallel with the log.
+pub trait DataSync: Send + Sync {
+    /// Whether there is anything to flush, or a flush of somebody else under way.
+    fn dirty(&self) -> bool;
+
+    /// Makes everything written before the call durable.
+    ///
+    /// # Errors
+    /// When the medium fails.
+    fn sync(&self) -> io::Result<()>;
+}
+
+/// A [`DataSync`] out of a closure, always taken to be dirty.
+pub struct SyncHook<F>(pub F);
+
+impl<F: Fn() -> io::Result<()> + Send + Sync> DataSync for SyncHook<F> {
+    fn dirty(&self) -> bool {
+        true
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        (self.0)()
+    }
+}

@@ -1,0 +1,449 @@
+//! The durable ordered store of shards and targets: log, overlay, index.
+//!
+//! Invariants:
+//! - The overlay and the log change in the same order, under the append lock.
+//! - A record's changes are visible to reads when `append` returns, all or none of them.
+//! - What `sync` returned for survives power loss; what `append` returned for survives a kill of the
+//!   process; what survives is a prefix (apart from records that the replay's caller drops).
+//! - The log's tail never passes what the index holds durably.
+//!
+//! Costs: `append` encodes and checksums outside the lock into a pooled buffer, and is one `pwrite`
+//! (two when a lap ends). `sync` is one `fdatasync` for all who wait, see [`crate::group`].
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+use std::time::{Duration, Instant};
+
+use zonal_types::KvChange;
+
+use crate::checkpoint::Signal;
+use crate::disk::{DataSync, LogFile};
+use crate::error::DiskError;
+use crate::group::{Group, lock};
+use crate::index::Index;
+use crate::log::{self, HEADER, Header, Kind};
+use crate::overlay::Overlay;
+use crate::read::Views;
+use crate::record::{self, Lsn, Record};
+
+/// Buffers kept for encoding, and the largest that is kept.
+const POOL: usize = 8;
+const POOLED_BYTES: usize = 256 << 10;
+
+/// Bounds of one engine.
+#[derive(Debug, Clone, Copy)]
+pub struct Config {
+    /// Length of the log file in bytes, fixed when formatting: a multiple of 4096, at least 1 MiB.
+    pub log_bytes: u64,
+    /// Memory of the overlay in bytes that makes a checkpoint due; twice this makes appends wait.
+    pub overlay_bytes: usize,
+    /// Cache of the index in bytes.
+    pub cache_bytes: usize,
+    /// How long an append waits for a checkpoint to make room.
+    pub room_wait: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            log_bytes: 16 << 20,
+            overlay_bytes: 16 << 20,
+            cache_bytes: 16 << 20,
+            room_wait: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Which part of the log a record may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Room {
+    /// All but the reserve.
+    Normal,
+    /// The reserve (an eighth of the log) too: for what frees space.
+    Reserve,
+}
+
+/// Figures of an engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Stats {
+    /// Records appended since opening.
+    pub appends: u64,
+    /// Flushes of the log since opening.
+    pub flushes: u64,
+    /// Checkpoints finished since opening.
+    pub checkpoints: u64,
+    /// Bytes of the log in use.
+    pub log_used: u64,
+    /// Bytes of the log.
+    pub log_capacity: u64,
+    /// Memory of the active overlay in bytes.
+    pub overlay_bytes: usize,
+}
+
+/// State under the append lock.
+pub(crate) struct Tail {
+    /// Where the next record goes.
+    pub head: u64,
+    /// The log is in use from here on.
+    pub tail: u64,
+    /// Memory of the frozen overlay.
+    pub frozen_bytes: usize,
+    /// Checkpoints that ended, well or not.
+    pub attempts: u64,
+    /// Whether the last one failed.
+    pub attempt_failed: bool,
+}
+
+/// One durable ordered store. Shared by reference; every method locks what it needs.
+pub struct Engine {
+    pub(crate) config: Config,
+    pub(crate) log: Box<dyn LogFile>,
+    pub(crate) index: Index,
+    pub(crate) capacity: u64,
+    pub(crate) store: u64,
+    pub(crate) epoch: u64,
+    pub(crate) append_lock: Mutex<Tail>,
+    pub(crate) room: Condvar,
+    pub(crate) views: RwLock<Views>,
+    pub(crate) group: Group,
+    /// What is in the log's file: [`Tail::head`], readable without the lock.
+    written: AtomicU64,
+    tail: AtomicU64,
+    active_bytes: AtomicUsize,
+    appends: AtomicU64,
+    pub(crate) checkpoints: AtomicU64,
+    pool: Mutex<Vec<Vec<u8>>>,
+    pub(crate) signal: Arc<Signal>,
+    pub(crate) checkpoint_turn: Mutex<()>,
+    pub(crate) free_space: Option<Box<dyn Fn() -> std::io::Result<u64> + Send + Sync>>,
+    /// Held, so that no other process opens the store.
+    pub(crate) _directory_lock: Option<std::fs::File>,
+}
+
+/// What an opening hands to the engine.
+pub(crate) struct Start {
+    pub config: Config,
+    pub log: Box<dyn LogFile>,
+    pub index: Index,
+    pub origin: log::Origin,
+    pub extent: log::Extent,
+    pub overlay: Overlay,
+}
+
+impl Engine {
+    pub(crate) fn start(start: Start) -> Result<Self, DiskError> {
+        let snapshot = Arc::new(start.index.snapshot()?);
+        let head = start.extent.end;
+        Ok(Self {
+            config: start.config,
+            log: start.log,
+            index: start.index,
+            capacity: start.origin.capacity,
+            store: start.origin.store,
+            epoch: start.origin.epoch,
+            append_lock: Mutex::new(Tail {
+                head,
+                tail: start.origin.applied,
+                frozen_bytes: 0,
+                attempts: 0,
+                attempt_failed: false,
+            }),
+            room: Condvar::new(),
+            active_bytes: AtomicUsize::new(start.overlay.bytes()),
+            views: RwLock::new(Views {
+                active: start.overlay,
+                frozen: None,
+                snapshot,
+            }),
+            group: Group::new(start.extent.synced),
+            written: AtomicU64::new(head),
+            tail: AtomicU64::new(start.origin.applied),
+            appends: AtomicU64::new(0),
+            checkpoints: AtomicU64::new(0),
+            pool: Mutex::new(Vec::new()),
+            signal: Arc::new(Signal::default()),
+            checkpoint_turn: Mutex::new(()),
+            free_space: None,
+            _directory_lock: None,
+        })
+    }
+
+    /// Has every sync also make the caller's data durable. Once, before the first sync.
+    ///
+    /// # Errors
+    /// When it was set before, or its thread cannot be started.
+    pub fn set_data_sync(&self, hook: Arc<dyn DataSync>) -> Result<(), DiskError> {
+        self.group.set_data(hook)
+    }
+
+    /// Writes a record and applies its changes; [`Self::append_with`] saves copying them.
+    ///
+    /// # Errors
+    /// As [`Self::append_with`].
+    pub fn append(&self, record: &Record) -> Result<Lsn, DiskError> {
+        self.append_with(record.changes.clone(), &record.note, Room::Normal)
+    }
+
+    /// Writes a record and applies its changes, in one step for all readers and other appends. It then
+    /// survives a kill of the process; for power loss, [`Self::sync`] with the position returned.
+    ///
+    /// Without room it waits for a checkpoint, where a checkpointer runs. A caller whose checkpoint job
+    /// needs a lock that it holds here calls [`Self::wait_for_room`] before taking that lock.
+    ///
+    /// # Errors
+    /// `LogFull` where no checkpoint makes room, `TooBig`, `Failed` after an earlier failure, `Io`.
+    pub fn append_with(
+        &self,
+        changes: Vec<KvChange>,
+        note: &[u8],
+        room: Room,
+    ) -> Result<Lsn, DiskError> {
+        let limit = log::payload_limit(self.capacity);
+        let size = record::encoded_size(&changes, note);
+        if size > limit {
+            return Err(DiskError::TooBig { size, limit });
+        }
+        let mut buffer = self.take_buffer();
+        buffer.resize(HEADER, 0);
+        record::encode(&mut buffer, &changes, note)?;
+        let payload_crc = crc_fast::crc32_iscsi(&buffer[HEADER..]);
+        let payload_len = u32::try_from(size).unwrap_or(u32::MAX);
+        buffer.resize(log::record_size(size), 0);
+
+        let guard = lock(&self.append_lock);
+        let total = buffer.len();
+        let fits = |tail: &Tail| self.fits(tail, total, room);
+        let mut guard = self.wait_until(guard, fits)?;
+        let (pad, position) = log::place(guard.head, buffer.len(), self.capacity);
+        let header = |kind, lsn, payload_len, payload_crc| Header {
+            kind,
+            dropped: false,
+            lsn,
+            synced: self.group.synced(),
+            epoch: self.epoch,
+            payload_len,
+            payload_crc,
+            store: self.store,
+        };
+        if pad > 0 {
+            let filler = u32::try_from(pad - HEADER as u64).unwrap_or(u32::MAX);
+            let filler = header(Kind::Pad, guard.head, filler, 0).encode();
+            self.write_log(guard.head, &filler)?;
+        }
+        let head = header(Kind::Record, position, payload_len, payload_crc).encode();
+        buffer[..HEADER].copy_from_slice(&head);
+        self.write_log(position, &buffer)?;
+        guard.head = position + buffer.len() as u64;
+        self.apply(changes);
+        self.written.store(guard.head, Ordering::Release);
+        let lsn = Lsn(guard.head);
+        let due = self.is_due(&guard);
+        drop(guard);
+        self.appends.fetch_add(1, Ordering::Relaxed);
+        self.give_buffer(buffer);
+        if due {
+            self.signal.request();
+        }
+        Ok(lsn)
+    }
+
+    /// Applies changes without a record: what a checkpoint makes durable anyway, or may be lost.
+    pub fn apply_unlogged(&self, changes: Vec<KvChange>) {
+        let guard = lock(&self.append_lock);
+        self.apply(changes);
+        let due = self.is_due(&guard);
+        drop(guard);
+        if due {
+            self.signal.request();
+        }
+    }
+
+    /// Returns when every record up to `lsn`, with the caller's data, is durable.
+    ///
+    /// # Errors
+    /// `Io` for the flush that failed, `Failed` ever after.
+    pub fn sync(&self, lsn: Lsn) -> Result<(), DiskError> {
+        let result = self.group.sync(self.log.as_ref(), &self.written, lsn.0);
+        if result.is_err() {
+            // Those who wait for room must not wait for a checkpoint that cannot be.
+            self.wake_waiters();
+        }
+        result
+    }
+
+    /// Returns when everything appended before the call is durable.
+    ///
+    /// # Errors
+    /// As [`Self::sync`].
+    pub fn sync_all(&self) -> Result<(), DiskError> {
+        self.sync(self.head())
+    }
+
+    /// The position after the last record.
+    #[must_use]
+    pub fn head(&self) -> Lsn {
+        Lsn(self.written.load(Ordering::Acquire))
+    }
+
+    /// Everything up to here is durable.
+    #[must_use]
+    pub fn synced(&self) -> Lsn {
+        Lsn(self.group.synced())
+    }
+
+    /// Whether an earlier failure has ended all changes.
+    #[must_use]
+    pub fn failed(&self) -> bool {
+        self.group.failed()
+    }
+
+    /// Figures for gauges and tests.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        Stats {
+            appends: self.appends.load(Ordering::Relaxed),
+            flushes: self.group.flushes(),
+            checkpoints: self.checkpoints.load(Ordering::Relaxed),
+            log_used: self.head().0.saturating_sub(self.tail.load(Ordering::Acquire)),
+            log_capacity: self.capacity,
+            overlay_bytes: self.active_bytes.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Whether a checkpoint is due: the log is half full or the overlay has reached its bound.
+    #[must_use]
+    pub fn wants_checkpoint(&self) -> bool {
+        self.is_due(&lock(&self.append_lock))
+    }
+
+    /// Waits while the log is three quarters full or the overlay is well over its bound, as far as a
+    /// checkpointer runs. Called without any lock that its job needs, it keeps appends from waiting.
+    ///
+    /// # Errors
+    /// `LogFull` where no checkpoint makes room in time, `Failed` after an earlier failure.
+    pub fn wait_for_room(&self) -> Result<(), DiskError> {
+        let guard = lock(&self.append_lock);
+        let calm = |tail: &Tail| {
+            let overlay = self.active_bytes.load(Ordering::Relaxed) + tail.frozen_bytes;
+            !self.signal.attended()
+                || (tail.head - tail.tail < self.capacity / 4 * 3
+                    && overlay <= self.config.overlay_bytes.saturating_mul(2))
+        };
+        self.wait_until(guard, calm).map(drop)
+    }
+
+    pub(crate) fn views(&self) -> RwLockReadGuard<'_, Views> {
+        self.views.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the views; the append lock is held by the caller, so that order is the log's.
+    pub(crate) fn change_views<T>(&self, change: impl FnOnce(&mut Views) -> T) -> T {
+        let mut views = self.views.write().unwrap_or_else(PoisonError::into_inner);
+        let result = change(&mut views);
+        self.active_bytes.store(views.active.bytes(), Ordering::Relaxed);
+        result
+    }
+
+    pub(crate) fn set_tail(&self, guard: &mut Tail, tail: u64) {
+        guard.tail = tail;
+        self.tail.store(tail, Ordering::Release);
+    }
+
+    /// Ends all changes after a failure that leaves doubt about what is stored.
+    pub(crate) fn fail(&self) {
+        self.group.fail();
+        self.wake_waiters();
+    }
+
+    fn wake_waiters(&self) {
+        drop(lock(&self.append_lock));
+        self.room.notify_all();
+    }
+
+    fn apply(&self, changes: Vec<KvChange>) {
+        self.change_views(|views| {
+            for change in changes {
+                views.active.apply(change);
+            }
+        });
+    }
+
+    fn is_due(&self, tail: &Tail) -> bool {
+        tail.head - tail.tail >= self.capacity / 2
+            || self.active_bytes.load(Ordering::Relaxed) >= self.config.overlay_bytes
+    }
+
+    fn fits(&self, tail: &Tail, size: usize, room: Room) -> bool {
+        let (_, position) = log::place(tail.head, size, self.capacity);
+        let usable = match room {
+            Room::Normal => self.capacity / 8 * 7,
+            Room::Reserve => self.capacity,
+        };
+        let overlay = self.active_bytes.load(Ordering::Relaxed) + tail.frozen_bytes;
+        let bound = self.config.overlay_bytes.saturating_mul(4);
+        let memory = overlay <= bound || room == Room::Reserve || !self.signal.attended();
+        position + size as u64 <= tail.tail + usable && memory
+    }
+
+    /// Waits for checkpoints until `ready` holds.
+    fn wait_until<'a>(
+        &self,
+        mut guard: MutexGuard<'a, Tail>,
+        ready: impl Fn(&Tail) -> bool,
+    ) -> Result<MutexGuard<'a, Tail>, DiskError> {
+        let mut deadline = None;
+        let attempts = guard.attempts;
+        loop {
+            if self.failed() {
+                return Err(DiskError::Failed);
+            }
+            if ready(&guard) {
+                return Ok(guard);
+            }
+            let now = Instant::now();
+            let deadline = *deadline.get_or_insert(now + self.config.room_wait);
+            // One attempt may have begun before we came; a failed one after that is an answer.
+            let answered = guard.attempts > attempts + 1 && guard.attempt_failed;
+            if answered || now >= deadline || !self.signal.attended() {
+                return Err(DiskError::LogFull);
+            }
+            self.signal.request();
+            let left = deadline - now;
+            let waited = self.room.wait_timeout(guard, left);
+            guard = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    fn write_log(&self, position: u64, bytes: &[u8]) -> Result<(), DiskError> {
+        let written = self.log.write_at(position % self.capacity, bytes);
+        written.map_err(|error| {
+            // The file is pre-written: a failure here is the medium's, not a lack of space.
+            self.group.fail();
+            self.room.notify_all();
+            DiskError::Io {
+                what: "write the log".into(),
+                source: error,
+            }
+        })
+    }
+
+    fn take_buffer(&self) -> Vec<u8> {
+        lock(&self.pool).pop().unwrap_or_default()
+    }
+
+    fn give_buffer(&self, mut buffer: Vec<u8>) {
+        buffer.clear();
+        if buffer.capacity() <= POOLED_BYTES {
+            let mut pool = lock(&self.pool);
+            if pool.len() < POOL {
+                pool.push(buffer);
+            }
+        }
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.signal.stop();
+    }
+}

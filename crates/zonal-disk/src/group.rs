@@ -1,0 +1,211 @@
+//! Group commit: one leader flushes for everybody who waits, log and caller's data in parallel.
+//!
+//! A flush that failed may have lost what it was to make durable, and a second one would report success
+//! without it: after the first failure nothing is ever reported durable again.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::JoinHandle;
+
+use crate::disk::{DataSync, LogFile};
+use crate::error::DiskError;
+
+/// Locks, also where a thread panicked with the lock: every holder leaves consistent state behind.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Waits, with the same stance as [`lock`].
+pub(crate) fn wait<'a, T>(condvar: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+    condvar.wait(guard).unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Who flushes, and up to where it is durable.
+pub(crate) struct Group {
+    leading: Mutex<bool>,
+    done: Condvar,
+    synced: AtomicU64,
+    failed: AtomicBool,
+    flushes: AtomicU64,
+    data: OnceLock<Flusher>,
+}
+
+impl Group {
+    pub(crate) fn new(synced: u64) -> Self {
+        Self {
+            leading: Mutex::new(false),
+            done: Condvar::new(),
+            synced: AtomicU64::new(synced),
+            failed: AtomicBool::new(false),
+            flushes: AtomicU64::new(0),
+            data: OnceLock::new(),
+        }
+    }
+
+    /// Everything below is durable.
+    pub(crate) fn synced(&self) -> u64 {
+        self.synced.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn flushes(&self) -> u64 {
+        self.flushes.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn failed(&self) -> bool {
+        self.failed.load(Ordering::Acquire)
+    }
+
+    /// Refuses everything from now on.
+    pub(crate) fn fail(&self) {
+        self.failed.store(true, Ordering::Release);
+        // Taken so that nobody is between looking at the flag and waiting.
+        drop(lock(&self.leading));
+        self.done.notify_all();
+    }
+
+    pub(crate) fn set_data(&self, hook: Arc<dyn DataSync>) -> Result<(), DiskError> {
+        let flusher = Flusher::spawn(hook).map_err(|error| DiskError::io("start thread", error))?;
+        self.data
+            .set(flusher)
+            .map_err(|_| DiskError::Config("the data sync is already set".into()))
+    }
+
+    /// Returns when everything below `position` is durable. `written` tells what is in the log's file.
+    pub(crate) fn sync(
+        &self,
+        log: &dyn LogFile,
+        written: &AtomicU64,
+        position: u64,
+    ) -> Result<(), DiskError> {
+        let mut leading = lock(&self.leading);
+        loop {
+            if self.failed() {
+                return Err(DiskError::Failed);
+            }
+            if self.synced() >= position {
+                return Ok(());
+            }
+            if *leading {
+                leading = wait(&self.done, leading);
+                continue;
+            }
+            *leading = true;
+            drop(leading);
+            // Read before the flush begins: all of it, with its data, was written by now.
+            let target = written.load(Ordering::Acquire);
+            let flushed = self.flush(log);
+            leading = lock(&self.leading);
+            *leading = false;
+            match flushed {
+                Ok(()) => {
+                    self.synced.fetch_max(target, Ordering::AcqRel);
+                }
+                Err(_) => self.failed.store(true, Ordering::Release),
+            }
+            self.done.notify_all();
+            flushed.map_err(|error| DiskError::Io {
+                what: "flush".into(),
+                source: error,
+            })?;
+            if target < position {
+                // Asked for a position that nobody has written: all there is, is durable.
+                return Ok(());
+            }
+        }
+    }
+
+    fn flush(&self, log: &dyn LogFile) -> io::Result<()> {
+        self.flushes.fetch_add(1, Ordering::Relaxed);
+        let data = self.data.get().filter(|data| data.hook.dirty());
+        if let Some(data) = data {
+            data.start();
+        }
+        let log_result = log.sync();
+        // Waited for in any case: the helper must be free for the next leader.
+        let data_result = data.map_or(Ok(()), Flusher::finish);
+        log_result.and(data_result)
+    }
+}
+
+/// The thread that flushes the caller's data while a leader flushes the log.
+struct Flusher {
+    hook: Arc<dyn DataSync>,
+    shared: Arc<FlusherShared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct FlusherShared {
+    state: Mutex<FlusherState>,
+    change: Condvar,
+}
+
+#[derive(Default)]
+struct FlusherState {
+    asked: bool,
+    result: Option<io::Result<()>>,
+    stop: bool,
+}
+
+impl Flusher {
+    fn spawn(hook: Arc<dyn DataSync>) -> io::Result<Self> {
+        let shared = Arc::new(FlusherShared::default());
+        let thread = std::thread::Builder::new().name("data-flush".into()).spawn({
+            let shared = Arc::clone(&shared);
+            let hook = Arc::clone(&hook);
+            move || shared.run(hook.as_ref())
+        })?;
+        Ok(Self {
+            hook,
+            shared,
+            thread: Some(thread),
+        })
+    }
+
+    fn start(&self) {
+        lock(&self.shared.state).asked = true;
+        self.shared.change.notify_all();
+    }
+
+    fn finish(&self) -> io::Result<()> {
+        let mut state = lock(&self.shared.state);
+        loop {
+            if let Some(result) = state.result.take() {
+                return result;
+            }
+            state = wait(&self.shared.change, state);
+        }
+    }
+}
+
+impl FlusherShared {
+    fn run(&self, hook: &dyn DataSync) {
+        let mut state = lock(&self.state);
+        while !state.stop {
+            if !state.asked {
+                state = wait(&self.change, state);
+                continue;
+            }
+            state.asked = false;
+            drop(state);
+            let call = std::panic::AssertUnwindSafe(|| hook.sync());
+            let result = std::panic::catch_unwind(call)
+                .unwrap_or_else(|_| Err(io::Error::other("the data sync panicked")));
+            state = lock(&self.state);
+            state.result = Some(result);
+            self.change.notify_all();
+        }
+    }
+}
+
+impl Drop for Flusher {
+    fn drop(&mut self) {
+        lock(&self.shared.state).stop = true;
+        self.shared.change.notify_all();
+        if let Some(thread) = self.thread.take() {
+            // It ended without a panic, or its panic was reported where it happened.
+            let _ = thread.join();
+        }
+    }
+}

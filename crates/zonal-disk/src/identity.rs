@@ -1,0 +1,227 @@
+//! Who a store is: its cell, kind and number, so that no process opens another's directory.
+//!
+//! The `identity` file is written last when formatting: a directory without it holds no store.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::path::Path;
+
+use crate::error::DiskError;
+
+/// Version of the formats of identity, log and index together.
+pub const FORMAT_VERSION: u32 = 1;
+/// Name of the identity file.
+pub const FILE_NAME: &str = "identity";
+const TEMP_NAME: &str = "identity.new";
+const MAGIC: &[u8; 8] = b"ZONALID\n";
+const SIZE: usize = 80;
+const CRC_AT: usize = SIZE - 4;
+
+/// What a store is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StoreKind {
+    /// A metadata shard.
+    Shard,
+    /// A storage target.
+    Target,
+    /// A manager's replica of the zone map.
+    Manager,
+}
+
+impl StoreKind {
+    fn number(self) -> u32 {
+        match self {
+            Self::Shard => 1,
+            Self::Target => 2,
+            Self::Manager => 3,
+        }
+    }
+
+    fn from_number(number: u32) -> Option<Self> {
+        match number {
+            1 => Some(Self::Shard),
+            2 => Some(Self::Target),
+            3 => Some(Self::Manager),
+            _ => None,
+        }
+    }
+}
+
+impl std::fmt::Display for StoreKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Shard => "shard",
+            Self::Target => "target",
+            Self::Manager => "manager",
+        })
+    }
+}
+
+/// The identity that an opener expects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Identity {
+    /// The cell that the store belongs to.
+    pub cell: [u8; 16],
+    /// What the store is for.
+    pub kind: StoreKind,
+    /// Number of the shard, target or manager.
+    pub id: u32,
+}
+
+/// The identity as stored: with what formatting chose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stored {
+    /// What an opener names.
+    pub identity: Identity,
+    /// Random, made by formatting: tells this store's log records from those of an earlier one.
+    pub uuid: [u8; 16],
+    /// Length of the log file.
+    pub log_bytes: u64,
+}
+
+impl Stored {
+    /// The tag of this store in log records.
+    #[must_use]
+    pub fn tag(&self) -> u64 {
+        let mut tag = [0; 8];
+        tag.copy_from_slice(&self.uuid[..8]);
+        u64::from_le_bytes(tag)
+    }
+
+    fn encode(&self) -> [u8; SIZE] {
+        let mut out = [0; SIZE];
+        out[..8].copy_from_slice(MAGIC);
+        out[8..12].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
+        out[12..16].copy_from_slice(&self.identity.kind.number().to_le_bytes());
+        out[16..32].copy_from_slice(&self.identity.cell);
+        out[32..36].copy_from_slice(&self.identity.id.to_le_bytes());
+        out[40..56].copy_from_slice(&self.uuid);
+        out[56..64].copy_from_slice(&self.log_bytes.to_le_bytes());
+        let crc = crc_fast::crc32_iscsi(&out[..CRC_AT]);
+        out[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
+        out
+    }
+
+    /// Decodes an identity file's bytes.
+    ///
+    /// # Errors
+    /// `WrongVersion` for a version that this program does not know, `Corrupt` for anything else amiss.
+    pub fn decode(bytes: &[u8]) -> Result<Self, DiskError> {
+        let corrupt = |what: &str| DiskError::Corrupt(format!("identity file: {what}"));
+        let word = |at: usize| -> Result<u32, DiskError> {
+            let field = bytes.get(at..at + 4).and_then(|field| field.try_into().ok());
+            Ok(u32::from_le_bytes(field.ok_or_else(|| corrupt("too short"))?))
+        };
+        if bytes.get(..8) != Some(MAGIC) {
+            return Err(corrupt("bad magic"));
+        }
+        let version = word(8)?;
+        if version != FORMAT_VERSION {
+            return Err(DiskError::WrongVersion {
+                found: version,
+                known: FORMAT_VERSION,
+            });
+        }
+        let bytes: &[u8; SIZE] = bytes.try_into().map_err(|_| corrupt("wrong length"))?;
+        if crc_fast::crc32_iscsi(&bytes[..CRC_AT]) != word(CRC_AT)? {
+            return Err(corrupt("bad checksum"));
+        }
+        let kind = StoreKind::from_number(word(12)?).ok_or_else(|| corrupt("unknown kind"))?;
+        let mut stored = Self {
+            identity: Identity {
+                cell: [0; 16],
+                kind,
+                id: word(32)?,
+            },
+            uuid: [0; 16],
+            log_bytes: u64::from(word(56)?) | u64::from(word(60)?) << 32,
+        };
+        stored.identity.cell.copy_from_slice(&bytes[16..32]);
+        stored.uuid.copy_from_slice(&bytes[40..56]);
+        Ok(stored)
+    }
+
+    /// Checks that this store is the one that the opener means.
+    ///
+    /// # Errors
+    /// The first difference found.
+    pub fn check(&self, expected: &Identity) -> Result<(), DiskError> {
+        let found = &self.identity;
+        if found.cell != expected.cell {
+            return Err(DiskError::WrongCell {
+                found: found.cell,
+                expected: expected.cell,
+            });
+        }
+        if found.kind != expected.kind {
+            return Err(DiskError::WrongKind {
+                found: found.kind,
+                expected: expected.kind,
+            });
+        }
+        if found.id != expected.id {
+            return Err(DiskError::WrongId {
+                found: found.id,
+                expected: expected.id,
+            });
+        }
+        Ok(())
+    }
+}
+
+/// Reads the identity in `dir`; `None` where there is no identity file.
+///
+/// # Errors
+/// When it cannot be read or is damaged.
+pub fn load(dir: &Path) -> Result<Option<Stored>, DiskError> {
+    let file = match File::open(dir.join(FILE_NAME)) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(DiskError::io("open identity", error)),
+    };
+    let mut bytes = Vec::new();
+    // Bounded: whatever lies there, no more than this is read.
+    file.take(4096)
+        .read_to_end(&mut bytes)
+        .map_err(|error| DiskError::io("read identity", error))?;
+    Stored::decode(&bytes).map(Some)
+}
+
+/// Writes the identity into `dir`, durably and atomically.
+///
+/// # Errors
+/// When the medium fails.
+pub fn save(dir: &Path, stored: &Stored) -> Result<(), DiskError> {
+    let write = || -> io::Result<()> {
+        let temp = dir.join(TEMP_NAME);
+        let mut file = File::create(&temp)?;
+        file.write_all(&stored.encode())?;
+        file.sync_all()?;
+        fs::rename(&temp, dir.join(FILE_NAME))?;
+        sync_dir(dir)
+    };
+    write().map_err(|error| DiskError::io("write identity", error))
+}
+
+/// Makes the entries of `dir` durable.
+///
+/// # Errors
+/// When the medium fails.
+pub fn sync_dir(dir: &Path) -> io::Result<()> {
+    File::open(dir)?.sync_all()
+}
+
+/// Whether formatting may start in `dir`: empty, or only leavings of a format that did not end.
+pub(crate) fn may_format(dir: &Path, ours: &[&str]) -> Result<bool, DiskError> {
+    let entries = fs::read_dir(dir).map_err(|error| DiskError::io("list directory", error))?;
+    for entry in entries {
+        let name = entry
+            .map_err(|error| DiskError::io("list directory", error))?
+            .file_name();
+        let known = name == "lost+found" || name == TEMP_NAME;
+        if !known && !ours.iter().any(|our| name == *our) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}

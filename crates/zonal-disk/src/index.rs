@@ -1,0 +1,276 @@
+//! The checkpointed state: one ordered table in an embedded store (redb), and how far the log is in it.
+//!
+//! The library checks the structure it reads, not each value, so every value carries a crc32c of key
+//! and value behind it. Damage may make the library panic: each call is guarded, and a panic becomes
+//! `Corrupt`. Commits are durable and leave the allocator's state behind, so that opening after a crash
+//! does not walk the whole file.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+
+use redb::{Database, Durability, ReadableDatabase, StorageBackend, TableDefinition};
+
+use crate::error::DiskError;
+
+const ENTRIES: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("entries");
+const META: TableDefinition<'static, &str, &[u8]> = TableDefinition::new("meta");
+const PROGRESS: &str = "progress";
+const PROGRESS_SIZE: usize = 28;
+
+/// How far the log has been applied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Progress {
+    /// All records below this position are in the table.
+    pub applied: u64,
+    /// Epoch of the checkpoint that put them there.
+    pub applied_epoch: u64,
+    /// Highest epoch in use.
+    pub epoch: u64,
+}
+
+impl Progress {
+    fn encode(&self) -> [u8; PROGRESS_SIZE] {
+        let mut out = [0; PROGRESS_SIZE];
+        out[..8].copy_from_slice(&self.applied.to_le_bytes());
+        out[8..16].copy_from_slice(&self.applied_epoch.to_le_bytes());
+        out[16..24].copy_from_slice(&self.epoch.to_le_bytes());
+        let crc = crc_fast::crc32_iscsi(&out[..24]);
+        out[24..].copy_from_slice(&crc.to_le_bytes());
+        out
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let bytes: &[u8; PROGRESS_SIZE] = bytes.try_into().ok()?;
+        let word = |at: usize| {
+            let field = bytes.get(at..at + 8)?.try_into().ok()?;
+            Some(u64::from_le_bytes(field))
+        };
+        let crc = u32::from_le_bytes(bytes.get(24..)?.try_into().ok()?);
+        if crc_fast::crc32_iscsi(&bytes[..24]) != crc {
+            return None;
+        }
+        let progress = Self {
+            applied: word(0)?,
+            applied_epoch: word(8)?,
+            epoch: word(16)?,
+        };
+        // Far from overflow, so that positions can be added to without checks.
+        let sane = progress.applied < 1 << 62
+            && progress.applied % crate::log::ALIGN as u64 == 0
+            && progress.epoch < 1 << 62
+            && progress.applied_epoch <= progress.epoch;
+        sane.then_some(progress)
+    }
+}
+
+/// The embedded store.
+pub struct Index {
+    database: Database,
+}
+
+/// An unchanging view of the table as of one commit.
+pub(crate) struct Snapshot {
+    table: redb::ReadOnlyTable<&'static [u8], &'static [u8]>,
+}
+
+impl Index {
+    /// Makes a new, empty index at `path`, replacing what is there.
+    ///
+    /// # Errors
+    /// When the medium fails.
+    pub fn create_file(path: &Path, cache_bytes: usize) -> Result<Self, DiskError> {
+        match std::fs::remove_file(path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(DiskError::io("remove the index", error));
+            }
+            _ => {}
+        }
+        let index = guarded(|| Ok(builder(cache_bytes).create(path)?)).map(Self::over)?;
+        index.initialise()?;
+        Ok(index)
+    }
+
+    /// Opens the index at `path`.
+    ///
+    /// # Errors
+    /// When the medium fails or the file is damaged.
+    pub fn open_file(path: &Path, cache_bytes: usize) -> Result<Self, DiskError> {
+        guarded(|| Ok(builder(cache_bytes).open(path)?)).map(Self::over)
+    }
+
+    /// Opens an index over `backend`; an empty one is made ready.
+    ///
+    /// # Errors
+    /// When the backend fails or its contents are damaged.
+    pub fn open_backend(
+        backend: impl StorageBackend,
+        cache_bytes: usize,
+    ) -> Result<Self, DiskError> {
+        let empty = backend.len().map_err(|error| DiskError::io("index", error))? == 0;
+        let open = || Ok(builder(cache_bytes).create_with_backend(backend)?);
+        let index = guarded(open).map(Self::over)?;
+        if empty {
+            index.initialise()?;
+        }
+        Ok(index)
+    }
+
+    fn over(database: Database) -> Self {
+        Self { database }
+    }
+
+    fn initialise(&self) -> Result<(), DiskError> {
+        self.commit(std::iter::empty(), &Progress::default())
+    }
+
+    /// How far the log has been applied.
+    pub(crate) fn progress(&self) -> Result<Progress, DiskError> {
+        guarded(|| {
+            let transaction = self.database.begin_read()?;
+            let table = transaction.open_table(META)?;
+            let bytes = table.get(PROGRESS)?;
+            let progress = bytes.and_then(|bytes| Progress::decode(bytes.value()));
+            progress.ok_or_else(|| DiskError::Corrupt("index: no valid progress entry".into()))
+        })
+    }
+
+    /// Writes changes and progress in one durable commit.
+    pub(crate) fn commit<'a>(
+        &self,
+        changes: impl Iterator<Item = (&'a [u8], Option<&'a [u8]>)>,
+        progress: &Progress,
+    ) -> Result<(), DiskError> {
+        guarded(|| {
+            let mut transaction = self.database.begin_write()?;
+            transaction
+                .set_durability(Durability::Immediate)
+                .map_err(|error| DiskError::Corrupt(format!("index: {error}")))?;
+            transaction.set_quick_repair(true);
+            {
+                let mut table = transaction.open_table(ENTRIES)?;
+                let mut sealed = Vec::new();
+                for (key, value) in changes {
+                    if let Some(value) = value {
+                        seal(&mut sealed, key, value);
+                        table.insert(key, sealed.as_slice())?;
+                    } else {
+                        table.remove(key)?;
+                    }
+                }
+                let mut meta = transaction.open_table(META)?;
+                meta.insert(PROGRESS, progress.encode().as_slice())?;
+            }
+            transaction.commit()?;
+            Ok(())
+        })
+    }
+
+    /// The table as of the last commit.
+    pub(crate) fn snapshot(&self) -> Result<Snapshot, DiskError> {
+        guarded(|| {
+            let transaction = self.database.begin_read()?;
+            let table = transaction.open_table(ENTRIES)?;
+            Ok(Snapshot { table })
+        })
+    }
+}
+
+impl Snapshot {
+    /// The value of `key`.
+    pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, DiskError> {
+        guarded(|| {
+            let found = self.table.get(key)?;
+            found.map(|sealed| unseal(key, sealed.value()).map(<[u8]>::to_vec)).transpose()
+        })
+    }
+
+    /// Entries in key order from `start` (inclusive) to `end` (exclusive).
+    pub(crate) fn range(&self, start: &[u8], end: &[u8]) -> Result<Cursor, DiskError> {
+        guarded(|| {
+            let range = self.table.range::<&[u8]>(start..end.max(start))?;
+            Ok(Cursor { range })
+        })
+    }
+}
+
+/// A position in a range of a snapshot.
+pub(crate) struct Cursor {
+    range: redb::Range<'static, &'static [u8], &'static [u8]>,
+}
+
+impl Cursor {
+    /// The next entry, copied out.
+    pub(crate) fn next(&mut self) -> Result<Option<(Vec<u8>, Vec<u8>)>, DiskError> {
+        guarded(|| {
+            let Some(entry) = self.range.next() else {
+                return Ok(None);
+            };
+            let (key, sealed) = entry?;
+            let value = unseal(key.value(), sealed.value())?.to_vec();
+            Ok(Some((key.value().to_vec(), value)))
+        })
+    }
+}
+
+fn builder(cache_bytes: usize) -> redb::Builder {
+    let mut builder = Database::builder();
+    builder.set_cache_size(cache_bytes);
+    builder
+}
+
+fn checksum(key: &[u8], value: &[u8]) -> u32 {
+    let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
+    digest.update(key);
+    digest.update(value);
+    // A 32-bit algorithm: the upper half is zero.
+    u32::try_from(digest.finalize() & 0xffff_ffff).unwrap_or(0)
+}
+
+fn seal(out: &mut Vec<u8>, key: &[u8], value: &[u8]) {
+    out.clear();
+    out.extend_from_slice(value);
+    out.extend_from_slice(&checksum(key, value).to_le_bytes());
+}
+
+fn unseal<'a>(key: &[u8], sealed: &'a [u8]) -> Result<&'a [u8], DiskError> {
+    match sealed.split_last_chunk::<4>() {
+        Some((value, crc)) if checksum(key, value) == u32::from_le_bytes(*crc) => Ok(value),
+        _ => Err(DiskError::Corrupt("index: a value fails its checksum".into())),
+    }
+}
+
+/// Runs a call of the library so that a panic on damaged bytes becomes an error.
+fn guarded<T>(call: impl FnOnce() -> Result<T, DiskError>) -> Result<T, DiskError> {
+    // The library poisons itself when it panics; nothing of ours is left half changed.
+    catch_unwind(AssertUnwindSafe(call))
+        .unwrap_or_else(|_| Err(DiskError::Corrupt("index: the store's structure is damaged".into())))
+}
+
+fn from_library(error: redb::Error) -> DiskError {
+    match error {
+        redb::Error::Io(source) if source.kind() == std::io::ErrorKind::InvalidData => {
+            DiskError::Corrupt(format!("index: {source}"))
+        }
+        redb::Error::Io(source) => DiskError::io("index", source),
+        redb::Error::PreviousIo => DiskError::Failed,
+        other => DiskError::Corrupt(format!("index: {other}")),
+    }
+}
+
+macro_rules! from_library {
+    ($($error:ty),*) => {$(
+        impl From<$error> for DiskError {
+            fn from(error: $error) -> Self {
+                from_library(error.into())
+            }
+        }
+    )*};
+}
+
+from_library!(
+    redb::DatabaseError,
+    redb::TransactionError,
+    redb::TableError,
+    redb::StorageError,
+    redb::CommitError
+);

@@ -1,0 +1,335 @@
+//! The circular log: headers, placing of records, and reading after a crash.
+//!
+//! A position (LSN) counts bytes since formatting and never goes back; it lies in the file at `lsn %
+//! capacity`. Records begin at multiples of [`ALIGN`] so that a header never straddles a sector (its
+//! rewriting is atomic), and never wrap: a pad fills the rest of a lap.
+//!
+//! What a valid header proves, and replay relies on:
+//! - `lsn` equal to the position: not a left-over of an earlier lap.
+//! - `store` equal to ours: not a left-over of an earlier format.
+//! - `epoch` not below the predecessor's: not of a time line that a crash ended (each opening starts
+//!   a new epoch, made durable in the index before the first append).
+//! - `synced`: everything below it was durable when this header was written.
+
+use crate::disk::LogFile;
+use crate::error::DiskError;
+use crate::record::{Lsn, MAX_PAYLOAD};
+
+/// Bytes of a record's header.
+pub const HEADER: usize = 64;
+/// Records begin at multiples of this.
+pub const ALIGN: usize = 64;
+/// Smallest log file, in bytes.
+pub const MIN_BYTES: u64 = 1 << 20;
+/// Largest log file, in bytes.
+pub const MAX_BYTES: u64 = 16 << 30;
+
+const MAGIC: u32 = u32::from_le_bytes(*b"ZLOG");
+const VERSION: u16 = 1;
+const FLAG_DROPPED: u8 = 1;
+const CRC_AT: usize = HEADER - 4;
+const WINDOW: usize = 1 << 20;
+
+/// What a header heads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A record with its payload.
+    Record,
+    /// Nothing: the rest of the lap is skipped.
+    Pad,
+}
+
+/// The fixed part before each payload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Header {
+    /// What follows.
+    pub kind: Kind,
+    /// A replay has dropped this record: its caller's data never arrived.
+    pub dropped: bool,
+    /// Position of this header.
+    pub lsn: u64,
+    /// Everything below this position was durable when the header was written.
+    pub synced: u64,
+    /// Number of the opening that wrote it.
+    pub epoch: u64,
+    /// Bytes of payload.
+    pub payload_len: u32,
+    /// crc32c of the payload (of a pad: 0).
+    pub payload_crc: u32,
+    /// Tag of the store.
+    pub store: u64,
+}
+
+impl Header {
+    /// The header's bytes.
+    #[must_use]
+    pub fn encode(&self) -> [u8; HEADER] {
+        let mut out = [0; HEADER];
+        out[..4].copy_from_slice(&MAGIC.to_le_bytes());
+        out[4] = match self.kind {
+            Kind::Record => 1,
+            Kind::Pad => 2,
+        };
+        out[5] = if self.dropped { FLAG_DROPPED } else { 0 };
+        out[6..8].copy_from_slice(&VERSION.to_le_bytes());
+        out[8..16].copy_from_slice(&self.lsn.to_le_bytes());
+        out[16..24].copy_from_slice(&self.synced.to_le_bytes());
+        out[24..32].copy_from_slice(&self.epoch.to_le_bytes());
+        out[32..36].copy_from_slice(&self.payload_len.to_le_bytes());
+        out[36..40].copy_from_slice(&self.payload_crc.to_le_bytes());
+        out[40..48].copy_from_slice(&self.store.to_le_bytes());
+        let crc = crc_fast::crc32_iscsi(&out[..CRC_AT]);
+        out[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
+        out
+    }
+
+    /// Decodes a header; `None` where the bytes are not a valid one.
+    #[must_use]
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let bytes: &[u8; HEADER] = bytes.get(..HEADER)?.try_into().ok()?;
+        if u32_at(bytes, 0) != MAGIC {
+            return None;
+        }
+        if crc_fast::crc32_iscsi(&bytes[..CRC_AT]) != u32_at(bytes, CRC_AT) {
+            return None;
+        }
+        if u16::from_le_bytes([bytes[6], bytes[7]]) != VERSION {
+            return None;
+        }
+        let kind = match bytes[4] {
+            1 => Kind::Record,
+            2 => Kind::Pad,
+            _ => return None,
+        };
+        let header = Self {
+            kind,
+            dropped: bytes[5] & FLAG_DROPPED != 0,
+            lsn: u64_at(bytes, 8),
+            synced: u64_at(bytes, 16),
+            epoch: u64_at(bytes, 24),
+            payload_len: u32_at(bytes, 32),
+            payload_crc: u32_at(bytes, 36),
+            store: u64_at(bytes, 40),
+        };
+        let bounded = kind == Kind::Pad || header.payload_len as usize <= MAX_PAYLOAD;
+        (bounded && header.synced <= header.lsn).then_some(header)
+    }
+}
+
+fn u32_at(bytes: &[u8; HEADER], at: usize) -> u32 {
+    let mut field = [0; 4];
+    field.copy_from_slice(&bytes[at..at + 4]);
+    u32::from_le_bytes(field)
+}
+
+fn u64_at(bytes: &[u8; HEADER], at: usize) -> u64 {
+    let mut field = [0; 8];
+    field.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_le_bytes(field)
+}
+
+/// Bytes in the log of a record with `payload_len` bytes of payload.
+#[must_use]
+pub fn record_size(payload_len: usize) -> usize {
+    (HEADER + payload_len).next_multiple_of(ALIGN)
+}
+
+/// The most bytes of payload that a log of `capacity` takes: four records always fit.
+#[must_use]
+pub fn payload_limit(capacity: u64) -> usize {
+    let quarter = usize::try_from(capacity / 4).unwrap_or(usize::MAX);
+    quarter.saturating_sub(HEADER + ALIGN).min(MAX_PAYLOAD)
+}
+
+/// Where the next record of `size` bytes goes: bytes of padding before it, and its position.
+#[must_use]
+pub fn place(head: u64, size: usize, capacity: u64) -> (u64, u64) {
+    let rest = capacity - head % capacity;
+    if size as u64 > rest {
+        (rest, head + rest)
+    } else {
+        (0, head)
+    }
+}
+
+/// Whether `bytes` is a usable length of a log.
+#[must_use]
+pub fn valid_capacity(bytes: u64) -> bool {
+    (MIN_BYTES..=MAX_BYTES).contains(&bytes) && bytes % 4096 == 0
+}
+
+/// What an opening knows before it reads the log.
+#[derive(Debug, Clone, Copy)]
+pub struct Origin {
+    /// Length of the log file.
+    pub capacity: u64,
+    /// Tag of the store.
+    pub store: u64,
+    /// The index holds everything below.
+    pub applied: u64,
+    /// Epoch of the checkpoint that applied it: what follows is not older.
+    pub applied_epoch: u64,
+    /// Highest epoch that may have written.
+    pub epoch: u64,
+}
+
+/// One thing found in the log.
+pub(crate) struct Found {
+    pub header: Header,
+    /// Where the next header is.
+    pub end: u64,
+}
+
+/// How far the log goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extent {
+    /// Where the next record goes.
+    pub end: u64,
+    /// Everything below is known to have been durable.
+    pub synced: u64,
+}
+
+/// Reads a log through a window of 1 MiB.
+pub(crate) struct Reader<'a> {
+    file: &'a dyn LogFile,
+    origin: Origin,
+    window: Vec<u8>,
+    window_at: u64,
+}
+
+impl<'a> Reader<'a> {
+    pub(crate) fn new(file: &'a dyn LogFile, origin: Origin) -> Self {
+        Self {
+            file,
+            origin,
+            window: Vec::new(),
+            window_at: 0,
+        }
+    }
+
+    /// `len` bytes at file offset `at`; the caller has checked that they lie in the file.
+    fn bytes(&mut self, at: u64, len: usize) -> Result<&[u8], DiskError> {
+        let inside = at >= self.window_at
+            && at + len as u64 <= self.window_at + self.window.len() as u64;
+        if !inside {
+            let left = usize::try_from(self.origin.capacity - at).unwrap_or(usize::MAX);
+            self.window.clear();
+            self.window.resize(len.max(WINDOW.min(left)), 0);
+            self.window_at = at;
+            if let Err(error) = self.file.read_at(at, &mut self.window) {
+                self.window.clear();
+                return Err(DiskError::io("read the log", error));
+            }
+        }
+        let start = usize::try_from(at - self.window_at).unwrap_or(usize::MAX);
+        let found = self.window.get(start..start.saturating_add(len));
+        found.ok_or_else(|| DiskError::Corrupt("log: read outside of the file".into()))
+    }
+
+    /// The valid record or pad at `position`; `None` where the log ends.
+    pub(crate) fn at(
+        &mut self,
+        position: u64,
+        min_epoch: u64,
+    ) -> Result<Option<Found>, DiskError> {
+        let capacity = self.origin.capacity;
+        let offset = position % capacity;
+        let rest = capacity - offset;
+        let Some(header) = Header::decode(self.bytes(offset, HEADER)?) else {
+            return Ok(None);
+        };
+        let ours = header.lsn == position
+            && header.store == self.origin.store
+            && (min_epoch..=self.origin.epoch).contains(&header.epoch);
+        let size = (HEADER as u64 + u64::from(header.payload_len)).next_multiple_of(ALIGN as u64);
+        if !ours || size > rest || position + size > self.origin.applied + capacity {
+            return Ok(None);
+        }
+        match header.kind {
+            Kind::Pad if size != rest => return Ok(None),
+            Kind::Pad => {}
+            Kind::Record => {
+                let payload = self.payload(&header)?;
+                if crc_fast::crc32_iscsi(payload) != header.payload_crc {
+                    return Ok(None);
+                }
+            }
+        }
+        Ok(Some(Found {
+            header,
+            end: position + size,
+        }))
+    }
+
+    /// The payload after a header that was found valid.
+    pub(crate) fn payload(&mut self, header: &Header) -> Result<&[u8], DiskError> {
+        let offset = header.lsn % self.origin.capacity + HEADER as u64;
+        self.bytes(offset, header.payload_len as usize)
+    }
+
+    /// Finds the end of the log and how much of it was durable.
+    ///
+    /// # Errors
+    /// `Corrupt` where what is missing was once durable: silence would lose acknowledged records.
+    pub(crate) fn extent(&mut self) -> Result<Extent, DiskError> {
+        let mut extent = Extent {
+            end: self.origin.applied,
+            synced: self.origin.applied,
+        };
+        let mut epoch = self.origin.applied_epoch;
+        while let Some(found) = self.at(extent.end, epoch)? {
+            extent.end = found.end;
+            extent.synced = extent.synced.max(found.header.synced);
+            epoch = found.header.epoch;
+        }
+        self.check_beyond(extent.end, epoch)?;
+        Ok(extent)
+    }
+
+    /// Looks for proof, in what lies beyond the end, that more was once durable.
+    fn check_beyond(&mut self, end: u64, epoch: u64) -> Result<(), DiskError> {
+        let lost = |lsn: u64| {
+            let what = format!("log: no valid record at {end}, but one at {lsn} proves it was there");
+            DiskError::Corrupt(what)
+        };
+        let mut position = end;
+        while position < self.origin.applied + self.origin.capacity {
+            let offset = position % self.origin.capacity;
+            if let Some(header) = Header::decode(self.bytes(offset, HEADER)?)
+                && header.store == self.origin.store
+                && header.lsn % self.origin.capacity == offset
+            {
+                let later_lap = header.lsn > position;
+                let later_epoch = header.epoch > self.origin.epoch;
+                let claims = header.lsn == position && header.epoch >= epoch && header.synced > end;
+                if later_lap || later_epoch || claims {
+                    return Err(lost(header.lsn));
+                }
+            }
+            position += ALIGN as u64;
+        }
+        Ok(())
+    }
+}
+
+/// Marks the record under `header` as dropped, in place; durable with the next sync.
+pub(crate) fn mark_dropped(
+    file: &dyn LogFile,
+    header: &Header,
+    capacity: u64,
+) -> Result<(), DiskError> {
+    let marked = Header {
+        dropped: true,
+        ..*header
+    };
+    file.write_at(header.lsn % capacity, &marked.encode())
+        .map_err(|error| DiskError::io("write the log", error))
+}
+
+impl Extent {
+    /// The end, as the name of the last record.
+    #[must_use]
+    pub fn last(&self) -> Lsn {
+        Lsn(self.end)
+    }
+}

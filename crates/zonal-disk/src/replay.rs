@@ -1,0 +1,91 @@
+//! Opening: reads the log behind the index's progress and puts its records back into the overlay.
+
+use crate::disk::LogFile;
+use crate::engine::{Config, Engine, Start};
+use crate::error::DiskError;
+use crate::index::{Index, Progress};
+use crate::log::{self, Extent, Kind, Origin, Reader};
+use crate::overlay::Overlay;
+use crate::record::{self, Lsn, Record};
+
+/// Told of each record in order: the record, its name, and whether it was known to be durable with its
+/// caller's data. Returns false to drop a record whose data did not arrive.
+pub type Replay<'a> = dyn FnMut(&Record, Lsn, bool) -> bool + 'a;
+
+/// Opens an engine over its parts: the log's file, the index, and the tag of the store.
+///
+/// # Errors
+/// `Corrupt` where records are missing that were durable, or one is dropped that was; `Io`.
+pub fn open_parts(
+    log: Box<dyn LogFile>,
+    index: Index,
+    store: u64,
+    config: Config,
+    replay: &mut Replay<'_>,
+) -> Result<Engine, DiskError> {
+    let capacity = log.len().map_err(|error| DiskError::io("log", error))?;
+    if !log::valid_capacity(capacity) {
+        return Err(DiskError::Corrupt(format!("log: {capacity} bytes long")));
+    }
+    let progress = index.progress()?;
+    let mut origin = Origin {
+        capacity,
+        store,
+        applied: progress.applied,
+        applied_epoch: progress.applied_epoch,
+        epoch: progress.epoch,
+    };
+    let extent = Reader::new(log.as_ref(), origin).extent()?;
+    let overlay = rebuild(log.as_ref(), origin, extent, replay)?;
+    // Durable before the first append: what a crash left behind the end must not be taken for ours.
+    origin.epoch += 1;
+    let progress = Progress {
+        epoch: origin.epoch,
+        ..progress
+    };
+    index.commit(std::iter::empty(), &progress)?;
+    Engine::start(Start {
+        config,
+        log,
+        index,
+        origin,
+        extent,
+        overlay,
+    })
+}
+
+fn rebuild(
+    log: &dyn LogFile,
+    origin: Origin,
+    extent: Extent,
+    replay: &mut Replay<'_>,
+) -> Result<Overlay, DiskError> {
+    let mut overlay = Overlay::default();
+    let mut reader = Reader::new(log, origin);
+    let mut position = origin.applied;
+    let mut epoch = origin.applied_epoch;
+    while position < extent.end {
+        let changed = || DiskError::Corrupt("log: changed while it was read".into());
+        let found = reader.at(position, epoch)?.ok_or_else(changed)?;
+        position = found.end;
+        epoch = found.header.epoch;
+        if found.header.kind == Kind::Pad || found.header.dropped {
+            continue;
+        }
+        let payload = reader.payload(&found.header)?;
+        let undecodable = || DiskError::Corrupt(format!("log: record at {}", found.header.lsn));
+        let record = record::decode(payload).ok_or_else(undecodable)?;
+        let synced = found.end <= extent.synced;
+        if replay(&record, Lsn(found.end), synced) {
+            for change in record.changes {
+                overlay.apply(change);
+            }
+        } else if synced {
+            let what = format!("data of the durable record at {}", found.header.lsn);
+            return Err(DiskError::Corrupt(what));
+        } else {
+            log::mark_dropped(log, &found.header, origin.capacity)?;
+        }
+    }
+    Ok(overlay)
+}

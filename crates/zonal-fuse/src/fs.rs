@@ -1,0 +1,322 @@
+//! The trait a file system implements, one method per operation.
+//!
+//! Methods run on the session's worker threads, many at a time. A reply may be kept and answered
+//! later by another thread; such a *parked* request must be known to [`FileSystem::interrupt`].
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::io::Errno;
+
+use crate::init::KernelInfo;
+use crate::notify::Notifier;
+use crate::reply::{
+    ReplyAttr, ReplyCopy, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry,
+    ReplyIoctl, ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyStatx, ReplyWrite, ReplyXattr,
+};
+use crate::request::{
+    CopyFileRange, Create, Fallocate, Forgets, Ioctl, Lock, Mknod, Open, Read, Release, Rename,
+    SetXattr, Statx, Write,
+};
+use crate::types::SetAttr;
+
+/// What a worker is doing, for interrupts.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(crate) struct Slot {
+    /// The request being handled, 0 for none.
+    pub(crate) current: AtomicU64,
+    /// The last request of this worker that was interrupted while being handled.
+    pub(crate) interrupted: AtomicU64,
+}
+
+/// Who asks.
+#[derive(Clone, Copy, Debug)]
+pub struct Context<'a> {
+    /// Identity of the request, as [`FileSystem::interrupt`] names it.
+    pub unique: u64,
+    /// Effective file-system user id.
+    pub uid: u32,
+    /// Effective file-system group id.
+    pub gid: u32,
+    /// Thread id of the caller; 0 for requests of the kernel's own (write-back, read-ahead).
+    pub pid: u32,
+    /// For operations that make an inode: the one of the caller's supplementary groups that the
+    /// parent directory belongs to, if any.
+    pub supplementary_group: Option<u32>,
+    pub(crate) slot: &'a Slot,
+}
+
+impl Context<'_> {
+    /// Whether the caller was hit by a signal since the request was taken up.
+    ///
+    /// To park a request without losing an interrupt: make it known to `interrupt` first, then
+    /// ask this; when true, take it back and answer EINTR.
+    #[must_use]
+    pub fn interrupted(&self) -> bool {
+        self.slot.interrupted.load(Ordering::SeqCst) == self.unique
+    }
+}
+
+/// A file system. Everything not implemented answers ENOSYS, which the kernel remembers for
+/// several operations as "never ask again" (access, flush, fsync, xattrs, locks, statx and more).
+#[expect(unused_variables, reason = "defaults ignore their arguments, whose names document")]
+#[expect(clippy::needless_pass_by_value, reason = "a reply is consumed by whoever answers")]
+pub trait FileSystem: Send + Sync + 'static {
+    /// The mount is up; no request was handed out yet.
+    fn init(&self, kernel: &KernelInfo, notifier: &Notifier) {}
+
+    /// The mount is gone and every worker has ended.
+    fn destroy(&self) {}
+
+    /// The caller of a request was hit by a signal. When the request is parked, answer it EINTR
+    /// and return true; return false when it is not known (the session then tells the worker that
+    /// handles it, or lets the kernel repeat the interrupt). Runs beside everything else; must
+    /// not wait.
+    fn interrupt(&self, unique: u64) -> bool {
+        false
+    }
+
+    /// The kernel dropped `nlookup` references to a node.
+    fn forget(&self, ino: u64, nlookup: u64) {}
+
+    /// Several FORGETs.
+    fn batch_forget(&self, forgets: Forgets<'_>) {}
+
+    /// Finds a name. "." and ".." are asked for by file handles (NFS export).
+    fn lookup(&self, ctx: &Context<'_>, parent: u64, name: &[u8], reply: ReplyEntry) {
+        reply.err(Errno::NOSYS);
+    }
+
+    /// Attributes.
+    fn getattr(&self, ctx: &Context<'_>, ino: u64, fh: Option<u64>, reply: ReplyAttr) {
+        reply.err(Errno::NOSYS);
+    }
+
+    /// Changes attributes: chmod, chown, truncate, utimes.
+    fn setattr(&self, ctx: &Context<'_>, ino: u64, change: &SetAttr, reply: ReplyAttr) {
+        reply.err(Errno::NOSYS);
+    }
+
+    /// Extended attributes of statx(2); ENOSYS makes the kernel use GETATTR.
+    fn statx(&self, ctx: &Context<'_>, ino: u64, statx: &Statx, reply: ReplyStatx) {
+        reply.err(Errno::NOSYS);
+    }
+
+    /// Target of a symbolic link.
+    fn readlink(&self, ctx: &Context<'_>, ino: u64, reply: ReplyData) {
+        reply.err(Errno::NOSYS);
+    }
+
+    /// Makes a symbolic link.
+    fn symlink(
+        &self,
+        ctx: &Context<'_>,
+        parent: u64,
+        name: &[u8],
+        target: &[u8],
+        reply: ReplyEntry,
+    ) {
+        reply.err(Errno::NOSYS);
+    }
+
+    /// Makes a file that is not a directory or symbolic link.
+    fn mknod(&self, ctx: &Context<'_>, parent: u64, name: &[u8], node: &Mknod, reply: ReplyEntry) {
+        reply.err(Errno::NOSYS);
+    }
+
+    /// Makes a directory; `umask` is not applied to `mode` yet.
+    fn mkdir(
+        &self,
+        ctx: &Context<'_>,
+        parent: u64,
+        name: &[u8],
+        mode: u32,
+        umask: u32,
+        reply: ReplyEntry,
+    ) {
+        reply.err(Errno::NOSYS);
+    }
+
+    /// Removes a name of a file.
+    fn unlink(&self, ctx: &Context<'_>, parent: u64, name: &[u8], reply: ReplyEmpty) {
+        reply.err(Errno::NOSYS);
+    }
+
+    /// Removes an empty directory.
+    fn rmdir(&self, ctx: &Context<'_>, parent: u64, name: &[u8], reply: ReplyEmpty) {
+        reply.err(Errno::NOSYS);
+    }
+
+    /// Renames within the mount.
+    fn rename(&self, ctx: &Context<'_>, parent: u64, rename: &Rename<'_>, reply: ReplyEmpty) {
+        reply.err(Errno::NOSYS);
+    }
+
+    /// Another name for a file.
+    fn link(
+        &self,
+        ctx: &Context<'_>,
+        ino: u64,
+        new_parent: u64,
+        new_name: &[u8],
+        reply: ReplyEntry,
+    ) {
+        reply.err(Errno::NOSYS);
+    }
+
+    /// Opens a file; truncates it when `flags` has O_TRUNC (there is no SETATTR for that).
+    fn open(&self, ctx: &Context<'_>, ino: u64, open: &Open, reply: ReplyOpen) {
+        reply.opened(0, crate::types::OpenFlags::NONE);
+    }
+
+    /// Makes (when missing) and opens a file.
+    fn create(
+        &self,
+        ctx: &Context<'_>,
+        parent: u64,
+        name: &[u8],
+        create: &Create,
+        reply: ReplyCreate,
+    ) {
+        reply.err(Errno::NOSYS);
+    }
+
+    /// Makes and opens a file without a name in the file system of `parent` (O_TMPFILE).
+    fn tmpfile(&self, ctx: &Context<'_>, parent: u64, create: &Create, reply: ReplyCreate) {
+        reply.err(Errno::NOSYS);
+    }
+
+    /// Reads.
+    fn read(&self, ctx: &Context<'_>, ino: u64, read: &Read, reply: ReplyData) {
+        reply.err(Errno::NOSYS);
+    }
+
+    /// Writes.
+    fn write(&self, ctx: &Context<'_>, ino: u64, write: &Write<'_>, reply: ReplyWrite) {
+        reply.err(Errno::NOSYS);
+    }
+
+    /// Figures of the file system.
+    fn statfs(&self, ctx: &Context<'_>, ino: u64, reply: ReplyStatfs) {
+        reply.err(Errno::NOSYS);
+    }
+
+    /// The last descriptor of a handle was closed. The kernel does not wait for the answer.
+    fn release(&self, ctx: &Context<'_>, ino: u64, release: &Release, reply: ReplyEmpty) {
+        reply.ok();
+    }
+
+    /// Makes a file durable.
+    fn fsync(&self, ctx: &Context<'_>, ino: u64, fh: u64, datasync: bool, reply: ReplyEmpty) {
+        reply.err(Errno::NOSYS);
+    }
+
+    /// A descriptor is closed: report errors of earlier writes, drop the owner's fcntl locks.
+    fn flush(&self, ctx: &Context<'_>, ino: u64, fh: u64, lock_owner: u64, reply: ReplyEmpty) {
+        reply.err(Errno::NOSYS);
+    }
+
+    /// Opens a directory.
+    fn opendir(&self, ctx: &Context<'_>, ino: u64, flags: u32, reply: ReplyOpen) {
+        reply.opened(0, crate::types::OpenFlags::NONE);
+    }
+
+    /// Lists a directory behind the cookie `read.offset`.
+    fn readdir(&self, ctx: &Context<'_>, ino: u64, read: &Read, reply: ReplyDirectory) {
+        reply.err(Errno::NOSYS);
+    }
+
+    /// Lists a directory with the entries' attributes.
+    fn readdirplus(&self, ctx: &Context<'_>, ino: u64, read: &Read, reply: ReplyDirectory) {
+        reply.err(Errno::NOSYS);
+    }
+
+    /// Closes a directory.
+    fn releasedir(&self, ctx: &Context<'_>, ino: u64, release: &Release, reply: ReplyEmpty) {
+        reply.ok();
+    }
+
+    /// Makes a directory durable.
+    fn fsyncdir(&self, ctx: &Context<'_>, ino: u64, fh: u64, datasync: bool, reply: ReplyEmpty) {
+        reply.err(Errno::NOSYS);
+    }
+
+    /// Sets an extended attribute.
+    fn setxattr(&self, ctx: &Context<'_>, ino: u64, set: &SetXattr<'_>, reply: ReplyEmpty) {
+        reply.err(Errno::NOSYS);
+    }
+
+    /// An extended attribute.
+    fn getxattr(&self, ctx: &Context<'_>, ino: u64, name: &[u8], reply: ReplyXattr) {
+        reply.err(Errno::NOSYS);
+    }
+
+    /// Names of extended attributes.
+    fn listxattr(&self, ctx: &Context<'_>, ino: u64, reply: ReplyXattr) {
+        reply.err(Errno::NOSYS);
+    }
+
+    /// Removes an extended attribute.
+    fn removexattr(&self, ctx: &Context<'_>, ino: u64, name: &[u8], reply: ReplyEmpty) {
+        reply.err(Errno::NOSYS);
+    }
+
+    /// access(2), chdir(2).
+    fn access(&self, ctx: &Context<'_>, ino: u64, mask: u32, reply: ReplyEmpty) {
+        reply.err(Errno::NOSYS);
+    }
+
+    /// The lock that stands in the way.
+    fn getlk(&self, ctx: &Context<'_>, ino: u64, lock: &Lock, reply: ReplyLock) {
+        reply.err(Errno::NOSYS);
+    }
+
+    /// Takes or drops a lock at once, or answers EAGAIN.
+    fn setlk(&self, ctx: &Context<'_>, ino: u64, lock: &Lock, reply: ReplyEmpty) {
+        reply.err(Errno::NOSYS);
+    }
+
+    /// Takes a lock; park the reply until it is granted or interrupted (EINTR).
+    fn setlkw(&self, ctx: &Context<'_>, ino: u64, lock: &Lock, reply: ReplyEmpty) {
+        reply.err(Errno::NOSYS);
+    }
+
+    /// ioctl(2).
+    fn ioctl(&self, ctx: &Context<'_>, ino: u64, ioctl: &Ioctl<'_>, reply: ReplyIoctl) {
+        reply.err(Errno::NOTTY);
+    }
+
+    /// Reserves, punches, zeroes.
+    fn fallocate(&self, ctx: &Context<'_>, ino: u64, change: &Fallocate, reply: ReplyEmpty) {
+        reply.err(Errno::OPNOTSUPP);
+    }
+
+    /// SEEK_DATA, SEEK_HOLE; ENOSYS makes the kernel take everything for data.
+    fn lseek(
+        &self,
+        ctx: &Context<'_>,
+        ino: u64,
+        fh: u64,
+        offset: u64,
+        whence: u32,
+        reply: ReplyLseek,
+    ) {
+        reply.err(Errno::NOSYS);
+    }
+
+    /// Copies between files; ENOSYS makes the kernel read and write.
+    fn copy_file_range(
+        &self,
+        ctx: &Context<'_>,
+        ino: u64,
+        copy: &CopyFileRange,
+        reply: ReplyCopy,
+    ) {
+        reply.err(Errno::NOSYS);
+    }
+
+    /// syncfs(2) (not sent to a server on /dev/fuse by the kernels seen so far).
+    fn syncfs(&self, ctx: &Context<'_>, ino: u64, reply: ReplyEmpty) {
+        reply.err(Errno::NOSYS);
+    }
+}

@@ -1,0 +1,131 @@
+//! Notifications: telling the kernel that what it caches is no longer true.
+//!
+//! Which of them may wait, and for what: `inc_epoch` and `inval_inode` with a negative offset
+//! (attributes only) never wait. `inval_inode` of a range waits for page locks, and writes dirty
+//! pages (mmap, write-back cache) to the file system before it returns: a thread that must answer
+//! those WRITEs must not call it. `inval_entry` and `delete` take the parent directory's lock,
+//! which the kernel also holds around LOOKUP, CREATE, UNLINK and READDIR of that directory: never
+//! call them from a thread that serves requests, nor while holding what such a request waits for.
+//! `store` waits for page locks. `prune` may write back and drops inodes.
+
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use crate::abi::{self, notify};
+use crate::bytes::{Fixed, Put};
+use crate::channel::Channel;
+use crate::init::KernelInfo;
+
+/// Sends notifications, from any thread.
+#[derive(Clone, Debug)]
+pub struct Notifier {
+    channel: Arc<Channel>,
+    kernel: KernelInfo,
+}
+
+/// Most node ids in one PRUNE.
+const PRUNE_MAX: usize = 512;
+
+/// Ok(false) when the kernel did not have the thing.
+fn known(result: Result<(), Errno>) -> Result<bool, Errno> {
+    match result {
+        Ok(()) => Ok(true),
+        Err(Errno::NOENT | Errno::NOTDIR) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+impl Notifier {
+    pub(crate) fn new(channel: Arc<Channel>, kernel: KernelInfo) -> Self {
+        Self { channel, kernel }
+    }
+
+    /// Whether [`Notifier::inc_epoch`] works (Linux 6.16, protocol 7.44).
+    #[must_use]
+    pub fn has_inc_epoch(&self) -> bool {
+        self.kernel.has_inc_epoch()
+    }
+
+    /// Whether [`Notifier::prune`] works (Linux 6.18, protocol 7.45).
+    #[must_use]
+    pub fn has_prune(&self) -> bool {
+        self.kernel.has_prune()
+    }
+
+    /// Drops the attributes and, when `offset` is not negative, the pages of `[offset, offset +
+    /// len)` (`len` 0: to the end). Ok(false): the kernel does not know the inode.
+    pub fn inval_inode(&self, ino: u64, offset: i64, len: i64) -> Result<bool, Errno> {
+        let mut out = Fixed::<24>::new();
+        out.u64(ino);
+        out.i64(offset);
+        out.i64(len);
+        known(self.channel.notify(notify::INVAL_INODE, out.as_slice(), &[]))
+    }
+
+    /// Drops a name (or, with `expire_only`, makes the kernel ask at its next use).
+    pub fn inval_entry(&self, parent: u64, name: &[u8], expire_only: bool) -> Result<bool, Errno> {
+        let mut out = Fixed::<16>::new();
+        out.u64(parent);
+        out.u32(name_len(name)?);
+        let expire = expire_only && self.kernel.flags & abi::init::HAS_EXPIRE_ONLY != 0;
+        out.u32(if expire { abi::EXPIRE_ONLY } else { 0 });
+        known(self.channel.notify(notify::INVAL_ENTRY, out.as_slice(), &zero_ended(name)))
+    }
+
+    /// A name was removed elsewhere: drops it when it still leads to `child`.
+    pub fn delete(&self, parent: u64, child: u64, name: &[u8]) -> Result<bool, Errno> {
+        let mut out = Fixed::<24>::new();
+        out.u64(parent);
+        out.u64(child);
+        out.u32(name_len(name)?);
+        out.u32(0);
+        known(self.channel.notify(notify::DELETE, out.as_slice(), &zero_ended(name)))
+    }
+
+    /// Puts data into the page cache of an inode; grows its size when it ends behind.
+    pub fn store(&self, ino: u64, offset: u64, data: &[u8]) -> Result<bool, Errno> {
+        let mut out = Fixed::<24>::new();
+        out.u64(ino);
+        out.u64(offset);
+        out.u32(u32::try_from(data.len()).map_err(|_| Errno::TOOBIG)?);
+        out.u32(0);
+        known(self.channel.notify(notify::STORE, out.as_slice(), data))
+    }
+
+    /// Drops the unused names of inodes, and the inodes when nothing else holds them.
+    pub fn prune(&self, inodes: &[u64]) -> Result<(), Errno> {
+        if !self.has_prune() {
+            return Err(Errno::NOSYS);
+        }
+        for part in inodes.chunks(PRUNE_MAX) {
+            let mut out = Fixed::<16>::new();
+            out.u32(u32::try_from(part.len()).map_err(|_| Errno::TOOBIG)?);
+            out.u32(0);
+            out.u64(0);
+            let mut list = Vec::with_capacity(part.len() * 8);
+            part.iter().for_each(|&ino| list.u64(ino));
+            self.channel.notify(notify::PRUNE, out.as_slice(), &list)?;
+        }
+        Ok(())
+    }
+
+    /// Makes every cached name stale: each is looked up again at its next use. Never waits.
+    pub fn inc_epoch(&self) -> Result<(), Errno> {
+        if !self.has_inc_epoch() {
+            return Err(Errno::NOSYS);
+        }
+        self.channel.notify(notify::INC_EPOCH, &[], &[])
+    }
+}
+
+fn name_len(name: &[u8]) -> Result<u32, Errno> {
+    u32::try_from(name.len()).map_err(|_| Errno::NAMETOOLONG)
+}
+
+fn zero_ended(name: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(name.len() + 1);
+    out.put(name);
+    out.put(&[0]);
+    out
+}

@@ -1,0 +1,325 @@
+//! Replies: each answers one request once, at once or later, from any thread.
+//!
+//! A reply owns what it needs; answering consumes it. One that is dropped unanswered (a panic, a
+//! forgotten branch) answers EIO, so that no caller waits for ever.
+
+use std::io::IoSlice;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+use crate::abi;
+use crate::bytes::{Fixed, Put};
+use crate::channel::Channel;
+use crate::dirbuf::DirBuffer;
+use crate::encode;
+use crate::types::{Attr, Entry, FileLock, OpenFlags, StatFs, StatxReply};
+
+/// The obligation to answer one request.
+#[derive(Debug)]
+pub(crate) struct Raw {
+    channel: Arc<Channel>,
+    unique: u64,
+    open: bool,
+}
+
+/// At most so many pieces in one writev.
+const IOV_MAX: usize = 1024;
+
+impl Raw {
+    pub(crate) fn new(channel: Arc<Channel>, unique: u64) -> Self {
+        Self { channel, unique, open: true }
+    }
+
+    fn sent(&mut self, result: Result<(), Errno>) {
+        self.open = false;
+        match result {
+            // ENOENT: the caller gave up; ENODEV: unmounted meanwhile.
+            Ok(()) | Err(Errno::NOENT | Errno::NODEV) => {}
+            Err(error) => {
+                tracing::warn!(%error, unique = self.unique, "the kernel refused a reply");
+                // It still waits for one (EINVAL leaves the request unanswered).
+                let _ = self.channel.status(self.unique, Errno::IO.raw_os_error());
+            }
+        }
+    }
+
+    fn status(mut self, error: i32) {
+        let result = self.channel.status(self.unique, error);
+        self.sent(result);
+    }
+
+    /// Sends a small structure in one piece.
+    fn fixed(mut self, fill: impl FnOnce(&mut Fixed<{ encode::FIXED }>)) {
+        let mut body = Fixed::new();
+        fill(&mut body);
+        let payload = body.as_slice();
+        let mut out = Fixed::<{ encode::FIXED }>::new();
+        encode::header(&mut out, payload.len(), 0, self.unique);
+        out.put(payload);
+        let result = self.channel.write(out.as_slice());
+        self.sent(result);
+    }
+
+    fn bytes(mut self, payload: &[u8]) {
+        let mut head = Fixed::<{ abi::OUT_HEADER }>::new();
+        encode::header(&mut head, payload.len(), 0, self.unique);
+        let result = if payload.is_empty() {
+            self.channel.write(head.as_slice())
+        } else {
+            self.channel.write_vectored(&[IoSlice::new(head.as_slice()), IoSlice::new(payload)])
+        };
+        self.sent(result);
+    }
+}
+
+impl Drop for Raw {
+    fn drop(&mut self) {
+        if self.open {
+            let result = self.channel.status(self.unique, Errno::IO.raw_os_error());
+            self.open = false;
+            drop(result);
+        }
+    }
+}
+
+macro_rules! reply {
+    ($(#[$doc:meta])* $name:ident $(, $extra:ident: $type:ty)?) => {
+        $(#[$doc])*
+        #[derive(Debug)]
+        #[must_use = "a dropped reply answers EIO"]
+        pub struct $name { raw: Raw $(, $extra: $type)? }
+
+        impl $name {
+            pub(crate) fn new(raw: Raw $(, $extra: $type)?) -> Self {
+                Self { raw $(, $extra)? }
+            }
+
+            /// Answers an error.
+            pub fn err(self, error: Errno) {
+                self.raw.status(error.raw_os_error());
+            }
+
+            /// The identity of the request, as [`crate::FileSystem::interrupt`] will name it.
+            #[must_use]
+            pub fn unique(&self) -> u64 {
+                self.raw.unique
+            }
+        }
+    };
+}
+
+reply!(/// Success without contents.
+    ReplyEmpty);
+reply!(/// A name: LOOKUP, MKNOD, MKDIR, SYMLINK, LINK.
+    ReplyEntry);
+reply!(/// Attributes: GETATTR, SETATTR.
+    ReplyAttr);
+reply!(/// STATX.
+    ReplyStatx);
+reply!(/// OPEN, OPENDIR.
+    ReplyOpen);
+reply!(/// CREATE, TMPFILE.
+    ReplyCreate);
+reply!(/// READ, READLINK: never more than was asked for, the excess is cut.
+    ReplyData, size: usize);
+reply!(/// WRITE.
+    ReplyWrite);
+reply!(/// COPY_FILE_RANGE.
+    ReplyCopy, wide: bool);
+reply!(/// STATFS.
+    ReplyStatfs);
+reply!(/// GETXATTR, LISTXATTR.
+    ReplyXattr, size: u32);
+reply!(/// GETLK.
+    ReplyLock);
+reply!(/// LSEEK.
+    ReplyLseek);
+reply!(/// READDIR, READDIRPLUS.
+    ReplyDirectory, size: u32);
+reply!(/// IOCTL.
+    ReplyIoctl, size: usize);
+
+impl ReplyEmpty {
+    /// Done.
+    pub fn ok(self) {
+        self.raw.status(0);
+    }
+}
+
+impl ReplyEntry {
+    /// The inode behind the name. Node 0 says that there is none, believed for `entry_valid`.
+    pub fn entry(self, entry: &Entry) {
+        self.raw.fixed(|out| encode::entry(out, entry));
+    }
+
+    /// There is no such name, believed for `valid`. (Answer ENOENT when it must not be cached.)
+    pub fn negative(self, valid: Duration) {
+        self.entry(&Entry { entry_valid: valid, ..Entry::default() });
+    }
+}
+
+impl ReplyAttr {
+    /// The attributes, believed for `valid`.
+    pub fn attr(self, attr: &Attr, valid: Duration) {
+        self.raw.fixed(|out| encode::attr_out(out, attr, valid));
+    }
+}
+
+impl ReplyStatx {
+    /// The attributes.
+    pub fn statx(self, statx: &StatxReply) {
+        self.raw.fixed(|out| encode::statx(out, statx));
+    }
+}
+
+impl ReplyOpen {
+    /// Opened under this handle.
+    pub fn opened(self, fh: u64, flags: OpenFlags) {
+        self.raw.fixed(|out| encode::open_out(out, fh, flags));
+    }
+}
+
+impl ReplyCreate {
+    /// Made and opened under this handle.
+    pub fn created(self, entry: &Entry, fh: u64, flags: OpenFlags) {
+        self.raw.fixed(|out| {
+            encode::entry(out, entry);
+            encode::open_out(out, fh, flags);
+        });
+    }
+}
+
+impl ReplyData {
+    /// How many bytes the kernel takes.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// The data, in one piece, sent from where it is. Less than asked for means the end of the
+    /// file: the kernel fills the page with zeros.
+    pub fn data(self, data: &[u8]) {
+        let data = data.get(..self.size).unwrap_or(data);
+        self.raw.bytes(data);
+    }
+
+    /// The data in several pieces, sent from where they are in one writev.
+    pub fn data_pieces(self, pieces: &[&[u8]]) {
+        let Self { mut raw, size } = self;
+        if pieces.len() >= IOV_MAX {
+            return Self { raw, size }.data(&pieces.concat());
+        }
+        let mut iov = Vec::with_capacity(pieces.len() + 1);
+        let total = pieces.iter().map(|p| p.len()).sum::<usize>().min(size);
+        let mut head = Fixed::<{ abi::OUT_HEADER }>::new();
+        encode::header(&mut head, total, 0, raw.unique);
+        iov.push(IoSlice::new(head.as_slice()));
+        let mut left = total;
+        for piece in pieces {
+            let piece = piece.get(..left).unwrap_or(piece);
+            left -= piece.len();
+            if !piece.is_empty() {
+                iov.push(IoSlice::new(piece));
+            }
+        }
+        let result = raw.channel.write_vectored(&iov);
+        raw.sent(result);
+    }
+}
+
+impl ReplyWrite {
+    /// So many bytes were taken.
+    pub fn written(self, size: u32) {
+        self.raw.fixed(|out| {
+            out.u32(size);
+            out.u32(0);
+        });
+    }
+}
+
+impl ReplyCopy {
+    /// So many bytes were copied. (The older form carries 32 bits; a copy must be kept below.)
+    pub fn copied(self, size: u64) {
+        let wide = self.wide;
+        self.raw.fixed(|out| {
+            if wide {
+                out.u64(size);
+            } else {
+                out.u32(u32::try_from(size).unwrap_or(u32::MAX));
+                out.u32(0);
+            }
+        });
+    }
+}
+
+impl ReplyStatfs {
+    /// The figures.
+    pub fn statfs(self, figures: &StatFs) {
+        self.raw.fixed(|out| encode::statfs(out, figures));
+    }
+}
+
+impl ReplyXattr {
+    /// The size of the caller's buffer; 0 asks for the size of the value only.
+    #[must_use]
+    pub fn size(&self) -> u32 {
+        self.size
+    }
+
+    /// The value (or the list of names, each ended by a zero byte): answers its size when only
+    /// that was asked for, and ERANGE when it does not fit.
+    pub fn value(self, value: &[u8]) {
+        if self.size == 0 {
+            let size = u32::try_from(value.len()).unwrap_or(u32::MAX);
+            self.raw.fixed(|out| {
+                out.u32(size);
+                out.u32(0);
+            });
+        } else if value.len() > self.size as usize {
+            self.err(Errno::RANGE);
+        } else {
+            self.raw.bytes(value);
+        }
+    }
+}
+
+impl ReplyLock {
+    /// The lock in the way (or one of kind `Unlock`).
+    pub fn lock(self, lock: &FileLock) {
+        self.raw.fixed(|out| encode::lock(out, lock));
+    }
+}
+
+impl ReplyLseek {
+    /// The position found.
+    pub fn offset(self, offset: u64) {
+        self.raw.fixed(|out| out.u64(offset));
+    }
+}
+
+impl ReplyDirectory {
+    /// An empty buffer of the size asked for.
+    #[must_use]
+    pub fn buffer(&self) -> DirBuffer {
+        DirBuffer::new(self.size)
+    }
+
+    /// Sends the entries; an empty buffer is the end of the listing.
+    pub fn entries(self, buffer: &DirBuffer) {
+        self.raw.bytes(buffer.as_bytes());
+    }
+}
+
+impl ReplyIoctl {
+    /// Result and output.
+    pub fn done(self, result: i32, data: &[u8]) {
+        let data = data.get(..self.size).unwrap_or(data);
+        let mut body = Vec::with_capacity(16 + data.len());
+        body.i32(result);
+        body.put(&[0; 12]);
+        body.put(data);
+        self.raw.bytes(&body);
+    }
+}

@@ -1,0 +1,636 @@
+//! Requests of the kernel, decoded from bytes with every bound checked.
+//!
+//! A request is a header, a fixed part that depends on the operation, names or data, and
+//! (announced in the header) an area of extensions at the end. Nothing here trusts a length.
+
+use crate::abi::{self, op};
+use crate::bytes::Reader;
+use crate::types::{LockKind, SetAttr, TimeOrNow, Timestamp};
+
+/// Why bytes are not a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    /// Shorter than its operation needs.
+    #[error("request ends too early")]
+    Truncated,
+    /// A name without its terminating zero.
+    #[error("name without an end")]
+    NameWithoutEnd,
+    /// The length in the header is impossible.
+    #[error("length in the header does not fit what was read")]
+    BadLength,
+    /// The area of extensions is malformed.
+    #[error("malformed extensions")]
+    BadExtension,
+    /// An unknown kind of lock.
+    #[error("unknown kind of lock {0}")]
+    BadLock(u32),
+}
+
+/// The header every request starts with.
+#[derive(Clone, Copy, Debug)]
+pub struct Header {
+    /// Length with header, bytes.
+    pub len: u32,
+    /// Operation code.
+    pub opcode: u32,
+    /// Identity of the request, quoted by the reply.
+    pub unique: u64,
+    /// The inode it is about.
+    pub nodeid: u64,
+    /// Effective file-system user id of the caller.
+    pub uid: u32,
+    /// Effective file-system group id of the caller.
+    pub gid: u32,
+    /// Thread id of the caller; 0 for requests of the kernel's own.
+    pub pid: u32,
+    extensions: usize,
+}
+
+/// What was negotiated and changes layouts.
+#[derive(Clone, Copy, Debug)]
+pub struct Protocol {
+    /// Minor version in use.
+    pub minor: u32,
+    /// Flags of INIT in use.
+    pub flags: u64,
+}
+
+impl Protocol {
+    /// Whether a flag of INIT is in use.
+    #[must_use]
+    pub fn has(&self, flag: u64) -> bool {
+        self.flags & flag != 0
+    }
+}
+
+/// A decoded request.
+#[derive(Debug)]
+pub struct Request<'a> {
+    /// Its header.
+    pub header: Header,
+    /// The group of the caller's supplementary groups that the parent directory belongs to, if the
+    /// kernel sent one (`FUSE_CREATE_SUPP_GROUP`).
+    pub supplementary_group: Option<u32>,
+    /// What it asks.
+    pub operation: Operation<'a>,
+}
+
+macro_rules! fields {
+    ($(#[$doc:meta])* $name:ident $(<$life:lifetime>)? { $($(#[$fdoc:meta])* $field:ident: $type:ty),* $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug)]
+        pub struct $name $(<$life>)? { $($(#[$fdoc])* pub $field: $type),* }
+    };
+}
+
+fields!(/// MKNOD.
+Mknod {
+    /// Type and permission bits.
+    mode: u32,
+    /// Device number.
+    rdev: u32,
+    /// The caller's umask, not yet applied.
+    umask: u32,
+});
+fields!(/// RENAME and RENAME2.
+Rename<'a> {
+    /// Name in the directory the request is about.
+    name: &'a [u8],
+    /// Directory of the new name.
+    new_parent: u64,
+    /// The new name.
+    new_name: &'a [u8],
+    /// RENAME_NOREPLACE, RENAME_EXCHANGE, RENAME_WHITEOUT.
+    flags: u32,
+});
+fields!(/// OPEN.
+Open {
+    /// Flags of open(2), with [`abi::FMODE_EXEC`] when opened for execution.
+    flags: u32,
+    /// Clear set-user-id and set-group-id (with O_TRUNC).
+    kill_suidgid: bool,
+});
+fields!(/// CREATE and TMPFILE.
+Create {
+    /// Flags of open(2).
+    flags: u32,
+    /// Type and permission bits.
+    mode: u32,
+    /// The caller's umask, not yet applied.
+    umask: u32,
+    /// Clear set-user-id and set-group-id (with O_TRUNC).
+    kill_suidgid: bool,
+});
+fields!(/// READ, READDIR, READDIRPLUS.
+Read {
+    /// File handle.
+    fh: u64,
+    /// Position in bytes, or the cookie of a directory.
+    offset: u64,
+    /// At most so many bytes.
+    size: u32,
+    /// Flags of open(2) of the handle.
+    flags: u32,
+    /// Lock owner, when valid.
+    lock_owner: Option<u64>,
+});
+fields!(/// WRITE.
+Write<'a> {
+    /// File handle (a guess when `from_cache`).
+    fh: u64,
+    /// Position in bytes.
+    offset: u64,
+    /// The bytes; in a worker's buffer they start on a page boundary.
+    data: &'a [u8],
+    /// Flags of open(2) of the handle.
+    flags: u32,
+    /// Lock owner, when valid.
+    lock_owner: Option<u64>,
+    /// Written back from the page cache (mmap, write-back cache).
+    from_cache: bool,
+    /// Clear set-user-id and set-group-id.
+    kill_suidgid: bool,
+});
+fields!(/// RELEASE and RELEASEDIR.
+Release {
+    /// File handle.
+    fh: u64,
+    /// Flags of open(2) of the handle.
+    flags: u32,
+    /// Flush is asked for.
+    flush: bool,
+    /// Drop the flock(2) lock of `lock_owner`.
+    flock_unlock: bool,
+    /// Lock owner.
+    lock_owner: u64,
+});
+fields!(/// SETXATTR.
+SetXattr<'a> {
+    /// Name with its namespace.
+    name: &'a [u8],
+    /// Value.
+    value: &'a [u8],
+    /// XATTR_CREATE, XATTR_REPLACE.
+    flags: u32,
+    /// Clear set-group-id (setting the access ACL).
+    kill_sgid: bool,
+});
+fields!(/// GETLK, SETLK, SETLKW.
+Lock {
+    /// File handle.
+    fh: u64,
+    /// Lock owner: for fcntl the process's file table, for flock the open file.
+    owner: u64,
+    /// First byte.
+    start: u64,
+    /// Last byte, inclusive; `i64::MAX` is the end of the file.
+    end: u64,
+    /// Kind.
+    kind: LockKind,
+    /// Process.
+    pid: u32,
+    /// flock(2) rather than fcntl(2).
+    flock: bool,
+});
+fields!(/// IOCTL.
+Ioctl<'a> {
+    /// File handle.
+    fh: u64,
+    /// `FUSE_IOCTL_*`.
+    flags: u32,
+    /// Command.
+    cmd: u32,
+    /// Argument as passed.
+    arg: u64,
+    /// Input.
+    data: &'a [u8],
+    /// Room for output.
+    out_size: u32,
+});
+fields!(/// FALLOCATE.
+Fallocate {
+    /// File handle.
+    fh: u64,
+    /// First byte.
+    offset: u64,
+    /// Number of bytes.
+    length: u64,
+    /// `FALLOC_FL_*`.
+    mode: u32,
+});
+fields!(/// COPY_FILE_RANGE.
+CopyFileRange {
+    /// Handle copied from (of the inode the request is about).
+    fh_in: u64,
+    /// Position copied from.
+    offset_in: u64,
+    /// Inode copied to.
+    ino_out: u64,
+    /// Handle copied to.
+    fh_out: u64,
+    /// Position copied to.
+    offset_out: u64,
+    /// Number of bytes.
+    len: u64,
+    /// Flags of copy_file_range(2).
+    flags: u64,
+    /// The 64-bit form: the reply carries 64 bits.
+    wide: bool,
+});
+fields!(/// STATX.
+Statx {
+    /// File handle, when valid.
+    fh: Option<u64>,
+    /// AT_STATX_*.
+    flags: u32,
+    /// STATX_* wanted.
+    mask: u32,
+});
+fields!(/// INIT.
+Init {
+    /// Major version of the kernel.
+    major: u32,
+    /// Minor version of the kernel.
+    minor: u32,
+    /// Largest read-ahead, bytes.
+    max_readahead: u32,
+    /// Flags offered.
+    flags: u64,
+});
+
+/// The inodes of a FORGET or BATCH_FORGET.
+#[derive(Clone, Copy, Debug)]
+pub struct Forgets<'a> {
+    count: u32,
+    items: Reader<'a>,
+}
+
+impl Iterator for Forgets<'_> {
+    /// Inode, number of look-ups to forget.
+    type Item = (u64, u64);
+
+    fn next(&mut self) -> Option<(u64, u64)> {
+        self.count = self.count.checked_sub(1)?;
+        Some((self.items.u64().ok()?, self.items.u64().ok()?))
+    }
+}
+
+/// What a request asks.
+#[derive(Debug)]
+#[expect(missing_docs, reason = "the names are the operations; the contents document themselves")]
+pub enum Operation<'a> {
+    Init(Init),
+    Lookup { name: &'a [u8] },
+    Forget { nlookup: u64 },
+    BatchForget(Forgets<'a>),
+    Getattr { fh: Option<u64> },
+    Setattr(SetAttr),
+    Readlink,
+    Symlink { name: &'a [u8], target: &'a [u8] },
+    Mknod(Mknod, &'a [u8]),
+    Mkdir { mode: u32, umask: u32, name: &'a [u8] },
+    Unlink { name: &'a [u8] },
+    Rmdir { name: &'a [u8] },
+    Rename(Rename<'a>),
+    Link { ino: u64, name: &'a [u8] },
+    Open(Open),
+    Create(Create, &'a [u8]),
+    Tmpfile(Create),
+    Read(Read),
+    Write(Write<'a>),
+    Statfs,
+    Release(Release),
+    Fsync { fh: u64, datasync: bool },
+    Flush { fh: u64, lock_owner: u64 },
+    Opendir { flags: u32 },
+    Readdir(Read),
+    Readdirplus(Read),
+    Releasedir(Release),
+    Fsyncdir { fh: u64, datasync: bool },
+    Setxattr(SetXattr<'a>),
+    Getxattr { name: &'a [u8], size: u32 },
+    Listxattr { size: u32 },
+    Removexattr { name: &'a [u8] },
+    Access { mask: u32 },
+    Getlk(Lock),
+    Setlk(Lock),
+    Setlkw(Lock),
+    Interrupt { unique: u64 },
+    Ioctl(Ioctl<'a>),
+    Fallocate(Fallocate),
+    Lseek { fh: u64, offset: u64, whence: u32 },
+    CopyFileRange(CopyFileRange),
+    Statx(Statx),
+    Syncfs,
+    Destroy,
+    NotifyReply,
+    Unknown,
+}
+
+impl Header {
+    /// Decodes the header of the bytes of one read of the device.
+    pub fn decode(data: &[u8]) -> Result<Self, DecodeError> {
+        let mut r = Reader::new(data);
+        let header = Self {
+            len: r.u32()?,
+            opcode: r.u32()?,
+            unique: r.u64()?,
+            nodeid: r.u64()?,
+            uid: r.u32()?,
+            gid: r.u32()?,
+            pid: r.u32()?,
+            extensions: usize::from(r.u16()?) * 8,
+        };
+        r.u16()?;
+        let len = header.len as usize;
+        if len > data.len() || len < abi::IN_HEADER + header.extensions {
+            return Err(DecodeError::BadLength);
+        }
+        Ok(header)
+    }
+}
+
+impl<'a> Request<'a> {
+    /// Decodes what one read of the device returned, whose header was decoded before.
+    pub fn decode(
+        header: Header,
+        data: &'a [u8],
+        protocol: &Protocol,
+    ) -> Result<Request<'a>, DecodeError> {
+        let end = header.len as usize;
+        let body_end = end.checked_sub(header.extensions).ok_or(DecodeError::BadLength)?;
+        let body = data.get(abi::IN_HEADER..body_end).ok_or(DecodeError::BadLength)?;
+        let supplementary_group = match header.extensions {
+            0 => None,
+            _ => extensions(data.get(body_end..end).ok_or(DecodeError::BadLength)?)?,
+        };
+        let operation = operation(header.opcode, &mut Reader::new(body), protocol)?;
+        Ok(Request { header, supplementary_group, operation })
+    }
+}
+
+fn extensions(mut area: &[u8]) -> Result<Option<u32>, DecodeError> {
+    let mut group = None;
+    while !area.is_empty() {
+        let mut r = Reader::new(area);
+        let size = r.u32()? as usize;
+        let kind = r.u32()?;
+        if size < 8 || size > area.len() {
+            return Err(DecodeError::BadExtension);
+        }
+        if kind == abi::EXT_GROUPS {
+            let count = r.u32()?;
+            if (count as usize).saturating_mul(4) > size - 12.min(size) {
+                return Err(DecodeError::BadExtension);
+            }
+            if count > 0 {
+                group = Some(r.u32()?);
+            }
+        }
+        // Any other kind is a security context (kind = their number) or newer than this: skipped.
+        area = area.get(size.next_multiple_of(8)..).unwrap_or_default();
+    }
+    Ok(group)
+}
+
+fn operation<'a>(
+    opcode: u32,
+    r: &mut Reader<'a>,
+    protocol: &Protocol,
+) -> Result<Operation<'a>, DecodeError> {
+    use Operation as O;
+    Ok(match opcode {
+        op::LOOKUP => O::Lookup { name: r.name()? },
+        op::FORGET => O::Forget { nlookup: r.u64()? },
+        op::BATCH_FORGET => forgets(r)?,
+        op::GETATTR => {
+            let flags = r.u32()?;
+            r.u32()?;
+            let fh = r.u64()?;
+            O::Getattr { fh: (flags & abi::GETATTR_FH != 0).then_some(fh) }
+        }
+        op::SETATTR => O::Setattr(setattr(r)?),
+        op::READLINK => O::Readlink,
+        op::SYMLINK => O::Symlink { name: r.name()?, target: r.name()? },
+        op::MKNOD => {
+            let node = Mknod { mode: r.u32()?, rdev: r.u32()?, umask: r.u32()? };
+            r.u32()?;
+            O::Mknod(node, r.name()?)
+        }
+        op::MKDIR => O::Mkdir { mode: r.u32()?, umask: r.u32()?, name: r.name()? },
+        op::UNLINK => O::Unlink { name: r.name()? },
+        op::RMDIR => O::Rmdir { name: r.name()? },
+        op::RENAME | op::RENAME2 => O::Rename(rename(opcode, r)?),
+        op::LINK => O::Link { ino: r.u64()?, name: r.name()? },
+        op::STATFS => O::Statfs,
+        op::ACCESS => O::Access { mask: r.u32()? },
+        op::GETXATTR => {
+            let size = r.u32()?;
+            r.u32()?;
+            O::Getxattr { name: r.name()?, size }
+        }
+        op::LISTXATTR => O::Listxattr { size: r.u32()? },
+        op::REMOVEXATTR => O::Removexattr { name: r.name()? },
+        op::SETXATTR => O::Setxattr(setxattr(r, protocol)?),
+        op::INTERRUPT => O::Interrupt { unique: r.u64()? },
+        op::SYNCFS => O::Syncfs,
+        op::DESTROY => O::Destroy,
+        op::NOTIFY_REPLY => O::NotifyReply,
+        op::STATX => {
+            let flags = r.u32()?;
+            r.u32()?;
+            let fh = r.u64()?;
+            let fh = (flags & abi::GETATTR_FH != 0).then_some(fh);
+            O::Statx(Statx { fh, flags: r.u32()?, mask: r.u32()? })
+        }
+        op::INIT => O::Init(init(r)?),
+        _ => return handle_operation(opcode, r),
+    })
+}
+
+/// The operations on an open handle.
+fn handle_operation<'a>(opcode: u32, r: &mut Reader<'a>) -> Result<Operation<'a>, DecodeError> {
+    use Operation as O;
+    Ok(match opcode {
+        op::OPEN => O::Open(Open {
+            flags: r.u32()?,
+            kill_suidgid: r.u32()? & abi::OPEN_KILL_SUIDGID != 0,
+        }),
+        op::OPENDIR => O::Opendir { flags: r.u32()? },
+        op::CREATE => O::Create(create(r)?, r.name()?),
+        op::TMPFILE => O::Tmpfile(create(r)?),
+        op::READ => O::Read(read(r)?),
+        op::READDIR => O::Readdir(read(r)?),
+        op::READDIRPLUS => O::Readdirplus(read(r)?),
+        op::WRITE => O::Write(write(r)?),
+        op::RELEASE => O::Release(release(r)?),
+        op::RELEASEDIR => O::Releasedir(release(r)?),
+        op::FSYNC => O::Fsync { fh: r.u64()?, datasync: r.u32()? & abi::FSYNC_FDATASYNC != 0 },
+        op::FSYNCDIR => {
+            O::Fsyncdir { fh: r.u64()?, datasync: r.u32()? & abi::FSYNC_FDATASYNC != 0 }
+        }
+        op::FLUSH => {
+            let fh = r.u64()?;
+            r.u64()?;
+            O::Flush { fh, lock_owner: r.u64()? }
+        }
+        op::GETLK => O::Getlk(lock(r)?),
+        op::SETLK => O::Setlk(lock(r)?),
+        op::SETLKW => O::Setlkw(lock(r)?),
+        op::IOCTL => O::Ioctl(ioctl(r)?),
+        op::FALLOCATE => O::Fallocate(Fallocate {
+            fh: r.u64()?,
+            offset: r.u64()?,
+            length: r.u64()?,
+            mode: r.u32()?,
+        }),
+        op::LSEEK => O::Lseek { fh: r.u64()?, offset: r.u64()?, whence: r.u32()? },
+        op::COPY_FILE_RANGE | op::COPY_FILE_RANGE_64 => O::CopyFileRange(CopyFileRange {
+            fh_in: r.u64()?,
+            offset_in: r.u64()?,
+            ino_out: r.u64()?,
+            fh_out: r.u64()?,
+            offset_out: r.u64()?,
+            len: r.u64()?,
+            flags: r.u64()?,
+            wide: opcode == op::COPY_FILE_RANGE_64,
+        }),
+        _ => O::Unknown,
+    })
+}
+
+fn init(r: &mut Reader<'_>) -> Result<Init, DecodeError> {
+    let major = r.u32()?;
+    let minor = r.u32()?;
+    let max_readahead = r.u32()?;
+    let low = u64::from(r.u32()?);
+    // Older kernels end here.
+    let high = if low & abi::init::INIT_EXT == 0 { 0 } else { u64::from(r.u32()?) };
+    Ok(Init { major, minor, max_readahead, flags: low | high << 32 })
+}
+
+fn forgets<'a>(r: &mut Reader<'a>) -> Result<Operation<'a>, DecodeError> {
+    let count = r.u32()?;
+    r.u32()?;
+    if r.rest().len() / 16 < count as usize {
+        return Err(DecodeError::Truncated);
+    }
+    Ok(Operation::BatchForget(Forgets { count, items: *r }))
+}
+
+fn setattr(r: &mut Reader<'_>) -> Result<SetAttr, DecodeError> {
+    use abi::fattr;
+    let valid = r.u32()?;
+    r.u32()?;
+    let fh = r.u64()?;
+    let size = r.u64()?;
+    let lock_owner = r.u64()?;
+    let (atime, mtime, ctime) = (r.i64()?, r.i64()?, r.i64()?);
+    let (atime_ns, mtime_ns, ctime_ns) = (r.u32()?, r.u32()?, r.u32()?);
+    let mode = r.u32()?;
+    r.u32()?;
+    let (uid, gid) = (r.u32()?, r.u32()?);
+    r.u32()?;
+    let has = |bit: u32| valid & bit != 0;
+    let time = |set: u32, now: u32, secs: i64, nanos: u32| {
+        if has(now) {
+            Some(TimeOrNow::Now)
+        } else {
+            has(set).then_some(TimeOrNow::At(Timestamp { secs, nanos }))
+        }
+    };
+    Ok(SetAttr {
+        fh: has(fattr::FH).then_some(fh),
+        mode: has(fattr::MODE).then_some(mode),
+        uid: has(fattr::UID).then_some(uid),
+        gid: has(fattr::GID).then_some(gid),
+        size: has(fattr::SIZE).then_some(size),
+        atime: time(fattr::ATIME, fattr::ATIME_NOW, atime, atime_ns),
+        mtime: time(fattr::MTIME, fattr::MTIME_NOW, mtime, mtime_ns),
+        ctime: has(fattr::CTIME).then_some(Timestamp { secs: ctime, nanos: ctime_ns }),
+        lock_owner: has(fattr::LOCKOWNER).then_some(lock_owner),
+        kill_suidgid: has(fattr::KILL_SUIDGID),
+    })
+}
+
+fn rename<'a>(opcode: u32, r: &mut Reader<'a>) -> Result<Rename<'a>, DecodeError> {
+    let new_parent = r.u64()?;
+    let mut flags = 0;
+    if opcode == op::RENAME2 {
+        flags = r.u32()?;
+        r.u32()?;
+    }
+    Ok(Rename { name: r.name()?, new_parent, new_name: r.name()?, flags })
+}
+
+fn setxattr<'a>(r: &mut Reader<'a>, protocol: &Protocol) -> Result<SetXattr<'a>, DecodeError> {
+    let size = r.u32()? as usize;
+    let flags = r.u32()?;
+    let mut kill_sgid = false;
+    if protocol.has(abi::init::SETXATTR_EXT) {
+        kill_sgid = r.u32()? & abi::SETXATTR_ACL_KILL_SGID != 0;
+        r.u32()?;
+    }
+    Ok(SetXattr { name: r.name()?, value: r.take(size)?, flags, kill_sgid })
+}
+
+fn create(r: &mut Reader<'_>) -> Result<Create, DecodeError> {
+    Ok(Create {
+        flags: r.u32()?,
+        mode: r.u32()?,
+        umask: r.u32()?,
+        kill_suidgid: r.u32()? & abi::OPEN_KILL_SUIDGID != 0,
+    })
+}
+
+fn read(r: &mut Reader<'_>) -> Result<Read, DecodeError> {
+    let (fh, offset, size, read_flags) = (r.u64()?, r.u64()?, r.u32()?, r.u32()?);
+    let lock_owner = r.u64()?;
+    let flags = r.u32()?;
+    r.u32()?;
+    let lock_owner = (read_flags & abi::READ_LOCKOWNER != 0).then_some(lock_owner);
+    Ok(Read { fh, offset, size, flags, lock_owner })
+}
+
+fn write<'a>(r: &mut Reader<'a>) -> Result<Write<'a>, DecodeError> {
+    let (fh, offset, size, write_flags) = (r.u64()?, r.u64()?, r.u32()?, r.u32()?);
+    let lock_owner = r.u64()?;
+    let flags = r.u32()?;
+    r.u32()?;
+    Ok(Write {
+        fh,
+        offset,
+        data: r.take(size as usize)?,
+        flags,
+        lock_owner: (write_flags & abi::WRITE_LOCKOWNER != 0).then_some(lock_owner),
+        from_cache: write_flags & abi::WRITE_CACHE != 0,
+        kill_suidgid: write_flags & abi::WRITE_KILL_SUIDGID != 0,
+    })
+}
+
+fn release(r: &mut Reader<'_>) -> Result<Release, DecodeError> {
+    let (fh, flags, release_flags) = (r.u64()?, r.u32()?, r.u32()?);
+    Ok(Release {
+        fh,
+        flags,
+        flush: release_flags & abi::RELEASE_FLUSH != 0,
+        flock_unlock: release_flags & abi::RELEASE_FLOCK_UNLOCK != 0,
+        lock_owner: r.u64()?,
+    })
+}
+
+fn lock(r: &mut Reader<'_>) -> Result<Lock, DecodeError> {
+    let (fh, owner, start, end) = (r.u64()?, r.u64()?, r.u64()?, r.u64()?);
+    let kind = r.u32()?;
+    let kind = LockKind::from_raw(kind).ok_or(DecodeError::BadLock(kind))?;
+    let pid = r.u32()?;
+    let flock = r.u32()? & abi::LK_FLOCK != 0;
+    Ok(Lock { fh, owner, start, end, kind, pid, flock })
+}
+
+fn ioctl<'a>(r: &mut Reader<'a>) -> Result<Ioctl<'a>, DecodeError> {
+    let (fh, flags, cmd, arg) = (r.u64()?, r.u32()?, r.u32()?, r.u64()?);
+    let (in_size, out_size) = (r.u32()? as usize, r.u32()?);
+    Ok(Ioctl { fh, flags, cmd, arg, data: r.take(in_size)?, out_size })
+}

@@ -1,0 +1,307 @@
+//! A mounted file system: worker threads between the kernel and a [`FileSystem`].
+//!
+//! Each worker has a descriptor and a buffer of its own and carries a request to its end; there is
+//! no hand-over between threads. See [`crate`] for the number of workers.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+use crate::abi;
+use crate::channel::Channel;
+use crate::dispatch::dispatch;
+use crate::fs::{Context, FileSystem, Slot};
+use crate::init::{self, KernelInfo, SessionConfig};
+use crate::mount::{self, MountError, MountOptions};
+use crate::notify::Notifier;
+use crate::reply::Raw;
+use crate::request::{Header, Operation, Protocol, Request};
+
+/// Page-sized start of a buffer, so that the data of a WRITE begins on a page.
+const PAGE: usize = 4096;
+
+/// What the workers share.
+struct Shared<F> {
+    fs: Arc<F>,
+    protocol: Protocol,
+    channels: Vec<Arc<Channel>>,
+    slots: Vec<Slot>,
+    running: AtomicUsize,
+    buffer: usize,
+}
+
+/// A running mount. Dropping it unmounts (lazily) and does not wait.
+#[derive(Debug)]
+pub struct Session {
+    path: PathBuf,
+    threads: Vec<JoinHandle<()>>,
+    notifier: Notifier,
+    kernel: KernelInfo,
+    mounted: bool,
+}
+
+impl Session {
+    /// Mounts `fs` on `path` and starts the workers. The mount answers when this returns.
+    pub fn mount<F: FileSystem>(
+        fs: Arc<F>,
+        path: &Path,
+        options: &MountOptions,
+        config: &SessionConfig,
+    ) -> Result<Self, MountError> {
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
+        let fd = mount::mount(&path, options)?;
+        Self::start(fs, &path, Channel::new(fd), config).inspect_err(|_| {
+            let _ = mount::abort(&path);
+        })
+    }
+
+    fn start<F: FileSystem>(
+        fs: Arc<F>,
+        path: &Path,
+        main: Channel,
+        config: &SessionConfig,
+    ) -> Result<Self, MountError> {
+        let kernel = init::negotiate(&main, config)?;
+        let workers = config.workers.max(1);
+        let main = Arc::new(main);
+        let mut channels = vec![main.clone()];
+        while channels.len() < workers {
+            channels.push(Arc::new(main.try_clone().map_err(MountError::Device)?));
+        }
+        let notifier = Notifier::new(main, kernel);
+        fs.init(&kernel, &notifier);
+        let shared = Arc::new(Shared {
+            fs,
+            protocol: kernel.protocol(),
+            slots: channels.iter().map(|_| Slot::default()).collect(),
+            running: AtomicUsize::new(channels.len()),
+            channels,
+            buffer: init::buffer_size(&kernel),
+        });
+        let pin = config.pin_workers;
+        let threads = (0..workers)
+            .map(|index| {
+                let shared = shared.clone();
+                std::thread::Builder::new().name(format!("fuse-{index}")).spawn(move || {
+                    if pin {
+                        pin_to(index);
+                    }
+                    run(&shared, index);
+                })
+            })
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(MountError::Threads)?;
+        Ok(Self { path: path.to_path_buf(), threads, notifier, kernel, mounted: true })
+    }
+
+    /// To tell the kernel what changed elsewhere.
+    #[must_use]
+    pub fn notifier(&self) -> Notifier {
+        self.notifier.clone()
+    }
+
+    /// What was agreed with the kernel.
+    #[must_use]
+    pub fn kernel(&self) -> &KernelInfo {
+        &self.kernel
+    }
+
+    /// Where it is mounted.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether the mount was taken away (umount(8), abort) and all workers have ended.
+    #[must_use]
+    pub fn is_ended(&self) -> bool {
+        self.threads.iter().all(JoinHandle::is_finished)
+    }
+
+    /// Waits until the mount is taken away by someone else.
+    pub fn wait(mut self) {
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+        self.mounted = false;
+    }
+
+    /// Unmounts, waits up to `patience` for open files to be closed, then aborts. All workers
+    /// have ended when this returns. Must not be called by a worker.
+    pub fn unmount(mut self, patience: Duration) -> Result<(), MountError> {
+        self.mounted = false;
+        if self.is_ended() {
+            return Ok(());
+        }
+        match rustix::mount::unmount(&self.path, rustix::mount::UnmountFlags::NOFOLLOW) {
+            Ok(()) => {}
+            // Once detached nobody can reach the mount by name to abort it: wait first.
+            Err(Errno::BUSY) => {
+                let mut left = patience;
+                let step = Duration::from_millis(10);
+                let mut busy = true;
+                while busy && !left.is_zero() {
+                    std::thread::sleep(step.min(left));
+                    left = left.saturating_sub(step);
+                    busy = rustix::mount::unmount(
+                        &self.path,
+                        rustix::mount::UnmountFlags::NOFOLLOW,
+                    )
+                    .is_err();
+                }
+                if busy {
+                    mount::abort(&self.path)?;
+                }
+            }
+            Err(_) if self.is_ended() => {}
+            Err(_) => mount::unmount(&self.path)?,
+        }
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if self.mounted && !self.is_ended() {
+            let _ = mount::unmount(&self.path);
+        }
+    }
+}
+
+fn pin_to(index: usize) {
+    let count = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut set = rustix::thread::CpuSet::new();
+    set.set(index % count);
+    let _ = rustix::thread::sched_setaffinity(None, &set);
+}
+
+/// A worker's life.
+fn run<F: FileSystem>(shared: &Shared<F>, index: usize) {
+    if let (Some(channel), Some(slot)) = (shared.channels.get(index), shared.slots.get(index)) {
+        serve(shared, channel, slot);
+    }
+    if shared.running.fetch_sub(1, Ordering::AcqRel) == 1 {
+        shared.fs.destroy();
+    }
+}
+
+fn serve<F: FileSystem>(shared: &Shared<F>, channel: &Arc<Channel>, slot: &Slot) {
+    // Zeroed memory of this size comes fresh from the kernel: untouched pages cost nothing.
+    let mut memory = vec![0_u8; shared.buffer + 2 * PAGE];
+    let misaligned = memory.as_ptr().addr() % PAGE;
+    let start = 2 * PAGE - misaligned - (abi::IN_HEADER + abi::WRITE_IN);
+    let Some(buffer) = memory.get_mut(start..) else { return };
+    let mut failures = 0;
+    loop {
+        match channel.read(buffer) {
+            Ok(count) => {
+                failures = 0;
+                let data = buffer.get(..count).unwrap_or_default();
+                one(shared, channel, slot, data);
+            }
+            // ENOENT: the caller gave up before we took the request.
+            Err(Errno::NOENT | Errno::INTR | Errno::AGAIN) => {}
+            Err(Errno::NODEV | Errno::CONNABORTED) => return,
+            Err(error) => {
+                tracing::error!(%error, "reading the FUSE device failed");
+                failures += 1;
+                if failures > 100 {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// Handles what one read returned.
+fn one<F: FileSystem>(shared: &Shared<F>, channel: &Arc<Channel>, slot: &Slot, data: &[u8]) {
+    let header = match Header::decode(data) {
+        Ok(header) => header,
+        Err(error) => {
+            tracing::error!(%error, "the kernel sent an unreadable header");
+            return;
+        }
+    };
+    let request = match Request::decode(header, data, &shared.protocol) {
+        Ok(request) => request,
+        Err(error) => {
+            tracing::error!(%error, opcode = header.opcode, "the kernel sent a bad request");
+            if wants_reply(header.opcode) {
+                let _ = channel.status(header.unique, Errno::IO.raw_os_error());
+            }
+            return;
+        }
+    };
+    let fs = &*shared.fs;
+    let result = match request.operation {
+        Operation::Forget { nlookup } => {
+            catch_unwind(AssertUnwindSafe(|| fs.forget(header.nodeid, nlookup)))
+        }
+        Operation::BatchForget(forgets) => {
+            catch_unwind(AssertUnwindSafe(|| fs.batch_forget(forgets)))
+        }
+        Operation::NotifyReply => Ok(()),
+        Operation::Interrupt { unique } => {
+            catch_unwind(AssertUnwindSafe(|| interrupt(shared, unique)))
+        }
+        operation => {
+            slot.current.store(header.unique, Ordering::SeqCst);
+            let context = Context {
+                unique: header.unique,
+                uid: header.uid,
+                gid: header.gid,
+                pid: header.pid,
+                supplementary_group: request.supplementary_group,
+                slot,
+            };
+            let raw = Raw::new(channel.clone(), header.unique);
+            // A panic drops the reply, which answers EIO.
+            let result = catch_unwind(AssertUnwindSafe(|| {
+                dispatch(fs, &context, header.nodeid, operation, raw);
+            }));
+            slot.current.store(0, Ordering::SeqCst);
+            result
+        }
+    };
+    if result.is_err() {
+        tracing::error!(opcode = header.opcode, nodeid = header.nodeid, "a request panicked");
+    }
+}
+
+fn wants_reply(opcode: u32) -> bool {
+    use abi::op;
+    !matches!(opcode, op::FORGET | op::BATCH_FORGET | op::INTERRUPT | op::NOTIFY_REPLY)
+}
+
+/// The caller of request `unique` was hit by a signal. There is no reply to this, except EAGAIN,
+/// which makes the kernel send it again (and ENOSYS, which would end interrupts for ever).
+fn interrupt<F: FileSystem>(shared: &Shared<F>, unique: u64) {
+    // Mark first: a worker that parks the request now sees the mark, or we see it parked.
+    let mut handled = false;
+    for slot in &shared.slots {
+        if slot.current.load(Ordering::SeqCst) == unique {
+            slot.interrupted.store(unique, Ordering::SeqCst);
+            handled = true;
+        }
+    }
+    if shared.fs.interrupt(unique) || handled {
+        return;
+    }
+    // Neither parked nor at work: answered meanwhile, or taken by a worker that has not marked
+    // it yet. Only the descriptor that the request was read from knows it.
+    std::thread::sleep(Duration::from_micros(100));
+    let again = unique | abi::INTERRUPT_BIT;
+    for channel in &shared.channels {
+        if channel.status(again, Errno::AGAIN.raw_os_error()) != Err(Errno::NOENT) {
+            return;
+        }
+    }
+}

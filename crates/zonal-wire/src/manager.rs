@@ -1,0 +1,45 @@
+//! Messages to the manager of the zone map. The map itself travels encoded (`zonal-zonemap`).
+
+#![expect(missing_docs, reason = "fields are described with their variant")]
+
+use crate::storage::ErrorNumber;
+use zonal_types::{Blob, Ino, MapVersion, NodeId, TargetId, ZoneId, codec_enum, codec_struct};
+
+codec_struct! {
+    /// A target that a joining node serves.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct JoinTarget {
+        target: TargetId,
+        /// Identity of the store, so that a copied or foreign one is noticed.
+        uuid: [u8; 16],
+        /// Bytes in all.
+        capacity: u64,
+    }
+}
+
+codec_enum! {
+    /// What is asked of a manager.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub enum ManagerRequest {
+        /// The map, where it is newer than `have`.
+        GetMap = 1 { have: MapVersion },
+        /// A node comes up. New nodes, targets and shards are added to the map; known ones must agree.
+        Join = 2 { node: NodeId, zone: ZoneId, zone_name: String, address: String, meta: bool, targets: Vec<JoinTarget> },
+        /// Changes the map (an encoded list of edits), if it is still at `expected`.
+        Edit = 3 { expected: MapVersion, edits: Blob },
+        /// A new first-level directory's inode (asked by tools): zone of a junction.
+        Junction = 4 { ino: Ino },
+    }
+}
+
+codec_enum! {
+    /// A manager's answer.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub enum ManagerReply {
+        Failed = 0 { code: ErrorNumber, detail: String },
+        /// The map, encoded.
+        Map = 1 { version: MapVersion, map: Blob },
+        /// The sender's map is the newest.
+        Unchanged = 2 { version: MapVersion },
+    }
+}

@@ -1,0 +1,257 @@
+//! Messages between a client and a metadata shard (and between the root shard and zone shards).
+//!
+//! Requests that change something ([`MetaRequest::is_mutation`]) carry a slot and a sequence in the header: the shard
+//! keeps the last reply of each slot, so a repeated request gets the same reply, once done. `Credentials` say who asks;
+//! the shard enforces permissions. Flags are Linux's (x86-64 generic values), see [`flags`].
+
+#![expect(missing_docs, reason = "fields are described with their variant")]
+
+use crate::storage::ErrorNumber;
+use zonal_types::{
+    Attr, Blob, Credentials, Epoch, FileData, FileKind, Ino, Name, SessionId, StripePolicy,
+    Timestamp, ZoneId, codec_enum, codec_struct,
+};
+
+/// Linux flag values that cross the wire.
+pub mod flags {
+    pub const O_ACCMODE: u32 = 3;
+    pub const O_RDONLY: u32 = 0;
+    pub const O_WRONLY: u32 = 1;
+    pub const O_RDWR: u32 = 2;
+    pub const O_EXCL: u32 = 0o200;
+    pub const O_TRUNC: u32 = 0o1000;
+    pub const O_APPEND: u32 = 0o2000;
+    /// `FMODE_EXEC`: opened to be executed.
+    pub const O_EXEC: u32 = 0x20;
+    pub const RENAME_NOREPLACE: u32 = 1;
+    pub const RENAME_EXCHANGE: u32 = 2;
+    pub const XATTR_CREATE: u32 = 1;
+    pub const XATTR_REPLACE: u32 = 2;
+    /// `access` mask bits.
+    pub const X_OK: u32 = 1;
+    pub const W_OK: u32 = 2;
+    pub const R_OK: u32 = 4;
+}
+
+codec_enum! {
+    /// What `utimensat` sets a time to.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum SetTime {
+        /// The server's time (write permission is enough).
+        Now = 1,
+        /// This time (needs ownership).
+        At = 2 { time: Timestamp },
+    }
+}
+
+codec_struct! {
+    /// Attributes to change; `None` leaves one alone. Sizes go by `Truncate`.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    pub struct AttrChange {
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        atime: Option<SetTime>,
+        mtime: Option<SetTime>,
+        ctime: Option<Timestamp>,
+    }
+}
+
+codec_enum! {
+    /// What a new inode is.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub enum NewKind {
+        File = 1,
+        Symlink = 2 { text: Blob },
+        Fifo = 3,
+        Socket = 4,
+        CharDevice = 5 { rdev: u32 },
+        BlockDevice = 6 { rdev: u32 },
+    }
+}
+
+codec_enum! {
+    /// Kind of lock.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+    pub enum LockKind {
+        Shared = 1,
+        Exclusive = 2,
+    }
+}
+
+codec_struct! {
+    /// A range lock. For flock: `whole_file` true, start 0, end `u64::MAX`. `end` is the last byte (inclusive).
+    /// flock and fcntl/OFD locks do not see one another. `owner` is unique within the session.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct LockRange {
+        whole_file: bool,
+        owner: u64,
+        pid: u32,
+        kind: LockKind,
+        start: u64,
+        end: u64,
+    }
+}
+
+codec_enum! {
+    /// What a client asks of a shard.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub enum MetaRequest {
+        /// Opens a session. `client` is random and names the client over reconnects: the same one gets its session back.
+        OpenSession = 1 { client: u64, zone: ZoneId, name: String },
+        /// Acknowledges all events to `acked`, then waits up to `wait_ms` for the next.
+        PollEvents = 2 { acked: u64, wait_ms: u32 },
+        /// Ends the session: its locks, opens and leases are gone.
+        CloseSession = 3,
+        /// After the shard's restart (`boot` changed): what this session holds.
+        Reclaim = 4 { opens: Vec<Ino>, locks: Vec<(Ino, LockRange)> },
+
+        Lookup = 10 { who: Credentials, parent: Ino, name: Name },
+        /// `data`: with the layout.
+        GetAttr = 11 { ino: Ino, data: bool },
+        /// `mask`: R_OK, W_OK, X_OK.
+        Access = 12 { who: Credentials, ino: Ino, mask: u32 },
+        Readlink = 13 { ino: Ino },
+        /// Entries behind `cookie` (0: from the start; `.` and `..` are the client's). `plus`: with attributes.
+        ReadDir = 14 { who: Credentials, dir: Ino, cookie: u64, entries: u32, plus: bool },
+        GetXattr = 15 { who: Credentials, ino: Ino, name: Blob },
+        ListXattr = 16 { who: Credentials, ino: Ino },
+        GetLock = 17 { ino: Ino, range: LockRange },
+        StatFs = 18,
+        /// Makes everything durable that this shard acknowledged before.
+        Sync = 19,
+        /// Parent of a directory (`..`), and for a file the directory that its back-link names.
+        Parent = 20 { ino: Ino },
+
+        /// New inode, not a directory. `open`: also opens it (files). `exclusive`: fails where the name exists; else an
+        /// existing file is opened with `open_flags` (O_TRUNC honoured). `zone`: home where the parent is the root.
+        Create = 30 { who: Credentials, parent: Ino, name: Name, kind: NewKind, mode: u32, umask: u32, zone: ZoneId,
+                      open: bool, open_flags: u32, exclusive: bool },
+        Mkdir = 31 { who: Credentials, parent: Ino, name: Name, mode: u32, umask: u32, zone: ZoneId },
+        /// A file without a name, open. May be linked later unless `exclusive`.
+        Tmpfile = 32 { who: Credentials, parent: Ino, mode: u32, umask: u32, zone: ZoneId, exclusive: bool },
+        Unlink = 33 { who: Credentials, parent: Ino, name: Name },
+        Rmdir = 34 { who: Credentials, parent: Ino, name: Name },
+        Rename = 35 { who: Credentials, parent: Ino, name: Name, new_parent: Ino, new_name: Name, flags: u32 },
+        Link = 36 { who: Credentials, ino: Ino, parent: Ino, name: Name },
+        /// `data`: always in the reply. O_TRUNC truncates to 0. Counts one open of the session.
+        Open = 37 { who: Credentials, ino: Ino, open_flags: u32 },
+        /// One open less for each.
+        Close = 38 { inos: Vec<Ino> },
+        SetAttr = 39 { who: Credentials, ino: Ino, change: AttrChange },
+        /// Sets the size. `by_handle`: the caller has it open for writing (ftruncate). `confirmed_seq`: all columns have
+        /// seen this shrink. `kill_suid`: clear set-id bits (see `ReportWrite`).
+        Truncate = 40 { who: Credentials, ino: Ino, size: u64, by_handle: bool, confirmed_seq: u64, kill_suid: bool },
+        /// All columns have seen this shrink; `allocated_delta` is what it freed (negative).
+        ConfirmTruncate = 41 { ino: Ino, truncate_seq: u64, allocated_delta: i64 },
+        /// Data was written up to `size` (0: nothing new) at `mtime`. `kill_suid`: the writer is not privileged, so
+        /// set-id bits and `security.capability` go. `mtime` None: keeps times (fallocate with keep-size).
+        ReportWrite = 42 { ino: Ino, size: u64, mtime: Option<Timestamp>, allocated_delta: i64, kill_suid: bool },
+        /// Reserves `length` bytes at the end for an append.
+        AppendBegin = 43 { ino: Ino, length: u32, limit: u64 },
+        /// The append at `offset` is written (`length` of it; 0: given up).
+        AppendEnd = 44 { ino: Ino, offset: u64, reserved: u32, length: u32, mtime: Timestamp, allocated_delta: i64, kill_suid: bool },
+        SetXattr = 45 { who: Credentials, ino: Ino, name: Blob, value: Blob, flags: u32 },
+        RemoveXattr = 46 { who: Credentials, ino: Ino, name: Blob },
+        /// Relatime update after a read (the shard decides).
+        Touch = 47 { ino: Ino },
+        /// How new files of the directory are laid out; `None` goes back to inheriting.
+        SetPolicy = 48 { who: Credentials, dir: Ino, policy: Option<StripePolicy> },
+
+        /// `wait`: queue it under `waiter` (chosen by the client, unique in the session) and answer `LockQueued`.
+        Lock = 60 { ino: Ino, range: LockRange, wait: bool, waiter: u64 },
+        Unlock = 61 { ino: Ino, range: LockRange },
+        /// Takes a queued request back. Reply `Done` where it was still queued, `Failed(UnknownLease)` where it was granted.
+        CancelLock = 62 { ino: Ino, waiter: u64 },
+        /// Releases all of the owner's locks of that sort on the inode.
+        ReleaseLocks = 63 { ino: Ino, owner: u64, whole_file: bool },
+
+        /// Root shard to zone shard: a directory inode without a name, to be attached.
+        MakeDetachedDir = 80 { uid: u32, gid: u32, mode: u32, default_acl: Option<Blob>, token: u64 },
+        /// Root shard to zone shard: its entry is durable.
+        AttachDir = 81 { ino: Ino },
+        /// Root shard to zone shard: must be empty; accepts no entries from now on.
+        DetachDir = 82 { ino: Ino },
+        /// Root shard to zone shard: the entry is gone; forget the inode.
+        DropDir = 83 { ino: Ino },
+        /// Zone shard to root shard: is there an entry for this inode?
+        HasEntry = 84 { ino: Ino },
+    }
+}
+
+impl MetaRequest {
+    /// True where the request changes durable state and so carries a slot and a sequence.
+    #[must_use]
+    pub fn is_mutation(&self) -> bool {
+        matches!(self.tag(), 30..=48)
+    }
+}
+
+codec_struct! {
+    /// What a name leads to.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Entry {
+        ino: Ino,
+        kind: FileKind,
+        /// `None` where another shard has the inode.
+        attr: Option<Attr>,
+        /// How long the entry may be cached, from the sending of the request.
+        entry_ms: u32,
+        /// How long the attributes may be cached.
+        attr_ms: u32,
+    }
+}
+
+codec_struct! {
+    /// One entry of a directory listing.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct DirEntry {
+        name: Name,
+        /// Position behind this entry.
+        cookie: u64,
+        entry: Entry,
+    }
+}
+
+codec_enum! {
+    /// A shard's answer.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub enum MetaReply {
+        Failed = 0 { code: ErrorNumber },
+        Done = 1,
+        /// `boot` changes with each start of the shard. `now`: the shard's calendar time.
+        Session = 2 { session: SessionId, boot: u64, epoch: Epoch, term_ms: u64, now: Timestamp, resumed: bool },
+        Events = 3 { boot: u64, events: Vec<(u64, Event)> },
+        Entry = 10 { entry: Entry },
+        /// No such name; the absence may be cached for `entry_ms`.
+        NoEntry = 11 { entry_ms: u32 },
+        Attr = 12 { attr: Attr, data: Option<FileData>, attr_ms: u32 },
+        Text = 13 { text: Blob },
+        /// `end`: nothing follows.
+        Dir = 14 { entries: Vec<DirEntry>, end: bool },
+        Names = 15 { names: Vec<Blob> },
+        Locked = 16 { holder: Option<LockRange> },
+        StatFs = 17 { inodes: u64 },
+        /// Parent directory and, where it is known, the zone of the inode.
+        Parent = 18 { parent: Ino },
+        /// A file was made or opened. `push`: the layout's columns must see `data.truncate_seq` before anything else
+        /// (O_TRUNC of a file with data); then `ConfirmTruncate`.
+        Opened = 30 { entry: Entry, data: FileData, push: bool },
+        /// `push`: as above.
+        Truncated = 31 { attr: Attr, data: FileData, push: bool },
+        Appending = 32 { offset: u64, data: FileData },
+        Detached = 40 { ino: Ino },
+        Yes = 41 { yes: bool },
+    }
+}
+
+codec_enum! {
+    /// What a shard tells a session by itself.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub enum Event {
+        /// Drop what is cached: `entries` of the directory (0: none), attributes of `inodes`; `data`: their pages, too.
+        Invalidate = 1 { entries: Ino, inodes: Vec<Ino>, data: bool },
+        /// The queued lock request is granted.
+        LockGranted = 2 { ino: Ino, waiter: u64 },
+    }
+}

@@ -1,0 +1,485 @@
+//! Changes of the map. Each list of edits makes one new version, whole or not at all.
+
+use crate::map::{
+    Junction, Node, PartitionRange, Shard, Slot, SlotState, StripeSet, Target, TargetState, Zone,
+    ZoneMap,
+};
+use thiserror::Error;
+use zonal_types::limits::PARTITIONS_DEFAULT;
+use zonal_types::{
+    Epoch, Ino, MapVersion, NodeId, PartitionId, ShardId, StripeSetId, TargetId, ZoneId, codec_enum,
+};
+use zonal_wire::JoinTarget;
+
+codec_enum! {
+    /// One change of the map.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub enum MapEdit {
+        /// A node joins or comes back, maybe at another address.
+        Join = 1 {
+            /// The node.
+            node: NodeId,
+            /// Its zone, made where it is new.
+            zone: ZoneId,
+            /// Name of a new zone.
+            zone_name: String,
+            /// Where it listens.
+            address: String,
+            /// Its shard, where it keeps metadata: 0 for the root's, made where it is new.
+            shard: Option<ShardId>,
+            /// What it stores.
+            targets: Vec<JoinTarget>,
+        },
+        /// A directory becomes a junction.
+        AddJunction = 2 {
+            /// The directory.
+            ino: Ino,
+            /// Its path.
+            path: String,
+            /// Its home.
+            zone: ZoneId,
+        },
+        /// A junction's path changed.
+        MoveJunction = 3 {
+            /// The directory.
+            ino: Ino,
+            /// Its new path.
+            path: String,
+        },
+        /// A junction is gone.
+        RemoveJunction = 4 {
+            /// The directory.
+            ino: Ino,
+        },
+        /// A slot gets another target (or its epoch rises, where it is the same one).
+        SetSlot = 5 {
+            /// The set.
+            set: StripeSetId,
+            /// Index of the slot.
+            slot: u16,
+            /// Its target from now on.
+            target: TargetId,
+        },
+        /// A target's state changes.
+        SetTargetState = 6 {
+            /// The target.
+            target: TargetId,
+            /// Its state from now on.
+            state: TargetState,
+        },
+    }
+}
+
+/// Why an edit was refused. The map is then unchanged.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum EditError {
+    /// The map has moved on.
+    #[error("the map is at version {now}, the edit expected {expected}")]
+    VersionMoved {
+        /// What the edit expected.
+        expected: MapVersion,
+        /// What the map has.
+        now: MapVersion,
+    },
+    /// A node came back in another zone.
+    #[error("node {node} is in zone {known}, not in zone {claimed}")]
+    ZoneDiffers {
+        /// The node.
+        node: NodeId,
+        /// Its zone in the map.
+        known: ZoneId,
+        /// The zone that it claims.
+        claimed: ZoneId,
+    },
+    /// A target came up with another store, or on another node.
+    #[error("target {target} is known with another store or on another node (node {node})")]
+    TargetDiffers {
+        /// The target.
+        target: TargetId,
+        /// Its node in the map.
+        node: NodeId,
+    },
+    /// The edit names what is not there.
+    #[error("the edit names an unknown {what}")]
+    Unknown {
+        /// What sort of thing.
+        what: &'static str,
+    },
+    /// The result would break an invariant.
+    #[error("the edit would break the map: {0}")]
+    Broken(String),
+}
+
+impl ZoneMap {
+    /// The next version of the map, or `None` where the edits change nothing.
+    ///
+    /// # Errors
+    /// See [`EditError`]; the map itself is never changed.
+    pub fn edited(&self, edits: &[MapEdit]) -> Result<Option<Self>, EditError> {
+        let mut next = self.clone();
+        for edit in edits {
+            next.apply(edit)?;
+        }
+        if next == *self {
+            return Ok(None);
+        }
+        next.version = MapVersion(self.version.0 + 1);
+        match next.check().into_iter().next() {
+            Some(broken) => Err(EditError::Broken(broken)),
+            None => Ok(Some(next)),
+        }
+    }
+
+    fn apply(&mut self, edit: &MapEdit) -> Result<(), EditError> {
+        match edit {
+            MapEdit::Join {
+                node,
+                zone,
+                zone_name,
+                address,
+                shard,
+                targets,
+            } => {
+                self.join_node(*node, *zone, zone_name, address)?;
+                if let Some(shard) = shard {
+                    self.join_shard(*shard, *zone, *node);
+                }
+                self.join_targets(*node, *zone, targets)
+            }
+            MapEdit::AddJunction { ino, path, zone } => {
+                let junction = Junction {
+                    ino: *ino,
+                    path: path.clone(),
+                    zone: *zone,
+                };
+                insert(&mut self.junctions, junction, |junction| junction.ino);
+                Ok(())
+            }
+            MapEdit::MoveJunction { ino, path } => {
+                let found = self
+                    .junctions
+                    .iter_mut()
+                    .find(|junction| junction.ino == *ino);
+                found
+                    .ok_or(EditError::Unknown { what: "junction" })?
+                    .path
+                    .clone_from(path);
+                Ok(())
+            }
+            MapEdit::RemoveJunction { ino } => {
+                self.junctions.retain(|junction| junction.ino != *ino);
+                Ok(())
+            }
+            MapEdit::SetSlot { set, slot, target } => self.set_slot(*set, *slot, *target),
+            MapEdit::SetTargetState { target, state } => {
+                let found = self.targets.iter_mut().find(|known| known.id == *target);
+                found.ok_or(EditError::Unknown { what: "target" })?.state = *state;
+                Ok(())
+            }
+        }
+    }
+
+    fn join_node(
+        &mut self,
+        id: NodeId,
+        zone: ZoneId,
+        name: &str,
+        address: &str,
+    ) -> Result<(), EditError> {
+        if self.zone(zone).is_none() {
+            let name = if name.is_empty() {
+                format!("zone{zone}")
+            } else {
+                name.to_owned()
+            };
+            insert(
+                &mut self.zones,
+                Zone {
+                    id: zone,
+                    name,
+                    default_set: None,
+                },
+                |zone| zone.id,
+            );
+        }
+        match self.nodes.iter_mut().find(|node| node.id == id) {
+            Some(known) if known.zone != zone => Err(EditError::ZoneDiffers {
+                node: id,
+                known: known.zone,
+                claimed: zone,
+            }),
+            Some(known) => {
+                address.clone_into(&mut known.address);
+                Ok(())
+            }
+            None => {
+                let node = Node {
+                    id,
+                    zone,
+                    address: address.to_owned(),
+                };
+                insert(&mut self.nodes, node, |node| node.id);
+                Ok(())
+            }
+        }
+    }
+
+    fn join_shard(&mut self, id: ShardId, zone: ZoneId, node: NodeId) {
+        if let Some(known) = self.shards.iter_mut().find(|shard| shard.id == id) {
+            if known.node != node {
+                known.node = node;
+                known.epoch = Epoch(known.epoch.0 + 1);
+            }
+            return;
+        }
+        insert(
+            &mut self.shards,
+            Shard {
+                id,
+                zone,
+                node,
+                epoch: Epoch(1),
+            },
+            |shard| shard.id,
+        );
+        // The root has partition 0 to itself; each further shard gets a quarter of the default number.
+        let first = self
+            .partitions
+            .last()
+            .map_or(0, |range| range.first.0 + range.count);
+        let (first, count) = if id == ShardId(0) {
+            (0, 1)
+        } else {
+            (first.max(1), PARTITIONS_DEFAULT / 4)
+        };
+        let range = PartitionRange {
+            first: PartitionId(first),
+            count,
+            shard: id,
+        };
+        insert(&mut self.partitions, range, |range| range.first);
+    }
+
+    fn join_targets(
+        &mut self,
+        node: NodeId,
+        zone: ZoneId,
+        joining: &[JoinTarget],
+    ) -> Result<(), EditError> {
+        let mut is_new = false;
+        for join in joining {
+            match self
+                .targets
+                .iter_mut()
+                .find(|target| target.id == join.target)
+            {
+                Some(known) if known.uuid != join.uuid || known.node != node => {
+                    return Err(EditError::TargetDiffers {
+                        target: join.target,
+                        node: known.node,
+                    });
+                }
+                Some(known) => known.capacity = join.capacity,
+                None => {
+                    is_new = true;
+                    let target = Target {
+                        id: join.target,
+                        node,
+                        uuid: join.uuid,
+                        capacity: join.capacity,
+                        state: TargetState::Serving,
+                    };
+                    insert(&mut self.targets, target, |target| target.id);
+                }
+            }
+        }
+        if is_new {
+            self.make_default_set(zone);
+        }
+        Ok(())
+    }
+
+    /// All targets of a zone become a new set, which new files of the zone use.
+    fn make_default_set(&mut self, zone: ZoneId) {
+        let mine: Vec<TargetId> = self.targets_by_zone().remove(&zone).unwrap_or_default();
+        let slots = mine.into_iter().map(|target| Slot {
+            target,
+            previous: None,
+            state: SlotState::Serving,
+            slot_epoch: Epoch(1),
+        });
+        let id = StripeSetId(self.sets.last().map_or(1, |set| set.id.0 + 1));
+        self.sets.push(StripeSet {
+            id,
+            zone,
+            slots: slots.collect(),
+        });
+        if let Some(zone) = self.zones.iter_mut().find(|known| known.id == zone) {
+            zone.default_set = Some(id);
+        }
+    }
+
+    fn set_slot(&mut self, set: StripeSetId, slot: u16, target: TargetId) -> Result<(), EditError> {
+        let found = self.sets.iter_mut().find(|known| known.id == set);
+        let slots = &mut found
+            .ok_or(EditError::Unknown { what: "stripe set" })?
+            .slots;
+        let slot = slots
+            .get_mut(usize::from(slot))
+            .ok_or(EditError::Unknown { what: "slot" })?;
+        if slot.target != target {
+            slot.previous = Some(slot.target);
+            slot.target = target;
+        }
+        slot.slot_epoch = Epoch(slot.slot_epoch.0 + 1);
+        Ok(())
+    }
+}
+
+/// Puts `item` at its place; an item with the same key is replaced.
+fn insert<T, K: Ord>(list: &mut Vec<T>, item: T, key: impl Fn(&T) -> K) {
+    match list.binary_search_by(|known| key(known).cmp(&key(&item))) {
+        Ok(index) => list[index] = item,
+        Err(index) => list.insert(index, item),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zonal_types::{CellId, Codec};
+
+    fn join(node: u32, zone: u16, shard: Option<u32>, target: Option<u32>) -> MapEdit {
+        let targets = target.map(|id| JoinTarget {
+            target: TargetId(id),
+            uuid: [id as u8; 16],
+            capacity: 1 << 30,
+        });
+        MapEdit::Join {
+            node: NodeId(node),
+            zone: ZoneId(zone),
+            zone_name: String::new(),
+            address: format!("127.0.0.1:{}", 7000 + node),
+            shard: shard.map(ShardId),
+            targets: targets.into_iter().collect(),
+        }
+    }
+
+    fn two_zones() -> ZoneMap {
+        let mut map = ZoneMap::new(CellId([1; 16]));
+        let joins = [
+            join(1, 1, Some(0), None),
+            join(2, 1, Some(1), None),
+            join(3, 2, Some(2), None),
+            join(4, 1, None, Some(1)),
+            join(5, 1, None, Some(2)),
+            join(6, 2, None, Some(3)),
+        ];
+        for (index, edit) in joins.into_iter().enumerate() {
+            map = map.edited(&[edit]).expect("a join").expect("a change");
+            assert_eq!(map.version, MapVersion(index as u64 + 2));
+        }
+        map
+    }
+
+    #[test]
+    fn joining_builds_zones_shards_partitions_and_sets() {
+        let map = two_zones();
+        assert_eq!(map.check(), Vec::<String>::new());
+        assert_eq!(
+            map.shard_of(PartitionId(0)).map(|shard| shard.id),
+            Some(ShardId(0))
+        );
+        assert_eq!(
+            map.shard_of(PartitionId(1)).map(|shard| shard.id),
+            Some(ShardId(1))
+        );
+        assert_eq!(
+            map.shard_of(PartitionId(17)).map(|shard| shard.id),
+            Some(ShardId(2))
+        );
+        assert_eq!(map.shard_of(PartitionId(40)), None);
+        let set = map
+            .zone(ZoneId(1))
+            .and_then(|zone| zone.default_set)
+            .and_then(|id| map.set(id));
+        let targets: Vec<u32> = set
+            .expect("a set")
+            .slots
+            .iter()
+            .map(|slot| slot.target.0)
+            .collect();
+        assert_eq!(targets, [1, 2]);
+        assert_eq!(ZoneMap::from_bytes(&map.to_bytes()), Ok(map));
+    }
+
+    #[test]
+    fn coming_back_unchanged_makes_no_version() {
+        let map = two_zones();
+        assert_eq!(map.edited(&[join(5, 1, None, Some(2))]), Ok(None));
+    }
+
+    #[test]
+    fn foreign_stores_and_moved_nodes_are_refused() {
+        let map = two_zones();
+        assert!(matches!(
+            map.edited(&[join(5, 2, None, None)]),
+            Err(EditError::ZoneDiffers { .. })
+        ));
+        assert!(matches!(
+            map.edited(&[join(6, 2, None, Some(1))]),
+            Err(EditError::TargetDiffers { .. })
+        ));
+    }
+
+    #[test]
+    fn a_slot_keeps_its_past_and_raises_its_epoch() {
+        let map = two_zones();
+        let set = map
+            .zone(ZoneId(1))
+            .and_then(|zone| zone.default_set)
+            .expect("a set");
+        let edit = MapEdit::SetSlot {
+            set,
+            slot: 0,
+            target: TargetId(1),
+        };
+        let next = map.edited(&[edit]).expect("an edit").expect("a change");
+        assert_eq!(next.set(set).expect("it").slots[0].slot_epoch, Epoch(2));
+        let twice = MapEdit::SetSlot {
+            set,
+            slot: 0,
+            target: TargetId(2),
+        };
+        assert!(matches!(next.edited(&[twice]), Err(EditError::Broken(_))));
+    }
+
+    #[test]
+    fn junctions_come_move_and_go() {
+        let map = two_zones();
+        let ino = Ino::new(PartitionId(1), 9);
+        let map = map
+            .edited(&[MapEdit::AddJunction {
+                ino,
+                path: "/a".into(),
+                zone: ZoneId(1),
+            }])
+            .unwrap()
+            .unwrap();
+        let map = map
+            .edited(&[MapEdit::MoveJunction {
+                ino,
+                path: "/b".into(),
+            }])
+            .unwrap()
+            .unwrap();
+        assert_eq!(map.junctions[0].path, "/b");
+        assert!(
+            map.edited(&[MapEdit::RemoveJunction { ino }])
+                .unwrap()
+                .unwrap()
+                .junctions
+                .is_empty()
+        );
+    }
+}
