@@ -72,7 +72,9 @@ impl Engine {
             return Ok(());
         };
         let free = free_space().map_err(|error| DiskError::io("space below", error))?;
-        let need = (bytes as u64).saturating_mul(3).saturating_add(COMMIT_SLACK);
+        let need = (bytes as u64)
+            .saturating_mul(3)
+            .saturating_add(COMMIT_SLACK);
         if free < need {
             let what = format!("a checkpoint may need {need} bytes, {free} are free");
             return Err(DiskError::NoSpace(what));
@@ -146,7 +148,8 @@ impl Drop for Checkpoint<'_> {
             merged.cover_with(std::mem::take(&mut views.active));
             views.active = merged;
         });
-        self.engine.attempt_ended(&mut guard, true);
+        // Counted as an attempt by the checkpointer, which also sees jobs that end before they begin.
+        guard.frozen_bytes = 0;
     }
 }
 
@@ -225,22 +228,24 @@ pub fn spawn_checkpointer(
         state.attended = true;
         state.stop = false;
     }
-    let thread = std::thread::Builder::new().name("checkpoint".into()).spawn({
-        let signal = Arc::clone(&signal);
-        move || {
-            while signal.next() {
-                let Some(engine) = weak.upgrade() else {
-                    break;
-                };
-                if let Err(error) = job(&engine) {
-                    let mut guard = lock(&engine.append_lock);
-                    engine.attempt_ended(&mut guard, true);
-                    drop(guard);
-                    report(error);
+    let thread = std::thread::Builder::new()
+        .name("checkpoint".into())
+        .spawn({
+            let signal = Arc::clone(&signal);
+            move || {
+                while signal.next() {
+                    let Some(engine) = weak.upgrade() else {
+                        break;
+                    };
+                    if let Err(error) = job(&engine) {
+                        let mut guard = lock(&engine.append_lock);
+                        engine.attempt_ended(&mut guard, true);
+                        drop(guard);
+                        report(error);
+                    }
                 }
             }
-        }
-    });
+        });
     match thread {
         Ok(thread) => Ok(Checkpointer {
             signal,

@@ -304,7 +304,10 @@ impl Engine {
             appends: self.appends.load(Ordering::Relaxed),
             flushes: self.group.flushes(),
             checkpoints: self.checkpoints.load(Ordering::Relaxed),
-            log_used: self.head().0.saturating_sub(self.tail.load(Ordering::Acquire)),
+            log_used: self
+                .head()
+                .0
+                .saturating_sub(self.tail.load(Ordering::Acquire)),
             log_capacity: self.capacity,
             overlay_bytes: self.active_bytes.load(Ordering::Relaxed),
         }
@@ -340,7 +343,8 @@ impl Engine {
     pub(crate) fn change_views<T>(&self, change: impl FnOnce(&mut Views) -> T) -> T {
         let mut views = self.views.write().unwrap_or_else(PoisonError::into_inner);
         let result = change(&mut views);
-        self.active_bytes.store(views.active.bytes(), Ordering::Relaxed);
+        self.active_bytes
+            .store(views.active.bytes(), Ordering::Relaxed);
         result
     }
 

@@ -151,11 +151,13 @@ struct FlusherState {
 impl Flusher {
     fn spawn(hook: Arc<dyn DataSync>) -> io::Result<Self> {
         let shared = Arc::new(FlusherShared::default());
-        let thread = std::thread::Builder::new().name("data-flush".into()).spawn({
-            let shared = Arc::clone(&shared);
-            let hook = Arc::clone(&hook);
-            move || shared.run(hook.as_ref())
-        })?;
+        let thread = std::thread::Builder::new()
+            .name("data-flush".into())
+            .spawn({
+                let shared = Arc::clone(&shared);
+                let hook = Arc::clone(&hook);
+                move || shared.run(hook.as_ref())
+            })?;
         Ok(Self {
             hook,
             shared,

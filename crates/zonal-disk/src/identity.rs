@@ -109,8 +109,12 @@ impl Stored {
     pub fn decode(bytes: &[u8]) -> Result<Self, DiskError> {
         let corrupt = |what: &str| DiskError::Corrupt(format!("identity file: {what}"));
         let word = |at: usize| -> Result<u32, DiskError> {
-            let field = bytes.get(at..at + 4).and_then(|field| field.try_into().ok());
-            Ok(u32::from_le_bytes(field.ok_or_else(|| corrupt("too short"))?))
+            let field = bytes
+                .get(at..at + 4)
+                .and_then(|field| field.try_into().ok());
+            Ok(u32::from_le_bytes(
+                field.ok_or_else(|| corrupt("too short"))?,
+            ))
         };
         if bytes.get(..8) != Some(MAGIC) {
             return Err(corrupt("bad magic"));

@@ -106,7 +106,10 @@ impl Index {
         backend: impl StorageBackend,
         cache_bytes: usize,
     ) -> Result<Self, DiskError> {
-        let empty = backend.len().map_err(|error| DiskError::io("index", error))? == 0;
+        let empty = backend
+            .len()
+            .map_err(|error| DiskError::io("index", error))?
+            == 0;
         let open = || Ok(builder(cache_bytes).create_with_backend(backend)?);
         let index = guarded(open).map(Self::over)?;
         if empty {
@@ -180,7 +183,9 @@ impl Snapshot {
     pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, DiskError> {
         guarded(|| {
             let found = self.table.get(key)?;
-            found.map(|sealed| unseal(key, sealed.value()).map(<[u8]>::to_vec)).transpose()
+            found
+                .map(|sealed| unseal(key, sealed.value()).map(<[u8]>::to_vec))
+                .transpose()
         })
     }
 
@@ -235,15 +240,20 @@ fn seal(out: &mut Vec<u8>, key: &[u8], value: &[u8]) {
 fn unseal<'a>(key: &[u8], sealed: &'a [u8]) -> Result<&'a [u8], DiskError> {
     match sealed.split_last_chunk::<4>() {
         Some((value, crc)) if checksum(key, value) == u32::from_le_bytes(*crc) => Ok(value),
-        _ => Err(DiskError::Corrupt("index: a value fails its checksum".into())),
+        _ => Err(DiskError::Corrupt(
+            "index: a value fails its checksum".into(),
+        )),
     }
 }
 
 /// Runs a call of the library so that a panic on damaged bytes becomes an error.
 fn guarded<T>(call: impl FnOnce() -> Result<T, DiskError>) -> Result<T, DiskError> {
     // The library poisons itself when it panics; nothing of ours is left half changed.
-    catch_unwind(AssertUnwindSafe(call))
-        .unwrap_or_else(|_| Err(DiskError::Corrupt("index: the store's structure is damaged".into())))
+    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|_| {
+        Err(DiskError::Corrupt(
+            "index: the store's structure is damaged".into(),
+        ))
+    })
 }
 
 fn from_library(error: redb::Error) -> DiskError {

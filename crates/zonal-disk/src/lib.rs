@@ -19,9 +19,9 @@ pub mod log;
 mod overlay;
 mod read;
 pub mod record;
-mod replay;
+pub mod replay;
 pub mod segments;
-mod store;
+pub mod store;
 
 pub use checkpoint::{Checkpoint, Checkpointer, spawn_checkpointer};
 pub use disk::{DataSync, LogFile};

@@ -209,8 +209,8 @@ impl<'a> Reader<'a> {
 
     /// `len` bytes at file offset `at`; the caller has checked that they lie in the file.
     fn bytes(&mut self, at: u64, len: usize) -> Result<&[u8], DiskError> {
-        let inside = at >= self.window_at
-            && at + len as u64 <= self.window_at + self.window.len() as u64;
+        let inside =
+            at >= self.window_at && at + len as u64 <= self.window_at + self.window.len() as u64;
         if !inside {
             let left = usize::try_from(self.origin.capacity - at).unwrap_or(usize::MAX);
             self.window.clear();
@@ -227,11 +227,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The valid record or pad at `position`; `None` where the log ends.
-    pub(crate) fn at(
-        &mut self,
-        position: u64,
-        min_epoch: u64,
-    ) -> Result<Option<Found>, DiskError> {
+    pub(crate) fn at(&mut self, position: u64, min_epoch: u64) -> Result<Option<Found>, DiskError> {
         let capacity = self.origin.capacity;
         let offset = position % capacity;
         let rest = capacity - offset;
@@ -289,7 +285,8 @@ impl<'a> Reader<'a> {
     /// Looks for proof, in what lies beyond the end, that more was once durable.
     fn check_beyond(&mut self, end: u64, epoch: u64) -> Result<(), DiskError> {
         let lost = |lsn: u64| {
-            let what = format!("log: no valid record at {end}, but one at {lsn} proves it was there");
+            let what =
+                format!("log: no valid record at {end}, but one at {lsn} proves it was there");
             DiskError::Corrupt(what)
         };
         let mut position = end;

@@ -89,7 +89,9 @@ fn merge(
     range: (&[u8], &[u8]),
     visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
 ) -> Result<bool, DiskError> {
-    let active = active.iter().map(|(key, value)| (key.as_slice(), value.as_deref()));
+    let active = active
+        .iter()
+        .map(|(key, value)| (key.as_slice(), value.as_deref()));
     let mut active = active.peekable();
     let mut frozen = frozen.range(range.0, range.1).peekable();
     let mut stored = snapshot.range(range.0, range.1)?;

@@ -40,7 +40,11 @@ pub fn encode(out: &mut Vec<u8>, changes: &[KvChange], note: &[u8]) -> Result<()
     for change in changes {
         check(change.key.len(), MAX_KEY)?;
         let key_length = u16::try_from(change.key.len()).unwrap_or(u16::MAX);
-        out.push(if change.value.is_some() { OP_PUT } else { OP_REMOVE });
+        out.push(if change.value.is_some() {
+            OP_PUT
+        } else {
+            OP_REMOVE
+        });
         out.extend_from_slice(&key_length.to_le_bytes());
         out.extend_from_slice(&change.key);
         if let Some(value) = &change.value {

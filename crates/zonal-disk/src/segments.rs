@@ -1,0 +1,356 @@
+//! The segment files of a target: where the bytes of its objects lie.
+//!
+//! `seg.00000000`, `seg.00000001`, ... each of the same length, made when first written, with its space
+//! allocated then, so that a later write does not run out of it. Offsets and lengths in bytes. A read is
+//! one `pread`, a write one `pwrite`, a sync one `fdatasync` a dirtied segment.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use rustix::fs::FallocateFlags;
+
+use crate::disk::DataSync;
+use crate::error::DiskError;
+use crate::group::lock;
+use crate::identity::sync_dir;
+
+/// Smallest segment, in bytes.
+pub const MIN_SEGMENT: u64 = 1 << 20;
+/// Largest segment, in bytes.
+pub const MAX_SEGMENT: u64 = 1 << 30;
+const PREFIX: &str = "seg.";
+const UNFINISHED: &str = ".new";
+
+/// Bounds of a folder of segments.
+#[derive(Debug, Clone, Copy)]
+pub struct SegmentsConfig {
+    /// Length of each segment: a multiple of 4096, 1 MiB to 1 GiB. Fixed with the first segment.
+    pub segment_bytes: u64,
+    /// The most that all segments together may take.
+    pub capacity: u64,
+    /// Left free on the file system below when a segment is made: for the index to grow.
+    pub headroom: u64,
+}
+
+impl Default for SegmentsConfig {
+    fn default() -> Self {
+        Self {
+            segment_bytes: 64 << 20,
+            capacity: u64::MAX,
+            headroom: 64 << 20,
+        }
+    }
+}
+
+/// Space, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Space {
+    /// What segments may take in the end, made or not.
+    pub total: u64,
+    /// What further segments may take.
+    pub unmade: u64,
+    /// What the segments made so far take.
+    pub made: u64,
+}
+
+#[derive(Default)]
+struct Dirty {
+    /// Written since the last sync began.
+    segments: BTreeSet<u32>,
+    /// A sync is under way.
+    syncing: bool,
+    /// A sync has failed: bytes may be lost, nothing is durable from here on.
+    failed: bool,
+}
+
+/// A folder of segment files. Shared by reference.
+pub struct Segments {
+    dir: PathBuf,
+    config: SegmentsConfig,
+    files: RwLock<BTreeMap<u32, Arc<File>>>,
+    making: Mutex<()>,
+    dirty: Mutex<Dirty>,
+    sync_turn: Mutex<()>,
+    flushes: AtomicU64,
+}
+
+impl Segments {
+    /// Opens the folder `dir`, made if need be. What a process before us left unflushed counts as dirty.
+    ///
+    /// # Errors
+    /// `Config`, `Corrupt` for a segment of another length, `Io`.
+    pub fn open(dir: &Path, config: SegmentsConfig) -> Result<Self, DiskError> {
+        let size = config.segment_bytes;
+        if !(MIN_SEGMENT..=MAX_SEGMENT).contains(&size) || size % 4096 != 0 {
+            let what = format!("segments of {size} bytes: take a multiple of 4096, 1 MiB to 1 GiB");
+            return Err(DiskError::Config(what));
+        }
+        let fail = |error| DiskError::io("segment folder", error);
+        fs::create_dir_all(dir).map_err(fail)?;
+        if let Some(parent) = dir.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+            sync_dir(parent).map_err(fail)?;
+        }
+        let mut files = BTreeMap::new();
+        for entry in fs::read_dir(dir).map_err(fail)? {
+            let path = entry.map_err(fail)?.path();
+            let name = path
+                .file_name()
+                .and_then(|name| name.to_str())
+                .unwrap_or_default();
+            if name.starts_with(PREFIX) && name.ends_with(UNFINISHED) {
+                fs::remove_file(&path).map_err(fail)?;
+                continue;
+            }
+            let Some(number) = parse_name(name) else {
+                continue;
+            };
+            let file = OpenOptions::new()
+                .read(true)
+                .write(true)
+                .open(&path)
+                .map_err(fail)?;
+            let length = file.metadata().map_err(fail)?.len();
+            if length != size {
+                let what = format!("{name}: {length} bytes long, not {size}");
+                return Err(DiskError::Corrupt(what));
+            }
+            files.insert(number, Arc::new(file));
+        }
+        let dirty = Dirty {
+            segments: files.keys().copied().collect(),
+            ..Dirty::default()
+        };
+        Ok(Self {
+            dir: dir.into(),
+            config,
+            files: RwLock::new(files),
+            making: Mutex::new(()),
+            dirty: Mutex::new(dirty),
+            sync_turn: Mutex::new(()),
+            flushes: AtomicU64::new(0),
+        })
+    }
+
+    /// Length of each segment.
+    #[must_use]
+    pub fn segment_bytes(&self) -> u64 {
+        self.config.segment_bytes
+    }
+
+    /// How many segments there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.files
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .len()
+    }
+
+    /// How many segments there may be.
+    #[must_use]
+    pub fn max_count(&self) -> u32 {
+        u32::try_from(self.config.capacity / self.config.segment_bytes).unwrap_or(u32::MAX)
+    }
+
+    /// Flushes of segments since opening.
+    #[must_use]
+    pub fn flushes(&self) -> u64 {
+        self.flushes.load(Ordering::Relaxed)
+    }
+
+    /// Fills `buffer` from `offset` of `segment`.
+    ///
+    /// # Errors
+    /// `Range` past the end or for a segment that does not exist, `Io`.
+    pub fn read_at(&self, segment: u32, offset: u64, buffer: &mut [u8]) -> Result<(), DiskError> {
+        self.check_range(segment, offset, buffer.len())?;
+        let Some(file) = self.existing(segment) else {
+            return Err(DiskError::Range(format!(
+                "segment {segment} does not exist"
+            )));
+        };
+        file.read_exact_at(buffer, offset)
+            .map_err(|error| DiskError::io(format!("read segment {segment}"), error))
+    }
+
+    /// Writes `bytes` at `offset` of `segment`, which is made if need be.
+    ///
+    /// # Errors
+    /// `Range`, `NoSpace` at the capacity or where the file system below is full, `Io`.
+    pub fn write_at(&self, segment: u32, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
+        self.check_range(segment, offset, bytes.len())?;
+        let file = match self.existing(segment) {
+            Some(file) => file,
+            None => self.make(segment)?,
+        };
+        let written = file.write_all_at(bytes, offset);
+        // Also after a failure: part of it may be there. Before the caller's record in any case, so
+        // that the sync that covers the record covers this.
+        lock(&self.dirty).segments.insert(segment);
+        written.map_err(|error| DiskError::io(format!("write segment {segment}"), error))
+    }
+
+    /// Makes `segment`, with its space, unless it exists.
+    ///
+    /// # Errors
+    /// `NoSpace`, `Io`.
+    pub fn ensure(&self, segment: u32) -> Result<(), DiskError> {
+        match self.existing(segment) {
+            Some(_) => Ok(()),
+            None => self.make(segment).map(drop),
+        }
+    }
+
+    /// The open file of `segment`, for those who pass it on.
+    #[must_use]
+    pub fn file(&self, segment: u32) -> Option<Arc<File>> {
+        self.existing(segment)
+    }
+
+    /// Makes everything written before the call durable; waits for a sync under way.
+    ///
+    /// # Errors
+    /// `Io` for the flush that failed, `Failed` ever after.
+    pub fn sync_dirty(&self) -> Result<(), DiskError> {
+        let _turn = lock(&self.sync_turn);
+        let segments = {
+            let mut dirty = lock(&self.dirty);
+            if dirty.failed {
+                return Err(DiskError::Failed);
+            }
+            dirty.syncing = true;
+            std::mem::take(&mut dirty.segments)
+        };
+        let result = segments.iter().try_for_each(|&segment| {
+            let Some(file) = self.existing(segment) else {
+                return Ok(());
+            };
+            self.flushes.fetch_add(1, Ordering::Relaxed);
+            file.sync_data().map_err(|error| DiskError::Io {
+                what: format!("flush segment {segment}"),
+                source: error,
+            })
+        });
+        let mut dirty = lock(&self.dirty);
+        dirty.syncing = false;
+        dirty.failed = result.is_err();
+        result
+    }
+
+    /// Whether there is anything to flush, or a flush under way.
+    #[must_use]
+    pub fn dirty(&self) -> bool {
+        let dirty = lock(&self.dirty);
+        dirty.failed || dirty.syncing || !dirty.segments.is_empty()
+    }
+
+    /// Space as the capacity and the file system below allow it.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn space(&self) -> Result<Space, DiskError> {
+        let free = self.free_below()?.saturating_sub(self.config.headroom);
+        let size = self.config.segment_bytes;
+        let made = self.count() as u64 * size;
+        let allowed = (self.config.capacity / size * size).saturating_sub(made);
+        let unmade = allowed.min(free / size * size);
+        Ok(Space {
+            total: made + unmade,
+            unmade,
+            made,
+        })
+    }
+
+    fn free_below(&self) -> Result<u64, DiskError> {
+        let space = rustix::fs::statvfs(&self.dir)
+            .map_err(|error| DiskError::io("space below", error.into()))?;
+        Ok(space.f_bavail.saturating_mul(space.f_frsize))
+    }
+
+    fn existing(&self, segment: u32) -> Option<Arc<File>> {
+        let files = self.files.read().unwrap_or_else(PoisonError::into_inner);
+        files.get(&segment).cloned()
+    }
+
+    fn check_range(&self, segment: u32, offset: u64, length: usize) -> Result<(), DiskError> {
+        let end = offset.checked_add(length as u64);
+        if end.is_none_or(|end| end > self.config.segment_bytes) {
+            let what = format!("{length} bytes at {offset} of segment {segment}");
+            return Err(DiskError::Range(what));
+        }
+        Ok(())
+    }
+
+    fn make(&self, segment: u32) -> Result<Arc<File>, DiskError> {
+        let _making = lock(&self.making);
+        if let Some(file) = self.existing(segment) {
+            return Ok(file);
+        }
+        let size = self.config.segment_bytes;
+        if segment >= self.max_count() {
+            let what = format!(
+                "segment {segment} is past the capacity of {}",
+                self.max_count()
+            );
+            return Err(DiskError::NoSpace(what));
+        }
+        if self.free_below()? < size.saturating_add(self.config.headroom) {
+            let what = format!("no room below for segment {segment} and the headroom");
+            return Err(DiskError::NoSpace(what));
+        }
+        let name = format!("{PREFIX}{segment:08}");
+        let unfinished = self.dir.join(format!("{name}{UNFINISHED}"));
+        let file = self
+            .make_file(&unfinished, &self.dir.join(&name))
+            .map_err(|error| {
+                // Best effort: the next opening removes it otherwise.
+                let _ = fs::remove_file(&unfinished);
+                DiskError::io(format!("make segment {segment}"), error)
+            })?;
+        let file = Arc::new(file);
+        let mut files = self.files.write().unwrap_or_else(PoisonError::into_inner);
+        files.insert(segment, Arc::clone(&file));
+        Ok(file)
+    }
+
+    /// Allocates under a temporary name: a crash leaves no segment of a wrong length.
+    fn make_file(&self, unfinished: &Path, path: &Path) -> io::Result<File> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(true);
+        let file = options.open(unfinished)?;
+        let size = self.config.segment_bytes;
+        match rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, size) {
+            Err(rustix::io::Errno::OPNOTSUPP) => file.set_len(size)?,
+            result => result?,
+        }
+        file.sync_all()?;
+        fs::rename(unfinished, path)?;
+        sync_dir(&self.dir)?;
+        Ok(file)
+    }
+}
+
+impl DataSync for Segments {
+    fn dirty(&self) -> bool {
+        Self::dirty(self)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.sync_dirty().map_err(|error| match error {
+            DiskError::Io { source, .. } => source,
+            other => io::Error::other(other),
+        })
+    }
+}
+
+fn parse_name(name: &str) -> Option<u32> {
+    let digits = name.strip_prefix(PREFIX)?;
+    let plain = digits.len() >= 8 && digits.bytes().all(|byte| byte.is_ascii_digit());
+    let number = plain.then(|| digits.parse().ok())??;
+    (name == format!("{PREFIX}{number:08}")).then_some(number)
+}

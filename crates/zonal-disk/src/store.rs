@@ -1,0 +1,155 @@
+//! A store's directory: `identity`, `lock`, `log` and `index.redb`.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Write};
+use std::path::Path;
+
+use crate::engine::{Config, Engine};
+use crate::error::DiskError;
+use crate::identity::{self, Identity, Stored};
+use crate::index::Index;
+use crate::log;
+use crate::replay::{Replay, open_parts};
+
+const LOCK: &str = "lock";
+const LOG: &str = "log";
+const INDEX: &str = "index.redb";
+/// What a format that did not end may leave behind.
+const OURS: [&str; 3] = [LOCK, LOG, INDEX];
+const ZEROES: usize = 1 << 20;
+
+impl Engine {
+    /// Makes an empty store in `dir`, which is created if need be.
+    ///
+    /// # Errors
+    /// `AlreadyFormatted`, `NotOurs` where the directory holds anything else, `Config`, `NoSpace`, `Io`.
+    pub fn format(dir: &Path, identity: Identity, config: &Config) -> Result<Stored, DiskError> {
+        if !log::valid_capacity(config.log_bytes) {
+            let what = format!(
+                "a log of {} bytes: take a multiple of 4096 from {} to {}",
+                config.log_bytes,
+                log::MIN_BYTES,
+                log::MAX_BYTES
+            );
+            return Err(DiskError::Config(what));
+        }
+        fs::create_dir_all(dir).map_err(|error| DiskError::io("make directory", error))?;
+        if dir.join(identity::FILE_NAME).exists() {
+            return Err(DiskError::AlreadyFormatted(dir.into()));
+        }
+        if !identity::may_format(dir, &OURS)? {
+            return Err(DiskError::NotOurs(dir.into()));
+        }
+        let _lock = lock_dir(dir)?;
+        // Again, now that nobody else can be formatting.
+        if dir.join(identity::FILE_NAME).exists() {
+            return Err(DiskError::AlreadyFormatted(dir.into()));
+        }
+        let mut uuid = [0; 16];
+        getrandom::fill(&mut uuid)
+            .map_err(|error| DiskError::io("random bytes", io::Error::other(error)))?;
+        let stored = Stored {
+            identity,
+            uuid,
+            log_bytes: config.log_bytes,
+        };
+        write_log(&dir.join(LOG), config.log_bytes)
+            .map_err(|error| DiskError::io("write the empty log", error))?;
+        drop(Index::create_file(&dir.join(INDEX), config.cache_bytes)?);
+        // Last: a directory with an identity is whole.
+        identity::save(dir, &stored)?;
+        Ok(stored)
+    }
+
+    /// Opens the store in `dir`, if it is `expected`; `replay` is told of the records that the index does
+    /// not hold. The log's length is the one it was formatted with.
+    ///
+    /// # Errors
+    /// `NotFormatted`, `NotOurs`, `Locked`, the differences of [`Stored::check`], `Corrupt`, `Io`.
+    pub fn open(
+        dir: &Path,
+        expected: &Identity,
+        config: Config,
+        replay: &mut Replay<'_>,
+    ) -> Result<Self, DiskError> {
+        let Some(stored) = load_identity(dir)? else {
+            return Err(DiskError::NotFormatted(dir.into()));
+        };
+        stored.check(expected)?;
+        let directory_lock = lock_dir(dir)?;
+        let log = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(dir.join(LOG));
+        let log = log.map_err(|error| missing("log", error))?;
+        let length = log
+            .metadata()
+            .map_err(|error| DiskError::io("log", error))?
+            .len();
+        if length != stored.log_bytes {
+            let what = format!("log: {length} bytes long, not {}", stored.log_bytes);
+            return Err(DiskError::Corrupt(what));
+        }
+        let path = dir.join(INDEX);
+        if let Err(error) = fs::metadata(&path) {
+            return Err(missing("index", error));
+        }
+        let index = Index::open_file(&path, config.cache_bytes)?;
+        let mut engine = open_parts(Box::new(log), index, stored.tag(), config, replay)?;
+        let watched = directory_lock.try_clone();
+        let watched = watched.map_err(|error| DiskError::io("lock file", error))?;
+        engine.free_space = Some(Box::new(move || {
+            let space = rustix::fs::fstatvfs(&watched)?;
+            Ok(space.f_bavail.saturating_mul(space.f_frsize))
+        }));
+        engine._directory_lock = Some(directory_lock);
+        Ok(engine)
+    }
+}
+
+/// The identity of the store in `dir`; `None` where it may be formatted.
+///
+/// # Errors
+/// `NotOurs` where the directory holds anything else; as [`identity::load`].
+pub fn load_identity(dir: &Path) -> Result<Option<Stored>, DiskError> {
+    let stored = identity::load(dir)?;
+    if stored.is_none() && dir.exists() && !identity::may_format(dir, &OURS)? {
+        return Err(DiskError::NotOurs(dir.into()));
+    }
+    Ok(stored)
+}
+
+fn lock_dir(dir: &Path) -> Result<File, DiskError> {
+    let open = OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(dir.join(LOCK));
+    let file = open.map_err(|error| DiskError::io("lock file", error))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(DiskError::Locked(dir.into())),
+        Err(TryLockError::Error(error)) => Err(DiskError::io("lock file", error)),
+    }
+}
+
+/// Writes the log's zeroes for real, so that later flushes carry no allocation.
+fn write_log(path: &Path, bytes: u64) -> io::Result<()> {
+    let mut file = File::create(path)?;
+    let zeroes = vec![0; ZEROES];
+    let mut left = bytes;
+    while left > 0 {
+        let step = left.min(ZEROES as u64);
+        file.write_all(&zeroes[..usize::try_from(step).unwrap_or(ZEROES)])?;
+        left -= step;
+    }
+    file.sync_all()
+}
+
+/// A file that an identity promises and that is not there is damage, not a failure of the medium.
+fn missing(what: &str, error: io::Error) -> DiskError {
+    if error.kind() == io::ErrorKind::NotFound {
+        return DiskError::Corrupt(format!("{what}: the file is missing"));
+    }
+    DiskError::io(what, error)
+}
