@@ -2,7 +2,10 @@
 //!
 //! Written by hand from the protocol's definition; the layouts of requests are in `request`, of
 //! replies in `encode`. Names follow the kernel's without their `FUSE_` prefix.
-#![allow(missing_docs, reason = "the kernel's own names; its documentation describes them")]
+#![allow(
+    missing_docs,
+    reason = "the kernel's own names; its documentation describes them"
+)]
 
 /// The protocol's major version.
 pub const MAJOR: u32 = 7;

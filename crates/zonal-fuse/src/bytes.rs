@@ -2,7 +2,10 @@
 //!
 //! The FUSE protocol is in the byte order of the machine (both ends are the same machine); this
 //! is the only module that turns numbers into bytes, and no structure is ever transmuted.
-#![expect(clippy::host_endian_bytes, reason = "the kernel's FUSE protocol is in host order")]
+#![expect(
+    clippy::host_endian_bytes,
+    reason = "the kernel's FUSE protocol is in host order"
+)]
 
 use crate::request::DecodeError;
 
@@ -18,7 +21,10 @@ impl<'a> Reader<'a> {
     }
 
     fn array<const N: usize>(&mut self) -> Result<[u8; N], DecodeError> {
-        let (head, tail) = self.data.split_first_chunk::<N>().ok_or(DecodeError::Truncated)?;
+        let (head, tail) = self
+            .data
+            .split_first_chunk::<N>()
+            .ok_or(DecodeError::Truncated)?;
         self.data = tail;
         Ok(*head)
     }
@@ -40,14 +46,21 @@ impl<'a> Reader<'a> {
     }
 
     pub(crate) fn take(&mut self, count: usize) -> Result<&'a [u8], DecodeError> {
-        let (head, tail) = self.data.split_at_checked(count).ok_or(DecodeError::Truncated)?;
+        let (head, tail) = self
+            .data
+            .split_at_checked(count)
+            .ok_or(DecodeError::Truncated)?;
         self.data = tail;
         Ok(head)
     }
 
     /// A name that ends with a zero byte, without it.
     pub(crate) fn name(&mut self) -> Result<&'a [u8], DecodeError> {
-        let end = self.data.iter().position(|&b| b == 0).ok_or(DecodeError::NameWithoutEnd)?;
+        let end = self
+            .data
+            .iter()
+            .position(|&b| b == 0)
+            .ok_or(DecodeError::NameWithoutEnd)?;
         let name = self.take(end)?;
         self.take(1)?;
         Ok(name)
@@ -95,7 +108,10 @@ pub(crate) struct Fixed<const N: usize> {
 
 impl<const N: usize> Fixed<N> {
     pub(crate) fn new() -> Self {
-        Self { data: [0; N], len: 0 }
+        Self {
+            data: [0; N],
+            len: 0,
+        }
     }
 
     pub(crate) fn as_slice(&self) -> &[u8] {

@@ -19,7 +19,10 @@ impl DirBuffer {
     pub fn new(size: u32) -> Self {
         let limit = size as usize;
         // The kernel asks for at most a few hundred KiB; a hostile size reserves nothing up front.
-        Self { data: Vec::with_capacity(limit.min(128 * 1024)), limit }
+        Self {
+            data: Vec::with_capacity(limit.min(128 * 1024)),
+            limit,
+        }
     }
 
     /// Adds an entry to a READDIR. `offset` is the cookie from which a later request continues

@@ -19,7 +19,10 @@ pub(crate) fn header(out: &mut impl Put, payload: usize, error: i32, unique: u64
     out.u64(unique);
 }
 
-#[expect(clippy::cast_sign_loss, reason = "the kernel reads the 64 bits as signed seconds")]
+#[expect(
+    clippy::cast_sign_loss,
+    reason = "the kernel reads the 64 bits as signed seconds"
+)]
 fn secs(time: Timestamp) -> u64 {
     time.secs as u64
 }
@@ -91,14 +94,21 @@ fn statx_time(out: &mut impl Put, time: Timestamp) {
     out.u32(0);
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "type and permissions are 16 bits of mode")]
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "type and permissions are 16 bits of mode"
+)]
 pub(crate) fn statx(out: &mut impl Put, s: &StatxReply) {
     let a = &s.attr;
     out.u64(s.attr_valid.as_secs());
     out.u32(s.attr_valid.subsec_nanos());
     out.u32(0);
     out.put(&[0; 16]);
-    let birth = if s.btime.is_some() { libc::STATX_BTIME } else { 0 };
+    let birth = if s.btime.is_some() {
+        libc::STATX_BTIME
+    } else {
+        0
+    };
     out.u32(libc::STATX_BASIC_STATS | birth);
     out.u32(a.blksize);
     out.u64(s.attributes);
@@ -135,9 +145,15 @@ mod tests {
         assert_eq!(size(&|o| header(o, 0, 0, 1)), abi::OUT_HEADER);
         assert_eq!(size(&|o| attr(o, &Attr::default())), 88);
         assert_eq!(size(&|o| entry(o, &Entry::default())), ENTRY_OUT);
-        assert_eq!(size(&|o| attr_out(o, &Attr::default(), Duration::ZERO)), 104);
+        assert_eq!(
+            size(&|o| attr_out(o, &Attr::default(), Duration::ZERO)),
+            104
+        );
         assert_eq!(size(&|o| open_out(o, 0, OpenFlags::NONE)), 16);
         assert_eq!(size(&|o| statfs(o, &StatFs::default())), 80);
-        assert_eq!(size(&|o| statx(o, &StatxReply::default())), FIXED - abi::OUT_HEADER);
+        assert_eq!(
+            size(&|o| statx(o, &StatxReply::default())),
+            FIXED - abi::OUT_HEADER
+        );
     }
 }

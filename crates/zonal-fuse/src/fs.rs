@@ -59,8 +59,14 @@ impl Context<'_> {
 
 /// A file system. Everything not implemented answers ENOSYS, which the kernel remembers for
 /// several operations as "never ask again" (access, flush, fsync, xattrs, locks, statx and more).
-#[expect(unused_variables, reason = "defaults ignore their arguments, whose names document")]
-#[expect(clippy::needless_pass_by_value, reason = "a reply is consumed by whoever answers")]
+#[expect(
+    unused_variables,
+    reason = "defaults ignore their arguments, whose names document"
+)]
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "a reply is consumed by whoever answers"
+)]
 pub trait FileSystem: Send + Sync + 'static {
     /// The mount is up; no request was handed out yet.
     fn init(&self, kernel: &KernelInfo, notifier: &Notifier) {}
@@ -305,13 +311,7 @@ pub trait FileSystem: Send + Sync + 'static {
     }
 
     /// Copies between files; ENOSYS makes the kernel read and write.
-    fn copy_file_range(
-        &self,
-        ctx: &Context<'_>,
-        ino: u64,
-        copy: &CopyFileRange,
-        reply: ReplyCopy,
-    ) {
+    fn copy_file_range(&self, ctx: &Context<'_>, ino: u64, copy: &CopyFileRange, reply: ReplyCopy) {
         reply.err(Errno::NOSYS);
     }
 

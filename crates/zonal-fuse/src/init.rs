@@ -77,7 +77,10 @@ impl KernelInfo {
     }
 
     pub(crate) fn protocol(&self) -> Protocol {
-        Protocol { minor: self.minor, flags: self.flags }
+        Protocol {
+            minor: self.minor,
+            flags: self.flags,
+        }
     }
 }
 
@@ -133,7 +136,11 @@ fn agree(kernel: &Init, config: &SessionConfig) -> KernelInfo {
     }
     let flags = wanted & kernel.flags;
     // Without MAX_PAGES a request has at most 32 pages.
-    let most = if flags & init::MAX_PAGES == 0 { 32 * PAGE } else { 256 * PAGE };
+    let most = if flags & init::MAX_PAGES == 0 {
+        32 * PAGE
+    } else {
+        256 * PAGE
+    };
     KernelInfo {
         minor: kernel.minor.min(abi::MINOR),
         offered: kernel.flags,
@@ -143,7 +150,10 @@ fn agree(kernel: &Init, config: &SessionConfig) -> KernelInfo {
     }
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "the two halves of 64 flags; pages <= 256")]
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "the two halves of 64 flags; pages <= 256"
+)]
 fn answer(info: &KernelInfo, config: &SessionConfig, unique: u64) -> Fixed<80> {
     let mut out = Fixed::new();
     encode::header(&mut out, 64, 0, unique);
@@ -176,7 +186,10 @@ pub(crate) fn negotiate(
             Err(error) => return Err(error.into()),
         };
         let data = buffer.get(..count).unwrap_or_default();
-        let protocol = Protocol { minor: abi::MINOR, flags: 0 };
+        let protocol = Protocol {
+            minor: abi::MINOR,
+            flags: 0,
+        };
         let request = Header::decode(data)
             .and_then(|header| Request::decode(header, data, &protocol))
             .map_err(|_| InitError::Unexpected)?;
@@ -216,17 +229,30 @@ mod tests {
 
     #[test]
     fn an_old_kernel_gets_what_it_knows() {
-        let old = Init { major: 7, minor: 31, max_readahead: 128 << 10, flags: init::ASYNC_READ };
+        let old = Init {
+            major: 7,
+            minor: 31,
+            max_readahead: 128 << 10,
+            flags: init::ASYNC_READ,
+        };
         let info = agree(&old, &SessionConfig::default());
         assert_eq!((info.minor, info.flags), (31, init::ASYNC_READ));
         assert_eq!((info.max_readahead, info.max_write), (128 << 10, 128 << 10));
         assert!(!info.has_inc_epoch());
-        assert_eq!(answer(&info, &SessionConfig::default(), 1).as_slice().len(), 80);
+        assert_eq!(
+            answer(&info, &SessionConfig::default(), 1).as_slice().len(),
+            80
+        );
     }
 
     #[test]
     fn unwanted_flags_stay_off() {
-        let new = Init { major: 7, minor: 45, max_readahead: 8 << 20, flags: u64::MAX };
+        let new = Init {
+            major: 7,
+            minor: 45,
+            max_readahead: 8 << 20,
+            flags: u64::MAX,
+        };
         let info = agree(&new, &SessionConfig::default());
         for flag in [
             init::WRITEBACK_CACHE,

@@ -18,7 +18,10 @@ use crate::channel;
 
 /// How to mount.
 #[derive(Clone, Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "independent options of mount(8)")]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "independent options of mount(8)"
+)]
 pub struct MountOptions {
     /// What /proc/mounts shows as the source, e.g. `zonal:CELL`.
     pub source: String,
@@ -57,10 +60,14 @@ impl Default for MountOptions {
 #[derive(Debug, thiserror::Error)]
 pub enum MountError {
     /// There is no /dev/fuse.
-    #[error("/dev/fuse does not exist: load the fuse module (modprobe fuse), or give the container the device")]
+    #[error(
+        "/dev/fuse does not exist: load the fuse module (modprobe fuse), or give the container the device"
+    )]
     NoDevice,
     /// /dev/fuse may not be opened.
-    #[error("/dev/fuse cannot be opened: permission denied; run as root, or let this user read and write the device (chmod 666 /dev/fuse)")]
+    #[error(
+        "/dev/fuse cannot be opened: permission denied; run as root, or let this user read and write the device (chmod 666 /dev/fuse)"
+    )]
     DeviceDenied,
     /// The device failed otherwise.
     #[error("/dev/fuse: {0}")]
@@ -196,7 +203,9 @@ fn helper(path: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
         .output()
         .map_err(|e| failed(format!("{HELPER}: {e}")))?;
     if !output.status.success() {
-        return Err(failed(String::from_utf8_lossy(&output.stderr).trim().to_owned()));
+        return Err(failed(
+            String::from_utf8_lossy(&output.stderr).trim().to_owned(),
+        ));
     }
     receive(&ours).ok_or_else(|| failed(format!("{HELPER} passed no descriptor")))
 }
@@ -252,9 +261,16 @@ mod tests {
 
     #[test]
     fn refusals_of_the_device_have_names() {
-        assert!(matches!(device_error(Errno::ACCESS), MountError::DeviceDenied));
+        assert!(matches!(
+            device_error(Errno::ACCESS),
+            MountError::DeviceDenied
+        ));
         assert!(matches!(device_error(Errno::NOENT), MountError::NoDevice));
-        assert!(device_error(Errno::ACCESS).to_string().contains("run as root"));
+        assert!(
+            device_error(Errno::ACCESS)
+                .to_string()
+                .contains("run as root")
+        );
         assert_eq!(escaped("a,b\\c"), "a\\,b\\\\c");
     }
 }

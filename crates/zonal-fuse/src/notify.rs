@@ -60,7 +60,10 @@ impl Notifier {
         out.u64(ino);
         out.i64(offset);
         out.i64(len);
-        known(self.channel.notify(notify::INVAL_INODE, out.as_slice(), &[]))
+        known(
+            self.channel
+                .notify(notify::INVAL_INODE, out.as_slice(), &[]),
+        )
     }
 
     /// Drops a name (or, with `expire_only`, makes the kernel ask at its next use).
@@ -70,7 +73,10 @@ impl Notifier {
         out.u32(name_len(name)?);
         let expire = expire_only && self.kernel.flags & abi::init::HAS_EXPIRE_ONLY != 0;
         out.u32(if expire { abi::EXPIRE_ONLY } else { 0 });
-        known(self.channel.notify(notify::INVAL_ENTRY, out.as_slice(), &zero_ended(name)))
+        known(
+            self.channel
+                .notify(notify::INVAL_ENTRY, out.as_slice(), &zero_ended(name)),
+        )
     }
 
     /// A name was removed elsewhere: drops it when it still leads to `child`.
@@ -80,7 +86,10 @@ impl Notifier {
         out.u64(child);
         out.u32(name_len(name)?);
         out.u32(0);
-        known(self.channel.notify(notify::DELETE, out.as_slice(), &zero_ended(name)))
+        known(
+            self.channel
+                .notify(notify::DELETE, out.as_slice(), &zero_ended(name)),
+        )
     }
 
     /// Puts data into the page cache of an inode; grows its size when it ends behind.

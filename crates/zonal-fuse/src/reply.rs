@@ -29,7 +29,11 @@ const IOV_MAX: usize = 1024;
 
 impl Raw {
     pub(crate) fn new(channel: Arc<Channel>, unique: u64) -> Self {
-        Self { channel, unique, open: true }
+        Self {
+            channel,
+            unique,
+            open: true,
+        }
     }
 
     fn sent(&mut self, result: Result<(), Errno>) {
@@ -68,7 +72,8 @@ impl Raw {
         let result = if payload.is_empty() {
             self.channel.write(head.as_slice())
         } else {
-            self.channel.write_vectored(&[IoSlice::new(head.as_slice()), IoSlice::new(payload)])
+            self.channel
+                .write_vectored(&[IoSlice::new(head.as_slice()), IoSlice::new(payload)])
         };
         self.sent(result);
     }
@@ -77,9 +82,8 @@ impl Raw {
 impl Drop for Raw {
     fn drop(&mut self) {
         if self.open {
-            let result = self.channel.status(self.unique, Errno::IO.raw_os_error());
             self.open = false;
-            drop(result);
+            let _ = self.channel.status(self.unique, Errno::IO.raw_os_error());
         }
     }
 }
@@ -156,7 +160,10 @@ impl ReplyEntry {
 
     /// There is no such name, believed for `valid`. (Answer ENOENT when it must not be cached.)
     pub fn negative(self, valid: Duration) {
-        self.entry(&Entry { entry_valid: valid, ..Entry::default() });
+        self.entry(&Entry {
+            entry_valid: valid,
+            ..Entry::default()
+        });
     }
 }
 

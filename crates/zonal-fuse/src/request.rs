@@ -278,22 +278,45 @@ impl Iterator for Forgets<'_> {
 
 /// What a request asks.
 #[derive(Debug)]
-#[expect(missing_docs, reason = "the names are the operations; the contents document themselves")]
+#[expect(
+    missing_docs,
+    reason = "the names are the operations; the contents document themselves"
+)]
 pub enum Operation<'a> {
     Init(Init),
-    Lookup { name: &'a [u8] },
-    Forget { nlookup: u64 },
+    Lookup {
+        name: &'a [u8],
+    },
+    Forget {
+        nlookup: u64,
+    },
     BatchForget(Forgets<'a>),
-    Getattr { fh: Option<u64> },
+    Getattr {
+        fh: Option<u64>,
+    },
     Setattr(SetAttr),
     Readlink,
-    Symlink { name: &'a [u8], target: &'a [u8] },
+    Symlink {
+        name: &'a [u8],
+        target: &'a [u8],
+    },
     Mknod(Mknod, &'a [u8]),
-    Mkdir { mode: u32, umask: u32, name: &'a [u8] },
-    Unlink { name: &'a [u8] },
-    Rmdir { name: &'a [u8] },
+    Mkdir {
+        mode: u32,
+        umask: u32,
+        name: &'a [u8],
+    },
+    Unlink {
+        name: &'a [u8],
+    },
+    Rmdir {
+        name: &'a [u8],
+    },
     Rename(Rename<'a>),
-    Link { ino: u64, name: &'a [u8] },
+    Link {
+        ino: u64,
+        name: &'a [u8],
+    },
     Open(Open),
     Create(Create, &'a [u8]),
     Tmpfile(Create),
@@ -301,25 +324,51 @@ pub enum Operation<'a> {
     Write(Write<'a>),
     Statfs,
     Release(Release),
-    Fsync { fh: u64, datasync: bool },
-    Flush { fh: u64, lock_owner: u64 },
-    Opendir { flags: u32 },
+    Fsync {
+        fh: u64,
+        datasync: bool,
+    },
+    Flush {
+        fh: u64,
+        lock_owner: u64,
+    },
+    Opendir {
+        flags: u32,
+    },
     Readdir(Read),
     Readdirplus(Read),
     Releasedir(Release),
-    Fsyncdir { fh: u64, datasync: bool },
+    Fsyncdir {
+        fh: u64,
+        datasync: bool,
+    },
     Setxattr(SetXattr<'a>),
-    Getxattr { name: &'a [u8], size: u32 },
-    Listxattr { size: u32 },
-    Removexattr { name: &'a [u8] },
-    Access { mask: u32 },
+    Getxattr {
+        name: &'a [u8],
+        size: u32,
+    },
+    Listxattr {
+        size: u32,
+    },
+    Removexattr {
+        name: &'a [u8],
+    },
+    Access {
+        mask: u32,
+    },
     Getlk(Lock),
     Setlk(Lock),
     Setlkw(Lock),
-    Interrupt { unique: u64 },
+    Interrupt {
+        unique: u64,
+    },
     Ioctl(Ioctl<'a>),
     Fallocate(Fallocate),
-    Lseek { fh: u64, offset: u64, whence: u32 },
+    Lseek {
+        fh: u64,
+        offset: u64,
+        whence: u32,
+    },
     CopyFileRange(CopyFileRange),
     Statx(Statx),
     Syncfs,
@@ -359,14 +408,22 @@ impl<'a> Request<'a> {
         protocol: &Protocol,
     ) -> Result<Request<'a>, DecodeError> {
         let end = header.len as usize;
-        let body_end = end.checked_sub(header.extensions).ok_or(DecodeError::BadLength)?;
-        let body = data.get(abi::IN_HEADER..body_end).ok_or(DecodeError::BadLength)?;
+        let body_end = end
+            .checked_sub(header.extensions)
+            .ok_or(DecodeError::BadLength)?;
+        let body = data
+            .get(abi::IN_HEADER..body_end)
+            .ok_or(DecodeError::BadLength)?;
         let supplementary_group = match header.extensions {
             0 => None,
             _ => extensions(data.get(body_end..end).ok_or(DecodeError::BadLength)?)?,
         };
         let operation = operation(header.opcode, &mut Reader::new(body), protocol)?;
-        Ok(Request { header, supplementary_group, operation })
+        Ok(Request {
+            header,
+            supplementary_group,
+            operation,
+        })
     }
 }
 
@@ -408,27 +465,46 @@ fn operation<'a>(
             let flags = r.u32()?;
             r.u32()?;
             let fh = r.u64()?;
-            O::Getattr { fh: (flags & abi::GETATTR_FH != 0).then_some(fh) }
+            O::Getattr {
+                fh: (flags & abi::GETATTR_FH != 0).then_some(fh),
+            }
         }
         op::SETATTR => O::Setattr(setattr(r)?),
         op::READLINK => O::Readlink,
-        op::SYMLINK => O::Symlink { name: r.name()?, target: r.name()? },
+        op::SYMLINK => O::Symlink {
+            name: r.name()?,
+            target: r.name()?,
+        },
         op::MKNOD => {
-            let node = Mknod { mode: r.u32()?, rdev: r.u32()?, umask: r.u32()? };
+            let node = Mknod {
+                mode: r.u32()?,
+                rdev: r.u32()?,
+                umask: r.u32()?,
+            };
             r.u32()?;
             O::Mknod(node, r.name()?)
         }
-        op::MKDIR => O::Mkdir { mode: r.u32()?, umask: r.u32()?, name: r.name()? },
+        op::MKDIR => O::Mkdir {
+            mode: r.u32()?,
+            umask: r.u32()?,
+            name: r.name()?,
+        },
         op::UNLINK => O::Unlink { name: r.name()? },
         op::RMDIR => O::Rmdir { name: r.name()? },
         op::RENAME | op::RENAME2 => O::Rename(rename(opcode, r)?),
-        op::LINK => O::Link { ino: r.u64()?, name: r.name()? },
+        op::LINK => O::Link {
+            ino: r.u64()?,
+            name: r.name()?,
+        },
         op::STATFS => O::Statfs,
         op::ACCESS => O::Access { mask: r.u32()? },
         op::GETXATTR => {
             let size = r.u32()?;
             r.u32()?;
-            O::Getxattr { name: r.name()?, size }
+            O::Getxattr {
+                name: r.name()?,
+                size,
+            }
         }
         op::LISTXATTR => O::Listxattr { size: r.u32()? },
         op::REMOVEXATTR => O::Removexattr { name: r.name()? },
@@ -442,7 +518,11 @@ fn operation<'a>(
             r.u32()?;
             let fh = r.u64()?;
             let fh = (flags & abi::GETATTR_FH != 0).then_some(fh);
-            O::Statx(Statx { fh, flags: r.u32()?, mask: r.u32()? })
+            O::Statx(Statx {
+                fh,
+                flags: r.u32()?,
+                mask: r.u32()?,
+            })
         }
         op::INIT => O::Init(init(r)?),
         _ => return handle_operation(opcode, r),
@@ -466,14 +546,21 @@ fn handle_operation<'a>(opcode: u32, r: &mut Reader<'a>) -> Result<Operation<'a>
         op::WRITE => O::Write(write(r)?),
         op::RELEASE => O::Release(release(r)?),
         op::RELEASEDIR => O::Releasedir(release(r)?),
-        op::FSYNC => O::Fsync { fh: r.u64()?, datasync: r.u32()? & abi::FSYNC_FDATASYNC != 0 },
-        op::FSYNCDIR => {
-            O::Fsyncdir { fh: r.u64()?, datasync: r.u32()? & abi::FSYNC_FDATASYNC != 0 }
-        }
+        op::FSYNC => O::Fsync {
+            fh: r.u64()?,
+            datasync: r.u32()? & abi::FSYNC_FDATASYNC != 0,
+        },
+        op::FSYNCDIR => O::Fsyncdir {
+            fh: r.u64()?,
+            datasync: r.u32()? & abi::FSYNC_FDATASYNC != 0,
+        },
         op::FLUSH => {
             let fh = r.u64()?;
             r.u64()?;
-            O::Flush { fh, lock_owner: r.u64()? }
+            O::Flush {
+                fh,
+                lock_owner: r.u64()?,
+            }
         }
         op::GETLK => O::Getlk(lock(r)?),
         op::SETLK => O::Setlk(lock(r)?),
@@ -485,7 +572,11 @@ fn handle_operation<'a>(opcode: u32, r: &mut Reader<'a>) -> Result<Operation<'a>
             length: r.u64()?,
             mode: r.u32()?,
         }),
-        op::LSEEK => O::Lseek { fh: r.u64()?, offset: r.u64()?, whence: r.u32()? },
+        op::LSEEK => O::Lseek {
+            fh: r.u64()?,
+            offset: r.u64()?,
+            whence: r.u32()?,
+        },
         op::COPY_FILE_RANGE | op::COPY_FILE_RANGE_64 => O::CopyFileRange(CopyFileRange {
             fh_in: r.u64()?,
             offset_in: r.u64()?,
@@ -506,8 +597,17 @@ fn init(r: &mut Reader<'_>) -> Result<Init, DecodeError> {
     let max_readahead = r.u32()?;
     let low = u64::from(r.u32()?);
     // Older kernels end here.
-    let high = if low & abi::init::INIT_EXT == 0 { 0 } else { u64::from(r.u32()?) };
-    Ok(Init { major, minor, max_readahead, flags: low | high << 32 })
+    let high = if low & abi::init::INIT_EXT == 0 {
+        0
+    } else {
+        u64::from(r.u32()?)
+    };
+    Ok(Init {
+        major,
+        minor,
+        max_readahead,
+        flags: low | high << 32,
+    })
 }
 
 fn forgets<'a>(r: &mut Reader<'a>) -> Result<Operation<'a>, DecodeError> {
@@ -548,7 +648,10 @@ fn setattr(r: &mut Reader<'_>) -> Result<SetAttr, DecodeError> {
         size: has(fattr::SIZE).then_some(size),
         atime: time(fattr::ATIME, fattr::ATIME_NOW, atime, atime_ns),
         mtime: time(fattr::MTIME, fattr::MTIME_NOW, mtime, mtime_ns),
-        ctime: has(fattr::CTIME).then_some(Timestamp { secs: ctime, nanos: ctime_ns }),
+        ctime: has(fattr::CTIME).then_some(Timestamp {
+            secs: ctime,
+            nanos: ctime_ns,
+        }),
         lock_owner: has(fattr::LOCKOWNER).then_some(lock_owner),
         kill_suidgid: has(fattr::KILL_SUIDGID),
     })
@@ -561,7 +664,12 @@ fn rename<'a>(opcode: u32, r: &mut Reader<'a>) -> Result<Rename<'a>, DecodeError
         flags = r.u32()?;
         r.u32()?;
     }
-    Ok(Rename { name: r.name()?, new_parent, new_name: r.name()?, flags })
+    Ok(Rename {
+        name: r.name()?,
+        new_parent,
+        new_name: r.name()?,
+        flags,
+    })
 }
 
 fn setxattr<'a>(r: &mut Reader<'a>, protocol: &Protocol) -> Result<SetXattr<'a>, DecodeError> {
@@ -572,7 +680,12 @@ fn setxattr<'a>(r: &mut Reader<'a>, protocol: &Protocol) -> Result<SetXattr<'a>,
         kill_sgid = r.u32()? & abi::SETXATTR_ACL_KILL_SGID != 0;
         r.u32()?;
     }
-    Ok(SetXattr { name: r.name()?, value: r.take(size)?, flags, kill_sgid })
+    Ok(SetXattr {
+        name: r.name()?,
+        value: r.take(size)?,
+        flags,
+        kill_sgid,
+    })
 }
 
 fn create(r: &mut Reader<'_>) -> Result<Create, DecodeError> {
@@ -590,7 +703,13 @@ fn read(r: &mut Reader<'_>) -> Result<Read, DecodeError> {
     let flags = r.u32()?;
     r.u32()?;
     let lock_owner = (read_flags & abi::READ_LOCKOWNER != 0).then_some(lock_owner);
-    Ok(Read { fh, offset, size, flags, lock_owner })
+    Ok(Read {
+        fh,
+        offset,
+        size,
+        flags,
+        lock_owner,
+    })
 }
 
 fn write<'a>(r: &mut Reader<'a>) -> Result<Write<'a>, DecodeError> {
@@ -626,11 +745,26 @@ fn lock(r: &mut Reader<'_>) -> Result<Lock, DecodeError> {
     let kind = LockKind::from_raw(kind).ok_or(DecodeError::BadLock(kind))?;
     let pid = r.u32()?;
     let flock = r.u32()? & abi::LK_FLOCK != 0;
-    Ok(Lock { fh, owner, start, end, kind, pid, flock })
+    Ok(Lock {
+        fh,
+        owner,
+        start,
+        end,
+        kind,
+        pid,
+        flock,
+    })
 }
 
 fn ioctl<'a>(r: &mut Reader<'a>) -> Result<Ioctl<'a>, DecodeError> {
     let (fh, flags, cmd, arg) = (r.u64()?, r.u32()?, r.u32()?, r.u64()?);
     let (in_size, out_size) = (r.u32()? as usize, r.u32()?);
-    Ok(Ioctl { fh, flags, cmd, arg, data: r.take(in_size)?, out_size })
+    Ok(Ioctl {
+        fh,
+        flags,
+        cmd,
+        arg,
+        data: r.take(in_size)?,
+        out_size,
+    })
 }

@@ -87,16 +87,24 @@ impl Session {
         let threads = (0..workers)
             .map(|index| {
                 let shared = shared.clone();
-                std::thread::Builder::new().name(format!("fuse-{index}")).spawn(move || {
-                    if pin {
-                        pin_to(index);
-                    }
-                    run(&shared, index);
-                })
+                std::thread::Builder::new()
+                    .name(format!("fuse-{index}"))
+                    .spawn(move || {
+                        if pin {
+                            pin_to(index);
+                        }
+                        run(&shared, index);
+                    })
             })
             .collect::<Result<Vec<_>, _>>()
             .map_err(MountError::Threads)?;
-        Ok(Self { path: path.to_path_buf(), threads, notifier, kernel, mounted: true })
+        Ok(Self {
+            path: path.to_path_buf(),
+            threads,
+            notifier,
+            kernel,
+            mounted: true,
+        })
     }
 
     /// To tell the kernel what changed elsewhere.
@@ -148,11 +156,9 @@ impl Session {
                 while busy && !left.is_zero() {
                     std::thread::sleep(step.min(left));
                     left = left.saturating_sub(step);
-                    busy = rustix::mount::unmount(
-                        &self.path,
-                        rustix::mount::UnmountFlags::NOFOLLOW,
-                    )
-                    .is_err();
+                    busy =
+                        rustix::mount::unmount(&self.path, rustix::mount::UnmountFlags::NOFOLLOW)
+                            .is_err();
                 }
                 if busy {
                     mount::abort(&self.path)?;
@@ -198,7 +204,9 @@ fn serve<F: FileSystem>(shared: &Shared<F>, channel: &Arc<Channel>, slot: &Slot)
     let mut memory = vec![0_u8; shared.buffer + 2 * PAGE];
     let misaligned = memory.as_ptr().addr() % PAGE;
     let start = 2 * PAGE - misaligned - (abi::IN_HEADER + abi::WRITE_IN);
-    let Some(buffer) = memory.get_mut(start..) else { return };
+    let Some(buffer) = memory.get_mut(start..) else {
+        return;
+    };
     let mut failures = 0;
     loop {
         match channel.read(buffer) {
@@ -272,13 +280,20 @@ fn one<F: FileSystem>(shared: &Shared<F>, channel: &Arc<Channel>, slot: &Slot, d
         }
     };
     if result.is_err() {
-        tracing::error!(opcode = header.opcode, nodeid = header.nodeid, "a request panicked");
+        tracing::error!(
+            opcode = header.opcode,
+            nodeid = header.nodeid,
+            "a request panicked"
+        );
     }
 }
 
 fn wants_reply(opcode: u32) -> bool {
     use abi::op;
-    !matches!(opcode, op::FORGET | op::BATCH_FORGET | op::INTERRUPT | op::NOTIFY_REPLY)
+    !matches!(
+        opcode,
+        op::FORGET | op::BATCH_FORGET | op::INTERRUPT | op::NOTIFY_REPLY
+    )
 }
 
 /// The caller of request `unique` was hit by a signal. There is no reply to this, except EAGAIN,

@@ -1,0 +1,640 @@
+//! A file system in memory that keeps names, attributes and locks and throws data away.
+//!
+//! Writes only move the size, reads give zeros: what it takes is the cost of the kernel's protocol,
+//! the ceiling of any file system behind it. It is not a place to keep anything.
+
+mod locks;
+mod tree;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+use crate::fs::{Context, FileSystem};
+use crate::init::SessionConfig;
+use crate::mount::{MountError, MountOptions};
+use crate::reply::{
+    ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyLock,
+    ReplyOpen, ReplyStatfs, ReplyWrite,
+};
+use crate::request::{Create, Fallocate, Forgets, Lock, Mknod, Open, Read, Release, Rename, Write};
+use crate::session::Session;
+use crate::types::{Attr, Entry, FileKind, OpenFlags, SetAttr, StatFs, TimeOrNow, Timestamp};
+use locks::Locks;
+use tree::{Body, Directory, Node, Tree, now};
+
+/// How the null file system behaves.
+#[derive(Clone, Copy, Debug)]
+pub struct NullOptions {
+    /// How long the kernel believes names.
+    pub entry_valid: Duration,
+    /// How long the kernel believes attributes.
+    pub attr_valid: Duration,
+    /// Open files around the page cache.
+    pub direct_io: bool,
+    /// Keep the page cache across opens.
+    pub keep_cache: bool,
+}
+
+impl Default for NullOptions {
+    fn default() -> Self {
+        Self {
+            entry_valid: Duration::from_secs(60),
+            attr_valid: Duration::from_secs(60),
+            direct_io: false,
+            keep_cache: true,
+        }
+    }
+}
+
+/// The file system.
+#[derive(Debug)]
+pub struct NullFs {
+    options: NullOptions,
+    tree: Tree,
+    locks: Locks,
+    zeros: Vec<u8>,
+}
+
+/// Mounts a new null file system on `path`.
+pub fn mount(
+    path: &Path,
+    options: NullOptions,
+    config: &SessionConfig,
+) -> Result<Session, MountError> {
+    let mount = MountOptions {
+        source: "zonal:null".into(),
+        ..MountOptions::default()
+    };
+    Session::mount(Arc::new(NullFs::new(options)), path, &mount, config)
+}
+
+const NAME_MAX: usize = 255;
+const LINK_MAX: u32 = 1 << 20;
+
+impl NullFs {
+    /// An empty file system owned by the caller.
+    #[must_use]
+    pub fn new(options: NullOptions) -> Self {
+        let tree = Tree::new();
+        let root = Attr {
+            mode: libc::S_IFDIR | 0o755,
+            nlink: 2,
+            uid: rustix::process::getuid().as_raw(),
+            gid: rustix::process::getgid().as_raw(),
+            ..blank()
+        };
+        tree.add(root, Body::Directory(Directory::new(1)));
+        Self {
+            options,
+            tree,
+            locks: Locks::default(),
+            zeros: vec![0; 1 << 20],
+        }
+    }
+
+    fn entry(&self, attr: Attr) -> Entry {
+        Entry {
+            ino: attr.ino,
+            generation: 0,
+            attr,
+            entry_valid: self.options.entry_valid,
+            attr_valid: self.options.attr_valid,
+        }
+    }
+
+    fn open_flags(&self) -> OpenFlags {
+        if self.options.direct_io {
+            OpenFlags::DIRECT_IO | OpenFlags::PARALLEL_DIRECT_WRITES
+        } else if self.options.keep_cache {
+            OpenFlags::KEEP_CACHE
+        } else {
+            OpenFlags::NONE
+        }
+    }
+
+    /// Makes a node under a name.
+    fn make(&self, ctx: &Context<'_>, parent: u64, name: &[u8], new: New) -> Result<Entry, Errno> {
+        if name.len() > NAME_MAX {
+            return Err(Errno::NAMETOOLONG);
+        }
+        let is_dir = matches!(new.body, Body::Directory(_));
+        let attr = self.tree.add(new.attr(ctx), new.body);
+        let mode = attr.mode;
+        let done = self.in_directory(parent, |node| {
+            let directory = node.directory().ok_or(Errno::NOTDIR)?;
+            if !directory.insert(name, attr.ino, mode) {
+                return Err(Errno::EXIST);
+            }
+            touched(&mut node.attr);
+            node.attr.nlink += u32::from(is_dir);
+            Ok(())
+        });
+        if let Err(error) = done {
+            self.tree.remove(attr.ino);
+            return Err(error);
+        }
+        Ok(self.entry(attr))
+    }
+
+    fn in_directory<T>(
+        &self,
+        ino: u64,
+        f: impl FnOnce(&mut Node) -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        self.tree.with_mut(ino, f).ok_or(Errno::NOENT)?
+    }
+
+    fn find(&self, parent: u64, name: &[u8]) -> Result<Attr, Errno> {
+        let ino = self.tree.with(parent, |node| match (&node.body, name) {
+            (Body::Directory(_), b".") => Ok(parent),
+            (Body::Directory(directory), b"..") => Ok(directory.parent),
+            (Body::Directory(directory), _) => directory.get(name).ok_or(Errno::NOENT),
+            _ => Err(Errno::NOTDIR),
+        });
+        self.tree
+            .attr(ino.ok_or(Errno::NOENT)??)
+            .ok_or(Errno::NOENT)
+    }
+
+    /// One name less; without names the node stays until the kernel forgets it (it may be open).
+    fn unlinked(&self, ino: u64) {
+        self.tree.with_mut(ino, |node| {
+            node.attr.ctime = now();
+            let links = match node.body {
+                Body::Directory(_) => 2,
+                _ => 1,
+            };
+            node.attr.nlink = node.attr.nlink.saturating_sub(links);
+        });
+    }
+
+    fn remove(&self, parent: u64, name: &[u8], want_dir: bool) -> Result<(), Errno> {
+        let ino = self.find(parent, name)?.ino;
+        let state = self.tree.with(ino, |node| match &node.body {
+            Body::Directory(directory) => (true, directory.is_empty()),
+            _ => (false, true),
+        });
+        match (state.ok_or(Errno::NOENT)?, want_dir) {
+            ((true, _), false) => return Err(Errno::ISDIR),
+            ((false, _), true) => return Err(Errno::NOTDIR),
+            ((true, false), true) => return Err(Errno::NOTEMPTY),
+            _ => {}
+        }
+        self.in_directory(parent, |node| {
+            let removed = node
+                .directory()
+                .and_then(|directory| directory.remove(name));
+            touched(&mut node.attr);
+            node.attr.nlink -= u32::from(want_dir);
+            removed.ok_or(Errno::NOENT)
+        })?;
+        self.unlinked(ino);
+        Ok(())
+    }
+
+    fn do_rename(&self, parent: u64, r: &Rename<'_>) -> Result<(), Errno> {
+        if r.flags & !libc::RENAME_NOREPLACE != 0 {
+            return Err(Errno::INVAL);
+        }
+        if r.new_name.len() > NAME_MAX {
+            return Err(Errno::NAMETOOLONG);
+        }
+        let moved = self.find(parent, r.name)?;
+        let is_dir = moved.mode & libc::S_IFMT == libc::S_IFDIR;
+        if let Ok(old) = self.find(r.new_parent, r.new_name) {
+            if r.flags & libc::RENAME_NOREPLACE != 0 {
+                return Err(Errno::EXIST);
+            }
+            if old.ino == moved.ino {
+                return Ok(());
+            }
+            match (is_dir, old.mode & libc::S_IFMT == libc::S_IFDIR) {
+                (true, false) => return Err(Errno::NOTDIR),
+                (false, true) => return Err(Errno::ISDIR),
+                _ => self.remove(r.new_parent, r.new_name, is_dir)?,
+            }
+        }
+        let step = |ino: u64, add: bool| {
+            self.in_directory(ino, |node| {
+                let directory = node.directory().ok_or(Errno::NOTDIR)?;
+                if add {
+                    directory.insert(r.new_name, moved.ino, moved.mode);
+                    node.attr.nlink += u32::from(is_dir);
+                } else {
+                    directory.remove(r.name);
+                    node.attr.nlink -= u32::from(is_dir);
+                }
+                touched(&mut node.attr);
+                Ok(())
+            })
+        };
+        step(parent, false)?;
+        step(r.new_parent, true)?;
+        self.tree.with_mut(moved.ino, |node| {
+            node.attr.ctime = now();
+            if let Some(directory) = node.directory() {
+                directory.parent = r.new_parent;
+            }
+        });
+        Ok(())
+    }
+
+    fn do_link(&self, ino: u64, parent: u64, name: &[u8]) -> Result<Entry, Errno> {
+        let attr = self.tree.attr(ino).ok_or(Errno::NOENT)?;
+        if attr.nlink >= LINK_MAX {
+            return Err(Errno::MLINK);
+        }
+        self.in_directory(parent, |node| {
+            let directory = node.directory().ok_or(Errno::NOTDIR)?;
+            if !directory.insert(name, ino, attr.mode) {
+                return Err(Errno::EXIST);
+            }
+            touched(&mut node.attr);
+            Ok(())
+        })?;
+        let linked = self.tree.with_mut(ino, |node| {
+            node.attr.nlink += 1;
+            node.attr.ctime = now();
+            node.attr
+        });
+        linked.map(|attr| self.entry(attr)).ok_or(Errno::NOENT)
+    }
+
+    fn list(&self, ino: u64, read: &Read, plus: bool, reply: ReplyDirectory) {
+        let mut buffer = reply.buffer();
+        let directory = FileKind::from_mode(libc::S_IFDIR);
+        let found = self.tree.with(ino, |node| {
+            let Body::Directory(entries) = &node.body else {
+                return Err(Errno::NOTDIR);
+            };
+            let mut fits = true;
+            for (cookie, name, ino) in [(1, &b"."[..], ino), (2, &b".."[..], entries.parent)] {
+                if fits && read.offset < cookie {
+                    fits = if plus {
+                        buffer.add_plus(&Entry::default(), ino, cookie, directory, name)
+                    } else {
+                        buffer.add(ino, cookie, directory, name)
+                    };
+                }
+            }
+            let mut picked = Vec::new();
+            if !fits {
+                return Ok(picked);
+            }
+            // Attributes are behind other locks: names are copied out first.
+            let mut room = read.size as usize;
+            for (cookie, name, ino, mode) in entries.after(read.offset) {
+                let kind = FileKind::from_mode(mode);
+                if plus {
+                    let need = 152 + name.len();
+                    if need > room {
+                        break;
+                    }
+                    room -= need;
+                    picked.push((cookie, name.clone(), ino, kind));
+                } else if !buffer.add(ino, cookie, kind, name) {
+                    break;
+                }
+            }
+            Ok(picked)
+        });
+        match found.unwrap_or(Err(Errno::NOENT)) {
+            Err(error) => reply.err(error),
+            Ok(picked) => {
+                for (cookie, name, ino, kind) in picked {
+                    let entry = self
+                        .tree
+                        .attr(ino)
+                        .map(|a| self.entry(a))
+                        .unwrap_or_default();
+                    if !buffer.add_plus(&entry, ino, cookie, kind, &name) {
+                        break;
+                    }
+                }
+                reply.entries(&buffer);
+            }
+        }
+    }
+}
+
+/// A node to make.
+struct New {
+    mode: u32,
+    rdev: u32,
+    body: Body,
+}
+
+impl New {
+    fn attr(&self, ctx: &Context<'_>) -> Attr {
+        let size = if let Body::Symlink(target) = &self.body {
+            target.len() as u64
+        } else {
+            0
+        };
+        Attr {
+            mode: self.mode,
+            rdev: self.rdev,
+            nlink: if matches!(self.body, Body::Directory(_)) {
+                2
+            } else {
+                1
+            },
+            uid: ctx.uid,
+            gid: ctx.gid,
+            size,
+            ..blank()
+        }
+    }
+}
+
+fn blank() -> Attr {
+    let now = now();
+    Attr {
+        atime: now,
+        mtime: now,
+        ctime: now,
+        blksize: 1 << 20,
+        ..Attr::default()
+    }
+}
+
+fn touched(attr: &mut Attr) {
+    attr.mtime = now();
+    attr.ctime = attr.mtime;
+}
+
+fn resized(attr: &mut Attr, size: u64) {
+    attr.size = size;
+    attr.blocks = size.div_ceil(512);
+    touched(attr);
+}
+
+fn time(value: TimeOrNow) -> Timestamp {
+    match value {
+        TimeOrNow::Now => now(),
+        TimeOrNow::At(time) => time,
+    }
+}
+
+fn apply(attr: &mut Attr, change: &SetAttr) {
+    if let Some(size) = change.size {
+        resized(attr, size);
+    }
+    if let Some(mode) = change.mode {
+        attr.mode = attr.mode & libc::S_IFMT | mode & 0o7777;
+    }
+    attr.uid = change.uid.unwrap_or(attr.uid);
+    attr.gid = change.gid.unwrap_or(attr.gid);
+    attr.atime = change.atime.map_or(attr.atime, time);
+    attr.mtime = change.mtime.map_or(attr.mtime, time);
+    attr.ctime = change.ctime.unwrap_or_else(now);
+}
+
+fn answer_entry(reply: ReplyEntry, result: Result<Entry, Errno>) {
+    match result {
+        Ok(entry) => reply.entry(&entry),
+        Err(error) => reply.err(error),
+    }
+}
+
+fn answer(reply: ReplyEmpty, result: Result<(), Errno>) {
+    match result {
+        Ok(()) => reply.ok(),
+        Err(error) => reply.err(error),
+    }
+}
+
+impl FileSystem for NullFs {
+    fn interrupt(&self, unique: u64) -> bool {
+        self.locks.interrupt(unique)
+    }
+
+    fn forget(&self, ino: u64, _: u64) {
+        if self.tree.attr(ino).is_some_and(|attr| attr.nlink == 0) {
+            self.tree.remove(ino);
+        }
+    }
+
+    fn batch_forget(&self, forgets: Forgets<'_>) {
+        forgets.for_each(|(ino, count)| self.forget(ino, count));
+    }
+
+    fn lookup(&self, _: &Context<'_>, parent: u64, name: &[u8], reply: ReplyEntry) {
+        match self.find(parent, name) {
+            Ok(attr) => reply.entry(&self.entry(attr)),
+            Err(Errno::NOENT) if !self.options.entry_valid.is_zero() => {
+                reply.negative(self.options.entry_valid);
+            }
+            Err(error) => reply.err(error),
+        }
+    }
+
+    fn getattr(&self, _: &Context<'_>, ino: u64, _: Option<u64>, reply: ReplyAttr) {
+        match self.tree.attr(ino) {
+            Some(attr) => reply.attr(&attr, self.options.attr_valid),
+            None => reply.err(Errno::NOENT),
+        }
+    }
+
+    fn setattr(&self, _: &Context<'_>, ino: u64, change: &SetAttr, reply: ReplyAttr) {
+        let changed = self.tree.with_mut(ino, |node| {
+            apply(&mut node.attr, change);
+            node.attr
+        });
+        match changed {
+            Some(attr) => reply.attr(&attr, self.options.attr_valid),
+            None => reply.err(Errno::NOENT),
+        }
+    }
+
+    fn readlink(&self, _: &Context<'_>, ino: u64, reply: ReplyData) {
+        let target = self.tree.with(ino, |node| match &node.body {
+            Body::Symlink(target) => Some(target.clone()),
+            _ => None,
+        });
+        match target.flatten() {
+            Some(target) => reply.data(&target),
+            None => reply.err(Errno::INVAL),
+        }
+    }
+
+    fn symlink(&self, c: &Context<'_>, parent: u64, name: &[u8], target: &[u8], r: ReplyEntry) {
+        let body = Body::Symlink(target.to_vec());
+        let new = New {
+            mode: libc::S_IFLNK | 0o777,
+            rdev: 0,
+            body,
+        };
+        answer_entry(r, self.make(c, parent, name, new));
+    }
+
+    fn mknod(&self, c: &Context<'_>, parent: u64, name: &[u8], node: &Mknod, r: ReplyEntry) {
+        let new = New {
+            mode: node.mode & !node.umask,
+            rdev: node.rdev,
+            body: Body::Other,
+        };
+        answer_entry(r, self.make(c, parent, name, new));
+    }
+
+    fn mkdir(&self, c: &Context<'_>, dir: u64, name: &[u8], mode: u32, umask: u32, r: ReplyEntry) {
+        let mode = libc::S_IFDIR | mode & 0o7777 & !umask;
+        let new = New {
+            mode,
+            rdev: 0,
+            body: Body::Directory(Directory::new(dir)),
+        };
+        answer_entry(r, self.make(c, dir, name, new));
+    }
+
+    fn unlink(&self, _: &Context<'_>, parent: u64, name: &[u8], reply: ReplyEmpty) {
+        answer(reply, self.remove(parent, name, false));
+    }
+
+    fn rmdir(&self, _: &Context<'_>, parent: u64, name: &[u8], reply: ReplyEmpty) {
+        answer(reply, self.remove(parent, name, true));
+    }
+
+    fn rename(&self, _: &Context<'_>, parent: u64, rename: &Rename<'_>, reply: ReplyEmpty) {
+        answer(reply, self.do_rename(parent, rename));
+    }
+
+    fn link(&self, _: &Context<'_>, ino: u64, parent: u64, name: &[u8], reply: ReplyEntry) {
+        answer_entry(reply, self.do_link(ino, parent, name));
+    }
+
+    fn open(&self, _: &Context<'_>, ino: u64, open: &Open, reply: ReplyOpen) {
+        if open.flags & libc::O_TRUNC.unsigned_abs() != 0 {
+            self.tree.with_mut(ino, |node| resized(&mut node.attr, 0));
+        }
+        reply.opened(0, self.open_flags());
+    }
+
+    fn create(&self, c: &Context<'_>, parent: u64, name: &[u8], a: &Create, r: ReplyCreate) {
+        let new = New {
+            mode: a.mode & !a.umask,
+            rdev: 0,
+            body: Body::Other,
+        };
+        let made = match self.make(c, parent, name, new) {
+            Err(Errno::EXIST) if a.flags & libc::O_EXCL.unsigned_abs() == 0 => {
+                self.find(parent, name).map(|attr| self.entry(attr))
+            }
+            made => made,
+        };
+        match made {
+            Ok(entry) => r.created(&entry, 0, self.open_flags()),
+            Err(error) => r.err(error),
+        }
+    }
+
+    fn tmpfile(&self, c: &Context<'_>, _: u64, a: &Create, reply: ReplyCreate) {
+        let new = New {
+            mode: a.mode & !a.umask,
+            rdev: 0,
+            body: Body::Other,
+        };
+        let mut attr = new.attr(c);
+        attr.nlink = 0;
+        let attr = self.tree.add(attr, new.body);
+        reply.created(&self.entry(attr), 0, self.open_flags());
+    }
+
+    fn read(&self, _: &Context<'_>, ino: u64, read: &Read, reply: ReplyData) {
+        let Some(attr) = self.tree.attr(ino) else {
+            return reply.err(Errno::NOENT);
+        };
+        let left = attr
+            .size
+            .saturating_sub(read.offset)
+            .min(u64::from(read.size));
+        let left = usize::try_from(left).unwrap_or(0);
+        match self.zeros.get(..left) {
+            Some(zeros) => reply.data(zeros),
+            None => reply.data(&vec![0; left]),
+        }
+    }
+
+    fn write(&self, _: &Context<'_>, ino: u64, write: &Write<'_>, reply: ReplyWrite) {
+        let end = write.offset.saturating_add(write.data.len() as u64);
+        let known = self.tree.with_mut(ino, |node| {
+            if end > node.attr.size {
+                resized(&mut node.attr, end);
+            } else {
+                touched(&mut node.attr);
+            }
+        });
+        match known {
+            Some(()) => reply.written(u32::try_from(write.data.len()).unwrap_or(u32::MAX)),
+            None => reply.err(Errno::NOENT),
+        }
+    }
+
+    fn statfs(&self, _: &Context<'_>, _: u64, reply: ReplyStatfs) {
+        let free = 1 << 30;
+        reply.statfs(&StatFs {
+            blocks: free,
+            bfree: free,
+            bavail: free,
+            files: free,
+            ffree: free,
+            bsize: 1 << 20,
+            namelen: 255,
+            frsize: 4096,
+        });
+    }
+
+    fn release(&self, _: &Context<'_>, ino: u64, release: &Release, reply: ReplyEmpty) {
+        if release.flock_unlock {
+            self.locks.drop_owner(ino, true, release.lock_owner);
+        }
+        reply.ok();
+    }
+
+    fn flush(&self, _: &Context<'_>, ino: u64, _: u64, lock_owner: u64, reply: ReplyEmpty) {
+        self.locks.drop_owner(ino, false, lock_owner);
+        reply.ok();
+    }
+
+    fn fsync(&self, _: &Context<'_>, _: u64, _: u64, _: bool, reply: ReplyEmpty) {
+        reply.ok();
+    }
+
+    fn fsyncdir(&self, _: &Context<'_>, _: u64, _: u64, _: bool, reply: ReplyEmpty) {
+        reply.ok();
+    }
+
+    fn readdir(&self, _: &Context<'_>, ino: u64, read: &Read, reply: ReplyDirectory) {
+        self.list(ino, read, false, reply);
+    }
+
+    fn readdirplus(&self, _: &Context<'_>, ino: u64, read: &Read, reply: ReplyDirectory) {
+        self.list(ino, read, true, reply);
+    }
+
+    fn getlk(&self, _: &Context<'_>, ino: u64, lock: &Lock, reply: ReplyLock) {
+        reply.lock(&self.locks.get(ino, lock));
+    }
+
+    fn setlk(&self, ctx: &Context<'_>, ino: u64, lock: &Lock, reply: ReplyEmpty) {
+        self.locks.set(ctx, ino, lock, false, reply);
+    }
+
+    fn setlkw(&self, ctx: &Context<'_>, ino: u64, lock: &Lock, reply: ReplyEmpty) {
+        self.locks.set(ctx, ino, lock, true, reply);
+    }
+
+    fn fallocate(&self, _: &Context<'_>, ino: u64, change: &Fallocate, reply: ReplyEmpty) {
+        let end = change.offset.saturating_add(change.length);
+        let grows = change.mode & libc::FALLOC_FL_KEEP_SIZE.unsigned_abs() == 0;
+        self.tree.with_mut(ino, |node| {
+            if grows && end > node.attr.size {
+                resized(&mut node.attr, end);
+            }
+        });
+        reply.ok();
+    }
+}
