@@ -1,0 +1,304 @@
+//! A disk in memory whose writes are pending until synced, and small helpers.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    dead_code,
+    reason = "test support, shared by several test programs"
+)]
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use zonal_disk::index::Index;
+use zonal_disk::replay::open_parts;
+use zonal_disk::{Config, DiskError, Engine, Identity, LogFile, Lsn, Record, StoreKind};
+use zonal_types::{KvChange, KvRead};
+
+pub const SECTOR: usize = 512;
+pub const LOG_BYTES: u64 = 1 << 20;
+pub const TAG: u64 = 0x7a6f_6e61;
+
+/// A seeded generator (splitmix64).
+pub struct Rng(pub u64);
+
+impl Rng {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+}
+
+enum Pending {
+    Write { at: usize, bytes: Vec<u8> },
+    Resize(usize),
+}
+
+#[derive(Default)]
+struct Image {
+    live: Vec<u8>,
+    durable: Vec<u8>,
+    pending: Vec<Pending>,
+}
+
+fn put(image: &mut Vec<u8>, at: usize, bytes: &[u8]) {
+    if image.len() < at + bytes.len() {
+        image.resize(at + bytes.len(), 0);
+    }
+    image[at..at + bytes.len()].copy_from_slice(bytes);
+}
+
+/// One file in memory: live contents, and what of it would survive a loss of power.
+#[derive(Default)]
+pub struct MemFile {
+    image: Mutex<Image>,
+    pub fail_sync: AtomicBool,
+    pub syncs: AtomicU64,
+    pub writes: AtomicU64,
+    /// Each sync waits for the lock here: held by a test, it makes syncs slow.
+    pub gate: Mutex<()>,
+    /// Called before and after each sync.
+    pub observer: Mutex<Option<Observer>>,
+}
+
+pub type Observer = Box<dyn FnMut() + Send>;
+
+impl std::fmt::Debug for MemFile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("MemFile")
+    }
+}
+
+impl MemFile {
+    pub fn holding(bytes: Vec<u8>) -> Arc<Self> {
+        let file = Self::default();
+        {
+            let mut image = file.image.lock().unwrap();
+            image.durable.clone_from(&bytes);
+            image.live = bytes;
+        }
+        Arc::new(file)
+    }
+
+    pub fn live(&self) -> Vec<u8> {
+        self.image.lock().unwrap().live.clone()
+    }
+
+    /// What a loss of power may leave: the durable bytes, and of each pending sector any one of the
+    /// writes to it, or none.
+    pub fn survivor(&self, rng: &mut Rng) -> Vec<u8> {
+        let image = self.image.lock().unwrap();
+        let mut out = image.durable.clone();
+        let odds = rng.below(5);
+        for pending in &image.pending {
+            match pending {
+                Pending::Resize(len) => out.resize(*len, 0),
+                Pending::Write { at, bytes } => {
+                    let mut done = 0;
+                    while done < bytes.len() {
+                        let here = at + done;
+                        let step = (SECTOR - here % SECTOR).min(bytes.len() - done);
+                        if rng.below(4) < odds {
+                            put(&mut out, here, &bytes[done..done + step]);
+                        }
+                        done += step;
+                    }
+                }
+            }
+        }
+        out
+    }
+
+    fn do_read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let image = self.image.lock().unwrap();
+        let at = usize::try_from(offset).unwrap();
+        let found = image.live.get(at..at + out.len());
+        out.copy_from_slice(found.ok_or(io::ErrorKind::UnexpectedEof)?);
+        Ok(())
+    }
+
+    fn do_write(&self, offset: u64, bytes: &[u8]) {
+        self.writes.fetch_add(1, Ordering::Relaxed);
+        let mut image = self.image.lock().unwrap();
+        let at = usize::try_from(offset).unwrap();
+        put(&mut image.live, at, bytes);
+        let bytes = bytes.to_vec();
+        image.pending.push(Pending::Write { at, bytes });
+    }
+
+    fn do_sync(&self) -> io::Result<()> {
+        self.syncs.fetch_add(1, Ordering::Relaxed);
+        drop(self.gate.lock().unwrap());
+        self.observe();
+        if self.fail_sync.load(Ordering::Relaxed) {
+            return Err(io::Error::other("planted"));
+        }
+        let mut image = self.image.lock().unwrap();
+        for pending in std::mem::take(&mut image.pending) {
+            match pending {
+                Pending::Write { at, bytes } => put(&mut image.durable, at, &bytes),
+                Pending::Resize(len) => image.durable.resize(len, 0),
+            }
+        }
+        drop(image);
+        self.observe();
+        Ok(())
+    }
+
+    fn observe(&self) {
+        if let Some(observer) = self.observer.lock().unwrap().as_mut() {
+            observer();
+        }
+    }
+}
+
+/// The log's side of a memory file.
+pub struct MemLog(pub Arc<MemFile>);
+
+impl LogFile for MemLog {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.0.image.lock().unwrap().live.len() as u64)
+    }
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        self.0.do_read(offset, buffer)
+    }
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.0.do_write(offset, bytes);
+        Ok(())
+    }
+    fn sync(&self) -> io::Result<()> {
+        self.0.do_sync()
+    }
+}
+
+/// The index's side of a memory file.
+#[derive(Debug)]
+pub struct MemIndex(pub Arc<MemFile>);
+
+impl redb::StorageBackend for MemIndex {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.0.image.lock().unwrap().live.len() as u64)
+    }
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.0.do_read(offset, out)
+    }
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        let mut image = self.0.image.lock().unwrap();
+        let len = usize::try_from(len).unwrap();
+        image.live.resize(len, 0);
+        image.pending.push(Pending::Resize(len));
+        Ok(())
+    }
+    fn sync_data(&self) -> io::Result<()> {
+        self.0.do_sync()
+    }
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.0.do_write(offset, data);
+        Ok(())
+    }
+}
+
+/// A whole store in memory.
+#[derive(Clone)]
+pub struct MemDisk {
+    pub log: Arc<MemFile>,
+    pub index: Arc<MemFile>,
+}
+
+impl MemDisk {
+    pub fn new() -> Self {
+        Self {
+            log: MemFile::holding(vec![0; usize::try_from(LOG_BYTES).unwrap()]),
+            index: MemFile::holding(Vec::new()),
+        }
+    }
+
+    /// The disk after the power went.
+    pub fn after_power_loss(&self, rng: &mut Rng) -> Self {
+        Self {
+            log: MemFile::holding(self.log.survivor(rng)),
+            index: MemFile::holding(self.index.survivor(rng)),
+        }
+    }
+
+    /// The disk after the process was killed.
+    pub fn after_kill(&self) -> Self {
+        Self {
+            log: MemFile::holding(self.log.live()),
+            index: MemFile::holding(self.index.live()),
+        }
+    }
+
+    pub fn open(&self) -> Result<Engine, DiskError> {
+        self.open_with(Config::default(), &mut |_, _, _| true)
+    }
+
+    pub fn open_with(
+        &self,
+        config: Config,
+        replay: &mut dyn FnMut(&Record, Lsn, bool) -> bool,
+    ) -> Result<Engine, DiskError> {
+        let index = Index::open_backend(MemIndex(Arc::clone(&self.index)), 1 << 20)?;
+        let log = Box::new(MemLog(Arc::clone(&self.log)));
+        open_parts(log, index, TAG, config, replay)
+    }
+}
+
+pub fn identity() -> Identity {
+    Identity {
+        cell: [7; 16],
+        kind: StoreKind::Shard,
+        id: 3,
+    }
+}
+
+/// A directory that goes away with the value.
+pub struct TempDir(pub PathBuf);
+
+impl TempDir {
+    pub fn new(name: &str) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("zonal-disk-{name}-{}-{number}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for TempDir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+pub fn put_record(key: &str, value: &str) -> Record {
+    Record {
+        changes: vec![KvChange::put(key.into(), value.into())],
+        note: Vec::new(),
+    }
+}
+
+pub fn text(engine: &Engine, key: &str) -> Option<String> {
+    let value = engine.get(key.as_bytes()).unwrap();
+    value.map(|value| String::from_utf8(value).unwrap())
+}
+
+pub fn dump(engine: &Engine) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let mut out = Vec::new();
+    engine
+        .scan(&[], &[0xff; 8], &mut |key, value| {
+            out.push((key.to_vec(), value.to_vec()));
+            true
+        })
+        .unwrap();
+    out
+}

@@ -1,0 +1,395 @@
+//! The engine in use: append, read, reopen, sync, checkpoint, laps of the log.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use common::{LOG_BYTES, MemDisk, Rng, TempDir, dump, identity, put_record, text};
+use zonal_disk::disk::SyncHook;
+use zonal_disk::{Config, DiskError, Engine, Record, Room, spawn_checkpointer};
+use zonal_types::{ErrorCode, KvChange, KvRead};
+
+fn small() -> Config {
+    Config {
+        log_bytes: LOG_BYTES,
+        ..Config::default()
+    }
+}
+
+#[test]
+fn what_was_appended_is_there_after_reopening() {
+    let dir = TempDir::new("reopen");
+    Engine::format(&dir.0, identity(), &small()).unwrap();
+    let open = || Engine::open(&dir.0, &identity(), small(), &mut |_, _, _| true).unwrap();
+    let engine = open();
+    engine.append(&put_record("a", "1")).unwrap();
+    engine.append(&put_record("b", "2")).unwrap();
+    engine.checkpoint(&mut || Ok(())).unwrap();
+    engine.append(&put_record("c", "3")).unwrap();
+    let remove = vec![KvChange::remove(b"a".to_vec())];
+    let lsn = engine.append_with(remove, b"", Room::Normal).unwrap();
+    engine.sync(lsn).unwrap();
+    // Neither stop nor checkpoint: as after a kill.
+    drop(engine);
+    for _ in 0..3 {
+        let engine = open();
+        assert_eq!(text(&engine, "a"), None);
+        assert_eq!(text(&engine, "b").as_deref(), Some("2"));
+        assert_eq!(text(&engine, "c").as_deref(), Some("3"));
+        assert_eq!(dump(&engine).len(), 2);
+    }
+    let engine = open();
+    engine.checkpoint(&mut || Ok(())).unwrap();
+    assert_eq!(engine.stats().log_used, 0);
+    assert_eq!(dump(&engine).len(), 2);
+}
+
+#[test]
+fn a_record_costs_one_write_and_its_note_comes_back() {
+    let disk = MemDisk::new();
+    let engine = disk.open().unwrap();
+    let before = disk.log.writes.load(Ordering::Relaxed);
+    let note = vec![5; 200_000];
+    let lsn = engine.append_with(vec![], &note, Room::Normal).unwrap();
+    assert_eq!(disk.log.writes.load(Ordering::Relaxed), before + 1);
+    drop(engine);
+    let mut seen = Vec::new();
+    let mut replay = |record: &Record, at, synced| {
+        seen.push((record.note.clone(), at, synced));
+        true
+    };
+    disk.open_with(Config::default(), &mut replay).unwrap();
+    assert_eq!(seen, [(note, lsn, false)]);
+}
+
+#[test]
+fn a_record_too_large_is_refused_and_changes_nothing() {
+    let engine = MemDisk::new().open().unwrap();
+    let note = vec![0; 300_000];
+    let refused = engine.append_with(vec![], &note, Room::Normal);
+    assert!(matches!(refused, Err(DiskError::TooBig { .. })));
+    let key = vec![1; 5000];
+    let refused = engine.append_with(vec![KvChange::remove(key)], b"", Room::Normal);
+    assert!(matches!(refused, Err(DiskError::TooBig { .. })));
+    assert_eq!(engine.head().0, 0);
+}
+
+#[test]
+fn reads_agree_with_a_plain_map_through_checkpoints_and_reopenings() {
+    let mut disk = MemDisk::new();
+    let mut engine = disk.open().unwrap();
+    let mut model: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
+    let mut rng = Rng(11);
+    for step in 0..4000 {
+        let key = format!("{:03}", rng.below(700)).into_bytes();
+        let change = if rng.below(3) == 0 {
+            model.remove(&key);
+            KvChange::remove(key)
+        } else {
+            let value = format!("{step}").into_bytes();
+            model.insert(key.clone(), value.clone());
+            KvChange::put(key, value)
+        };
+        engine.append_with(vec![change], b"", Room::Normal).unwrap();
+        match rng.below(400) {
+            0 | 1 => engine.checkpoint(&mut || Ok(())).unwrap(),
+            2 => {
+                // Given up half way: everything must still be there.
+                let refused = engine.checkpoint(&mut || Err(DiskError::NoSpace("planted".into())));
+                assert!(matches!(refused, Err(DiskError::NoSpace(_))));
+            }
+            3 => {
+                disk = disk.after_kill();
+                engine = disk.open().unwrap();
+            }
+            4 | 5 => {
+                // Read while frozen, and write above it.
+                let checkpoint = engine.begin_checkpoint();
+                let found = dump(&engine);
+                assert!(found.iter().map(|(k, v)| (k, v)).eq(model.iter()));
+                checkpoint.commit(&mut || Ok(())).unwrap();
+            }
+            _ => {}
+        }
+        if step % 100 == 0 {
+            let found = dump(&engine);
+            assert!(
+                found.iter().map(|(k, v)| (k, v)).eq(model.iter()),
+                "step {step}"
+            );
+            let from = format!("{:03}", rng.below(700)).into_bytes();
+            let to = format!("{:03}", rng.below(700)).into_bytes();
+            let limit = rng.below(300) as usize + 1;
+            let mut part = Vec::new();
+            let mut visit = |key: &[u8], _: &[u8]| {
+                part.push(key.to_vec());
+                part.len() < limit
+            };
+            engine.scan(&from, &to, &mut visit).unwrap();
+            let keys = model.keys().filter(|key| **key >= from && **key < to);
+            assert!(part.iter().eq(keys.take(limit)), "step {step}");
+        }
+    }
+}
+
+#[test]
+fn many_laps_of_the_log() {
+    let disk = MemDisk::new();
+    let mut engine = disk.open().unwrap();
+    let mut rng = Rng(5);
+    let mut last = BTreeMap::new();
+    while engine.head().0 < 6 * LOG_BYTES {
+        let key = format!("{}", rng.below(40));
+        let value = "x".repeat(rng.below(40_000) as usize);
+        last.insert(key.clone().into_bytes(), value.clone().into_bytes());
+        engine.append(&put_record(&key, &value)).unwrap();
+        if engine.wants_checkpoint() {
+            engine.checkpoint(&mut || Ok(())).unwrap();
+        }
+        if rng.below(60) == 0 {
+            drop(engine);
+            engine = disk.open().unwrap();
+        }
+    }
+    drop(engine);
+    let engine = disk.open().unwrap();
+    assert!(dump(&engine).into_iter().eq(last));
+}
+
+#[test]
+fn a_full_log_is_an_error_that_spares_the_reserve() {
+    let engine = MemDisk::new().open().unwrap();
+    let note = vec![0; 30_000];
+    let refused = loop {
+        if let Err(error) = engine.append_with(vec![], &note, Room::Normal) {
+            break error;
+        }
+    };
+    assert!(matches!(refused, DiskError::LogFull));
+    for _ in 0..3 {
+        engine.append_with(vec![], &note, Room::Reserve).unwrap();
+    }
+    engine.checkpoint(&mut || Ok(())).unwrap();
+    engine.append_with(vec![], &note, Room::Normal).unwrap();
+}
+
+#[test]
+fn a_checkpointer_makes_room() {
+    let dir = TempDir::new("room");
+    Engine::format(&dir.0, identity(), &small()).unwrap();
+    let engine = Engine::open(&dir.0, &identity(), small(), &mut |_, _, _| true).unwrap();
+    let engine = Arc::new(engine);
+    let job = Box::new(|engine: &Engine| engine.checkpoint(&mut || Ok(())));
+    let report = Box::new(|error| panic!("{error}"));
+    let checkpointer = spawn_checkpointer(&engine, job, report).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..3 {
+            let engine = &engine;
+            scope.spawn(move || {
+                for step in 0..300 {
+                    engine.wait_for_room().unwrap();
+                    let key = format!("{thread}.{step}");
+                    engine
+                        .append(&put_record(&key, &"v".repeat(10_000)))
+                        .unwrap();
+                }
+            });
+        }
+    });
+    assert!(engine.stats().checkpoints > 2);
+    drop(checkpointer);
+    assert_eq!(dump(&engine).len(), 900);
+    drop(engine);
+    let engine = Engine::open(&dir.0, &identity(), small(), &mut |_, _, _| true).unwrap();
+    assert_eq!(dump(&engine).len(), 900);
+}
+
+#[test]
+fn a_checkpointer_that_fails_gives_an_answer() {
+    let engine = Arc::new(MemDisk::new().open().unwrap());
+    let job = Box::new(|_: &Engine| Err(DiskError::NoSpace("planted".into())));
+    let failures = Arc::new(AtomicU64::new(0));
+    let count = Arc::clone(&failures);
+    let report = Box::new(move |_| {
+        count.fetch_add(1, Ordering::Relaxed);
+    });
+    let _checkpointer = spawn_checkpointer(&engine, job, report).unwrap();
+    let note = vec![0; 30_000];
+    let refused = loop {
+        if let Err(error) = engine.append_with(vec![], &note, Room::Normal) {
+            break error;
+        }
+    };
+    assert!(matches!(refused, DiskError::LogFull));
+    assert!(failures.load(Ordering::Relaxed) > 0);
+}
+
+#[test]
+fn waiters_share_a_flush() {
+    let disk = MemDisk::new();
+    let engine = disk.open().unwrap();
+    let before = engine.stats().flushes;
+    let gate = disk.log.gate.lock().unwrap();
+    std::thread::scope(|scope| {
+        let append = |number: usize| {
+            engine
+                .append(&put_record(&number.to_string(), "v"))
+                .unwrap()
+        };
+        let first = append(0);
+        scope.spawn({
+            let engine = &engine;
+            move || engine.sync(first).unwrap()
+        });
+        // The leader is in its flush: all who come now share the next one.
+        while engine.stats().flushes == before {
+            std::thread::yield_now();
+        }
+        for number in 1..20 {
+            let lsn = append(number);
+            let engine = &engine;
+            scope.spawn(move || engine.sync(lsn).unwrap());
+        }
+        drop(gate);
+    });
+    assert_eq!(engine.synced(), engine.head());
+    let flushes = engine.stats().flushes - before;
+    assert_eq!(flushes, 2, "one for the first, one for the other nineteen");
+    engine.sync_all().unwrap();
+    assert_eq!(engine.stats().flushes - before, flushes, "nothing to do");
+}
+
+#[test]
+fn a_sync_flushes_the_callers_data() {
+    let engine = MemDisk::new().open().unwrap();
+    let flushed = Arc::new(AtomicU64::new(0));
+    let broken = Arc::new(AtomicBool::new(false));
+    let hook = {
+        let (flushed, broken) = (Arc::clone(&flushed), Arc::clone(&broken));
+        move || {
+            flushed.fetch_add(1, Ordering::Relaxed);
+            match broken.load(Ordering::Relaxed) {
+                true => Err(std::io::Error::other("planted")),
+                false => Ok(()),
+            }
+        }
+    };
+    engine.set_data_sync(Arc::new(SyncHook(hook))).unwrap();
+    engine.append(&put_record("a", "1")).unwrap();
+    engine.sync_all().unwrap();
+    assert_eq!(flushed.load(Ordering::Relaxed), 1);
+    broken.store(true, Ordering::Relaxed);
+    let lsn = engine.append(&put_record("a", "2")).unwrap();
+    assert!(engine.sync(lsn).is_err());
+    assert!(matches!(engine.sync(lsn), Err(DiskError::Failed)));
+}
+
+#[test]
+fn after_a_failed_flush_nothing_more_is_promised() {
+    let disk = MemDisk::new();
+    let engine = disk.open().unwrap();
+    let first = engine.append(&put_record("a", "1")).unwrap();
+    engine.sync(first).unwrap();
+    let second = engine.append(&put_record("b", "2")).unwrap();
+    disk.log.fail_sync.store(true, Ordering::Relaxed);
+    assert!(matches!(engine.sync(second), Err(DiskError::Io { .. })));
+    disk.log.fail_sync.store(false, Ordering::Relaxed);
+    assert!(matches!(engine.sync(second), Err(DiskError::Failed)));
+    let refused = engine.append(&put_record("c", "3"));
+    assert!(matches!(refused, Err(DiskError::Failed)));
+    let refused = engine.checkpoint(&mut || Ok(()));
+    assert!(matches!(refused, Err(DiskError::Failed)));
+    assert_eq!(text(&engine, "a").as_deref(), Some("1"), "reads go on");
+    assert_eq!(engine.get(b"none"), Ok::<_, ErrorCode>(None));
+}
+
+#[test]
+fn readers_see_whole_records_while_checkpoints_run() {
+    let engine = MemDisk::new().open().unwrap();
+    let keys: Vec<String> = (0..60).map(|number| format!("k{number:02}")).collect();
+    let record = |value: u64| Record {
+        changes: keys
+            .iter()
+            .map(|key| KvChange::put(key.clone().into(), value.to_string().into()))
+            .collect(),
+        note: Vec::new(),
+    };
+    engine.append(&record(0)).unwrap();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let mut last = 0;
+                while !stop.load(Ordering::Relaxed) {
+                    // Fewer keys than a batch: one moment. The overlay may be empty or hold them all.
+                    let mut values = Vec::new();
+                    let mut visit = |_: &[u8], value: &[u8]| {
+                        let value = std::str::from_utf8(value).unwrap();
+                        values.push(value.parse::<u64>().unwrap());
+                        values.len() < 16
+                    };
+                    engine.scan(b"k", b"l", &mut visit).unwrap();
+                    assert_eq!(values.len(), 16);
+                    assert!(values.iter().all(|value| *value == values[0]), "{values:?}");
+                    assert!(values[0] >= last, "time went back");
+                    last = values[0];
+                    let one: u64 = text(&engine, "k30").unwrap().parse().unwrap();
+                    assert!(one >= last);
+                    last = one;
+                }
+            });
+        }
+        for value in 1..400 {
+            engine.append(&record(value)).unwrap();
+            if value % 7 == 0 {
+                engine.checkpoint(&mut || Ok(())).unwrap();
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(text(&engine, "k00").as_deref(), Some("399"));
+}
+
+#[test]
+fn unlogged_changes_become_durable_with_the_checkpoint() {
+    let disk = MemDisk::new();
+    let engine = disk.open().unwrap();
+    engine.apply_unlogged(vec![KvChange::put(b"a".to_vec(), b"1".to_vec())]);
+    assert_eq!(text(&engine, "a").as_deref(), Some("1"));
+    assert_eq!(text(&disk.after_kill().open().unwrap(), "a"), None);
+    engine.checkpoint(&mut || Ok(())).unwrap();
+    assert_eq!(
+        text(&disk.after_kill().open().unwrap(), "a").as_deref(),
+        Some("1")
+    );
+}
+
+/// Run with `--release -- --ignored --nocapture`: appends a second of 300-byte records.
+#[test]
+#[ignore = "a measurement"]
+fn rate_of_appends() {
+    let dir = TempDir::new("rate");
+    let config = Config::default();
+    Engine::format(&dir.0, identity(), &config).unwrap();
+    let engine = Arc::new(Engine::open(&dir.0, &identity(), config, &mut |_, _, _| true).unwrap());
+    let job = Box::new(|engine: &Engine| engine.checkpoint(&mut || Ok(())));
+    let checkpointer = spawn_checkpointer(&engine, job, Box::new(|_| ())).unwrap();
+    for (what, count) in [
+        ("within the log", 20_000_u64),
+        ("with checkpoints", 300_000),
+    ] {
+        let begin = std::time::Instant::now();
+        for number in 0..count {
+            let changes = vec![KvChange::put(number.to_be_bytes().to_vec(), vec![1; 280])];
+            engine.append_with(changes, b"", Room::Normal).unwrap();
+        }
+        let took = begin.elapsed().max(Duration::from_nanos(1));
+        println!("{what}: {:.0} appends/s", count as f64 / took.as_secs_f64());
+        engine.checkpoint(&mut || Ok(())).unwrap();
+    }
+    drop(checkpointer);
+}

@@ -1,0 +1,142 @@
+//! Whose directory it is: wrong cell, kind, number, version; formatting; two openers.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use std::fs;
+
+use common::{TempDir, identity};
+use zonal_disk::{Config, DiskError, Engine, Identity, StoreKind};
+
+fn small() -> Config {
+    Config {
+        log_bytes: 1 << 20,
+        ..Config::default()
+    }
+}
+
+fn open(dir: &TempDir, expected: &Identity) -> Result<Engine, DiskError> {
+    Engine::open(&dir.0, expected, small(), &mut |_, _, _| true)
+}
+
+#[test]
+fn another_identity_is_refused() {
+    let dir = TempDir::new("identity");
+    Engine::format(&dir.0, identity(), &small()).unwrap();
+    let cell = Identity {
+        cell: [8; 16],
+        ..identity()
+    };
+    assert!(matches!(
+        open(&dir, &cell),
+        Err(DiskError::WrongCell { .. })
+    ));
+    let kind = Identity {
+        kind: StoreKind::Target,
+        ..identity()
+    };
+    assert!(matches!(
+        open(&dir, &kind),
+        Err(DiskError::WrongKind { .. })
+    ));
+    let id = Identity {
+        id: 4,
+        ..identity()
+    };
+    assert!(matches!(
+        open(&dir, &id),
+        Err(DiskError::WrongId {
+            found: 3,
+            expected: 4
+        })
+    ));
+    open(&dir, &identity()).unwrap();
+}
+
+#[test]
+fn a_damaged_or_newer_identity_is_refused() {
+    let dir = TempDir::new("identity");
+    Engine::format(&dir.0, identity(), &small()).unwrap();
+    let path = dir.0.join("identity");
+    let good = fs::read(&path).unwrap();
+    for at in 0..good.len() {
+        let mut bytes = good.clone();
+        bytes[at] ^= 1;
+        fs::write(&path, &bytes).unwrap();
+        match open(&dir, &identity()) {
+            Err(DiskError::WrongVersion { .. }) => assert!((8..12).contains(&at)),
+            Err(DiskError::Corrupt(_)) => {}
+            Err(other) => panic!("{other}"),
+            Ok(_) => panic!("opened with byte {at} flipped"),
+        }
+    }
+    fs::write(&path, &good[..20]).unwrap();
+    assert!(matches!(
+        open(&dir, &identity()),
+        Err(DiskError::Corrupt(_))
+    ));
+    fs::write(&path, &good).unwrap();
+    open(&dir, &identity()).unwrap();
+}
+
+#[test]
+fn one_opener_at_a_time() {
+    let dir = TempDir::new("identity");
+    Engine::format(&dir.0, identity(), &small()).unwrap();
+    let engine = open(&dir, &identity()).unwrap();
+    assert!(matches!(open(&dir, &identity()), Err(DiskError::Locked(_))));
+    drop(engine);
+    open(&dir, &identity()).unwrap();
+}
+
+#[test]
+fn formatting_spares_what_is_there() {
+    let dir = TempDir::new("identity");
+    assert!(matches!(
+        open(&dir, &identity()),
+        Err(DiskError::NotFormatted(_))
+    ));
+    fs::write(dir.0.join("thesis.tex"), "x").unwrap();
+    let refused = Engine::format(&dir.0, identity(), &small());
+    assert!(matches!(refused, Err(DiskError::NotOurs(_))));
+    assert!(matches!(
+        open(&dir, &identity()),
+        Err(DiskError::NotOurs(_))
+    ));
+    assert_eq!(fs::read_dir(&dir.0).unwrap().count(), 1, "nothing touched");
+    fs::remove_file(dir.0.join("thesis.tex")).unwrap();
+    // What a format that was killed leaves behind.
+    fs::write(dir.0.join("log"), "half").unwrap();
+    Engine::format(&dir.0, identity(), &small()).unwrap();
+    let refused = Engine::format(&dir.0, identity(), &small());
+    assert!(matches!(refused, Err(DiskError::AlreadyFormatted(_))));
+    let wrong = Config {
+        log_bytes: 1000,
+        ..Config::default()
+    };
+    let other = TempDir::new("identity");
+    assert!(matches!(
+        Engine::format(&other.0, identity(), &wrong),
+        Err(DiskError::Config(_))
+    ));
+}
+
+#[test]
+fn missing_or_cut_files_are_damage() {
+    for name in ["log", "index.redb"] {
+        let dir = TempDir::new("identity");
+        Engine::format(&dir.0, identity(), &small()).unwrap();
+        let path = dir.0.join(name);
+        let bytes = fs::read(&path).unwrap();
+        fs::write(&path, &bytes[..bytes.len() / 2]).unwrap();
+        assert!(matches!(
+            open(&dir, &identity()),
+            Err(DiskError::Corrupt(_) | DiskError::Io { .. })
+        ));
+        fs::remove_file(&path).unwrap();
+        assert!(matches!(
+            open(&dir, &identity()),
+            Err(DiskError::Corrupt(_))
+        ));
+    }
+}
