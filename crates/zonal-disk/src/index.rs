@@ -56,7 +56,7 @@ impl Progress {
         };
         // Far from overflow, so that positions can be added to without checks.
         let sane = progress.applied < 1 << 62
-            && progress.applied % crate::log::ALIGN as u64 == 0
+            && progress.applied.is_multiple_of(crate::log::ALIGN as u64)
             && progress.epoch < 1 << 62
             && progress.applied_epoch <= progress.epoch;
         sane.then_some(progress)
@@ -198,6 +198,9 @@ impl Snapshot {
     }
 }
 
+/// A key and its value.
+pub(crate) type Stored = (Vec<u8>, Vec<u8>);
+
 /// A position in a range of a snapshot.
 pub(crate) struct Cursor {
     range: redb::Range<'static, &'static [u8], &'static [u8]>,
@@ -205,7 +208,7 @@ pub(crate) struct Cursor {
 
 impl Cursor {
     /// The next entry, copied out.
-    pub(crate) fn next(&mut self) -> Result<Option<(Vec<u8>, Vec<u8>)>, DiskError> {
+    pub(crate) fn next(&mut self) -> Result<Option<Stored>, DiskError> {
         guarded(|| {
             let Some(entry) = self.range.next() else {
                 return Ok(None);

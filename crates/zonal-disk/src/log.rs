@@ -155,7 +155,7 @@ pub fn place(head: u64, size: usize, capacity: u64) -> (u64, u64) {
 /// Whether `bytes` is a usable length of a log.
 #[must_use]
 pub fn valid_capacity(bytes: u64) -> bool {
-    (MIN_BYTES..=MAX_BYTES).contains(&bytes) && bytes % 4096 == 0
+    (MIN_BYTES..=MAX_BYTES).contains(&bytes) && bytes.is_multiple_of(4096)
 }
 
 /// What an opening knows before it reads the log.

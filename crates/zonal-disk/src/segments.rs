@@ -86,7 +86,7 @@ impl Segments {
     /// `Config`, `Corrupt` for a segment of another length, `Io`.
     pub fn open(dir: &Path, config: SegmentsConfig) -> Result<Self, DiskError> {
         let size = config.segment_bytes;
-        if !(MIN_SEGMENT..=MAX_SEGMENT).contains(&size) || size % 4096 != 0 {
+        if !(MIN_SEGMENT..=MAX_SEGMENT).contains(&size) || !size.is_multiple_of(4096) {
             let what = format!("segments of {size} bytes: take a multiple of 4096, 1 MiB to 1 GiB");
             return Err(DiskError::Config(what));
         }

@@ -264,6 +264,30 @@ fn waiters_share_a_flush() {
 }
 
 #[test]
+fn what_is_appended_during_a_flush_waits_for_the_next() {
+    let disk = MemDisk::new();
+    let engine = disk.open().unwrap();
+    let first = engine.append(&put_record("a", "1")).unwrap();
+    let gate = disk.log.gate.lock().unwrap();
+    std::thread::scope(|scope| {
+        let flush = scope.spawn(|| engine.sync(first).unwrap());
+        while engine.stats().flushes == 0 {
+            std::thread::yield_now();
+        }
+        // The leader has read how far it goes once the file's sync has begun.
+        while disk.log.syncs.load(Ordering::Relaxed) == 0 {
+            std::thread::yield_now();
+        }
+        let second = engine.append(&put_record("b", "2")).unwrap();
+        drop(gate);
+        flush.join().unwrap();
+        assert_eq!(engine.synced(), first);
+        engine.sync(second).unwrap();
+        assert_eq!(engine.synced(), second);
+    });
+}
+
+#[test]
 fn a_sync_flushes_the_callers_data() {
     let engine = MemDisk::new().open().unwrap();
     let flushed = Arc::new(AtomicU64::new(0));

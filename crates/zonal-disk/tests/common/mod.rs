@@ -136,13 +136,16 @@ impl MemFile {
 
     fn do_sync(&self) -> io::Result<()> {
         self.syncs.fetch_add(1, Ordering::Relaxed);
+        // As a medium may: what is written while the sync runs is not part of it.
+        let covered = self.image.lock().unwrap().pending.len();
         drop(self.gate.lock().unwrap());
         self.observe();
         if self.fail_sync.load(Ordering::Relaxed) {
             return Err(io::Error::other("planted"));
         }
         let mut image = self.image.lock().unwrap();
-        for pending in std::mem::take(&mut image.pending) {
+        let rest = image.pending.split_off(covered);
+        for pending in std::mem::replace(&mut image.pending, rest) {
             match pending {
                 Pending::Write { at, bytes } => put(&mut image.durable, at, &bytes),
                 Pending::Resize(len) => image.durable.resize(len, 0),
