@@ -109,12 +109,16 @@ def run_one(c, given):
 
 
 def run_inside(c, given):
+    me = os.getpid()
     try:
         c.fn(*given)
         return "ok", ""
     except Skip as e:
         return "skipped", str(e)
     except BaseException as e:  # a check may end in any way; each is a failure with its place
+        if os.getpid() != me:  # a child that the check forked
+            traceback.print_exc()
+            os._exit(99)
         where = [f for f in traceback.extract_tb(e.__traceback__) if "checks.py" not in f.filename]
         lines = " < ".join(f"{os.path.basename(f.filename)}:{f.lineno}" for f in reversed(where))
         return "FAILED", f"{type(e).__name__}: {e} ({lines})"

@@ -1,0 +1,90 @@
+"""Space: st_blocks, statfs, what holes, truncation and removal give back."""
+import os
+
+from checks import equal, true, write, write_all
+
+from . import KEEP, PUNCH, STRICT, check, fallocate
+
+MIB = 1 << 20
+
+
+def used(path):
+    return os.stat(path).st_blocks * 512
+
+
+def put(path, size, at=0):
+    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    write_all(fd, b"x" * size, at)
+    os.fsync(fd)
+    return fd
+
+
+@check("blocks-written", "st_blocks covers what was written, to the block, with little on top")
+def _(d):
+    for size in (1, 4096, 100_000, 3 * MIB):
+        put(f"{d}/f{size}", size)
+        got = used(f"{d}/f{size}")
+        true(size <= got <= size + 65_536 or (STRICT[0] and got >= size // 4096 * 4096), f"{size} bytes use {got}")
+
+
+@check("blocks-sparse", "a hole uses no blocks")
+def _(d):
+    put(f"{d}/f", 4096, 1 << 30)
+    true(4096 <= used(f"{d}/f") <= 256 * 1024, f"{used(f'{d}/f')} bytes used")
+
+
+@check("blocks-truncate", "truncate gives blocks back, growing takes none")
+def _(d):
+    fd = put(f"{d}/f", 4 * MIB)
+    os.ftruncate(fd, MIB)
+    os.fsync(fd)
+    true(MIB <= used(f"{d}/f") <= MIB + 65_536, f"{used(f'{d}/f')} bytes used after shrinking")
+    os.ftruncate(fd, 0)
+    os.fsync(fd)
+    equal(used(f"{d}/f"), 0, "bytes used by an empty file")
+    os.ftruncate(fd, 100 * MIB)
+    os.fsync(fd)
+    equal(used(f"{d}/f"), 0, "bytes used by a hole")
+
+
+@check("blocks-punch", "punching a hole gives blocks back")
+def _(d):
+    fd = put(f"{d}/f", 4 * MIB)
+    fallocate(fd, PUNCH | KEEP, MIB, 2 * MIB)
+    os.fsync(fd)
+    true(2 * MIB <= used(f"{d}/f") <= 2 * MIB + 65_536, f"{used(f'{d}/f')} bytes used")
+
+
+@check("blocks-fallocate", "fallocate takes the blocks that it promises")
+def _(d):
+    fd = put(f"{d}/f", 1)
+    fallocate(fd, 0, 0, 4 * MIB)
+    os.fsync(fd)
+    true(used(f"{d}/f") >= 4 * MIB, f"{used(f'{d}/f')} bytes used")
+
+
+@check("blocks-overwrite", "overwriting does not add blocks")
+def _(d):
+    fd = put(f"{d}/f", 2 * MIB)
+    for _ in range(3):
+        write_all(fd, b"y" * 2 * MIB, 0)
+        os.fsync(fd)
+    true(2 * MIB <= used(f"{d}/f") <= 2 * MIB + 65_536, f"{used(f'{d}/f')} bytes used")
+
+
+@check("statfs", "statfs: a block size, free no more than total, names of 255 bytes")
+def _(d):
+    s = os.statvfs(d)
+    true(s.f_bsize >= 512 and s.f_frsize >= 512, f"block sizes {s.f_bsize} {s.f_frsize}")
+    true(0 < s.f_bavail <= s.f_bfree <= s.f_blocks, f"blocks {s.f_bavail} {s.f_bfree} {s.f_blocks}")
+    true(s.f_files == 0 or s.f_ffree <= s.f_files, f"files {s.f_ffree} of {s.f_files}")
+    equal(s.f_namemax, 255, "longest name")
+    fd = os.open(d, os.O_RDONLY)
+    equal(os.fstatvfs(fd).f_blocks, s.f_blocks, "fstatfs")
+
+
+@check("preferred-size", "st_blksize is a power of two from 512 up")
+def _(d):
+    write(f"{d}/f", b"")
+    n = os.stat(f"{d}/f").st_blksize
+    true(n >= 512 and n & (n - 1) == 0, f"st_blksize {n}")

@@ -1,0 +1,78 @@
+"""Special files: FIFOs, sockets, device nodes."""
+import errno
+import os
+import socket
+import stat
+
+from checks import as_user, equal, fails, true, write
+
+from . import check
+
+
+@check("fifo", "a FIFO carries bytes between processes")
+def _(d):
+    os.mkfifo(f"{d}/p", 0o640)
+    got = os.lstat(f"{d}/p")
+    true(stat.S_ISFIFO(got.st_mode), "not a FIFO")
+    equal((stat.S_IMODE(got.st_mode), got.st_size), (0o640, 0))
+    pid = os.fork()
+    if pid == 0:
+        write_fd = os.open(f"{d}/p", os.O_WRONLY)
+        os.write(write_fd, b"through the pipe")
+        os._exit(0)
+    fd = os.open(f"{d}/p", os.O_RDONLY)
+    equal(os.read(fd, 100), b"through the pipe")
+    equal(os.waitpid(pid, 0)[1], 0, "writer")
+    fails(errno.EEXIST, os.mkfifo, f"{d}/p")
+
+
+@check("socket", "a socket file is bound and connected to")
+def _(d):
+    os.chdir(d)
+    server, client = socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX)
+    server.bind("s")
+    server.listen()
+    true(stat.S_ISSOCK(os.lstat("s").st_mode), "not a socket")
+    client.connect("s")
+    peer, _ = server.accept()
+    client.sendall(b"hello")
+    equal(peer.recv(10), b"hello")
+    fails(errno.EADDRINUSE, socket.socket(socket.AF_UNIX).bind, "s")
+    fails(errno.ENXIO, os.open, "s", os.O_RDONLY)
+    os.chdir("/")
+
+
+@check("devices", "device nodes keep their type and numbers; /dev/null's copy works where the mount allows devices", root=True)
+def _(d):
+    for name, kind, number in (("null", stat.S_IFCHR, os.makedev(1, 3)), ("disk", stat.S_IFBLK, os.makedev(250, 70_000)), ("wide", stat.S_IFCHR, os.makedev(4095, 1_048_575))):
+        os.mknod(f"{d}/{name}", kind | 0o600, number)
+        got = os.lstat(f"{d}/{name}")
+        equal((stat.S_IFMT(got.st_mode), got.st_rdev), (kind, number), name)
+    try:
+        fd = os.open(f"{d}/null", os.O_RDWR)
+        equal((os.write(fd, b"gone"), os.read(fd, 10)), (4, b""))
+    except PermissionError:
+        pass  # mounted nodev
+
+
+@check("devices-rights", "only root makes device nodes (EPERM); others make FIFOs and files with mknod", root=True)
+def _(d):
+    os.chmod(d, 0o777)
+    fails(errno.EPERM, as_user, 12345, 12345, [], lambda: os.mknod(f"{d}/n", stat.S_IFCHR | 0o600, os.makedev(1, 3)))
+    as_user(12345, 12345, [], lambda: os.mknod(f"{d}/p", stat.S_IFIFO | 0o600))
+    as_user(12345, 12345, [], lambda: os.mknod(f"{d}/f", stat.S_IFREG | 0o600))
+    equal((os.stat(f"{d}/f").st_size, os.stat(f"{d}/f").st_uid), (0, 12345))
+
+
+@check("special-links", "special files are linked, renamed, given times and removed like others")
+def _(d):
+    os.mkfifo(f"{d}/p")
+    os.link(f"{d}/p", f"{d}/q")
+    os.rename(f"{d}/p", f"{d}/r")
+    os.utime(f"{d}/r", ns=(5, 7))
+    got = os.lstat(f"{d}/q")
+    equal((got.st_nlink, got.st_mtime_ns), (2, 7))
+    write(f"{d}/f", b"over")
+    os.rename(f"{d}/f", f"{d}/r")
+    true(stat.S_ISREG(os.lstat(f"{d}/r").st_mode), "rename over a FIFO")
+    os.unlink(f"{d}/q")
