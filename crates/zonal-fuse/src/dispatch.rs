@@ -48,6 +48,7 @@ pub(crate) fn dispatch<F: FileSystem + ?Sized>(
 }
 
 /// The operations on an open handle.
+#[expect(clippy::needless_pass_by_value, reason = "a request is handled once")]
 fn handle<F: FileSystem + ?Sized>(
     fs: &F,
     c: &Context<'_>,

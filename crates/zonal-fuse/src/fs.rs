@@ -63,10 +63,6 @@ impl Context<'_> {
     unused_variables,
     reason = "defaults ignore their arguments, whose names document"
 )]
-#[expect(
-    clippy::needless_pass_by_value,
-    reason = "a reply is consumed by whoever answers"
-)]
 pub trait FileSystem: Send + Sync + 'static {
     /// The mount is up; no request was handed out yet.
     fn init(&self, kernel: &KernelInfo, notifier: &Notifier) {}

@@ -15,6 +15,7 @@ mod init;
 mod mount;
 mod notify;
 pub mod null;
+mod operation;
 mod reply;
 pub mod request;
 mod session;

@@ -157,6 +157,10 @@ impl Locks {
         granted.into_iter().for_each(ReplyEmpty::ok);
     }
 
+    pub(super) fn waiters(&self) -> usize {
+        self.with(|files| files.values().map(|file| file.waiting.len()).sum())
+    }
+
     /// Answers a parked request EINTR.
     pub(super) fn interrupt(&self, unique: u64) -> bool {
         let reply = self.with(|files| {
