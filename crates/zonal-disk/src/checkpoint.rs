@@ -3,6 +3,7 @@
 //! Appends and reads go on: the overlay of before is frozen and read below a fresh one. The order is
 //! log and data durable, caller's last step, one durable commit with the position reached, tail.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::thread::JoinHandle;
@@ -237,7 +238,13 @@ pub fn spawn_checkpointer(
                     let Some(engine) = weak.upgrade() else {
                         break;
                     };
-                    if let Err(error) = job(&engine) {
+                    let call = AssertUnwindSafe(|| job(&engine));
+                    let result = catch_unwind(call).unwrap_or_else(|_| {
+                        // The job's state is unknown: without checkpoints, no changes either.
+                        engine.fail();
+                        Err(DiskError::Failed)
+                    });
+                    if let Err(error) = result {
                         let mut guard = lock(&engine.append_lock);
                         engine.attempt_ended(&mut guard, true);
                         drop(guard);
