@@ -443,6 +443,7 @@ def _(a, b):
     for i, agent in enumerate(them):
         agent.start(a_turn, f"{(a, b)[i % 2]}/f")
     time.sleep(0.2)
+    true(not any(agent.done(0) for agent in them), "a waiter did not wait")
     holder.call(a_unlock, f"{a}/f", "flock")
     spans = sorted(agent.finish(20) for agent in them)
     for before, after in zip(spans, spans[1:]):
