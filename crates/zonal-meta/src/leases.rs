@@ -1,0 +1,338 @@
+//! Call-back leases: which sessions may have cached what of a directory, and for how long.
+//! docs/rfcs/2026-11-21-callback-leases.md says what a lease covers.
+//!
+//! A record {directory, session} has two halves: the entries with the directory's own attributes, and the attributes of
+//! its children. A change asks [`Leases::recall`] again and again (after each acknowledgement, or at the
+//! time that it named) until it says `None`; then it may be executed. Halves that were recalled and acknowledged need
+//! no further recall until something new is granted; nothing is granted while a change waits.
+//!
+//! *Invariants*: at most `records_max` records; a record that may still be used by its session is never dropped;
+//! a directory with a waiting change grants nothing.
+//! *Units*: grants in ms from the sending of the request; records end [`CACHE_GRACE_MS`] after that.
+
+use crate::events::EventQueues;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+use zonal_types::limits::{CACHE_GRACE_MS, CACHE_LEASES_MAX, CACHE_TERM_MS};
+use zonal_types::{Ino, Instant, SessionId};
+use zonal_wire::meta::Event;
+
+/// Records looked at for expiry at each grant: two, so that the sweep is faster than the growth.
+const SWEEP_AT_GRANT: usize = 2;
+/// Children of one record that are remembered as recalled.
+const RECALLED_CHILDREN_MAX: usize = 64;
+
+#[derive(Debug)]
+struct Record {
+    expiry: Instant,
+    /// Number of the event that recalled the entries and the directory's attributes since the last grant.
+    entries_recalled: Option<u64>,
+    /// The same for children.
+    children_recalled: BTreeMap<Ino, u64>,
+}
+
+/// What a mutation changes under one lease key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Change {
+    /// The directory whose leases cover it.
+    pub directory: Ino,
+    /// Its entries or its own attributes change.
+    pub entries: bool,
+    /// Children whose attributes (or data) change.
+    pub children: Vec<Ino>,
+    /// The children's pages must go, too.
+    pub data: bool,
+}
+
+/// A change must wait: for these sessions to acknowledge these events, or until a time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Recall {
+    /// Who still has to acknowledge which event (`u64::MAX`: cannot any more, only time helps).
+    pub wait_for: Vec<(SessionId, u64)>,
+    /// When the last of their records has expired.
+    pub until: Instant,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Blocked {
+    changes: u32,
+    until: Instant,
+}
+
+/// The lease records of one shard.
+#[derive(Debug)]
+pub struct Leases {
+    records: BTreeMap<(Ino, SessionId), Record>,
+    /// Directories with waiting changes. The time bounds what a lost change can do.
+    blocked: BTreeMap<Ino, Blocked>,
+    /// Sessions that asked for no caching.
+    uncached: BTreeSet<SessionId>,
+    /// Where the sweep for expired records goes on.
+    cursor: (Ino, SessionId),
+    /// Until then sessions may use what a former life of this shard granted.
+    grace_until: Instant,
+    /// The sessions of that former life.
+    grace_sessions: BTreeSet<SessionId>,
+    records_max: usize,
+}
+
+impl Leases {
+    /// No records. `before`: the sessions that the shard knew when it stopped; for as long as their leases may run,
+    /// changes by others wait.
+    #[must_use]
+    pub fn new(now: Instant, before: BTreeSet<SessionId>) -> Self {
+        Self {
+            records: BTreeMap::new(),
+            blocked: BTreeMap::new(),
+            uncached: BTreeSet::new(),
+            cursor: (Ino(0), SessionId(0)),
+            grace_until: now.plus_ms(CACHE_TERM_MS + CACHE_GRACE_MS),
+            grace_sessions: before,
+            records_max: CACHE_LEASES_MAX,
+        }
+    }
+
+    /// The same with another bound.
+    #[must_use]
+    pub fn with_limit(mut self, records_max: usize) -> Self {
+        self.records_max = records_max;
+        self
+    }
+
+    /// Whether the session wants to cache at all (it does unless it said so).
+    pub fn set_caching(&mut self, session: SessionId, wanted: bool) {
+        if wanted {
+            self.uncached.remove(&session);
+        } else {
+            self.uncached.insert(session);
+        }
+    }
+
+    /// For how long the session may cache the directory's entries and the attributes that the lease covers, in
+    /// ms; 0: not at all. `now` is when the shard got the request, which is later than its sending.
+    pub fn grant(&mut self, directory: Ino, session: SessionId, now: Instant) -> u32 {
+        self.sweep(now, SWEEP_AT_GRANT);
+        if self.uncached.contains(&session) || self.is_blocked(directory, now) {
+            return 0;
+        }
+        let key = (directory, session);
+        if self.records.len() >= self.records_max && !self.records.contains_key(&key) {
+            return 0;
+        }
+        let record = Record {
+            expiry: now.plus_ms(CACHE_TERM_MS + CACHE_GRACE_MS),
+            entries_recalled: None,
+            children_recalled: BTreeMap::new(),
+        };
+        self.records.insert(key, record);
+        CACHE_TERM_MS as u32
+    }
+
+    /// Queues events for whoever may have cached what these changes of session `by` touch. `None`: nobody (any more), the
+    /// change may be executed now. Else it waits, and the directories grant nothing until [`Self::finish`].
+    ///
+    /// `waiting`: this change was told to wait before, with the same directories (so they are blocked already). Where
+    /// it names other ones now, finish the old ones first and pass false.
+    pub fn recall(
+        &mut self,
+        changes: &[Change],
+        by: SessionId,
+        waiting: bool,
+        now: Instant,
+        events: &mut EventQueues,
+    ) -> Option<Recall> {
+        let mut recall = Recall {
+            wait_for: Vec::new(),
+            until: now,
+        };
+        if now < self.grace_until && self.grace_sessions.iter().any(|session| *session != by) {
+            recall.until = self.grace_until;
+        }
+        for change in changes {
+            self.recall_one(change, by, now, events, &mut recall);
+        }
+        if recall.until <= now {
+            return None;
+        }
+        for change in changes {
+            let blocked = self.blocked.entry(change.directory).or_insert(Blocked {
+                changes: 0,
+                until: recall.until,
+            });
+            if !waiting || blocked.changes == 0 {
+                blocked.changes += 1;
+            }
+            blocked.until = blocked.until.max(recall.until);
+        }
+        Some(recall)
+    }
+
+    /// A change that waited was executed, refused or abandoned: once for each change that got `Some` from
+    /// [`Self::recall`], with the same directories.
+    pub fn finish(&mut self, changes: &[Change]) {
+        for change in changes {
+            if let Some(blocked) = self.blocked.get_mut(&change.directory) {
+                blocked.changes = blocked.changes.saturating_sub(1);
+                if blocked.changes == 0 {
+                    self.blocked.remove(&change.directory);
+                }
+            }
+        }
+    }
+
+    /// The session closed in good order and uses nothing any more. (One that vanished keeps its records until they expire.)
+    pub fn session_closed(&mut self, session: SessionId) {
+        self.uncached.remove(&session);
+        self.grace_sessions.remove(&session);
+        self.records
+            .retain(|(_directory, of), _record| *of != session);
+    }
+
+    /// Looks at the next `count` records and drops those that expired. Housekeeping when nothing is granted.
+    pub fn sweep(&mut self, now: Instant, count: usize) {
+        if now >= self.grace_until && !self.grace_sessions.is_empty() {
+            self.grace_sessions = BTreeSet::new();
+        }
+        for _ in 0..count {
+            let mut rest = self
+                .records
+                .range((Bound::Excluded(self.cursor), Bound::Unbounded));
+            let Some((key, record)) = rest.next() else {
+                self.cursor = (Ino(0), SessionId(0));
+                return;
+            };
+            let key = *key;
+            if record.expiry <= now {
+                self.records.remove(&key);
+            }
+            self.cursor = key;
+        }
+    }
+
+    /// Records held.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.records.len()
+    }
+
+    /// True where there is no record.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
+    fn is_blocked(&mut self, directory: Ino, now: Instant) -> bool {
+        let Some(blocked) = self.blocked.get(&directory) else {
+            return false;
+        };
+        if blocked.until.plus_ms(CACHE_TERM_MS) < now {
+            self.blocked.remove(&directory);
+            return false;
+        }
+        true
+    }
+
+    fn recall_one(
+        &mut self,
+        change: &Change,
+        by: SessionId,
+        now: Instant,
+        events: &mut EventQueues,
+        recall: &mut Recall,
+    ) {
+        let directory = change.directory;
+        let keys = (directory, SessionId(0))..=(directory, SessionId(u64::MAX));
+        let mut expired = Vec::new();
+        for ((_directory, session), record) in self.records.range_mut(keys) {
+            if record.expiry <= now {
+                expired.push((directory, *session));
+                continue;
+            }
+            if *session == by {
+                continue;
+            }
+            let (number, new) = record.to_recall(change);
+            let number = if new.is_empty() {
+                number
+            } else {
+                let event = new.to_event(directory, change.data);
+                let pushed = events.push(*session, event).unwrap_or(u64::MAX);
+                record.recalled(&new, pushed, events.acked(*session));
+                number.max(pushed)
+            };
+            if number > events.acked(*session) {
+                recall.wait_for.push((*session, number));
+                recall.until = recall.until.max(record.expiry);
+            }
+        }
+        for key in expired {
+            self.records.remove(&key);
+        }
+    }
+}
+
+/// Parts of a change that a session was not told of yet.
+struct New {
+    entries: bool,
+    children: Vec<Ino>,
+}
+
+impl New {
+    fn is_empty(&self) -> bool {
+        !self.entries && self.children.is_empty()
+    }
+
+    fn to_event(&self, directory: Ino, data: bool) -> Event {
+        let mut inodes = self.children.clone();
+        if self.entries {
+            inodes.push(directory);
+        }
+        Event::Invalidate {
+            entries: if self.entries { directory } else { Ino(0) },
+            inodes,
+            data,
+        }
+    }
+}
+
+impl Record {
+    /// The highest event number that already covers part of the change, and what none covers yet.
+    fn to_recall(&self, change: &Change) -> (u64, New) {
+        let mut number = 0;
+        let mut new = New {
+            entries: false,
+            children: Vec::new(),
+        };
+        if change.entries {
+            match self.entries_recalled {
+                Some(event) => number = event,
+                None => new.entries = true,
+            }
+        }
+        for child in &change.children {
+            match self.children_recalled.get(child) {
+                Some(event) => number = number.max(*event),
+                None => new.children.push(*child),
+            }
+        }
+        (number, new)
+    }
+
+    /// Remembers that `number` covers what `new` said. Children that are acknowledged make room: recalling one of
+    /// them again costs a message and is never wrong.
+    fn recalled(&mut self, new: &New, number: u64, acked: u64) {
+        if new.entries {
+            self.entries_recalled = Some(number);
+        }
+        if self.children_recalled.len() >= RECALLED_CHILDREN_MAX {
+            self.children_recalled
+                .retain(|_child, event| *event > acked);
+        }
+        for child in &new.children {
+            self.children_recalled.insert(*child, number);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

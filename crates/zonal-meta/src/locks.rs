@@ -1,0 +1,612 @@
+//! Locks of programs: POSIX byte ranges (fcntl, also open-file-description locks) and flock, in two spaces that do not
+//! see one another.
+//!
+//! The table is volatile; after a restart sessions bring their locks back with [`LockTable::reclaim`]. Owners are
+//! {session, owner}. A waiter is granted in the order of arrival where its range is free. As in Linux a later request
+//! may overtake a waiter that it conflicts with, but only [`OVERTAKEN_MAX`] times; then owners that hold nothing
+//! on that inode queue behind it. (Owners that hold something may still pass: making them wait could deadlock
+//! where Linux would not.)
+//!
+//! *Invariants*: ranges of one owner in one space are sorted, disjoint, and not adjacent with the same kind; ranges of
+//! two owners overlap only if both are shared; each waiter is in the index; `ranges + 2 * waiting` stays within
+//! the bound, so that a grant out of the queue cannot fail.
+
+mod ranges;
+#[cfg(test)]
+mod tests;
+
+use ranges::Ranges;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use zonal_types::limits::{LOCK_WAITERS_MAX, LOCKS_MAX};
+use zonal_types::{ErrorCode, Ino, SessionId};
+use zonal_wire::meta::{Event, LockKind, LockRange};
+
+/// How often conflicting requests may be granted before a waiter, until newcomers must queue behind it.
+pub const OVERTAKEN_MAX: u32 = 64;
+/// Owners that one search for a deadlock looks at, at most.
+const DEADLOCK_OWNERS_MAX: usize = 4096;
+
+/// Who holds or wants a lock: session, and the owner within it.
+pub type Owner = (SessionId, u64);
+/// A waiter that was granted, and the event that tells its session.
+pub type Granted = (SessionId, Event);
+
+/// What came of a lock request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answer {
+    /// The lock is held.
+    Granted,
+    /// The request waits under its waiter number.
+    Queued,
+    /// Somebody else has a conflicting lock, and the request did not want to wait.
+    Conflict,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    session: SessionId,
+    waiter: u64,
+    range: LockRange,
+    overtaken: u32,
+}
+
+impl Waiter {
+    fn owner(&self) -> Owner {
+        (self.session, self.range.owner)
+    }
+}
+
+/// Holders in one space of one inode.
+type Space = BTreeMap<Owner, Ranges>;
+
+#[derive(Debug, Default)]
+struct FileLocks {
+    posix: Space,
+    flock: Space,
+    queue: VecDeque<Waiter>,
+}
+
+impl FileLocks {
+    fn space(&self, whole_file: bool) -> &Space {
+        if whole_file { &self.flock } else { &self.posix }
+    }
+
+    fn space_mut(&mut self, whole_file: bool) -> &mut Space {
+        if whole_file {
+            &mut self.flock
+        } else {
+            &mut self.posix
+        }
+    }
+
+    /// Owners whose locks stand in the way of `range`.
+    fn blockers<'a>(
+        &'a self,
+        owner: Owner,
+        range: &'a LockRange,
+    ) -> impl Iterator<Item = (Owner, LockRange)> + 'a {
+        self.space(range.whole_file)
+            .iter()
+            .filter(move |(other, _ranges)| **other != owner)
+            .filter_map(move |(other, ranges)| {
+                let held = ranges.conflict(range)?;
+                Some((
+                    *other,
+                    LockRange {
+                        whole_file: range.whole_file,
+                        owner: other.1,
+                        ..held
+                    },
+                ))
+            })
+    }
+
+    /// True where a waiter among the first `before` has been overtaken too often for `range` to pass it.
+    fn must_queue(&self, owner: Owner, range: &LockRange, before: usize) -> bool {
+        if self.space(range.whole_file).contains_key(&owner) {
+            return false;
+        }
+        self.queue.iter().take(before).any(|waiter| {
+            waiter.overtaken >= OVERTAKEN_MAX
+                && waiter.owner() != owner
+                && conflicts(&waiter.range, range)
+        })
+    }
+
+    fn concerns(&self, session: SessionId) -> bool {
+        let owners = (session, 0)..=(session, u64::MAX);
+        self.posix.range(owners.clone()).next().is_some()
+            || self.flock.range(owners).next().is_some()
+            || self.queue.iter().any(|waiter| waiter.session == session)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.posix.is_empty() && self.flock.is_empty() && self.queue.is_empty()
+    }
+}
+
+fn conflicts(one: &LockRange, other: &LockRange) -> bool {
+    one.whole_file == other.whole_file
+        && one.start <= other.end
+        && other.start <= one.end
+        && (one.kind == LockKind::Exclusive || other.kind == LockKind::Exclusive)
+}
+
+/// All locks and waiters of one shard.
+#[derive(Debug)]
+pub struct LockTable {
+    files: BTreeMap<Ino, FileLocks>,
+    /// Inodes at which a session has locks or waiters.
+    sessions: BTreeMap<SessionId, BTreeSet<Ino>>,
+    /// Where a waiter waits.
+    waiters: BTreeMap<(SessionId, u64), Ino>,
+    /// What an owner waits for in the POSIX space, for the search for deadlocks.
+    waiting_owners: BTreeMap<Owner, BTreeSet<(Ino, u64)>>,
+    ranges: usize,
+    ranges_max: usize,
+    waiters_max: usize,
+}
+
+impl Default for LockTable {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl LockTable {
+    /// An empty table with the bounds of docs/limits.md.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::with_limits(LOCKS_MAX, LOCK_WAITERS_MAX)
+    }
+
+    /// An empty table for so many ranges and waiters.
+    #[must_use]
+    pub fn with_limits(ranges_max: usize, waiters_max: usize) -> Self {
+        Self {
+            files: BTreeMap::new(),
+            sessions: BTreeMap::new(),
+            waiters: BTreeMap::new(),
+            waiting_owners: BTreeMap::new(),
+            ranges: 0,
+            ranges_max,
+            waiters_max,
+        }
+    }
+
+    /// Ranges held.
+    #[must_use]
+    pub fn range_count(&self) -> usize {
+        self.ranges
+    }
+
+    /// Requests waiting.
+    #[must_use]
+    pub fn waiter_count(&self) -> usize {
+        self.waiters.len()
+    }
+
+    /// Asks for a lock; with `waiter` it is queued where it conflicts. Also returns the waiters that a
+    /// downgrade let in. A repeated request (same waiter) gets the same answer.
+    ///
+    /// # Errors
+    /// `Invalid` (empty range, waiter number in use elsewhere), `NoLocks` (bound reached), `Deadlock`.
+    pub fn lock(
+        &mut self,
+        session: SessionId,
+        ino: Ino,
+        range: LockRange,
+        waiter: Option<u64>,
+    ) -> Result<(Answer, Vec<Granted>), ErrorCode> {
+        check_range(&range)?;
+        if let Some(number) = waiter
+            && let Some(at) = self.waiters.get(&(session, number))
+        {
+            return if *at == ino {
+                Ok((Answer::Queued, Vec::new()))
+            } else {
+                Err(ErrorCode::Invalid)
+            };
+        }
+        if self.ranges + 2 * self.waiters.len() + 2 > self.ranges_max {
+            return Err(ErrorCode::NoLocks);
+        }
+        let owner = (session, range.owner);
+        let mut granted = Vec::new();
+        if range.whole_file && self.flock_kind(ino, owner).is_some_and(|k| k != range.kind) {
+            // A conversion by flock gives the old lock up first, as Linux does.
+            self.change(ino, owner, &range, None);
+            if range.kind == LockKind::Shared {
+                // Ours goes back in before anybody else gets a chance: a downgrade never fails.
+                self.change(ino, owner, &range, Some(range.kind));
+            }
+            granted = self.serve_queue(ino);
+        }
+        let file = self.files.entry(ino).or_default();
+        let free = file.blockers(owner, &range).next().is_none();
+        let must_queue = waiter.is_some() && file.must_queue(owner, &range, usize::MAX);
+        if free && !must_queue {
+            for other in &mut file.queue {
+                if other.owner() != owner && conflicts(&other.range, &range) {
+                    other.overtaken = other.overtaken.saturating_add(1);
+                }
+            }
+            self.change(ino, owner, &range, Some(range.kind));
+            granted.extend(self.serve_queue(ino));
+            return Ok((Answer::Granted, granted));
+        }
+        let Some(number) = waiter else {
+            self.settle(ino, session);
+            return Ok((Answer::Conflict, granted));
+        };
+        let refused = if self.waiters.len() >= self.waiters_max {
+            Some(ErrorCode::NoLocks)
+        } else if !range.whole_file && self.would_deadlock(ino, owner, &range) {
+            Some(ErrorCode::Deadlock)
+        } else {
+            None
+        };
+        if let Some(code) = refused {
+            self.settle(ino, session);
+            return Err(code);
+        }
+        self.enqueue(session, ino, range, number);
+        Ok((Answer::Queued, granted))
+    }
+
+    /// Gives a range up (all kinds). Returns who is let in.
+    ///
+    /// # Errors
+    /// `Invalid` (empty range), `NoLocks` where the split that this makes does not fit.
+    pub fn unlock(
+        &mut self,
+        session: SessionId,
+        ino: Ino,
+        range: LockRange,
+    ) -> Result<Vec<Granted>, ErrorCode> {
+        check_range(&range)?;
+        let owner = (session, range.owner);
+        let splits = self
+            .files
+            .get(&ino)
+            .and_then(|file| file.space(range.whole_file).get(&owner))
+            .is_some_and(|ranges| ranges.contains_inside(range.start, range.end));
+        if splits && self.ranges + 2 * self.waiters.len() + 1 > self.ranges_max {
+            return Err(ErrorCode::NoLocks);
+        }
+        self.change(ino, owner, &range, None);
+        let granted = self.serve_queue(ino);
+        self.settle(ino, session);
+        Ok(granted)
+    }
+
+    /// The first lock (lowest start) that stands in the way of `range`.
+    #[must_use]
+    pub fn get(&self, session: SessionId, ino: Ino, range: LockRange) -> Option<LockRange> {
+        let file = self.files.get(&ino)?;
+        file.blockers((session, range.owner), &range)
+            .min_by_key(|(owner, held)| (held.start, *owner))
+            .map(|(_owner, held)| held)
+    }
+
+    /// Takes a queued request back; its going may let others in.
+    ///
+    /// # Errors
+    /// `UnknownLease` where it is not queued (any more): it was granted or never came.
+    pub fn cancel(
+        &mut self,
+        session: SessionId,
+        ino: Ino,
+        waiter: u64,
+    ) -> Result<Vec<Granted>, ErrorCode> {
+        if self.waiters.get(&(session, waiter)) != Some(&ino) {
+            return Err(ErrorCode::UnknownLease);
+        }
+        if let Some(file) = self.files.get_mut(&ino)
+            && let Some(index) = file
+                .queue
+                .iter()
+                .position(|w| w.session == session && w.waiter == waiter)
+            && let Some(gone) = file.queue.remove(index)
+        {
+            self.forget_waiter(ino, &gone);
+        }
+        let granted = self.serve_queue(ino);
+        self.settle(ino, session);
+        Ok(granted)
+    }
+
+    /// Releases all locks of one owner in one space of an inode (a close). Its waiters stay.
+    pub fn release_owner(
+        &mut self,
+        session: SessionId,
+        ino: Ino,
+        owner: u64,
+        whole_file: bool,
+    ) -> Vec<Granted> {
+        let Some(file) = self.files.get_mut(&ino) else {
+            return Vec::new();
+        };
+        let Some(ranges) = file.space_mut(whole_file).remove(&(session, owner)) else {
+            return Vec::new();
+        };
+        self.ranges -= ranges.len();
+        let granted = self.serve_queue(ino);
+        self.settle(ino, session);
+        granted
+    }
+
+    /// The session is gone, with all its locks and waiters.
+    pub fn release_session(&mut self, session: SessionId) -> Vec<Granted> {
+        let inos = self.sessions.remove(&session).unwrap_or_default();
+        let mut granted = Vec::new();
+        for ino in inos {
+            let Some(file) = self.files.get_mut(&ino) else {
+                continue;
+            };
+            let owners = (session, 0)..=(session, u64::MAX);
+            for space in [&mut file.posix, &mut file.flock] {
+                let gone: Vec<Owner> = space.range(owners.clone()).map(|(o, _)| *o).collect();
+                for owner in gone {
+                    self.ranges -= space.remove(&owner).map_or(0, |ranges| ranges.len());
+                }
+            }
+            let (gone, stay) = std::mem::take(&mut file.queue)
+                .into_iter()
+                .partition(|waiter| waiter.session == session);
+            file.queue = stay;
+            let gone: VecDeque<Waiter> = gone;
+            for waiter in &gone {
+                self.forget_waiter(ino, waiter);
+            }
+            granted.extend(self.serve_queue(ino));
+            self.settle(ino, session);
+        }
+        granted
+    }
+
+    /// All locks on an inode are gone (it was deleted). Waiters are granted: there is nothing left to wait for.
+    pub fn release_inode(&mut self, ino: Ino) -> Vec<Granted> {
+        let Some(file) = self.files.remove(&ino) else {
+            return Vec::new();
+        };
+        let mut sessions: BTreeSet<SessionId> = BTreeSet::new();
+        for (owner, ranges) in file.posix.iter().chain(file.flock.iter()) {
+            self.ranges -= ranges.len();
+            sessions.insert(owner.0);
+        }
+        let mut granted = Vec::new();
+        for waiter in &file.queue {
+            sessions.insert(waiter.session);
+            self.forget_waiter(ino, waiter);
+            granted.push(event(ino, waiter));
+        }
+        for session in sessions {
+            self.settle(ino, session);
+        }
+        granted
+    }
+
+    /// A lock that a session held before the shard's restart.
+    ///
+    /// # Errors
+    /// `WouldBlock` where another has got a conflicting lock meanwhile; else as [`Self::lock`].
+    pub fn reclaim(
+        &mut self,
+        session: SessionId,
+        ino: Ino,
+        range: LockRange,
+    ) -> Result<(), ErrorCode> {
+        match self.lock(session, ino, range, None)? {
+            (Answer::Granted, _granted) => Ok(()),
+            _ => Err(ErrorCode::WouldBlock),
+        }
+    }
+
+    /// Every invariant that does not hold, in words.
+    #[must_use]
+    pub fn check(&self) -> Vec<String> {
+        let mut wrong = Vec::new();
+        let (mut ranges, mut waiting) = (0, 0);
+        for (ino, file) in &self.files {
+            waiting += file.queue.len();
+            for space in [&file.posix, &file.flock] {
+                for (owner, held) in space {
+                    ranges += held.len();
+                    if !held.is_canonical() {
+                        wrong.push(format!(
+                            "lock ranges of {owner:?} on {ino} are not canonical"
+                        ));
+                    }
+                    for (other, theirs) in space.range((
+                        std::ops::Bound::Excluded(*owner),
+                        std::ops::Bound::Unbounded,
+                    )) {
+                        if held.iter().any(|range| theirs.conflict(&range).is_some()) {
+                            wrong.push(format!(
+                                "locks of {owner:?} and {other:?} conflict on {ino}"
+                            ));
+                        }
+                    }
+                    if !self.sessions.get(&owner.0).is_some_and(|s| s.contains(ino)) {
+                        wrong.push(format!("lock of {owner:?} on {ino} is not in the index"));
+                    }
+                }
+            }
+            for waiter in &file.queue {
+                if self.waiters.get(&(waiter.session, waiter.waiter)) != Some(ino) {
+                    wrong.push(format!(
+                        "waiter {} on {ino} is not in the index",
+                        waiter.waiter
+                    ));
+                }
+            }
+        }
+        if (ranges, waiting) != (self.ranges, self.waiters.len()) {
+            wrong.push(format!(
+                "{ranges} ranges and {waiting} waiters, counted {} and {}",
+                self.ranges,
+                self.waiters.len()
+            ));
+        }
+        if self.ranges + 2 * self.waiters.len() > self.ranges_max {
+            wrong.push(format!("{} lock ranges are over the bound", self.ranges));
+        }
+        wrong
+    }
+
+    fn flock_kind(&self, ino: Ino, owner: Owner) -> Option<LockKind> {
+        let ranges = self.files.get(&ino)?.flock.get(&owner)?;
+        ranges.iter().next().map(|held| held.kind)
+    }
+
+    /// Replaces what `owner` has in the range: by `kind`, or by nothing.
+    fn change(&mut self, ino: Ino, owner: Owner, range: &LockRange, kind: Option<LockKind>) {
+        if kind.is_none() && !self.files.contains_key(&ino) {
+            return;
+        }
+        let file = self.files.entry(ino).or_default();
+        let space = file.space_mut(range.whole_file);
+        if kind.is_none() && !space.contains_key(&owner) {
+            return;
+        }
+        let ranges = space.entry(owner).or_default();
+        let before = ranges.len();
+        ranges.replace(range.start, range.end, kind.map(|kind| (kind, range.pid)));
+        let after = ranges.len();
+        if after == 0 {
+            space.remove(&owner);
+        }
+        self.ranges = self.ranges - before + after;
+        if after > 0 {
+            self.sessions.entry(owner.0).or_default().insert(ino);
+        }
+    }
+
+    fn enqueue(&mut self, session: SessionId, ino: Ino, range: LockRange, waiter: u64) {
+        self.waiters.insert((session, waiter), ino);
+        self.sessions.entry(session).or_default().insert(ino);
+        if !range.whole_file {
+            self.waiting_owners
+                .entry((session, range.owner))
+                .or_default()
+                .insert((ino, waiter));
+        }
+        self.files.entry(ino).or_default().queue.push_back(Waiter {
+            session,
+            waiter,
+            range,
+            overtaken: 0,
+        });
+    }
+
+    fn forget_waiter(&mut self, ino: Ino, gone: &Waiter) {
+        self.waiters.remove(&(gone.session, gone.waiter));
+        if let Some(waits) = self.waiting_owners.get_mut(&gone.owner()) {
+            waits.remove(&(ino, gone.waiter));
+            if waits.is_empty() {
+                self.waiting_owners.remove(&gone.owner());
+            }
+        }
+    }
+
+    /// Grants what can be granted, in order of arrival.
+    fn serve_queue(&mut self, ino: Ino) -> Vec<Granted> {
+        let mut granted = Vec::new();
+        let mut index = 0;
+        while let Some(file) = self.files.get_mut(&ino)
+            && let Some(waiter) = file.queue.get(index)
+        {
+            let owner = waiter.owner();
+            let range = waiter.range;
+            if file.blockers(owner, &range).next().is_some()
+                || file.must_queue(owner, &range, index)
+            {
+                index += 1;
+                continue;
+            }
+            for other in file.queue.iter_mut().take(index) {
+                if other.owner() != owner && conflicts(&other.range, &range) {
+                    other.overtaken = other.overtaken.saturating_add(1);
+                }
+            }
+            let Some(waiter) = file.queue.remove(index) else {
+                break;
+            };
+            self.forget_waiter(ino, &waiter);
+            self.change(ino, owner, &range, Some(range.kind));
+            granted.push(event(ino, &waiter));
+            // The owner's own range may have shrunk in kind (a downgrade): look from the start again.
+            index = 0;
+        }
+        granted
+    }
+
+    /// Drops empty entries after a release.
+    fn settle(&mut self, ino: Ino, session: SessionId) {
+        let concerned = self
+            .files
+            .get(&ino)
+            .is_some_and(|file| file.concerns(session));
+        if !concerned && let Some(inos) = self.sessions.get_mut(&session) {
+            inos.remove(&ino);
+            if inos.is_empty() {
+                self.sessions.remove(&session);
+            }
+        }
+        if self.files.get(&ino).is_some_and(FileLocks::is_empty) {
+            self.files.remove(&ino);
+        }
+    }
+
+    /// True where waiting for `range` would close a ring of owners that wait for one another.
+    fn would_deadlock(&self, ino: Ino, owner: Owner, range: &LockRange) -> bool {
+        let mut seen = BTreeSet::new();
+        let mut open: Vec<Owner> = self.blockers_of(ino, owner, range);
+        while let Some(next) = open.pop() {
+            if next == owner {
+                return true;
+            }
+            if !seen.insert(next) || seen.len() > DEADLOCK_OWNERS_MAX {
+                continue;
+            }
+            for (at, number) in self.waiting_owners.get(&next).into_iter().flatten() {
+                let Some(file) = self.files.get(at) else {
+                    continue;
+                };
+                let waits = file
+                    .queue
+                    .iter()
+                    .filter(|w| w.session == next.0 && w.waiter == *number);
+                for waiter in waits {
+                    open.extend(file.blockers(next, &waiter.range).map(|(other, _)| other));
+                }
+            }
+        }
+        false
+    }
+
+    fn blockers_of(&self, ino: Ino, owner: Owner, range: &LockRange) -> Vec<Owner> {
+        self.files.get(&ino).map_or_else(Vec::new, |file| {
+            file.blockers(owner, range)
+                .map(|(other, _)| other)
+                .collect()
+        })
+    }
+}
+
+fn event(ino: Ino, waiter: &Waiter) -> Granted {
+    let granted = Event::LockGranted {
+        ino,
+        waiter: waiter.waiter,
+    };
+    (waiter.session, granted)
+}
+
+fn check_range(range: &LockRange) -> Result<(), ErrorCode> {
+    let whole = range.start == 0 && range.end == u64::MAX;
+    if range.start > range.end || range.whole_file && !whole {
+        return Err(ErrorCode::Invalid);
+    }
+    Ok(())
+}

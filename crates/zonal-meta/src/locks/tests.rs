@@ -1,0 +1,361 @@
+use super::*;
+use std::collections::BTreeMap;
+
+const INO: Ino = Ino(7);
+const A: SessionId = SessionId(1);
+const B: SessionId = SessionId(2);
+
+fn range(owner: u64, kind: LockKind, start: u64, end: u64) -> LockRange {
+    LockRange {
+        whole_file: false,
+        owner,
+        pid: owner as u32,
+        kind,
+        start,
+        end,
+    }
+}
+
+fn flock(owner: u64, kind: LockKind) -> LockRange {
+    LockRange {
+        whole_file: true,
+        ..range(owner, kind, 0, u64::MAX)
+    }
+}
+
+use LockKind::{Exclusive, Shared};
+
+fn granted(session: SessionId, waiter: u64) -> Granted {
+    (session, Event::LockGranted { ino: INO, waiter })
+}
+
+#[track_caller]
+fn held(table: &LockTable, owner: Owner) -> Vec<(u64, u64, LockKind)> {
+    assert_eq!(table.check(), Vec::<String>::new());
+    let ranges = table.files.get(&INO).and_then(|f| f.posix.get(&owner));
+    ranges.map_or_else(Vec::new, |r| {
+        r.iter().map(|r| (r.start, r.end, r.kind)).collect()
+    })
+}
+
+#[test]
+fn own_ranges_split_merge_and_change_kind() {
+    let mut table = LockTable::new();
+    let mut lock = |kind, start, end| {
+        let (answer, _) = table
+            .lock(A, INO, range(1, kind, start, end), None)
+            .unwrap();
+        assert_eq!(answer, Answer::Granted);
+        held(&table, (A, 1))
+    };
+    assert_eq!(lock(Shared, 0, 99), [(0, 99, Shared)]);
+    assert_eq!(lock(Shared, 100, 199), [(0, 199, Shared)]);
+    assert_eq!(
+        lock(Exclusive, 50, 59),
+        [(0, 49, Shared), (50, 59, Exclusive), (60, 199, Shared)]
+    );
+    assert_eq!(lock(Shared, 50, 59), [(0, 199, Shared)]);
+    assert_eq!(
+        lock(Shared, 300, u64::MAX),
+        [(0, 199, Shared), (300, u64::MAX, Shared)]
+    );
+    assert_eq!(lock(Shared, 200, 299), [(0, u64::MAX, Shared)]);
+    table.unlock(A, INO, range(1, Shared, 10, 19)).unwrap();
+    assert_eq!(
+        held(&table, (A, 1)),
+        [(0, 9, Shared), (20, u64::MAX, Shared)]
+    );
+    table.unlock(A, INO, range(1, Shared, 0, u64::MAX)).unwrap();
+    assert_eq!(held(&table, (A, 1)), []);
+    assert!(table.files.is_empty() && table.sessions.is_empty());
+}
+
+#[test]
+fn waiters_are_granted_in_order_and_can_be_taken_back() {
+    let mut table = LockTable::new();
+    let ask = |t: &mut LockTable, s, owner, kind, waiter| {
+        t.lock(s, INO, range(owner, kind, 0, 9), Some(waiter))
+            .unwrap()
+            .0
+    };
+    assert_eq!(ask(&mut table, A, 1, Exclusive, 1), Answer::Granted);
+    assert_eq!(ask(&mut table, B, 2, Exclusive, 2), Answer::Queued);
+    assert_eq!(
+        ask(&mut table, B, 2, Exclusive, 2),
+        Answer::Queued,
+        "repeat"
+    );
+    assert_eq!(ask(&mut table, B, 3, Shared, 3), Answer::Queued);
+    assert_eq!(ask(&mut table, B, 4, Shared, 4), Answer::Queued);
+    assert_eq!(table.cancel(B, INO, 2), Ok(vec![]));
+    assert_eq!(table.cancel(B, INO, 2), Err(ErrorCode::UnknownLease));
+    let woken = table.unlock(A, INO, range(1, Shared, 0, 9)).unwrap();
+    assert_eq!(woken, [granted(B, 3), granted(B, 4)]);
+    assert_eq!(table.check(), Vec::<String>::new());
+    assert_eq!(table.release_session(B), []);
+    assert_eq!((table.range_count(), table.waiter_count()), (0, 0));
+}
+
+#[test]
+fn a_downgrade_lets_readers_in() {
+    let mut table = LockTable::new();
+    table.lock(A, INO, range(1, Exclusive, 0, 9), None).unwrap();
+    table.lock(B, INO, range(2, Shared, 0, 9), Some(5)).unwrap();
+    let (answer, woken) = table.lock(A, INO, range(1, Shared, 0, 9), None).unwrap();
+    assert_eq!((answer, woken), (Answer::Granted, vec![granted(B, 5)]));
+}
+
+#[test]
+fn flock_and_posix_locks_do_not_see_one_another() {
+    let mut table = LockTable::new();
+    table
+        .lock(A, INO, range(1, Exclusive, 0, u64::MAX), None)
+        .unwrap();
+    let (answer, _) = table.lock(B, INO, flock(2, Exclusive), None).unwrap();
+    assert_eq!(answer, Answer::Granted);
+    let (answer, _) = table.lock(A, INO, flock(1, Shared), None).unwrap();
+    assert_eq!(answer, Answer::Conflict);
+    assert_eq!(
+        table.get(A, INO, flock(1, Shared)),
+        Some(flock(2, Exclusive))
+    );
+    assert_eq!(
+        table.get(B, INO, range(2, Shared, 5, 5)),
+        Some(range(1, Exclusive, 0, u64::MAX))
+    );
+    assert_eq!(table.release_owner(B, INO, 2, true), []);
+    assert_eq!(table.get(A, INO, flock(1, Shared)), None);
+}
+
+#[test]
+fn converting_a_flock_gives_the_old_one_up() {
+    let mut table = LockTable::new();
+    table.lock(A, INO, flock(1, Shared), None).unwrap();
+    table.lock(B, INO, flock(2, Shared), None).unwrap();
+    // Both want to convert: the first waits without its shared lock, so the second gets it. No deadlock.
+    let first = table.lock(A, INO, flock(1, Exclusive), Some(1)).unwrap();
+    assert_eq!(first, (Answer::Queued, vec![]));
+    let second = table.lock(B, INO, flock(2, Exclusive), Some(2)).unwrap();
+    assert_eq!(second, (Answer::Queued, vec![granted(A, 1)]));
+    assert_eq!(table.check(), Vec::<String>::new());
+}
+
+#[test]
+fn rings_of_waiting_owners_are_refused() {
+    let mut table = LockTable::new();
+    for owner in 0..4 {
+        table
+            .lock(A, Ino(10 + owner), range(owner, Exclusive, 0, 0), None)
+            .unwrap();
+    }
+    for owner in 0..3 {
+        let next = Ino(10 + owner + 1);
+        let (answer, _) = table
+            .lock(A, next, range(owner, Exclusive, 0, 0), Some(owner))
+            .unwrap();
+        assert_eq!(answer, Answer::Queued);
+    }
+    let closing = table.lock(A, Ino(10), range(3, Exclusive, 0, 0), Some(3));
+    assert_eq!(closing, Err(ErrorCode::Deadlock));
+    // Two readers that both want to write.
+    table.lock(A, INO, range(1, Shared, 0, 0), None).unwrap();
+    table.lock(B, INO, range(1, Shared, 0, 0), None).unwrap();
+    table.cancel(A, Ino(12), 1).unwrap();
+    table
+        .lock(A, INO, range(1, Exclusive, 0, 0), Some(7))
+        .unwrap();
+    let closing = table.lock(B, INO, range(1, Exclusive, 0, 0), Some(8));
+    assert_eq!(closing, Err(ErrorCode::Deadlock));
+    assert_eq!(table.check(), Vec::<String>::new());
+}
+
+#[test]
+fn a_writer_is_not_passed_for_ever() {
+    let mut table = LockTable::new();
+    table.lock(A, INO, range(0, Shared, 0, 9), None).unwrap();
+    table
+        .lock(B, INO, range(1, Exclusive, 0, 9), Some(1))
+        .unwrap();
+    let mut woken = Vec::new();
+    for reader in 1..1000_u64 {
+        let (answer, _) = table
+            .lock(A, INO, range(100 + reader, Shared, 0, 9), Some(reader))
+            .unwrap();
+        // The one before it leaves only now, so that readers overlap all the time.
+        woken = table.release_owner(A, INO, if reader == 1 { 0 } else { 99 + reader }, false);
+        if answer == Answer::Queued {
+            break;
+        }
+    }
+    assert_eq!(woken, [granted(B, 1)]);
+}
+
+#[test]
+fn bounds_hold() {
+    let mut table = LockTable::with_limits(10, 2);
+    table
+        .lock(A, INO, range(1, Exclusive, 0, 1000), None)
+        .unwrap();
+    for waiter in 0..2 {
+        table
+            .lock(B, INO, range(2, Shared, 5, 5), Some(waiter))
+            .unwrap();
+    }
+    let third = table.lock(B, INO, range(2, Shared, 5, 5), Some(9));
+    assert_eq!(third, Err(ErrorCode::NoLocks));
+    let mut at = 10;
+    while table.unlock(A, INO, range(1, Shared, at, at)).is_ok() {
+        at += 10;
+        assert!(at < 1000, "a split is never refused");
+    }
+    assert_eq!(table.check(), Vec::<String>::new());
+    let empty = range(1, Shared, 5, 4);
+    assert_eq!(table.lock(A, INO, empty, None), Err(ErrorCode::Invalid));
+}
+
+#[test]
+fn reclaimed_locks_must_not_conflict() {
+    let mut table = LockTable::new();
+    assert_eq!(table.reclaim(A, INO, range(1, Exclusive, 0, 9)), Ok(()));
+    assert_eq!(table.reclaim(A, INO, range(1, Exclusive, 0, 9)), Ok(()));
+    let other = table.reclaim(B, INO, range(1, Shared, 9, 9));
+    assert_eq!(other, Err(ErrorCode::WouldBlock));
+}
+
+#[test]
+fn thousands_of_ranges_are_quick() {
+    let mut table = LockTable::new();
+    for index in 0..20_000_u64 {
+        let one = range(1, Exclusive, index * 2, index * 2);
+        table.lock(A, INO, one, None).unwrap();
+    }
+    assert_eq!(table.range_count(), 20_000);
+    let (answer, _) = table
+        .lock(B, INO, range(1, Exclusive, 20_001, 20_001), None)
+        .unwrap();
+    assert_eq!(answer, Answer::Granted);
+    let all = range(1, Exclusive, 0, u64::MAX);
+    table.unlock(A, INO, all).unwrap();
+    assert_eq!(table.range_count(), 1);
+}
+
+/// Numbers for the model test; the same each time.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (self.0 >> 33) % sides
+    }
+}
+
+const BYTES: u64 = 24;
+
+/// A lock per byte: what the table must agree with.
+#[derive(Default)]
+struct Model {
+    bytes: BTreeMap<(Owner, u64), LockKind>,
+    queue: Vec<(SessionId, u64, LockRange)>,
+}
+
+impl Model {
+    fn free(&self, owner: Owner, want: &LockRange) -> bool {
+        self.bytes.iter().all(|((other, at), kind)| {
+            *other == owner
+                || !(want.start..=want.end).contains(at)
+                || (*kind == Shared && want.kind == Shared)
+        })
+    }
+
+    fn set(&mut self, owner: Owner, want: &LockRange, kind: Option<LockKind>) {
+        for at in want.start..=want.end {
+            self.bytes.remove(&(owner, at));
+            if let Some(kind) = kind {
+                self.bytes.insert((owner, at), kind);
+            }
+        }
+    }
+
+    fn serve(&mut self) -> Vec<Granted> {
+        let mut woken = Vec::new();
+        while let Some(index) = (0..self.queue.len()).find(|index| {
+            let (session, _, want) = self.queue[*index];
+            self.free((session, want.owner), &want)
+        }) {
+            let (session, waiter, want) = self.queue.remove(index);
+            self.set((session, want.owner), &want, Some(want.kind));
+            woken.push(granted(session, waiter));
+        }
+        woken
+    }
+}
+
+#[test]
+fn random_operations_agree_with_a_lock_per_byte() {
+    for seed in 0..60 {
+        let mut dice = Dice(seed);
+        let (mut table, mut model) = (LockTable::new(), Model::default());
+        for step in 0..300_u64 {
+            let session = SessionId(1 + dice.roll(2));
+            let (x, y) = (dice.roll(BYTES), dice.roll(BYTES));
+            let kind = if dice.roll(2) == 0 { Shared } else { Exclusive };
+            let want = range(dice.roll(3), kind, x.min(y), x.max(y));
+            let owner = (session, want.owner);
+            let busy = model.queue.iter().any(|(s, _, w)| (*s, w.owner) == owner);
+            match dice.roll(10) {
+                0..=4 => {
+                    let waiter = (dice.roll(3) == 0 && !busy).then_some(step);
+                    let free = model.free(owner, &want);
+                    match table.lock(session, INO, want, waiter) {
+                        Ok((Answer::Granted, woken)) => {
+                            assert!(free, "seed {seed} step {step}");
+                            model.set(owner, &want, Some(kind));
+                            assert_eq!(woken, model.serve(), "seed {seed} step {step}");
+                        }
+                        Ok((Answer::Queued, _)) => {
+                            assert!(!free && waiter.is_some());
+                            model.queue.push((session, step, want));
+                        }
+                        Ok((Answer::Conflict, _)) => assert!(!free && waiter.is_none()),
+                        Err(code) => assert_eq!((code, free), (ErrorCode::Deadlock, false)),
+                    }
+                }
+                5..=7 => {
+                    let woken = table.unlock(session, INO, want).unwrap();
+                    model.set(owner, &want, None);
+                    assert_eq!(woken, model.serve(), "seed {seed} step {step}");
+                }
+                8 => {
+                    let woken = table.release_owner(session, INO, want.owner, false);
+                    model.bytes.retain(|(o, _), _| *o != owner);
+                    assert_eq!(woken, model.serve(), "seed {seed} step {step}");
+                }
+                _ if dice.roll(8) == 0 => {
+                    let woken = table.release_session(session);
+                    model.bytes.retain(|(o, _), _| o.0 != session);
+                    model.queue.retain(|(s, _, _)| *s != session);
+                    assert_eq!(woken, model.serve(), "seed {seed} step {step}");
+                }
+                _ => {
+                    let found = table.get(session, INO, want);
+                    assert_eq!(found.is_none(), model.free(owner, &want));
+                }
+            }
+            assert_eq!(
+                table.check(),
+                Vec::<String>::new(),
+                "seed {seed} step {step}"
+            );
+            let mut bytes = BTreeMap::new();
+            for (owner, ranges) in table.files.get(&INO).into_iter().flat_map(|f| &f.posix) {
+                for held in ranges.iter() {
+                    bytes.extend((held.start..=held.end).map(|at| ((*owner, at), held.kind)));
+                }
+            }
+            assert_eq!(bytes, model.bytes, "seed {seed} step {step}");
+        }
+    }
+}
