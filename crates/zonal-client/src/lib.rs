@@ -1,1 +1,30 @@
 //! The client: what a mount decides, without a kernel and without sockets.
+//!
+//! [`Client`] is async code without a runtime, generic over [`Net`]: a mount drives it with futures that are ready at
+//! once, the simulator with futures that wait for simulated messages.
+#![forbid(unsafe_code)]
+
+pub mod append;
+pub mod client;
+pub mod dirty;
+pub mod events;
+pub mod file;
+pub mod locate;
+pub mod locks;
+pub mod names;
+pub mod net;
+pub mod read;
+pub mod seen;
+pub mod session;
+pub mod size;
+mod storage;
+pub mod sync;
+pub mod write;
+
+pub use client::{Client, Options};
+pub use events::{POLL_WAIT_MS, Polled};
+pub use file::File;
+pub use locks::LockOutcome;
+pub use net::{Message, Net, NetFailure, Reply};
+pub use session::Link;
+pub use size::Reserve;

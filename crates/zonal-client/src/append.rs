@@ -1,0 +1,92 @@
+//! Appends: the shard says where, so that appends of several mounts lose nothing.
+//!
+//! Three round trips: reserve, write, publish. A reservation that is given up becomes a hole only where a later one was
+//! already written.
+
+use crate::client::Client;
+use crate::file::File;
+use crate::net::Net;
+use zonal_types::ErrorCode;
+use zonal_wire::{MetaReply, MetaRequest, StorageReply, StorageRequest};
+
+impl<N: Net> Client<N> {
+    /// Appends `bytes`; returns where they are.
+    ///
+    /// # Errors
+    /// `FileTooBig`, `NoSpace`, a server that does not answer.
+    pub async fn append(
+        &self,
+        file: &File<N>,
+        bytes: &[u8],
+        kill_suid: bool,
+    ) -> Result<u64, ErrorCode> {
+        let _gate = file.gate.lock().await;
+        self.flush_gated(file).await?;
+        let link = self.link_of(file.ino)?;
+        let length = u32::try_from(bytes.len()).map_err(|_error| ErrorCode::Invalid)?;
+        let begin = MetaRequest::AppendBegin {
+            ino: file.ino,
+            length,
+            limit: zonal_types::limits::FILE_BYTES_MAX,
+        };
+        let MetaReply::Appending { offset, data } = self.meta(&link, &begin).await? else {
+            return Err(ErrorCode::Protocol);
+        };
+        {
+            let mut state = file.state();
+            let size = state.size;
+            state.refresh(size, Some(data));
+        }
+        let written = self.write_pieces(file, offset, bytes).await;
+        let end = MetaRequest::AppendEnd {
+            ino: file.ino,
+            offset,
+            reserved: length,
+            length: if written.is_ok() { length } else { 0 },
+            mtime: self.net.wall(),
+            allocated_delta: *written.as_ref().unwrap_or(&0),
+            kill_suid,
+        };
+        let reply = self.meta(&link, &end).await?;
+        self.note_own_change(file.ino, &reply);
+        if let MetaReply::Attr { attr, .. } = reply {
+            file.state().refresh(attr.size, None);
+        }
+        written.map(|_delta| offset)
+    }
+
+    /// Writes without gathering; returns the change of allocated bytes.
+    async fn write_pieces(
+        &self,
+        file: &File<N>,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<i64, ErrorCode> {
+        let data = file.state().data.clone();
+        let mut delta = 0;
+        for piece in self.pieces(&data, offset, bytes.len() as u64)? {
+            let from = (piece.file_offset - offset) as usize;
+            let part = &bytes[from..from + piece.length as usize];
+            let make = |object| StorageRequest::Write {
+                object,
+                offset: piece.object_offset,
+                sync: false,
+                expected_version: 0,
+                txn: 0,
+                snap_epoch: 0,
+            };
+            let at = (piece.component, piece.column);
+            let (reply, _, target) = self
+                .storage_retry(file, at, &make, part, None, None)
+                .await?;
+            file.state().unsynced.insert(target);
+            if let StorageReply::Written {
+                allocated_delta, ..
+            } = reply
+            {
+                delta += allocated_delta;
+            }
+        }
+        Ok(delta)
+    }
+}

@@ -1,0 +1,234 @@
+//! The client of one cell: its map, its sessions, its open files.
+
+use crate::file::{File, Files};
+use crate::locks::HeldLocks;
+use crate::net::{Message, Net};
+use crate::session::{Links, failure_code, lock};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use zonal_types::limits::{
+    REQUEST_DEADLINE_MS, WRITE_BEHIND_AGE_MS, WRITE_BEHIND_BYTES_DEFAULT,
+    WRITE_BEHIND_FILE_BYTES_MAX,
+};
+use zonal_types::{CellId, Codec, ErrorCode, Ino, MapVersion, ShardId, TraceId, ZoneId};
+use zonal_wire::{LockRange, ManagerReply, ManagerRequest, Service};
+use zonal_zonemap::ZoneMap;
+
+/// What a mount is told at its start.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The cell, where it is known; all zeros: taken from the first map.
+    pub cell: CellId,
+    /// Addresses of managers.
+    pub managers: Vec<String>,
+    /// The zone in which the mount is: home of what it makes in the root.
+    pub zone: ZoneId,
+    /// Random, names this client over reconnects.
+    pub client: u64,
+    /// For people.
+    pub name: String,
+    /// Whether the kernel may cache names and attributes under call-back leases.
+    pub cache: bool,
+    /// How long a request is tried.
+    pub deadline_ms: u64,
+    /// How long one attempt waits for its reply.
+    pub attempt_ms: u64,
+    /// Gathered writes of the whole mount.
+    pub write_behind_bytes: usize,
+    /// Gathered writes of one file.
+    pub write_behind_file_bytes: usize,
+    /// Age at which they are flushed.
+    pub write_behind_age_ms: u64,
+}
+
+impl Options {
+    /// Defaults for a mount in `zone` that asks `manager`.
+    #[must_use]
+    pub fn new(manager: &str, zone: ZoneId, client: u64) -> Self {
+        Self {
+            cell: CellId::default(),
+            managers: vec![manager.to_owned()],
+            zone,
+            client,
+            name: String::new(),
+            cache: true,
+            deadline_ms: REQUEST_DEADLINE_MS,
+            attempt_ms: REQUEST_DEADLINE_MS,
+            write_behind_bytes: WRITE_BEHIND_BYTES_DEFAULT,
+            write_behind_file_bytes: WRITE_BEHIND_FILE_BYTES_MAX,
+            write_behind_age_ms: WRITE_BEHIND_AGE_MS,
+        }
+    }
+}
+
+/// The client of one cell.
+pub struct Client<N: Net> {
+    pub(crate) net: N,
+    pub(crate) options: Options,
+    map: Mutex<Arc<ZoneMap>>,
+    map_hint: AtomicU64,
+    refreshing: async_lock::Mutex<()>,
+    pub(crate) links: Links,
+    pub(crate) files: Files<N>,
+    pub(crate) held: HeldLocks,
+    /// Change counter of inodes whose pages the kernel may hold.
+    pub(crate) seen: Mutex<crate::seen::Seen>,
+    pub(crate) dirty_bytes: AtomicUsize,
+    traces: AtomicU64,
+}
+
+impl<N: Net> Client<N> {
+    /// Fetches the map and makes a client.
+    ///
+    /// # Errors
+    /// `Unreachable`, `TimedOut` where no manager answers; what a manager refuses with.
+    pub async fn connect(net: N, options: Options) -> Result<Self, ErrorCode> {
+        let first_trace = net.random();
+        let client = Self {
+            net,
+            map: Mutex::new(Arc::new(ZoneMap {
+                version: MapVersion(0),
+                ..ZoneMap::new(options.cell)
+            })),
+            options,
+            map_hint: AtomicU64::new(0),
+            refreshing: async_lock::Mutex::new(()),
+            links: Mutex::new(BTreeMap::new()),
+            files: Mutex::new(BTreeMap::new()),
+            held: Mutex::new(BTreeMap::new()),
+            seen: Mutex::new(crate::seen::Seen::default()),
+            dirty_bytes: AtomicUsize::new(0),
+            traces: AtomicU64::new(first_trace),
+        };
+        client.fetch_map().await?;
+        Ok(client)
+    }
+
+    /// What the client was told at its start.
+    #[must_use]
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// The transport.
+    #[must_use]
+    pub fn net(&self) -> &N {
+        &self.net
+    }
+
+    /// The zone map as this client knows it.
+    #[must_use]
+    pub fn map(&self) -> Arc<ZoneMap> {
+        lock(&self.map).clone()
+    }
+
+    pub(crate) fn next_trace(&self) -> TraceId {
+        TraceId(self.traces.fetch_add(1, Ordering::Relaxed))
+    }
+
+    pub(crate) fn note_map_version(&self, version: MapVersion) {
+        self.map_hint.fetch_max(version.0, Ordering::Relaxed);
+    }
+
+    /// True where a server knows a newer map.
+    #[must_use]
+    pub fn map_is_old(&self) -> bool {
+        self.map_hint.load(Ordering::Relaxed) > self.map().version.0
+    }
+
+    /// Fetches a newer map, once for all who ask at a time.
+    ///
+    /// # Errors
+    /// As [`Self::connect`].
+    pub async fn refresh_map(&self) -> Result<(), ErrorCode> {
+        let before = self.map().version;
+        let _guard = self.refreshing.lock().await;
+        if self.map().version > before {
+            return Ok(());
+        }
+        self.fetch_map().await
+    }
+
+    async fn fetch_map(&self) -> Result<(), ErrorCode> {
+        let have = self.map().version;
+        let body = ManagerRequest::GetMap { have }.to_bytes();
+        let mut last = ErrorCode::Unreachable;
+        for manager in &self.options.managers {
+            let header = self.header(Service::Manager, self.next_trace());
+            let pending = self.net.start(
+                manager,
+                &Message {
+                    header,
+                    body: &body,
+                    payload: &[],
+                },
+            );
+            match self.net.finish(pending, None).await {
+                Ok(reply) => return self.take_map(&reply.body),
+                Err(failure) => {
+                    self.net
+                        .complain(&format!("manager at {manager}"), "GetMap", failure);
+                    last = failure_code(failure);
+                }
+            }
+        }
+        Err(last)
+    }
+
+    fn take_map(&self, body: &[u8]) -> Result<(), ErrorCode> {
+        match ManagerReply::from_bytes(body).map_err(|_error| ErrorCode::Protocol)? {
+            ManagerReply::Map { map, .. } => {
+                let map = ZoneMap::from_bytes(&map.0).map_err(|_error| ErrorCode::Protocol)?;
+                let mut current = lock(&self.map);
+                if current.version.0 > 0 && current.cell != map.cell {
+                    return Err(ErrorCode::WrongCell);
+                }
+                if map.version > current.version {
+                    *current = Arc::new(map);
+                }
+                Ok(())
+            }
+            ManagerReply::Unchanged { .. } => Ok(()),
+            ManagerReply::Failed { code, .. } => Err(code.0),
+        }
+    }
+
+    /// Inodes that this client has open at a shard, one for each open.
+    pub(crate) fn opens_at(&self, shard: ShardId) -> Vec<Ino> {
+        let map = self.map();
+        let files = lock(&self.files);
+        let at_shard = files.values().filter(|file| {
+            map.shard_of(file.ino.partition())
+                .is_some_and(|known| known.id == shard)
+        });
+        at_shard
+            .flat_map(|file: &Arc<File<N>>| vec![file.ino; file.open_count()])
+            .collect()
+    }
+
+    /// Locks that this client holds at a shard.
+    pub(crate) fn locks_at(&self, shard: ShardId) -> Vec<(Ino, LockRange)> {
+        let map = self.map();
+        let held = lock(&self.held);
+        let at_shard = held.iter().filter(|(ino, _)| {
+            map.shard_of(ino.partition())
+                .is_some_and(|known| known.id == shard)
+        });
+        at_shard
+            .flat_map(|(ino, ranges)| ranges.iter().map(|range| (*ino, *range)))
+            .collect()
+    }
+
+    /// Bytes of gathered writes, for the gauge.
+    #[must_use]
+    pub fn dirty_bytes(&self) -> usize {
+        self.dirty_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Number of files that are open or dirty, for the gauge.
+    #[must_use]
+    pub fn open_files(&self) -> usize {
+        lock(&self.files).len()
+    }
+}

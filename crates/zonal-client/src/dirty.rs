@@ -1,0 +1,260 @@
+//! Gathered writes of one file: exact byte ranges, never rounded, sorted, not overlapping.
+//!
+//! Adjacent ranges are joined, so that a stream of small writes becomes one run.
+
+use std::collections::BTreeMap;
+
+/// Byte ranges that are newer than what the targets have.
+#[derive(Debug, Default)]
+pub struct Dirty {
+    runs: BTreeMap<u64, Vec<u8>>,
+    bytes: usize,
+}
+
+impl Dirty {
+    /// Bytes held.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// True where nothing is held.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.runs.is_empty()
+    }
+
+    /// Puts `data` at `offset`, over what was there.
+    pub fn insert(&mut self, offset: u64, data: &[u8]) {
+        if data.is_empty() {
+            return;
+        }
+        let end = offset + data.len() as u64;
+        // The common case: the write continues the run before it, and nothing follows within it.
+        let follows = self.runs.range(offset..=end).next().is_some();
+        if let Some((start, run)) = self.runs.range_mut(..offset).next_back() {
+            let run_end = start + run.len() as u64;
+            if run_end >= offset {
+                let at = (offset - start) as usize;
+                let within = run.len().min(at + data.len());
+                if run_end >= end {
+                    run[at..at + data.len()].copy_from_slice(data);
+                    return;
+                }
+                if !follows {
+                    run[at..within].copy_from_slice(&data[..within - at]);
+                    run.extend_from_slice(&data[within - at..]);
+                    self.bytes += data.len() - (within - at);
+                    return;
+                }
+            }
+        }
+        self.insert_slowly(offset, data);
+    }
+
+    fn insert_slowly(&mut self, offset: u64, data: &[u8]) {
+        let end = offset + data.len() as u64;
+        self.cut(offset, end);
+        let mut start = offset;
+        let mut run = Vec::with_capacity(data.len());
+        let before = self
+            .runs
+            .range(..offset)
+            .next_back()
+            .map(|(at, run)| (*at, run.len()));
+        if let Some((at, length)) = before
+            && at + length as u64 == offset
+            && let Some(left) = self.runs.remove(&at)
+        {
+            start = at;
+            run = left;
+        }
+        run.extend_from_slice(data);
+        if let Some(right) = self.runs.remove(&end) {
+            run.extend_from_slice(&right);
+        }
+        self.bytes += data.len();
+        self.runs.insert(start, run);
+    }
+
+    /// Forgets `from..to`.
+    pub fn cut(&mut self, from: u64, to: u64) {
+        if from >= to {
+            return;
+        }
+        let first = self
+            .runs
+            .range(..from)
+            .next_back()
+            .map_or(from, |(at, _run)| *at);
+        let touched: Vec<u64> = self.runs.range(first..to).map(|(at, _run)| *at).collect();
+        for at in touched {
+            let Some(mut run) = self.runs.remove(&at) else {
+                continue;
+            };
+            let end = at + run.len() as u64;
+            if end <= from {
+                self.runs.insert(at, run);
+                continue;
+            }
+            self.bytes -= (end.min(to) - at.max(from)) as usize;
+            if end > to {
+                self.runs.insert(to, run.split_off((to - at) as usize));
+            }
+            if at < from {
+                run.truncate((from - at) as usize);
+                self.runs.insert(at, run);
+            }
+        }
+    }
+
+    /// Takes a run out that covers whole multiples of `unit`: the covered part of the first such run.
+    pub fn take_full(&mut self, unit: u64) -> Option<(u64, Vec<u8>)> {
+        let (start, from, to) = self.runs.iter().find_map(|(start, run)| {
+            let from = start.next_multiple_of(unit);
+            let end = start + run.len() as u64;
+            let to = end - end % unit;
+            (to > from).then_some((*start, from, to))
+        })?;
+        let mut run = self.runs.remove(&start)?;
+        if start + run.len() as u64 > to {
+            self.runs.insert(to, run.split_off((to - start) as usize));
+        }
+        let taken = if from > start {
+            let taken = run.split_off((from - start) as usize);
+            self.runs.insert(start, run);
+            taken
+        } else {
+            run
+        };
+        self.bytes -= taken.len();
+        Some((from, taken))
+    }
+
+    /// Takes the first run out.
+    pub fn take_first(&mut self) -> Option<(u64, Vec<u8>)> {
+        let (start, run) = self.runs.pop_first()?;
+        self.bytes -= run.len();
+        Some((start, run))
+    }
+
+    /// Copies what is held of `offset..offset + out.len()` over `out`.
+    pub fn overlay(&self, offset: u64, out: &mut [u8]) {
+        let end = offset + out.len() as u64;
+        let first = self
+            .runs
+            .range(..=offset)
+            .next_back()
+            .map_or(offset, |(at, _run)| *at);
+        for (at, run) in self.runs.range(first..end) {
+            copy_overlap(*at, run, offset, out);
+        }
+    }
+
+    /// What is held of `offset..end`, copied: (offset, bytes).
+    #[must_use]
+    pub fn copies(&self, offset: u64, end: u64) -> Vec<(u64, Vec<u8>)> {
+        let first = self
+            .runs
+            .range(..=offset)
+            .next_back()
+            .map_or(offset, |(at, _run)| *at);
+        let touched = self.runs.range(first..end.max(first));
+        touched
+            .filter_map(|(at, run)| overlap(*at, run, offset, end))
+            .collect()
+    }
+
+    /// The first byte behind the last range; 0 where there is none.
+    #[must_use]
+    pub fn end(&self) -> u64 {
+        self.runs
+            .last_key_value()
+            .map_or(0, |(at, run)| at + run.len() as u64)
+    }
+}
+
+/// The part of `run` (which lies at `at`) within `offset..end`, copied.
+#[must_use]
+pub fn overlap(at: u64, run: &[u8], offset: u64, end: u64) -> Option<(u64, Vec<u8>)> {
+    let from = at.max(offset);
+    let to = (at + run.len() as u64).min(end);
+    (from < to).then(|| (from, run[(from - at) as usize..(to - at) as usize].to_vec()))
+}
+
+/// Copies the part of `run` (which lies at `at`) that falls within `out` (which lies at `offset`).
+pub fn copy_overlap(at: u64, run: &[u8], offset: u64, out: &mut [u8]) {
+    let from = at.max(offset);
+    let to = (at + run.len() as u64).min(offset + out.len() as u64);
+    if from < to {
+        let source = &run[(from - at) as usize..(to - at) as usize];
+        out[(from - offset) as usize..(to - offset) as usize].copy_from_slice(source);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Random inserts, cuts and takes against a plain array of optional bytes.
+    #[test]
+    fn behaves_like_an_array() {
+        let mut seed = 7_u64;
+        let mut next = move |below: u64| {
+            seed = seed
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (seed >> 33) % below
+        };
+        let mut model = vec![None; 600];
+        let mut dirty = Dirty::default();
+        for round in 0..20_000 {
+            let offset = next(500);
+            let length = next(90) as usize;
+            match next(10) {
+                0..6 => {
+                    let data: Vec<u8> = (0..length).map(|_index| next(256) as u8).collect();
+                    dirty.insert(offset, &data);
+                    for (index, byte) in data.iter().enumerate() {
+                        model[offset as usize + index] = Some(*byte);
+                    }
+                }
+                6 | 7 => {
+                    dirty.cut(offset, offset + length as u64);
+                    model[offset as usize..offset as usize + length].fill(None);
+                }
+                8 => check_taken(dirty.take_full(64), &mut model),
+                _ => check_taken(dirty.take_first(), &mut model),
+            }
+            let held = model.iter().flatten().count();
+            assert_eq!(dirty.bytes(), held, "round {round}");
+            let mut seen = vec![0xee; 600];
+            dirty.overlay(0, &mut seen);
+            let expected: Vec<u8> = model.iter().map(|byte| byte.unwrap_or(0xee)).collect();
+            assert_eq!(seen, expected, "round {round}");
+        }
+    }
+
+    fn check_taken(taken: Option<(u64, Vec<u8>)>, model: &mut [Option<u8>]) {
+        if let Some((at, run)) = taken {
+            for (index, byte) in run.iter().enumerate() {
+                assert_eq!(model[at as usize + index].take(), Some(*byte));
+            }
+        }
+    }
+
+    #[test]
+    fn a_stream_of_small_writes_is_one_run_and_full_units_leave() {
+        let mut dirty = Dirty::default();
+        for index in 0..100_u64 {
+            dirty.insert(10 + index * 10, &[1; 10]);
+        }
+        assert_eq!(
+            dirty.take_full(512),
+            Some((512, vec![1; 0]))
+                .filter(|_none| false)
+                .or(dirty.take_full(512))
+        );
+        assert_eq!(dirty.end(), 1010);
+    }
+}

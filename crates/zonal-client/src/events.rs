@@ -1,0 +1,66 @@
+//! What shards tell this client by themselves.
+
+use crate::client::Client;
+use crate::net::Net;
+use crate::session::{Link, lock};
+use zonal_types::ErrorCode;
+use zonal_wire::{Event, MetaReply, MetaRequest};
+
+/// How long a shard holds a poll without events. Also how soon a client that went away is noticed.
+pub const POLL_WAIT_MS: u32 = 20_000;
+
+/// Events of one poll.
+#[derive(Debug)]
+pub struct Polled {
+    /// In order.
+    pub events: Vec<Event>,
+    /// The shard was restarted: everything cached of it may be old.
+    pub restarted: bool,
+}
+
+impl<N: Net> Client<N> {
+    /// Acknowledges what was returned before, then waits for more. Call it again and again from one place per shard; carry
+    /// the events out between the calls.
+    ///
+    /// # Errors
+    /// A shard that does not answer; nothing is cached until a poll succeeds again.
+    pub async fn poll_events(&self, link: &Link, wait_ms: u32) -> Result<Polled, ErrorCode> {
+        self.send_closes(link).await.ok();
+        let request = MetaRequest::PollEvents {
+            acked: link.acked(),
+            wait_ms,
+        };
+        // Events are queued at the shard from the session's start, so caching may begin with the first poll.
+        link.set_listening(true);
+        let reply = match self.meta(link, &request).await {
+            Ok(reply) => reply,
+            Err(code) => {
+                link.set_listening(false);
+                return Err(code);
+            }
+        };
+        let MetaReply::Events { boot, events } = reply else {
+            return Err(ErrorCode::Protocol);
+        };
+        let restarted = boot != link.boot();
+        if restarted {
+            link.count_event();
+            self.note_boot(link, boot).await?;
+        }
+        for (seq, event) in &events {
+            link.count_event();
+            link.ack(*seq);
+            if let Event::Invalidate {
+                inodes, data: true, ..
+            } = event
+            {
+                let mut seen = lock(&self.seen);
+                inodes.iter().for_each(|ino| seen.forget(*ino));
+            }
+        }
+        Ok(Polled {
+            events: events.into_iter().map(|(_seq, event)| event).collect(),
+            restarted,
+        })
+    }
+}

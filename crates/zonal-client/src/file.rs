@@ -1,0 +1,242 @@
+//! A file that this client has open or has unwritten data of.
+//!
+//! Lock order: `gate` (async, held across flush, truncation, append and the like) before `state` (never held across an
+//! await). Every byte that was written is in `dirty`, in `inflight`, or acknowledged by its target; reads lay the
+//! first two over what the targets say, in that order of age.
+
+use crate::client::Client;
+use crate::dirty::{Dirty, copy_overlap, overlap};
+use crate::net::Net;
+use crate::session::lock;
+use crate::storage::Place;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use zonal_layout::Piece;
+use zonal_types::{ErrorCode, FileData, Ino, Instant, TargetId, Timestamp};
+use zonal_wire::{MetaReply, MetaRequest};
+
+/// Open and dirty files by inode.
+pub(crate) type Files<N> = Mutex<BTreeMap<Ino, Arc<File<N>>>>;
+
+/// One file.
+pub struct File<N: Net> {
+    /// Its inode.
+    pub ino: Ino,
+    pub(crate) gate: async_lock::Mutex<()>,
+    state: Mutex<FileState<N>>,
+}
+
+pub(crate) struct FileState<N: Net> {
+    pub(crate) data: FileData,
+    /// Size as this client sees it: what the shard said, and what was written here since.
+    pub(crate) size: u64,
+    pub(crate) dirty: Dirty,
+    pub(crate) inflight: VecDeque<Inflight<N>>,
+    /// What the shard has not been told yet.
+    pub(crate) report: Option<Report>,
+    pub(crate) opens: usize,
+    /// Targets that acknowledged data which they have not been asked to make durable.
+    pub(crate) unsynced: BTreeSet<TargetId>,
+    /// A write that failed after it was accepted: told at the next flush or fsync, once.
+    pub(crate) error: Option<ErrorCode>,
+    pub(crate) dirty_since: Option<Instant>,
+}
+
+/// A run of bytes on its way to the targets.
+pub(crate) struct Inflight<N: Net> {
+    pub(crate) offset: u64,
+    pub(crate) bytes: Arc<Vec<u8>>,
+    pub(crate) parts: Vec<(Piece, Place, N::Pending)>,
+}
+
+/// What a flush tells the shard.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Report {
+    pub(crate) size: u64,
+    pub(crate) mtime: Option<Timestamp>,
+    pub(crate) allocated_delta: i64,
+    pub(crate) kill_suid: bool,
+}
+
+impl<N: Net> File<N> {
+    pub(crate) fn state(&self) -> std::sync::MutexGuard<'_, FileState<N>> {
+        lock(&self.state)
+    }
+
+    pub(crate) fn open_count(&self) -> usize {
+        self.state().opens
+    }
+}
+
+impl<N: Net> FileState<N> {
+    /// Nothing is written that the shard and the targets do not know.
+    pub(crate) fn is_clean(&self) -> bool {
+        self.dirty.is_empty() && self.inflight.is_empty() && self.report.is_none()
+    }
+
+    pub(crate) fn report_mut(&mut self) -> &mut Report {
+        self.report.get_or_insert_with(Report::default)
+    }
+
+    /// Takes what the shard says of the file; our own unreported writes stay on top.
+    pub(crate) fn refresh(&mut self, size: u64, data: Option<FileData>) {
+        if let Some(data) = data
+            && data.truncate_seq >= self.data.truncate_seq
+        {
+            self.data = data;
+        }
+        self.size = size.max(self.unreported_end());
+    }
+
+    /// The end of what was written here and the shard does not know.
+    fn unreported_end(&self) -> u64 {
+        let reported = self.report.map_or(0, |report| report.size);
+        let under_way = self
+            .inflight
+            .iter()
+            .map(|run| run.offset + run.bytes.len() as u64)
+            .max();
+        reported.max(self.dirty.end()).max(under_way.unwrap_or(0))
+    }
+
+    /// Moves a run from the gathered writes to those under way, without a moment in which readers miss it.
+    pub(crate) fn take_run(
+        &mut self,
+        take: impl FnOnce(&mut Dirty) -> Option<(u64, Vec<u8>)>,
+    ) -> Option<(u64, Arc<Vec<u8>>)> {
+        let (offset, run) = take(&mut self.dirty)?;
+        let bytes = Arc::new(run);
+        self.inflight.push_back(Inflight {
+            offset,
+            bytes: bytes.clone(),
+            parts: Vec::new(),
+        });
+        Some((offset, bytes))
+    }
+
+    /// Copies of everything unacknowledged within `offset..end`, oldest first.
+    pub(crate) fn pending_copies(&self, offset: u64, end: u64) -> Vec<(u64, Vec<u8>)> {
+        let mut copies: Vec<(u64, Vec<u8>)> = self
+            .inflight
+            .iter()
+            .filter_map(|run| overlap(run.offset, &run.bytes, offset, end))
+            .collect();
+        copies.extend(self.dirty.copies(offset, end));
+        copies
+    }
+}
+
+/// Lays copies over `out`, which lies at `offset`.
+pub(crate) fn lay_over(copies: &[(u64, Vec<u8>)], offset: u64, out: &mut [u8]) {
+    for (at, bytes) in copies {
+        copy_overlap(*at, bytes, offset, out);
+    }
+}
+
+impl<N: Net> Client<N> {
+    /// The file, if it is open or dirty here.
+    #[must_use]
+    pub fn file(&self, ino: Ino) -> Option<Arc<File<N>>> {
+        lock(&self.files).get(&ino).cloned()
+    }
+
+    /// Counts one more open of a file and takes the newest that the shard said of it.
+    pub(crate) fn open_file(&self, ino: Ino, size: u64, data: FileData) -> Arc<File<N>> {
+        let mut files = lock(&self.files);
+        let file = files
+            .entry(ino)
+            .or_insert_with(|| Arc::new(self.detached_file(ino, data.clone())));
+        let mut state = file.state();
+        state.opens += 1;
+        state.refresh(size, Some(data));
+        drop(state);
+        file.clone()
+    }
+
+    /// A file that is not listed: for one operation on an inode that is not open.
+    pub(crate) fn detached_file(&self, ino: Ino, data: FileData) -> File<N> {
+        File {
+            ino,
+            gate: async_lock::Mutex::new(()),
+            state: Mutex::new(FileState {
+                data,
+                size: 0,
+                dirty: Dirty::default(),
+                inflight: VecDeque::new(),
+                report: None,
+                opens: 0,
+                unsynced: BTreeSet::new(),
+                error: None,
+                dirty_since: None,
+            }),
+        }
+    }
+
+    /// One open less; what is dirty is flushed. The shard is told with the next batch of closes.
+    ///
+    /// # Errors
+    /// What the flush failed with.
+    pub async fn release(&self, ino: Ino) -> Result<(), ErrorCode> {
+        let Some(file) = self.file(ino) else {
+            return Ok(());
+        };
+        let flushed = if file.state().is_clean() {
+            Ok(())
+        } else {
+            self.flush(&file).await
+        };
+        {
+            let mut files = lock(&self.files);
+            let mut state = file.state();
+            state.opens = state.opens.saturating_sub(1);
+            if state.opens == 0 {
+                let left: usize = state.inflight.iter().map(|run| run.bytes.len()).sum();
+                self.dirty_bytes
+                    .fetch_sub(left + state.dirty.bytes(), Ordering::Relaxed);
+                state.inflight.clear();
+                state.dirty = Dirty::default();
+                files.remove(&ino);
+            }
+        }
+        let link = self.link_of(ino)?;
+        if link.queue_close(ino) >= CLOSES_MAX {
+            self.send_closes(&link).await?;
+        }
+        flushed
+    }
+
+    pub(crate) async fn send_closes(&self, link: &crate::session::Link) -> Result<(), ErrorCode> {
+        let inos = link.take_closes();
+        if inos.is_empty() {
+            return Ok(());
+        }
+        self.meta(link, &MetaRequest::Close { inos })
+            .await
+            .map(|_done| ())
+    }
+
+    /// Asks the shard for the newest size and layout of a file.
+    pub(crate) async fn refetch(&self, file: &File<N>) -> Result<(), ErrorCode> {
+        let link = self.link_of(file.ino)?;
+        match self
+            .meta(
+                &link,
+                &MetaRequest::GetAttr {
+                    ino: file.ino,
+                    data: true,
+                },
+            )
+            .await?
+        {
+            MetaReply::Attr { attr, data, .. } => {
+                file.state().refresh(attr.size, data);
+                Ok(())
+            }
+            _other => Err(ErrorCode::Protocol),
+        }
+    }
+}
+
+/// Closes that are gathered before they are sent.
+const CLOSES_MAX: usize = 64;

@@ -1,0 +1,88 @@
+//! Where an inode's data is, in words for schedulers.
+
+use crate::client::Client;
+use crate::net::Net;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use zonal_types::{ErrorCode, FileKind, Ino, TargetId, ZoneId};
+
+/// The answer to "where is it".
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Located {
+    /// Inode number.
+    pub ino: Ino,
+    /// The home zone.
+    pub home: ZoneId,
+    /// Bytes by zone.
+    pub zones: BTreeMap<ZoneId, u64>,
+    /// Bytes by target.
+    pub targets: BTreeMap<TargetId, u64>,
+    /// The map that this was computed with.
+    pub map_version: u64,
+}
+
+impl Located {
+    /// As one line of JSON (numbers only, so nothing needs quoting).
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        let mut out = format!(
+            "{{\"ino\":{},\"home_zone\":{},\"zones\":{{",
+            self.ino.0, self.home
+        );
+        join(
+            &mut out,
+            self.zones
+                .iter()
+                .map(|(zone, bytes)| (u64::from(zone.0), *bytes)),
+        );
+        out.push_str("},\"targets\":{");
+        join(
+            &mut out,
+            self.targets
+                .iter()
+                .map(|(target, bytes)| (u64::from(target.0), *bytes)),
+        );
+        // Writing to a string cannot fail.
+        let _ = write!(out, "}},\"map_version\":{}}}", self.map_version);
+        out
+    }
+}
+
+fn join(out: &mut String, pairs: impl Iterator<Item = (u64, u64)>) {
+    for (index, (key, value)) in pairs.enumerate() {
+        let comma = if index > 0 { "," } else { "" };
+        let _ = write!(out, "{comma}\"{key}\":{value}");
+    }
+}
+
+impl<N: Net> Client<N> {
+    /// Where an inode's data is.
+    ///
+    /// # Errors
+    /// `Stale` where it is gone.
+    pub async fn locate(&self, ino: Ino) -> Result<Located, ErrorCode> {
+        let (attr, data) = self.file_data(ino).await?;
+        let map = self.map();
+        let mut located = Located {
+            ino,
+            home: map.zone_of(ino).unwrap_or_default(),
+            zones: BTreeMap::new(),
+            targets: BTreeMap::new(),
+            map_version: map.version.0,
+        };
+        if let (FileKind::File, Some(data)) = (attr.kind, data) {
+            if let Some(component) = data.layout.components.first() {
+                located.home = component.zone;
+            }
+            located.targets = self.bytes_by_target(&data, attr.size);
+            for (target, bytes) in &located.targets {
+                let zone = map
+                    .target(*target)
+                    .and_then(|target| map.node(target.node))
+                    .map(|node| node.zone);
+                *located.zones.entry(zone.unwrap_or_default()).or_default() += bytes;
+            }
+        }
+        Ok(located)
+    }
+}

@@ -1,0 +1,177 @@
+//! POSIX and flock locks: the shard decides; what is held is remembered for the shard's restart.
+
+use crate::client::Client;
+use crate::net::Net;
+use crate::session::lock;
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use zonal_types::{ErrorCode, Ino};
+use zonal_wire::{LockRange, MetaReply, MetaRequest};
+
+/// Ranges asked for and not released, by inode (a superset of what is held is enough: owners are told apart).
+pub(crate) type HeldLocks = Mutex<BTreeMap<Ino, Vec<LockRange>>>;
+
+/// The outcome of a lock request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LockOutcome {
+    /// Held. `changed`: the file's data is newer than what the kernel's pages show.
+    Granted {
+        /// See above.
+        changed: bool,
+    },
+    /// An event will tell.
+    Queued,
+}
+
+impl<N: Net> Client<N> {
+    /// Asks for a lock. `waiter`: waits under this number where it is not free.
+    ///
+    /// # Errors
+    /// `WouldBlock`, `Deadlock`, `NoLocks`, a shard that does not answer.
+    pub async fn lock(
+        &self,
+        ino: Ino,
+        range: LockRange,
+        waiter: Option<u64>,
+    ) -> Result<LockOutcome, ErrorCode> {
+        let link = self.link_of(ino)?;
+        let request = MetaRequest::Lock {
+            ino,
+            range,
+            wait: waiter.is_some(),
+            waiter: waiter.unwrap_or(0),
+        };
+        match self.meta(&link, &request).await {
+            Ok(_done) => self.lock_granted(ino, range).await,
+            Err(ErrorCode::LockQueued) => Ok(LockOutcome::Queued),
+            Err(code) => Err(code),
+        }
+    }
+
+    /// The lock is held: remembers it, and learns what the last holder wrote.
+    ///
+    /// # Errors
+    /// A shard that does not answer.
+    pub async fn lock_granted(&self, ino: Ino, range: LockRange) -> Result<LockOutcome, ErrorCode> {
+        lock(&self.held).entry(ino).or_default().push(range);
+        let link = self.link_of(ino)?;
+        let reply = self
+            .meta(&link, &MetaRequest::GetAttr { ino, data: true })
+            .await?;
+        let MetaReply::Attr { attr, data, .. } = reply else {
+            return Err(ErrorCode::Protocol);
+        };
+        if let Some(file) = self.file(ino) {
+            file.state().refresh(attr.size, data);
+        }
+        let mut seen = lock(&self.seen);
+        let changed = seen.differs(ino, attr.change);
+        if changed {
+            seen.note(ino, attr.change);
+        }
+        Ok(LockOutcome::Granted { changed })
+    }
+
+    /// Takes a queued request back; true where it was still queued.
+    ///
+    /// # Errors
+    /// A shard that does not answer.
+    pub async fn cancel_lock(&self, ino: Ino, waiter: u64) -> Result<bool, ErrorCode> {
+        let link = self.link_of(ino)?;
+        match self
+            .meta(&link, &MetaRequest::CancelLock { ino, waiter })
+            .await
+        {
+            Ok(_done) => Ok(true),
+            Err(ErrorCode::UnknownLease) => Ok(false),
+            Err(code) => Err(code),
+        }
+    }
+
+    /// Releases a range. What was written under the lock is flushed first.
+    ///
+    /// # Errors
+    /// Of the flush, or a shard that does not answer.
+    pub async fn unlock(&self, ino: Ino, range: LockRange) -> Result<(), ErrorCode> {
+        let flushed = self.flush_if_dirty(ino).await;
+        let link = self.link_of(ino)?;
+        self.meta(&link, &MetaRequest::Unlock { ino, range })
+            .await?;
+        let covers = |held: &LockRange| {
+            held.whole_file == range.whole_file
+                && held.owner == range.owner
+                && range.start <= held.start
+                && held.end <= range.end
+        };
+        self.forget_locks(ino, covers);
+        flushed
+    }
+
+    /// Releases all locks of an owner on an inode, where there may be any.
+    ///
+    /// # Errors
+    /// As [`Self::unlock`].
+    pub async fn release_locks(
+        &self,
+        ino: Ino,
+        owner: u64,
+        whole_file: bool,
+    ) -> Result<(), ErrorCode> {
+        let is_owners = |held: &LockRange| held.owner == owner && held.whole_file == whole_file;
+        if !lock(&self.held)
+            .get(&ino)
+            .is_some_and(|held| held.iter().any(is_owners))
+        {
+            return Ok(());
+        }
+        let flushed = self.flush_if_dirty(ino).await;
+        let link = self.link_of(ino)?;
+        self.meta(
+            &link,
+            &MetaRequest::ReleaseLocks {
+                ino,
+                owner,
+                whole_file,
+            },
+        )
+        .await?;
+        self.forget_locks(ino, is_owners);
+        flushed
+    }
+
+    /// The first lock that is in the way of `range`.
+    ///
+    /// # Errors
+    /// A shard that does not answer.
+    pub async fn get_lock(
+        &self,
+        ino: Ino,
+        range: LockRange,
+    ) -> Result<Option<LockRange>, ErrorCode> {
+        let link = self.link_of(ino)?;
+        match self
+            .meta(&link, &MetaRequest::GetLock { ino, range })
+            .await?
+        {
+            MetaReply::Locked { holder } => Ok(holder),
+            _other => Err(ErrorCode::Protocol),
+        }
+    }
+
+    async fn flush_if_dirty(&self, ino: Ino) -> Result<(), ErrorCode> {
+        match self.file(ino) {
+            Some(file) if !file.state().is_clean() => self.flush(&file).await,
+            _ => Ok(()),
+        }
+    }
+
+    fn forget_locks(&self, ino: Ino, is_gone: impl Fn(&LockRange) -> bool) {
+        let mut held = lock(&self.held);
+        if let Some(ranges) = held.get_mut(&ino) {
+            ranges.retain(|range| !is_gone(range));
+            if ranges.is_empty() {
+                held.remove(&ino);
+            }
+        }
+    }
+}

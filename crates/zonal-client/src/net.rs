@@ -1,0 +1,72 @@
+//! What the client core needs from outside: messages, time, randomness.
+//!
+//! In a mount, futures of this trait are ready when first polled: sending and receiving happen on the calling thread.
+//! In the simulator they wait for simulated messages. The core never knows which.
+
+use std::future::Future;
+use zonal_types::{ErrorCode, Instant, Timestamp};
+use zonal_wire::Header;
+
+/// One request to a server.
+#[derive(Debug)]
+pub struct Message<'a> {
+    /// Service, cell, session, slot, deadline and so on; lengths are filled in by the transport.
+    pub header: Header,
+    /// The encoded message.
+    pub body: &'a [u8],
+    /// Raw data behind it, in pieces.
+    pub payload: &'a [&'a [u8]],
+}
+
+/// A server's reply.
+#[derive(Debug)]
+pub struct Reply {
+    /// Its header.
+    pub header: Header,
+    /// The encoded message.
+    pub body: Vec<u8>,
+    /// How many payload bytes were put into the caller's buffer.
+    pub payload_bytes: usize,
+}
+
+/// Why there is no reply. The request may or may not have been executed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NetFailure {
+    /// No connection, or it broke.
+    Unreachable,
+    /// No reply within the deadline.
+    TimedOut,
+    /// The server refused the connection for good (key, cell, version) or broke the protocol.
+    Refused(ErrorCode),
+}
+
+/// Transport, clock and randomness.
+pub trait Net {
+    /// A request under way.
+    type Pending;
+
+    /// Monotonic time.
+    fn now(&self) -> Instant;
+
+    /// Calendar time.
+    fn wall(&self) -> Timestamp;
+
+    /// Random bits.
+    fn random(&self) -> u64;
+
+    /// Waits.
+    fn sleep(&self, ms: u64) -> impl Future<Output = ()>;
+
+    /// Sends a request to `address`; a failure shows in [`Self::finish`].
+    fn start(&self, address: &str, message: &Message<'_>) -> Self::Pending;
+
+    /// Receives the reply; its payload goes into `payload` (one that does not fit is a protocol violation).
+    fn finish(
+        &self,
+        pending: Self::Pending,
+        payload: Option<&mut [u8]>,
+    ) -> impl Future<Output = Result<Reply, NetFailure>>;
+
+    /// Tells people, once and rarely, that a server does not answer.
+    fn complain(&self, server: &str, doing: &str, failure: NetFailure);
+}

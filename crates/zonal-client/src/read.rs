@@ -1,0 +1,102 @@
+//! Reading: one request per target in parallel, payloads straight into the caller's buffer.
+//!
+//! Per call: one lock of the file's state, one allocation for the pieces, one request a piece; no copy of the data.
+
+use crate::client::Client;
+use crate::file::{File, lay_over};
+use crate::net::Net;
+use zonal_types::{ErrorCode, FileData};
+use zonal_wire::{ObjectRef, StorageRequest};
+
+impl<N: Net> Client<N> {
+    /// Reads at `offset` into `out`; returns the number of bytes, less than asked only at the end of the file.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Io` from a target; `TimedOut` or `Unreachable` where one does not answer.
+    pub async fn read(
+        &self,
+        file: &File<N>,
+        offset: u64,
+        out: &mut [u8],
+    ) -> Result<usize, ErrorCode> {
+        let end = offset.saturating_add(out.len() as u64);
+        if file.state().size < end {
+            // Maybe somebody else made it longer.
+            self.refetch(file).await?;
+        }
+        let (data, size, copies) = {
+            let state = file.state();
+            (
+                state.data.clone(),
+                state.size,
+                state.pending_copies(offset, end),
+            )
+        };
+        let length = usize::try_from(size.saturating_sub(offset))
+            .unwrap_or(usize::MAX)
+            .min(out.len());
+        let out = &mut out[..length];
+        self.read_stored(file, &data, offset, out).await?;
+        lay_over(&copies, offset, out);
+        Ok(length)
+    }
+
+    /// Reads what the targets have; holes are zeros.
+    async fn read_stored(
+        &self,
+        file: &File<N>,
+        data: &FileData,
+        offset: u64,
+        out: &mut [u8],
+    ) -> Result<(), ErrorCode> {
+        let pieces = self.pieces(data, offset, out.len() as u64)?;
+        let mut started = Vec::with_capacity(pieces.len());
+        for piece in &pieces {
+            let component = &data.layout.components[piece.component];
+            let first = self.place(component, piece.column).map(|place| {
+                let object = Self::object(data, component, piece.column, place.target);
+                let pending = self.start_storage(&place, &read_request(object, piece), &[]);
+                (place, pending)
+            });
+            started.push(first);
+        }
+        let mut rest = out;
+        let mut failed = None;
+        for (piece, first) in pieces.iter().zip(started) {
+            let (part, behind) = rest.split_at_mut(piece.length as usize);
+            rest = behind;
+            let outcome = match first {
+                Ok((place, pending)) => self
+                    .storage_reply(&place, pending, Some(part))
+                    .await
+                    .map(|(_, bytes)| bytes),
+                Err(code) => Err(code),
+            };
+            let outcome = match outcome {
+                Ok(bytes) => Ok(bytes),
+                Err(code) => {
+                    let make = |object| read_request(object, piece);
+                    let at = (piece.component, piece.column);
+                    let again = self
+                        .storage_retry(file, at, &make, &[], Some(part), Some(code))
+                        .await;
+                    again.map(|(_, bytes, _)| bytes)
+                }
+            };
+            match outcome {
+                Ok(bytes) => part[bytes.min(piece.length as usize)..].fill(0),
+                Err(code) => failed = Some(code),
+            }
+        }
+        failed.map_or(Ok(()), Err)
+    }
+}
+
+fn read_request(object: ObjectRef, piece: &zonal_layout::Piece) -> StorageRequest {
+    // A piece is as long as the caller's buffer at most, which a frame bounds.
+    StorageRequest::Read {
+        object,
+        offset: piece.object_offset,
+        length: piece.length as u32,
+    }
+}

@@ -1,0 +1,87 @@
+//! Which version of a file the kernel's pages show: decides whether an open may keep them.
+//!
+//! Bounded: the oldest entries are forgotten first; a forgotten file's pages are dropped at its next open.
+
+use std::collections::BTreeMap;
+use zonal_types::Ino;
+
+/// Files remembered.
+pub const SEEN_MAX: usize = 65_536;
+
+/// Change counters by inode.
+#[derive(Debug, Default)]
+pub struct Seen {
+    changes: BTreeMap<Ino, (u64, u64)>,
+    order: BTreeMap<u64, Ino>,
+    clock: u64,
+}
+
+impl Seen {
+    /// Notes that pages of `ino` show `change`; true where they already did.
+    pub fn note(&mut self, ino: Ino, change: u64) -> bool {
+        self.clock += 1;
+        let old = self.changes.insert(ino, (change, self.clock));
+        if let Some((_change, at)) = old {
+            self.order.remove(&at);
+        }
+        self.order.insert(self.clock, ino);
+        if self.changes.len() > SEEN_MAX
+            && let Some((_at, oldest)) = self.order.pop_first()
+        {
+            self.changes.remove(&oldest);
+        }
+        old.is_some_and(|(known, _at)| known == change)
+    }
+
+    /// After a change of our own that led to `change`: goes along where nobody else's came between.
+    pub fn own_change(&mut self, ino: Ino, change: u64) {
+        if let Some((known, _at)) = self.changes.get_mut(&ino) {
+            if *known + 1 == change {
+                *known = change;
+            } else {
+                self.forget(ino);
+            }
+        }
+    }
+
+    /// True where pages of `ino` show something else than `change`.
+    #[must_use]
+    pub fn differs(&self, ino: Ino, change: u64) -> bool {
+        self.changes
+            .get(&ino)
+            .is_some_and(|(known, _at)| *known != change)
+    }
+
+    /// Nothing is known of the pages any more.
+    pub fn forget(&mut self, ino: Ino) {
+        if let Some((_change, at)) = self.changes.remove(&ino) {
+            self.order.remove(&at);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_are_kept_only_where_nothing_but_our_own_changes_came() {
+        let mut seen = Seen::default();
+        assert!(!seen.note(Ino(5), 10));
+        assert!(seen.note(Ino(5), 10));
+        seen.own_change(Ino(5), 11);
+        assert!(seen.note(Ino(5), 11));
+        seen.own_change(Ino(5), 13);
+        assert!(!seen.note(Ino(5), 13));
+    }
+
+    #[test]
+    fn the_number_remembered_is_bounded() {
+        let mut seen = Seen::default();
+        for ino in 0..SEEN_MAX as u64 + 10 {
+            seen.note(Ino(ino), 1);
+        }
+        assert_eq!(seen.changes.len(), SEEN_MAX);
+        assert_eq!(seen.order.len(), SEEN_MAX);
+    }
+}

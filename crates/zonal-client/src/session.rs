@@ -1,0 +1,414 @@
+//! Sessions at shards: opening, exactly-once slots, retries, reclaim, what may be cached.
+//!
+//! Invariants: a slot has one request under way; a repeated request repeats its slot and sequence; a slot that was given
+//! up goes on with the next sequence (the shard refuses older ones that arrive late). Lock order: `opening` (async)
+//! before `state`; `state` is never held across an await.
+
+use crate::client::Client;
+use crate::net::{Message, Net, NetFailure};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use zonal_types::limits::SESSION_SLOTS_MAX;
+use zonal_types::{Codec, Epoch, ErrorCode, Ino, Instant, SessionId, ShardId};
+use zonal_wire::{Entry, Header, MetaReply, MetaRequest, NO_SLOT, Service};
+
+/// Pause before a request is repeated, at first and at most.
+const RETRY_MS: (u64, u64) = (20, 500);
+
+/// What this client has at one shard.
+pub struct Link {
+    shard: ShardId,
+    opening: async_lock::Mutex<()>,
+    slots: async_lock::Semaphore,
+    state: Mutex<LinkState>,
+    /// Events seen; a reply that was asked for before the latest one is not cached.
+    events: AtomicU64,
+}
+
+#[derive(Default)]
+struct LinkState {
+    session: SessionId,
+    boot: u64,
+    epoch: Epoch,
+    sequences: Vec<u32>,
+    free: Vec<u32>,
+    acked: u64,
+    listening: bool,
+    closes: Vec<Ino>,
+}
+
+/// Locks a mutex whose holder cannot have panicked half-way through a change that matters.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Link {
+    pub(crate) fn new(shard: ShardId) -> Self {
+        let slots = SESSION_SLOTS_MAX;
+        Self {
+            shard,
+            opening: async_lock::Mutex::new(()),
+            slots: async_lock::Semaphore::new(slots as usize),
+            state: Mutex::new(LinkState {
+                sequences: vec![0; slots as usize],
+                free: (0..slots).rev().collect(),
+                ..LinkState::default()
+            }),
+            events: AtomicU64::new(0),
+        }
+    }
+
+    /// Counts an event (before the kernel is told of it).
+    pub(crate) fn count_event(&self) {
+        self.events.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Remembers that the session has one open less of `ino`; tells how many wait to be sent.
+    pub(crate) fn queue_close(&self, ino: Ino) -> usize {
+        let mut state = lock(&self.state);
+        state.closes.push(ino);
+        state.closes.len()
+    }
+
+    pub(crate) fn take_closes(&self) -> Vec<Ino> {
+        std::mem::take(&mut lock(&self.state).closes)
+    }
+
+    pub(crate) fn acked(&self) -> u64 {
+        lock(&self.state).acked
+    }
+
+    pub(crate) fn ack(&self, seq: u64) {
+        let mut state = lock(&self.state);
+        state.acked = state.acked.max(seq);
+    }
+
+    /// Whether events arrive: without them nothing may be cached.
+    pub(crate) fn set_listening(&self, listening: bool) {
+        lock(&self.state).listening = listening;
+    }
+
+    pub(crate) fn boot(&self) -> u64 {
+        lock(&self.state).boot
+    }
+
+    /// True where a session was opened.
+    pub(crate) fn is_open(&self) -> bool {
+        lock(&self.state).session != SessionId(0)
+    }
+}
+
+/// A slot in use; given back when dropped.
+struct Slot<'a> {
+    link: &'a Link,
+    index: u32,
+    _permit: async_lock::SemaphoreGuard<'a>,
+}
+
+impl Drop for Slot<'_> {
+    fn drop(&mut self) {
+        lock(&self.link.state).free.push(self.index);
+    }
+}
+
+/// When a request was sent, to tell how long its reply may be cached.
+#[derive(Clone, Copy)]
+pub(crate) struct Asked {
+    at: Instant,
+    events: u64,
+    listening: bool,
+}
+
+impl<N: Net> Client<N> {
+    /// Notes the time before a request whose reply may be cached.
+    pub(crate) fn asking(&self, link: &Link) -> Asked {
+        Asked {
+            at: self.net.now(),
+            events: link.events.load(Ordering::SeqCst),
+            listening: lock(&link.state).listening,
+        }
+    }
+
+    /// What is left of the time that a shard granted.
+    pub(crate) fn cache_ms(&self, link: &Link, asked: Asked, granted_ms: u32) -> u32 {
+        if !asked.listening
+            || !self.options.cache
+            || link.events.load(Ordering::SeqCst) != asked.events
+        {
+            return 0;
+        }
+        let passed = u32::try_from(self.net.now().ms_since(asked.at)).unwrap_or(u32::MAX);
+        granted_ms.saturating_sub(passed)
+    }
+
+    pub(crate) fn cut_entry(&self, link: &Link, asked: Asked, entry: &mut Entry) {
+        entry.entry_ms = self.cache_ms(link, asked, entry.entry_ms);
+        entry.attr_ms = self.cache_ms(link, asked, entry.attr_ms);
+    }
+
+    /// The link to the shard that owns an inode.
+    pub(crate) fn link_of(&self, ino: Ino) -> Result<std::sync::Arc<Link>, ErrorCode> {
+        let shard = self.map().shard_of(ino.partition()).map(|shard| shard.id);
+        Ok(self.link(shard.ok_or(ErrorCode::Stale)?))
+    }
+
+    /// The link to a shard.
+    pub(crate) fn link(&self, shard: ShardId) -> std::sync::Arc<Link> {
+        let mut links = lock(&self.links);
+        links
+            .entry(shard)
+            .or_insert_with(|| std::sync::Arc::new(Link::new(shard)))
+            .clone()
+    }
+
+    /// All links in use.
+    pub(crate) fn all_links(&self) -> Vec<std::sync::Arc<Link>> {
+        lock(&self.links).values().cloned().collect()
+    }
+
+    /// Sends a request until it is answered, for as long as the deadline allows. `Failed` replies become errors.
+    pub(crate) async fn meta(
+        &self,
+        link: &Link,
+        request: &MetaRequest,
+    ) -> Result<MetaReply, ErrorCode> {
+        let deadline = self.net.now().plus_ms(self.options.deadline_ms);
+        let slot = if request.is_mutation() {
+            Some(self.take_slot(link).await)
+        } else {
+            None
+        };
+        let body = request.to_bytes();
+        let trace = self.next_trace();
+        let mut pause = RETRY_MS.0;
+        let mut fresh = true;
+        loop {
+            self.open_session(link, deadline).await?;
+            let mut header = self.header(Service::Meta, trace);
+            {
+                let mut state = lock(&link.state);
+                header.session = state.session;
+                header.epoch = state.epoch;
+                header.slot = slot.as_ref().map_or(NO_SLOT, |slot| slot.index);
+                if let Some(slot) = &slot {
+                    let sequence = &mut state.sequences[slot.index as usize];
+                    *sequence += u32::from(fresh);
+                    header.sequence = *sequence;
+                }
+            }
+            fresh = false;
+            let wait = if let MetaRequest::PollEvents { wait_ms, .. } = request {
+                u64::from(*wait_ms)
+            } else {
+                0
+            };
+            let failed = match self
+                .send(link.shard, header, &body, request.name(), wait)
+                .await
+            {
+                Ok(MetaReply::Failed { code }) => code.0,
+                Ok(reply) => return Ok(reply),
+                Err(code) => code,
+            };
+            match failed {
+                ErrorCode::UnknownSession => {
+                    self.lose_session(link, header.session);
+                    // The new session's slots start afresh.
+                    fresh = true;
+                }
+                ErrorCode::NotOwner | ErrorCode::StaleEpoch => self.refresh_map().await?,
+                ErrorCode::Unreachable
+                | ErrorCode::TimedOut
+                | ErrorCode::NotReady
+                | ErrorCode::Overloaded => {}
+                other => return Err(other),
+            }
+            if self.net.now() >= deadline {
+                return Err(failed);
+            }
+            self.net.sleep(pause).await;
+            pause = (pause * 2).min(RETRY_MS.1);
+        }
+    }
+
+    /// One attempt.
+    async fn send(
+        &self,
+        shard: ShardId,
+        header: Header,
+        body: &[u8],
+        doing: &str,
+        wait_ms: u64,
+    ) -> Result<MetaReply, ErrorCode> {
+        let map = self.map();
+        let known = map.shard(shard).and_then(|shard| map.node(shard.node));
+        let Some(node) = known else {
+            return Err(ErrorCode::NotOwner);
+        };
+        let mut header = header;
+        header.deadline_ms = u32::try_from(self.options.attempt_ms + wait_ms).unwrap_or(u32::MAX);
+        let pending = self.net.start(
+            &node.address,
+            &Message {
+                header,
+                body,
+                payload: &[],
+            },
+        );
+        match self.net.finish(pending, None).await {
+            Ok(reply) => {
+                self.note_map_version(reply.header.map_version);
+                MetaReply::from_bytes(&reply.body).map_err(|_error| ErrorCode::Protocol)
+            }
+            Err(failure) => {
+                self.net.complain(
+                    &format!("shard {shard} at {}", node.address),
+                    doing,
+                    failure,
+                );
+                Err(failure_code(failure))
+            }
+        }
+    }
+
+    async fn take_slot<'a>(&self, link: &'a Link) -> Slot<'a> {
+        let permit = link.slots.acquire().await;
+        // There are as many permits as slots, so one is free.
+        let index = lock(&link.state).free.pop().unwrap_or(0);
+        Slot {
+            link,
+            index,
+            _permit: permit,
+        }
+    }
+
+    fn lose_session(&self, link: &Link, session: SessionId) {
+        let mut state = lock(&link.state);
+        if state.session == session {
+            state.session = SessionId(0);
+            state.listening = false;
+        }
+    }
+
+    /// Opens the session where there is none.
+    async fn open_session(&self, link: &Link, deadline: Instant) -> Result<(), ErrorCode> {
+        if link.is_open() {
+            return Ok(());
+        }
+        let _guard = link.opening.lock().await;
+        let mut pause = RETRY_MS.0;
+        while !link.is_open() {
+            let request = MetaRequest::OpenSession {
+                client: self.options.client,
+                zone: self.options.zone,
+                name: self.options.name.clone(),
+            };
+            let header = self.header(Service::Meta, self.next_trace());
+            match self
+                .send(link.shard, header, &request.to_bytes(), request.name(), 0)
+                .await
+            {
+                Ok(MetaReply::Session {
+                    session,
+                    boot,
+                    epoch,
+                    resumed,
+                    ..
+                }) => {
+                    let mut state = lock(&link.state);
+                    state.session = session;
+                    state.epoch = epoch;
+                    state.boot = boot;
+                    state.acked = 0;
+                    if !resumed {
+                        state.sequences.fill(0);
+                    }
+                    break;
+                }
+                Ok(MetaReply::Failed { code }) if !is_passing(code.0) => return Err(code.0),
+                Ok(MetaReply::Failed { .. }) => {}
+                Ok(_other) => return Err(ErrorCode::Protocol),
+                Err(code) if is_passing(code) => {}
+                Err(code) => return Err(code),
+            }
+            if self.net.now() >= deadline {
+                return Err(ErrorCode::Unreachable);
+            }
+            self.net.sleep(pause).await;
+            pause = (pause * 2).min(RETRY_MS.1);
+        }
+        self.reclaim(link).await
+    }
+
+    /// Tells a new or restarted session what this client still holds there.
+    async fn reclaim(&self, link: &Link) -> Result<(), ErrorCode> {
+        let opens = self.opens_at(link.shard);
+        let locks = self.locks_at(link.shard);
+        if opens.is_empty() && locks.is_empty() {
+            return Ok(());
+        }
+        let request = MetaRequest::Reclaim { opens, locks };
+        let mut header = self.header(Service::Meta, self.next_trace());
+        {
+            let state = lock(&link.state);
+            header.session = state.session;
+            header.epoch = state.epoch;
+        }
+        match self
+            .send(link.shard, header, &request.to_bytes(), request.name(), 0)
+            .await
+        {
+            Ok(MetaReply::Failed { code }) => Err(code.0),
+            Ok(_done) => Ok(()),
+            Err(code) => Err(code),
+        }
+    }
+
+    /// The shard came back after a restart: what it forgot is told again.
+    pub(crate) async fn note_boot(&self, link: &Link, boot: u64) -> Result<bool, ErrorCode> {
+        let changed = {
+            let mut state = lock(&link.state);
+            let changed = state.boot != boot;
+            state.boot = boot;
+            if changed {
+                state.acked = 0;
+            }
+            changed
+        };
+        if changed {
+            self.reclaim(link).await?;
+        }
+        Ok(changed)
+    }
+
+    /// Header fields that every request of this client has.
+    pub(crate) fn header(&self, service: Service, trace: zonal_types::TraceId) -> Header {
+        let map = self.map();
+        let mut header = Header::request(service, map.cell);
+        header.map_version = map.version;
+        header.trace = trace;
+        header.deadline_ms = u32::try_from(self.options.attempt_ms).unwrap_or(u32::MAX);
+        header
+    }
+}
+
+fn is_passing(code: ErrorCode) -> bool {
+    matches!(
+        code,
+        ErrorCode::Unreachable | ErrorCode::TimedOut | ErrorCode::NotReady | ErrorCode::Overloaded
+    )
+}
+
+/// The code of a request without a reply.
+#[must_use]
+pub fn failure_code(failure: NetFailure) -> ErrorCode {
+    match failure {
+        NetFailure::Unreachable => ErrorCode::Unreachable,
+        NetFailure::TimedOut => ErrorCode::TimedOut,
+        NetFailure::Refused(code) => code,
+    }
+}
+
+/// Links by shard.
+pub(crate) type Links = Mutex<BTreeMap<ShardId, std::sync::Arc<Link>>>;

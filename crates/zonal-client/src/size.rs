@@ -1,0 +1,380 @@
+//! Truncation, holes, reservation, seeking: what changes or asks where a file has bytes.
+
+use crate::client::Client;
+use crate::file::File;
+use crate::net::Net;
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use zonal_layout::{ColumnRanges, Seek, next_data, next_hole};
+use zonal_types::limits::FILE_BYTES_MAX;
+use zonal_types::{Attr, Column, Credentials, ErrorCode, FileData, Ino};
+use zonal_wire::{MetaReply, MetaRequest, ObjectRef, StorageReply, StorageRequest};
+
+/// Ranges that one Map request asks for.
+const MAP_RANGES: u32 = 1024;
+
+/// What `fallocate` does to a range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reserve {
+    /// Space for holes; data stays.
+    Allocate,
+    /// A hole.
+    Punch,
+    /// Zeros, with space.
+    Zero,
+}
+
+impl<N: Net> Client<N> {
+    /// Sets the size of a file.
+    ///
+    /// # Errors
+    /// Permissions and limits as the shard says; a target that does not answer.
+    pub async fn truncate(
+        &self,
+        who: &Credentials,
+        ino: Ino,
+        size: u64,
+        by_handle: bool,
+        kill_suid: bool,
+    ) -> Result<Attr, ErrorCode> {
+        if size > FILE_BYTES_MAX {
+            return Err(ErrorCode::FileTooBig);
+        }
+        let file = self.file(ino);
+        match &file {
+            Some(file) => {
+                let _gate = file.gate.lock().await;
+                {
+                    let mut state = file.state();
+                    let before = state.dirty.bytes();
+                    state.dirty.cut(size, u64::MAX);
+                    self.dirty_bytes
+                        .fetch_sub(before - state.dirty.bytes(), Ordering::Relaxed);
+                }
+                self.flush_gated(file).await?;
+                let attr = self
+                    .truncate_at_shard(who, ino, size, by_handle, kill_suid)
+                    .await?;
+                let mut state = file.state();
+                state.data = attr.1;
+                state.size = size;
+                Ok(attr.0)
+            }
+            None => self
+                .truncate_at_shard(who, ino, size, by_handle, kill_suid)
+                .await
+                .map(|done| done.0),
+        }
+    }
+
+    async fn truncate_at_shard(
+        &self,
+        who: &Credentials,
+        ino: Ino,
+        size: u64,
+        by_handle: bool,
+        kill_suid: bool,
+    ) -> Result<(Attr, FileData), ErrorCode> {
+        let link = self.link_of(ino)?;
+        loop {
+            let request = MetaRequest::Truncate {
+                who: who.clone(),
+                ino,
+                size,
+                by_handle,
+                confirmed_seq: 0,
+                kill_suid,
+            };
+            match self.meta(&link, &request).await {
+                Ok(MetaReply::Truncated { attr, data, push }) => {
+                    if !push {
+                        crate::session::lock(&self.seen).own_change(ino, attr.change);
+                        return Ok((attr, data));
+                    }
+                    let attr = self.push_truncate(ino, &data).await?.unwrap_or(attr);
+                    return Ok((attr, data));
+                }
+                Ok(_other) => return Err(ErrorCode::Protocol),
+                Err(ErrorCode::TruncateUnconfirmed) => self.finish_others_truncate(ino).await?,
+                Err(code) => return Err(code),
+            }
+        }
+    }
+
+    /// Somebody's truncation was never confirmed: push it for them.
+    pub(crate) async fn finish_others_truncate(&self, ino: Ino) -> Result<(), ErrorCode> {
+        let link = self.link_of(ino)?;
+        match self
+            .meta(&link, &MetaRequest::GetAttr { ino, data: true })
+            .await?
+        {
+            MetaReply::Attr {
+                data: Some(data), ..
+            } => self.push_truncate(ino, &data).await.map(|_attr| ()),
+            _other => Err(ErrorCode::Protocol),
+        }
+    }
+
+    /// Makes all columns see the last shrink, then confirms it.
+    pub(crate) async fn push_truncate(
+        &self,
+        ino: Ino,
+        data: &FileData,
+    ) -> Result<Option<Attr>, ErrorCode> {
+        let temporary;
+        let open = self.file(ino);
+        let file = if let Some(file) = &open {
+            file.state().refresh(data.truncate_size, Some(data.clone()));
+            file.as_ref()
+        } else {
+            temporary = self.detached_file(ino, data.clone());
+            &temporary
+        };
+        let replies = self
+            .all_columns(file, &|object| StorageRequest::Truncate { object })
+            .await?;
+        let allocated_delta = replies
+            .iter()
+            .map(|(_, _, reply, target)| {
+                file.state().unsynced.insert(*target);
+                if let StorageReply::Written {
+                    allocated_delta, ..
+                } = reply
+                {
+                    *allocated_delta
+                } else {
+                    0
+                }
+            })
+            .sum();
+        let link = self.link_of(ino)?;
+        let request = MetaRequest::ConfirmTruncate {
+            ino,
+            truncate_seq: data.truncate_seq,
+            allocated_delta,
+        };
+        let reply = self.meta(&link, &request).await?;
+        self.note_own_change(ino, &reply);
+        Ok(if let MetaReply::Attr { attr, .. } = reply {
+            Some(attr)
+        } else {
+            None
+        })
+    }
+
+    /// Punches, zeroes or reserves `offset..offset + length`. The file grows to the range's end unless `keep_size`.
+    ///
+    /// # Errors
+    /// `FileTooBig`, `NoSpace`, a target that does not answer.
+    pub async fn reserve(
+        &self,
+        file: &File<N>,
+        offset: u64,
+        length: u64,
+        how: Reserve,
+        keep_size: bool,
+    ) -> Result<(), ErrorCode> {
+        let end = offset
+            .checked_add(length)
+            .filter(|end| *end <= FILE_BYTES_MAX)
+            .ok_or(ErrorCode::FileTooBig)?;
+        let _gate = file.gate.lock().await;
+        self.flush_gated(file).await?;
+        self.refetch(file).await?;
+        let data = file.state().data.clone();
+        let make = |object: ObjectRef, from: u64, to: u64| match how {
+            Reserve::Punch => StorageRequest::Punch {
+                object,
+                offset: from,
+                length: to - from,
+            },
+            Reserve::Allocate => StorageRequest::Allocate {
+                object,
+                offset: from,
+                length: to - from,
+                zero: false,
+            },
+            Reserve::Zero => StorageRequest::Allocate {
+                object,
+                offset: from,
+                length: to - from,
+                zero: true,
+            },
+        };
+        let mut delta = 0;
+        for (index, component) in data.layout.components.iter().enumerate() {
+            for column in (0..component.count).map(Column) {
+                let from = zonal_layout::object_bytes(component, offset, column);
+                let to = zonal_layout::object_bytes(component, end, column);
+                if from >= to {
+                    continue;
+                }
+                let make = |object| make(object, from, to);
+                let (reply, _, target) = self
+                    .storage_retry(file, (index, column), &make, &[], None, None)
+                    .await?;
+                file.state().unsynced.insert(target);
+                if let StorageReply::Written {
+                    allocated_delta, ..
+                } = reply
+                {
+                    delta += allocated_delta;
+                }
+            }
+        }
+        {
+            let mut state = file.state();
+            if !keep_size {
+                state.size = state.size.max(end);
+            }
+            let report = state.report_mut();
+            report.allocated_delta += delta;
+            report.mtime = Some(self.net.wall());
+            if !keep_size {
+                report.size = report.size.max(end);
+            }
+        }
+        self.send_report(file).await
+    }
+
+    /// `SEEK_DATA` (`data` true) or `SEEK_HOLE` from `offset`.
+    ///
+    /// # Errors
+    /// `NoDevice` past the end, or where no data follows.
+    pub async fn seek(&self, file: &File<N>, offset: u64, data: bool) -> Result<u64, ErrorCode> {
+        self.flush(file).await?;
+        self.refetch(file).await?;
+        let (layout, size) = {
+            let state = file.state();
+            (state.data.layout.clone(), state.size)
+        };
+        if offset >= size {
+            return Err(ErrorCode::NoDevice);
+        }
+        let Some(component) = layout.components.first() else {
+            return Err(ErrorCode::NoDevice);
+        };
+        let mut columns = vec![ColumnRanges::default(); usize::from(component.count)];
+        loop {
+            let step = if data {
+                next_data(component, &columns, offset)
+            } else {
+                next_hole(component, &columns, offset)
+            };
+            match step {
+                Seek::Found(at) if at < size => return Ok(at),
+                Seek::Found(_) | Seek::None if data => return Err(ErrorCode::NoDevice),
+                Seek::Found(_) | Seek::None => return Ok(size),
+                Seek::Ask(column, from) => {
+                    if zonal_layout::file_offset_of(component, column, from) >= size {
+                        return if data {
+                            Err(ErrorCode::NoDevice)
+                        } else {
+                            Ok(size)
+                        };
+                    }
+                    self.map_column(file, column, from, &mut columns).await?;
+                }
+            }
+        }
+    }
+
+    async fn map_column(
+        &self,
+        file: &File<N>,
+        column: Column,
+        from: u64,
+        columns: &mut [ColumnRanges],
+    ) -> Result<(), ErrorCode> {
+        let make = |object| StorageRequest::Map {
+            object,
+            offset: from,
+            end: u64::MAX,
+            limit: MAP_RANGES,
+        };
+        let (reply, _, _) = self
+            .storage_retry(file, (0, column), &make, &[], None, None)
+            .await?;
+        let StorageReply::Map { ranges, .. } = reply else {
+            return Err(ErrorCode::Protocol);
+        };
+        let known = columns
+            .get_mut(usize::from(column.0))
+            .ok_or(ErrorCode::Protocol)?;
+        let is_all = ranges.len() < MAP_RANGES as usize;
+        known.known_to = if is_all {
+            u64::MAX
+        } else {
+            ranges
+                .last()
+                .map_or(u64::MAX, |(start, length)| start + length)
+        };
+        known.ranges.extend(ranges);
+        Ok(())
+    }
+
+    /// Copies a range between files of the cell, through this client. Returns the bytes copied.
+    ///
+    /// # Errors
+    /// Of reading or of writing, where nothing was copied.
+    pub async fn copy_range(
+        &self,
+        from: &File<N>,
+        from_offset: u64,
+        to: &File<N>,
+        to_offset: u64,
+        length: u64,
+    ) -> Result<u64, ErrorCode> {
+        const STEP: u64 = 1 << 20;
+        if to_offset
+            .checked_add(length)
+            .is_none_or(|end| end > FILE_BYTES_MAX)
+        {
+            return Err(ErrorCode::FileTooBig);
+        }
+        let mut buffer = vec![0; STEP.min(length) as usize];
+        let mut done = 0;
+        while done < length {
+            let step = STEP.min(length - done) as usize;
+            let got = self
+                .read(from, from_offset + done, &mut buffer[..step])
+                .await;
+            let got = match got {
+                Ok(got) => got,
+                Err(code) if done == 0 => return Err(code),
+                Err(_later) => break,
+            };
+            if got == 0 {
+                break;
+            }
+            match self
+                .write(to, to_offset + done, &buffer[..got], false)
+                .await
+            {
+                Ok(()) => done += got as u64,
+                Err(code) if done == 0 => return Err(code),
+                Err(_later) => break,
+            }
+        }
+        Ok(done)
+    }
+
+    /// Bytes of a file by target, as its layout and size say.
+    #[must_use]
+    pub fn bytes_by_target(
+        &self,
+        data: &FileData,
+        size: u64,
+    ) -> BTreeMap<zonal_types::TargetId, u64> {
+        let mut by_target = BTreeMap::new();
+        for component in &data.layout.components {
+            for column in (0..component.count).map(Column) {
+                if let Ok(place) = self.place(component, column) {
+                    *by_target.entry(place.target).or_default() +=
+                        zonal_layout::object_bytes(component, size, column);
+                }
+            }
+        }
+        by_target
+    }
+}

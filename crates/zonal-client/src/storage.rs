@@ -1,0 +1,284 @@
+//! Requests to targets: where a piece lies, sending in parallel, repeating what failed.
+
+use crate::client::Client;
+use crate::file::File;
+use crate::net::{Message, Net, Reply};
+use crate::session::failure_code;
+use zonal_layout::{Piece, object_bytes};
+use zonal_types::{Codec, Column, Component, Epoch, ErrorCode, FileData, TargetId};
+use zonal_wire::{ObjectRef, Service, StorageReply, StorageRequest};
+
+/// Pause before a request is repeated, at first and at most.
+const RETRY_MS: (u64, u64) = (20, 500);
+
+/// A target with what a request to it needs.
+#[derive(Debug, Clone)]
+pub(crate) struct Place {
+    pub(crate) target: TargetId,
+    pub(crate) address: String,
+    pub(crate) epoch: Epoch,
+}
+
+/// A request without its place: made anew for each attempt.
+pub(crate) type MakeRequest<'a> = &'a dyn Fn(ObjectRef) -> StorageRequest;
+
+impl<N: Net> Client<N> {
+    /// The width of a component's stripe set.
+    pub(crate) fn set_width(&self, component: &Component) -> u16 {
+        self.map()
+            .set(component.set)
+            .map_or(0, |set| u16::try_from(set.slots.len()).unwrap_or(u16::MAX))
+    }
+
+    /// Splits a file range.
+    pub(crate) fn pieces(
+        &self,
+        data: &FileData,
+        offset: u64,
+        length: u64,
+    ) -> Result<Vec<Piece>, ErrorCode> {
+        zonal_layout::pieces(&data.layout, offset, length, |component| {
+            self.set_width(component)
+        })
+        .map_err(zonal_layout::LayoutError::code)
+    }
+
+    /// Where a column lies now.
+    pub(crate) fn place(&self, component: &Component, column: Column) -> Result<Place, ErrorCode> {
+        let map = self.map();
+        let set = map.set(component.set).ok_or(ErrorCode::StaleEpoch)?;
+        let width = u16::try_from(set.slots.len()).unwrap_or(u16::MAX);
+        let slot = zonal_layout::slot_of(component, column, width)
+            .map_err(zonal_layout::LayoutError::code)?;
+        let slot = set.slots.get(usize::from(slot)).ok_or(ErrorCode::Corrupt)?;
+        let node = map
+            .target(slot.target)
+            .and_then(|target| map.node(target.node));
+        let address = node.ok_or(ErrorCode::StaleEpoch)?.address.clone();
+        Ok(Place {
+            target: slot.target,
+            address,
+            epoch: slot.slot_epoch,
+        })
+    }
+
+    /// The object of a column, with what its target must know of truncations.
+    pub(crate) fn object(
+        data: &FileData,
+        component: &Component,
+        column: Column,
+        target: TargetId,
+    ) -> ObjectRef {
+        ObjectRef {
+            target,
+            data_id: component.data_id,
+            column,
+            layout_gen: data.layout.layout_gen.0,
+            truncate_seq: data.truncate_seq,
+            truncate_bytes: object_bytes(component, data.truncate_size, column),
+        }
+    }
+
+    /// Sends one request; the reply is for [`Self::storage_reply`].
+    pub(crate) fn start_storage(
+        &self,
+        place: &Place,
+        request: &StorageRequest,
+        payload: &[&[u8]],
+    ) -> N::Pending {
+        let mut header = self.header(Service::Storage, self.next_trace());
+        header.epoch = place.epoch;
+        self.net.start(
+            &place.address,
+            &Message {
+                header,
+                body: &request.to_bytes(),
+                payload,
+            },
+        )
+    }
+
+    /// Receives one reply. `Failed` replies become errors.
+    pub(crate) async fn storage_reply(
+        &self,
+        place: &Place,
+        pending: N::Pending,
+        out: Option<&mut [u8]>,
+    ) -> Result<(StorageReply, usize), ErrorCode> {
+        match self.net.finish(pending, out).await {
+            Ok(Reply {
+                header,
+                body,
+                payload_bytes,
+            }) => {
+                self.note_map_version(header.map_version);
+                match StorageReply::from_bytes(&body).map_err(|_error| ErrorCode::Protocol)? {
+                    StorageReply::Failed { code, .. } => Err(code.0),
+                    reply => Ok((reply, payload_bytes)),
+                }
+            }
+            Err(failure) => {
+                self.net.complain(
+                    &format!("target {} at {}", place.target, place.address),
+                    "storage",
+                    failure,
+                );
+                Err(failure_code(failure))
+            }
+        }
+    }
+
+    /// One request of one column, repeated until it is answered or the deadline is over.
+    ///
+    /// `first` is the outcome of an attempt that was already made.
+    pub(crate) async fn storage_retry(
+        &self,
+        file: &File<N>,
+        (component, column): (usize, Column),
+        make: MakeRequest<'_>,
+        payload: &[u8],
+        mut out: Option<&mut [u8]>,
+        first: Option<ErrorCode>,
+    ) -> Result<(StorageReply, usize, TargetId), ErrorCode> {
+        let deadline = self.net.now().plus_ms(self.options.deadline_ms);
+        let mut pause = RETRY_MS.0;
+        let mut failed = first;
+        loop {
+            if let Some(code) = failed {
+                match code {
+                    ErrorCode::StaleTruncate => self.refetch(file).await?,
+                    ErrorCode::StaleEpoch | ErrorCode::WrongTarget => self.refresh_map().await?,
+                    ErrorCode::Unreachable
+                    | ErrorCode::TimedOut
+                    | ErrorCode::NotReady
+                    | ErrorCode::Overloaded => {
+                        if self.map_is_old() {
+                            self.refresh_map().await?;
+                        }
+                    }
+                    other => return Err(other),
+                }
+                if self.net.now() >= deadline {
+                    return Err(code);
+                }
+                if code != ErrorCode::StaleTruncate {
+                    self.net.sleep(pause).await;
+                    pause = (pause * 2).min(RETRY_MS.1);
+                }
+            }
+            let data = file.state().data.clone();
+            let component = data
+                .layout
+                .components
+                .get(component)
+                .ok_or(ErrorCode::Stale)?;
+            let place = match self.place(component, column) {
+                Ok(place) => place,
+                Err(code) => {
+                    failed = Some(code);
+                    continue;
+                }
+            };
+            let request = make(Self::object(&data, component, column, place.target));
+            let pieces = [payload];
+            let pieces = if payload.is_empty() {
+                &[][..]
+            } else {
+                &pieces[..]
+            };
+            let pending = self.start_storage(&place, &request, pieces);
+            match self
+                .storage_reply(&place, pending, out.as_deref_mut())
+                .await
+            {
+                Ok((reply, bytes)) => return Ok((reply, bytes, place.target)),
+                Err(code) => failed = Some(code),
+            }
+        }
+    }
+
+    /// The same request to every column of the file, all at once. Returns (component, column, reply).
+    pub(crate) async fn all_columns(
+        &self,
+        file: &File<N>,
+        make: MakeRequest<'_>,
+    ) -> Result<Vec<(usize, Column, StorageReply, TargetId)>, ErrorCode> {
+        let data = file.state().data.clone();
+        let mut started = Vec::new();
+        for (index, component) in data.layout.components.iter().enumerate() {
+            for column in (0..component.count).map(Column) {
+                let first = self.place(component, column).map(|place| {
+                    let request = make(Self::object(&data, component, column, place.target));
+                    let pending = self.start_storage(&place, &request, &[]);
+                    (place, pending)
+                });
+                started.push((index, column, first));
+            }
+        }
+        let mut replies = Vec::with_capacity(started.len());
+        let mut failed = None;
+        for (index, column, first) in started {
+            let outcome = match first {
+                Ok((place, pending)) => self
+                    .storage_reply(&place, pending, None)
+                    .await
+                    .map(|(reply, _)| (reply, place.target)),
+                Err(code) => Err(code),
+            };
+            let outcome = match outcome {
+                Ok(reply) => Ok(reply),
+                Err(code) => self
+                    .storage_retry(file, (index, column), make, &[], None, Some(code))
+                    .await
+                    .map(|(reply, _, target)| (reply, target)),
+            };
+            match outcome {
+                Ok((reply, target)) => replies.push((index, column, reply, target)),
+                Err(code) => failed = Some(code),
+            }
+        }
+        failed.map_or(Ok(replies), Err)
+    }
+
+    /// Makes durable what targets acknowledged, all at once.
+    pub(crate) async fn sync_targets(&self, targets: &[TargetId]) -> Result<(), ErrorCode> {
+        let map = self.map();
+        let mut started = Vec::with_capacity(targets.len());
+        for target in targets {
+            let node = map
+                .target(*target)
+                .and_then(|target| map.node(target.node))
+                .ok_or(ErrorCode::WrongTarget)?;
+            let place = Place {
+                target: *target,
+                address: node.address.clone(),
+                epoch: Epoch(0),
+            };
+            let pending =
+                self.start_storage(&place, &StorageRequest::Sync { target: *target }, &[]);
+            started.push((place, pending));
+        }
+        let mut failed = None;
+        for (place, pending) in started {
+            let mut outcome = self.storage_reply(&place, pending, None).await;
+            let deadline = self.net.now().plus_ms(self.options.deadline_ms);
+            while matches!(
+                &outcome,
+                Err(ErrorCode::Unreachable | ErrorCode::TimedOut | ErrorCode::NotReady)
+            ) && self.net.now() < deadline
+            {
+                self.net.sleep(RETRY_MS.1).await;
+                let again = self.start_storage(
+                    &place,
+                    &StorageRequest::Sync {
+                        target: place.target,
+                    },
+                    &[],
+                );
+                outcome = self.storage_reply(&place, again, None).await;
+            }
+            failed = outcome.err().or(failed);
+        }
+        failed.map_or(Ok(()), Err)
+    }
+}

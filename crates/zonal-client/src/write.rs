@@ -1,0 +1,332 @@
+//! Writing: gathered, then sent by whole stripe units without waiting, bounded; acknowledged in order at the flush.
+//!
+//! A streaming write costs one copy (into the run that is kept until its target has acknowledged it), one send on the
+//! calling thread, and no wait while less than [`WINDOW_BYTES`] are under way. Bytes are kept until
+//! acknowledged, so that a restarted target gets them again.
+
+use crate::client::Client;
+use crate::file::{File, Inflight};
+use crate::net::Net;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use zonal_layout::Piece;
+use zonal_types::limits::FILE_BYTES_MAX;
+use zonal_types::{ErrorCode, Ino, TargetId};
+use zonal_wire::{MetaReply, MetaRequest, ObjectRef, StorageReply, StorageRequest};
+
+/// Bytes of one file under way before a writer waits.
+pub const WINDOW_BYTES: usize = 4 << 20;
+/// Runs of at least this many bytes leave at once; shorter ones are gathered.
+const SEND_UNIT: u64 = 1 << 20;
+
+impl<N: Net> Client<N> {
+    /// Writes `bytes` at `offset`. They are on their way or gathered when this returns; errors of that show at the
+    /// next write, flush or fsync. `kill_suid`: the writer has no right to keep set-id bits.
+    ///
+    /// # Errors
+    /// `FileTooBig`; the error of an earlier write.
+    pub async fn write(
+        &self,
+        file: &File<N>,
+        offset: u64,
+        bytes: &[u8],
+        kill_suid: bool,
+    ) -> Result<(), ErrorCode> {
+        let length = bytes.len();
+        let end = offset
+            .checked_add(length as u64)
+            .filter(|end| *end <= FILE_BYTES_MAX);
+        let end = end.ok_or(ErrorCode::FileTooBig)?;
+        let unit = {
+            let mut state = file.state();
+            if let Some(code) = state.error.take() {
+                return Err(code);
+            }
+            let before = state.dirty.bytes();
+            state.dirty.insert(offset, bytes);
+            self.dirty_bytes
+                .fetch_add(state.dirty.bytes() - before, Ordering::Relaxed);
+            state.size = state.size.max(end);
+            let report = state.report_mut();
+            report.mtime = Some(self.net.wall());
+            report.kill_suid |= kill_suid;
+            state.dirty_since.get_or_insert(self.net.now());
+            let unit = state
+                .data
+                .layout
+                .components
+                .first()
+                .map_or(SEND_UNIT, |component| u64::from(component.unit));
+            let full = state.dirty.bytes() as u64 >= unit.max(SEND_UNIT);
+            let over = state.dirty.bytes() > self.options.write_behind_file_bytes;
+            if !full && !over && self.dirty_bytes() <= self.options.write_behind_bytes {
+                return Ok(());
+            }
+            unit.min(SEND_UNIT)
+        };
+        let _gate = file.gate.lock().await;
+        while let Some((at, run)) = file.state().take_run(|dirty| dirty.take_full(unit)) {
+            self.send_run(file, at, &run).await?;
+        }
+        let over = file.state().dirty.bytes() > self.options.write_behind_file_bytes;
+        if over || self.dirty_bytes() > self.options.write_behind_bytes {
+            self.flush_data(file).await?;
+        }
+        Ok(())
+    }
+
+    /// Writes and waits until the targets have it (not: until it is durable).
+    ///
+    /// # Errors
+    /// As [`Self::write`] and [`Self::flush`].
+    pub async fn write_through(
+        &self,
+        file: &File<N>,
+        offset: u64,
+        bytes: &[u8],
+        kill: bool,
+    ) -> Result<(), ErrorCode> {
+        self.write(file, offset, bytes, kill).await?;
+        self.flush(file).await
+    }
+
+    /// Sends the run that was taken last. The caller holds the gate.
+    async fn send_run(&self, file: &File<N>, at: u64, run: &[u8]) -> Result<(), ErrorCode> {
+        let end = at + run.len() as u64;
+        let (data, overlapping) = {
+            let state = file.state();
+            let others = state.inflight.len() - 1;
+            let overlaps = |other: &Inflight<N>| {
+                other.offset < end && at < other.offset + other.bytes.len() as u64
+            };
+            let last = state.inflight.iter().take(others).rposition(overlaps);
+            (state.data.clone(), last.map_or(0, |last| last + 1))
+        };
+        self.finish_oldest(file, overlapping).await;
+        let pieces = self.pieces(&data, at, run.len() as u64)?;
+        let mut parts = Vec::with_capacity(pieces.len());
+        for piece in pieces {
+            let component = &data.layout.components[piece.component];
+            let bytes = piece_bytes(run, at, &piece);
+            match self.place(component, piece.column) {
+                Ok(place) => {
+                    let object = Self::object(&data, component, piece.column, place.target);
+                    let pending =
+                        self.start_storage(&place, &write_request(object, &piece), &[bytes]);
+                    parts.push((piece, place, pending));
+                }
+                Err(code) => {
+                    let outcome = self.rewrite(file, &piece, bytes, code).await;
+                    note_outcome(file, &piece, outcome);
+                }
+            }
+        }
+        if let Some(last) = file.state().inflight.back_mut() {
+            last.parts = parts;
+        }
+        let excess = {
+            let state = file.state();
+            let mut bytes: usize = state.inflight.iter().map(|run| run.bytes.len()).sum();
+            let over = state.inflight.iter().take_while(|run| {
+                let is_over = bytes > WINDOW_BYTES;
+                bytes -= run.bytes.len();
+                is_over
+            });
+            over.count()
+        };
+        self.finish_oldest(file, excess).await;
+        match file.state().error.take() {
+            Some(code) => Err(code),
+            None => Ok(()),
+        }
+    }
+
+    /// Waits for the oldest `count` runs. The caller holds the gate.
+    async fn finish_oldest(&self, file: &File<N>, count: usize) {
+        for _ in 0..count {
+            let (at, bytes, parts) = {
+                let mut state = file.state();
+                let Some(front) = state.inflight.front_mut() else {
+                    return;
+                };
+                (
+                    front.offset,
+                    front.bytes.clone(),
+                    std::mem::take(&mut front.parts),
+                )
+            };
+            for (piece, place, pending) in parts {
+                let outcome = match self.storage_reply(&place, pending, None).await {
+                    Ok((reply, _)) => Ok((reply, place.target)),
+                    Err(code) => {
+                        self.rewrite(file, &piece, piece_bytes(&bytes, at, &piece), code)
+                            .await
+                    }
+                };
+                note_outcome(file, &piece, outcome);
+            }
+            let mut state = file.state();
+            if let Some(done) = state.inflight.pop_front() {
+                self.dirty_bytes
+                    .fetch_sub(done.bytes.len(), Ordering::Relaxed);
+            }
+        }
+    }
+
+    async fn rewrite(
+        &self,
+        file: &File<N>,
+        piece: &Piece,
+        bytes: &[u8],
+        code: ErrorCode,
+    ) -> Result<(StorageReply, TargetId), ErrorCode> {
+        let make = |object| write_request(object, piece);
+        let at = (piece.component, piece.column);
+        let (reply, _, target) = self
+            .storage_retry(file, at, &make, bytes, None, Some(code))
+            .await?;
+        Ok((reply, target))
+    }
+
+    /// Sends everything gathered and waits for all of it. The caller holds the gate.
+    pub(crate) async fn flush_data(&self, file: &File<N>) -> Result<(), ErrorCode> {
+        while let Some((at, run)) = file.state().take_run(crate::dirty::Dirty::take_first) {
+            if let Err(code) = self.send_run(file, at, &run).await {
+                file.state().error = Some(code);
+            }
+        }
+        let count = file.state().inflight.len();
+        self.finish_oldest(file, count).await;
+        let mut state = file.state();
+        if state.dirty.is_empty() {
+            state.dirty_since = None;
+        }
+        state.error.take().map_or(Ok(()), Err)
+    }
+
+    /// Sends everything gathered, waits for it, and tells the shard.
+    ///
+    /// # Errors
+    /// The first write that failed since the last flush; what the shard answers.
+    pub async fn flush(&self, file: &File<N>) -> Result<(), ErrorCode> {
+        let _gate = file.gate.lock().await;
+        self.flush_gated(file).await
+    }
+
+    /// [`Self::flush`] for a caller that holds the gate.
+    pub(crate) async fn flush_gated(&self, file: &File<N>) -> Result<(), ErrorCode> {
+        let written = self.flush_data(file).await;
+        let reported = self.send_report(file).await;
+        written.and(reported)
+    }
+
+    /// Tells the shard size, times and space. The caller holds the gate.
+    pub(crate) async fn send_report(&self, file: &File<N>) -> Result<(), ErrorCode> {
+        let Some(report) = file.state().report.take() else {
+            return Ok(());
+        };
+        let link = self.link_of(file.ino)?;
+        let request = MetaRequest::ReportWrite {
+            ino: file.ino,
+            size: report.size,
+            mtime: report.mtime,
+            allocated_delta: report.allocated_delta,
+            kill_suid: report.kill_suid,
+        };
+        match self.meta(&link, &request).await {
+            Ok(reply) => {
+                self.note_own_change(file.ino, &reply);
+                Ok(())
+            }
+            Err(code) => {
+                let mut state = file.state();
+                let mut merged = state.report.unwrap_or_default();
+                merged.size = merged.size.max(report.size);
+                merged.mtime = merged.mtime.or(report.mtime);
+                merged.allocated_delta += report.allocated_delta;
+                merged.kill_suid |= report.kill_suid;
+                state.report = Some(merged);
+                Err(code)
+            }
+        }
+    }
+
+    /// Follows the change counter where the last change was our own.
+    pub(crate) fn note_own_change(&self, ino: Ino, reply: &MetaReply) {
+        let mut seen = crate::session::lock(&self.seen);
+        match reply {
+            MetaReply::Attr { attr, .. } | MetaReply::Truncated { attr, .. } => {
+                seen.own_change(ino, attr.change)
+            }
+            _other => seen.forget(ino),
+        }
+    }
+
+    /// Flushes files whose gathered writes are old. Returns the age in ms of the oldest that stay, if there are any.
+    pub async fn flush_aged(&self) -> Option<u64> {
+        let mut oldest = None;
+        let files: Vec<Arc<File<N>>> = crate::session::lock(&self.files)
+            .values()
+            .cloned()
+            .collect();
+        for file in files {
+            let age = {
+                let state = file.state();
+                if state.is_clean() {
+                    continue;
+                }
+                state
+                    .dirty_since
+                    .map_or(u64::MAX, |since| self.net.now().ms_since(since))
+            };
+            if age >= self.options.write_behind_age_ms {
+                if let Err(code) = self.flush(&file).await {
+                    file.state().error = Some(code);
+                }
+            } else {
+                oldest = oldest.max(Some(age));
+            }
+        }
+        oldest
+    }
+}
+
+fn note_outcome<N: Net>(
+    file: &File<N>,
+    piece: &Piece,
+    outcome: Result<(StorageReply, TargetId), ErrorCode>,
+) {
+    let mut state = file.state();
+    match outcome {
+        Ok((
+            StorageReply::Written {
+                allocated_delta, ..
+            },
+            target,
+        )) => {
+            state.unsynced.insert(target);
+            let report = state.report_mut();
+            report.size = report.size.max(piece.file_offset + piece.length);
+            report.allocated_delta += allocated_delta;
+        }
+        Ok(_other) => state.error = Some(ErrorCode::Protocol),
+        Err(code) => state.error = Some(code),
+    }
+}
+
+fn piece_bytes<'a>(run: &'a [u8], at: u64, piece: &Piece) -> &'a [u8] {
+    let from = (piece.file_offset - at) as usize;
+    &run[from..from + piece.length as usize]
+}
+
+fn write_request(object: ObjectRef, piece: &Piece) -> StorageRequest {
+    let offset = piece.object_offset;
+    StorageRequest::Write {
+        object,
+        offset,
+        sync: false,
+        expected_version: 0,
+        txn: 0,
+        snap_epoch: 0,
+    }
+}
