@@ -1,0 +1,198 @@
+//! Moving pending blocks to extents.
+//!
+//! Plan (under the lock) takes space and copies; the shell writes; commit (under the lock) moves those
+//! blocks that are still what was copied, as ordinary records of the log. A block that a write
+//! superseded meanwhile keeps its newer contents, and its copy's space is given back. What is pending
+//! when the engine freezes is stored with the checkpoint ([`Target::freeze`]), so that a write never
+//! waits for a checkpoint, and no window is left.
+
+use crate::draft::{Batch, Draft};
+use crate::edit::STEP_CHUNKS;
+use crate::ids::{BLOCK, CHUNK_BLOCKS, Extent, ObjectId, Place};
+use crate::note::{BlockBytes, Record};
+use crate::target::Target;
+use std::ops::Range;
+use zonal_types::limits::BLOCK_BYTES;
+use zonal_types::{ErrorCode, KvRead};
+
+/// Longest single write of a checkpoint, in blocks.
+const WRITE_BLOCKS: usize = 256;
+
+#[derive(Debug)]
+struct Move {
+    object: ObjectId,
+    block: u64,
+    generation: u64,
+    place: Place,
+    bytes: BlockBytes,
+}
+
+/// Blocks on their way to extents. Holds space until committed or aborted.
+#[derive(Debug, Default)]
+pub struct CheckpointPlan {
+    moves: Vec<Move>,
+    extents: Vec<Extent>,
+}
+
+impl CheckpointPlan {
+    /// True where there is nothing to write or commit.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.moves.is_empty()
+    }
+
+    /// Calls `write(segment, offset, bytes)` for each run of blocks; stops at the first error.
+    ///
+    /// # Errors
+    /// What `write` gives.
+    pub fn for_each_write<E>(
+        &self,
+        mut write: impl FnMut(u32, u64, &[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut buffer = Vec::new();
+        let mut start = 0;
+        while let Some(range) = self.run(start) {
+            let moves = &self.moves[range.clone()];
+            buffer.clear();
+            for entry in moves {
+                buffer.extend_from_slice(entry.bytes.as_slice());
+            }
+            write(moves[0].place.segment, moves[0].place.offset(), &buffer)?;
+            start = range.end;
+        }
+        Ok(())
+    }
+
+    /// The moves from `start` on whose places follow one another.
+    fn run(&self, start: usize) -> Option<Range<usize>> {
+        let first = self.moves.get(start)?.place;
+        let count = self.moves[start..]
+            .iter()
+            .take(WRITE_BLOCKS)
+            .zip(0..)
+            .take_while(|(entry, step)| {
+                entry.place.segment == first.segment && entry.place.unit == first.unit + step
+            })
+            .count();
+        Some(start..start + count.max(1))
+    }
+
+    /// Bytes to be written.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.moves.len() as u64 * BLOCK
+    }
+}
+
+impl Target {
+    /// Takes space for up to `blocks_max` pending blocks. Empty where there are none, or no space.
+    pub fn plan_checkpoint(&mut self, blocks_max: usize) -> CheckpointPlan {
+        let count = self.pending.len().min(blocks_max);
+        let count = count.min(usize::try_from(self.space.free()).unwrap_or(usize::MAX));
+        let count = u32::try_from(count).unwrap_or(u32::MAX);
+        if count == 0 {
+            return CheckpointPlan::default();
+        }
+        let Some(extents) = self.space.allocate(count) else {
+            return CheckpointPlan::default();
+        };
+        let places = extents.iter().flat_map(|extent| extent.places());
+        let moves = self
+            .pending
+            .iter()
+            .zip(places)
+            .map(|(((object, block), found), place)| Move {
+                object: *object,
+                block: *block,
+                generation: found.generation,
+                place,
+                bytes: found.bytes.clone(),
+            })
+            .collect();
+        CheckpointPlan { moves, extents }
+    }
+
+    /// Moves the blocks; append the records in the same critical section, in order.
+    ///
+    /// A chunk whose index record is damaged is left alone: its blocks stay pending.
+    ///
+    /// # Errors
+    /// What `kv` gives; the plan is aborted then.
+    pub fn commit_checkpoint(
+        &mut self,
+        kv: &dyn KvRead,
+        plan: CheckpointPlan,
+    ) -> Result<Vec<Record>, ErrorCode> {
+        let result = self.move_all(kv, &plan);
+        // Gives back what was not moved; what was is live by now and stays.
+        self.space.release(&plan.extents);
+        result
+    }
+
+    fn move_all(
+        &mut self,
+        kv: &dyn KvRead,
+        plan: &CheckpointPlan,
+    ) -> Result<Vec<Record>, ErrorCode> {
+        // All that can fail comes before the first change of state. Batches touch different chunks.
+        let mut batches = vec![Batch::default()];
+        let mut chunks = 0;
+        let mut rest = plan.moves.as_slice();
+        while let Some(first) = rest.first() {
+            let same = |entry: &&Move| {
+                entry.object == first.object
+                    && entry.block / CHUNK_BLOCKS == first.block / CHUNK_BLOCKS
+            };
+            let count = rest.iter().take_while(same).count();
+            let (group, behind) = rest.split_at(count);
+            rest = behind;
+            if chunks == STEP_CHUNKS {
+                batches.push(Batch::default());
+                chunks = 0;
+            }
+            chunks += 1;
+            let Some(batch) = batches.last_mut() else {
+                break;
+            };
+            match self.move_group(kv, group, batch) {
+                Ok(()) | Err(ErrorCode::Corrupt | ErrorCode::WrongVersion) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        batches
+            .into_iter()
+            .filter(|batch| !batch.changes.is_empty())
+            .map(|batch| self.apply(batch))
+            .collect()
+    }
+
+    fn move_group(
+        &self,
+        kv: &dyn KvRead,
+        group: &[Move],
+        batch: &mut Batch,
+    ) -> Result<(), ErrorCode> {
+        let Some(first) = group.first() else {
+            return Ok(());
+        };
+        let current = |entry: &&Move| {
+            self.pending
+                .get(entry.object, entry.block)
+                .is_some_and(|found| found.generation == entry.generation)
+        };
+        let mut draft = Draft::load(kv, &self.config, &self.pending, first.object)?;
+        for entry in group.iter().filter(current) {
+            debug_assert_eq!(entry.bytes.len(), BLOCK_BYTES);
+            let crc = crc_fast::crc32_iscsi(entry.bytes.as_slice());
+            draft.set_written(entry.block, entry.place, crc)?;
+        }
+        draft.finish(batch);
+        Ok(())
+    }
+
+    /// Gives the space of a plan back whose writes failed.
+    pub fn abort_checkpoint(&mut self, plan: CheckpointPlan) {
+        self.space.release(&plan.extents);
+        drop(plan);
+    }
+}

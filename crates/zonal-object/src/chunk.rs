@@ -1,0 +1,265 @@
+//! The index record of a chunk: where its 64 blocks lie and what they must sum to.
+//!
+//! Three states a block: hole (no place), unwritten (a place, reads as zeros), written (a place and a
+//! checksum). On disk places are runs; in memory one slot a block, since every operation goes by block.
+//!
+//! Decoding checks everything that later arithmetic relies on: runs in order, without overlap, inside
+//! their segment; written blocks have places.
+
+use crate::ids::{CHUNK_BLOCKS, Place, TargetConfig};
+use crate::sealed;
+use zonal_types::{Codec, CodecError, ErrorCode, Reader};
+
+const BLOCKS: usize = CHUNK_BLOCKS as usize;
+
+/// One chunk of an object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Chunk {
+    /// Rises with each change.
+    pub version: u64,
+    /// Reserved for snapshots.
+    pub birth_epoch: u64,
+    /// Reserved for prepared writes.
+    pub pending_version: u64,
+    places: [Option<Place>; BLOCKS],
+    written: u64,
+    crcs: [u32; BLOCKS],
+}
+
+/// State of one block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BlockState {
+    /// Nothing there.
+    Hole,
+    /// Space without contents; reads as zeros.
+    Unwritten(Place),
+    /// Contents with their crc32c.
+    Written(Place, u32),
+}
+
+impl BlockState {
+    /// Where it lies, if anywhere.
+    #[must_use]
+    pub fn place(self) -> Option<Place> {
+        match self {
+            Self::Hole => None,
+            Self::Unwritten(place) | Self::Written(place, _) => Some(place),
+        }
+    }
+}
+
+impl Default for Chunk {
+    fn default() -> Self {
+        Self {
+            version: 0,
+            birth_epoch: 0,
+            pending_version: 0,
+            places: [None; BLOCKS],
+            written: 0,
+            crcs: [0; BLOCKS],
+        }
+    }
+}
+
+/// Index of a block inside its chunk.
+fn index(block: u64) -> usize {
+    (block % CHUNK_BLOCKS) as usize
+}
+
+impl Chunk {
+    /// State of a block (numbered in the object or in the chunk).
+    #[must_use]
+    pub fn get(&self, block: u64) -> BlockState {
+        let at = index(block);
+        match self.places[at] {
+            None => BlockState::Hole,
+            Some(place) if self.written >> at & 1 == 1 => BlockState::Written(place, self.crcs[at]),
+            Some(place) => BlockState::Unwritten(place),
+        }
+    }
+
+    /// Sets the state of a block; returns what was there.
+    pub fn set(&mut self, block: u64, state: BlockState) -> BlockState {
+        let old = self.get(block);
+        let at = index(block);
+        self.places[at] = state.place();
+        self.written &= !(1 << at);
+        self.crcs[at] = 0;
+        if let BlockState::Written(_, crc) = state {
+            self.written |= 1 << at;
+            self.crcs[at] = crc;
+        }
+        old
+    }
+
+    /// Bit set of written blocks.
+    #[must_use]
+    pub fn written(&self) -> u64 {
+        self.written
+    }
+
+    /// True where no block has a place.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.places.iter().all(Option::is_none)
+    }
+
+    /// Blocks with a place (index in the chunk).
+    pub fn placed(&self) -> impl Iterator<Item = (u64, Place)> + '_ {
+        (0..CHUNK_BLOCKS).filter_map(|block| Some((block, self.places[index(block)]?)))
+    }
+
+    fn runs(&self) -> Vec<(u8, u8, Place)> {
+        let mut runs: Vec<(u8, u8, Place)> = Vec::new();
+        for (block, place) in self.placed() {
+            let block = block as u8;
+            if let Some((first, count, start)) = runs.last_mut()
+                && *first + *count == block
+                && start.segment == place.segment
+                && start.unit.checked_add(u32::from(*count)) == Some(place.unit)
+            {
+                *count += 1;
+                continue;
+            }
+            runs.push((block, 1, place));
+        }
+        runs
+    }
+
+    /// The value under `key`.
+    #[must_use]
+    pub fn encode(&self, key: &[u8]) -> Vec<u8> {
+        sealed::seal(key, |out| {
+            self.version.put(out);
+            self.birth_epoch.put(out);
+            self.pending_version.put(out);
+            self.written.put(out);
+            let runs = self.runs();
+            out.push(runs.len() as u8);
+            for (first, count, place) in runs {
+                out.extend_from_slice(&[first, count]);
+                place.segment.put(out);
+                place.unit.put(out);
+            }
+            for at in (0..BLOCKS).filter(|at| self.written >> at & 1 == 1) {
+                self.crcs[at].put(out);
+            }
+        })
+    }
+
+    /// Reads the value under `key`.
+    ///
+    /// # Errors
+    /// `Corrupt` for whatever this program would not have written.
+    pub fn decode(config: &TargetConfig, key: &[u8], value: &[u8]) -> Result<Self, ErrorCode> {
+        Self::decode_body(config, sealed::open(key, value)?).map_err(|_error| ErrorCode::Corrupt)
+    }
+
+    fn decode_body(config: &TargetConfig, body: &[u8]) -> Result<Self, CodecError> {
+        let mut from = Reader::new(body);
+        let mut chunk = Self {
+            version: u64::get(&mut from)?,
+            birth_epoch: u64::get(&mut from)?,
+            pending_version: u64::get(&mut from)?,
+            written: u64::get(&mut from)?,
+            ..Self::default()
+        };
+        let mut behind = 0;
+        for _ in 0..u8::get(&mut from)? {
+            let (first, count) = (u8::get(&mut from)?, u8::get(&mut from)?);
+            let (segment, unit) = (u32::get(&mut from)?, u32::get(&mut from)?);
+            let (first, count) = (usize::from(first), usize::from(count));
+            let end = unit.checked_add(count as u32);
+            let fits = end.is_some_and(|end| end <= config.segment_units);
+            if first < behind || count == 0 || first + count > BLOCKS || !fits {
+                return Err(CodecError::BadValue);
+            }
+            behind = first + count;
+            for (step, slot) in chunk.places[first..behind].iter_mut().enumerate() {
+                *slot = Some(Place {
+                    segment,
+                    unit: unit + step as u32,
+                });
+            }
+        }
+        for at in (0..BLOCKS).filter(|at| chunk.written >> at & 1 == 1) {
+            if chunk.places[at].is_none() {
+                return Err(CodecError::BadValue);
+            }
+            chunk.crcs[at] = u32::get(&mut from)?;
+        }
+        if from.left() > 0 {
+            return Err(CodecError::Trailing);
+        }
+        Ok(chunk)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CONFIG: TargetConfig = TargetConfig {
+        segment_units: 1024,
+        segments: 4,
+        pending_blocks_max: 16,
+    };
+
+    fn sample() -> Chunk {
+        let mut chunk = Chunk::default();
+        for block in 0..40 {
+            let place = Place {
+                segment: 1,
+                unit: 100 + block as u32 + (block as u32 / 20),
+            };
+            chunk.set(block, BlockState::Written(place, block as u32 * 7));
+        }
+        chunk.set(
+            63,
+            BlockState::Unwritten(Place {
+                segment: 3,
+                unit: 1023,
+            }),
+        );
+        chunk
+    }
+
+    #[test]
+    fn a_chunk_comes_back_whole() {
+        let chunk = sample();
+        assert_eq!(chunk.runs().len(), 3);
+        let bytes = chunk.encode(b"key");
+        assert_eq!(Chunk::decode(&CONFIG, b"key", &bytes), Ok(chunk));
+        assert_eq!(
+            Chunk::decode(&CONFIG, b"other", &bytes),
+            Err(ErrorCode::Corrupt)
+        );
+    }
+
+    #[test]
+    fn every_flipped_byte_is_damage() {
+        let bytes = sample().encode(b"key");
+        for at in 0..bytes.len() {
+            let mut bad = bytes.clone();
+            bad[at] ^= 1;
+            assert!(Chunk::decode(&CONFIG, b"key", &bad).is_err());
+            assert!(Chunk::decode(&CONFIG, b"key", &bytes[..at]).is_err());
+        }
+    }
+
+    #[test]
+    fn well_summed_nonsense_is_damage() {
+        let bytes = sample().encode(b"key");
+        let body = &bytes[1..bytes.len() - 4];
+        let mut refused = 0;
+        for at in 0..body.len() {
+            for value in [0, 1, 64, 127, 255] {
+                let mut bad = body.to_vec();
+                bad[at] = value;
+                let sealed = sealed::seal(b"key", |out| out.extend_from_slice(&bad));
+                refused += u32::from(Chunk::decode(&CONFIG, b"key", &sealed).is_err());
+            }
+        }
+        assert!(refused > 0);
+    }
+}

@@ -1,0 +1,283 @@
+//! One object's changes before they are applied: index records are read, changed in memory, and turned
+//! into key-value changes and a note at the end. Nothing of the target changes until then, so that a
+//! failure in the middle leaves nothing behind.
+//!
+//! Each block is changed at most once in a draft.
+
+use crate::chunk::{BlockState, Chunk};
+use crate::ids::{BLOCK, CHUNK_BLOCKS, Cut, ObjectId, Place, TargetConfig, push_place};
+use crate::key::{self, Named};
+use crate::note::{BlockBytes, Note};
+use crate::pending::Pending;
+use crate::sealed::{self, Header};
+use std::collections::BTreeMap;
+use zonal_types::{ErrorCode, KvChange, KvRead};
+
+#[derive(Debug)]
+struct Loaded {
+    chunk: Chunk,
+    stored: bool,
+    dirty: bool,
+}
+
+/// Changes of several objects that go into one record.
+#[derive(Debug, Default)]
+pub(crate) struct Batch {
+    pub changes: Vec<KvChange>,
+    pub note: Note,
+}
+
+pub(crate) struct Draft<'a> {
+    kv: &'a dyn KvRead,
+    config: &'a TargetConfig,
+    pending: &'a Pending,
+    pub object: ObjectId,
+    pub header: Header,
+    stored_header: Option<Header>,
+    chunks: BTreeMap<u64, Loaded>,
+    note: Note,
+    /// Change of allocated blocks.
+    pub blocks_delta: i64,
+}
+
+/// The stored header of `object`.
+pub(crate) fn read_header(kv: &dyn KvRead, object: ObjectId) -> Result<Option<Header>, ErrorCode> {
+    let key = key::header(object);
+    match kv.get(&key)? {
+        Some(value) => Ok(Some(sealed::decode(&key, &value)?)),
+        None => Ok(None),
+    }
+}
+
+/// The stored record of a chunk.
+pub(crate) fn read_chunk(
+    kv: &dyn KvRead,
+    config: &TargetConfig,
+    object: ObjectId,
+    number: u64,
+) -> Result<Option<Chunk>, ErrorCode> {
+    let key = key::chunk(object, number);
+    match kv.get(&key)? {
+        Some(value) => Ok(Some(Chunk::decode(config, &key, &value)?)),
+        None => Ok(None),
+    }
+}
+
+impl<'a> Draft<'a> {
+    pub fn load(
+        kv: &'a dyn KvRead,
+        config: &'a TargetConfig,
+        pending: &'a Pending,
+        object: ObjectId,
+    ) -> Result<Self, ErrorCode> {
+        let stored_header = read_header(kv, object)?;
+        Ok(Self {
+            kv,
+            config,
+            pending,
+            object,
+            header: stored_header.clone().unwrap_or_default(),
+            stored_header,
+            chunks: BTreeMap::new(),
+            note: Note::default(),
+            blocks_delta: 0,
+        })
+    }
+
+    pub fn exists(&self) -> bool {
+        self.stored_header.is_some()
+    }
+
+    /// Chunks looked at so far.
+    pub fn loaded_chunks(&self) -> usize {
+        self.chunks.len()
+    }
+
+    /// Refuses what an older view of the file would do; `Ok(true)`: the object must be cut first.
+    pub fn check_cut(&self, cut: Cut) -> Result<bool, ErrorCode> {
+        match &self.stored_header {
+            Some(header) if header.deleting => Err(ErrorCode::Stale),
+            Some(header) if header.truncate_seq > cut.seq => Err(ErrorCode::StaleTruncate),
+            Some(header) => Ok(header.truncate_seq < cut.seq),
+            None => Ok(false),
+        }
+    }
+
+    fn loaded(&mut self, number: u64) -> Result<&mut Loaded, ErrorCode> {
+        // Looked up twice, because an entry cannot be held across the fallible read.
+        if !self.chunks.contains_key(&number) {
+            let found = read_chunk(self.kv, self.config, self.object, number)?;
+            let loaded = Loaded {
+                stored: found.is_some(),
+                chunk: found.unwrap_or_default(),
+                dirty: false,
+            };
+            self.chunks.insert(number, loaded);
+        }
+        self.chunks.get_mut(&number).ok_or(ErrorCode::Io)
+    }
+
+    /// Stored state of a block (what is pending lies over it).
+    pub fn stored(&mut self, block: u64) -> Result<BlockState, ErrorCode> {
+        Ok(self.loaded(block / CHUNK_BLOCKS)?.chunk.get(block))
+    }
+
+    pub fn pending_bytes(&self, block: u64) -> Option<BlockBytes> {
+        let found = self.pending.get(self.object, block)?;
+        Some(found.bytes.clone())
+    }
+
+    /// True where the block has a place or is pending.
+    pub fn is_allocated(&mut self, block: u64) -> Result<bool, ErrorCode> {
+        Ok(self.pending.get(self.object, block).is_some()
+            || self.stored(block)? != BlockState::Hole)
+    }
+
+    /// Gives a block a new stored state, which is its newest: frees its old place, drops what is pending.
+    pub fn set(&mut self, block: u64, state: BlockState) -> Result<(), ErrorCode> {
+        let was_pending = self.pending.get(self.object, block).is_some();
+        let loaded = self.loaded(block / CHUNK_BLOCKS)?;
+        let old = loaded.chunk.set(block, state);
+        loaded.dirty |= old != state;
+        let was_allocated = was_pending || old != BlockState::Hole;
+        if old.place() != state.place() {
+            if let Some(place) = old.place() {
+                push_place(&mut self.note.freed, place);
+            }
+            if let Some(place) = state.place() {
+                push_place(&mut self.note.taken, place);
+            }
+        }
+        if was_pending {
+            self.note.remove(self.object, block);
+        }
+        self.blocks_delta += i64::from(state != BlockState::Hole) - i64::from(was_allocated);
+        Ok(())
+    }
+
+    /// A written block at a new place.
+    pub fn set_written(&mut self, block: u64, place: Place, crc: u32) -> Result<(), ErrorCode> {
+        self.set(block, BlockState::Written(place, crc))
+    }
+
+    /// Gives a block new contents by the log.
+    pub fn put_pending(&mut self, block: u64, bytes: BlockBytes) -> Result<(), ErrorCode> {
+        self.blocks_delta += i64::from(!self.is_allocated(block)?);
+        self.note.put.push((self.object, block, bytes));
+        Ok(())
+    }
+
+    /// Makes `first..end` holes, at most `limit` stored chunks of it. Returns the block behind the last
+    /// one done: `end` when all is done.
+    pub fn clear(&mut self, first: u64, end: u64, limit: usize) -> Result<u64, ErrorCode> {
+        if first >= end {
+            return Ok(end);
+        }
+        let mut found = Vec::new();
+        let mut stop = None;
+        let mut failed = None;
+        let from = key::chunk(self.object, first / CHUNK_BLOCKS);
+        let to = key::chunk(self.object, (end - 1) / CHUNK_BLOCKS + 1);
+        self.kv.scan(&from, &to, &mut |key, value| {
+            let Ok(Named::Chunk(_, number)) = key::parse(key) else {
+                failed = Some(ErrorCode::Corrupt);
+                return false;
+            };
+            if found.len() >= limit {
+                stop = Some(number.saturating_mul(CHUNK_BLOCKS));
+                return false;
+            }
+            match Chunk::decode(self.config, key, value) {
+                Ok(chunk) => found.push((number, chunk)),
+                Err(error) => failed = Some(error),
+            }
+            failed.is_none()
+        })?;
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        let done = stop.unwrap_or(end).clamp(first, end);
+        for (number, chunk) in found {
+            let start = number * CHUNK_BLOCKS;
+            let loaded = Loaded {
+                chunk,
+                stored: true,
+                dirty: false,
+            };
+            self.chunks.entry(number).or_insert(loaded);
+            for block in first.max(start)..end.min(start + CHUNK_BLOCKS) {
+                if self.stored(block)? != BlockState::Hole {
+                    self.set(block, BlockState::Hole)?;
+                }
+            }
+        }
+        // What is pending without a place. (Blocks cleared above are in the note already.)
+        let pending: Vec<u64> = self.pending.range(self.object, first, done).collect();
+        for block in pending {
+            let seen = self
+                .note
+                .removed
+                .iter()
+                .any(|(_, (from, to))| (*from..*to).contains(&block));
+            if !seen {
+                self.note.remove(self.object, block);
+                self.blocks_delta -= 1;
+            }
+        }
+        Ok(done)
+    }
+
+    /// Raises the length of the object.
+    pub fn grow(&mut self, end: u64) {
+        self.header.object_bytes = self.header.object_bytes.max(end);
+    }
+
+    /// Change of allocated bytes.
+    pub fn allocated_delta(&self) -> i64 {
+        self.blocks_delta.saturating_mul(BLOCK as i64)
+    }
+
+    /// Writes the changes out.
+    pub fn finish(mut self, batch: &mut Batch) {
+        let key = key::header(self.object);
+        self.header.blocks = self.header.blocks.saturating_add_signed(self.blocks_delta);
+        if self.stored_header.as_ref() != Some(&self.header) {
+            let value = sealed::encode(&key, &self.header);
+            batch.changes.push(KvChange::put(key, value));
+            batch.note.objects += i64::from(self.stored_header.is_none());
+        }
+        self.finish_chunks(batch);
+    }
+
+    /// Writes the changes out, the object with its header removed.
+    pub fn finish_removed(self, batch: &mut Batch) {
+        if self.exists() {
+            batch
+                .changes
+                .push(KvChange::remove(key::header(self.object)));
+            batch.note.objects -= 1;
+        }
+        self.finish_chunks(batch);
+    }
+
+    fn finish_chunks(self, batch: &mut Batch) {
+        for (number, mut loaded) in self.chunks {
+            if !loaded.dirty {
+                continue;
+            }
+            let key = key::chunk(self.object, number);
+            if !loaded.chunk.is_empty() {
+                loaded.chunk.version += 1;
+                let value = loaded.chunk.encode(&key);
+                batch.changes.push(KvChange::put(key, value));
+            } else if loaded.stored {
+                batch.changes.push(KvChange::remove(key));
+            }
+        }
+        let note = &mut batch.note;
+        note.taken.extend(self.note.taken);
+        note.freed.extend(self.note.freed);
+        note.removed.extend(self.note.removed);
+        note.put.extend(self.note.put);
+    }
+}

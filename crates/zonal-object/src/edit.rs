@@ -1,0 +1,354 @@
+//! Truncate, punch and allocate: changes of the index alone, with zeroed edges by the log.
+//!
+//! An edit is a value that the shell carries from step to step. Each step makes one bounded record; a
+//! crash between two leaves the edit half done, which each kind tolerates: of a truncation the shard
+//! repeats it, and the bytes in question are already no part of the file.
+//!
+//! Cost of a step: one header, and what is in its range, at most 256 chunk records.
+
+use crate::chunk::BlockState;
+use crate::draft::{Batch, Draft};
+use crate::ids::{BLOCK, CHUNK_BLOCKS, Cut, ObjectId};
+use crate::note::Record;
+use crate::read::{Damage, ReadPlan};
+use crate::target::{Outcome, Target};
+use crate::write::{Bases, part_of_block};
+use std::ops::Range;
+use std::sync::Arc;
+use zonal_types::limits::FILE_BYTES_MAX;
+use zonal_types::{ErrorCode, KvRead};
+
+/// Chunk records that one step changes.
+pub(crate) const STEP_CHUNKS: usize = 256;
+/// Behind the last block that an object can have.
+pub(crate) const BLOCKS_END: u64 = FILE_BYTES_MAX / BLOCK + 1;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Truncate,
+    Punch,
+    Allocate,
+    Zero,
+}
+
+/// An edit under way.
+#[derive(Debug)]
+pub struct Edit {
+    object: ObjectId,
+    cut: Cut,
+    kind: Kind,
+    /// Bytes of the object.
+    range: Range<u64>,
+    /// Blocks before this are done, by the truncation and by the edit itself.
+    cut_at: u64,
+    at: u64,
+    bases: Bases,
+    delta: i64,
+}
+
+/// What the shell does next for an edit.
+#[derive(Debug)]
+pub enum Step {
+    /// Read [`Edit::old_blocks`] without the lock, [`Edit::supply`] them, and step again.
+    Read,
+    /// Append this in the same critical section. `done`: the edit is complete; else step again.
+    Log {
+        /// For the log.
+        record: Record,
+        /// For the reply, at the end.
+        done: Option<Outcome>,
+    },
+    /// Nothing (more) to do.
+    Done(Outcome),
+}
+
+impl Edit {
+    fn new(object: ObjectId, cut: Cut, kind: Kind, range: Range<u64>) -> Self {
+        Self {
+            object,
+            cut,
+            kind,
+            at: range.start / BLOCK,
+            range,
+            cut_at: 0,
+            bases: Bases::default(),
+            delta: 0,
+        }
+    }
+
+    /// Cuts the object at `cut.bytes`, unless it has seen `cut.seq`.
+    #[must_use]
+    pub fn truncate(object: ObjectId, cut: Cut) -> Self {
+        Self::new(object, cut, Kind::Truncate, 0..0)
+    }
+
+    fn ranged(
+        object: ObjectId,
+        cut: Cut,
+        kind: Kind,
+        offset: u64,
+        length: u64,
+    ) -> Result<Self, ErrorCode> {
+        let end = offset.checked_add(length).ok_or(ErrorCode::FileTooBig)?;
+        if length == 0 {
+            return Err(ErrorCode::Invalid);
+        }
+        if offset > FILE_BYTES_MAX || (end > FILE_BYTES_MAX && kind != Kind::Punch) {
+            return Err(ErrorCode::FileTooBig);
+        }
+        Ok(Self::new(
+            object,
+            cut,
+            kind,
+            offset..end.min(FILE_BYTES_MAX),
+        ))
+    }
+
+    /// Makes a range a hole. The length of the object stays.
+    ///
+    /// # Errors
+    /// `Invalid` or `FileTooBig` for a range without meaning.
+    pub fn punch(object: ObjectId, cut: Cut, offset: u64, length: u64) -> Result<Self, ErrorCode> {
+        Self::ranged(object, cut, Kind::Punch, offset, length)
+    }
+
+    /// Gives every block of a range a place; the length of the object stays. `zero`: what was data
+    /// reads as zeros afterwards.
+    ///
+    /// # Errors
+    /// `Invalid` or `FileTooBig` for a range without meaning.
+    pub fn allocate(
+        object: ObjectId,
+        cut: Cut,
+        offset: u64,
+        length: u64,
+        zero: bool,
+    ) -> Result<Self, ErrorCode> {
+        let kind = if zero { Kind::Zero } else { Kind::Allocate };
+        Self::ranged(object, cut, kind, offset, length)
+    }
+
+    /// Blocks to read before the next step, if any; hand the buffer to [`Self::supply`].
+    #[must_use]
+    pub fn old_blocks(&self) -> Option<&ReadPlan> {
+        self.bases.plan()
+    }
+
+    /// Verifies and keeps what was read for [`Self::old_blocks`].
+    ///
+    /// # Errors
+    /// The damaged block. Step again: if that asks for the same plan, it is damage.
+    pub fn supply(&mut self, buffer: &mut [u8]) -> Result<(), Damage> {
+        self.bases.supply(buffer)
+    }
+
+    /// Zeroes the part of `block` that `zero` covers, where there is data. False: its base must be read.
+    fn zero_part(
+        &mut self,
+        draft: &mut Draft<'_>,
+        block: u64,
+        zero: &Range<u64>,
+    ) -> Result<bool, ErrorCode> {
+        let pending = draft.pending_bytes(block).is_some();
+        if !pending && !matches!(draft.stored(block)?, BlockState::Written(..)) {
+            return Ok(true);
+        }
+        let Some(mut bytes) = self.bases.current(draft, block)? else {
+            return Ok(false);
+        };
+        bytes[part_of_block(block, zero.start, zero.end)].fill(0);
+        draft.put_pending(block, Arc::new(bytes))?;
+        Ok(true)
+    }
+
+    /// Ends a step: the record of `draft`, and the outcome if it was the last.
+    fn log(&mut self, draft: Draft<'_>, last: bool) -> (Batch, Option<Outcome>) {
+        self.delta += draft.allocated_delta();
+        let done = last.then_some(Outcome {
+            allocated_delta: self.delta,
+            object_bytes: draft.header.object_bytes,
+        });
+        let mut batch = Batch::default();
+        draft.finish(&mut batch);
+        (batch, done)
+    }
+}
+
+/// Blocks that `range` covers in part: the first, the last, or none.
+fn edges(range: &Range<u64>) -> Vec<u64> {
+    let mut out = Vec::with_capacity(2);
+    if range.start % BLOCK != 0 {
+        out.push(range.start / BLOCK);
+    }
+    let last = range.end / BLOCK;
+    if range.end % BLOCK != 0 && out.first() != Some(&last) {
+        out.push(last);
+    }
+    out
+}
+
+impl Target {
+    /// Makes the next step of an edit; under the target's lock.
+    ///
+    /// # Errors
+    /// `StaleTruncate`, `Stale` (being deleted), `NoSpace`, `Overloaded` (as for writes), `Corrupt`.
+    pub fn edit_step(&mut self, kv: &dyn KvRead, edit: &mut Edit) -> Result<Step, ErrorCode> {
+        let mut draft = Draft::load(kv, &self.config, &self.pending, edit.object)?;
+        let outcome = Outcome {
+            allocated_delta: edit.delta,
+            object_bytes: draft.header.object_bytes,
+        };
+        let behind = match draft.check_cut(edit.cut) {
+            Err(ErrorCode::StaleTruncate) if edit.kind == Kind::Truncate => {
+                return Ok(Step::Done(outcome));
+            }
+            result => result?,
+        };
+        let first_truncation = edit.kind == Kind::Truncate && !draft.exists() && edit.cut.seq > 0;
+        if !draft.exists() {
+            draft.header.truncate_seq = edit.cut.seq;
+        }
+        let built = if behind || first_truncation {
+            self.cut_step(&mut draft, edit)?
+                .map(|last| edit.log(draft, last && edit.kind == Kind::Truncate))
+        } else {
+            match edit.kind {
+                Kind::Truncate => return Ok(Step::Done(outcome)),
+                Kind::Punch if !draft.exists() => return Ok(Step::Done(outcome)),
+                Kind::Punch => self
+                    .punch_step(&mut draft, edit)?
+                    .map(|last| edit.log(draft, last)),
+                Kind::Allocate | Kind::Zero => {
+                    return self.allocate_step(kv, edit);
+                }
+            }
+        };
+        let Some((batch, done)) = built else {
+            return Ok(Step::Read);
+        };
+        Ok(Step::Log {
+            record: self.apply(batch)?,
+            done,
+        })
+    }
+
+    /// A zeroed edge needs a unit at the next checkpoint, from the floor of the reserve if need be.
+    fn check_edge_room(&self) -> Result<(), ErrorCode> {
+        if self.available() < 2 || self.pending.len() > self.config.pending_blocks_max * 2 {
+            return Err(ErrorCode::Overloaded);
+        }
+        Ok(())
+    }
+
+    /// `None`: an edge must be read first. Else whether the cut is complete.
+    fn cut_step(&self, draft: &mut Draft<'_>, edit: &mut Edit) -> Result<Option<bool>, ErrorCode> {
+        let to = edit.cut.bytes;
+        let first = to.div_ceil(BLOCK).min(BLOCKS_END);
+        let from = edit.cut_at.max(first);
+        let edge = to % BLOCK != 0 && draft.header.object_bytes > to;
+        // Cleared first, committed last: a draft that is dropped for a read has changed nothing.
+        let done = draft.clear(from, BLOCKS_END, STEP_CHUNKS)?;
+        if done < BLOCKS_END || from > first {
+            // After the last part once more from the start: an older write may have come in behind us.
+            edit.cut_at = if done < BLOCKS_END { done } else { first };
+            return Ok(Some(false));
+        }
+        if edge {
+            self.check_edge_room()?;
+            if !edit.zero_part(draft, to / BLOCK, &(to..u64::MAX))? {
+                edit.bases.settle(edit.object);
+                return Ok(None);
+            }
+        }
+        draft.header.truncate_seq = edit.cut.seq;
+        draft.header.object_bytes = draft.header.object_bytes.min(to);
+        Ok(Some(true))
+    }
+
+    fn punch_step(
+        &self,
+        draft: &mut Draft<'_>,
+        edit: &mut Edit,
+    ) -> Result<Option<bool>, ErrorCode> {
+        let range = edit.range.clone();
+        let end = range.end / BLOCK;
+        let from = edit.at.max(range.start.div_ceil(BLOCK));
+        let done = draft.clear(from, end, STEP_CHUNKS)?;
+        if done < end {
+            edit.at = done;
+            return Ok(Some(false));
+        }
+        let mut complete = true;
+        for block in edges(&range) {
+            self.check_edge_room()?;
+            complete &= edit.zero_part(draft, block, &range)?;
+        }
+        if !complete {
+            edit.bases.settle(edit.object);
+            return Ok(None);
+        }
+        Ok(Some(true))
+    }
+
+    fn allocate_step(&mut self, kv: &dyn KvRead, edit: &mut Edit) -> Result<Step, ErrorCode> {
+        let range = edit.range.clone();
+        let end = range.end.div_ceil(BLOCK);
+        if end - edit.at > self.config.units() {
+            return Err(ErrorCode::NoSpace);
+        }
+        let chunk_end = (edit.at / CHUNK_BLOCKS + STEP_CHUNKS as u64) * CHUNK_BLOCKS;
+        let stop = end.min(chunk_end);
+        let mut draft = Draft::load(kv, &self.config, &self.pending, edit.object)?;
+        if !draft.exists() {
+            draft.header.truncate_seq = edit.cut.seq;
+        }
+        let edges = edges(&range);
+        let (mut needs, mut complete) = (Vec::new(), true);
+        for block in edit.at..stop {
+            let stored = draft.stored(block)?;
+            let pending = draft.pending_bytes(block).is_some();
+            let zero = edit.kind == Kind::Zero;
+            match stored {
+                BlockState::Hole if !pending => needs.push(block),
+                _ if zero && edges.contains(&block) => {
+                    self.check_edge_room()?;
+                    complete &= edit.zero_part(&mut draft, block, &range)?;
+                }
+                BlockState::Hole if zero => needs.push(block),
+                BlockState::Written(place, _) | BlockState::Unwritten(place) if zero => {
+                    draft.set(block, BlockState::Unwritten(place))?;
+                }
+                _ => {}
+            }
+        }
+        if !complete {
+            edit.bases.settle(edit.object);
+            return Ok(Step::Read);
+        }
+        let count = needs.len() as u64;
+        if count > 0 && self.available() < count + self.config.reserve_units() {
+            return Err(ErrorCode::NoSpace);
+        }
+        let units = u32::try_from(count).map_err(|_error| ErrorCode::Invalid)?;
+        let extents = match units {
+            0 => Vec::new(),
+            some => self.space.allocate(some).ok_or(ErrorCode::NoSpace)?,
+        };
+        let places = extents.iter().flat_map(|extent| extent.places());
+        let set = needs
+            .iter()
+            .zip(places)
+            .try_for_each(|(block, place)| draft.set(*block, BlockState::Unwritten(place)));
+        if let Err(error) = set {
+            drop(draft);
+            self.space.release(&extents);
+            return Err(error);
+        }
+        edit.at = stop;
+        let (batch, done) = edit.log(draft, stop == end);
+        Ok(Step::Log {
+            record: self.apply(batch)?,
+            done,
+        })
+    }
+}

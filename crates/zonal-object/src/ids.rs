@@ -1,0 +1,127 @@
+//! Names and numbers of a target: objects, truncation knowledge, places, geometry.
+//!
+//! Units: a *unit* is 4 KiB of a segment; a *block* is 4 KiB of an object; 64 blocks are a chunk.
+
+use zonal_types::limits::{BLOCK_BYTES, CHUNK_BYTES};
+use zonal_types::{Column, DataId, codec_struct};
+
+/// Bytes of a block, as an offset.
+pub const BLOCK: u64 = BLOCK_BYTES as u64;
+/// Blocks of a chunk.
+pub const CHUNK_BLOCKS: u64 = (CHUNK_BYTES / BLOCK_BYTES) as u64;
+/// Aligned bytes from which a write goes to extents at once instead of through the log.
+pub const LARGE_WRITE_BYTES: u64 = 65_536;
+
+codec_struct! {
+    /// One object: a column of a data id.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+    pub struct ObjectId {
+        /// Identity of the bytes.
+        data_id: DataId,
+        /// Place in the stripe.
+        column: Column,
+    }
+}
+
+impl std::fmt::Display for ObjectId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{}", self.data_id, self.column)
+    }
+}
+
+/// What the sender of a request knows of the file's truncations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Cut {
+    /// Number of the last shrink.
+    pub seq: u64,
+    /// Bytes of this object that it left.
+    pub bytes: u64,
+}
+
+/// Where one unit lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Place {
+    /// Segment number.
+    pub segment: u32,
+    /// Unit in the segment.
+    pub unit: u32,
+}
+
+impl Place {
+    /// Byte offset in the segment.
+    #[must_use]
+    pub fn offset(self) -> u64 {
+        u64::from(self.unit) * BLOCK
+    }
+}
+
+codec_struct! {
+    /// A run of units in one segment.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+    pub struct Extent {
+        /// Segment number.
+        segment: u32,
+        /// First unit.
+        unit: u32,
+        /// Units.
+        count: u32,
+    }
+}
+
+impl Extent {
+    /// The places of the run, in order.
+    pub fn places(self) -> impl Iterator<Item = Place> {
+        (0..self.count).map(move |index| Place {
+            segment: self.segment,
+            unit: self.unit.saturating_add(index),
+        })
+    }
+}
+
+/// Appends `place` to the last extent of `list` where it continues it.
+pub(crate) fn push_place(list: &mut Vec<Extent>, place: Place) {
+    if let Some(last) = list.last_mut()
+        && last.segment == place.segment
+        && last.unit.checked_add(last.count) == Some(place.unit)
+    {
+        last.count += 1;
+        return;
+    }
+    list.push(Extent {
+        segment: place.segment,
+        unit: place.unit,
+        count: 1,
+    });
+}
+
+/// Size and bounds of a target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TargetConfig {
+    /// Units of one segment; fixed for the life of the target.
+    pub segment_units: u32,
+    /// Segments it may use: its capacity.
+    pub segments: u32,
+    /// Pending blocks (4 KiB each, in memory) before small writes are asked to wait for a checkpoint.
+    pub pending_blocks_max: usize,
+}
+
+impl TargetConfig {
+    /// Units in all.
+    #[must_use]
+    pub fn units(&self) -> u64 {
+        u64::from(self.segment_units) * u64::from(self.segments)
+    }
+
+    /// Units kept back from what would use space for good, so that overwrites, zeroed edges and the
+    /// checkpoint go on when the target is full: a sixteenth, to 8 MiB (two of the largest writes).
+    #[must_use]
+    pub fn reserve_units(&self) -> u64 {
+        (self.units() / 16).min(2048)
+    }
+
+    /// The part of the reserve that overwrites leave to truncation and the checkpoint.
+    #[must_use]
+    pub fn floor_units(&self) -> u64 {
+        self.reserve_units() / 4
+    }
+}

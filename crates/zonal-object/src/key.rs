@@ -1,0 +1,154 @@
+//! Keys of a target's index. docs/on-disk-format.md, section "Target", has the same table.
+//!
+//! Numbers are big-endian, so that keys order as numbers.
+
+use crate::ids::ObjectId;
+use zonal_types::{Column, DataId, ErrorCode};
+
+/// Geometry and counters.
+pub const TARGET: u8 = 0x01;
+/// Allocation bitmap of a segment.
+pub const SEGMENT: u8 = 0x02;
+/// An object whose deletion has begun.
+pub const TOMBSTONE: u8 = 0x03;
+/// A pending block that a checkpoint found.
+pub const PENDING: u8 = 0x04;
+/// Objects: header and chunks.
+pub const OBJECT: u8 = 0x10;
+
+const HEADER: u8 = 0x00;
+const CHUNK: u8 = 0x01;
+
+/// Key of the target's own record.
+#[must_use]
+pub fn target() -> Vec<u8> {
+    vec![TARGET]
+}
+
+/// Key of a segment's bitmap.
+#[must_use]
+pub fn segment(number: u32) -> Vec<u8> {
+    let mut key = vec![SEGMENT];
+    key.extend_from_slice(&number.to_be_bytes());
+    key
+}
+
+fn with_object(space: u8, object: ObjectId) -> Vec<u8> {
+    let mut key = Vec::with_capacity(20);
+    key.push(space);
+    key.extend_from_slice(&object.data_id.0.to_be_bytes());
+    key.extend_from_slice(&object.column.0.to_be_bytes());
+    key
+}
+
+/// Key of a tombstone.
+#[must_use]
+pub fn tombstone(object: ObjectId) -> Vec<u8> {
+    with_object(TOMBSTONE, object)
+}
+
+/// Key of a pending block kept by a checkpoint.
+#[must_use]
+pub fn pending(object: ObjectId, block: u64) -> Vec<u8> {
+    let mut key = with_object(PENDING, object);
+    key.extend_from_slice(&block.to_be_bytes());
+    key
+}
+
+/// Key of an object's header.
+#[must_use]
+pub fn header(object: ObjectId) -> Vec<u8> {
+    let mut key = with_object(OBJECT, object);
+    key.push(HEADER);
+    key
+}
+
+/// Key of a chunk.
+#[must_use]
+pub fn chunk(object: ObjectId, number: u64) -> Vec<u8> {
+    let mut key = with_object(OBJECT, object);
+    key.push(CHUNK);
+    key.extend_from_slice(&number.to_be_bytes());
+    key
+}
+
+/// What a key names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Named {
+    /// The target's own record.
+    Target,
+    /// A segment's bitmap.
+    Segment(u32),
+    /// A tombstone.
+    Tombstone(ObjectId),
+    /// A pending block.
+    Pending(ObjectId, u64),
+    /// An object's header.
+    Header(ObjectId),
+    /// A chunk.
+    Chunk(ObjectId, u64),
+}
+
+fn array<const N: usize>(bytes: &[u8]) -> Result<[u8; N], ErrorCode> {
+    bytes.try_into().map_err(|_error| ErrorCode::Corrupt)
+}
+
+fn split<const N: usize>(bytes: &[u8]) -> Result<([u8; N], &[u8]), ErrorCode> {
+    let (head, tail) = bytes.split_at_checked(N).ok_or(ErrorCode::Corrupt)?;
+    Ok((array(head)?, tail))
+}
+
+/// Reads a key back.
+///
+/// # Errors
+/// `Corrupt` for bytes that are no key of ours.
+pub fn parse(key: &[u8]) -> Result<Named, ErrorCode> {
+    let ([space], rest) = split::<1>(key)?;
+    if space == TARGET && rest.is_empty() {
+        return Ok(Named::Target);
+    }
+    if space == SEGMENT {
+        return Ok(Named::Segment(u32::from_be_bytes(array(rest)?)));
+    }
+    let (data_id, rest) = split::<8>(rest)?;
+    let (column, rest) = split::<2>(rest)?;
+    let object = ObjectId {
+        data_id: DataId(u64::from_be_bytes(data_id)),
+        column: Column(u16::from_be_bytes(column)),
+    };
+    match (space, rest) {
+        (TOMBSTONE, []) => Ok(Named::Tombstone(object)),
+        (PENDING, block) => Ok(Named::Pending(object, u64::from_be_bytes(array(block)?))),
+        (OBJECT, [HEADER]) => Ok(Named::Header(object)),
+        (OBJECT, [CHUNK, number @ ..]) => {
+            Ok(Named::Chunk(object, u64::from_be_bytes(array(number)?)))
+        }
+        _ => Err(ErrorCode::Corrupt),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_order_and_come_back() {
+        let object = ObjectId {
+            data_id: DataId(7),
+            column: Column(3),
+        };
+        for (key, named) in [
+            (target(), Named::Target),
+            (segment(9), Named::Segment(9)),
+            (tombstone(object), Named::Tombstone(object)),
+            (pending(object, 5), Named::Pending(object, 5)),
+            (header(object), Named::Header(object)),
+            (chunk(object, 300), Named::Chunk(object, 300)),
+        ] {
+            assert_eq!(parse(&key), Ok(named));
+            assert!(parse(&[key.as_slice(), &[0]].concat()).is_err());
+        }
+        assert!(header(object) < chunk(object, 0) && chunk(object, 255) < chunk(object, 256));
+        assert_eq!(parse(&[]), Err(ErrorCode::Corrupt));
+    }
+}

@@ -1,0 +1,270 @@
+//! Reads: where each block of a range comes from, and the check of what was read.
+//!
+//! A plan describes one buffer of whole blocks. The shell reads each of [`ReadPlan::reads`] from its
+//! segment straight to its place in the buffer, outside of any lock; [`ReadPlan::finish`] fills in holes
+//! and pending blocks, verifies every block, and says which part of the buffer was asked for. Nothing is
+//! copied, for ragged ranges neither: they take up to 8 KiB more of buffer.
+//!
+//! Cost of an aligned 1 MiB read: 5 look-ups (header, 4 chunks), 3 allocations besides those of the
+//! store, 256 checksums (about 30 us), one segment read where the range was written at once. Of 4 KiB:
+//! 2 look-ups, one segment read.
+
+use crate::chunk::{BlockState, Chunk};
+use crate::draft::{read_chunk, read_header};
+use crate::ids::{BLOCK, CHUNK_BLOCKS, Cut, ObjectId, Place};
+use crate::note::BlockBytes;
+use crate::target::Target;
+use std::ops::Range;
+use zonal_types::limits::{BLOCK_BYTES, FILE_BYTES_MAX, STORAGE_IO_BYTES_MAX};
+use zonal_types::{ErrorCode, KvRead};
+
+/// A block in a segment is not what its record says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "block at byte {offset} of object {object} is damaged: segment {segment} offset {segment_offset} \
+     sums to {found:#010x} instead of {expected:#010x}"
+)]
+pub struct Damage {
+    /// The object.
+    pub object: ObjectId,
+    /// First byte of the block in the object.
+    pub offset: u64,
+    /// Segment it was read from.
+    pub segment: u32,
+    /// First byte of the block in the segment.
+    pub segment_offset: u64,
+    /// The recorded crc32c.
+    pub expected: u32,
+    /// What the bytes read sum to.
+    pub found: u32,
+}
+
+impl Damage {
+    /// The code that crosses the wire.
+    #[must_use]
+    pub fn code(&self) -> ErrorCode {
+        ErrorCode::Corrupt
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Source {
+    Zeros,
+    Pending(BlockBytes),
+    Stored(Place),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Part {
+    /// First block of the object; a plan for single blocks is not contiguous.
+    block: u64,
+    /// First byte in the buffer.
+    at: usize,
+    blocks: usize,
+    source: Source,
+    /// Index of the first block's checksum.
+    crc: usize,
+}
+
+/// One read of a segment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SegmentRead {
+    /// Segment number.
+    pub segment: u32,
+    /// First byte in the segment.
+    pub offset: u64,
+    /// Where it goes in the buffer.
+    pub buffer: Range<usize>,
+}
+
+/// How to read a range. Two plans are equal where the same bytes would be read and expected: after a
+/// mismatch the shell plans again, and it is damage if the plan is the same (else the place was reused
+/// between plan and read).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReadPlan {
+    object: ObjectId,
+    object_bytes: u64,
+    result: Range<usize>,
+    buffer_len: usize,
+    parts: Vec<Part>,
+    crcs: Vec<u32>,
+}
+
+impl ReadPlan {
+    fn new(object: ObjectId, object_bytes: u64) -> Self {
+        Self {
+            object,
+            object_bytes,
+            result: 0..0,
+            buffer_len: 0,
+            parts: Vec::new(),
+            crcs: Vec::new(),
+        }
+    }
+
+    /// A plan for single written blocks, one behind the other in the buffer.
+    pub(crate) fn of_blocks(object: ObjectId, blocks: &[(u64, Place, u32)]) -> Self {
+        let mut plan = Self::new(object, 0);
+        for (block, place, crc) in blocks {
+            plan.push(*block, Source::Stored(*place), *crc);
+        }
+        plan.result = 0..plan.buffer_len;
+        plan
+    }
+
+    fn push(&mut self, block: u64, source: Source, crc: u32) {
+        if let Some(last) = self.parts.last_mut() {
+            let count = last.blocks as u64;
+            let goes_on = match (&last.source, &source) {
+                (Source::Zeros, Source::Zeros) => true,
+                (Source::Stored(from), Source::Stored(to)) => {
+                    from.segment == to.segment && u64::from(from.unit) + count == u64::from(to.unit)
+                }
+                _ => false,
+            };
+            if goes_on && last.block + count == block {
+                last.blocks += 1;
+                if matches!(source, Source::Stored(_)) {
+                    self.crcs.push(crc);
+                }
+                self.buffer_len += BLOCK_BYTES;
+                return;
+            }
+        }
+        let at_crc = self.crcs.len();
+        if matches!(source, Source::Stored(_)) {
+            self.crcs.push(crc);
+        }
+        self.parts.push(Part {
+            block,
+            at: self.buffer_len,
+            blocks: 1,
+            source,
+            crc: at_crc,
+        });
+        self.buffer_len += BLOCK_BYTES;
+    }
+
+    /// Length of the buffer: whole blocks.
+    #[must_use]
+    pub fn buffer_len(&self) -> usize {
+        self.buffer_len
+    }
+
+    /// Length of the object (for the reply).
+    #[must_use]
+    pub fn object_bytes(&self) -> u64 {
+        self.object_bytes
+    }
+
+    /// What to read, and whereto.
+    pub fn reads(&self) -> impl Iterator<Item = SegmentRead> + '_ {
+        self.parts.iter().filter_map(|part| match part.source {
+            Source::Stored(place) => Some(SegmentRead {
+                segment: place.segment,
+                offset: place.offset(),
+                buffer: part.at..part.at + part.blocks * BLOCK_BYTES,
+            }),
+            Source::Zeros | Source::Pending(_) => None,
+        })
+    }
+
+    /// Fills in what is in no segment, verifies the rest, and gives the part of the buffer that was
+    /// asked for. A buffer of another length than [`Self::buffer_len`] is damage of its first block.
+    ///
+    /// # Errors
+    /// The first damaged block; the buffer must then not be used.
+    pub fn finish(&self, buffer: &mut [u8]) -> Result<Range<usize>, Damage> {
+        for part in &self.parts {
+            let bytes = buffer
+                .get_mut(part.at..part.at + part.blocks * BLOCK_BYTES)
+                .unwrap_or_default();
+            match &part.source {
+                Source::Zeros => bytes.fill(0),
+                Source::Pending(block) if bytes.len() == BLOCK_BYTES => {
+                    bytes.copy_from_slice(block.as_slice());
+                }
+                Source::Pending(_) => {}
+                Source::Stored(place) => self.verify(part, *place, bytes)?,
+            }
+        }
+        Ok(self.result.clone())
+    }
+
+    fn verify(&self, part: &Part, place: Place, bytes: &[u8]) -> Result<(), Damage> {
+        let expected = self
+            .crcs
+            .get(part.crc..part.crc + part.blocks)
+            .unwrap_or(&[]);
+        for (index, expected) in expected.iter().enumerate() {
+            let at = index * BLOCK_BYTES;
+            let block = bytes.get(at..at + BLOCK_BYTES).unwrap_or(&[]);
+            let found = crc_fast::crc32_iscsi(block);
+            if found != *expected || block.is_empty() {
+                return Err(Damage {
+                    object: self.object,
+                    offset: (part.block + index as u64) * BLOCK,
+                    segment: place.segment,
+                    segment_offset: place.offset() + at as u64,
+                    expected: *expected,
+                    found,
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Target {
+    /// Plans a read of `offset..offset + length`; what lies behind the object's end is left off.
+    ///
+    /// `cut` may be newer than what the object has seen (it then reads as if it were cut) or older.
+    ///
+    /// # Errors
+    /// `Invalid` for a range past the limits, `Corrupt` for a damaged index, or what `kv` gives.
+    pub fn plan_read(
+        &self,
+        kv: &dyn KvRead,
+        object: ObjectId,
+        cut: Cut,
+        offset: u64,
+        length: usize,
+    ) -> Result<ReadPlan, ErrorCode> {
+        if length > STORAGE_IO_BYTES_MAX || offset > FILE_BYTES_MAX {
+            return Err(ErrorCode::Invalid);
+        }
+        let object_bytes = match read_header(kv, object)? {
+            Some(header) if header.deleting => 0,
+            Some(header) if cut.seq > header.truncate_seq => header.object_bytes.min(cut.bytes),
+            Some(header) => header.object_bytes,
+            None => 0,
+        };
+        let mut plan = ReadPlan::new(object, object_bytes);
+        let end = object_bytes.min(offset + length as u64);
+        if offset >= end {
+            return Ok(plan);
+        }
+        let (first, behind) = (offset / BLOCK, end.div_ceil(BLOCK));
+        plan.crcs.reserve((behind - first) as usize);
+        let mut chunk: Option<(u64, Option<Chunk>)> = None;
+        for block in first..behind {
+            let number = block / CHUNK_BLOCKS;
+            if chunk.as_ref().is_none_or(|(loaded, _)| *loaded != number) {
+                chunk = Some((number, read_chunk(kv, &self.config, object, number)?));
+            }
+            let stored = match &chunk {
+                Some((_, Some(chunk))) => chunk.get(block),
+                _ => BlockState::Hole,
+            };
+            let (source, crc) = match (self.pending_block(object, block), stored) {
+                (Some(bytes), _) => (Source::Pending(bytes.clone()), 0),
+                (None, BlockState::Written(place, crc)) => (Source::Stored(place), crc),
+                (None, _) => (Source::Zeros, 0),
+            };
+            plan.push(block, source, crc);
+        }
+        let head = (offset % BLOCK) as usize;
+        plan.result = head..head + (end - offset) as usize;
+        Ok(plan)
+    }
+}

@@ -1,0 +1,84 @@
+//! Values of the index: a version byte in front, a crc32c over value and key behind.
+//!
+//! The key is part of the checksum, so that a value that turns up under another key is damage as well.
+
+use zonal_types::{Codec, ErrorCode, codec_struct};
+
+const VERSION: u8 = 1;
+
+fn crc(key: &[u8], value: &[u8]) -> u32 {
+    let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
+    digest.update(value);
+    digest.update(key);
+    digest.finalize() as u32
+}
+
+/// Bytes of the value under `key`.
+#[must_use]
+pub(crate) fn seal(key: &[u8], fill: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    let mut out = Vec::with_capacity(384);
+    out.push(VERSION);
+    fill(&mut out);
+    let sum = crc(key, &out);
+    sum.put(&mut out);
+    out
+}
+
+/// The contents of a value, checked.
+///
+/// # Errors
+/// `Corrupt` where the checksum does not fit, `WrongVersion` for a newer format.
+pub(crate) fn open<'a>(key: &[u8], value: &'a [u8]) -> Result<&'a [u8], ErrorCode> {
+    let at = value.len().checked_sub(4).ok_or(ErrorCode::Corrupt)?;
+    let (body, sum) = value.split_at(at);
+    if u32::from_bytes(sum) != Ok(crc(key, body)) {
+        return Err(ErrorCode::Corrupt);
+    }
+    match body.split_first() {
+        Some((&VERSION, rest)) => Ok(rest),
+        Some(_) => Err(ErrorCode::WrongVersion),
+        None => Err(ErrorCode::Corrupt),
+    }
+}
+
+/// [`open`] and decode.
+pub(crate) fn decode<T: Codec>(key: &[u8], value: &[u8]) -> Result<T, ErrorCode> {
+    T::from_bytes(open(key, value)?).map_err(|_error| ErrorCode::Corrupt)
+}
+
+/// [`seal`] an encoded value.
+pub(crate) fn encode<T: Codec>(key: &[u8], value: &T) -> Vec<u8> {
+    seal(key, |out| value.put(out))
+}
+
+codec_struct! {
+    /// What a target keeps of an object besides its chunks.
+    #[derive(Debug, Clone, PartialEq, Eq, Default)]
+    pub struct Header {
+        /// The last shrink that was applied.
+        truncate_seq: u64,
+        /// One behind the last byte that was ever written and not cut.
+        object_bytes: u64,
+        /// Blocks that are allocated or pending.
+        blocks: u64,
+        /// Reserved for snapshots: the epoch of its birth.
+        birth_epoch: u64,
+        /// Reserved: version of the object.
+        version: u64,
+        /// Deletion has begun: it reads as absent, and takes no more writes.
+        deleting: bool,
+    }
+}
+
+codec_struct! {
+    /// The target's own record.
+    #[derive(Debug, Clone, PartialEq, Eq, Default)]
+    pub(crate) struct TargetRecord {
+        /// Units of a segment; never changes.
+        segment_units: u32,
+        /// Objects that exist.
+        objects: u64,
+        /// Reserved.
+        epoch: u64,
+    }
+}

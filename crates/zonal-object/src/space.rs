@@ -1,0 +1,410 @@
+//! The allocator: which units of which segments are used.
+//!
+//! Two bits a unit. `live`: an index record refers to it; this is what a checkpoint stores. `busy`: it
+//! must not be handed out: live, or held by a write in flight, or freed since the last checkpoint (a
+//! crash would bring the record that refers to it back). Next-fit, whole runs first, so that what is
+//! written together lies together.
+//!
+//! Invariants: live is a subset of busy; `free` counts the units that are not busy.
+
+use crate::ids::{Extent, Place, TargetConfig};
+use crate::{key, sealed};
+use std::collections::BTreeSet;
+use zonal_types::{ErrorCode, KvChange};
+
+const ANY_RUN: u32 = u32::MAX;
+
+#[derive(Debug)]
+struct Segment {
+    busy: Vec<u64>,
+    live: Vec<u64>,
+    free: u32,
+    /// No free run of this many units exists (a bound from a failed search, until something is freed).
+    no_run_of: u32,
+}
+
+/// Bits `from..end` as (word, mask).
+fn words(from: u32, end: u32) -> impl Iterator<Item = (usize, u64)> {
+    let mut at = from;
+    std::iter::from_fn(move || {
+        if at >= end {
+            return None;
+        }
+        let bits = (64 - at % 64).min(end - at);
+        let mask = (u64::MAX >> (64 - bits)) << (at % 64);
+        let word = (at / 64) as usize;
+        at += bits;
+        Some((word, mask))
+    })
+}
+
+/// First bit of `bits` at or behind `from` and before `end` that equals `value`; `end` if none.
+fn find(bits: &[u64], from: u32, end: u32, value: bool) -> u32 {
+    for (word, mask) in words(from, end) {
+        let here = if value { bits[word] } else { !bits[word] } & mask;
+        if here != 0 {
+            return word as u32 * 64 + here.trailing_zeros();
+        }
+    }
+    end
+}
+
+impl Segment {
+    fn new(units: u32) -> Self {
+        let empty = vec![0; (units as usize).div_ceil(64)];
+        Self {
+            busy: empty.clone(),
+            live: empty,
+            free: units,
+            no_run_of: ANY_RUN,
+        }
+    }
+
+    fn run(&mut self, from: u32, units: u32, want: u32) -> Option<u32> {
+        if self.free < want || self.no_run_of <= want {
+            return None;
+        }
+        let mut at = from;
+        while at < units {
+            let start = find(&self.busy, at, units, false);
+            let bound = start.saturating_add(want).min(units);
+            let end = find(&self.busy, start, bound, true);
+            if end - start >= want {
+                return Some(start);
+            }
+            at = end.max(start + 1);
+        }
+        if from == 0 {
+            self.no_run_of = want;
+        }
+        None
+    }
+
+    fn set_busy(&mut self, from: u32, end: u32) -> u32 {
+        let mut set = 0;
+        for (word, mask) in words(from, end) {
+            set += (mask & !self.busy[word]).count_ones();
+            self.busy[word] |= mask;
+        }
+        self.free -= set;
+        set
+    }
+
+    fn clear_busy(&mut self, from: u32, end: u32) -> u32 {
+        let mut cleared = 0;
+        for (word, mask) in words(from, end) {
+            let mask = mask & !self.live[word];
+            cleared += (mask & self.busy[word]).count_ones();
+            self.busy[word] &= !mask;
+        }
+        self.free += cleared;
+        self.no_run_of = ANY_RUN;
+        cleared
+    }
+}
+
+/// All segments of a target.
+#[derive(Debug)]
+pub(crate) struct Space {
+    units: u32,
+    limit: u32,
+    segments: Vec<Segment>,
+    cursor: Place,
+    busy: u64,
+    live: u64,
+    freed: Vec<Extent>,
+    freed_frozen: Vec<Extent>,
+    waiting: u64,
+    dirty: BTreeSet<u32>,
+    dirty_frozen: BTreeSet<u32>,
+}
+
+impl Space {
+    pub fn new(config: &TargetConfig) -> Self {
+        Self {
+            units: config.segment_units,
+            limit: config.segments,
+            segments: Vec::new(),
+            cursor: Place {
+                segment: 0,
+                unit: 0,
+            },
+            busy: 0,
+            live: 0,
+            freed: Vec::new(),
+            freed_frozen: Vec::new(),
+            waiting: 0,
+            dirty: BTreeSet::new(),
+            dirty_frozen: BTreeSet::new(),
+        }
+    }
+
+    /// Units that can be handed out.
+    pub fn free(&self) -> u64 {
+        (u64::from(self.units) * u64::from(self.limit)).saturating_sub(self.busy)
+    }
+
+    /// Units that index records refer to.
+    pub fn live(&self) -> u64 {
+        self.live
+    }
+
+    /// Units that the next checkpoint makes free.
+    pub fn waiting(&self) -> u64 {
+        self.waiting
+    }
+
+    /// Units held by writes in flight.
+    pub fn in_flight(&self) -> u64 {
+        self.busy
+            .saturating_sub(self.live)
+            .saturating_sub(self.waiting)
+    }
+
+    /// Takes `count` units; `None` (and nothing taken) where there are not as many.
+    ///
+    /// One run where there is one: a search looks at each 64 units of a segment once, and skips segments
+    /// where a run of that length was not found before.
+    pub fn allocate(&mut self, count: u32) -> Option<Vec<Extent>> {
+        if u64::from(count) > self.free() {
+            return None;
+        }
+        let mut out = Vec::with_capacity(1);
+        let (mut left, mut want) = (count, count.min(self.units));
+        while left > 0 {
+            want = want.min(left);
+            if let Some(extent) = self.take_run(want) {
+                left -= extent.count;
+                out.push(extent);
+            } else if want > 1 {
+                want = want.div_ceil(2);
+            } else {
+                self.release(&out);
+                return None;
+            }
+        }
+        Some(out)
+    }
+
+    fn take_run(&mut self, want: u32) -> Option<Extent> {
+        let known = self.segments.len() as u32;
+        for step in 0..=known {
+            if known == 0 {
+                break;
+            }
+            let number = (self.cursor.segment + step) % known;
+            let from = if step == 0 { self.cursor.unit } else { 0 };
+            let units = self.units;
+            if number >= self.limit {
+                continue;
+            }
+            if let Some(unit) = self.segments[number as usize].run(from, units, want) {
+                return Some(self.take(number, unit, want));
+            }
+        }
+        if known < self.limit && want <= self.units {
+            self.segments.push(Segment::new(self.units));
+            return Some(self.take(known, 0, want));
+        }
+        None
+    }
+
+    fn take(&mut self, segment: u32, unit: u32, count: u32) -> Extent {
+        let set = self.segments[segment as usize].set_busy(unit, unit + count);
+        self.busy += u64::from(set);
+        self.cursor = Place {
+            segment,
+            unit: unit + count,
+        };
+        Extent {
+            segment,
+            unit,
+            count,
+        }
+    }
+
+    /// Gives back what no record refers to and no crash can bring back.
+    pub fn release(&mut self, extents: &[Extent]) {
+        for extent in extents {
+            if let Some(segment) = self.segments.get_mut(extent.segment as usize) {
+                let end = extent.unit.saturating_add(extent.count).min(self.units);
+                self.busy -= u64::from(segment.clear_busy(extent.unit, end));
+            }
+        }
+    }
+
+    fn checked(&self, extent: &Extent) -> Result<u32, ErrorCode> {
+        let bound = self.limit.max(self.segments.len() as u32);
+        extent
+            .unit
+            .checked_add(extent.count)
+            .filter(|end| *end <= self.units && extent.segment < bound && extent.count > 0)
+            .ok_or(ErrorCode::Corrupt)
+    }
+
+    /// A record refers to this extent from now on.
+    ///
+    /// # Errors
+    /// `Corrupt` where one already does, or the extent lies outside.
+    pub fn adopt(&mut self, extent: &Extent) -> Result<(), ErrorCode> {
+        let end = self.checked(extent)?;
+        while self.segments.len() <= extent.segment as usize {
+            self.segments.push(Segment::new(self.units));
+        }
+        let segment = &mut self.segments[extent.segment as usize];
+        if words(extent.unit, end).any(|(word, mask)| segment.live[word] & mask != 0) {
+            return Err(ErrorCode::Corrupt);
+        }
+        self.busy += u64::from(segment.set_busy(extent.unit, end));
+        for (word, mask) in words(extent.unit, end) {
+            segment.live[word] |= mask;
+        }
+        self.live += u64::from(extent.count);
+        self.dirty.insert(extent.segment);
+        Ok(())
+    }
+
+    /// No record refers to this extent any more; it is free after the next checkpoint.
+    ///
+    /// # Errors
+    /// `Corrupt` where no record did.
+    pub fn free_later(&mut self, extent: &Extent) -> Result<(), ErrorCode> {
+        let end = self.checked(extent)?;
+        let segment = self
+            .segments
+            .get_mut(extent.segment as usize)
+            .ok_or(ErrorCode::Corrupt)?;
+        if words(extent.unit, end).any(|(word, mask)| !segment.live[word] & mask != 0) {
+            return Err(ErrorCode::Corrupt);
+        }
+        for (word, mask) in words(extent.unit, end) {
+            segment.live[word] &= !mask;
+        }
+        self.live -= u64::from(extent.count);
+        self.waiting += u64::from(extent.count);
+        self.dirty.insert(extent.segment);
+        self.freed.push(*extent);
+        Ok(())
+    }
+
+    /// The bitmaps that a checkpoint must store: all that changed since the last one that was done.
+    pub fn freeze(&mut self, changes: &mut Vec<KvChange>) {
+        self.freed_frozen.append(&mut self.freed);
+        self.dirty_frozen.append(&mut self.dirty);
+        for number in &self.dirty_frozen {
+            let key = key::segment(*number);
+            let segment = &self.segments[*number as usize];
+            let value = sealed::seal(&key, |out| {
+                for word in &segment.live {
+                    out.extend_from_slice(&word.to_le_bytes());
+                }
+            });
+            changes.push(KvChange::put(key, value));
+        }
+    }
+
+    /// The checkpoint of the last [`Self::freeze`] is durable.
+    pub fn checkpoint_done(&mut self) {
+        for extent in std::mem::take(&mut self.freed_frozen) {
+            self.waiting -= u64::from(extent.count);
+            self.release(&[extent]);
+        }
+        self.dirty_frozen.clear();
+    }
+
+    /// Takes a stored bitmap in.
+    ///
+    /// # Errors
+    /// `Corrupt` where it is none.
+    pub fn load(&mut self, number: u32, key: &[u8], value: &[u8]) -> Result<(), ErrorCode> {
+        let body = sealed::open(key, value)?;
+        let expected = (self.units as usize).div_ceil(64) * 8;
+        // A gap in the numbers would be filled in memory: bound it by what the target may hold.
+        let bound = self.limit.max(self.segments.len() as u32 + 1);
+        if body.len() != expected || number >= bound {
+            return Err(ErrorCode::Corrupt);
+        }
+        while self.segments.len() <= number as usize {
+            self.segments.push(Segment::new(self.units));
+        }
+        let segment = &mut self.segments[number as usize];
+        for (word, bytes) in segment.live.iter_mut().zip(body.chunks_exact(8)) {
+            *word = u64::from_le_bytes(bytes.try_into().map_err(|_error| ErrorCode::Corrupt)?);
+        }
+        let used: u32 = segment.live.iter().map(|word| word.count_ones()).sum();
+        if find(&segment.live, self.units, expected as u32 * 8, true) != expected as u32 * 8 {
+            return Err(ErrorCode::Corrupt);
+        }
+        segment.busy.clone_from(&segment.live);
+        segment.free = self.units - used;
+        self.busy += u64::from(used);
+        self.live += u64::from(used);
+        Ok(())
+    }
+
+    /// True where a record refers to this place.
+    pub fn is_live(&self, place: Place) -> bool {
+        self.segments
+            .get(place.segment as usize)
+            .is_some_and(|segment| {
+                place.unit < self.units
+                    && segment.live[(place.unit / 64) as usize] >> (place.unit % 64) & 1 == 1
+            })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn space() -> Space {
+        Space::new(&TargetConfig {
+            segment_units: 100,
+            segments: 2,
+            pending_blocks_max: 8,
+        })
+    }
+
+    #[test]
+    fn runs_stay_whole_until_they_cannot() {
+        let mut space = space();
+        let first = space.allocate(60).unwrap();
+        let second = space.allocate(60).unwrap();
+        assert_eq!((first.len(), second.len()), (1, 1));
+        let rest = space.allocate(80).unwrap();
+        assert!(rest.len() > 1);
+        assert_eq!(rest.iter().map(|extent| extent.count).sum::<u32>(), 80);
+        assert_eq!((space.free(), space.allocate(1)), (0, None));
+        space.release(&second);
+        assert_eq!(space.allocate(60), Some(second));
+    }
+
+    #[test]
+    fn what_is_freed_waits_for_the_checkpoint() {
+        let mut space = space();
+        let extents = space.allocate(200).unwrap();
+        extents
+            .iter()
+            .for_each(|extent| space.adopt(extent).unwrap());
+        assert_eq!(space.adopt(&extents[0]), Err(ErrorCode::Corrupt));
+        space.free_later(&extents[0]).unwrap();
+        assert_eq!(space.free_later(&extents[0]), Err(ErrorCode::Corrupt));
+        assert_eq!((space.free(), space.waiting()), (0, 100));
+        let mut changes = Vec::new();
+        space.freeze(&mut changes);
+        assert_eq!(changes.len(), 2);
+        space.free_later(&extents[1]).unwrap();
+        space.checkpoint_done();
+        assert_eq!((space.free(), space.waiting()), (100, 100));
+        let mut loaded = self::space();
+        for change in &changes {
+            let Ok(key::Named::Segment(number)) = key::parse(&change.key) else {
+                panic!("a bitmap");
+            };
+            loaded
+                .load(number, &change.key, change.value.as_deref().unwrap())
+                .unwrap();
+        }
+        assert_eq!((loaded.free(), loaded.live()), (100, 100));
+    }
+}

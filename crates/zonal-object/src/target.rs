@@ -1,0 +1,261 @@
+//! The state of a target between requests, and how it starts.
+//!
+//! Invariants (checked by `Target::check`): 1. every place in the index is in exactly one record and
+//! live in the allocator, and nothing else is live; 2. a pending block's object has a header; 3. a header
+//! counts exactly the blocks that have a place or are pending; 4. all bytes of a block behind the
+//! object's length are zeros; 5. a block that a record refers to is never written again.
+
+use crate::draft::{Batch, read_header};
+use crate::ids::{BLOCK, ObjectId, TargetConfig};
+use crate::key::{self, Named};
+use crate::note::{BlockBytes, Note, Record};
+use crate::pending::Pending;
+use crate::sealed::{self, TargetRecord};
+use crate::space::Space;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use zonal_types::limits::BLOCK_BYTES;
+use zonal_types::{ErrorCode, KvChange, KvRead};
+
+/// A storage target without its I/O. See the crate's documentation for how a shell drives it.
+#[derive(Debug)]
+pub struct Target {
+    pub(crate) config: TargetConfig,
+    pub(crate) space: Space,
+    pub(crate) pending: Pending,
+    /// Pending blocks that the store holds, from the last checkpoints.
+    stored_pending: BTreeSet<(ObjectId, u64)>,
+    pub(crate) deleting: BTreeSet<ObjectId>,
+    objects: u64,
+}
+
+/// What a mutation did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Outcome {
+    /// Change of allocated bytes.
+    pub allocated_delta: i64,
+    /// Length of the object now.
+    pub object_bytes: u64,
+}
+
+/// What `stat` tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ObjectStat {
+    /// One behind the last byte written.
+    pub object_bytes: u64,
+    /// Allocated bytes.
+    pub allocated: u64,
+    /// The last shrink applied.
+    pub truncate_seq: u64,
+}
+
+/// Capacity of a target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TargetSpace {
+    /// Bytes in all.
+    pub total: u64,
+    /// Bytes that may still be written.
+    pub free: u64,
+    /// Objects.
+    pub objects: u64,
+}
+
+impl Target {
+    /// Brings a target up: its stored state from `kv`, then the notes of the log's records, in order
+    /// (those behind the last checkpoint; `kv` may show their changes already). A new store is empty.
+    ///
+    /// # Errors
+    /// `Invalid` where the store has segments of another size; `Corrupt`; what `kv` gives.
+    pub fn open<'a>(
+        config: TargetConfig,
+        kv: &dyn KvRead,
+        notes: impl IntoIterator<Item = &'a [u8]>,
+    ) -> Result<Self, ErrorCode> {
+        if config.segment_units == 0 || config.segments == 0 {
+            return Err(ErrorCode::Invalid);
+        }
+        let mut target = Self {
+            config,
+            space: Space::new(&config),
+            pending: Pending::default(),
+            stored_pending: BTreeSet::new(),
+            deleting: BTreeSet::new(),
+            objects: 0,
+        };
+        let mut failed = None;
+        kv.scan(&[0], &[key::OBJECT], &mut |key, value| {
+            failed = target.load(key, value).err();
+            failed.is_none()
+        })?;
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        for note in notes {
+            target.apply_note(&Note::decode(note)?)?;
+        }
+        Ok(target)
+    }
+
+    fn load(&mut self, key: &[u8], value: &[u8]) -> Result<(), ErrorCode> {
+        match key::parse(key)? {
+            Named::Target => {
+                let record: TargetRecord = sealed::decode(key, value)?;
+                if record.segment_units != self.config.segment_units {
+                    return Err(ErrorCode::Invalid);
+                }
+                self.objects = record.objects;
+            }
+            Named::Segment(number) => self.space.load(number, key, value)?,
+            Named::Tombstone(object) => {
+                self.deleting.insert(object);
+            }
+            Named::Pending(object, block) => {
+                let bytes = sealed::open(key, value)?;
+                let bytes: [u8; BLOCK_BYTES] =
+                    bytes.try_into().map_err(|_error| ErrorCode::Corrupt)?;
+                self.stored_pending.insert((object, block));
+                self.pending.put(object, block, Arc::new(bytes));
+            }
+            Named::Header(_) | Named::Chunk(..) => return Err(ErrorCode::Corrupt),
+        }
+        Ok(())
+    }
+
+    /// Applies what a note says; used when it is made and when the log is replayed.
+    fn apply_note(&mut self, note: &Note) -> Result<(), ErrorCode> {
+        for extent in &note.taken {
+            self.space.adopt(extent)?;
+        }
+        for extent in &note.freed {
+            self.space.free_later(extent)?;
+        }
+        for (object, (first, end)) in &note.removed {
+            self.pending.remove(*object, *first, *end);
+        }
+        for (object, block, bytes) in &note.put {
+            self.pending.put(*object, *block, bytes.clone());
+        }
+        self.objects = self.objects.saturating_add_signed(note.objects);
+        Ok(())
+    }
+
+    /// Makes a batch the target's state and gives the record to append.
+    pub(crate) fn apply(&mut self, batch: Batch) -> Result<Record, ErrorCode> {
+        self.apply_note(&batch.note)?;
+        Ok(Record {
+            note: batch.note.encode(),
+            changes: batch.changes,
+        })
+    }
+
+    /// The configuration.
+    #[must_use]
+    pub fn config(&self) -> &TargetConfig {
+        &self.config
+    }
+
+    /// Length and allocation of an object; zeros for one that does not exist. One look-up.
+    ///
+    /// # Errors
+    /// `Corrupt`, or what `kv` gives.
+    pub fn stat(&self, kv: &dyn KvRead, object: ObjectId) -> Result<ObjectStat, ErrorCode> {
+        let header = read_header(kv, object)?.filter(|header| !header.deleting);
+        Ok(
+            header.map_or_else(ObjectStat::default, |header| ObjectStat {
+                object_bytes: header.object_bytes,
+                allocated: header.blocks.saturating_mul(BLOCK),
+                truncate_seq: header.truncate_seq,
+            }),
+        )
+    }
+
+    /// Capacity; what the next checkpoint frees counts as free.
+    #[must_use]
+    pub fn statfs(&self) -> TargetSpace {
+        let units =
+            (self.available() + self.space.waiting()).saturating_sub(self.config.reserve_units());
+        TargetSpace {
+            total: self.config.units() * BLOCK,
+            free: units * BLOCK,
+            objects: self.objects,
+        }
+    }
+
+    /// Units not taken and not promised to pending blocks.
+    pub(crate) fn available(&self) -> u64 {
+        self.space.free().saturating_sub(self.pending.len() as u64)
+    }
+
+    /// Bytes that the next checkpoint makes free: after `NoSpace`, whether one is worth the wait.
+    #[must_use]
+    pub fn reclaimable(&self) -> u64 {
+        self.space.waiting() * BLOCK
+    }
+
+    /// Bytes of pending blocks in memory, and their bound.
+    #[must_use]
+    pub fn pending_bytes(&self) -> (u64, u64) {
+        let bound = self.config.pending_blocks_max as u64 * BLOCK;
+        (self.pending.len() as u64 * BLOCK, bound)
+    }
+
+    /// True where a checkpoint should begin: half of the pending blocks' bound is reached, or what waits
+    /// to be freed is more than what is free.
+    #[must_use]
+    pub fn wants_checkpoint(&self) -> bool {
+        self.pending.len() * 2 >= self.config.pending_blocks_max
+            || self.space.waiting() > self.available()
+    }
+
+    /// Units held by plans that were neither committed nor aborted.
+    #[must_use]
+    pub fn units_in_flight(&self) -> u64 {
+        self.space.in_flight()
+    }
+
+    /// Objects whose deletion was begun and not ended: to delete again after a restart.
+    #[must_use]
+    pub fn unfinished_deletes(&self) -> Vec<ObjectId> {
+        self.deleting.iter().copied().collect()
+    }
+
+    /// The target's part of a checkpoint, to be applied to the store without a record, in the same
+    /// critical section in which the engine freezes its overlay: allocation bitmaps, counters, and the
+    /// pending blocks (whose records the log forgets).
+    ///
+    /// Call [`Self::checkpoint_done`] when that checkpoint is durable. If it fails, nothing need be
+    /// done: the next freeze covers it.
+    pub fn freeze(&mut self) -> Vec<KvChange> {
+        let mut changes = Vec::new();
+        self.space.freeze(&mut changes);
+        let key = key::target();
+        let record = TargetRecord {
+            segment_units: self.config.segment_units,
+            objects: self.objects,
+            epoch: 0,
+        };
+        let value = sealed::encode(&key, &record);
+        changes.push(KvChange::put(key, value));
+        let now: BTreeSet<_> = self.pending.iter().map(|(at, _)| *at).collect();
+        for (object, block) in self.stored_pending.difference(&now) {
+            changes.push(KvChange::remove(key::pending(*object, *block)));
+        }
+        for ((object, block), found) in self.pending.iter() {
+            let key = key::pending(*object, *block);
+            let value = sealed::seal(&key, |out| out.extend_from_slice(found.bytes.as_slice()));
+            changes.push(KvChange::put(key, value));
+        }
+        self.stored_pending = now;
+        changes
+    }
+
+    /// The checkpoint of the last [`Self::freeze`] is durable: what was freed before it may be reused.
+    pub fn checkpoint_done(&mut self) {
+        self.space.checkpoint_done();
+    }
+
+    /// A block's pending bytes.
+    pub(crate) fn pending_block(&self, object: ObjectId, block: u64) -> Option<&BlockBytes> {
+        self.pending.get(object, block).map(|found| &found.bytes)
+    }
+}
