@@ -1,0 +1,124 @@
+//! The rules of `tidy`, run over every text file of the repository.
+//!
+//! Invariant: each rule has a test that plants its offence and sees it reported.
+
+mod dependencies;
+mod source;
+mod words;
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// One place that breaks a rule.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Offence {
+    /// Path from the repository's root, with `/`.
+    pub path: String,
+    /// Line, from 1; 0 when the whole file is meant.
+    pub line: usize,
+    /// Name of the rule.
+    pub rule: &'static str,
+    /// What is wrong and what to do.
+    pub text: String,
+}
+
+impl fmt::Display for Offence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}:{}: [{}] {}",
+            self.path, self.line, self.rule, self.text
+        )
+    }
+}
+
+/// A text file of the repository.
+#[derive(Debug)]
+pub struct File {
+    /// Path from the repository's root, with `/`.
+    pub path: String,
+    /// Its content.
+    pub text: String,
+}
+
+impl File {
+    fn offence(&self, line: usize, rule: &'static str, text: impl Into<String>) -> Offence {
+        Offence {
+            path: self.path.clone(),
+            line,
+            rule,
+            text: text.into(),
+        }
+    }
+}
+
+/// Crates that do no I/O, in the order of their tiers.
+const CORES: [&str; 7] = [
+    "zonal-types",
+    "zonal-wire",
+    "zonal-layout",
+    "zonal-zonemap",
+    "zonal-meta",
+    "zonal-object",
+    "zonal-client",
+];
+
+/// Folders that hold nothing of ours.
+const SKIPPED_FOLDERS: [&str; 5] = ["target", ".git", ".zonal", "__pycache__", "node_modules"];
+
+/// Files that are not ours to word: licences, lists made by tools.
+const SKIPPED_FILES: [&str; 2] = ["LICENSE", "Cargo.lock"];
+
+/// Runs every rule; `metadata` is what `cargo metadata --no-deps` prints.
+pub fn check(root: &Path, metadata: &str) -> Result<Vec<Offence>, String> {
+    let mut files = Vec::new();
+    collect(root, root, &mut files)?;
+    let allowed = words::Allowed::parse(
+        &std::fs::read_to_string(root.join("xtask/allowed-words.txt")).unwrap_or_default(),
+    )?;
+    let mut offences = dependencies::check(metadata)?;
+    for file in &files {
+        words::check(file, &allowed, &mut offences);
+        if Path::new(&file.path).extension().is_some_and(|e| e == "rs") {
+            source::check(file, &mut offences);
+        }
+    }
+    offences.sort();
+    Ok(offences)
+}
+
+/// Reads every text file below `folder`.
+fn collect(root: &Path, folder: &Path, files: &mut Vec<File>) -> Result<(), String> {
+    let listing = std::fs::read_dir(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    let mut paths: Vec<PathBuf> = listing.filter_map(|e| e.ok().map(|e| e.path())).collect();
+    paths.sort();
+    for path in paths {
+        let name = path
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
+        if path.is_symlink() {
+            continue;
+        }
+        if path.is_dir() {
+            if !SKIPPED_FOLDERS.contains(&name.as_str()) {
+                collect(root, &path, files)?;
+            }
+        } else if !SKIPPED_FILES.contains(&name.as_str()) {
+            let bytes = std::fs::read(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+            // What is not text (golden vectors, a fuzzer's corpus) has no words.
+            if let Ok(text) = String::from_utf8(bytes) {
+                let path = path.strip_prefix(root).unwrap_or(&path);
+                files.push(File {
+                    path: path.to_string_lossy().into_owned(),
+                    text,
+                });
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,99 @@
+//! Which crate may depend on which: types <- wire, layout <- zonemap, meta, object, client
+//! <- net, disk, server, fuse <- zonal. Cores never depend on shells nor on crates that do I/O;
+//! the simulator depends on cores only.
+
+use serde_json::Value;
+
+use super::{CORES, Offence};
+
+/// Crates of ours by tier; a crate depends on its own tier and on those before it.
+const TIERS: [&[&str]; 5] = [
+    &["zonal-types"],
+    &["zonal-wire", "zonal-layout"],
+    &[
+        "zonal-zonemap",
+        "zonal-meta",
+        "zonal-object",
+        "zonal-client",
+    ],
+    &["zonal-net", "zonal-disk", "zonal-server", "zonal-fuse"],
+    &["zonal"],
+];
+
+/// Crates of others that do I/O, read clocks, draw randomness or log: not for cores.
+const NOT_FOR_CORES: [&str; 14] = [
+    "tokio",
+    "mio",
+    "socket2",
+    "rustix",
+    "libc",
+    "nix",
+    "rand",
+    "getrandom",
+    "tracing",
+    "log",
+    "redb",
+    "tiny_http",
+    "chrono",
+    "anyhow",
+];
+
+/// The tier of one of our crates.
+fn tier(name: &str) -> Option<usize> {
+    TIERS.iter().position(|t| t.contains(&name))
+}
+
+/// Checks the dependencies of every package that `cargo metadata` lists.
+pub fn check(metadata: &str) -> Result<Vec<Offence>, String> {
+    let value: Value =
+        serde_json::from_str(metadata).map_err(|e| format!("reading cargo metadata: {e}"))?;
+    let packages = value["packages"]
+        .as_array()
+        .ok_or("cargo metadata lists no packages")?;
+    let mut offences = Vec::new();
+    for package in packages {
+        let name = package["name"].as_str().unwrap_or_default();
+        for dependency in package["dependencies"].as_array().into_iter().flatten() {
+            let on = dependency["name"].as_str().unwrap_or_default();
+            let for_tests = dependency["kind"].as_str() == Some("dev");
+            if let Some(text) = refusal(name, on, for_tests) {
+                offences.push(Offence {
+                    path: format!("crates/{name}/Cargo.toml"),
+                    line: 0,
+                    rule: "dependency",
+                    text,
+                });
+            }
+        }
+    }
+    Ok(offences)
+}
+
+/// Why `name` must not depend on `on`, if it must not.
+fn refusal(name: &str, on: &str, for_tests: bool) -> Option<String> {
+    let core = CORES.contains(&name);
+    if name == "zonal-sim" {
+        let ours = on.starts_with("zonal");
+        return (ours && !CORES.contains(&on))
+            .then(|| format!("the simulator depends on cores only, not on {on}"));
+    }
+    if core && NOT_FOR_CORES.contains(&on) && !for_tests {
+        return Some(format!("{name} is a core: it has no use for {on}"));
+    }
+    let ours = on == "zonal" || on.starts_with("zonal-");
+    if !ours {
+        return None;
+    }
+    if core && !CORES.contains(&on) {
+        return Some(format!("{name} is a core and {on} is a shell"));
+    }
+    match (tier(name), tier(on)) {
+        (Some(from), Some(to)) if to > from && !for_tests => {
+            Some(format!("{name} lies below {on}"))
+        }
+        (None, _) if name == "xtask" => Some(format!("xtask stands apart from {on}")),
+        (None, _) => Some(format!("{name} has no tier: add it to TIERS")),
+        (_, None) => Some(format!("{name} depends on {on}, which has no tier")),
+        _ => None,
+    }
+}

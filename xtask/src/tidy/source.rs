@@ -1,0 +1,163 @@
+//! Rules for Rust files: the heading, the length, and what cores must not use.
+
+use super::{CORES, File, Offence};
+
+/// The longest file: lines outside of test modules.
+const MAX_LINES: usize = 800;
+
+/// What a core must not name, and why. The simulator drives cores with time and messages of its own.
+const FORBIDDEN: [(&str, &str); 12] = [
+    (
+        "Instant::now",
+        "reads a clock: take the time as an argument",
+    ),
+    ("SystemTime", "reads a clock: take the time as an argument"),
+    (
+        "std::time::Instant",
+        "reads a clock: use the type of zonal-types",
+    ),
+    ("std::fs", "opens files"),
+    ("std::net", "opens sockets"),
+    ("std::os::unix::net", "opens sockets"),
+    ("std::thread", "starts threads"),
+    ("thread::spawn", "starts threads"),
+    ("thread::sleep", "sleeps"),
+    ("std::process", "starts processes"),
+    ("std::env", "reads the environment"),
+    ("RandomState", "draws randomness"),
+];
+
+/// Parts of std that a core must not take in a grouped import.
+const FORBIDDEN_MODULES: [&str; 5] = ["fs", "net", "thread", "process", "env"];
+
+/// Says that a hash map is never iterated.
+const LOOKUPS_ONLY: &str = "// point look-ups only";
+
+/// Runs the rules of this file.
+pub fn check(file: &File, offences: &mut Vec<Offence>) {
+    if !file.text.starts_with("//!") {
+        offences.push(file.offence(1, "heading", "a file begins with `//!`: what it is for"));
+    }
+    let code = without_tests(file);
+    let count = code
+        .iter()
+        .filter(|(_, line)| !line.trim().is_empty())
+        .count();
+    if count > MAX_LINES && !is_test_file(&file.path) {
+        let text = format!("{count} lines, at most {MAX_LINES}: a file holds one concept");
+        offences.push(file.offence(0, "length", text));
+    }
+    if is_test_file(&file.path) {
+        return;
+    }
+    match crate_of(&file.path) {
+        Some("zonal-sim") => hash_maps(file, &code, offences),
+        Some(name) if CORES.contains(&name) => {
+            forbidden(file, &code, offences);
+            hash_maps(file, &code, offences);
+        }
+        _ => {}
+    }
+}
+
+/// `crates/NAME/...` -> NAME.
+fn crate_of(path: &str) -> Option<&str> {
+    path.strip_prefix("crates/")?.split('/').next()
+}
+
+/// Whether a whole file is test code.
+fn is_test_file(path: &str) -> bool {
+    let name = path.rsplit('/').next().unwrap_or(path);
+    let folders = path.strip_suffix(name).unwrap_or(path);
+    let in_folder = |f: &str| folders.split('/').any(|part| part == f);
+    name == "tests.rs" || in_folder("tests") || in_folder("benches") || in_folder("examples")
+}
+
+/// The numbered lines of a file without its `#[cfg(test)]` modules. Relies on rustfmt: such a
+/// module ends at the first line that is a closing brace with the indentation of its `mod`.
+fn without_tests(file: &File) -> Vec<(usize, &str)> {
+    let mut lines = file
+        .text
+        .lines()
+        .enumerate()
+        .map(|(i, l)| (i + 1, l))
+        .peekable();
+    let mut kept = Vec::new();
+    while let Some((number, line)) = lines.next() {
+        if line.trim() != "#[cfg(test)]" {
+            kept.push((number, line));
+            continue;
+        }
+        let indent = line.len() - line.trim_start().len();
+        // Further attributes, then the item; a `mod tests;` ends at once.
+        for (_, item) in lines.by_ref() {
+            let text = item.trim();
+            if text.starts_with("#[") || text.starts_with("//") {
+                continue;
+            }
+            if text.ends_with('{') {
+                let end = format!("{}}}", " ".repeat(indent));
+                let _ = lines.by_ref().find(|(_, l)| *l == end);
+            }
+            break;
+        }
+    }
+    kept
+}
+
+/// The part of a line before a comment. A `//` inside a string cuts too much, which only hides.
+fn before_comment(line: &str) -> &str {
+    line.split("//").next().unwrap_or(line)
+}
+
+fn forbidden(file: &File, code: &[(usize, &str)], offences: &mut Vec<Offence>) {
+    let mut group = false; // inside `use std::{ ... };`
+    for &(number, line) in code {
+        let text = before_comment(line);
+        if let Some((name, why)) = FORBIDDEN.iter().find(|(name, _)| names(text, name)) {
+            let text = format!("a core uses `{name}`: {why}");
+            offences.push(file.offence(number, "core", text));
+        }
+        group |= text.contains("use std::{");
+        if group {
+            let words = text.split(|c: char| !c.is_alphanumeric() && c != '_');
+            for module in words.filter(|w| FORBIDDEN_MODULES.contains(w)) {
+                let text = format!("a core imports `std::{module}`");
+                offences.push(file.offence(number, "core", text));
+            }
+            group = !text.contains(';');
+        }
+    }
+}
+
+/// Whether `text` names `path`, not merely something that begins or ends like it.
+fn names(text: &str, path: &str) -> bool {
+    let word = |c: char| c.is_alphanumeric() || c == '_';
+    text.match_indices(path).any(|(at, _)| {
+        let before = text[..at].chars().next_back();
+        let after = text[at + path.len()..].chars().next();
+        !before.is_some_and(word) && !after.is_some_and(word)
+    })
+}
+
+/// A hash map's order is random: in a core each one that is declared says that nobody iterates it.
+fn hash_maps(file: &File, code: &[(usize, &str)], offences: &mut Vec<Offence>) {
+    let mut previous = "";
+    let mut import = false; // inside a `use` of several lines
+    for &(number, line) in code {
+        let text = before_comment(line);
+        let start = text.trim_start();
+        import |= start.starts_with("use ") || start.starts_with("pub use ");
+        let declared = ["HashMap", "HashSet"].iter().any(|name| {
+            text.match_indices(name)
+                .any(|(at, _)| !text[at + name.len()..].starts_with("::"))
+        });
+        let said = line.contains(LOOKUPS_ONLY) || previous.trim().starts_with(LOOKUPS_ONLY);
+        if declared && !import && !said {
+            let text = format!("a hash map in a core needs `{LOOKUPS_ONLY}`; else use a BTreeMap");
+            offences.push(file.offence(number, "hash-map", text));
+        }
+        import &= !text.contains(';');
+        previous = line;
+    }
+}

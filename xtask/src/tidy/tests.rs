@@ -1,0 +1,286 @@
+//! Each rule: its offence is planted in a small repository and must be the one thing reported.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::{Offence, check};
+
+/// A repository in a temporary folder; removed at the end.
+struct Repository {
+    root: PathBuf,
+    metadata: String,
+}
+
+impl Repository {
+    /// A clean one: two crates and a page of documentation.
+    fn new() -> Self {
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let unique = format!(
+            "tidy-{}-{}",
+            std::process::id(),
+            COUNT.fetch_add(1, Ordering::Relaxed)
+        );
+        let mut repository = Self {
+            root: std::env::temp_dir().join(unique),
+            metadata: String::new(),
+        };
+        repository.depends(&[
+            ("zonal-meta", "zonal-types", "null"),
+            ("zonal", "zonal-net", "null"),
+        ]);
+        repository.plant("crates/zonal-meta/src/lib.rs", "//! Shards.\n");
+        repository.plant(
+            "crates/zonal-net/src/lib.rs",
+            "//! Sockets.\nuse std::net::TcpStream;\n",
+        );
+        repository.plant("docs/page.md", "A cell has zones. The track is tracked.\n");
+        repository
+    }
+
+    fn plant(&self, path: &str, text: &str) {
+        let path = self.root.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    /// Sets what cargo metadata would print: (package, dependency, kind).
+    fn depends(&mut self, edges: &[(&str, &str, &str)]) {
+        let packages: Vec<String> = edges
+            .iter()
+            .map(|(name, on, kind)| {
+                format!(r#"{{"name":"{name}","dependencies":[{{"name":"{on}","kind":{kind}}}]}}"#)
+            })
+            .collect();
+        self.metadata = format!(r#"{{"packages":[{}]}}"#, packages.join(","));
+    }
+
+    fn check(&self) -> Vec<Offence> {
+        check(&self.root, &self.metadata).unwrap()
+    }
+
+    /// Plants a core file and returns the rules and lines reported.
+    fn core(&self, text: &str) -> Vec<(&'static str, usize)> {
+        self.plant(
+            "crates/zonal-meta/src/planted.rs",
+            &format!("//! Planted.\n{text}"),
+        );
+        self.check().into_iter().map(|o| (o.rule, o.line)).collect()
+    }
+}
+
+impl Drop for Repository {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.root);
+    }
+}
+
+fn rules(offences: &[Offence]) -> Vec<&str> {
+    offences.iter().map(|o| o.rule).collect()
+}
+
+#[test]
+fn a_clean_repository_has_nothing_to_report() {
+    assert_eq!(Repository::new().check(), []);
+}
+
+#[test]
+fn a_core_that_depends_on_a_shell_is_reported() {
+    let mut r = Repository::new();
+    r.depends(&[("zonal-meta", "zonal-disk", "null")]);
+    assert_eq!(rules(&r.check()), ["dependency"]);
+    r.depends(&[("zonal-object", "zonal-net", "\"dev\"")]);
+    assert_eq!(rules(&r.check()), ["dependency"]);
+}
+
+#[test]
+fn a_dependency_upwards_is_reported() {
+    let mut r = Repository::new();
+    r.depends(&[("zonal-types", "zonal-wire", "null")]);
+    assert_eq!(rules(&r.check()), ["dependency"]);
+    r.depends(&[("zonal-server", "zonal", "null")]);
+    assert_eq!(rules(&r.check()), ["dependency"]);
+    r.depends(&[("zonal-new", "zonal-types", "null")]);
+    assert_eq!(rules(&r.check()), ["dependency"]);
+}
+
+#[test]
+fn a_simulator_that_depends_on_a_shell_is_reported() {
+    let mut r = Repository::new();
+    r.depends(&[("zonal-sim", "zonal-fuse", "null")]);
+    assert_eq!(rules(&r.check()), ["dependency"]);
+    r.depends(&[("zonal-sim", "zonal-client", "null")]);
+    assert_eq!(r.check(), []);
+}
+
+#[test]
+fn a_core_with_a_crate_that_does_io_is_reported() {
+    let mut r = Repository::new();
+    r.depends(&[("zonal-client", "tokio", "null")]);
+    assert_eq!(rules(&r.check()), ["dependency"]);
+    r.depends(&[("zonal-server", "rustix", "null")]);
+    assert_eq!(r.check(), []);
+}
+
+#[test]
+fn a_long_file_is_reported_but_not_for_its_tests() {
+    let r = Repository::new();
+    let many = "const A: u8 = 1;\n".repeat(801);
+    r.plant(
+        "crates/zonal-net/src/long.rs",
+        &format!("//! Long.\n{many}"),
+    );
+    assert_eq!(rules(&r.check()), ["length"]);
+    let module = format!("//! Long.\n#[cfg(test)]\nmod tests {{\n{many}}}\n");
+    r.plant("crates/zonal-net/src/long.rs", &module);
+    assert_eq!(r.check(), []);
+    r.plant("crates/zonal-net/src/long.rs", "//! Short.\n");
+    r.plant(
+        "crates/zonal-net/src/long/tests.rs",
+        &format!("//! Long.\n{many}"),
+    );
+    assert_eq!(r.check(), []);
+}
+
+#[test]
+fn a_file_without_a_heading_is_reported() {
+    let r = Repository::new();
+    r.plant("crates/zonal-net/src/bare.rs", "fn f() {}\n");
+    assert_eq!(rules(&r.check()), ["heading"]);
+}
+
+#[test]
+fn clocks_files_sockets_and_threads_in_a_core_are_reported() {
+    for line in [
+        "let t = Instant::now();",
+        "let t = SystemTime::now();",
+        "use std::time::Instant;",
+        "use std::fs::File;",
+        "use std::net::TcpStream;",
+        "use std::os::unix::net::UnixStream;",
+        "use std::thread;",
+        "std::process::exit(1);",
+        "let v = std::env::var(\"X\");",
+    ] {
+        let found = Repository::new().core(&format!("fn a() {{}}\n{line}\n"));
+        assert_eq!(found, [("core", 3)], "{line}");
+    }
+}
+
+#[test]
+fn grouped_imports_in_a_core_are_reported() {
+    let found = Repository::new().core("use std::{\n    fmt,\n    fs,\n};\nlet env = 1;\n");
+    assert_eq!(found, [("core", 4)]);
+    assert_eq!(
+        Repository::new().core("use std::{collections::BTreeMap, net, fmt};\n"),
+        [("core", 2)]
+    );
+}
+
+#[test]
+fn a_core_may_mention_them_in_comments_and_use_them_in_tests() {
+    let text = "/// Never std::fs.\nfn a() {} // no Instant::now here\n#[cfg(test)]\nmod tests {\n    use std::fs;\n}\n";
+    assert_eq!(Repository::new().core(text), []);
+    assert_eq!(
+        Repository::new().core("use zonal_types::Instant;\nlet my_std::fsx = 1;\n"),
+        []
+    );
+}
+
+#[test]
+fn code_after_a_test_module_is_checked() {
+    let text = "#[cfg(test)]\nmod tests;\nuse std::fs;\n#[cfg(test)]\n#[expect(x, reason = \"y\")]\nmod more {\n    fn f() {\n    }\n}\nuse std::net;\n";
+    assert_eq!(Repository::new().core(text), [("core", 4), ("core", 11)]);
+}
+
+#[test]
+fn a_hash_map_in_a_core_needs_its_comment() {
+    let import = "use std::collections::{BTreeMap, HashMap};\n";
+    let bare = format!("{import}struct S {{\n    m: HashMap<u8, u8>,\n}}\n");
+    assert_eq!(Repository::new().core(&bare), [("hash-map", 4)]);
+    let said = format!("{import}struct S {{\n    m: HashMap<u8, u8>, // point look-ups only\n}}\n");
+    assert_eq!(Repository::new().core(&said), []);
+    let above =
+        format!("{import}struct S {{\n    // point look-ups only\n    m: HashSet<u8>,\n}}\n");
+    assert_eq!(Repository::new().core(&above), []);
+    assert_eq!(
+        Repository::new().core(&format!("{import}let m = HashMap::new();\n")),
+        []
+    );
+}
+
+#[test]
+fn rejected_words_are_reported_in_code_and_in_documentation() {
+    for line in [
+        "fn cluster_size() {}",
+        "struct StorageVolume;",
+        "let bricks = 1;",
+        "// a RACK",
+    ] {
+        let r = Repository::new();
+        r.plant(
+            "crates/zonal-net/src/words.rs",
+            &format!("//! Words.\n{line}\n"),
+        );
+        let found = r.check();
+        assert_eq!(rules(&found), ["word"], "{line}");
+        assert_eq!(found[0].line, 2);
+    }
+    let r = Repository::new();
+    r.plant("docs/other.md", "One cluster.\n");
+    assert_eq!(rules(&r.check()), ["word"]);
+    r.plant(
+        "xtask/allowed-words.txt",
+        "docs/other.md cluster # the word of others\n",
+    );
+    assert_eq!(r.check().len(), 1, "the list itself is a file of words");
+    r.plant(
+        "xtask/allowed-words.txt",
+        "docs/ cluster # others' word\nxtask/ * # the list\n",
+    );
+    assert_eq!(r.check(), []);
+}
+
+#[test]
+fn an_allowed_word_needs_a_reason() {
+    let r = Repository::new();
+    r.plant("xtask/allowed-words.txt", "docs/ cell\n");
+    assert!(check(&r.root, &r.metadata).is_err());
+}
+
+#[test]
+fn notes_to_ourselves_are_reported() {
+    for note in [
+        concat!("TO", "DO"),
+        concat!("FIX", "ME"),
+        concat!("XX", "X"),
+    ] {
+        let r = Repository::new();
+        r.plant(
+            "tests/script",
+            &format!("# {note}: later\nmktemp a.XXXXXX\n"),
+        );
+        assert_eq!(rules(&r.check()), ["note"], "{note}");
+    }
+}
+
+#[test]
+fn paths_of_a_machine_are_reported() {
+    let r = Repository::new();
+    r.plant("docs/other.md", concat!("See /wo", "rk/main.\n"));
+    assert_eq!(rules(&r.check()), ["machine-path"]);
+}
+
+#[test]
+fn what_others_made_is_left_alone() {
+    let r = Repository::new();
+    r.plant("target/debug/x.rs", "cluster\n");
+    r.plant("LICENSE", "cluster\n");
+    r.plant("crates/zonal-wire/corpus/frame", "");
+    fs::write(
+        r.root.join("crates/zonal-wire/corpus/frame"),
+        b"cluster \xff\xfe",
+    )
+    .unwrap();
+    assert_eq!(r.check(), []);
+}
