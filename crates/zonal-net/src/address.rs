@@ -1,0 +1,115 @@
+//! Where a server is: a TCP address, and the Unix socket that stands for it on the same machine.
+//!
+//! The Unix socket's name is abstract (no file is left behind) and derived from cell, port and address, so that
+//! a client needs nothing but the TCP address. Anybody may take an abstract name: a client trusts a
+//! Unix socket only after the handshake (cell, key, node) and, without a key, the peer's user id.
+
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+
+use zonal_types::{CellId, NodeId};
+
+/// A server as the zone map names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Address {
+    /// Its TCP address.
+    pub tcp: SocketAddr,
+    /// The node expected there; 0: whichever answers.
+    pub node: NodeId,
+}
+
+impl Address {
+    /// The address of whichever node answers there.
+    #[must_use]
+    pub fn any_node(tcp: SocketAddr) -> Self {
+        Self {
+            tcp,
+            node: NodeId(0),
+        }
+    }
+
+    /// The address of this node.
+    #[must_use]
+    pub fn new(tcp: SocketAddr, node: NodeId) -> Self {
+        Self { tcp, node }
+    }
+}
+
+impl std::fmt::Display for Address {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.node == NodeId(0) {
+            write!(f, "{}", self.tcp)
+        } else {
+            write!(f, "node {} at {}", self.node, self.tcp)
+        }
+    }
+}
+
+/// The other end of a connection, for errors and logs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Endpoint {
+    /// Reached by TCP.
+    Tcp(SocketAddr),
+    /// A server reached by the Unix socket that stands for its TCP address.
+    Unix(SocketAddr),
+    /// A client on this machine that came by the Unix socket.
+    Local {
+        /// Its user id.
+        uid: u32,
+        /// Its process id.
+        pid: i32,
+    },
+}
+
+impl Endpoint {
+    /// True for a Unix socket.
+    #[must_use]
+    pub fn is_unix(self) -> bool {
+        !matches!(self, Self::Tcp(_))
+    }
+}
+
+impl std::fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Tcp(address) => write!(f, "{address}"),
+            Self::Unix(address) => write!(f, "{address} (Unix socket)"),
+            Self::Local { uid, pid } => write!(f, "local process {pid} of user {uid}"),
+        }
+    }
+}
+
+/// The abstract name of the Unix socket that stands for `address` in `cell` (under the 107 bytes of Linux).
+#[must_use]
+pub fn unix_name(cell: CellId, address: SocketAddr) -> String {
+    format!("zonal-{cell}-{}-{}", address.port(), address.ip())
+}
+
+/// True where `ip` belongs to this machine: only then can a socket be bound to it.
+pub(crate) fn is_own(ip: IpAddr) -> bool {
+    ip.is_loopback() || UdpSocket::bind((ip, 0)).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_fit_and_differ() {
+        let cell = CellId([255; 16]);
+        let long: SocketAddr = "[ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff]:65535"
+            .parse()
+            .unwrap();
+        assert!(unix_name(cell, long).len() <= 107);
+        let short: SocketAddr = "127.0.0.1:7000".parse().unwrap();
+        assert_eq!(
+            unix_name(CellId([0; 16]), short),
+            "zonal-00000000000000000000000000000000-7000-127.0.0.1"
+        );
+    }
+
+    #[test]
+    fn loopback_is_ours_and_the_documentation_range_is_not() {
+        assert!(is_own("127.0.0.1".parse().unwrap()));
+        assert!(!is_own("192.0.2.1".parse().unwrap()));
+    }
+}

@@ -1,0 +1,127 @@
+//! Payload buffers: page-aligned, reused by each request of a connection, zeroed only when they grow.
+//!
+//! *Invariants*: (1) the visible part starts at a multiple of 4096, so that it can go to a file opened with
+//! O_DIRECT; (2) at most `PAYLOAD_BYTES_MAX` bytes are visible; (3) what is visible after [`AlignedBuf::set_len`]
+//! may hold bytes of an earlier request of the same connection: who makes a part visible fills it.
+
+use zonal_types::limits::PAYLOAD_BYTES_MAX;
+
+const PAGE: usize = 4096;
+/// Smallest allocation; a buffer doubles from here, so that it settles after few requests.
+const SMALLEST: usize = 64 * 1024;
+
+/// A page-aligned byte buffer that keeps its memory.
+#[derive(Debug, Default)]
+pub struct AlignedBuf {
+    storage: Vec<u8>,
+    start: usize,
+    len: usize,
+}
+
+impl AlignedBuf {
+    /// An empty buffer without memory.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Visible bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// True where nothing is visible.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The visible bytes.
+    #[must_use]
+    pub fn as_slice(&self) -> &[u8] {
+        self.storage
+            .get(self.start..self.start + self.len)
+            .unwrap_or_default()
+    }
+
+    /// The visible bytes, to write.
+    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        self.storage
+            .get_mut(self.start..self.start + self.len)
+            .unwrap_or_default()
+    }
+
+    /// Makes `len` bytes visible (at most `PAYLOAD_BYTES_MAX`); what they hold is unspecified. Growing past the
+    /// memory at hand does not keep what was there.
+    pub fn set_len(&mut self, len: usize) {
+        let len = len.min(PAYLOAD_BYTES_MAX);
+        if self.storage.len() < self.start + len || self.storage.is_empty() {
+            self.grow(len);
+        }
+        self.len = len;
+    }
+
+    /// Gives the memory back.
+    pub fn free(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Moves the bytes out and leaves an empty buffer.
+    #[must_use]
+    pub fn take(&mut self) -> Self {
+        std::mem::take(self)
+    }
+
+    fn grow(&mut self, len: usize) {
+        if len == 0 {
+            return;
+        }
+        let room = len.next_power_of_two().max(SMALLEST);
+        self.storage = Vec::new();
+        self.storage = vec![0; room + PAGE];
+        // `align_offset` may refuse in theory; an unaligned buffer is still correct.
+        self.start = match self.storage.as_ptr().align_offset(PAGE) {
+            offset if offset < PAGE => offset,
+            _ => 0,
+        };
+    }
+}
+
+impl std::ops::Deref for AlignedBuf {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        self.as_slice()
+    }
+}
+
+impl std::ops::DerefMut for AlignedBuf {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        self.as_mut_slice()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_are_aligned_and_keep_their_memory() {
+        let mut buffer = AlignedBuf::new();
+        assert!(buffer.as_slice().is_empty());
+        buffer.set_len(0);
+        for len in [1, 4096, 65_536, 100_000, PAYLOAD_BYTES_MAX, 5] {
+            buffer.set_len(len);
+            assert_eq!(buffer.len(), len);
+            assert_eq!(buffer.as_slice().as_ptr().align_offset(PAGE), 0);
+            buffer.fill(7);
+        }
+        let pointer = buffer.as_slice().as_ptr();
+        buffer.set_len(PAYLOAD_BYTES_MAX);
+        assert_eq!(buffer.as_slice().as_ptr(), pointer);
+        buffer.set_len(usize::MAX);
+        assert_eq!(buffer.len(), PAYLOAD_BYTES_MAX);
+        assert_eq!(buffer.take().len(), PAYLOAD_BYTES_MAX);
+        assert!(buffer.is_empty());
+    }
+}

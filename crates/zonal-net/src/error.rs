@@ -1,0 +1,228 @@
+//! What can go wrong between two processes, always with the peer named.
+
+use std::io;
+use std::net::SocketAddr;
+
+use zonal_types::{CellId, CodecError, ErrorCode, NodeId};
+
+use crate::address::Endpoint;
+
+/// Why a call, a handshake or a listener failed.
+#[derive(Debug, thiserror::Error)]
+pub enum NetError {
+    /// No (complete) answer within the deadline; the request may have been executed.
+    #[error("{server} did not answer {operation} within {ms} ms")]
+    TimedOut {
+        /// Who did not answer.
+        server: Endpoint,
+        /// What was asked.
+        operation: &'static str,
+        /// The deadline.
+        ms: u64,
+    },
+    /// No connection could be made; nothing was executed.
+    #[error("{server} cannot be reached")]
+    Unreachable {
+        /// Who.
+        server: Endpoint,
+        /// The system's reason.
+        #[source]
+        source: io::Error,
+    },
+    /// The connection broke after the request was sent; it may have been executed.
+    #[error("the connection to {peer} broke during {operation}")]
+    Lost {
+        /// The other side.
+        peer: Endpoint,
+        /// What was asked.
+        operation: &'static str,
+        /// The system's reason.
+        #[source]
+        source: io::Error,
+    },
+    /// The peer sent what the protocol does not allow; the connection is closed.
+    #[error("{peer} broke the protocol: {fault}")]
+    Protocol {
+        /// The other side.
+        peer: Endpoint,
+        /// How.
+        fault: Fault,
+    },
+    /// One side has no key, or another key, or its proof is wrong.
+    #[error("{peer} and this process do not have the same cell key")]
+    Unauthenticated {
+        /// The other side.
+        peer: Endpoint,
+    },
+    /// The peer belongs to another cell.
+    #[error("{peer} belongs to cell {found}, not to cell {expected}")]
+    WrongCell {
+        /// The other side.
+        peer: Endpoint,
+        /// This process's cell.
+        expected: CellId,
+        /// The peer's cell.
+        found: CellId,
+    },
+    /// There is no protocol version that both sides speak.
+    #[error("{peer} speaks other protocol versions than this program")]
+    WrongVersion {
+        /// The other side.
+        peer: Endpoint,
+    },
+    /// Another node answers at this address.
+    #[error("{peer} is node {found}, not node {expected}")]
+    WrongNode {
+        /// The other side.
+        peer: Endpoint,
+        /// The node dialled.
+        expected: NodeId,
+        /// The node that answered.
+        found: NodeId,
+    },
+    /// The server did not take the request; nothing was executed.
+    #[error("{server} refused: {code}")]
+    Refused {
+        /// Who refused.
+        server: Endpoint,
+        /// Why.
+        code: ErrorCode,
+    },
+    /// What was to be sent is past a bound of the frame; nothing was sent.
+    #[error("{what} of {bytes} bytes is past the bound of {max}")]
+    TooLong {
+        /// Body, TLVs or payload.
+        what: &'static str,
+        /// Its length.
+        bytes: usize,
+        /// The bound.
+        max: usize,
+    },
+    /// The call was ended by its [`crate::Canceller`]; it may have been executed.
+    #[error("{operation} at {server} was cancelled")]
+    Cancelled {
+        /// Who was asked.
+        server: Endpoint,
+        /// What was asked.
+        operation: &'static str,
+    },
+    /// Without a cell key, a server listens on loopback only.
+    #[error(
+        "will not listen on {address} without a cell key. Hint: set a cell key, or listen on 127.0.0.1"
+    )]
+    KeylessBind {
+        /// The address.
+        address: SocketAddr,
+    },
+    /// A listener could not be made.
+    #[error("listening on {address}")]
+    Bind {
+        /// The address.
+        address: SocketAddr,
+        /// The system's reason.
+        #[source]
+        source: io::Error,
+    },
+    /// A key with fewer bytes than can be safe, or absurdly many.
+    #[error("a cell key of {bytes} bytes; it must have 16 to 1024")]
+    KeyLength {
+        /// Bytes given.
+        bytes: usize,
+    },
+    /// This machine refused a thread, a descriptor or random bytes.
+    #[error("this machine refused {what}")]
+    Local {
+        /// What was wanted.
+        what: &'static str,
+        /// The system's reason.
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl NetError {
+    /// The number that stands for this error towards programs and other servers.
+    #[must_use]
+    pub fn code(&self) -> ErrorCode {
+        match self {
+            Self::TimedOut { .. } => ErrorCode::TimedOut,
+            Self::Unreachable { .. } | Self::Lost { .. } => ErrorCode::Unreachable,
+            Self::Protocol { .. } => ErrorCode::Protocol,
+            Self::Unauthenticated { .. } => ErrorCode::Unauthenticated,
+            Self::WrongCell { .. } => ErrorCode::WrongCell,
+            Self::WrongVersion { .. } => ErrorCode::WrongVersion,
+            Self::WrongNode { .. } => ErrorCode::WrongTarget,
+            Self::Refused { code, .. } => *code,
+            Self::TooLong { .. } => ErrorCode::TooBig,
+            Self::Cancelled { .. } => ErrorCode::Interrupted,
+            Self::KeylessBind { .. } | Self::Bind { .. } | Self::KeyLength { .. } => {
+                ErrorCode::Invalid
+            }
+            Self::Local { .. } => ErrorCode::NoMemory,
+        }
+    }
+
+    /// True where another try may succeed without anybody changing a configuration.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::TimedOut { .. }
+            | Self::Unreachable { .. }
+            | Self::Lost { .. }
+            | Self::Local { .. } => true,
+            Self::Refused { code, .. } => {
+                matches!(code, ErrorCode::Overloaded | ErrorCode::NotReady)
+            }
+            _ => false,
+        }
+    }
+
+    /// True where the server may have executed the request although this error came back.
+    #[must_use]
+    pub fn may_have_executed(&self) -> bool {
+        matches!(
+            self,
+            Self::TimedOut { .. }
+                | Self::Lost { .. }
+                | Self::Protocol { .. }
+                | Self::Cancelled { .. }
+        )
+    }
+}
+
+/// How a peer broke the protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    /// Magic, checksum, a length or a reserved field of the header is wrong.
+    #[error("a frame header is not valid")]
+    Header,
+    /// The header is in order but speaks another version.
+    #[error("a frame has an unknown version")]
+    Version,
+    /// A frame that has no place here (a reply for a request, another request's reply, a second hello).
+    #[error("a frame came out of turn")]
+    OutOfTurn,
+    /// More bytes than this state of the connection allows.
+    #[error("a frame has {bytes} bytes where {room} are allowed")]
+    TooLong {
+        /// Bytes announced.
+        bytes: usize,
+        /// Bytes allowed.
+        room: usize,
+    },
+    /// The payload does not have the checksum that the header gives.
+    #[error("a payload fails its checksum")]
+    Checksum,
+    /// A handshake message cannot be decoded.
+    #[error("a handshake message cannot be decoded")]
+    Message(#[from] CodecError),
+    /// The cell id of a frame is not the connection's.
+    #[error("a frame names another cell")]
+    Cell,
+    /// A frame was begun and not completed in time.
+    #[error("a frame was not completed in time")]
+    Stalled,
+    /// The connection ended inside a frame.
+    #[error("the connection ended inside a frame")]
+    Cut,
+}

@@ -1,0 +1,348 @@
+//! One call: a request on its way, its reply, and ending it early.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use zonal_types::Codec;
+use zonal_wire::frame::{Header, Service};
+
+use crate::address::{Address, Endpoint};
+use crate::error::{Fault, NetError};
+use crate::frame_io::{Clock, FrameBounds, FrameOut, IoFail};
+use crate::handshake::{Handshake, refusal};
+use crate::metrics::add;
+use crate::pool::{Link, Pool, named};
+use crate::stream::Stream;
+
+/// What to send.
+#[derive(Debug, Clone, Copy)]
+pub struct Request<'a> {
+    /// For errors: what is asked, such as "storage Read".
+    pub operation: &'static str,
+    /// The header; cell, request id and lengths are filled in. `deadline_ms` 0: the pool's.
+    pub header: Header,
+    /// Encoded message.
+    pub body: &'a [u8],
+    /// Payload, in any number of slices.
+    pub payload: &'a [&'a [u8]],
+}
+
+/// Where a reply's payload goes.
+#[derive(Debug, Default)]
+pub enum PayloadInto<'a, 'b> {
+    /// Into a new `Vec` ([`Reply::payload`]).
+    #[default]
+    Owned,
+    /// Into this slice, without a copy in between. A longer payload is an error, a shorter one fills the front.
+    One(&'a mut [u8]),
+    /// Into these slices, in order.
+    Many(&'a mut [&'b mut [u8]]),
+}
+
+/// What came back.
+#[derive(Debug)]
+pub struct Reply {
+    /// The header.
+    pub header: Header,
+    /// Encoded message.
+    pub body: Vec<u8>,
+    /// Bytes of payload that came.
+    pub payload_bytes: usize,
+    /// The payload, where none of the caller's slices took it.
+    pub payload: Vec<u8>,
+    /// True where the request was sent twice, because an idle connection had died after it took the
+    /// request: the server may have executed it twice.
+    pub is_resent: bool,
+}
+
+#[derive(Debug, Default)]
+struct Cancel {
+    is_set: AtomicBool,
+    stream: Mutex<Option<Arc<Stream>>>,
+}
+
+impl Cancel {
+    fn watch(&self, stream: Option<&Arc<Stream>>) {
+        let mut slot = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
+        *slot = stream.cloned();
+        if let (Some(stream), true) = (stream, self.is_set.load(Ordering::SeqCst)) {
+            stream.shut();
+        }
+    }
+}
+
+/// Ends a call from another thread.
+#[derive(Debug, Clone)]
+pub struct Canceller(Arc<Cancel>);
+
+impl Canceller {
+    /// Ends the call: `finish` returns [`NetError::Cancelled`]. Without effect on a call that has ended.
+    pub fn cancel(&self) {
+        self.0.is_set.store(true, Ordering::SeqCst);
+        let slot = self.0.stream.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(stream) = slot.as_ref() {
+            stream.shut();
+        }
+    }
+}
+
+/// A request that was sent and not yet answered.
+#[derive(Debug)]
+pub struct InFlight<'a> {
+    pool: &'a Pool,
+    to: Address,
+    request: Request<'a>,
+    clock: Clock,
+    link: Link,
+    /// The connection was idle before: it may have died unnoticed.
+    was_idle: bool,
+    is_resent: bool,
+    cancel: Option<Arc<Cancel>>,
+}
+
+impl<'a> InFlight<'a> {
+    pub(crate) fn launch(
+        pool: &'a Pool,
+        to: Address,
+        mut request: Request<'a>,
+    ) -> Result<Self, NetError> {
+        let limit = if request.header.deadline_ms == 0 {
+            pool.config.deadline
+        } else {
+            Duration::from_millis(u64::from(request.header.deadline_ms))
+        };
+        request.header.deadline_ms = u32::try_from(limit.as_millis()).unwrap_or(u32::MAX);
+        let clock = Clock::start(limit);
+        let (link, was_idle) = match pool.take_idle(to) {
+            Some(link) => (link, true),
+            None => (pool.connect(to, &clock)?, false),
+        };
+        let mut flight = Self {
+            pool,
+            to,
+            request,
+            clock,
+            link,
+            was_idle,
+            is_resent: false,
+            cancel: None,
+        };
+        match flight.send() {
+            Ok(()) => Ok(flight),
+            // Not all of it was taken, so it was not executed: another try is not a second execution.
+            Err(IoFail::Closed(_) | IoFail::Broken(_)) if flight.was_idle => {
+                flight.renew()?;
+                flight.send().map_err(|fail| flight.named(&fail))?;
+                Ok(flight)
+            }
+            Err(fail) => Err(flight.named(&fail)),
+        }
+    }
+
+    /// Who was asked.
+    #[must_use]
+    pub fn server(&self) -> Endpoint {
+        self.link.peer.endpoint
+    }
+
+    /// Something that ends this call from another thread.
+    pub fn canceller(&mut self) -> Canceller {
+        let cancel = self.cancel.get_or_insert_default();
+        cancel.watch(Some(self.link.conn.stream()));
+        Canceller(Arc::clone(cancel))
+    }
+
+    /// Waits for the reply.
+    ///
+    /// # Errors
+    /// Any that names the server; the connection is closed then.
+    pub fn finish(mut self, into: PayloadInto<'_, '_>) -> Result<Reply, NetError> {
+        let outcome = self.receive(into);
+        let is_cancelled = match &self.cancel {
+            Some(cancel) => {
+                cancel.watch(None);
+                cancel.is_set.load(Ordering::SeqCst)
+            }
+            None => false,
+        };
+        if is_cancelled {
+            // The socket may have been shut although the reply was complete.
+            return outcome.map_err(|_error| NetError::Cancelled {
+                server: self.server(),
+                operation: self.request.operation,
+            });
+        }
+        if outcome.is_ok() {
+            self.pool.give_back(self.to, self.link);
+        } else if matches!(outcome, Err(NetError::TimedOut { .. })) {
+            add(&self.pool.metrics.timed_out, 1);
+        }
+        outcome
+    }
+
+    fn receive(&mut self, into: PayloadInto<'_, '_>) -> Result<Reply, NetError> {
+        let mut body = Vec::new();
+        let bytes_before = self.link.conn.bytes_in;
+        let mut head = self.receive_head(&mut body);
+        let is_cancelled = self
+            .cancel
+            .as_ref()
+            .is_some_and(|cancel| cancel.is_set.load(Ordering::SeqCst));
+        if let Err(IoFail::Closed(errno)) = head
+            && self.was_idle
+            && !is_cancelled
+        {
+            // The server went away (restarted) while the connection was idle, or just now.
+            self.renew().map_err(|error| match error {
+                NetError::Unreachable { .. } => self.named(&IoFail::Closed(errno)),
+                error => error,
+            })?;
+            self.is_resent = true;
+            add(&self.pool.metrics.resent, 1);
+            self.send().map_err(|fail| self.named(&fail))?;
+            head = self.receive_head(&mut body);
+        }
+        let header = head.map_err(|fail| self.named(&fail))?;
+        self.check(&header, &body)?;
+        let payload_bytes = header.payload_bytes as usize;
+        let mut payload = Vec::new();
+        let conn = &mut self.link.conn;
+        let received = match into {
+            PayloadInto::Owned => {
+                payload.resize(payload_bytes, 0);
+                conn.receive_payload(&header, &mut [&mut payload], &self.clock)
+            }
+            PayloadInto::One(slice) => conn.receive_payload(&header, &mut [slice], &self.clock),
+            PayloadInto::Many(slices) => conn.receive_payload(&header, slices, &self.clock),
+        };
+        received.map_err(|fail| self.named(&fail))?;
+        body.truncate(header.body_bytes as usize);
+        let bytes_in = self.link.conn.bytes_in.saturating_sub(bytes_before);
+        add(&self.pool.metrics.bytes_in, bytes_in);
+        Ok(Reply {
+            header,
+            body,
+            payload_bytes,
+            payload,
+            is_resent: self.is_resent,
+        })
+    }
+
+    fn receive_head(&mut self, body: &mut Vec<u8>) -> Result<Header, IoFail> {
+        self.link
+            .conn
+            .receive_head(FrameBounds::FULL, body, &self.clock)
+    }
+
+    /// Refuses a reply that does not belong to the request.
+    fn check(&self, header: &Header, body: &[u8]) -> Result<(), NetError> {
+        let server = self.server();
+        if header.service == Service::Connection {
+            return Err(match Handshake::from_bytes(body) {
+                Ok(Handshake::Refused { code }) => {
+                    refusal(server, code, self.link.peer.cell, header.cell)
+                }
+                _ => self.named(&IoFail::Fault(Fault::OutOfTurn)),
+            });
+        }
+        let belongs = !header.is_request
+            && header.service == self.request.header.service
+            && header.request_id == self.request.header.request_id;
+        if !belongs {
+            return Err(self.named(&IoFail::Fault(Fault::OutOfTurn)));
+        }
+        if header.cell != self.link.peer.cell {
+            return Err(self.named(&IoFail::Fault(Fault::Cell)));
+        }
+        Ok(())
+    }
+
+    fn send(&mut self) -> Result<(), IoFail> {
+        let link = &mut self.link;
+        self.request.header.cell = link.peer.cell;
+        self.request.header.request_id = link.next_request;
+        link.next_request = link.next_request.wrapping_add(1);
+        let frame = FrameOut {
+            header: self.request.header,
+            body: self.request.body,
+            tlv: &[],
+            payload: self.request.payload,
+        };
+        let bytes_before = link.conn.bytes_out;
+        let outcome = link.conn.send(&frame, &self.clock);
+        add(
+            &self.pool.metrics.bytes_out,
+            link.conn.bytes_out - bytes_before,
+        );
+        outcome
+    }
+
+    /// Replaces a dead connection, and all idle ones that probably died with it.
+    fn renew(&mut self) -> Result<(), NetError> {
+        self.pool.forget_idle(self.to);
+        self.link = self.pool.connect(self.to, &self.clock)?;
+        self.was_idle = false;
+        if let Some(cancel) = &self.cancel {
+            cancel.watch(Some(self.link.conn.stream()));
+        }
+        Ok(())
+    }
+
+    fn named(&self, fail: &IoFail) -> NetError {
+        named(fail, self.server(), self.request.operation, &self.clock)
+    }
+}
+
+/// A sent request that borrows nothing: it is not sent again by itself where an idle connection turns out to be dead
+/// (that is [`NetError::Lost`], for the caller to repeat).
+#[derive(Debug)]
+pub struct Flight {
+    pool: Arc<Pool>,
+    to: Address,
+    operation: &'static str,
+    header: Header,
+    clock: Clock,
+    link: Link,
+}
+
+impl InFlight<'_> {
+    /// Lets go of the request's bytes. `pool` is the one that the request was started on.
+    #[must_use]
+    pub fn detach(self, pool: Arc<Pool>) -> Flight {
+        Flight {
+            pool,
+            to: self.to,
+            operation: self.request.operation,
+            header: self.request.header,
+            clock: self.clock,
+            link: self.link,
+        }
+    }
+}
+
+impl Flight {
+    /// Waits for the reply.
+    ///
+    /// # Errors
+    /// Any that names the server; the connection is closed then.
+    pub fn finish(self, into: PayloadInto<'_, '_>) -> Result<Reply, NetError> {
+        let request = Request {
+            operation: self.operation,
+            header: self.header,
+            body: &[],
+            payload: &[],
+        };
+        let flight = InFlight {
+            pool: &self.pool,
+            to: self.to,
+            request,
+            clock: self.clock,
+            link: self.link,
+            was_idle: false,
+            is_resent: false,
+            cancel: None,
+        };
+        flight.finish(into)
+    }
+}

@@ -1,0 +1,435 @@
+//! Frames on a stream.
+//!
+//! Sending is one `sendmsg` of header, body, TLVs and payload slices; the payload is not copied. Receiving reads
+//! into a small buffer (header, body, and whatever of the payload came along), then the rest of the payload straight
+//! into the slices that the caller gave.
+//!
+//! | frame | system calls to receive it, when all of it has arrived |
+//! | --- | --- |
+//! | header, body and payload up to 8 KiB together | 1 |
+//! | longer body | 2 |
+//! | payload of any length (waits inside the kernel, MSG_WAITALL) | 2 |
+//!
+//! So a call is 2 system calls on the client and 2 on the server, 3 where a payload of more than 8 KiB
+//! comes in. Limits of time are set on the socket only when they change.
+//!
+//! *Invariants*: (1) nothing is allocated for a frame before its header is checked against the bounds of the
+//! connection's state; (2) after any error the connection is not used again; (3) a payload with a checksum is
+//! verified before anybody sees it.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crc_fast::{CrcAlgorithm, Digest};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
+use zonal_types::ErrorCode;
+use zonal_types::limits::{BODY_BYTES_MAX, PAYLOAD_BYTES_MAX, TLV_BYTES_MAX};
+use zonal_wire::frame::{HEADER_BYTES, Header};
+
+use crate::buffer::AlignedBuf;
+use crate::error::Fault;
+use crate::stream::Stream;
+
+/// Bytes of the small receive buffer: a 4 KiB read or write with its header fits, and arrives by one call.
+const IN_BYTES: usize = 8192;
+
+/// A limit of time for a whole step (several system calls).
+#[derive(Debug, Clone, Copy)]
+pub struct Clock {
+    start: Instant,
+    limit: Option<Duration>,
+}
+
+impl Clock {
+    /// A clock that starts now.
+    #[must_use]
+    pub fn start(limit: Duration) -> Self {
+        Self {
+            start: Instant::now(),
+            limit: Some(limit),
+        }
+    }
+
+    /// A clock that never ends.
+    #[must_use]
+    pub fn endless() -> Self {
+        Self {
+            start: Instant::now(),
+            limit: None,
+        }
+    }
+
+    /// The whole limit in ms; 0: none.
+    #[must_use]
+    pub fn limit_ms(&self) -> u64 {
+        self.limit
+            .map_or(0, |limit| u64::try_from(limit.as_millis()).unwrap_or(0))
+    }
+
+    /// What is left, at least 1 ms.
+    pub(crate) fn left(&self) -> Result<Option<Duration>, IoFail> {
+        let Some(limit) = self.limit else {
+            return Ok(None);
+        };
+        let left = limit.saturating_sub(self.start.elapsed());
+        if left.is_zero() {
+            return Err(IoFail::TimedOut);
+        }
+        Ok(Some(left.max(Duration::from_millis(1))))
+    }
+
+    /// What to set on the socket: the whole limit while most of it is left (so that it need not be set again
+    /// for each call), later what is left.
+    fn socket_limit(&self) -> Result<Option<Duration>, IoFail> {
+        let left = self.left()?;
+        Ok(match (left, self.limit) {
+            (Some(left), Some(limit)) if left * 4 < limit * 3 => Some(left),
+            _ => self.limit,
+        })
+    }
+}
+
+/// Why a frame could not be sent or received; callers add who and what.
+#[derive(Debug)]
+pub enum IoFail {
+    /// The clock ended.
+    TimedOut,
+    /// The peer closed or reset the connection before the first byte of the frame.
+    Closed(Errno),
+    /// The connection broke inside a frame.
+    Broken(Errno),
+    /// The frame is not allowed.
+    Fault(Fault),
+    /// What was to be sent is past a bound; nothing was sent.
+    TooLong {
+        /// Which part.
+        what: &'static str,
+        /// Its length.
+        bytes: usize,
+        /// The bound.
+        max: usize,
+    },
+}
+
+impl IoFail {
+    pub(crate) fn to_io(&self) -> io::Error {
+        match self {
+            Self::Closed(errno) | Self::Broken(errno) => (*errno).into(),
+            Self::TimedOut => io::ErrorKind::TimedOut.into(),
+            Self::Fault(_) | Self::TooLong { .. } => io::ErrorKind::InvalidData.into(),
+        }
+    }
+}
+
+/// How long the parts of the next frame may be.
+#[derive(Debug, Clone, Copy)]
+pub struct FrameBounds {
+    /// Body and TLVs together.
+    pub body: usize,
+    /// Payload.
+    pub payload: usize,
+}
+
+impl FrameBounds {
+    /// What the format allows.
+    pub const FULL: Self = Self {
+        body: BODY_BYTES_MAX + TLV_BYTES_MAX,
+        payload: PAYLOAD_BYTES_MAX,
+    };
+    /// What a stranger may send before the handshake is done.
+    pub const HANDSHAKE: Self = Self {
+        body: 1024,
+        payload: 0,
+    };
+}
+
+/// What to send.
+#[derive(Debug, Clone, Copy)]
+pub struct FrameOut<'a> {
+    /// Header; lengths and checksum are filled in.
+    pub header: Header,
+    /// Encoded message.
+    pub body: &'a [u8],
+    /// TLV area.
+    pub tlv: &'a [u8],
+    /// Payload, in any number of slices.
+    pub payload: &'a [&'a [u8]],
+}
+
+/// A connection that carries frames.
+#[derive(Debug)]
+pub struct Conn {
+    stream: Arc<Stream>,
+    inbuf: Box<[u8]>,
+    start: usize,
+    end: usize,
+    receive_limit: Option<Duration>,
+    send_limit: Option<Duration>,
+    is_checked: bool,
+    /// Bytes received so far.
+    pub bytes_in: u64,
+    /// Bytes sent so far.
+    pub bytes_out: u64,
+}
+
+impl Conn {
+    /// Frames on `stream`; `is_checked`: payloads that are sent carry a checksum.
+    #[must_use]
+    pub fn new(stream: Arc<Stream>, is_checked: bool) -> Self {
+        Self {
+            stream,
+            inbuf: vec![0; IN_BYTES].into_boxed_slice(),
+            start: 0,
+            end: 0,
+            receive_limit: None,
+            // Connecting sets a limit that is not known here; an impossible value makes the first send set its own.
+            send_limit: Some(Duration::ZERO),
+            is_checked,
+            bytes_in: 0,
+            bytes_out: 0,
+        }
+    }
+
+    /// The socket.
+    #[must_use]
+    pub fn stream(&self) -> &Arc<Stream> {
+        &self.stream
+    }
+
+    /// True where bytes of a next frame are already here.
+    #[must_use]
+    pub fn has_bytes(&self) -> bool {
+        self.end > self.start
+    }
+
+    /// Sends one frame.
+    ///
+    /// # Errors
+    /// `TooLong` before anything is sent; all others leave the connection unusable.
+    pub fn send(&mut self, frame: &FrameOut<'_>, clock: &Clock) -> Result<(), IoFail> {
+        let payload_bytes = frame.payload.iter().map(|slice| slice.len()).sum();
+        let mut header = frame.header;
+        header.body_bytes = bounded("body", frame.body.len(), BODY_BYTES_MAX)?;
+        header.payload_bytes = bounded("payload", payload_bytes, PAYLOAD_BYTES_MAX)?;
+        header.tlv_bytes = bounded("TLV area", frame.tlv.len(), TLV_BYTES_MAX)? as u16;
+        header.payload_crc = (self.is_checked && payload_bytes > 0).then(|| {
+            let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
+            frame.payload.iter().for_each(|slice| digest.update(slice));
+            digest.finalize() as u32
+        });
+        let head = header.encode();
+        let mut slices = Vec::with_capacity(3 + frame.payload.len());
+        slices.push(IoSlice::new(&head));
+        slices.extend(
+            [frame.body, frame.tlv]
+                .iter()
+                .chain(frame.payload)
+                .filter(|slice| !slice.is_empty())
+                .map(|slice| IoSlice::new(slice)),
+        );
+        self.send_all(&mut slices, clock)
+    }
+
+    fn send_all(&mut self, slices: &mut [IoSlice<'_>], clock: &Clock) -> Result<(), IoFail> {
+        let mut rest = slices;
+        let mut is_first = true;
+        while !rest.is_empty() {
+            let limit = clock.socket_limit()?;
+            if limit != self.send_limit {
+                self.stream.set_send_limit(limit).map_err(IoFail::Closed)?;
+                self.send_limit = limit;
+            }
+            match self.stream.send(rest, SendFlags::empty()) {
+                Ok(count) => {
+                    self.bytes_out += count as u64;
+                    IoSlice::advance_slices(&mut rest, count);
+                    is_first = false;
+                }
+                // Time is up only when the clock says so.
+                Err(Errno::INTR | Errno::AGAIN) => {}
+                Err(errno) if is_first => return Err(IoFail::Closed(errno)),
+                Err(errno) => return Err(IoFail::Broken(errno)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until at least one byte of the next frame is here.
+    ///
+    /// # Errors
+    /// `TimedOut` leaves the connection usable.
+    pub fn await_bytes(&mut self, clock: &Clock) -> Result<(), IoFail> {
+        if !self.has_bytes() {
+            self.fill(clock, true)?;
+        }
+        Ok(())
+    }
+
+    /// Receives header and body (TLVs behind it) of one frame. The payload must be received next.
+    ///
+    /// # Errors
+    /// Any; the connection is not to be used again.
+    pub fn receive_head(
+        &mut self,
+        bounds: FrameBounds,
+        body: &mut Vec<u8>,
+        clock: &Clock,
+    ) -> Result<Header, IoFail> {
+        let mut is_first = !self.has_bytes();
+        while self.end - self.start < HEADER_BYTES {
+            self.fill(clock, is_first)?;
+            is_first = false;
+        }
+        let mut head = [0; HEADER_BYTES];
+        head.copy_from_slice(&self.inbuf[self.start..self.start + HEADER_BYTES]);
+        self.start += HEADER_BYTES;
+        let header = Header::decode(&head).map_err(|code| {
+            IoFail::Fault(if code == ErrorCode::WrongVersion {
+                Fault::Version
+            } else {
+                Fault::Header
+            })
+        })?;
+        let body_bytes = header.body_bytes as usize + usize::from(header.tlv_bytes);
+        fits(body_bytes, bounds.body)?;
+        fits(header.payload_bytes as usize, bounds.payload)?;
+        body.clear();
+        let here = body_bytes.min(self.end - self.start);
+        body.extend_from_slice(&self.inbuf[self.start..self.start + here]);
+        self.start += here;
+        if here < body_bytes {
+            body.resize(body_bytes, 0);
+            self.receive_all(&mut [IoSliceMut::new(&mut body[here..])], clock)?;
+        }
+        Ok(header)
+    }
+
+    /// Receives the payload that `header` announces into `into`, which may have more room than needed.
+    ///
+    /// # Errors
+    /// Any; the connection is not to be used again.
+    pub fn receive_payload(
+        &mut self,
+        header: &Header,
+        into: &mut [&mut [u8]],
+        clock: &Clock,
+    ) -> Result<(), IoFail> {
+        let bytes = header.payload_bytes as usize;
+        fits(bytes, into.iter().map(|slice| slice.len()).sum())?;
+        if bytes == 0 {
+            return Ok(());
+        }
+        let mut left = bytes;
+        let mut rest = Vec::with_capacity(into.len());
+        for slice in into.iter_mut() {
+            let wanted = slice.len().min(left);
+            left -= wanted;
+            let here = wanted.min(self.end - self.start);
+            slice[..here].copy_from_slice(&self.inbuf[self.start..self.start + here]);
+            self.start += here;
+            if here < wanted {
+                rest.push(IoSliceMut::new(&mut slice[here..wanted]));
+            }
+        }
+        self.receive_all(&mut rest, clock)?;
+        if let Some(crc) = header.payload_crc {
+            let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
+            let mut left = bytes;
+            for slice in into.iter() {
+                let part = slice.len().min(left);
+                digest.update(&slice[..part]);
+                left -= part;
+            }
+            if digest.finalize() as u32 != crc {
+                return Err(IoFail::Fault(Fault::Checksum));
+            }
+        }
+        Ok(())
+    }
+
+    /// Receives the payload into a reusable buffer.
+    ///
+    /// # Errors
+    /// Any; the connection is not to be used again.
+    pub fn receive_payload_buf(
+        &mut self,
+        header: &Header,
+        into: &mut AlignedBuf,
+        clock: &Clock,
+    ) -> Result<(), IoFail> {
+        into.set_len(header.payload_bytes as usize);
+        self.receive_payload(header, &mut [into.as_mut_slice()], clock)
+    }
+
+    fn receive_all(&mut self, slices: &mut [IoSliceMut<'_>], clock: &Clock) -> Result<(), IoFail> {
+        let mut rest = slices;
+        while !rest.is_empty() {
+            self.limit_receive(clock)?;
+            match self.stream.receive(rest, RecvFlags::WAITALL) {
+                Ok(0) => return Err(IoFail::Fault(Fault::Cut)),
+                Ok(count) => {
+                    self.bytes_in += count as u64;
+                    IoSliceMut::advance_slices(&mut rest, count);
+                }
+                Err(Errno::INTR | Errno::AGAIN) => {}
+                Err(errno) => return Err(IoFail::Broken(errno)),
+            }
+        }
+        Ok(())
+    }
+
+    fn fill(&mut self, clock: &Clock, is_first: bool) -> Result<(), IoFail> {
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+        } else if self.start > 0 {
+            self.inbuf.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+        }
+        loop {
+            self.limit_receive(clock)?;
+            let free = &mut self.inbuf[self.end..];
+            match self
+                .stream
+                .receive(&mut [IoSliceMut::new(free)], RecvFlags::empty())
+            {
+                Ok(0) if is_first => return Err(IoFail::Closed(Errno::CONNRESET)),
+                Ok(0) => return Err(IoFail::Fault(Fault::Cut)),
+                Ok(count) => {
+                    self.end += count;
+                    self.bytes_in += count as u64;
+                    return Ok(());
+                }
+                Err(Errno::INTR | Errno::AGAIN) => {}
+                Err(errno) if is_first => return Err(IoFail::Closed(errno)),
+                Err(errno) => return Err(IoFail::Broken(errno)),
+            }
+        }
+    }
+
+    fn limit_receive(&mut self, clock: &Clock) -> Result<(), IoFail> {
+        let limit = clock.socket_limit()?;
+        if limit != self.receive_limit {
+            self.stream
+                .set_receive_limit(limit)
+                .map_err(IoFail::Broken)?;
+            self.receive_limit = limit;
+        }
+        Ok(())
+    }
+}
+
+fn bounded(what: &'static str, bytes: usize, max: usize) -> Result<u32, IoFail> {
+    match u32::try_from(bytes) {
+        Ok(length) if bytes <= max => Ok(length),
+        _ => Err(IoFail::TooLong { what, bytes, max }),
+    }
+}
+
+fn fits(bytes: usize, room: usize) -> Result<(), IoFail> {
+    if bytes > room {
+        return Err(IoFail::Fault(Fault::TooLong { bytes, room }));
+    }
+    Ok(())
+}

@@ -1,0 +1,118 @@
+//! What a server's roles implement, and how they answer.
+
+use zonal_types::Codec;
+use zonal_wire::frame::Header;
+
+use crate::buffer::AlignedBuf;
+use crate::frame_io::{Clock, Conn, FrameOut, IoFail};
+use crate::handshake::Peer;
+
+/// A received payload: page-aligned, in the connection's own buffer. `take` it to keep it.
+pub type PayloadBuf = AlignedBuf;
+
+/// Executes requests. Called by many threads at once, one per connection.
+pub trait Handler: Send + Sync + 'static {
+    /// Executes one request and fills in the reply. A panic closes the connection; the server goes on.
+    fn handle(
+        &self,
+        peer: &Peer,
+        header: &Header,
+        body: &[u8],
+        payload: &mut PayloadBuf,
+        reply: &mut ReplyBuilder,
+    );
+
+    /// The server stops: calls that wait (long polls) must return soon.
+    fn stopping(&self) {}
+}
+
+/// The reply under construction. Its memory is reused by the connection's next request.
+#[derive(Debug)]
+pub struct ReplyBuilder {
+    /// Header of the reply; lengths and checksum are filled in.
+    pub header: Header,
+    body: Vec<u8>,
+    payload: AlignedBuf,
+    vec: Option<Vec<u8>>,
+    is_last: bool,
+}
+
+impl ReplyBuilder {
+    pub(crate) fn new(header: Header) -> Self {
+        Self {
+            header,
+            body: Vec::new(),
+            payload: AlignedBuf::new(),
+            vec: None,
+            is_last: false,
+        }
+    }
+
+    pub(crate) fn reset(&mut self, header: Header) {
+        self.header = header;
+        self.body.clear();
+        self.payload.set_len(0);
+        self.vec = None;
+    }
+
+    pub(crate) fn free(&mut self) {
+        self.body = Vec::new();
+        self.payload.free();
+    }
+
+    pub(crate) fn is_last(&self) -> bool {
+        self.is_last
+    }
+
+    /// Sets the message.
+    pub fn message<T: Codec>(&mut self, message: &T) {
+        self.body.clear();
+        message.put(&mut self.body);
+    }
+
+    /// The encoded message, to fill in directly.
+    pub fn body_mut(&mut self) -> &mut Vec<u8> {
+        &mut self.body
+    }
+
+    /// Makes a payload of `len` bytes (at most `PAYLOAD_BYTES_MAX`) and gives it out to be filled, page-aligned. What
+    /// it holds before that is unspecified (bytes of an earlier reply on this connection): fill all of it.
+    pub fn payload_mut(&mut self, len: usize) -> &mut [u8] {
+        self.vec = None;
+        self.payload.set_len(len);
+        self.payload.as_mut_slice()
+    }
+
+    /// Cuts the payload.
+    pub fn truncate_payload(&mut self, len: usize) {
+        match &mut self.vec {
+            Some(vec) => vec.truncate(len),
+            None => self.payload.set_len(len.min(self.payload.len())),
+        }
+    }
+
+    /// Sends this as the payload, without copying it.
+    pub fn payload_vec(&mut self, payload: Vec<u8>) {
+        self.payload.set_len(0);
+        self.vec = Some(payload);
+    }
+
+    /// Closes the connection after this reply.
+    pub fn close_after(&mut self) {
+        self.is_last = true;
+    }
+
+    pub(crate) fn send(&self, conn: &mut Conn, clock: &Clock) -> Result<(), IoFail> {
+        let payload = match &self.vec {
+            Some(vec) => vec.as_slice(),
+            None => self.payload.as_slice(),
+        };
+        let frame = FrameOut {
+            header: self.header,
+            body: &self.body,
+            tlv: &[],
+            payload: &[payload],
+        };
+        conn.send(&frame, clock)
+    }
+}

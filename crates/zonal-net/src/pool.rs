@@ -1,0 +1,402 @@
+//! A client's connections: a stack of idle ones per server, made when needed, one request at a time on each.
+//!
+//! A call is 2 system calls (`sendmsg`, `recvmsg`), 3 where a reply's payload is longer than 8 KiB; it runs on the
+//! calling thread and wakes no other thread of this process. To ask several servers at once: [`Pool::start`] for each,
+//! then [`InFlight::finish`] for each.
+//!
+//! *Invariants*: (1) a connection goes back to its stack only after a complete, matching reply; after any
+//! error or an unfinished call it is closed; (2) every step has the call's deadline; (3) a request is sent twice
+//! only where an idle connection turned out to be dead before the first byte of a reply, once, and the reply
+//! says so; (4) no lock is held while a socket is used.
+//!
+//! *Lock order*: `Pool::hosts`, alone. A flight's `Cancel::stream`, alone.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use zonal_types::limits::REQUEST_DEADLINE_MS;
+
+use crate::address::{Address, Endpoint, is_own, unix_name};
+use crate::error::NetError;
+use crate::flight::{InFlight, PayloadInto, Reply, Request};
+use crate::frame_io::{Clock, Conn, IoFail};
+use crate::handshake::{Identity, Peer, dial};
+use crate::metrics::{PoolMetrics, add};
+use crate::stream::Stream;
+
+/// How a pool behaves.
+#[derive(Debug, Clone)]
+pub struct PoolConfig {
+    /// Deadline of a call whose header does not give one.
+    pub deadline: Duration,
+    /// Bound on connecting and the handshake (the call's deadline binds too).
+    pub connect_limit: Duration,
+    /// Idle connections kept per server.
+    pub idle_max: usize,
+    /// An idle connection older than this is closed when the pool is next used.
+    pub idle_limit: Duration,
+    /// After a failure to connect, calls to that server fail at once for this long.
+    pub backoff: Duration,
+    /// Socket buffers, each way; 0: the system's.
+    pub buffer_bytes: usize,
+    /// Try the Unix socket of a server on this machine first.
+    pub is_unix_tried: bool,
+    /// Checksum payloads also on Unix sockets.
+    pub is_unix_checked: bool,
+}
+
+impl Default for PoolConfig {
+    fn default() -> Self {
+        Self {
+            deadline: Duration::from_millis(REQUEST_DEADLINE_MS),
+            connect_limit: Duration::from_secs(5),
+            idle_max: 64,
+            idle_limit: Duration::from_secs(60),
+            backoff: Duration::from_millis(200),
+            buffer_bytes: 4 << 20,
+            is_unix_tried: true,
+            is_unix_checked: false,
+        }
+    }
+}
+
+/// One connection with its handshake done.
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub(crate) conn: Conn,
+    pub(crate) peer: Peer,
+    pub(crate) next_request: u32,
+}
+
+#[derive(Debug, Default)]
+struct Host {
+    /// Oldest first; taken and returned at the back.
+    idle: VecDeque<(Link, Instant)>,
+    failed: Option<(Instant, io::ErrorKind)>,
+    is_own: Option<bool>,
+}
+
+#[derive(Debug)]
+struct Hosts {
+    by_address: BTreeMap<Address, Host>,
+    swept: Instant,
+}
+
+/// A client's connections to any number of servers. Shared by threads.
+#[derive(Debug)]
+pub struct Pool {
+    pub(crate) identity: Identity,
+    pub(crate) config: PoolConfig,
+    pub(crate) metrics: Arc<PoolMetrics>,
+    hosts: Mutex<Hosts>,
+}
+
+impl Pool {
+    /// A pool without connections.
+    #[must_use]
+    pub fn new(identity: Identity, config: PoolConfig) -> Self {
+        Self {
+            identity,
+            config,
+            metrics: Arc::default(),
+            hosts: Mutex::new(Hosts {
+                by_address: BTreeMap::new(),
+                swept: Instant::now(),
+            }),
+        }
+    }
+
+    /// What the pool has done.
+    #[must_use]
+    pub fn metrics(&self) -> &Arc<PoolMetrics> {
+        &self.metrics
+    }
+
+    /// Sends a request and waits for its reply.
+    ///
+    /// # Errors
+    /// Any that names the server.
+    pub fn call(
+        &self,
+        to: Address,
+        request: Request<'_>,
+        into: PayloadInto<'_, '_>,
+    ) -> Result<Reply, NetError> {
+        self.start(to, request)?.finish(into)
+    }
+
+    /// Sends a request; [`InFlight::finish`] waits for the reply. A flight that is dropped closes its connection.
+    ///
+    /// # Errors
+    /// Any that names the server.
+    pub fn start<'a>(
+        &'a self,
+        to: Address,
+        request: Request<'a>,
+    ) -> Result<InFlight<'a>, NetError> {
+        add(&self.metrics.calls, 1);
+        InFlight::launch(self, to, request)
+    }
+
+    /// Who answers at `to` (connects if need be).
+    ///
+    /// # Errors
+    /// Any that names the server.
+    pub fn probe(&self, to: Address) -> Result<Peer, NetError> {
+        let link = self.connect(to, &Clock::start(self.config.deadline))?;
+        let peer = link.peer;
+        self.give_back(to, link);
+        Ok(peer)
+    }
+
+    /// Closes all idle connections.
+    pub fn close_idle(&self) {
+        let mut dropped = Vec::new();
+        for host in self.hosts().by_address.values_mut() {
+            dropped.extend(host.idle.drain(..));
+        }
+        // The sockets are closed here, after the lock.
+        drop(dropped);
+    }
+
+    /// Idle connections at this moment.
+    #[must_use]
+    pub fn idle_count(&self) -> usize {
+        let hosts = self.hosts();
+        hosts.by_address.values().map(|host| host.idle.len()).sum()
+    }
+
+    fn hosts(&self) -> MutexGuard<'_, Hosts> {
+        // No code that can panic runs under this lock; a poisoned one is still whole.
+        self.hosts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// An idle connection.
+    pub(crate) fn take_idle(&self, to: Address) -> Option<Link> {
+        let now = Instant::now();
+        let limit = self.config.idle_limit;
+        let mut dropped = Vec::new();
+        let mut hosts = self.hosts();
+        if now.duration_since(hosts.swept) >= limit {
+            hosts.swept = now;
+            for host in hosts.by_address.values_mut() {
+                drop_old(host, now, limit, &mut dropped);
+            }
+        }
+        let host = hosts.by_address.entry(to).or_default();
+        drop_old(host, now, limit, &mut dropped);
+        let link = host.idle.pop_back().map(|(link, _since)| link);
+        drop(hosts);
+        drop(dropped);
+        link
+    }
+
+    /// Takes a connection back after a complete reply.
+    pub(crate) fn give_back(&self, to: Address, link: Link) {
+        let mut hosts = self.hosts();
+        let host = hosts.by_address.entry(to).or_default();
+        let surplus = if host.idle.len() >= self.config.idle_max {
+            Some(link)
+        } else {
+            host.idle.push_back((link, Instant::now()));
+            None
+        };
+        drop(hosts);
+        drop(surplus);
+    }
+
+    /// Closes what is idle towards a server whose connections turned out to be dead.
+    pub(crate) fn forget_idle(&self, to: Address) {
+        let dropped = self
+            .hosts()
+            .by_address
+            .get_mut(&to)
+            .map(|host| std::mem::take(&mut host.idle));
+        drop(dropped);
+    }
+
+    /// A new connection with its handshake done.
+    pub(crate) fn connect(&self, to: Address, clock: &Clock) -> Result<Link, NetError> {
+        self.check_backoff(to)?;
+        let outcome = self.connect_now(to, clock);
+        let failed = match &outcome {
+            Ok(_) => None,
+            Err(NetError::Unreachable { source, .. }) => Some((Instant::now(), source.kind())),
+            Err(NetError::TimedOut { .. }) => Some((Instant::now(), io::ErrorKind::TimedOut)),
+            // The server is there and said no; asking again costs it little.
+            Err(_) => None,
+        };
+        if outcome.is_err() {
+            add(&self.metrics.connect_failures, 1);
+        }
+        self.hosts().by_address.entry(to).or_default().failed = failed;
+        outcome
+    }
+
+    fn check_backoff(&self, to: Address) -> Result<(), NetError> {
+        let failed = self
+            .hosts()
+            .by_address
+            .get(&to)
+            .and_then(|host| host.failed);
+        match failed {
+            Some((when, kind)) if when.elapsed() < self.config.backoff => {
+                Err(NetError::Unreachable {
+                    server: Endpoint::Tcp(to.tcp),
+                    source: kind.into(),
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn connect_now(&self, to: Address, clock: &Clock) -> Result<Link, NetError> {
+        let limit = match clock.left() {
+            Ok(left) => left.map_or(self.config.connect_limit, |left| {
+                left.min(self.config.connect_limit)
+            }),
+            Err(_) => return Err(timed_out(to.tcp, clock.limit_ms())),
+        };
+        let clock = Clock::start(limit);
+        if let Some(link) = self.connect_unix(to, limit, &clock) {
+            return Ok(link);
+        }
+        let limit = match clock.left() {
+            Ok(left) => left.unwrap_or(limit),
+            Err(_) => return Err(timed_out(to.tcp, clock.limit_ms())),
+        };
+        let stream =
+            Stream::connect_tcp(to.tcp, limit, self.config.buffer_bytes).map_err(|errno| {
+                match errno {
+                    // The handshake's share of the limit is part of the same clock.
+                    rustix::io::Errno::TIMEDOUT => timed_out(to.tcp, clock.limit_ms()),
+                    errno => unreachable(to.tcp, errno.into()),
+                }
+            })?;
+        let link = self.shake_hands(stream, to, true, &clock)?;
+        add(&self.metrics.connected_tcp, 1);
+        Ok(link)
+    }
+
+    /// Any trouble on the Unix socket means TCP: the name may be another process's.
+    fn connect_unix(&self, to: Address, limit: Duration, clock: &Clock) -> Option<Link> {
+        let is_known = self.identity.cell != zonal_types::CellId::default();
+        if !self.config.is_unix_tried || !is_known || !self.is_own(to) {
+            return None;
+        }
+        let name = unix_name(self.identity.cell, to.tcp);
+        let stream = Stream::connect_unix(&name, to.tcp, limit, self.config.buffer_bytes).ok()?;
+        if self.identity.key.is_none() {
+            let uid = stream.peer_uid()?;
+            if uid != 0 && uid != rustix::process::geteuid().as_raw() {
+                return None;
+            }
+        }
+        let link = self
+            .shake_hands(stream, to, self.config.is_unix_checked, clock)
+            .ok()?;
+        add(&self.metrics.connected_unix, 1);
+        Some(link)
+    }
+
+    fn shake_hands(
+        &self,
+        stream: Stream,
+        to: Address,
+        is_checked: bool,
+        clock: &Clock,
+    ) -> Result<Link, NetError> {
+        let mut conn = Conn::new(Arc::new(stream), is_checked);
+        let peer =
+            dial(&mut conn, &self.identity, to.node, clock).map_err(|error| match error {
+                // No request was sent yet.
+                NetError::Lost { peer, source, .. } => NetError::Unreachable {
+                    server: peer,
+                    source,
+                },
+                error => error,
+            })?;
+        Ok(Link {
+            conn,
+            peer,
+            next_request: 1,
+        })
+    }
+
+    fn is_own(&self, to: Address) -> bool {
+        if let Some(known) = self
+            .hosts()
+            .by_address
+            .get(&to)
+            .and_then(|host| host.is_own)
+        {
+            return known;
+        }
+        let answer = is_own(to.tcp.ip());
+        self.hosts().by_address.entry(to).or_default().is_own = Some(answer);
+        answer
+    }
+}
+
+fn drop_old(host: &mut Host, now: Instant, limit: Duration, dropped: &mut Vec<Link>) {
+    while let Some((_, since)) = host.idle.front() {
+        if now.duration_since(*since) < limit {
+            break;
+        }
+        dropped.extend(host.idle.pop_front().map(|(link, _since)| link));
+    }
+}
+
+fn unreachable(server: SocketAddr, source: io::Error) -> NetError {
+    NetError::Unreachable {
+        server: Endpoint::Tcp(server),
+        source,
+    }
+}
+
+fn timed_out(server: SocketAddr, ms: u64) -> NetError {
+    NetError::TimedOut {
+        server: Endpoint::Tcp(server),
+        operation: "connecting",
+        ms,
+    }
+}
+
+/// The error for a failed step of a call.
+pub(crate) fn named(
+    fail: &IoFail,
+    server: Endpoint,
+    operation: &'static str,
+    clock: &Clock,
+) -> NetError {
+    match fail {
+        IoFail::TimedOut => NetError::TimedOut {
+            server,
+            operation,
+            ms: clock.limit_ms(),
+        },
+        IoFail::Fault(crate::Fault::Cut) => NetError::Lost {
+            peer: server,
+            operation,
+            source: io::ErrorKind::UnexpectedEof.into(),
+        },
+        IoFail::Fault(crate::Fault::Version) => NetError::WrongVersion { peer: server },
+        IoFail::Fault(fault) => NetError::Protocol {
+            peer: server,
+            fault: *fault,
+        },
+        IoFail::TooLong { what, bytes, max } => NetError::TooLong {
+            what,
+            bytes: *bytes,
+            max: *max,
+        },
+        fail => NetError::Lost {
+            peer: server,
+            operation,
+            source: fail.to_io(),
+        },
+    }
+}

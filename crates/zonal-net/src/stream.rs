@@ -1,0 +1,212 @@
+//! One connected socket, TCP or Unix: making it, its options, sending and receiving bytes.
+//!
+//! Sockets block; deadlines are the kernel's (SO_RCVTIMEO, SO_SNDTIMEO), so that a thread sleeps in the call itself.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::sockopt::{self, Timeout};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown,
+    SocketAddrUnix, SocketFlags, SocketType, connect, recvmsg, sendmsg, shutdown, socket_with,
+};
+
+use crate::address::Endpoint;
+
+/// Bounds of a send: Linux takes at most 1024 slices in one call.
+const SLICES_MAX: usize = 1024;
+
+/// A connected socket.
+#[derive(Debug)]
+pub struct Stream {
+    fd: OwnedFd,
+    endpoint: Endpoint,
+}
+
+impl Stream {
+    /// Takes a connected socket that was accepted, and sets its options.
+    pub(crate) fn accepted(fd: OwnedFd, endpoint: Endpoint, buffer_bytes: usize) -> Self {
+        set_buffers(fd.as_fd(), endpoint.is_unix(), buffer_bytes);
+        let stream = Self { fd, endpoint };
+        stream.set_tcp_options();
+        stream
+    }
+
+    /// Connects to a TCP address.
+    pub(crate) fn connect_tcp(
+        to: SocketAddr,
+        limit: Duration,
+        buffer_bytes: usize,
+    ) -> Result<Self, Errno> {
+        let family = if to.is_ipv4() {
+            AddressFamily::INET
+        } else {
+            AddressFamily::INET6
+        };
+        let fd = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        // Before connecting: the window's scale is settled in the first packet.
+        set_buffers(fd.as_fd(), false, buffer_bytes);
+        sockopt::set_socket_timeout(&fd, Timeout::Send, Some(limit))?;
+        finish_connecting(fd.as_fd(), connect(&fd, &to), limit)?;
+        let stream = Self {
+            fd,
+            endpoint: Endpoint::Tcp(to),
+        };
+        stream.set_tcp_options();
+        Ok(stream)
+    }
+
+    /// Connects to the abstract Unix socket that stands for a TCP address.
+    pub(crate) fn connect_unix(
+        name: &str,
+        stands_for: SocketAddr,
+        limit: Duration,
+        buffer_bytes: usize,
+    ) -> Result<Self, Errno> {
+        let to = SocketAddrUnix::new_abstract_name(name.as_bytes())?;
+        let fd = socket_with(
+            AddressFamily::UNIX,
+            SocketType::STREAM,
+            SocketFlags::CLOEXEC,
+            None,
+        )?;
+        set_buffers(fd.as_fd(), true, buffer_bytes);
+        // A Unix socket's connect waits while the listener's queue is full, as long as this says.
+        sockopt::set_socket_timeout(&fd, Timeout::Send, Some(limit))?;
+        connect(&fd, &to)?;
+        Ok(Self {
+            fd,
+            endpoint: Endpoint::Unix(stands_for),
+        })
+    }
+
+    /// Who is at the other end.
+    #[must_use]
+    pub fn endpoint(&self) -> Endpoint {
+        self.endpoint
+    }
+
+    /// User id of the process at the other end of a Unix socket.
+    pub(crate) fn peer_uid(&self) -> Option<u32> {
+        sockopt::socket_peercred(&self.fd)
+            .ok()
+            .map(|credentials| credentials.uid.as_raw())
+    }
+
+    /// Ends both directions; calls that wait on the socket return.
+    pub(crate) fn shut(&self) {
+        // An error means that it is not connected any more.
+        let _ = shutdown(&self.fd, Shutdown::Both);
+    }
+
+    /// True until the peer has closed or reset the connection. Does not wait.
+    pub(crate) fn is_open(&self) -> bool {
+        let mut byte = [0_u8];
+        loop {
+            let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+            match self.receive(&mut [IoSliceMut::new(&mut byte)], flags) {
+                Ok(0) => return false,
+                Ok(_) | Err(Errno::AGAIN) => return true,
+                Err(Errno::INTR) => {}
+                Err(_) => return false,
+            }
+        }
+    }
+
+    /// Throws away what has arrived, so that closing sends an orderly end and not a reset.
+    pub(crate) fn discard_arrived(&self) {
+        let mut scratch = [0_u8; 4096];
+        for _ in 0..16 {
+            match self.receive(&mut [IoSliceMut::new(&mut scratch)], RecvFlags::DONTWAIT) {
+                Ok(count) if count > 0 => {}
+                _ => break,
+            }
+        }
+    }
+
+    pub(crate) fn send(&self, slices: &[IoSlice<'_>], flags: SendFlags) -> Result<usize, Errno> {
+        let slices = slices.get(..SLICES_MAX).unwrap_or(slices);
+        let mut control = SendAncillaryBuffer::default();
+        sendmsg(&self.fd, slices, &mut control, SendFlags::NOSIGNAL | flags)
+    }
+
+    pub(crate) fn receive(
+        &self,
+        slices: &mut [IoSliceMut<'_>],
+        flags: RecvFlags,
+    ) -> Result<usize, Errno> {
+        let count = slices.len().min(SLICES_MAX);
+        let mut control = RecvAncillaryBuffer::default();
+        recvmsg(&self.fd, &mut slices[..count], &mut control, flags).map(|received| received.bytes)
+    }
+
+    pub(crate) fn set_receive_limit(&self, limit: Option<Duration>) -> Result<(), Errno> {
+        sockopt::set_socket_timeout(&self.fd, Timeout::Recv, limit)
+    }
+
+    pub(crate) fn set_send_limit(&self, limit: Option<Duration>) -> Result<(), Errno> {
+        sockopt::set_socket_timeout(&self.fd, Timeout::Send, limit)
+    }
+
+    /// No delay for small frames; a peer that vanished without a word is noticed by the kernel's keep-alive,
+    /// which costs this process nothing. Failures make a connection slower or longer-lived, not wrong.
+    fn set_tcp_options(&self) {
+        if self.endpoint.is_unix() {
+            return;
+        }
+        let _ = sockopt::set_tcp_nodelay(&self.fd, true);
+        let _ = sockopt::set_socket_keepalive(&self.fd, true);
+        let _ = sockopt::set_tcp_keepidle(&self.fd, Duration::from_secs(30));
+        let _ = sockopt::set_tcp_keepintvl(&self.fd, Duration::from_secs(10));
+        let _ = sockopt::set_tcp_keepcnt(&self.fd, 3);
+    }
+}
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Waits for a connect that a signal interrupted.
+fn finish_connecting(
+    fd: BorrowedFd<'_>,
+    outcome: Result<(), Errno>,
+    limit: Duration,
+) -> Result<(), Errno> {
+    match outcome {
+        Err(Errno::INTR) => {}
+        // What a blocking connect says when SO_SNDTIMEO has passed.
+        Err(Errno::INPROGRESS) => return Err(Errno::TIMEDOUT),
+        other => return other,
+    }
+    let limit = Timespec::try_from(limit).map_err(|_error| Errno::INVAL)?;
+    loop {
+        match poll(&mut [PollFd::new(&fd, PollFlags::OUT)], Some(&limit)) {
+            Ok(0) => return Err(Errno::TIMEDOUT),
+            Ok(_) => return sockopt::socket_error(fd)?,
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Sets both buffers; 0 leaves the system's.
+///
+/// With CAP_NET_ADMIN the system's maximum does not bind. Without it, TCP keeps its self-adjusting buffers
+/// when the maximum is below what is wanted (a fixed small buffer would be slower than they are).
+pub(crate) fn set_buffers(fd: BorrowedFd<'_>, is_unix: bool, bytes: usize) {
+    if bytes == 0 {
+        return;
+    }
+    if sockopt::set_socket_send_buffer_size_force(fd, bytes).is_ok() {
+        let _ = sockopt::set_socket_recv_buffer_size_force(fd, bytes);
+    } else if is_unix {
+        let _ = sockopt::set_socket_send_buffer_size(fd, bytes);
+        let _ = sockopt::set_socket_recv_buffer_size(fd, bytes);
+    }
+}

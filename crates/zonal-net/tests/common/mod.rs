@@ -1,0 +1,149 @@
+//! A server that echoes, and its client, for the tests.
+#![allow(dead_code, reason = "each test file uses a part")]
+#![allow(missing_docs, reason = "names say it")]
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use zonal_net::{
+    Address, CellKey, Handler, Identity, ListenConfig, Listeners, NetError, PayloadBuf,
+    PayloadInto, Peer, Pool, PoolConfig, Reply, ReplyBuilder, Request, Role, ServerConfig,
+    ServerHandle, serve,
+};
+use zonal_types::{CellId, NodeId};
+use zonal_wire::{Header, Service};
+
+pub const CELL: CellId = CellId([0x5a; 16]);
+pub const NODE: NodeId = NodeId(7);
+
+/// Echoes body and payload; bodies that begin with a command do something else.
+#[derive(Default)]
+pub struct Echo {
+    is_stopping: AtomicBool,
+    lock: Mutex<()>,
+    changed: Condvar,
+}
+
+impl Handler for Echo {
+    fn handle(
+        &self,
+        peer: &Peer,
+        _header: &Header,
+        body: &[u8],
+        payload: &mut PayloadBuf,
+        reply: &mut ReplyBuilder,
+    ) {
+        match body {
+            b"panic" => panic!("asked to"),
+            b"hang" => {
+                let mut guard = self.lock.lock().unwrap();
+                while !self.is_stopping.load(Ordering::SeqCst) {
+                    guard = self.changed.wait(guard).unwrap();
+                }
+            }
+            b"who" => reply.message(&format!("{:?} {} {}", peer.role, peer.node, peer.endpoint)),
+            b"vec" => reply.payload_vec(payload.to_vec()),
+            b"close" => reply.close_after(),
+            _ => {
+                reply.body_mut().extend_from_slice(body);
+                let len = payload.len();
+                reply.payload_mut(len).copy_from_slice(payload);
+            }
+        }
+    }
+
+    fn stopping(&self) {
+        let _guard = self.lock.lock().unwrap();
+        self.is_stopping.store(true, Ordering::SeqCst);
+        self.changed.notify_all();
+    }
+}
+
+pub fn key(byte: u8) -> Option<CellKey> {
+    Some(CellKey::new(&[byte; 32]).unwrap())
+}
+
+pub fn server_identity(key: Option<CellKey>) -> Identity {
+    Identity::new(CELL, Role::Server, NODE, key)
+}
+
+pub fn client_identity(key: Option<CellKey>) -> Identity {
+    Identity::new(CELL, Role::Client, NodeId(0), key)
+}
+
+pub fn start_at(address: SocketAddr, config: ServerConfig, has_unix: bool) -> ServerHandle {
+    let listen = ListenConfig {
+        has_unix,
+        ..ListenConfig::one(address)
+    };
+    let listeners = Listeners::bind(&listen, &config.identity).unwrap();
+    serve(listeners, config, Arc::new(Echo::default())).unwrap()
+}
+
+pub fn start(config: ServerConfig, has_unix: bool) -> (ServerHandle, Address) {
+    let server = start_at("127.0.0.1:0".parse().unwrap(), config, has_unix);
+    let address = Address::new(server.addresses()[0], NODE);
+    (server, address)
+}
+
+pub fn echo_server(has_unix: bool) -> (ServerHandle, Address) {
+    start(ServerConfig::new(server_identity(None)), has_unix)
+}
+
+pub fn pool(key: Option<CellKey>) -> Pool {
+    Pool::new(client_identity(key), PoolConfig::default())
+}
+
+pub fn request<'a>(body: &'a [u8], payload: &'a [&'a [u8]], deadline_ms: u32) -> Request<'a> {
+    Request {
+        operation: "test Echo",
+        header: Header {
+            deadline_ms,
+            ..Header::request(Service::Storage, CELL)
+        },
+        body,
+        payload,
+    }
+}
+
+pub fn call(pool: &Pool, to: Address, body: &[u8]) -> Result<Reply, NetError> {
+    pool.call(to, request(body, &[], 5000), PayloadInto::Owned)
+}
+
+pub fn works(pool: &Pool, to: Address) {
+    assert_eq!(call(pool, to, b"hello").unwrap().body, b"hello");
+}
+
+pub fn counter(snapshot: &[(&'static str, u64)], name: &str) -> u64 {
+    snapshot
+        .iter()
+        .find(|(counter, _)| *counter == name)
+        .unwrap()
+        .1
+}
+
+/// Waits until `state` holds, at most ten seconds.
+pub fn until(what: &str, state: impl Fn() -> bool) {
+    let start = std::time::Instant::now();
+    while !state() {
+        assert!(start.elapsed() < Duration::from_secs(10), "never: {what}");
+        std::thread::yield_now();
+    }
+}
+
+/// A small generator of numbers from a seed.
+pub struct Dice(pub u64);
+
+impl Dice {
+    pub fn roll(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+    pub fn bytes(&mut self, len: usize) -> Vec<u8> {
+        (0..len).map(|_| (self.roll() >> 32) as u8).collect()
+    }
+}
