@@ -12,7 +12,6 @@ use crate::ids::{BLOCK, CHUNK_BLOCKS, Extent, ObjectId, Place};
 use crate::note::{BlockBytes, Record};
 use crate::target::Target;
 use std::ops::Range;
-use zonal_types::limits::BLOCK_BYTES;
 use zonal_types::{ErrorCode, KvRead};
 
 /// Longest single write of a checkpoint, in blocks.
@@ -172,17 +171,20 @@ impl Target {
         group: &[Move],
         batch: &mut Batch,
     ) -> Result<(), ErrorCode> {
-        let Some(first) = group.first() else {
+        let current: Vec<&Move> = group
+            .iter()
+            .filter(|entry| {
+                self.pending
+                    .get(entry.object, entry.block)
+                    .is_some_and(|found| found.generation == entry.generation)
+            })
+            .collect();
+        // Superseded or deleted: the object may be gone, and must not come back by this.
+        let Some(first) = current.first() else {
             return Ok(());
         };
-        let current = |entry: &&Move| {
-            self.pending
-                .get(entry.object, entry.block)
-                .is_some_and(|found| found.generation == entry.generation)
-        };
         let mut draft = Draft::load(kv, &self.config, &self.pending, first.object)?;
-        for entry in group.iter().filter(current) {
-            debug_assert_eq!(entry.bytes.len(), BLOCK_BYTES);
+        for entry in current {
             let crc = crc_fast::crc32_iscsi(entry.bytes.as_slice());
             draft.set_written(entry.block, entry.place, crc)?;
         }

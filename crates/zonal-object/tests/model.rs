@@ -1,0 +1,380 @@
+//! Random operations against a plain model, with checkpoints and crashes in between.
+#![allow(clippy::unwrap_used, reason = "a test may fail so")]
+
+mod harness;
+use harness::*;
+use std::collections::BTreeMap;
+use zonal_object::*;
+use zonal_types::ErrorCode;
+
+const CONFIG: TargetConfig = TargetConfig {
+    segment_units: 200,
+    segments: 30,
+    pending_blocks_max: 128,
+};
+
+#[derive(Clone, Default, PartialEq, Debug)]
+struct File {
+    bytes: Vec<u8>,
+    cut: Cut,
+    exists: bool,
+}
+
+type Model = BTreeMap<u64, File>;
+
+struct InFlight {
+    id: u64,
+    cut: Cut,
+    plan: WritePlan,
+    offset: u64,
+    payload: Vec<u8>,
+}
+
+struct Run {
+    shell: Shell,
+    rng: Rng,
+    model: Model,
+    flights: Vec<InFlight>,
+    flush: Option<CheckpointPlan>,
+    /// Model after each operation since the last checkpoint, by records in the log.
+    history: Vec<(usize, Model)>,
+    size: u64,
+}
+
+impl Run {
+    fn new(seed: u64, size: u64) -> Self {
+        Self {
+            shell: Shell::new(CONFIG),
+            rng: Rng(seed),
+            model: Model::new(),
+            flights: Vec::new(),
+            flush: None,
+            history: vec![(0, Model::new())],
+            size,
+        }
+    }
+
+    fn range(&mut self) -> (u64, usize) {
+        let mut offset = self.rng.below(self.size);
+        let mut length = match self.rng.below(4) {
+            0 => 1 + self.rng.below(300),
+            1 => 1 + self.rng.below(20_000),
+            2 => 65_536 + self.rng.below(3) * 4096,
+            _ => 1 + self.rng.below(300_000),
+        };
+        if self.rng.chance(50) {
+            offset = offset / 4096 * 4096;
+        }
+        if self.rng.chance(30) {
+            length = length.div_ceil(4096) * 4096;
+        }
+        (offset, length as usize)
+    }
+
+    /// Runs `operation`, with a checkpoint and a second try where the target asks for one.
+    fn retry<T>(
+        &mut self,
+        mut operation: impl FnMut(&mut Shell) -> Result<T, ErrorCode>,
+    ) -> Result<T, ErrorCode> {
+        for _ in 0..3 {
+            match operation(&mut self.shell) {
+                Err(ErrorCode::NoSpace | ErrorCode::Overloaded) => {
+                    if let Some(plan) = self.flush.take() {
+                        self.shell.commit_flush(plan);
+                    }
+                    self.checkpoint(true);
+                }
+                result => return result,
+            }
+        }
+        operation(&mut self.shell)
+    }
+
+    fn checkpoint(&mut self, arrives: bool) {
+        let flush = self.rng.chance(70);
+        if flush {
+            self.shell.flush_pending(usize::MAX);
+        }
+        self.shell.freeze(arrives);
+        if arrives {
+            self.history = vec![(0, self.model.clone())];
+        }
+    }
+
+    fn apply_write(&mut self, id: u64, offset: u64, payload: &[u8]) {
+        let file = self.model.entry(id).or_default();
+        let end = offset as usize + payload.len();
+        if file.bytes.len() < end {
+            file.bytes.resize(end, 0);
+        }
+        file.bytes[offset as usize..end].copy_from_slice(payload);
+        file.exists = true;
+    }
+
+    fn step(&mut self) {
+        let id = self.rng.below(4);
+        let file = self.model.entry(id).or_default().clone();
+        let (offset, length) = self.range();
+        match self.rng.below(100) {
+            0..35 => {
+                let payload = self.rng.bytes(length);
+                let request = WriteRequest {
+                    object: object(id),
+                    cut: file.cut,
+                    offset,
+                    length,
+                };
+                let mut plan = self.retry(|shell| shell.plan(request)).unwrap();
+                self.shell.carry_out(&mut plan, &payload);
+                self.flights.push(InFlight {
+                    id,
+                    cut: file.cut,
+                    plan,
+                    offset,
+                    payload,
+                });
+                if self.flights.len() > 3 || self.rng.chance(60) {
+                    self.land();
+                }
+            }
+            35..45 => {
+                let keep = self.rng.below(self.size + 100_000);
+                let keep = if self.rng.chance(30) {
+                    keep / 4096 * 4096
+                } else {
+                    keep
+                };
+                // A shard confirms one shrink before it takes the next.
+                let current = file.cut;
+                self.retry(|shell| shell.run_edit(Edit::truncate(object(id), current)))
+                    .unwrap();
+                let file = self.model.entry(id).or_default();
+                if keep >= file.bytes.len() as u64 {
+                    return;
+                }
+                let cut = Cut {
+                    seq: file.cut.seq + 1,
+                    bytes: keep,
+                };
+                file.bytes.truncate(keep as usize);
+                file.cut = cut;
+                // Half of the time only the next request tells the target.
+                if self.rng.chance(50) {
+                    self.retry(|shell| shell.run_edit(Edit::truncate(object(id), cut)))
+                        .unwrap();
+                }
+            }
+            45..55 => {
+                let edit = || Edit::punch(object(id), file.cut, offset, length as u64).unwrap();
+                self.retry(|shell| shell.run_edit(edit())).unwrap();
+                self.zero(id, offset, length);
+            }
+            55..63 => {
+                let zero = self.rng.chance(50);
+                let edit =
+                    || Edit::allocate(object(id), file.cut, offset, length as u64, zero).unwrap();
+                self.retry(|shell| shell.run_edit(edit())).unwrap();
+                if zero {
+                    self.zero(id, offset, length);
+                }
+            }
+            63..65 => {
+                // Data ids are never used again: the writes in flight end first.
+                while !self.flights.is_empty() {
+                    self.land();
+                }
+                self.shell.delete(vec![object(id)]).unwrap();
+                self.model.remove(&id);
+                let stat = self.shell.target.stat(&self.shell.store, object(id));
+                assert_eq!(stat, Ok(ObjectStat::default()));
+            }
+            65..70 => {
+                let arrives = self.rng.chance(80);
+                self.checkpoint(arrives);
+            }
+            70..74 => match self.flush.take() {
+                Some(plan) => self.shell.commit_flush(plan),
+                None => {
+                    let plan = self.shell.target.plan_checkpoint(20);
+                    self.shell.write_checkpoint(&plan);
+                    self.flush = Some(plan);
+                }
+            },
+            74..76 => self.shell.sync(),
+            76..82 => self.compare_map(id),
+            _ => self.compare(id, offset, length),
+        }
+        self.history
+            .push((self.shell.log.len(), self.model.clone()));
+    }
+
+    fn zero(&mut self, id: u64, offset: u64, length: usize) {
+        let file = self.model.entry(id).or_default();
+        let end = file.bytes.len().min(offset as usize + length);
+        if (offset as usize) < end {
+            file.bytes[offset as usize..end].fill(0);
+        }
+    }
+
+    fn land(&mut self) {
+        let at = self.rng.below(self.flights.len() as u64) as usize;
+        let mut flight = self.flights.remove(at);
+        if self.rng.chance(10) {
+            self.shell.target.abort_write(&mut flight.plan);
+            return;
+        }
+        match self.shell.commit(&mut flight.plan, &flight.payload) {
+            Ok(_) => {
+                // Made before a cut that the target has not seen: the cut will take what is behind it.
+                let cut = self.model.entry(flight.id).or_default().cut;
+                let mut payload = flight.payload.as_slice();
+                if flight.cut.seq < cut.seq {
+                    let left = cut.bytes.saturating_sub(flight.offset) as usize;
+                    payload = &payload[..payload.len().min(left)];
+                }
+                if !payload.is_empty() {
+                    self.apply_write(flight.id, flight.offset, payload);
+                }
+            }
+            Err(ErrorCode::StaleTruncate) => {}
+            Err(error) => panic!("commit: {error}"),
+        }
+        self.history
+            .push((self.shell.log.len(), self.model.clone()));
+    }
+
+    fn compare(&self, id: u64, offset: u64, length: usize) {
+        let file = self.model.get(&id).cloned().unwrap_or_default();
+        let got = self
+            .shell
+            .read(object(id), file.cut, offset, length)
+            .unwrap();
+        let end = file.bytes.len().min(offset as usize + length);
+        let want = file.bytes.get(offset as usize..end).unwrap_or(&[]);
+        assert!(got == want, "object {id} {offset}+{length}");
+    }
+
+    fn compare_map(&self, id: u64) {
+        let file = self.model.get(&id).cloned().unwrap_or_default();
+        let map = self
+            .shell
+            .target
+            .map(&self.shell.store, object(id), file.cut, 0, u64::MAX, 1000)
+            .unwrap();
+        assert_eq!(map.object_bytes, file.bytes.len() as u64);
+        assert_eq!(map.known_to, u64::MAX);
+        let mut covered = 0;
+        for (start, length) in map.ranges {
+            assert!(
+                file.bytes[covered..start as usize]
+                    .iter()
+                    .all(|byte| *byte == 0)
+            );
+            covered = (start + length) as usize;
+        }
+        assert!(file.bytes[covered..].iter().all(|byte| *byte == 0));
+    }
+
+    fn compare_all(&self) {
+        for id in 0..4 {
+            self.compare(id, 0, 4 << 20);
+            self.compare_map(id);
+        }
+    }
+
+    fn crash(&mut self, power: bool) {
+        self.flights.clear();
+        self.flush = None;
+        if power {
+            let left = self.shell.power_loss(&mut self.rng);
+            // What a cut told the target only by a later request is the client's to tell again.
+            let at = self
+                .history
+                .iter()
+                .rposition(|(records, _)| *records <= left);
+            let candidates: Vec<Model> = match at {
+                Some(at) => self.history[at..]
+                    .iter()
+                    .take(2)
+                    .map(|(_, model)| model.clone())
+                    .collect(),
+                None => self
+                    .history
+                    .iter()
+                    .take(1)
+                    .map(|(_, model)| model.clone())
+                    .collect(),
+            };
+            let candidates = if candidates.is_empty() {
+                vec![self.model.clone()]
+            } else {
+                candidates
+            };
+            let matching = candidates.into_iter().find(|model| {
+                (0..4).all(|id| {
+                    let file = model.get(&id).cloned().unwrap_or_default();
+                    self.shell.read(object(id), file.cut, 0, 4 << 20).as_ref() == Ok(&file.bytes)
+                })
+            });
+            self.model = matching.expect("a state of the history");
+            self.history = vec![(left, self.model.clone())];
+        } else {
+            self.shell.kill();
+        }
+        self.shell.check();
+        assert_eq!(self.shell.target.units_in_flight(), 0);
+        self.compare_all();
+    }
+}
+
+fn finish(mut run: Run) {
+    while !run.flights.is_empty() {
+        run.land();
+    }
+    if let Some(plan) = run.flush.take() {
+        run.shell.commit_flush(plan);
+    }
+    run.compare_all();
+    run.shell.check();
+    run.shell.delete((0..4).map(object).collect()).unwrap();
+    run.shell.check();
+    run.shell.checkpoint(true);
+    run.shell.check();
+    assert_eq!(run.shell.target.units_in_flight(), 0);
+    let space = run.shell.target.statfs();
+    let empty = Shell::new(CONFIG).target.statfs();
+    assert_eq!(space, empty);
+    assert!(run.shell.checkpoints > 0);
+}
+
+#[test]
+fn contents_match_the_model_through_kills() {
+    for seed in 0..12 {
+        let mut run = Run::new(seed, 900_000);
+        for _ in 0..250 {
+            run.step();
+            run.history.clear();
+            if run.rng.chance(2) {
+                run.crash(false);
+            }
+            if run.rng.chance(10) {
+                run.shell.check();
+            }
+        }
+        finish(run);
+    }
+}
+
+#[test]
+fn contents_match_a_prefix_through_power_losses() {
+    for seed in 100..115 {
+        let mut run = Run::new(seed, 300_000);
+        for _ in 0..150 {
+            run.step();
+            if run.rng.chance(4) {
+                run.crash(true);
+            }
+        }
+        finish(run);
+    }
+}
