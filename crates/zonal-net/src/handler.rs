@@ -1,11 +1,14 @@
 //! What a server's roles implement, and how they answer.
 
+use std::sync::Arc;
+
 use zonal_types::Codec;
 use zonal_wire::frame::Header;
 
 use crate::buffer::AlignedBuf;
 use crate::frame_io::{Clock, Conn, FrameOut, IoFail};
 use crate::handshake::Peer;
+use crate::stream::Stream;
 
 /// A received payload: page-aligned, in the connection's own buffer. `take` it to keep it.
 pub type PayloadBuf = AlignedBuf;
@@ -35,16 +38,18 @@ pub struct ReplyBuilder {
     payload: AlignedBuf,
     vec: Option<Vec<u8>>,
     is_last: bool,
+    stream: Arc<Stream>,
 }
 
 impl ReplyBuilder {
-    pub(crate) fn new(header: Header) -> Self {
+    pub(crate) fn new(header: Header, stream: Arc<Stream>) -> Self {
         Self {
             header,
             body: Vec::new(),
             payload: AlignedBuf::new(),
             vec: None,
             is_last: false,
+            stream,
         }
     }
 
@@ -100,6 +105,13 @@ impl ReplyBuilder {
     /// Closes the connection after this reply.
     pub fn close_after(&mut self) {
         self.is_last = true;
+    }
+
+    /// True where the requester has closed the connection, so that nobody waits for this reply. One system
+    /// call; for handlers that wait long.
+    #[must_use]
+    pub fn is_peer_gone(&self) -> bool {
+        !self.stream.is_open()
     }
 
     pub(crate) fn send(&self, conn: &mut Conn, clock: &Clock) -> Result<(), IoFail> {

@@ -290,6 +290,9 @@ pub fn dial(
         server: (reply.role, reply.node, reply.features, &reply.nonce),
     };
     if !transcript.holds(own.key.as_ref(), b"server", reply.proof.as_ref()) {
+        // An empty proof, so that the server counts and logs the attempt too. It may be gone already.
+        let head = Header::request(Service::Connection, reply.cell);
+        let _ = say(conn, head, &Handshake::Proof { proof: None }, clock);
         return Err(NetError::Unauthenticated { peer: endpoint });
     }
     if node != NodeId(0) && reply.node != node {

@@ -414,13 +414,14 @@ struct Conversation<'a> {
 
 impl<'a> Conversation<'a> {
     fn new(shared: &'a Shared, conn: &'a mut Conn, peer: Peer) -> Self {
+        let stream = Arc::clone(conn.stream());
         Self {
             shared,
             conn,
             peer,
             body: Vec::new(),
             payload: AlignedBuf::new(),
-            reply: ReplyBuilder::new(Header::request(Service::Connection, peer.cell)),
+            reply: ReplyBuilder::new(Header::request(Service::Connection, peer.cell), stream),
         }
     }
 

@@ -306,5 +306,5 @@ fn threads_share_a_pool() {
         }
     });
     assert!(pool.idle_count() <= 8);
-    assert_eq!(counter(&server.metrics().snapshot(), "frames_out"), 1600);
+    counted(&server, "frames_out", 1600);
 }

@@ -43,13 +43,7 @@ fn keys_must_match() {
         let error = refused(&by_tcp(client_identity(clients)), to);
         assert_eq!(error.code(), ErrorCode::Unauthenticated, "{error}");
         works(&pool(servers), to);
-        assert!(
-            server
-                .metrics()
-                .snapshot()
-                .iter()
-                .any(|(_, count)| *count > 0)
-        );
+        counted(&server, "refused_unauthenticated", 1);
     }
     let (_server, to) = start(ServerConfig::new(server_identity(key(1))), true);
     works(&pool(key(1)), to);
@@ -79,9 +73,8 @@ fn cells_versions_and_nodes_must_match() {
     let error = refused(&by_tcp(client_identity(None)), elsewhere);
     assert!(matches!(error, NetError::WrongNode { .. }), "{error}");
 
-    let counts = server.metrics().snapshot();
-    assert_eq!(counter(&counts, "refused_wrong_cell"), 1);
-    assert_eq!(counter(&counts, "refused_wrong_version"), 1);
+    counted(&server, "refused_wrong_cell", 1);
+    counted(&server, "refused_wrong_version", 1);
 }
 
 #[test]
@@ -129,7 +122,7 @@ fn a_unix_socket_of_another_server_is_not_used() {
     let pool = pool(key(1));
     works(&pool, to);
     assert_eq!(counter(&pool.metrics().snapshot(), "connected_tcp"), 1);
-    assert_eq!(counter(&server.metrics().snapshot(), "frames_out"), 1);
+    counted(&server, "frames_out", 1);
 }
 
 #[test]
@@ -146,12 +139,9 @@ fn a_megabyte_of_random_bytes_changes_nothing() {
         let _ = stream.read_to_end(&mut Vec::new());
     }
     works(&pool, to);
-    until("all strangers are gone", || {
-        counter(&server.metrics().snapshot(), "connections") == 1
-    });
-    let counts = server.metrics().snapshot();
-    assert_eq!(counter(&counts, "refused_protocol"), 16);
-    assert_eq!(counter(&counts, "handler_panics"), 0);
+    counted(&server, "connections", 1);
+    counted(&server, "refused_protocol", 16);
+    counted(&server, "handler_panics", 0);
 }
 
 /// The bytes of a handshake and a request, as a client sends them, with the replies awaited in between.
@@ -251,9 +241,7 @@ fn mutated_frames_end_their_connection_only() {
         }
     }
     works(&pool, to);
-    until("all strangers are gone", || {
-        counter(&server.metrics().snapshot(), "connections") == 1
-    });
+    counted(&server, "connections", 1);
     assert_eq!(counter(&server.metrics().snapshot(), "handler_panics"), 0);
 }
 
@@ -280,9 +268,7 @@ fn a_frame_of_another_cell_is_refused_by_name() {
         Ok(Handshake::Refused { code })
     );
     assert!(read_frame(&mut stream).is_none());
-    until("counted", || {
-        counter(&server.metrics().snapshot(), "refused_wrong_cell") == 1
-    });
+    counted(&server, "refused_wrong_cell", 1);
 }
 
 #[test]
@@ -324,10 +310,8 @@ fn half_open_connections_and_half_frames_are_no_burden() {
     half.shutdown(Shutdown::Write).unwrap();
     let (header, rest) = read_frame(&mut half).unwrap();
     assert_eq!((header.is_request, rest.len()), (false, 4 + 5000));
-    until("all are gone but ours", || {
-        counter(&server.metrics().snapshot(), "connections") == 1
-    });
-    assert_eq!(counter(&server.metrics().snapshot(), "refused_slow"), 1);
+    counted(&server, "connections", 1);
+    counted(&server, "refused_slow", 1);
     // Ours has been idle for longer than the server's patience, and lives.
     works(&pool, to);
     assert_eq!(counter(&pool.metrics().snapshot(), "connected_unix"), 1);
@@ -353,9 +337,7 @@ fn a_slow_handshake_is_cut_off() {
         "{:?}",
         start.elapsed()
     );
-    until("both are cut off", || {
-        counter(&server.metrics().snapshot(), "refused_slow") == 2
-    });
+    counted(&server, "refused_slow", 2);
     drop(silent);
     works(&pool(None), to);
 }
@@ -384,7 +366,7 @@ fn a_panicking_handler_ends_its_connection_only() {
     let flight = pool.start(to, request(b"hang", &[], 0)).unwrap();
     assert!(call(&pool, to, b"panic").is_err());
     works(&pool, to);
-    assert_eq!(counter(&server.metrics().snapshot(), "handler_panics"), 1);
+    counted(&server, "handler_panics", 1);
     server.shutdown();
     assert!(flight.finish(PayloadInto::Owned).is_err());
 }
@@ -406,9 +388,7 @@ fn one_connection_too_many_is_told_so() {
     }
     works(&pool, to);
     pool.close_idle();
-    until("places are free", || {
-        counter(&server.metrics().snapshot(), "connections") == 0
-    });
+    counted(&server, "connections", 0);
     works(&by_tcp(client_identity(None)), to);
 }
 

@@ -124,6 +124,13 @@ pub fn counter(snapshot: &[(&'static str, u64)], name: &str) -> u64 {
         .1
 }
 
+/// Waits until a counter of the server has this value: it counts after it has answered.
+pub fn counted(server: &ServerHandle, name: &str, value: u64) {
+    until(&format!("{name} is {value}"), || {
+        counter(&server.metrics().snapshot(), name) == value
+    });
+}
+
 /// Waits until `state` holds, at most ten seconds.
 pub fn until(what: &str, state: impl Fn() -> bool) {
     let start = std::time::Instant::now();
