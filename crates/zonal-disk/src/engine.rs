@@ -319,6 +319,11 @@ impl Engine {
         self.is_due(&lock(&self.append_lock))
     }
 
+    /// Has the checkpointer work soon, where one runs.
+    pub fn request_checkpoint(&self) {
+        self.signal.request();
+    }
+
     /// Waits while the log is three quarters full or the overlay is well over its bound, as far as a
     /// checkpointer runs. Called without any lock that its job needs, it keeps appends from waiting.
     ///

@@ -379,6 +379,23 @@ fn readers_see_whole_records_while_checkpoints_run() {
 }
 
 #[test]
+fn the_callers_step_comes_between_log_and_index() {
+    let disk = MemDisk::new();
+    let engine = disk.open().unwrap();
+    let lsn = engine.append(&put_record("a", "1")).unwrap();
+    let before = disk.index.writes.load(Ordering::Relaxed);
+    let mut step = || {
+        assert!(engine.synced() >= lsn);
+        assert_eq!(disk.index.writes.load(Ordering::Relaxed), before);
+        assert_eq!(engine.stats().log_used, lsn.0);
+        Ok(())
+    };
+    engine.checkpoint(&mut step).unwrap();
+    assert!(disk.index.writes.load(Ordering::Relaxed) > before);
+    assert_eq!(engine.stats().log_used, 0);
+}
+
+#[test]
 fn unlogged_changes_become_durable_with_the_checkpoint() {
     let disk = MemDisk::new();
     let engine = disk.open().unwrap();
