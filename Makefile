@@ -1,0 +1,35 @@
+# Zonal: what one types. Each target installs what is missing (Debian's packages when root; Rust
+# itself comes from rustup) and says what it does.
+
+.PHONY: help run test test-long bench check build clean
+
+help:
+	@echo "make run        build, bring up a cell on this machine, mount it, show it at work"
+	@echo "make test       format, lints, unit tests, and the POSIX suites on a real cell"
+	@echo "make test-long  the same in full size"
+	@echo "make bench      fsload on a local disk, the null file system, a cell, and peers"
+	@echo "make check      format, lints and tidy only"
+	@echo "make build      the release binary, target/release/zonal"
+
+run:
+	@tests/demo
+
+test:
+	@tests/all
+
+test-long:
+	@tests/all --long
+
+bench:
+	@bench/run
+
+check:
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
+	cargo xtask tidy
+
+build:
+	cargo build --release --package zonal
+
+clean:
+	cargo clean

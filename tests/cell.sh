@@ -1,0 +1,88 @@
+# A cell for tests, benchmarks and the demo: bring it up, take it down, leave nothing.
+# Sourced by bash with `set -euo pipefail` on. The one place that spells the command line of zonal.
+
+# shellcheck shell=bash
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+# need_zonal: builds the release binary, unless ZONAL names one that was built elsewhere.
+need_zonal() {
+    if [ "$ZONAL" = "$TARGET/release/zonal" ]; then
+        need_cargo
+        say "building zonal (release)"
+        (cd "$ROOT" && cargo build --quiet --release --package zonal) || die "zonal does not build"
+    fi
+    [ -x "$ZONAL" ] || die "$ZONAL is not there"
+}
+
+# mounted PATH: whether something is mounted at exactly PATH.
+mounted() {
+    local path
+    path=$(realpath -m "$1" 2>/dev/null) || return 1
+    awk -v p="$path" '{ gsub(/\\040/, " ", $2) } $2 == p { found = 1 } END { exit !found }' /proc/mounts
+}
+
+# wait_for SECONDS COMMAND...: until the command succeeds.
+wait_for() {
+    local end=$((SECONDS + $1))
+    shift
+    until "$@"; do
+        [ "$SECONDS" -lt "$end" ] || return 1
+        sleep 0.05
+    done
+}
+
+# cell_up DIR MOUNT [ZONES [STORAGE_NODES]]
+cell_up() {
+    mkdir -p "$2"
+    timeout -k 5 120 "$ZONAL" up --dir "$1" --mount "$2" --zones "${3:-2}" --storage-nodes "${4:-3}" || return 1
+    wait_for 20 mounted "$2"
+}
+
+# cell_mount CELL MOUNT ZONE: one more mount of a cell that is up.
+cell_mount() {
+    mkdir -p "$2"
+    timeout -k 5 60 "$ZONAL" mount --cell "$1" "$2" --zone "$3" || return 1
+    wait_for 20 mounted "$2"
+}
+
+# cell_mkdir ZONE PATH: a first-level directory homed in a zone.
+cell_mkdir() {
+    timeout -k 5 30 "$ZONAL" mkdir --zone "$1" "$2"
+}
+
+# cell_unit SIZE PATH: the stripe unit of what will be made in a directory.
+cell_unit() {
+    timeout -k 5 30 "$ZONAL" layout set --stripe-unit "$1" "$2"
+}
+
+# cell_umount PATH: unmounts, by force after ten seconds.
+cell_umount() {
+    mounted "$1" || return 0
+    timeout -k 1 10 "$ZONAL" umount "$1" >/dev/null 2>&1 || timeout -k 1 5 umount "$1" 2>/dev/null || umount -l "$1" 2>/dev/null
+    wait_for 10 not_mounted "$1"
+}
+
+not_mounted() { ! mounted "$1"; }
+
+# cell_down DIR MOUNT: stops the cell of DIR; safe when it never came up.
+cell_down() {
+    [ -d "$1" ] || return 0
+    timeout -k 5 60 "$ZONAL" down --dir "$1" >/dev/null 2>&1 || true
+    cell_umount "$2"
+}
+
+# processes_of DIR: the processes of zonal whose command line names something below DIR.
+processes_of() {
+    local proc pid exe
+    for proc in /proc/[0-9]*; do
+        pid=${proc#/proc/}
+        [ "$pid" != $$ ] || continue
+        case $(tr '\0' ' ' <"$proc/cmdline" 2>/dev/null || true) in
+            *"$1"*)
+                exe=$(readlink "$proc/exe" 2>/dev/null || true)
+                [ "$(basename "${exe% (deleted)}")" != "$(basename "$ZONAL")" ] || echo "$pid"
+                ;;
+        esac
+    done
+    return 0
+}
