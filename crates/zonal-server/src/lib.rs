@@ -1,1 +1,27 @@
-//! The server process: roles, admin HTTP, metrics.
+//! The server process: roles over their cores, configuration, metrics, admin HTTP.
+//!
+//! [`server::run`] is the entry. [`node::Node`] hands requests to [`manager_role`], [`meta_role`] and [`storage_role`],
+//! each of which drives a core that decides; what is here reads and writes files, waits, and calls other servers.
+#![forbid(unsafe_code)]
+
+pub mod admin;
+pub mod clock;
+pub mod config;
+pub mod error;
+mod join;
+pub mod logging;
+pub mod manager_role;
+pub mod map_cache;
+mod meta_background;
+pub mod meta_role;
+pub mod metrics;
+pub mod node;
+pub mod peers;
+pub mod server;
+mod storage_io;
+pub mod storage_role;
+mod stores;
+pub mod units;
+
+pub use config::NodeConfig;
+pub use error::ServerError;

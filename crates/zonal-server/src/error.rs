@@ -1,0 +1,123 @@
+//! Why a server does not start or stops, with what to do about it and the exit code that tells scripts.
+
+use crate::config::ConfigError;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use zonal_disk::DiskError;
+use zonal_net::NetError;
+use zonal_types::ErrorCode;
+
+/// A failure that ends a server.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// The config cannot be used.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A store cannot be opened or formatted.
+    #[error("store {}", dir.display())]
+    Store {
+        /// Its folder.
+        dir: PathBuf,
+        /// The reason.
+        source: DiskError,
+    },
+    /// A store's contents cannot be used.
+    #[error("store {}: {code}", dir.display())]
+    Contents {
+        /// Its folder.
+        dir: PathBuf,
+        /// The reason.
+        code: ErrorCode,
+    },
+    /// A listener cannot be made.
+    #[error("cannot listen on {address}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// The reason.
+        source: std::io::Error,
+    },
+    /// The network layer refused.
+    #[error(transparent)]
+    Net(#[from] NetError),
+    /// The cell key cannot be read.
+    #[error("cell key {}", path.display())]
+    Key {
+        /// Its file.
+        path: PathBuf,
+        /// The reason.
+        source: std::io::Error,
+    },
+    /// The manager does not accept this node.
+    #[error("the manager at {manager} refuses this node: {detail} ({code})")]
+    JoinRefused {
+        /// The manager.
+        manager: SocketAddr,
+        /// The number.
+        code: ErrorCode,
+        /// The reason in words.
+        detail: String,
+    },
+    /// The system refused a thread or a signal handler.
+    #[error("the system refused {what}")]
+    System {
+        /// What was wanted.
+        what: &'static str,
+        /// The reason.
+        source: std::io::Error,
+    },
+}
+
+impl ServerError {
+    /// What to do about it, where that can be said.
+    #[must_use]
+    pub fn hint(&self) -> Option<String> {
+        Some(match self {
+            Self::Config(error) => error.hint().to_owned(),
+            Self::Store { source, .. } => return store_hint(source),
+            Self::Listen { source, .. } if in_use(source) => {
+                "another process listens there: stop it, or change `listen` in node.toml".into()
+            }
+            Self::Net(NetError::Bind { source, .. }) if in_use(source) => {
+                "another process listens there: stop it, or change `listen` in node.toml".into()
+            }
+            Self::Key { .. } => "make one with: head -c 32 /dev/urandom > cell.key; chmod 600 cell.key".into(),
+            Self::JoinRefused { .. } => {
+                "is this the right cell, zone and target number? `zonal zone-map show` tells what the manager knows".into()
+            }
+            _ => return None,
+        })
+    }
+
+    /// The exit code of the process: see docs/cli-reference.md.
+    #[must_use]
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Config(_) | Self::Key { .. } | Self::Net(NetError::KeylessBind { .. } | NetError::KeyLength { .. }) => 3,
+            Self::Store { source: DiskError::Config(_), .. } => 3,
+            Self::Store { source: DiskError::Locked(_), .. } => 6,
+            Self::Store { .. } | Self::Contents { .. } | Self::JoinRefused { .. } => 5,
+            Self::Listen { source, .. } | Self::Net(NetError::Bind { source, .. }) if in_use(source) => 6,
+            Self::Net(error) if error.is_retryable() => 4,
+            _ => 1,
+        }
+    }
+}
+
+fn in_use(error: &std::io::Error) -> bool {
+    error.kind() == std::io::ErrorKind::AddrInUse
+}
+
+fn store_hint(error: &DiskError) -> Option<String> {
+    Some(match error {
+        DiskError::NotFormatted(_) => "format it with: zonal server --config node.toml --format".into(),
+        DiskError::NotOurs(_) => "choose an empty folder; nothing here was touched".into(),
+        DiskError::Locked(_) => "the node runs already; `zonal status` shows it".into(),
+        DiskError::WrongCell { .. } | DiskError::WrongKind { .. } | DiskError::WrongId { .. } => {
+            "the folder belongs to another node: check `dir`, `cell` and the numbers in node.toml; nothing was touched".into()
+        }
+        DiskError::WrongVersion { .. } => "use the program version that made the store".into(),
+        DiskError::NoSpace(_) => "free some space below the folder, or lower the sizes in node.toml".into(),
+        _ => return None,
+    })
+}

@@ -1,0 +1,98 @@
+//! A node's entry into the cell: it tells the manager its zone, address and stores, and gets the zone map.
+
+use crate::config::NodeConfig;
+use crate::error::ServerError;
+use crate::map_cache::MapCache;
+use crate::peers::{PeerError, Peers};
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+use zonal_types::ErrorCode;
+use zonal_wire::{JoinTarget, ManagerReply, ManagerRequest};
+
+/// Pauses between tries.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+/// Least time between two lines in the log.
+const COMPLAIN: Duration = Duration::from_secs(10);
+
+/// The request of this node.
+pub(crate) fn request(
+    config: &NodeConfig,
+    address: SocketAddr,
+    target: Option<[u8; 16]>,
+) -> ManagerRequest {
+    let targets = config.storage_role.as_ref().zip(target);
+    ManagerRequest::Join {
+        node: config.node,
+        zone: config.zone,
+        zone_name: config.zone_name.clone(),
+        address: address.to_string(),
+        meta: config.meta_role.is_some(),
+        targets: targets
+            .map(|(storage, uuid)| JoinTarget {
+                target: storage.target,
+                uuid,
+                capacity: storage.capacity,
+            })
+            .into_iter()
+            .collect(),
+    }
+}
+
+/// Asks until the manager answers; false where `stop` became true first.
+///
+/// # Errors
+/// `JoinRefused`, or what cannot get better by waiting (key, cell, version).
+pub(crate) fn join(
+    config: &NodeConfig,
+    peers: &Peers,
+    map: &MapCache,
+    request: &ManagerRequest,
+    mut stop: impl FnMut() -> bool,
+) -> Result<bool, ServerError> {
+    let mut pause = PAUSE.0;
+    let mut complained: Option<Instant> = None;
+    while !stop() {
+        let reason = match peers.manager(config.manager, request) {
+            Ok(ManagerReply::Failed { code, detail }) if is_final(code.0) => {
+                return Err(ServerError::JoinRefused {
+                    manager: config.manager,
+                    code: code.0,
+                    detail,
+                });
+            }
+            Ok(ManagerReply::Failed { detail, .. }) => detail,
+            Ok(reply) => {
+                map.take(reply);
+                return Ok(true);
+            }
+            Err(PeerError::Net(error)) if !error.is_retryable() => return Err(error.into()),
+            Err(error) => chain(&error),
+        };
+        if complained.is_none_or(|when| when.elapsed() >= COMPLAIN) {
+            tracing::warn!(manager = %config.manager, reason, "waiting for the manager");
+            complained = Some(Instant::now());
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(PAUSE.1);
+    }
+    Ok(false)
+}
+
+fn is_final(code: ErrorCode) -> bool {
+    !matches!(
+        code,
+        ErrorCode::NotReady | ErrorCode::Overloaded | ErrorCode::Io | ErrorCode::NoSpace
+    )
+}
+
+/// An error with its causes in one line.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}

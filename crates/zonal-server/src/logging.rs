@@ -1,0 +1,23 @@
+//! Where log lines go: standard error, one line each. `zonal up` leads it to the node's `log` file.
+
+use tracing_subscriber::EnvFilter;
+
+/// Sets up logging for the process. `ZONAL_LOG` (such as `debug` or `zonal_net=trace,info`) overrides the config.
+pub fn start(level: &str) {
+    let filter = std::env::var("ZONAL_LOG")
+        .ok()
+        .and_then(|text| EnvFilter::try_new(text).ok())
+        .unwrap_or_else(|| EnvFilter::new(level));
+    let started = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .with_target(false)
+        .try_init();
+    // A second start in one process (tests) keeps the first.
+    drop(started);
+    std::panic::set_hook(Box::new(|panic| {
+        let backtrace = std::backtrace::Backtrace::force_capture();
+        tracing::error!(%panic, %backtrace, "a thread panicked");
+    }));
+}

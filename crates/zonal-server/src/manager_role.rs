@@ -1,0 +1,235 @@
+//! The manager: keeper of the zone map. It shares one engine with the root shard, so that making, renaming or
+//! removing a first-level directory changes map and root in one log record.
+//!
+//! Invariants: versions have no gaps; a version is durable before anybody outside hears of it
+//! ([`MapCache::publish`] comes after the sync).
+//! Lock order: the root shard's mutex, then `Manager::newest`, then the engine's own.
+
+use crate::map_cache::MapCache;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use zonal_disk::engine::Room;
+use zonal_disk::{DiskError, Engine};
+use zonal_types::{Blob, CellId, Codec, ErrorCode, KvChange, KvRead, MapVersion, ShardId};
+use zonal_wire::storage::ErrorNumber;
+use zonal_wire::{ManagerReply, ManagerRequest};
+use zonal_zonemap::{EditError, MapEdit, ZoneMap};
+
+/// Key of the encoded map. Behind all keys of the root shard (whose own end with tag 0x71).
+pub const MAP_KEY: [u8; 5] = [0xff, 0xff, 0xff, 0xff, 0xf0];
+
+/// The manager role.
+pub struct Manager {
+    engine: Arc<Engine>,
+    newest: Mutex<Arc<ZoneMap>>,
+    /// Held over a join, from looking at the map to changing it. Before `newest`.
+    joining: Mutex<()>,
+    published: Arc<MapCache>,
+}
+
+/// Why the map did not change.
+#[derive(Debug, thiserror::Error)]
+pub enum ManagerError {
+    /// The edit is refused.
+    #[error(transparent)]
+    Edit(#[from] EditError),
+    /// The store failed.
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+    /// The stored map is damaged.
+    #[error("the stored zone map: {0}")]
+    Stored(ErrorCode),
+    /// The zone has a metadata server already.
+    #[error("zone {zone} has its metadata on node {node} already")]
+    ShardTaken {
+        /// The zone.
+        zone: zonal_types::ZoneId,
+        /// Its node.
+        node: zonal_types::NodeId,
+    },
+    /// An address that cannot be dialled.
+    #[error("\"{0}\" is no address")]
+    Address(String),
+}
+
+impl ManagerError {
+    fn code(&self) -> ErrorCode {
+        match self {
+            Self::Edit(EditError::VersionMoved { .. }) => ErrorCode::StaleEpoch,
+            Self::Edit(EditError::TargetDiffers { .. }) => ErrorCode::WrongTarget,
+            Self::Edit(_) | Self::ShardTaken { .. } | Self::Address(_) => ErrorCode::Invalid,
+            Self::Disk(error) => error.code(),
+            Self::Stored(code) => *code,
+        }
+    }
+}
+
+impl Manager {
+    /// Reads the map, or makes the first one.
+    ///
+    /// # Errors
+    /// Where the stored map cannot be read or is of another cell.
+    pub fn open(
+        engine: Arc<Engine>,
+        cell: CellId,
+        published: Arc<MapCache>,
+    ) -> Result<Self, ManagerError> {
+        let stored = engine.get(&MAP_KEY).map_err(ManagerError::Stored)?;
+        let map = match stored {
+            Some(bytes) => ZoneMap::from_bytes(&bytes)
+                .map_err(|_error| ManagerError::Stored(ErrorCode::Corrupt))?,
+            None => ZoneMap::new(cell),
+        };
+        if map.cell != cell || !map.check().is_empty() {
+            return Err(ManagerError::Stored(ErrorCode::Corrupt));
+        }
+        let map = Arc::new(map);
+        published.publish(Arc::clone(&map));
+        Ok(Self {
+            engine,
+            newest: Mutex::new(map),
+            joining: Mutex::new(()),
+            published,
+        })
+    }
+
+    fn newest(&self) -> MutexGuard<'_, Arc<ZoneMap>> {
+        self.newest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes the edits, with `changes` of the root shard in the same record, if the map is still `expected`.
+    /// The caller then calls [`Self::settle`] outside of its locks and before it answers.
+    ///
+    /// # Errors
+    /// Where the edit is refused (nothing was logged) or the log fails.
+    pub fn append(
+        &self,
+        mut changes: Vec<KvChange>,
+        edits: &[MapEdit],
+        expected: Option<MapVersion>,
+    ) -> Result<Arc<ZoneMap>, ManagerError> {
+        let mut newest = self.newest();
+        let now = newest.version;
+        if let Some(expected) = expected.filter(|expected| *expected != now) {
+            return Err(EditError::VersionMoved { expected, now }.into());
+        }
+        let next = newest.edited(edits)?;
+        if let Some(next) = &next {
+            changes.push(KvChange::put(MAP_KEY.to_vec(), next.to_bytes()));
+        }
+        if !changes.is_empty() {
+            self.engine.append_with(changes, &[], Room::Normal)?;
+        }
+        if let Some(next) = next {
+            *newest = Arc::new(next);
+        }
+        Ok(Arc::clone(&newest))
+    }
+
+    /// Makes `map` durable and known.
+    ///
+    /// # Errors
+    /// Where the log fails.
+    pub fn settle(&self, map: Arc<ZoneMap>) -> Result<(), ManagerError> {
+        if map.version > self.published.current().version {
+            self.engine.sync_all()?;
+            self.published.publish(map);
+        }
+        Ok(())
+    }
+
+    fn edit(
+        &self,
+        edits: &[MapEdit],
+        expected: Option<MapVersion>,
+    ) -> Result<Arc<ZoneMap>, ManagerError> {
+        let map = self.append(Vec::new(), edits, expected)?;
+        self.settle(Arc::clone(&map))?;
+        Ok(map)
+    }
+
+    /// A node joins; `shard` is the shard that it brings.
+    ///
+    /// # Errors
+    /// Where the map does not agree.
+    pub fn join(&self, request: ManagerRequest, root: bool) -> Result<Arc<ZoneMap>, ManagerError> {
+        let ManagerRequest::Join {
+            node,
+            zone,
+            zone_name,
+            address,
+            meta,
+            targets,
+        } = request
+        else {
+            return Err(ManagerError::Stored(ErrorCode::Invalid));
+        };
+        if address.parse::<std::net::SocketAddr>().is_err() {
+            return Err(ManagerError::Address(address));
+        }
+        let _joining = self.joining.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = Arc::clone(&self.newest());
+        let shard = match known.shard_of_zone(zone) {
+            _ if root => Some(ShardId(0)),
+            _ if !meta => None,
+            Some(shard) if shard.node == node => Some(shard.id),
+            Some(shard) => {
+                return Err(ManagerError::ShardTaken {
+                    zone,
+                    node: shard.node,
+                });
+            }
+            None => Some(ShardId(known.shards.last().map_or(1, |shard| shard.id.0 + 1))),
+        };
+        tracing::info!(node = node.0, zone = zone.0, address, "a node joins");
+        let join = MapEdit::Join {
+            node,
+            zone,
+            zone_name,
+            address,
+            shard,
+            targets,
+        };
+        self.edit(&[join], None)
+    }
+
+    fn answer(&self, request: ManagerRequest) -> Result<ManagerReply, ManagerError> {
+        Ok(match request {
+            ManagerRequest::GetMap { have } => {
+                let map = self.published.current();
+                if map.version <= have {
+                    ManagerReply::Unchanged {
+                        version: map.version,
+                    }
+                } else {
+                    reply_of(&map)
+                }
+            }
+            ManagerRequest::Join { .. } => reply_of(&*self.join(request, false)?),
+            ManagerRequest::Edit { expected, edits } => {
+                let edits = Vec::<MapEdit>::from_bytes(&edits.0)
+                    .map_err(|_error| ManagerError::Stored(ErrorCode::Protocol))?;
+                reply_of(&*self.edit(&edits, Some(expected))?)
+            }
+            ManagerRequest::Junction { .. } => reply_of(&*self.published.current()),
+        })
+    }
+
+    /// Answers a request.
+    #[must_use]
+    pub fn handle(&self, request: ManagerRequest) -> ManagerReply {
+        self.answer(request).unwrap_or_else(|error| {
+            tracing::warn!(%error, "a request to the manager is refused");
+            ManagerReply::Failed {
+                code: ErrorNumber(error.code()),
+                detail: error.to_string(),
+            }
+        })
+    }
+}
+
+fn reply_of(map: &ZoneMap) -> ManagerReply {
+    ManagerReply::Map {
+        version: map.version,
+        map: Blob(map.to_bytes()),
+    }
+}

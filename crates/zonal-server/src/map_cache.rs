@@ -1,0 +1,144 @@
+//! The newest zone map that this process knows.
+//!
+//! On the manager's process the manager puts it here once it is durable; elsewhere it is fetched at start and when
+//! a request's header shows that there is a newer one. A header that lies costs one fetch in [`REFETCH_MS`].
+
+use crate::clock;
+use crate::peers::Peers;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use zonal_types::{CellId, Codec, Instant, MapVersion};
+use zonal_wire::{ManagerReply, ManagerRequest};
+use zonal_zonemap::ZoneMap;
+
+/// Least time between two fetches.
+const REFETCH_MS: u64 = 50;
+
+/// Where newer maps come from.
+enum Origin {
+    /// The manager is in this node.
+    Here,
+    /// The manager is elsewhere.
+    Manager(SocketAddr, Arc<Peers>),
+}
+
+/// The newest map known here.
+pub struct MapCache {
+    origin: Origin,
+    map: RwLock<Arc<ZoneMap>>,
+    /// When the last fetch ended; held during a fetch.
+    fetched: Mutex<Option<Instant>>,
+}
+
+impl MapCache {
+    /// For a manager's node: only [`Self::publish`] changes it.
+    #[must_use]
+    pub fn here(cell: CellId) -> Self {
+        Self::new(cell, Origin::Here)
+    }
+
+    /// For any other node.
+    #[must_use]
+    pub fn of_manager(cell: CellId, manager: SocketAddr, peers: Arc<Peers>) -> Self {
+        Self::new(cell, Origin::Manager(manager, peers))
+    }
+
+    fn new(cell: CellId, origin: Origin) -> Self {
+        let mut map = ZoneMap::new(cell);
+        // Nothing is known yet, so that any map of a manager is newer.
+        map.version = MapVersion(0);
+        Self {
+            origin,
+            map: RwLock::new(Arc::new(map)),
+            fetched: Mutex::new(None),
+        }
+    }
+
+    /// The newest map.
+    #[must_use]
+    pub fn current(&self) -> Arc<ZoneMap> {
+        Arc::clone(&self.map.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Puts a map here, where it is newer.
+    pub fn publish(&self, map: Arc<ZoneMap>) {
+        let mut known = self.map.write().unwrap_or_else(PoisonError::into_inner);
+        if map.version > known.version {
+            tracing::info!(version = map.version.0, "zone map");
+            *known = map;
+        }
+    }
+
+    /// The map, fetched where a sender has a newer one.
+    pub fn at_least(&self, hint: MapVersion) -> Arc<ZoneMap> {
+        let known = self.current();
+        if hint <= known.version {
+            return known;
+        }
+        self.refresh();
+        self.current()
+    }
+
+    /// Asks the manager; an unreachable one leaves the map as it is.
+    pub fn refresh(&self) {
+        let Origin::Manager(manager, peers) = &self.origin else {
+            return;
+        };
+        let before = self.current().version;
+        let mut fetched = self.fetched.lock().unwrap_or_else(PoisonError::into_inner);
+        let recent = fetched.is_some_and(|when| clock::instant().ms_since(when) < REFETCH_MS);
+        if recent || self.current().version > before {
+            return;
+        }
+        match peers.manager(*manager, &ManagerRequest::GetMap { have: before }) {
+            Ok(reply) => self.take(reply),
+            Err(error) => tracing::warn!(%error, "the zone map cannot be refreshed"),
+        }
+        *fetched = Some(clock::instant());
+    }
+
+    /// Takes the map out of a manager's reply.
+    pub fn take(&self, reply: ManagerReply) {
+        match reply {
+            ManagerReply::Map { map, .. } => match ZoneMap::from_bytes(&map.0) {
+                Ok(map) if map.check().is_empty() && map.cell == self.current().cell => {
+                    self.publish(Arc::new(map));
+                }
+                _ => tracing::error!("the manager sent a zone map that cannot be used"),
+            },
+            ManagerReply::Unchanged { .. } => {}
+            ManagerReply::Failed { code, detail } => {
+                tracing::warn!(code = %code.0, detail, "the manager does not give the zone map");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_newer_maps_are_taken() {
+        let cell = CellId([3; 16]);
+        let cache = MapCache::here(cell);
+        let mut map = ZoneMap::new(cell);
+        map.version = MapVersion(5);
+        cache.publish(Arc::new(map.clone()));
+        map.version = MapVersion(4);
+        cache.publish(Arc::new(map));
+        assert_eq!(cache.current().version, MapVersion(5));
+        assert_eq!(cache.at_least(MapVersion(9)).version, MapVersion(5));
+    }
+
+    #[test]
+    fn maps_of_another_cell_are_not_taken() {
+        let cache = MapCache::here(CellId([3; 16]));
+        let foreign = ZoneMap::new(CellId([4; 16]));
+        cache.take(ManagerReply::Map {
+            version: foreign.version,
+            map: zonal_types::Blob(foreign.to_bytes()),
+        });
+        assert_eq!(cache.current().version, MapVersion(0));
+    }
+}

@@ -1,0 +1,239 @@
+//! What a shard does by itself: housekeeping at its deadlines, deletion of objects at the targets, directories whose
+//! entry is not settled. Both threads sleep until there is something to do; an idle shard wakes nobody.
+
+use crate::clock;
+use crate::meta_role::{MetaRole, State, this_moment, wait_timeout};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use zonal_meta::Deletion;
+use zonal_types::{Column, DataId, Instant, ShardId, TargetId};
+use zonal_wire::{MetaReply, MetaRequest, StorageReply, StorageRequest};
+use zonal_zonemap::ZoneMap;
+
+/// Least time between two runs of housekeeping.
+const TICK_MS: u64 = 20;
+/// Layouts pushed at a time.
+const PUSH_LAYOUTS: usize = 512;
+/// Objects in one request.
+const PUSH_OBJECTS: usize = 4096;
+/// First and longest pause after a target that does not answer.
+const BACKOFF_MS: (u64, u64) = (500, 60_000);
+
+/// Starts the two threads.
+///
+/// # Errors
+/// Where the system refuses a thread.
+pub(crate) fn start(role: &Arc<MetaRole>) -> std::io::Result<[JoinHandle<()>; 2]> {
+    let spawn = |name: &str, run: fn(&MetaRole)| {
+        let role = Arc::clone(role);
+        std::thread::Builder::new()
+            .name(name.into())
+            .spawn(move || run(&role))
+    };
+    Ok([spawn("housekeeping", housekeep)?, spawn("deletions", push)?])
+}
+
+fn housekeep(role: &MetaRole) {
+    let mut earliest = Instant::default();
+    let mut state = role.lock();
+    while !role.is_stopping() {
+        let due = state.shard.poll_deadline().map(|due| due.max(earliest));
+        state.sleeps_until = due;
+        match due {
+            None => {
+                let waited = role.housekeeping.wait(state);
+                state = waited.unwrap_or_else(PoisonError::into_inner);
+            }
+            Some(due) if due > clock::instant() => {
+                state = wait_timeout(&role.housekeeping, state, clock::until(due));
+            }
+            Some(_) => {
+                let ticked = state.shard.tick(&*role.engine, this_moment());
+                if role.log(&mut state, ticked.effect, Vec::new()).is_err() {
+                    return;
+                }
+                role.wake(&state, &ticked.wake, ticked.recheck);
+                earliest = clock::instant().plus_ms(TICK_MS);
+            }
+        }
+    }
+}
+
+fn push(role: &MetaRole) {
+    let mut backoff = 0;
+    loop {
+        let Some((deletions, settle)) = next_work(role, backoff) else {
+            return;
+        };
+        if settle {
+            settle_detached(role);
+        }
+        if deletions.is_empty() {
+            continue;
+        }
+        let (done, complete) = push_deletions(role, &deletions);
+        backoff = if complete {
+            0
+        } else {
+            (backoff * 2).clamp(BACKOFF_MS.0, BACKOFF_MS.1)
+        };
+        if done.is_empty() {
+            continue;
+        }
+        if role.engine.wait_for_room().is_err() {
+            return;
+        }
+        let mut state = role.lock();
+        let changes = state.shard.deletion_done(done);
+        if role.log(&mut state, changes, Vec::new()).is_err() {
+            return;
+        }
+    }
+}
+
+/// Sleeps until there is something; `None` at the end. After a failure (`backoff` ms) it sleeps that long first.
+fn next_work(role: &MetaRole, backoff: u64) -> Option<(Vec<Deletion>, bool)> {
+    let not_before = clock::instant().plus_ms(backoff);
+    let mut state = role.lock();
+    while !role.is_stopping() {
+        let now = clock::instant();
+        let settle = state.detached_at.is_some_and(|at| at <= now);
+        if settle {
+            state.detached_at = None;
+        }
+        let deletions = if state.has_deletions && now >= not_before {
+            take_deletions(role, &mut state)
+        } else {
+            Vec::new()
+        };
+        if settle || !deletions.is_empty() {
+            return Some((deletions, settle));
+        }
+        let retry = state.has_deletions.then_some(not_before);
+        state = match retry.into_iter().chain(state.detached_at).min() {
+            None => {
+                let waited = role.pushing.wait(state);
+                waited.unwrap_or_else(PoisonError::into_inner)
+            }
+            Some(at) => {
+                let left = clock::until(at).max(Duration::from_millis(1));
+                wait_timeout(&role.pushing, state, left)
+            }
+        };
+    }
+    None
+}
+
+fn take_deletions(role: &MetaRole, state: &mut MutexGuard<'_, State>) -> Vec<Deletion> {
+    match state.shard.deletions(&*role.engine, PUSH_LAYOUTS) {
+        Ok(found) => {
+            state.has_deletions = !found.is_empty();
+            found
+        }
+        Err(code) => {
+            tracing::error!(%code, "deletions cannot be read");
+            state.has_deletions = false;
+            Vec::new()
+        }
+    }
+}
+
+type Objects = BTreeMap<TargetId, Vec<(DataId, Column)>>;
+
+/// Every target that may hold a part of the layout, with its objects; `None` where the map does not know the set.
+fn objects_of(map: &ZoneMap, deletion: &Deletion, objects: &mut Objects) -> Option<BTreeSet<TargetId>> {
+    let mut targets = BTreeSet::new();
+    for component in &deletion.layout.components {
+        let slots = &map.set(component.set)?.slots;
+        for column in 0..component.count {
+            let index = (usize::from(component.start_column.0) + usize::from(column)) % slots.len().max(1);
+            let target = slots.get(index)?.target;
+            targets.insert(target);
+            let object = (component.data_id, Column(column));
+            objects.entry(target).or_default().push(object);
+        }
+    }
+    Some(targets)
+}
+
+/// Sends deletions to the targets; gives the keys of those that all their targets confirmed.
+fn push_deletions(role: &MetaRole, deletions: &[Deletion]) -> (Vec<Vec<u8>>, bool) {
+    let map = role.map.current();
+    let mut objects = Objects::new();
+    let wanted: Vec<_> = deletions
+        .iter()
+        .map(|deletion| objects_of(&map, deletion, &mut objects))
+        .collect();
+    let mut failed = BTreeSet::new();
+    for (target, objects) in objects {
+        if !push_to(role, &map, target, &objects) {
+            failed.insert(target);
+        }
+    }
+    if !failed.is_empty() || wanted.contains(&None) {
+        role.map.refresh();
+    }
+    let done: Vec<Vec<u8>> = deletions
+        .iter()
+        .zip(&wanted)
+        .filter(|(_, targets)| targets.as_ref().is_some_and(|targets| targets.is_disjoint(&failed)))
+        .map(|(deletion, _)| deletion.key.clone())
+        .collect();
+    let complete = done.len() == deletions.len();
+    (done, complete)
+}
+
+fn push_to(role: &MetaRole, map: &ZoneMap, target: TargetId, objects: &[(DataId, Column)]) -> bool {
+    let Some(node) = map.target(target).map(|target| target.node) else {
+        return false;
+    };
+    objects.chunks(PUSH_OBJECTS).all(|objects| {
+        let request = StorageRequest::Delete {
+            target,
+            objects: objects.to_vec(),
+        };
+        match role.peers.storage(&role.map, node, &request) {
+            Ok(StorageReply::Done) => true,
+            Ok(other) => {
+                tracing::warn!(target_id = target.0, reply = ?other, "a deletion is refused");
+                false
+            }
+            Err(error) => {
+                tracing::warn!(target_id = target.0, %error, "a deletion waits");
+                false
+            }
+        }
+    })
+}
+
+/// Directories that a crash left between the two steps of making or removing them.
+fn settle_detached(role: &MetaRole) {
+    let found = {
+        let state = role.lock();
+        state.shard.detached(&*role.engine, this_moment(), PUSH_LAYOUTS)
+    };
+    let Ok(found) = found else {
+        tracing::error!("directories without an entry cannot be read");
+        return;
+    };
+    let root = role.map.current().shard(ShardId(0)).map(|shard| shard.node);
+    for directory in found {
+        let ino = directory.ino;
+        let Some(root) = root else {
+            return;
+        };
+        let request = match role.peers.shard(&role.map, root, &MetaRequest::HasEntry { ino }) {
+            Ok(MetaReply::Yes { yes: true }) => MetaRequest::AttachDir { ino },
+            Ok(MetaReply::Yes { yes: false }) => MetaRequest::DropDir { ino },
+            other => {
+                tracing::warn!(%ino, answer = ?other.map_err(|error| error.to_string()), "not settled");
+                role.lock().detached_at = Some(clock::instant().plus_ms(BACKOFF_MS.1));
+                continue;
+            }
+        };
+        let reply = role.own_request(&request);
+        tracing::info!(%ino, request = request.name(), reply = ?reply, "a directory is settled");
+    }
+}

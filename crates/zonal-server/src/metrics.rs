@@ -1,0 +1,222 @@
+//! Counters and latency histograms of one process, and their Prometheus text.
+//!
+//! Recording is a few relaxed atomic adds and never allocates. Histograms have one bucket for each power of
+//! two microseconds; what is above 2^26 us (67 s) is in the last one.
+
+use std::fmt::Write;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+use zonal_wire::Service;
+
+/// Buckets: up to 1 us, 2 us, ... 2^26 us, then the rest.
+const BUCKETS: usize = 28;
+/// Tags of messages are below this.
+const TAGS: usize = 128;
+
+/// Latencies of one operation.
+struct Operation {
+    name: OnceLock<&'static str>,
+    buckets: [AtomicU64; BUCKETS],
+    sum_us: AtomicU64,
+    failed: AtomicU64,
+}
+
+impl Operation {
+    fn new() -> Self {
+        Self {
+            name: OnceLock::new(),
+            buckets: [const { AtomicU64::new(0) }; BUCKETS],
+            sum_us: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
+        }
+    }
+}
+
+/// A source of gauges, asked when somebody looks: name (with labels) and value.
+pub type GaugeSource = Box<dyn Fn() -> Vec<(String, u64)> + Send + Sync>;
+
+/// All metrics of a process.
+pub struct Metrics {
+    operations: [Vec<Operation>; 3],
+    gauges: Mutex<Vec<GaugeSource>>,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let tags = || (0..TAGS).map(|_| Operation::new()).collect();
+        Self {
+            operations: [tags(), tags(), tags()],
+            gauges: Mutex::default(),
+        }
+    }
+}
+
+fn index(service: Service) -> Option<usize> {
+    match service {
+        Service::Meta => Some(0),
+        Service::Storage => Some(1),
+        Service::Manager => Some(2),
+        Service::Connection => None,
+    }
+}
+
+const SERVICES: [&str; 3] = ["meta", "storage", "manager"];
+
+/// The bucket of a latency: the first whose bound is not below it.
+fn bucket(us: u64) -> usize {
+    let bits = u64::BITS - us.saturating_sub(1).leading_zeros();
+    (bits as usize).min(BUCKETS - 1)
+}
+
+impl Metrics {
+    /// Counts one operation.
+    pub fn record(
+        &self,
+        service: Service,
+        tag: u8,
+        name: &'static str,
+        took: Duration,
+        failed: bool,
+    ) {
+        let Some(operation) =
+            index(service).and_then(|index| self.operations[index].get(usize::from(tag)))
+        else {
+            return;
+        };
+        let us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        operation.name.get_or_init(|| name);
+        operation.buckets[bucket(us)].fetch_add(1, Ordering::Relaxed);
+        operation.sum_us.fetch_add(us, Ordering::Relaxed);
+        if failed {
+            operation.failed.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Adds gauges that are read when somebody looks.
+    pub fn add_gauges(&self, source: GaugeSource) {
+        self.gauges
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(source);
+    }
+
+    /// All gauges, now.
+    #[must_use]
+    pub fn gauges(&self) -> Vec<(String, u64)> {
+        let sources = self.gauges.lock().unwrap_or_else(PoisonError::into_inner);
+        sources.iter().flat_map(|source| source()).collect()
+    }
+
+    /// How many operations of this service ended.
+    #[must_use]
+    pub fn count(&self, service: Service) -> u64 {
+        let operations = index(service).map(|index| &self.operations[index]);
+        let buckets = operations
+            .into_iter()
+            .flatten()
+            .flat_map(|operation| &operation.buckets);
+        buckets.map(|bucket| bucket.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Everything in Prometheus' text format.
+    #[must_use]
+    pub fn prometheus(&self) -> String {
+        let mut out = String::new();
+        out.push_str("# HELP zonal_request_seconds Time from request to reply.\n");
+        out.push_str("# TYPE zonal_request_seconds histogram\n");
+        let mut failures = String::new();
+        for (service, operations) in SERVICES.iter().zip(&self.operations) {
+            for operation in operations {
+                if let Some(name) = operation.name.get() {
+                    print_operation(&mut out, &mut failures, service, name, operation);
+                }
+            }
+        }
+        out.push_str("# HELP zonal_request_failures_total Requests answered with an error.\n");
+        out.push_str("# TYPE zonal_request_failures_total counter\n");
+        out.push_str(&failures);
+        for (name, value) in self.gauges() {
+            // Writing to a String cannot fail.
+            let _ = writeln!(out, "zonal_{name} {value}");
+        }
+        if let Some(bytes) = resident_bytes() {
+            let _ = writeln!(out, "process_resident_memory_bytes {bytes}");
+        }
+        out
+    }
+}
+
+fn print_operation(
+    out: &mut String,
+    failures: &mut String,
+    service: &str,
+    name: &str,
+    operation: &Operation,
+) {
+    let labels = format!("service=\"{service}\",operation=\"{name}\"");
+    let mut count = 0;
+    for (index, bucket) in operation.buckets.iter().enumerate() {
+        let here = bucket.load(Ordering::Relaxed);
+        count += here;
+        // Empty buckets are left out (all are cumulative), the last one is always there.
+        if index == BUCKETS - 1 {
+            let _ = writeln!(out, "zonal_request_seconds_bucket{{{labels},le=\"+Inf\"}} {count}");
+        } else if here > 0 {
+            let bound = (1_u64 << index) as f64 / 1e6;
+            let _ = writeln!(out, "zonal_request_seconds_bucket{{{labels},le=\"{bound}\"}} {count}");
+        }
+    }
+    let sum = operation.sum_us.load(Ordering::Relaxed) as f64 / 1e6;
+    let _ = writeln!(out, "zonal_request_seconds_sum{{{labels}}} {sum}");
+    let _ = writeln!(out, "zonal_request_seconds_count{{{labels}}} {count}");
+    let failed = operation.failed.load(Ordering::Relaxed);
+    if failed > 0 {
+        let _ = writeln!(failures, "zonal_request_failures_total{{{labels}}} {failed}");
+    }
+}
+
+/// Memory of this process that is in RAM.
+#[must_use]
+pub fn resident_bytes() -> Option<u64> {
+    let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
+    let pages: u64 = statm.split_whitespace().nth(1)?.parse().ok()?;
+    Some(pages * rustix::param::page_size() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_hold_what_their_bounds_say() {
+        assert_eq!(bucket(0), 0);
+        assert_eq!(bucket(1), 0);
+        assert_eq!(bucket(2), 1);
+        assert_eq!(bucket(3), 2);
+        assert_eq!(bucket(4), 2);
+        assert_eq!(bucket(1 << 26), 26);
+        assert_eq!(bucket(u64::MAX), BUCKETS - 1);
+    }
+
+    #[test]
+    fn recorded_operations_show_in_the_text() {
+        let metrics = Metrics::default();
+        let took = Duration::from_micros(100);
+        metrics.record(Service::Storage, 1, "Read", took, false);
+        metrics.record(Service::Storage, 1, "Read", took, true);
+        metrics.add_gauges(Box::new(|| vec![("sessions".to_owned(), 7)]));
+        let text = metrics.prometheus();
+        let labels = "service=\"storage\",operation=\"Read\"";
+        for line in [
+            format!("zonal_request_seconds_bucket{{{labels},le=\"0.000128\"}} 2"),
+            format!("zonal_request_seconds_bucket{{{labels},le=\"+Inf\"}} 2"),
+            format!("zonal_request_seconds_count{{{labels}}} 2"),
+            format!("zonal_request_failures_total{{{labels}}} 1"),
+            "zonal_sessions 7".to_owned(),
+        ] {
+            assert!(text.contains(&line), "{line} is missing in\n{text}");
+        }
+        assert_eq!(metrics.count(Service::Storage), 2);
+    }
+}

@@ -1,0 +1,192 @@
+//! One node: hands each request to the role it is for, measures it, and tells of slow ones.
+
+use crate::manager_role::Manager;
+use crate::map_cache::MapCache;
+use crate::meta_role::MetaRole;
+use crate::metrics::Metrics;
+use crate::storage_role::Storage;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use zonal_net::{Handler, Peer, PayloadBuf, ReplyBuilder};
+use zonal_types::{Codec, ErrorCode};
+use zonal_wire::storage::ErrorNumber;
+use zonal_wire::{
+    Header, ManagerReply, ManagerRequest, MetaReply, MetaRequest, Service, StorageReply,
+    StorageRequest,
+};
+
+/// The roles of a node behind one listener.
+pub struct Node {
+    /// Where operations are counted.
+    pub metrics: Arc<Metrics>,
+    /// The newest zone map.
+    pub map: Arc<MapCache>,
+    /// The manager role.
+    pub manager: Option<Arc<Manager>>,
+    /// The root's shard or a zone's.
+    pub shard: Option<Arc<MetaRole>>,
+    /// The storage role.
+    pub storage: Option<Arc<Storage>>,
+    /// Requests that take longer are logged.
+    pub slow: Duration,
+}
+
+/// What a request was, for metrics and logs.
+struct Done {
+    tag: u8,
+    name: &'static str,
+    failed: Option<ErrorCode>,
+    /// It waits by its nature, so its time says nothing.
+    waits: bool,
+}
+
+impl Node {
+    /// Whether every role serves.
+    #[must_use]
+    pub fn is_healthy(&self) -> bool {
+        self.storage.as_ref().is_none_or(|role| role.is_healthy())
+            && self.shard.as_ref().is_none_or(|role| role.is_healthy())
+    }
+
+    /// Ends waits, so that connections and background threads can end.
+    pub fn stopping_roles(&self) {
+        if let Some(shard) = &self.shard {
+            shard.stop();
+        }
+    }
+
+    fn manager(&self, body: &[u8], reply: &mut ReplyBuilder) -> Option<Done> {
+        let request = ManagerRequest::from_bytes(body).ok()?;
+        let (tag, name) = (request.tag(), request.name());
+        let answer = match &self.manager {
+            Some(manager) => manager.handle(request),
+            None => ManagerReply::Failed {
+                code: ErrorNumber(ErrorCode::WrongTarget),
+                detail: "no manager here".into(),
+            },
+        };
+        reply.message(&answer);
+        let failed = match answer {
+            ManagerReply::Failed { code, .. } => Some(code.0),
+            _ => None,
+        };
+        Some(Done {
+            tag,
+            name,
+            failed,
+            waits: false,
+        })
+    }
+
+    fn meta(&self, header: &Header, body: &[u8], reply: &mut ReplyBuilder) -> Option<Done> {
+        let request = MetaRequest::from_bytes(body).ok()?;
+        let (tag, name) = (request.tag(), request.name());
+        let waits = matches!(request, MetaRequest::PollEvents { .. });
+        let answer = match &self.shard {
+            Some(shard) => shard.handle(header, &request),
+            None => MetaReply::Failed {
+                code: ErrorNumber(ErrorCode::NotOwner),
+            },
+        };
+        reply.message(&answer);
+        let failed = match answer {
+            MetaReply::Failed { code } => Some(code.0),
+            _ => None,
+        };
+        Some(Done {
+            tag,
+            name,
+            failed,
+            waits,
+        })
+    }
+
+    fn storage(
+        &self,
+        header: &Header,
+        body: &[u8],
+        payload: &mut PayloadBuf,
+        reply: &mut ReplyBuilder,
+    ) -> Option<Done> {
+        let request = StorageRequest::from_bytes(body).ok()?;
+        let failed = match &self.storage {
+            Some(storage) => storage.handle(header, &request, payload, reply).err(),
+            None => {
+                reply.message(&StorageReply::Failed {
+                    code: ErrorNumber(ErrorCode::WrongTarget),
+                    detail: "no target here".into(),
+                });
+                Some(ErrorCode::WrongTarget)
+            }
+        };
+        Some(Done {
+            tag: request.tag(),
+            name: request.name(),
+            failed,
+            waits: false,
+        })
+    }
+}
+
+/// A message that cannot be decoded ends its connection; the sender hears why.
+fn refuse(peer: &Peer, header: &Header, reply: &mut ReplyBuilder) {
+    tracing::warn!(peer = %peer.endpoint, service = ?header.service, trace = header.trace.0, "a message that cannot be decoded");
+    let code = ErrorNumber(ErrorCode::Protocol);
+    let detail = "the message cannot be decoded".to_owned();
+    match header.service {
+        Service::Meta => reply.message(&MetaReply::Failed { code }),
+        Service::Storage => reply.message(&StorageReply::Failed { code, detail }),
+        Service::Manager | Service::Connection => {
+            reply.message(&ManagerReply::Failed { code, detail });
+        }
+    }
+    reply.close_after();
+}
+
+impl Handler for Node {
+    fn handle(
+        &self,
+        peer: &Peer,
+        header: &Header,
+        body: &[u8],
+        payload: &mut PayloadBuf,
+        reply: &mut ReplyBuilder,
+    ) {
+        let start = Instant::now();
+        let done = match header.service {
+            Service::Manager => self.manager(body, reply),
+            Service::Meta => self.meta(header, body, reply),
+            Service::Storage => self.storage(header, body, payload, reply),
+            Service::Connection => None,
+        };
+        reply.header.map_version = self.map.current().version;
+        let Some(done) = done else {
+            refuse(peer, header, reply);
+            return;
+        };
+        let took = start.elapsed();
+        self.metrics.record(
+            header.service,
+            done.tag,
+            done.name,
+            took,
+            done.failed.is_some(),
+        );
+        if took >= self.slow && !done.waits {
+            tracing::warn!(
+                trace = format_args!("{:016x}", header.trace.0),
+                operation = done.name,
+                service = ?header.service,
+                ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
+                session = header.session.0,
+                peer = %peer.endpoint,
+                failed = done.failed.map(ErrorCode::text),
+                "slow operation"
+            );
+        }
+    }
+
+    fn stopping(&self) {
+        self.stopping_roles();
+    }
+}

@@ -1,0 +1,130 @@
+//! Calls from this server to others: the manager, other shards, targets.
+
+use crate::map_cache::MapCache;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use zonal_net::{Address, NetError, PayloadInto, Pool, Request};
+use zonal_types::{CellId, Codec, ErrorCode, NodeId};
+use zonal_wire::{
+    Header, ManagerReply, ManagerRequest, MetaReply, MetaRequest, Service, StorageReply,
+    StorageRequest,
+};
+
+/// Why another server did not help.
+#[derive(Debug, thiserror::Error)]
+pub enum PeerError {
+    /// The network.
+    #[error(transparent)]
+    Net(#[from] NetError),
+    /// The answer cannot be understood.
+    #[error("{server} answered with what is no message")]
+    Garbled {
+        /// Who.
+        server: SocketAddr,
+    },
+    /// The map does not say where it is.
+    #[error("the zone map does not name it: {what}")]
+    Unknown {
+        /// What was looked for.
+        what: String,
+    },
+}
+
+impl PeerError {
+    /// The number for replies.
+    #[must_use]
+    pub fn code(&self) -> ErrorCode {
+        match self {
+            Self::Net(error) => error.code(),
+            Self::Garbled { .. } => ErrorCode::Protocol,
+            Self::Unknown { .. } => ErrorCode::NotReady,
+        }
+    }
+}
+
+/// The other servers, seen from here.
+pub struct Peers {
+    pool: Arc<Pool>,
+    cell: CellId,
+}
+
+impl Peers {
+    /// Calls go through `pool`.
+    #[must_use]
+    pub fn new(pool: Arc<Pool>, cell: CellId) -> Self {
+        Self { pool, cell }
+    }
+
+    fn call<T: Codec>(
+        &self,
+        to: Address,
+        header: Header,
+        operation: &'static str,
+        body: &[u8],
+    ) -> Result<T, PeerError> {
+        let request = Request {
+            operation,
+            header,
+            body,
+            payload: &[],
+        };
+        let reply = self.pool.call(to, request, PayloadInto::Owned)?;
+        T::from_bytes(&reply.body).map_err(|_error| PeerError::Garbled { server: to.tcp })
+    }
+
+    /// Asks the manager.
+    ///
+    /// # Errors
+    /// See [`PeerError`].
+    pub fn manager(
+        &self,
+        manager: SocketAddr,
+        request: &ManagerRequest,
+    ) -> Result<ManagerReply, PeerError> {
+        let header = Header::request(Service::Manager, self.cell);
+        let to = Address::any_node(manager);
+        self.call(to, header, request.name(), &request.to_bytes())
+    }
+
+    /// Asks the shard of a node.
+    ///
+    /// # Errors
+    /// See [`PeerError`].
+    pub fn shard(
+        &self,
+        map: &MapCache,
+        node: NodeId,
+        request: &MetaRequest,
+    ) -> Result<MetaReply, PeerError> {
+        let to = address_of(map, node)?;
+        let mut header = Header::request(Service::Meta, self.cell);
+        header.map_version = map.current().version;
+        self.call(to, header, request.name(), &request.to_bytes())
+    }
+
+    /// Asks a target of a node.
+    ///
+    /// # Errors
+    /// See [`PeerError`].
+    pub fn storage(
+        &self,
+        map: &MapCache,
+        node: NodeId,
+        request: &StorageRequest,
+    ) -> Result<StorageReply, PeerError> {
+        let to = address_of(map, node)?;
+        let mut header = Header::request(Service::Storage, self.cell);
+        header.map_version = map.current().version;
+        self.call(to, header, request.name(), &request.to_bytes())
+    }
+}
+
+fn address_of(map: &MapCache, node: NodeId) -> Result<Address, PeerError> {
+    let unknown = || PeerError::Unknown {
+        what: format!("address of node {node}"),
+    };
+    let map = map.current();
+    let known = map.node(node).ok_or_else(unknown)?;
+    let tcp = known.address.parse().map_err(|_error| unknown())?;
+    Ok(Address::new(tcp, node))
+}

@@ -1,0 +1,268 @@
+//! A target's disk work apart from requests: opening, reading what a plan says, checkpoints.
+
+use crate::config::NodeConfig;
+use crate::error::ServerError;
+use crate::map_cache::MapCache;
+use crate::storage_role::Storage;
+use crate::stores;
+use std::path::Path;
+use std::sync::{Arc, PoisonError, Weak};
+use zonal_disk::engine::Room;
+use zonal_disk::{
+    Checkpointer, DiskError, Engine, Identity, Segments, SegmentsConfig, StoreKind,
+    spawn_checkpointer,
+};
+use zonal_object::ids::BLOCK;
+use zonal_object::{Delete, ReadPlan, Target, TargetConfig, replay_checks};
+use zonal_types::ErrorCode;
+
+/// Blocks moved at once by a checkpoint.
+const MOVE_BLOCKS: usize = 1024;
+
+/// Reads what `plan` wants from the segments into `buffer`.
+pub(crate) fn fill(
+    segments: &Segments,
+    plan: &ReadPlan,
+    buffer: &mut [u8],
+) -> Result<(), DiskError> {
+    for read in plan.reads() {
+        let Some(part) = buffer.get_mut(read.buffer) else {
+            return Err(DiskError::Range("a read past its buffer".into()));
+        };
+        segments
+            .read_at(read.segment, read.offset, part)
+            .map_err(|error| match error {
+                // The index names it, so it has to be there.
+                DiskError::Range(what) => DiskError::Corrupt(what),
+                other => other,
+            })?;
+    }
+    Ok(())
+}
+
+/// Wakes the checkpointer where the target wants it.
+pub(crate) fn ask_for_checkpoint(storage: &Storage, target: &Target) {
+    if target.wants_checkpoint() {
+        storage.engine.request_checkpoint();
+    }
+}
+
+/// Moves pending blocks to segments, then makes a checkpoint of the index.
+pub(crate) fn checkpoint(storage: &Storage) -> Result<(), DiskError> {
+    let _turn = storage.checkpointing.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut left = (storage.lock().pending_bytes().0 / BLOCK) as usize;
+    while left > 0 {
+        let plan = storage.lock().plan_checkpoint(MOVE_BLOCKS.min(left));
+        if plan.is_empty() {
+            break;
+        }
+        left = left.saturating_sub((plan.bytes() / BLOCK) as usize);
+        let written =
+            plan.for_each_write(|segment, offset, bytes| storage.segments.write_at(segment, offset, bytes));
+        let mut target = storage.lock();
+        if let Err(error) = written {
+            target.abort_checkpoint(plan);
+            // They stay pending and go into the checkpoint as they are.
+            tracing::warn!(%error, "small writes cannot be moved to segments");
+            break;
+        }
+        match target.commit_checkpoint(&*storage.engine, plan) {
+            Ok(records) => {
+                for record in records {
+                    storage.append(record, Room::Reserve)?;
+                }
+            }
+            Err(code) => {
+                tracing::warn!(%code, "small writes cannot be moved to segments");
+                break;
+            }
+        }
+    }
+    let begun = {
+        let mut target = storage.lock();
+        let changes = target.freeze();
+        storage.engine.apply_unlogged(changes);
+        storage.engine.begin_checkpoint()
+    };
+    begun.commit(&mut || Ok(()))?;
+    storage.lock().checkpoint_done();
+    Ok(())
+}
+
+fn identity(config: &NodeConfig, target: u32) -> Identity {
+    Identity {
+        cell: config.cell.0,
+        kind: StoreKind::Target,
+        id: target,
+    }
+}
+
+/// Formats the target of a node, where it has one.
+pub(crate) fn format(config: &NodeConfig) -> Result<(), ServerError> {
+    let Some(storage) = &config.storage_role else {
+        return Ok(());
+    };
+    let dir = config.target_dir();
+    stores::format(&dir, identity(config, storage.target.0), &storage.store)
+}
+
+/// A target with its threads.
+pub(crate) struct Opened {
+    pub storage: Arc<Storage>,
+    /// Ends before the storage is let go.
+    pub checkpointer: Checkpointer,
+    pub uuid: [u8; 16],
+}
+
+/// Opens the target of a node, where it has one.
+pub(crate) fn open(
+    config: &NodeConfig,
+    map: &Arc<MapCache>,
+) -> Result<Option<Opened>, ServerError> {
+    let Some(storage) = &config.storage_role else {
+        return Ok(None);
+    };
+    let dir = config.target_dir();
+    let failed = |source| ServerError::Store {
+        dir: dir.clone(),
+        source,
+    };
+    let identity = identity(config, storage.target.0);
+    let uuid = stores::uuid(&dir, &identity)?;
+    let units = u32::try_from(storage.segment / BLOCK).unwrap_or(u32::MAX);
+    let geometry = TargetConfig {
+        segment_units: units,
+        segments: u32::try_from(storage.capacity / storage.segment).unwrap_or(u32::MAX),
+        pending_blocks_max: usize::try_from(storage.pending / BLOCK).unwrap_or(usize::MAX),
+    };
+    let (engine, segments, notes) = open_parts(&dir, &identity, config, &geometry).map_err(failed)?;
+    let notes = notes.iter().map(Vec::as_slice);
+    let target = Target::open(geometry, &engine, notes).map_err(|code| match code {
+        ErrorCode::Invalid => failed(DiskError::Config(
+            "`segment` or `capacity` differ from what the target was formatted with".into(),
+        )),
+        code => ServerError::Contents {
+            dir: dir.clone(),
+            code,
+        },
+    })?;
+    let unfinished = target.unfinished_deletes();
+    let engine = Arc::new(engine);
+    engine
+        .set_data_sync(Arc::clone(&segments) as Arc<dyn zonal_disk::DataSync>)
+        .map_err(failed)?;
+    let opened = Arc::new(Storage::new(
+        storage,
+        target,
+        engine,
+        segments,
+        Arc::clone(map),
+    ));
+    let checkpointer = start_checkpointer(&opened).map_err(failed)?;
+    if !unfinished.is_empty() {
+        tracing::info!(objects = unfinished.len(), "deletions go on");
+        if let Err(refused) = opened.delete(Delete::new(unfinished)) {
+            tracing::warn!(code = %refused.code, "a deletion from before cannot be finished");
+        }
+    }
+    Ok(Some(Opened {
+        storage: opened,
+        checkpointer,
+        uuid,
+    }))
+}
+
+fn start_checkpointer(storage: &Arc<Storage>) -> Result<Checkpointer, DiskError> {
+    let weak: Weak<Storage> = Arc::downgrade(storage);
+    let job = Box::new(move |_engine: &Engine| match weak.upgrade() {
+        Some(storage) => checkpoint(&storage),
+        None => Ok(()),
+    });
+    let report = Box::new(|error| tracing::error!(%error, "a checkpoint of the target failed"));
+    spawn_checkpointer(&storage.engine, job, report)
+}
+
+type Parts = (Engine, Arc<Segments>, Vec<Vec<u8>>);
+
+/// Opens log and segments; gives the notes of the log's records. A record that was not known to be durable is dropped
+/// with all behind it where its data did not arrive.
+fn open_parts(
+    dir: &Path,
+    identity: &Identity,
+    config: &NodeConfig,
+    geometry: &TargetConfig,
+) -> Result<Parts, DiskError> {
+    let Some(storage) = &config.storage_role else {
+        return Err(DiskError::Config("no storage role".into()));
+    };
+    let bounds = SegmentsConfig {
+        segment_bytes: storage.segment,
+        capacity: storage.capacity,
+        ..SegmentsConfig::default()
+    };
+    let mut segments = None;
+    let mut notes = Vec::new();
+    let mut failure = None;
+    let mut dropped = 0_u64;
+    let mut replay = |record: &zonal_disk::Record, _lsn, synced: bool| {
+        if dropped > 0 {
+            dropped += 1;
+            return false;
+        }
+        if !synced {
+            let opened = match &segments {
+                Some(opened) => Ok(Arc::clone(opened)),
+                None => Segments::open(&dir.join("segments"), bounds).map(Arc::new),
+            };
+            match opened.and_then(|opened| {
+                let arrived = has_arrived(geometry, record, &opened);
+                segments = Some(opened);
+                arrived
+            }) {
+                Ok(true) => {}
+                Ok(false) => {
+                    dropped = 1;
+                    return false;
+                }
+                Err(error) => {
+                    failure.get_or_insert(error);
+                }
+            }
+        }
+        notes.push(record.note.clone());
+        true
+    };
+    let engine = Engine::open(dir, identity, stores::engine_config(&storage.store), &mut replay)?;
+    if let Some(error) = failure {
+        return Err(error);
+    }
+    if dropped > 0 {
+        tracing::warn!(dropped, "records whose data did not survive were dropped");
+    }
+    let segments = match segments {
+        Some(segments) => segments,
+        None => Arc::new(Segments::open(&dir.join("segments"), bounds)?),
+    };
+    Ok((engine, segments, notes))
+}
+
+fn has_arrived(
+    geometry: &TargetConfig,
+    record: &zonal_disk::Record,
+    segments: &Segments,
+) -> Result<bool, DiskError> {
+    let ours = zonal_object::Record {
+        changes: record.changes.clone(),
+        note: record.note.clone(),
+    };
+    let corrupt = |code: ErrorCode| DiskError::Corrupt(format!("a record of the log: {code}"));
+    let mut block = vec![0; BLOCK as usize];
+    for check in replay_checks(geometry, &ours).map_err(corrupt)? {
+        match segments.read_at(check.place.segment, check.place.offset(), &mut block) {
+            Ok(()) if zonal_wire::frame::crc32c(&block) == check.crc => {}
+            Ok(()) | Err(DiskError::Range(_)) => return Ok(false),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(true)
+}

@@ -1,0 +1,566 @@
+//! A target on its disk: drives the core [`Target`] with an engine and segment files.
+//!
+//! A request plans under the target's mutex, reads and writes segments outside of it, and commits with the append of
+//! its record under it. Checksums are computed outside. The bytes of a read go from the page cache to the reply's
+//! buffer and from there to the socket.
+//!
+//! Invariants: records are appended in the order in which the target changed; a plan that took space is committed or
+//! aborted; once an append failed, nothing is served until a restart (the target is ahead of its log).
+//! Lock order: `Storage::checkpointing`, `Storage::target`, then the engine's own. No segment is touched under the mutex.
+
+use crate::config::StorageConfig;
+use crate::map_cache::MapCache;
+use crate::storage_io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use zonal_disk::engine::Room;
+use zonal_disk::{DiskError, Engine, Lsn, Segments};
+use zonal_net::{PayloadBuf, ReplyBuilder};
+use zonal_object::{
+    Committed, Cut, Delete, DeleteStep, Edit, ObjectId, Outcome, Planned, Record, Step, Target,
+    WritePlan, WriteRequest,
+};
+use zonal_types::limits::{PAYLOAD_BYTES_MAX, STORAGE_IO_BYTES_MAX};
+use zonal_types::{Epoch, ErrorCode, TargetId};
+use zonal_wire::storage::ErrorNumber;
+use zonal_wire::{Header, ObjectRef, StorageReply, StorageRequest};
+
+/// How often a step is tried again when its blocks move away under it. Each retry means that another one went on.
+const RETRIES: usize = 100;
+/// Ranges in one reply of `Map`.
+const MAP_RANGES_MAX: u32 = 16_384;
+
+/// Why a request failed, with words for the reply.
+pub(crate) struct Refused {
+    pub code: ErrorCode,
+    pub detail: String,
+}
+
+impl From<ErrorCode> for Refused {
+    fn from(code: ErrorCode) -> Self {
+        Self {
+            code,
+            detail: String::new(),
+        }
+    }
+}
+
+impl From<DiskError> for Refused {
+    fn from(error: DiskError) -> Self {
+        Self {
+            code: error.code(),
+            detail: error.to_string(),
+        }
+    }
+}
+
+/// The storage role.
+pub struct Storage {
+    id: TargetId,
+    pub(crate) target: Mutex<Target>,
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) segments: Arc<Segments>,
+    /// Held over a checkpoint. Before `target`.
+    pub(crate) checkpointing: Mutex<()>,
+    map: Arc<MapCache>,
+    failed: AtomicBool,
+    damaged: AtomicU64,
+}
+
+impl Storage {
+    /// Puts an opened target to work.
+    #[must_use]
+    pub fn new(
+        config: &StorageConfig,
+        target: Target,
+        engine: Arc<Engine>,
+        segments: Arc<Segments>,
+        map: Arc<MapCache>,
+    ) -> Self {
+        Self {
+            id: config.target,
+            target: Mutex::new(target),
+            engine,
+            segments,
+            checkpointing: Mutex::new(()),
+            map,
+            failed: AtomicBool::new(false),
+            damaged: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Target> {
+        self.target.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Appends in the critical section of the change; a failure ends service.
+    pub(crate) fn append(&self, record: Record, room: Room) -> Result<Lsn, DiskError> {
+        self.engine
+            .append_with(record.changes, &record.note, room)
+            .inspect_err(|error| {
+                tracing::error!(%error, "the target stops serving: its log takes no record");
+                self.failed.store(true, Ordering::Release);
+            })
+    }
+
+    /// Whether it serves.
+    #[must_use]
+    pub fn is_healthy(&self) -> bool {
+        !self.failed.load(Ordering::Acquire) && !self.engine.failed()
+    }
+
+    /// Figures for people.
+    #[must_use]
+    pub fn gauges(&self) -> Vec<(String, u64)> {
+        let (space, pending) = {
+            let target = self.lock();
+            (target.statfs(), target.pending_bytes())
+        };
+        let stats = self.engine.stats();
+        vec![
+            ("target_total_bytes".into(), space.total),
+            ("target_free_bytes".into(), space.free),
+            ("target_objects".into(), space.objects),
+            ("target_pending_bytes".into(), pending.0),
+            ("target_pending_bytes_max".into(), pending.1),
+            ("target_log_used_bytes".into(), stats.log_used),
+            ("target_log_bytes".into(), stats.log_capacity),
+            ("target_overlay_bytes".into(), stats.overlay_bytes as u64),
+            ("target_checkpoints_total".into(), stats.checkpoints),
+            ("target_flushes_total".into(), stats.flushes),
+            ("target_damaged_blocks_total".into(), self.damaged.load(Ordering::Relaxed)),
+            ("target_healthy".into(), u64::from(self.is_healthy())),
+        ]
+    }
+
+    /// Bytes in all and free, as a client may use them.
+    fn statfs(&self) -> Result<StorageReply, Refused> {
+        let space = self.lock().statfs();
+        let below = self.segments.space()?;
+        let unmade = space.total.saturating_sub(below.made);
+        // Where the file system below is fuller than the capacity allows for.
+        let missing = unmade.saturating_sub(below.unmade);
+        Ok(StorageReply::StatFs {
+            total: space.total,
+            free: space.free.saturating_sub(missing),
+            objects: space.objects,
+        })
+    }
+
+    /// Answers a request.
+    pub fn handle(
+        &self,
+        header: &Header,
+        request: &StorageRequest,
+        payload: &mut PayloadBuf,
+        reply: &mut ReplyBuilder,
+    ) -> Result<(), ErrorCode> {
+        match self.answer(header, request, payload, reply) {
+            Ok(message) => {
+                reply.message(&message);
+                Ok(())
+            }
+            Err(refused) => {
+                reply.truncate_payload(0);
+                reply.message(&StorageReply::Failed {
+                    code: ErrorNumber(refused.code),
+                    detail: refused.detail,
+                });
+                Err(refused.code)
+            }
+        }
+    }
+
+    fn answer(
+        &self,
+        header: &Header,
+        request: &StorageRequest,
+        payload: &[u8],
+        reply: &mut ReplyBuilder,
+    ) -> Result<StorageReply, Refused> {
+        if !self.is_healthy() {
+            return Err(Refused {
+                code: ErrorCode::Io,
+                detail: "the target's log failed; restart it".into(),
+            });
+        }
+        self.check_sender(header, target_of(request))?;
+        match request {
+            StorageRequest::Read {
+                object,
+                offset,
+                length,
+            } => self.read(object, *offset, *length, reply),
+            StorageRequest::Write {
+                object,
+                offset,
+                sync,
+                ..
+            } => {
+                let (outcome, lsn) = self.write(object, *offset, payload)?;
+                if *sync {
+                    self.engine.sync(lsn)?;
+                }
+                Ok(written(outcome))
+            }
+            StorageRequest::Truncate { object } => {
+                let (id, cut) = named(object);
+                self.edit(Edit::truncate(id, cut)).map(written)
+            }
+            StorageRequest::Punch {
+                object,
+                offset,
+                length,
+            } => {
+                let (id, cut) = named(object);
+                self.edit(Edit::punch(id, cut, *offset, *length)?).map(written)
+            }
+            StorageRequest::Allocate {
+                object,
+                offset,
+                length,
+                zero,
+            } => {
+                let (id, cut) = named(object);
+                self.edit(Edit::allocate(id, cut, *offset, *length, *zero)?).map(written)
+            }
+            StorageRequest::Map {
+                object,
+                offset,
+                end,
+                limit,
+            } => {
+                let (id, cut) = named(object);
+                let limit = (*limit).min(MAP_RANGES_MAX) as usize;
+                let map = self.lock().map(&*self.engine, id, cut, *offset, *end, limit)?;
+                Ok(StorageReply::Map {
+                    ranges: map.ranges,
+                    object_bytes: map.object_bytes,
+                })
+            }
+            StorageRequest::Stat { object } => {
+                let stat = self.lock().stat(&*self.engine, named(object).0)?;
+                Ok(StorageReply::Stat {
+                    object_bytes: stat.object_bytes,
+                    allocated: stat.allocated,
+                    truncate_seq: stat.truncate_seq,
+                })
+            }
+            StorageRequest::Sync { .. } => {
+                self.engine.sync_all()?;
+                Ok(StorageReply::Done)
+            }
+            StorageRequest::Delete { objects, .. } => {
+                let ids = objects.iter().map(|(data_id, column)| ObjectId {
+                    data_id: *data_id,
+                    column: *column,
+                });
+                self.delete(Delete::new(ids.collect()))?;
+                Ok(StorageReply::Done)
+            }
+            StorageRequest::StatFs { .. } => self.statfs(),
+            StorageRequest::Prepare { .. }
+            | StorageRequest::Commit { .. }
+            | StorageRequest::Abort { .. }
+            | StorageRequest::Resolve { .. }
+            | StorageRequest::MapExtents { .. }
+            | StorageRequest::CommitExtents { .. } => Err(ErrorCode::NotSupported.into()),
+        }
+    }
+
+    /// Is this target meant, and does the sender know the slot's last change? Which slot a request came by is not in
+    /// it, so an epoch is refused where no slot of this target has it.
+    fn check_sender(&self, header: &Header, meant: TargetId) -> Result<(), Refused> {
+        if meant != self.id {
+            return Err(Refused {
+                code: ErrorCode::WrongTarget,
+                detail: format!("this is target {}", self.id),
+            });
+        }
+        if header.epoch == Epoch(0) {
+            return Ok(());
+        }
+        let Some(newest) = self.epochs(header)? else {
+            return Ok(());
+        };
+        Err(Refused {
+            code: ErrorCode::StaleEpoch,
+            detail: format!("slot epoch {newest}, map version {}", self.map.current().version),
+        })
+    }
+
+    /// `None` where the epoch is a current one; else the newest.
+    fn epochs(&self, header: &Header) -> Result<Option<Epoch>, Refused> {
+        for map in [self.map.current(), self.map.at_least(header.map_version)] {
+            let slots = map.sets.iter().flat_map(|set| &set.slots);
+            let mut epochs: Vec<Epoch> = slots
+                .filter(|slot| slot.target == self.id)
+                .map(|slot| slot.slot_epoch)
+                .collect();
+            epochs.sort_unstable();
+            if epochs.contains(&header.epoch) {
+                return Ok(None);
+            }
+            if header.map_version <= map.version {
+                return Ok(Some(epochs.last().copied().unwrap_or(Epoch(0))));
+            }
+        }
+        // The sender knows a newer map than the manager gives us: it may be right.
+        Err(ErrorCode::NotReady.into())
+    }
+
+    fn read(
+        &self,
+        object: &ObjectRef,
+        offset: u64,
+        length: u32,
+        reply: &mut ReplyBuilder,
+    ) -> Result<StorageReply, Refused> {
+        let (id, cut) = named(object);
+        let length = length as usize;
+        if length > STORAGE_IO_BYTES_MAX {
+            return Err(ErrorCode::Invalid.into());
+        }
+        let mut before = None;
+        loop {
+            let plan = self.lock().plan_read(&*self.engine, id, cut, offset, length)?;
+            if before.as_ref() == Some(&plan) {
+                return Err(self.damaged(&plan));
+            }
+            let object_bytes = plan.object_bytes();
+            // A ragged range of the longest length takes more than a payload holds; it is copied once.
+            if plan.buffer_len() > PAYLOAD_BYTES_MAX {
+                let mut buffer = vec![0; plan.buffer_len()];
+                storage_io::fill(&self.segments, &plan, &mut buffer)?;
+                if let Ok(range) = plan.finish(&mut buffer) {
+                    reply.payload_mut(range.len()).copy_from_slice(&buffer[range]);
+                    return Ok(StorageReply::Read { object_bytes });
+                }
+            } else {
+                let buffer = reply.payload_mut(plan.buffer_len());
+                storage_io::fill(&self.segments, &plan, buffer)?;
+                if let Ok(range) = plan.finish(buffer) {
+                    let count = range.len();
+                    if range.start > 0 {
+                        buffer.copy_within(range, 0);
+                    }
+                    reply.truncate_payload(count);
+                    return Ok(StorageReply::Read { object_bytes });
+                }
+            }
+            before = Some(plan);
+        }
+    }
+
+    /// The same plan failed twice: tells which block.
+    fn damaged(&self, plan: &zonal_object::ReadPlan) -> Refused {
+        self.damaged.fetch_add(1, Ordering::Relaxed);
+        let mut buffer = vec![0; plan.buffer_len()];
+        let detail = match storage_io::fill(&self.segments, plan, &mut buffer) {
+            Err(error) => error.to_string(),
+            Ok(()) => match plan.finish(&mut buffer) {
+                Err(damage) => damage.to_string(),
+                Ok(_) => "a read failed its checksum twice, then passed".into(),
+            },
+        };
+        tracing::error!(target_id = self.id.0, detail, "stored data is damaged");
+        Refused {
+            code: ErrorCode::Corrupt,
+            detail,
+        }
+    }
+
+    /// Runs `attempt` again after a checkpoint, where that may help.
+    fn with_space<T>(&self, mut attempt: impl FnMut() -> Result<T, Refused>) -> Result<T, Refused> {
+        for _ in 0..4 {
+            let refused = match attempt() {
+                Err(refused) => refused,
+                done => return done,
+            };
+            let helps = match refused.code {
+                ErrorCode::Overloaded => true,
+                ErrorCode::NoSpace => self.lock().reclaimable() > 0,
+                _ => false,
+            };
+            if !helps {
+                return Err(refused);
+            }
+            storage_io::checkpoint(self)?;
+        }
+        attempt()
+    }
+
+    fn write(
+        &self,
+        object: &ObjectRef,
+        offset: u64,
+        payload: &[u8],
+    ) -> Result<(Outcome, Lsn), Refused> {
+        let (id, cut) = named(object);
+        let request = WriteRequest {
+            object: id,
+            cut,
+            offset,
+            length: payload.len(),
+        };
+        self.with_space(|| self.try_write(request, payload))
+    }
+
+    fn try_write(&self, request: WriteRequest, payload: &[u8]) -> Result<(Outcome, Lsn), Refused> {
+        self.engine.wait_for_room()?;
+        let mut plan = loop {
+            // A statement of its own: the guard must be gone before the edit takes the lock.
+            let planned = self.lock().plan_write(&*self.engine, request)?;
+            match planned {
+                Planned::Ready(plan) => break plan,
+                Planned::CutFirst(mut edit) => self.run_edit(&mut edit).map(drop)?,
+            }
+        };
+        let result = self.carry_out(&mut plan, payload);
+        if result.is_err() {
+            self.lock().abort_write(&mut plan);
+        }
+        result
+    }
+
+    fn carry_out(&self, plan: &mut WritePlan, payload: &[u8]) -> Result<(Outcome, Lsn), Refused> {
+        for write in plan.writes() {
+            let bytes = payload.get(write.payload).ok_or(ErrorCode::Invalid)?;
+            self.segments.write_at(write.segment, write.offset, bytes)?;
+        }
+        plan.checksum(payload);
+        for _ in 0..RETRIES {
+            if let Some(old) = plan.old_blocks() {
+                let mut buffer = vec![0; old.buffer_len()];
+                storage_io::fill(&self.segments, old, &mut buffer)?;
+                if let Err(damage) = plan.supply(&mut buffer) {
+                    if self.lock().refresh_write(&*self.engine, plan)? {
+                        continue;
+                    }
+                    return Err(self.damaged_base(&damage));
+                }
+            }
+            let mut target = self.lock();
+            match target.commit_write(&*self.engine, plan, payload)? {
+                Committed::Done { record, outcome } => {
+                    let lsn = self.append(record, Room::Normal)?;
+                    storage_io::ask_for_checkpoint(self, &target);
+                    return Ok((outcome, lsn));
+                }
+                Committed::Again => {}
+            }
+        }
+        Err(ErrorCode::Overloaded.into())
+    }
+
+    fn damaged_base(&self, damage: &zonal_object::Damage) -> Refused {
+        self.damaged.fetch_add(1, Ordering::Relaxed);
+        tracing::error!(target_id = self.id.0, %damage, "stored data is damaged");
+        Refused {
+            code: damage.code(),
+            detail: damage.to_string(),
+        }
+    }
+
+    /// An edit goes on where it stopped, so one that ran into a bound is not begun anew.
+    fn edit(&self, mut edit: Edit) -> Result<Outcome, Refused> {
+        self.with_space(|| self.run_edit(&mut edit))
+    }
+
+    fn run_edit(&self, edit: &mut Edit) -> Result<Outcome, Refused> {
+        let mut damage = None;
+        loop {
+            self.engine.wait_for_room()?;
+            let mut target = self.lock();
+            match target.edit_step(&*self.engine, edit)? {
+                Step::Done(outcome) => return Ok(outcome),
+                Step::Log { record, done } => {
+                    // Truncation and punching free space: they may use the reserve.
+                    self.append(record, Room::Reserve)?;
+                    if let Some(outcome) = done {
+                        storage_io::ask_for_checkpoint(self, &target);
+                        return Ok(outcome);
+                    }
+                    damage = None;
+                }
+                Step::Read => {
+                    drop(target);
+                    let Some(old) = edit.old_blocks().cloned() else {
+                        continue;
+                    };
+                    let mut buffer = vec![0; old.buffer_len()];
+                    storage_io::fill(&self.segments, &old, &mut buffer)?;
+                    if let Err(found) = edit.supply(&mut buffer) {
+                        if damage.as_ref() == Some(&old) {
+                            return Err(self.damaged_base(&found));
+                        }
+                        damage = Some(old);
+                    }
+                }
+            }
+        }
+    }
+
+    pub(crate) fn delete(&self, mut delete: Delete) -> Result<(), Refused> {
+        loop {
+            self.engine.wait_for_room()?;
+            let mut target = self.lock();
+            match target.delete_step(&*self.engine, &mut delete)? {
+                DeleteStep::Log(record) => {
+                    self.append(record, Room::Reserve)?;
+                    storage_io::ask_for_checkpoint(self, &target);
+                }
+                DeleteStep::Again => {}
+                DeleteStep::Done => return Ok(()),
+            }
+        }
+    }
+
+    /// Everything durable, at the end.
+    ///
+    /// # Errors
+    /// Where the disk fails.
+    pub fn finish(&self) -> Result<(), DiskError> {
+        self.engine.sync_all()
+    }
+}
+
+fn named(object: &ObjectRef) -> (ObjectId, Cut) {
+    let id = ObjectId {
+        data_id: object.data_id,
+        column: object.column,
+    };
+    let cut = Cut {
+        seq: object.truncate_seq,
+        bytes: object.truncate_bytes,
+    };
+    (id, cut)
+}
+
+fn written(outcome: Outcome) -> StorageReply {
+    StorageReply::Written {
+        allocated_delta: outcome.allocated_delta,
+        object_bytes: outcome.object_bytes,
+    }
+}
+
+fn target_of(request: &StorageRequest) -> TargetId {
+    match request {
+        StorageRequest::Read { object, .. }
+        | StorageRequest::Write { object, .. }
+        | StorageRequest::Truncate { object }
+        | StorageRequest::Punch { object, .. }
+        | StorageRequest::Allocate { object, .. }
+        | StorageRequest::Map { object, .. }
+        | StorageRequest::Stat { object }
+        | StorageRequest::Prepare { object, .. }
+        | StorageRequest::Commit { object, .. }
+        | StorageRequest::Abort { object, .. }
+        | StorageRequest::Resolve { object, .. }
+        | StorageRequest::MapExtents { object, .. }
+        | StorageRequest::CommitExtents { object, .. } => object.target,
+        StorageRequest::Sync { target }
+        | StorageRequest::Delete { target, .. }
+        | StorageRequest::StatFs { target } => *target,
+    }
+}

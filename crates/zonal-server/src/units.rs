@@ -1,0 +1,173 @@
+//! Sizes and times as people write them in configs: a number and a unit, `64 MiB`, `500 ms`.
+//!
+//! A number without a unit is refused: nobody should have to guess whether 10 means seconds.
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use std::str::FromStr;
+use std::time::Duration;
+
+/// Why a size or time could not be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum UnitError {
+    /// There is no number in front.
+    #[error("\"{0}\" does not begin with a number")]
+    NoNumber(String),
+    /// The unit is missing or unknown.
+    #[error("\"{text}\" needs a unit: {units}")]
+    BadUnit {
+        /// What was written.
+        text: String,
+        /// The units that there are.
+        units: &'static str,
+    },
+    /// The value does not fit 64 bits.
+    #[error("\"{0}\" is too large")]
+    TooLarge(String),
+}
+
+const SIZE_UNITS: &[(&str, u64)] = &[
+    ("B", 1),
+    ("KiB", 1 << 10),
+    ("MiB", 1 << 20),
+    ("GiB", 1 << 30),
+    ("TiB", 1 << 40),
+    ("PiB", 1 << 50),
+    ("kB", 1_000),
+    ("KB", 1_000),
+    ("MB", 1_000_000),
+    ("GB", 1_000_000_000),
+    ("TB", 1_000_000_000_000),
+];
+const SIZE_NAMES: &str = "B, KiB, MiB, GiB, TiB, PiB (or kB, MB, GB, TB for powers of ten)";
+const TIME_UNITS: &[(&str, u64)] = &[
+    ("ms", 1),
+    ("s", 1_000),
+    ("min", 60_000),
+    ("h", 3_600_000),
+];
+const TIME_NAMES: &str = "ms, s, min, h";
+
+/// A number of bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Size(pub u64);
+
+/// A time in milliseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Millis(pub u64);
+
+impl Millis {
+    /// The same time for the standard library.
+    #[must_use]
+    pub fn duration(self) -> Duration {
+        Duration::from_millis(self.0)
+    }
+}
+
+fn parse(text: &str, units: &[(&str, u64)], names: &'static str) -> Result<u64, UnitError> {
+    let text = text.trim();
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = text.split_at(digits);
+    if number.is_empty() {
+        return Err(UnitError::NoNumber(text.to_owned()));
+    }
+    let unit = unit.trim();
+    let Some((_, factor)) = units.iter().find(|(name, _)| *name == unit) else {
+        return Err(UnitError::BadUnit {
+            text: text.to_owned(),
+            units: names,
+        });
+    };
+    number
+        .parse::<u64>()
+        .ok()
+        .and_then(|number| number.checked_mul(*factor))
+        .ok_or_else(|| UnitError::TooLarge(text.to_owned()))
+}
+
+fn print(value: u64, units: &[(&str, u64)], f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+    let fitting = units
+        .iter()
+        .filter(|(_, factor)| value % factor == 0 && value >= *factor);
+    let (name, factor) = fitting
+        .max_by_key(|(_, factor)| *factor)
+        .copied()
+        .unwrap_or(units[0]);
+    write!(f, "{} {name}", value / factor)
+}
+
+impl FromStr for Size {
+    type Err = UnitError;
+    fn from_str(text: &str) -> Result<Self, UnitError> {
+        parse(text, SIZE_UNITS, SIZE_NAMES).map(Self)
+    }
+}
+
+impl FromStr for Millis {
+    type Err = UnitError;
+    fn from_str(text: &str) -> Result<Self, UnitError> {
+        parse(text, TIME_UNITS, TIME_NAMES).map(Self)
+    }
+}
+
+impl std::fmt::Display for Size {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        print(self.0, &SIZE_UNITS[..6], f)
+    }
+}
+
+impl std::fmt::Display for Millis {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        print(self.0, TIME_UNITS, f)
+    }
+}
+
+macro_rules! serde_as_text {
+    ($($name:ident)*) => {$(
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+                String::deserialize(from)?.parse().map_err(de::Error::custom)
+            }
+        }
+
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+                to.collect_str(self)
+            }
+        }
+    )*};
+}
+
+serde_as_text!(Size Millis);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_and_times_need_their_units() {
+        assert_eq!("64 MiB".parse(), Ok(Size(64 << 20)));
+        assert_eq!("64MiB".parse(), Ok(Size(64 << 20)));
+        assert_eq!("10 GB".parse(), Ok(Size(10_000_000_000)));
+        assert_eq!("500 ms".parse(), Ok(Millis(500)));
+        assert_eq!("2 min".parse(), Ok(Millis(120_000)));
+        assert!(matches!("10".parse::<Size>(), Err(UnitError::BadUnit { .. })));
+        assert!(matches!("10 s".parse::<Size>(), Err(UnitError::BadUnit { .. })));
+        assert!(matches!("MiB".parse::<Size>(), Err(UnitError::NoNumber(_))));
+        assert!(matches!("-1 s".parse::<Millis>(), Err(UnitError::NoNumber(_))));
+        assert!(matches!(
+            "99999999999 TiB".parse::<Size>(),
+            Err(UnitError::TooLarge(_))
+        ));
+    }
+
+    #[test]
+    fn what_is_printed_reads_back() {
+        for size in [0, 1, 4096, 1 << 20, 3 << 30, 1_000_000] {
+            assert_eq!(Size(size).to_string().parse(), Ok(Size(size)));
+        }
+        for time in [0, 1, 500, 10_000, 90_000, 7_200_000] {
+            assert_eq!(Millis(time).to_string().parse(), Ok(Millis(time)));
+        }
+        assert_eq!(Size(10 << 30).to_string(), "10 GiB");
+    }
+}
