@@ -169,7 +169,11 @@ impl NetError {
             Self::TimedOut { .. }
             | Self::Unreachable { .. }
             | Self::Lost { .. }
-            | Self::Local { .. } => true,
+            | Self::Local { .. }
+            | Self::Protocol {
+                fault: Fault::Checksum,
+                ..
+            } => true,
             Self::Refused { code, .. } => {
                 matches!(code, ErrorCode::Overloaded | ErrorCode::NotReady)
             }

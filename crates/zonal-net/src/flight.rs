@@ -304,6 +304,7 @@ pub struct Flight {
     header: Header,
     clock: Clock,
     link: Link,
+    cancel: Option<Arc<Cancel>>,
 }
 
 impl InFlight<'_> {
@@ -317,11 +318,19 @@ impl InFlight<'_> {
             header: self.request.header,
             clock: self.clock,
             link: self.link,
+            cancel: self.cancel,
         }
     }
 }
 
 impl Flight {
+    /// Something that ends this call from another thread.
+    pub fn canceller(&mut self) -> Canceller {
+        let cancel = self.cancel.get_or_insert_default();
+        cancel.watch(Some(self.link.conn.stream()));
+        Canceller(Arc::clone(cancel))
+    }
+
     /// Waits for the reply.
     ///
     /// # Errors
@@ -341,7 +350,7 @@ impl Flight {
             link: self.link,
             was_idle: false,
             is_resent: false,
-            cancel: None,
+            cancel: self.cancel,
         };
         flight.finish(into)
     }

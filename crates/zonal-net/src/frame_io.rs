@@ -35,6 +35,9 @@ use crate::stream::Stream;
 /// Bytes of the small receive buffer: a 4 KiB read or write with its header fits, and arrives by one call.
 const IN_BYTES: usize = 8192;
 
+/// Longest limit of time.
+const LIMIT_MAX: Duration = Duration::from_secs(24 * 3600);
+
 /// A limit of time for a whole step (several system calls).
 #[derive(Debug, Clone, Copy)]
 pub struct Clock {
@@ -48,7 +51,8 @@ impl Clock {
     pub fn start(limit: Duration) -> Self {
         Self {
             start: Instant::now(),
-            limit: Some(limit),
+            // The kernel refuses absurd values.
+            limit: Some(limit.min(LIMIT_MAX)),
         }
     }
 
@@ -85,7 +89,7 @@ impl Clock {
     fn socket_limit(&self) -> Result<Option<Duration>, IoFail> {
         let left = self.left()?;
         Ok(match (left, self.limit) {
-            (Some(left), Some(limit)) if left * 4 < limit * 3 => Some(left),
+            (Some(left), Some(limit)) if left < limit / 4 * 3 => Some(left),
             _ => self.limit,
         })
     }

@@ -7,7 +7,7 @@ use zonal_wire::frame::Header;
 
 use crate::buffer::AlignedBuf;
 use crate::frame_io::{Clock, Conn, FrameOut, IoFail};
-use crate::handshake::Peer;
+use crate::identity::Peer;
 use crate::stream::Stream;
 
 /// A received payload: page-aligned, in the connection's own buffer. `take` it to keep it.

@@ -7,11 +7,13 @@
 
 pub mod address;
 pub mod buffer;
+mod conversation;
 pub mod error;
 pub mod flight;
 pub mod frame_io;
 pub mod handler;
 pub mod handshake;
+pub mod identity;
 pub mod listen;
 pub mod metrics;
 pub mod pool;
@@ -23,7 +25,7 @@ pub use buffer::AlignedBuf;
 pub use error::{Fault, NetError};
 pub use flight::{Canceller, Flight, InFlight, PayloadInto, Reply, Request};
 pub use handler::{Handler, PayloadBuf, ReplyBuilder};
-pub use handshake::{CellKey, Identity, Peer, Role};
+pub use identity::{CellKey, Identity, Peer, Role};
 pub use listen::{ListenConfig, Listeners};
 pub use metrics::{PoolMetrics, ServerMetrics};
 pub use pool::{Pool, PoolConfig};

@@ -11,7 +11,7 @@ use rustix::net::{
 
 use crate::address::unix_name;
 use crate::error::NetError;
-use crate::handshake::Identity;
+use crate::identity::Identity;
 use crate::stream::set_buffers;
 
 const BACKLOG: i32 = 1024;

@@ -17,15 +17,20 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use zonal_types::CellId;
 use zonal_types::limits::REQUEST_DEADLINE_MS;
 
 use crate::address::{Address, Endpoint, is_own, unix_name};
 use crate::error::NetError;
 use crate::flight::{InFlight, PayloadInto, Reply, Request};
 use crate::frame_io::{Clock, Conn, IoFail};
-use crate::handshake::{Identity, Peer, dial};
+use crate::handshake::dial;
+use crate::identity::{Identity, Peer};
 use crate::metrics::{PoolMetrics, add};
 use crate::stream::Stream;
+
+/// How long a Unix socket is left alone after somebody else answered there.
+const UNIX_BACKOFF: Duration = Duration::from_secs(10);
 
 /// How a pool behaves.
 #[derive(Debug, Clone)]
@@ -77,6 +82,8 @@ struct Host {
     idle: VecDeque<(Link, Instant)>,
     failed: Option<(Instant, io::ErrorKind)>,
     is_own: Option<bool>,
+    /// When somebody answered on the Unix socket who was not the server.
+    unix_failed: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -261,7 +268,7 @@ impl Pool {
             Err(_) => return Err(timed_out(to.tcp, clock.limit_ms())),
         };
         let clock = Clock::start(limit);
-        if let Some(link) = self.connect_unix(to, limit, &clock) {
+        if let Some(link) = self.connect_unix(to, limit) {
             return Ok(link);
         }
         let limit = match clock.left() {
@@ -281,25 +288,35 @@ impl Pool {
         Ok(link)
     }
 
-    /// Any trouble on the Unix socket means TCP: the name may be another process's.
-    fn connect_unix(&self, to: Address, limit: Duration, clock: &Clock) -> Option<Link> {
-        let is_known = self.identity.cell != zonal_types::CellId::default();
-        if !self.config.is_unix_tried || !is_known || !self.is_own(to) {
+    /// Any trouble on the Unix socket means TCP: the name may be another process's. It gets a quarter of the time.
+    fn connect_unix(&self, to: Address, limit: Duration) -> Option<Link> {
+        let is_known = self.identity.cell != CellId::default();
+        if !self.config.is_unix_tried || !is_known || !self.is_unix_hopeful(to) {
             return None;
         }
+        let clock = Clock::start(limit / 4);
         let name = unix_name(self.identity.cell, to.tcp);
-        let stream = Stream::connect_unix(&name, to.tcp, limit, self.config.buffer_bytes).ok()?;
+        let stream =
+            Stream::connect_unix(&name, to.tcp, limit / 4, self.config.buffer_bytes).ok()?;
+        let link = self.trust_unix(stream, to, &clock);
+        if link.is_some() {
+            add(&self.metrics.connected_unix, 1);
+        } else {
+            let failed = Some(Instant::now());
+            self.hosts().by_address.entry(to).or_default().unix_failed = failed;
+        }
+        link
+    }
+
+    fn trust_unix(&self, stream: Stream, to: Address, clock: &Clock) -> Option<Link> {
         if self.identity.key.is_none() {
             let uid = stream.peer_uid()?;
             if uid != 0 && uid != rustix::process::geteuid().as_raw() {
                 return None;
             }
         }
-        let link = self
-            .shake_hands(stream, to, self.config.is_unix_checked, clock)
-            .ok()?;
-        add(&self.metrics.connected_unix, 1);
-        Some(link)
+        self.shake_hands(stream, to, self.config.is_unix_checked, clock)
+            .ok()
     }
 
     fn shake_hands(
@@ -326,18 +343,22 @@ impl Pool {
         })
     }
 
-    fn is_own(&self, to: Address) -> bool {
-        if let Some(known) = self
+    /// True where the server is on this machine and its Unix socket has not disappointed lately.
+    fn is_unix_hopeful(&self, to: Address) -> bool {
+        let known = self
             .hosts()
             .by_address
             .get(&to)
-            .and_then(|host| host.is_own)
-        {
-            return known;
+            .map(|host| (host.is_own, host.unix_failed));
+        let (known, failed) = known.unwrap_or_default();
+        if failed.is_some_and(|when| when.elapsed() < UNIX_BACKOFF) {
+            return false;
         }
-        let answer = is_own(to.tcp.ip());
-        self.hosts().by_address.entry(to).or_default().is_own = Some(answer);
-        answer
+        known.unwrap_or_else(|| {
+            let answer = is_own(to.tcp.ip());
+            self.hosts().by_address.entry(to).or_default().is_own = Some(answer);
+            answer
+        })
     }
 }
 
