@@ -5,7 +5,7 @@ use crate::locks::HeldLocks;
 use crate::net::{Message, Net};
 use crate::session::{Links, failure_code, lock};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use zonal_types::limits::{
     REQUEST_DEADLINE_MS, WRITE_BEHIND_AGE_MS, WRITE_BEHIND_BYTES_DEFAULT,
@@ -74,8 +74,10 @@ pub struct Client<N: Net> {
     pub(crate) held: HeldLocks,
     /// Change counter of inodes whose pages the kernel may hold.
     pub(crate) seen: Mutex<crate::seen::Seen>,
+    pub(crate) left_behind: Mutex<crate::sync::LeftBehind>,
     pub(crate) dirty_bytes: AtomicUsize,
     traces: AtomicU64,
+    pub(crate) caches: AtomicBool,
 }
 
 impl<N: Net> Client<N> {
@@ -91,6 +93,7 @@ impl<N: Net> Client<N> {
                 version: MapVersion(0),
                 ..ZoneMap::new(options.cell)
             })),
+            caches: AtomicBool::new(options.cache),
             options,
             map_hint: AtomicU64::new(0),
             refreshing: async_lock::Mutex::new(()),
@@ -98,6 +101,7 @@ impl<N: Net> Client<N> {
             files: Mutex::new(BTreeMap::new()),
             held: Mutex::new(BTreeMap::new()),
             seen: Mutex::new(crate::seen::Seen::default()),
+            left_behind: Mutex::default(),
             dirty_bytes: AtomicUsize::new(0),
             traces: AtomicU64::new(first_trace),
         };
@@ -109,6 +113,11 @@ impl<N: Net> Client<N> {
     #[must_use]
     pub fn options(&self) -> &Options {
         &self.options
+    }
+
+    /// The kernel cannot drop what it caches when told: nothing may be cached.
+    pub fn stop_caching(&self) {
+        self.caches.store(false, Ordering::Relaxed);
     }
 
     /// The transport.

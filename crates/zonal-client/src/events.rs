@@ -63,4 +63,39 @@ impl<N: Net> Client<N> {
             restarted,
         })
     }
+
+    /// The link to a shard, for [`Self::poll_events`].
+    #[must_use]
+    pub fn link_to(&self, shard: zonal_types::ShardId) -> std::sync::Arc<Link> {
+        self.link(shard)
+    }
+
+    /// Sends gathered closes and flushes old writes; true where something stays to be done.
+    pub async fn keep_house(&self) -> bool {
+        for link in self.all_links() {
+            // What cannot be sent now is told again when the session is opened anew.
+            self.send_closes(&link).await.ok();
+        }
+        self.flush_aged().await.is_some()
+    }
+
+    /// Flushes everything and ends the sessions.
+    ///
+    /// # Errors
+    /// The first failure of a flush.
+    pub async fn close(&self) -> Result<(), ErrorCode> {
+        let mut failed = None;
+        for file in self.all_files() {
+            if let Err(code) = self.flush(&file).await {
+                failed = Some(code);
+            }
+        }
+        for link in self.all_links() {
+            if link.is_open() {
+                // A session that is not ended here ends by itself after its term.
+                self.meta(&link, &MetaRequest::CloseSession).await.ok();
+            }
+        }
+        failed.map_or(Ok(()), Err)
+    }
 }

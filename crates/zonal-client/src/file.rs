@@ -141,6 +141,11 @@ impl<N: Net> Client<N> {
         lock(&self.files).get(&ino).cloned()
     }
 
+    /// All files that are open here.
+    pub(crate) fn all_files(&self) -> Vec<Arc<File<N>>> {
+        lock(&self.files).values().cloned().collect()
+    }
+
     /// Counts one more open of a file and takes the newest that the shard said of it.
     pub(crate) fn open_file(&self, ino: Ino, size: u64, data: FileData) -> Arc<File<N>> {
         let mut files = lock(&self.files);
@@ -197,6 +202,7 @@ impl<N: Net> Client<N> {
                 state.inflight.clear();
                 state.dirty = Dirty::default();
                 files.remove(&ino);
+                self.leave_behind(ino, std::mem::take(&mut state.unsynced));
             }
         }
         let link = self.link_of(ino)?;

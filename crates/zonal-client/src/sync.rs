@@ -4,10 +4,20 @@ use crate::client::Client;
 use crate::file::File;
 use crate::net::Net;
 use crate::session::lock;
-use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
 use zonal_types::{ErrorCode, Ino, TargetId};
 use zonal_wire::MetaRequest;
+
+/// Closed files of which targets with unflushed data are remembered.
+const LEFT_BEHIND_MAX: usize = 65_536;
+
+/// Targets by closed file.
+#[derive(Debug, Default)]
+pub(crate) struct LeftBehind {
+    files: BTreeMap<Ino, BTreeSet<TargetId>>,
+    /// Some were forgotten: every target of a file must be asked.
+    is_incomplete: bool,
+}
 
 impl<N: Net> Client<N> {
     /// Makes a file's data, size and name durable.
@@ -31,6 +41,31 @@ impl<N: Net> Client<N> {
         written.and(synced).and(reported).and(logged)
     }
 
+    /// Remembers what a file that is closed now has not made durable: a later open's fsync covers it.
+    pub(crate) fn leave_behind(&self, ino: Ino, targets: BTreeSet<TargetId>) {
+        if targets.is_empty() {
+            return;
+        }
+        let mut left = lock(&self.left_behind);
+        if left.files.len() >= LEFT_BEHIND_MAX {
+            left.files.clear();
+            left.is_incomplete = true;
+        }
+        left.files.entry(ino).or_default().extend(targets);
+    }
+
+    fn take_left_behind(&self, file: &File<N>, targets: &mut BTreeSet<TargetId>) {
+        let is_incomplete = {
+            let mut left = lock(&self.left_behind);
+            targets.extend(left.files.remove(&file.ino).unwrap_or_default());
+            left.is_incomplete
+        };
+        if is_incomplete {
+            let data = file.state().data.clone();
+            targets.extend(self.bytes_by_target(&data, u64::MAX).into_keys());
+        }
+    }
+
     /// Makes an inode and its names durable.
     ///
     /// # Errors
@@ -45,10 +80,9 @@ impl<N: Net> Client<N> {
     /// # Errors
     /// The first failure; the rest is done all the same.
     pub async fn sync_all(&self) -> Result<(), ErrorCode> {
-        let files: Vec<Arc<File<N>>> = lock(&self.files).values().cloned().collect();
         let mut failed = None;
         let mut targets = BTreeSet::new();
-        for file in files {
+        for file in self.all_files() {
             if let Err(code) = self.flush(&file).await {
                 failed = Some(code);
             }

@@ -7,7 +7,6 @@
 use crate::client::Client;
 use crate::file::{File, Inflight};
 use crate::net::Net;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use zonal_layout::Piece;
 use zonal_types::limits::FILE_BYTES_MAX;
@@ -65,7 +64,10 @@ impl<N: Net> Client<N> {
             unit.min(SEND_UNIT)
         };
         let _gate = file.gate.lock().await;
-        while let Some((at, run)) = file.state().take_run(|dirty| dirty.take_full(unit)) {
+        loop {
+            // Taken in a statement of its own: the state's lock must not be held while sending.
+            let taken = file.state().take_run(|dirty| dirty.take_full(unit));
+            let Some((at, run)) = taken else { break };
             self.send_run(file, at, &run).await?;
         }
         let over = file.state().dirty.bytes() > self.options.write_behind_file_bytes;
@@ -190,7 +192,9 @@ impl<N: Net> Client<N> {
 
     /// Sends everything gathered and waits for all of it. The caller holds the gate.
     pub(crate) async fn flush_data(&self, file: &File<N>) -> Result<(), ErrorCode> {
-        while let Some((at, run)) = file.state().take_run(crate::dirty::Dirty::take_first) {
+        loop {
+            let taken = file.state().take_run(crate::dirty::Dirty::take_first);
+            let Some((at, run)) = taken else { break };
             if let Err(code) = self.send_run(file, at, &run).await {
                 file.state().error = Some(code);
             }
@@ -256,7 +260,7 @@ impl<N: Net> Client<N> {
         let mut seen = crate::session::lock(&self.seen);
         match reply {
             MetaReply::Attr { attr, .. } | MetaReply::Truncated { attr, .. } => {
-                seen.own_change(ino, attr.change)
+                seen.own_change(ino, attr.change);
             }
             _other => seen.forget(ino),
         }
@@ -265,11 +269,7 @@ impl<N: Net> Client<N> {
     /// Flushes files whose gathered writes are old. Returns the age in ms of the oldest that stay, if there are any.
     pub async fn flush_aged(&self) -> Option<u64> {
         let mut oldest = None;
-        let files: Vec<Arc<File<N>>> = crate::session::lock(&self.files)
-            .values()
-            .cloned()
-            .collect();
-        for file in files {
+        for file in self.all_files() {
             let age = {
                 let state = file.state();
                 if state.is_clean() {

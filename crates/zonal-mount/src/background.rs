@@ -1,0 +1,304 @@
+//! What runs beside the workers: events of shards, housekeeping, notifications to the kernel.
+//!
+//! - One thread a shard polls events and tells the kernel what to drop *before* it acknowledges. It serves no request, so
+//!   it may wait for pages that workers are reading.
+//! - One housekeeping thread sends closes and flushes old writes; it sleeps while there is nothing.
+//! - One notifier thread drops pages for workers, which must not wait for pages themselves, and takes back lock
+//!   requests that a signal ended.
+
+use crate::block::block_on;
+use crate::caller::is_dying;
+use crate::fs::ZonalFs;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use zonal_client::POLL_WAIT_MS;
+use zonal_fuse::{Notifier, ReplyEmpty};
+use zonal_types::{Ino, ShardId};
+use zonal_wire::{Event, LockRange};
+
+/// How long closes are gathered, and how often old writes are looked for.
+const HOUSEKEEPING: Duration = Duration::from_millis(100);
+/// Pause after a shard did not answer a poll.
+const POLL_PAUSE: Duration = Duration::from_millis(200);
+/// Jobs that wait for the notifier.
+const JOBS_MAX: usize = 65_536;
+
+/// A lock request to be taken back (or, where it was granted, released).
+#[derive(Debug)]
+pub struct Cancel {
+    /// The inode.
+    pub ino: Ino,
+    /// The range asked for.
+    pub range: LockRange,
+    /// Its number at the shard.
+    pub waiter: u64,
+}
+
+enum Job {
+    Drop {
+        notifier: Notifier,
+        ino: u64,
+    },
+    DropThenAnswer {
+        notifier: Notifier,
+        ino: u64,
+        reply: ReplyEmpty,
+    },
+    Cancel(Cancel),
+    Interrupted(u64),
+}
+
+#[derive(Default)]
+struct Queue {
+    jobs: Vec<Job>,
+    is_ended: bool,
+}
+
+/// How workers reach the other threads.
+#[derive(Default)]
+pub struct Signal {
+    queue: Mutex<Queue>,
+    has_jobs: Condvar,
+    has_work: AtomicBool,
+    house: Mutex<bool>,
+    wakes_house: Condvar,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Signal {
+    fn push(&self, job: Job) {
+        let mut queue = lock(&self.queue);
+        if queue.jobs.len() < JOBS_MAX {
+            queue.jobs.push(job);
+        }
+        drop(queue);
+        self.has_jobs.notify_one();
+    }
+
+    /// There is something to flush or to close. Cheap where that is known already.
+    pub fn wake(&self) {
+        if !self.has_work.swap(true, Ordering::SeqCst) {
+            *lock(&self.house) = true;
+            self.wakes_house.notify_one();
+        }
+    }
+
+    /// Drops an inode's pages soon.
+    pub fn later(&self, notifier: &Notifier, ino: u64) {
+        self.push(Job::Drop {
+            notifier: notifier.clone(),
+            ino,
+        });
+    }
+
+    /// Drops an inode's pages, then answers.
+    pub fn answer_after_drop(&self, notifier: &Notifier, ino: u64, reply: ReplyEmpty) {
+        self.push(Job::DropThenAnswer {
+            notifier: notifier.clone(),
+            ino,
+            reply,
+        });
+    }
+
+    /// Takes a lock request back.
+    pub fn cancel(&self, cancel: Cancel) {
+        self.push(Job::Cancel(cancel));
+    }
+
+    /// A signal hit the caller of a request that a worker has.
+    pub fn interrupted(&self, unique: u64) {
+        self.push(Job::Interrupted(unique));
+    }
+
+    fn end(&self) {
+        lock(&self.queue).is_ended = true;
+        self.has_jobs.notify_all();
+        self.wake();
+        *lock(&self.house) = true;
+        self.wakes_house.notify_all();
+    }
+
+    fn is_ended(&self) -> bool {
+        lock(&self.queue).is_ended
+    }
+}
+
+/// The threads of a mount.
+pub struct Background {
+    fs: Arc<ZonalFs>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Background {
+    /// Starts the threads.
+    ///
+    /// # Errors
+    /// Where no thread can be made.
+    pub fn start(fs: &Arc<ZonalFs>) -> std::io::Result<Self> {
+        let mut background = Self {
+            fs: fs.clone(),
+            threads: Vec::new(),
+        };
+        background.spawn("housekeeping", keep_house)?;
+        background.spawn("notifier", run_jobs)?;
+        for shard in fs.client.map().shards.iter().map(|shard| shard.id) {
+            // Ends with the process: its poll may be under way for as long as a shard holds one.
+            let fs = fs.clone();
+            std::thread::Builder::new()
+                .name(format!("events-{shard}"))
+                .spawn(move || watch(&fs, shard))?;
+        }
+        Ok(background)
+    }
+
+    fn spawn(&mut self, name: &str, run: fn(&ZonalFs)) -> std::io::Result<()> {
+        let fs = self.fs.clone();
+        let thread = std::thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(move || run(&fs))?;
+        self.threads.push(thread);
+        Ok(())
+    }
+
+    /// Ends housekeeping and notifier, flushes everything.
+    pub fn end(self) {
+        self.fs.signal.end();
+        for thread in self.threads {
+            let _ = thread.join();
+        }
+        if let Err(error) = block_on(self.fs.client.close()) {
+            tracing::warn!(%error, "not everything was flushed at the end");
+        }
+    }
+}
+
+fn keep_house(fs: &ZonalFs) {
+    let signal = &fs.signal;
+    while !signal.is_ended() {
+        {
+            let mut is_due = lock(&signal.house);
+            while !*is_due {
+                is_due = signal
+                    .wakes_house
+                    .wait(is_due)
+                    .unwrap_or_else(PoisonError::into_inner);
+            }
+            *is_due = false;
+        }
+        signal.has_work.store(false, Ordering::SeqCst);
+        std::thread::sleep(HOUSEKEEPING);
+        if block_on(fs.client.keep_house()) {
+            signal.wake();
+        }
+    }
+}
+
+fn run_jobs(fs: &ZonalFs) {
+    loop {
+        let jobs = {
+            let mut queue = lock(&fs.signal.queue);
+            while queue.jobs.is_empty() {
+                if queue.is_ended {
+                    return;
+                }
+                queue = fs
+                    .signal
+                    .has_jobs
+                    .wait(queue)
+                    .unwrap_or_else(PoisonError::into_inner);
+            }
+            std::mem::take(&mut queue.jobs)
+        };
+        jobs.into_iter().for_each(|job| run_job(fs, job));
+    }
+}
+
+fn run_job(fs: &ZonalFs, job: Job) {
+    match job {
+        Job::Drop { notifier, ino } => drop_pages(&notifier, ino, true),
+        Job::DropThenAnswer {
+            notifier,
+            ino,
+            reply,
+        } => {
+            drop_pages(&notifier, ino, true);
+            reply.ok();
+        }
+        Job::Cancel(cancel) => take_back(fs, &cancel),
+        Job::Interrupted(unique) => {
+            if let Some(tid) = fs.callers.tid_of(unique)
+                && is_dying(tid)
+            {
+                fs.client.net().cancel(unique);
+            }
+        }
+    }
+}
+
+fn take_back(fs: &ZonalFs, cancel: &Cancel) {
+    let outcome = block_on(async {
+        if !fs.client.cancel_lock(cancel.ino, cancel.waiter).await? {
+            fs.client.unlock(cancel.ino, cancel.range).await?;
+        }
+        Ok::<(), zonal_types::ErrorCode>(())
+    });
+    if let Err(error) = outcome {
+        tracing::warn!(ino = %cancel.ino, %error, "an interrupted lock request could not be taken back");
+    }
+}
+
+/// Absent inodes are no error: then the kernel holds nothing.
+fn drop_pages(notifier: &Notifier, ino: u64, data: bool) {
+    let offset = if data { 0 } else { -1 };
+    if let Err(error) = notifier.inval_inode(ino, offset, 0) {
+        tracing::debug!(ino, %error, "the kernel refused an invalidation");
+    }
+}
+
+/// Polls one shard's events for as long as the process lives.
+fn watch(fs: &ZonalFs, shard: ShardId) {
+    let link = fs.client.link_to(shard);
+    while !fs.signal.is_ended() {
+        match block_on(fs.client.poll_events(&link, POLL_WAIT_MS)) {
+            Ok(polled) => {
+                if polled.restarted {
+                    fs.hints.forget_all();
+                    if let Some(notifier) = fs.notifier.get() {
+                        let _ = notifier.inc_epoch();
+                    }
+                }
+                polled.events.iter().for_each(|event| carry_out(fs, event));
+            }
+            Err(_told_already) => std::thread::sleep(POLL_PAUSE),
+        }
+    }
+}
+
+fn carry_out(fs: &ZonalFs, event: &Event) {
+    match event {
+        Event::Invalidate {
+            entries,
+            inodes,
+            data,
+        } => {
+            fs.hints.forget(inodes);
+            let Some(notifier) = fs.notifier.get() else {
+                return;
+            };
+            if entries.0 != 0
+                && let Err(error) = notifier.inc_epoch()
+            {
+                tracing::warn!(%error, "the kernel keeps names for their whole time");
+            }
+            for ino in inodes {
+                drop_pages(notifier, ino.0, *data);
+            }
+        }
+        Event::LockGranted { ino, waiter } => fs.lock_was_granted(*ino, *waiter),
+    }
+}

@@ -1,0 +1,62 @@
+//! Who asks: ids from the kernel's request, supplementary groups and pending signals from /proc.
+//!
+//! The calling thread waits inside the kernel for our answer, so what /proc says of it holds until then.
+
+use zonal_fuse::Context;
+use zonal_types::Credentials;
+use zonal_types::limits::GROUPS_MAX;
+
+/// Bit of SIGKILL in the masks of /proc/TID/status.
+const SIGKILL_BIT: u64 = 1 << 8;
+
+/// The caller's ids. One file is read where the caller is not the superuser.
+#[must_use]
+pub fn credentials(ctx: &Context<'_>) -> Credentials {
+    let groups = if ctx.uid == 0 || ctx.pid == 0 {
+        Vec::new()
+    } else {
+        groups_of(ctx.pid)
+    };
+    Credentials {
+        uid: ctx.uid,
+        gid: ctx.gid,
+        groups,
+    }
+}
+
+fn groups_of(tid: u32) -> Vec<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{tid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("Groups:"));
+    line.unwrap_or_default()
+        .split_ascii_whitespace()
+        .filter_map(|gid| gid.parse().ok())
+        .take(GROUPS_MAX)
+        .collect()
+}
+
+/// True where a thread is about to die (or is gone): what it waits for can be given up.
+#[must_use]
+pub fn is_dying(tid: u32) -> bool {
+    let Ok(status) = std::fs::read_to_string(format!("/proc/{tid}/status")) else {
+        return true;
+    };
+    status
+        .lines()
+        .filter_map(|line| {
+            line.strip_prefix("SigPnd:")
+                .or(line.strip_prefix("ShdPnd:"))
+        })
+        .filter_map(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .any(|mask| mask & SIGKILL_BIT != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_thread_lives_and_a_missing_one_does_not() {
+        assert!(!is_dying(std::process::id()));
+        assert!(is_dying(u32::MAX));
+    }
+}

@@ -1,0 +1,313 @@
+//! The kernel's operations, each handed to the client core on the worker that took it.
+//!
+//! What an operation does is in `ops_*`; this file only names them, so that the list can be read at a glance.
+
+use crate::background::Signal;
+use crate::hints::Hints;
+use crate::waiters::Waiters;
+use crate::wire::RealNet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, OnceLock};
+use zonal_client::Client;
+use zonal_fuse::request::{
+    CopyFileRange, Create, Fallocate, Lock, Mknod, Open, Read, Release, Rename, SetXattr, Statx,
+    Write,
+};
+use zonal_fuse::{
+    Context, Errno, FileSystem, KernelInfo, Notifier, ReplyAttr, ReplyCopy, ReplyCreate, ReplyData,
+    ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs,
+    ReplyStatx, ReplyWrite, ReplyXattr, SetAttr,
+};
+use zonal_types::{ErrorCode, Ino};
+
+/// A mounted cell.
+pub struct ZonalFs {
+    pub(crate) client: Client<RealNet>,
+    pub(crate) notifier: OnceLock<Notifier>,
+    pub(crate) waiters: Waiters,
+    pub(crate) hints: Hints,
+    pub(crate) signal: Arc<Signal>,
+    /// Owners of byte-range locks taken through a handle: what is left at its release are OFD locks.
+    pub(crate) handle_locks: Mutex<BTreeMap<u64, BTreeSet<u64>>>,
+    pub(crate) next_handle: AtomicU64,
+    /// Files whose access time is due at their next read.
+    pub(crate) touch_due: Mutex<BTreeSet<Ino>>,
+    pub(crate) callers: crate::callers::Callers,
+}
+
+impl ZonalFs {
+    /// The file system of a connected client.
+    #[must_use]
+    pub fn new(client: Client<RealNet>) -> Self {
+        Self {
+            client,
+            notifier: OnceLock::new(),
+            waiters: Waiters::default(),
+            hints: Hints::default(),
+            signal: Arc::default(),
+            handle_locks: Mutex::default(),
+            next_handle: AtomicU64::new(1),
+            touch_due: Mutex::default(),
+            callers: crate::callers::Callers::default(),
+        }
+    }
+
+    /// The client core.
+    #[must_use]
+    pub fn client(&self) -> &Client<RealNet> {
+        &self.client
+    }
+
+    pub(crate) fn begin(&self, ctx: &Context<'_>) {
+        self.callers.note(ctx.unique, ctx.pid);
+        self.client.net().working_on(ctx.unique);
+    }
+}
+
+/// Answers with the value or the errno.
+macro_rules! answer {
+    ($reply:ident, $outcome:expr, $value:pat => $ok:expr) => {
+        match $outcome {
+            Ok($value) => $ok,
+            Err(code) => $reply.err(crate::convert::errno(code)),
+        }
+    };
+}
+
+impl FileSystem for ZonalFs {
+    fn init(&self, _kernel: &KernelInfo, notifier: &Notifier) {
+        // Called once, before any request.
+        let _ = self.notifier.set(notifier.clone());
+    }
+
+    fn interrupt(&self, unique: u64) -> bool {
+        self.interrupt_waiter(unique)
+    }
+
+    fn lookup(&self, ctx: &Context<'_>, parent: u64, name: &[u8], reply: ReplyEntry) {
+        self.do_lookup(ctx, Ino(parent), name, reply);
+    }
+
+    fn getattr(&self, ctx: &Context<'_>, ino: u64, _fh: Option<u64>, reply: ReplyAttr) {
+        self.do_getattr(ctx, Ino(ino), reply);
+    }
+
+    fn statx(&self, ctx: &Context<'_>, ino: u64, _statx: &Statx, reply: ReplyStatx) {
+        self.do_statx(ctx, Ino(ino), reply);
+    }
+
+    fn setattr(&self, ctx: &Context<'_>, ino: u64, change: &SetAttr, reply: ReplyAttr) {
+        let outcome = self.do_setattr(ctx, Ino(ino), change);
+        answer!(reply, outcome, (attr, ms) => {
+            reply.attr(&crate::convert::kernel_attr(&attr), crate::convert::valid(ms));
+        });
+    }
+
+    fn readlink(&self, ctx: &Context<'_>, ino: u64, reply: ReplyData) {
+        self.begin(ctx);
+        let outcome = crate::block::block_on(self.client.readlink(Ino(ino)));
+        answer!(reply, outcome, text => reply.data(&text));
+    }
+
+    fn symlink(
+        &self,
+        ctx: &Context<'_>,
+        parent: u64,
+        name: &[u8],
+        target: &[u8],
+        reply: ReplyEntry,
+    ) {
+        let outcome = self.do_symlink(ctx, Ino(parent), name, target);
+        self.answer_entry(reply, outcome);
+    }
+
+    fn mknod(&self, ctx: &Context<'_>, parent: u64, name: &[u8], node: &Mknod, reply: ReplyEntry) {
+        let outcome = self.do_mknod(ctx, Ino(parent), name, node);
+        self.answer_entry(reply, outcome);
+    }
+
+    fn mkdir(
+        &self,
+        ctx: &Context<'_>,
+        parent: u64,
+        name: &[u8],
+        mode: u32,
+        umask: u32,
+        reply: ReplyEntry,
+    ) {
+        let outcome = self.do_mkdir(ctx, Ino(parent), name, (mode, umask));
+        self.answer_entry(reply, outcome);
+    }
+
+    fn unlink(&self, ctx: &Context<'_>, parent: u64, name: &[u8], reply: ReplyEmpty) {
+        let outcome = self.do_unlink(ctx, Ino(parent), name);
+        answer!(reply, outcome, () => reply.ok());
+    }
+
+    fn rmdir(&self, ctx: &Context<'_>, parent: u64, name: &[u8], reply: ReplyEmpty) {
+        let outcome = self.do_rmdir(ctx, Ino(parent), name);
+        answer!(reply, outcome, () => reply.ok());
+    }
+
+    fn rename(&self, ctx: &Context<'_>, parent: u64, rename: &Rename<'_>, reply: ReplyEmpty) {
+        let outcome = self.do_rename(ctx, Ino(parent), rename);
+        answer!(reply, outcome, () => reply.ok());
+    }
+
+    fn link(
+        &self,
+        ctx: &Context<'_>,
+        ino: u64,
+        new_parent: u64,
+        new_name: &[u8],
+        reply: ReplyEntry,
+    ) {
+        let outcome = self.do_link(ctx, Ino(ino), Ino(new_parent), new_name);
+        self.answer_entry(reply, outcome);
+    }
+
+    fn open(&self, ctx: &Context<'_>, ino: u64, open: &Open, reply: ReplyOpen) {
+        let outcome = self.do_open(ctx, Ino(ino), open);
+        answer!(reply, outcome, (fh, flags) => reply.opened(fh, flags));
+    }
+
+    fn create(
+        &self,
+        ctx: &Context<'_>,
+        parent: u64,
+        name: &[u8],
+        create: &Create,
+        reply: ReplyCreate,
+    ) {
+        let outcome = self.do_create(ctx, Ino(parent), name, create);
+        answer!(reply, outcome, (entry, fh, flags) => reply.created(&entry, fh, flags));
+    }
+
+    fn tmpfile(&self, ctx: &Context<'_>, parent: u64, create: &Create, reply: ReplyCreate) {
+        let outcome = self.do_tmpfile(ctx, Ino(parent), create);
+        answer!(reply, outcome, (entry, fh, flags) => reply.created(&entry, fh, flags));
+    }
+
+    fn read(&self, ctx: &Context<'_>, ino: u64, read: &Read, reply: ReplyData) {
+        self.do_read(ctx, Ino(ino), read, reply);
+    }
+
+    fn write(&self, ctx: &Context<'_>, ino: u64, write: &Write<'_>, reply: ReplyWrite) {
+        let outcome = self.do_write(ctx, Ino(ino), write);
+        answer!(reply, outcome, size => reply.written(size));
+    }
+
+    fn statfs(&self, ctx: &Context<'_>, _ino: u64, reply: ReplyStatfs) {
+        let outcome = self.do_statfs(ctx);
+        answer!(reply, outcome, figures => reply.statfs(&figures));
+    }
+
+    fn release(&self, ctx: &Context<'_>, ino: u64, release: &Release, reply: ReplyEmpty) {
+        let outcome = self.do_release(ctx, Ino(ino), release);
+        answer!(reply, outcome, () => reply.ok());
+    }
+
+    fn fsync(&self, ctx: &Context<'_>, ino: u64, _fh: u64, _datasync: bool, reply: ReplyEmpty) {
+        let outcome = self.do_fsync(ctx, Ino(ino));
+        answer!(reply, outcome, () => reply.ok());
+    }
+
+    fn flush(&self, ctx: &Context<'_>, ino: u64, _fh: u64, lock_owner: u64, reply: ReplyEmpty) {
+        let outcome = self.do_flush(ctx, Ino(ino), lock_owner);
+        answer!(reply, outcome, () => reply.ok());
+    }
+
+    fn opendir(&self, ctx: &Context<'_>, ino: u64, _flags: u32, reply: ReplyOpen) {
+        let outcome = self.do_opendir(ctx, Ino(ino));
+        answer!(reply, outcome, flags => reply.opened(0, flags));
+    }
+
+    fn readdir(&self, ctx: &Context<'_>, ino: u64, read: &Read, reply: ReplyDirectory) {
+        self.do_readdir(ctx, Ino(ino), read, false, reply);
+    }
+
+    fn readdirplus(&self, ctx: &Context<'_>, ino: u64, read: &Read, reply: ReplyDirectory) {
+        self.do_readdir(ctx, Ino(ino), read, true, reply);
+    }
+
+    fn fsyncdir(&self, ctx: &Context<'_>, ino: u64, _fh: u64, _datasync: bool, reply: ReplyEmpty) {
+        let outcome = self.do_fsyncdir(ctx, Ino(ino));
+        answer!(reply, outcome, () => reply.ok());
+    }
+
+    fn setxattr(&self, ctx: &Context<'_>, ino: u64, set: &SetXattr<'_>, reply: ReplyEmpty) {
+        let outcome = self.do_setxattr(ctx, Ino(ino), set);
+        answer!(reply, outcome, () => reply.ok());
+    }
+
+    fn getxattr(&self, ctx: &Context<'_>, ino: u64, name: &[u8], reply: ReplyXattr) {
+        let outcome = self.do_getxattr(ctx, Ino(ino), name);
+        answer!(reply, outcome, value => reply.value(&value));
+    }
+
+    fn listxattr(&self, ctx: &Context<'_>, ino: u64, reply: ReplyXattr) {
+        let outcome = self.do_listxattr(ctx, Ino(ino));
+        answer!(reply, outcome, names => reply.value(&names));
+    }
+
+    fn removexattr(&self, ctx: &Context<'_>, ino: u64, name: &[u8], reply: ReplyEmpty) {
+        let outcome = self.do_removexattr(ctx, Ino(ino), name);
+        answer!(reply, outcome, () => reply.ok());
+    }
+
+    fn access(&self, ctx: &Context<'_>, ino: u64, mask: u32, reply: ReplyEmpty) {
+        let outcome = self.do_access(ctx, Ino(ino), mask);
+        answer!(reply, outcome, () => reply.ok());
+    }
+
+    fn getlk(&self, ctx: &Context<'_>, ino: u64, lock: &Lock, reply: ReplyLock) {
+        let outcome = self.do_getlk(ctx, Ino(ino), lock);
+        answer!(reply, outcome, held => reply.lock(&held));
+    }
+
+    fn setlk(&self, ctx: &Context<'_>, ino: u64, lock: &Lock, reply: ReplyEmpty) {
+        self.do_setlk(ctx, Ino(ino), lock, false, reply);
+    }
+
+    fn setlkw(&self, ctx: &Context<'_>, ino: u64, lock: &Lock, reply: ReplyEmpty) {
+        self.do_setlk(ctx, Ino(ino), lock, true, reply);
+    }
+
+    fn fallocate(&self, ctx: &Context<'_>, ino: u64, change: &Fallocate, reply: ReplyEmpty) {
+        let outcome = self.do_fallocate(ctx, Ino(ino), change);
+        answer!(reply, outcome, () => reply.ok());
+    }
+
+    fn lseek(
+        &self,
+        ctx: &Context<'_>,
+        ino: u64,
+        _fh: u64,
+        offset: u64,
+        whence: u32,
+        reply: ReplyLseek,
+    ) {
+        let outcome = self.do_lseek(ctx, Ino(ino), offset, whence);
+        answer!(reply, outcome, at => reply.offset(at));
+    }
+
+    fn copy_file_range(&self, ctx: &Context<'_>, ino: u64, copy: &CopyFileRange, reply: ReplyCopy) {
+        let outcome = self.do_copy(ctx, Ino(ino), copy);
+        answer!(reply, outcome, done => reply.copied(done));
+    }
+
+    fn syncfs(&self, ctx: &Context<'_>, _ino: u64, reply: ReplyEmpty) {
+        self.begin(ctx);
+        let outcome = crate::block::block_on(self.client.sync_all());
+        answer!(reply, outcome, () => reply.ok());
+    }
+}
+
+/// An errno that has no code of its own.
+pub(crate) fn refused(errno: Errno) -> ErrorCode {
+    match errno {
+        Errno::OPNOTSUPP => ErrorCode::NotSupported,
+        _ => ErrorCode::Invalid,
+    }
+}

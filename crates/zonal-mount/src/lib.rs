@@ -1,0 +1,22 @@
+//! The mount process: the client core between the kernel's FUSE session and the network.
+
+mod background;
+mod block;
+mod caller;
+mod callers;
+mod convert;
+mod fs;
+mod hints;
+mod mount;
+mod ops_data;
+mod ops_locks;
+mod ops_names;
+mod ops_xattr;
+mod waiters;
+mod wire;
+
+pub use block::block_on;
+pub use fs::ZonalFs;
+pub use mount::{MountConfig, Mounted, StartError};
+pub use ops_xattr::{LOCATE, MKDIR};
+pub use wire::RealNet;

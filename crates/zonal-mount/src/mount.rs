@@ -1,0 +1,105 @@
+//! From options to a running mount, and down again.
+
+use crate::background::Background;
+use crate::block::block_on;
+use crate::fs::ZonalFs;
+use crate::wire::RealNet;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use zonal_client::{Client, Options};
+use zonal_fuse::{MountError, MountOptions, Session, SessionConfig};
+use zonal_net::{Identity, Pool, PoolConfig};
+use zonal_types::ErrorCode;
+
+/// How long open files may hold up a clean end.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Everything a mount needs.
+#[derive(Debug, Clone)]
+pub struct MountConfig {
+    /// The client core's options.
+    pub client: Options,
+    /// Who this process is towards servers, with the cell's key.
+    pub identity: Identity,
+    /// Connections.
+    pub pool: PoolConfig,
+    /// mount(8) options.
+    pub mount: MountOptions,
+    /// The FUSE session.
+    pub session: SessionConfig,
+}
+
+/// Why there is no mount.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// No manager, or one that refuses.
+    #[error("fetching the zone map: {0}")]
+    Connect(#[source] ErrorCode),
+    /// The kernel.
+    #[error(transparent)]
+    Mount(#[from] MountError),
+    /// The system.
+    #[error("starting threads")]
+    Threads(#[source] std::io::Error),
+}
+
+/// A running mount.
+pub struct Mounted {
+    session: Session,
+    background: Background,
+    fs: Arc<ZonalFs>,
+}
+
+impl Mounted {
+    /// Mounts a cell on `path`. The mount answers when this returns.
+    ///
+    /// # Errors
+    /// See [`StartError`].
+    pub fn start(path: &Path, config: MountConfig) -> Result<Self, StartError> {
+        let net = RealNet::new(Arc::new(Pool::new(config.identity, config.pool)));
+        let client = block_on(Client::connect(net, config.client)).map_err(StartError::Connect)?;
+        let fs = Arc::new(ZonalFs::new(client));
+        let session = Session::mount(fs.clone(), path, &config.mount, &config.session)?;
+        if !session.kernel().has_inc_epoch() {
+            tracing::info!(
+                "this kernel has no FUSE_NOTIFY_INC_EPOCH (Linux 6.16): names and attributes are not cached"
+            );
+            fs.client.stop_caching();
+        }
+        let background = Background::start(&fs).map_err(StartError::Threads)?;
+        Ok(Self {
+            session,
+            background,
+            fs,
+        })
+    }
+
+    /// The file system, for gauges.
+    #[must_use]
+    pub fn fs(&self) -> &Arc<ZonalFs> {
+        &self.fs
+    }
+
+    /// True where somebody unmounted it.
+    #[must_use]
+    pub fn is_ended(&self) -> bool {
+        self.session.is_ended()
+    }
+
+    /// Waits until somebody unmounts it, then flushes and ends.
+    pub fn wait(self) {
+        self.session.wait();
+        self.background.end();
+    }
+
+    /// Unmounts, flushes and ends.
+    ///
+    /// # Errors
+    /// Where the mount cannot be taken away.
+    pub fn unmount(self) -> Result<(), StartError> {
+        let outcome = self.session.unmount(PATIENCE);
+        self.background.end();
+        outcome.map_err(StartError::Mount)
+    }
+}

@@ -1,0 +1,315 @@
+//! Opening, reading, writing, sizes.
+//!
+//! A handle is a number that holds its open's relevant flags in the low bits; the file is found by its inode. Pages:
+//! handles that only write or that append go round the page cache (each write is a request of its own anyway, and
+//! the kernel must not guess where an append goes); others use it, kept from earlier opens where nothing changed.
+
+use crate::block::block_on;
+use crate::caller::credentials;
+use crate::convert::{errno, kernel_entry, name};
+use crate::fs::{ZonalFs, refused};
+use std::cell::RefCell;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use zonal_client::names::{NewFile, Opened};
+use zonal_client::{File, Reserve};
+use zonal_fuse::request::{CopyFileRange, Create, Fallocate, Open, Read, Release, Write};
+use zonal_fuse::{Context, Entry as KernelEntry, Errno, OpenFlags, ReplyData};
+use zonal_types::{Attr, ErrorCode, Ino};
+use zonal_wire::NewKind;
+use zonal_wire::meta::flags::{O_ACCMODE, O_APPEND, O_TRUNC, O_WRONLY};
+
+use crate::wire::RealNet;
+
+/// Flags of open(2) that a handle remembers.
+const O_DSYNC: u32 = 0o10_000;
+const O_NOATIME: u32 = 0o1_000_000;
+const O_EXCL: u32 = 0o200;
+/// Their bits in a handle's number.
+const HANDLE_APPEND: u64 = 1;
+const HANDLE_SYNC: u64 = 2;
+const HANDLE_BITS: u32 = 8;
+/// Modes of fallocate(2).
+const KEEP_SIZE: u32 = 1;
+const PUNCH_HOLE: u32 = 2;
+const ZERO_RANGE: u32 = 16;
+/// Whence of lseek(2).
+const SEEK_DATA: u32 = 3;
+const SEEK_HOLE: u32 = 4;
+/// An access time older than this is renewed by the next read (relatime), seconds.
+const RELATIME_SECONDS: i64 = 86_400;
+/// Bytes that one copy_file_range moves at most: the kernel asks again.
+const COPY_MAX: u64 = 8 << 20;
+
+thread_local! {
+    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+impl ZonalFs {
+    fn file(&self, ino: Ino) -> Result<Arc<File<RealNet>>, ErrorCode> {
+        self.client.file(ino).ok_or(ErrorCode::BadHandle)
+    }
+
+    /// A handle's number and the kernel's flags for it.
+    fn handle(&self, opened: &Opened<RealNet>, flags: u32) -> (u64, OpenFlags) {
+        let mut bits = 0;
+        if flags & O_APPEND != 0 {
+            bits |= HANDLE_APPEND;
+        }
+        if flags & O_DSYNC != 0 {
+            bits |= HANDLE_SYNC;
+        }
+        let number = self.next_handle.fetch_add(1, Ordering::Relaxed);
+        let goes_round = flags & O_APPEND != 0 || flags & O_ACCMODE == O_WRONLY;
+        let kernel_flags = if goes_round {
+            OpenFlags::DIRECT_IO | OpenFlags::PARALLEL_DIRECT_WRITES
+        } else if opened.keep_pages {
+            OpenFlags::KEEP_CACHE
+        } else {
+            OpenFlags::NONE
+        };
+        if flags & O_NOATIME == 0
+            && flags & O_ACCMODE != O_WRONLY
+            && self.is_touch_due(&opened.found.attr)
+        {
+            self.touch_due
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .insert(opened.found.attr.ino);
+        }
+        (number << HANDLE_BITS | bits, kernel_flags)
+    }
+
+    fn is_touch_due(&self, attr: &Attr) -> bool {
+        use zonal_client::Net as _;
+        let now = self.client.net().wall();
+        attr.atime <= attr.mtime
+            || attr.atime <= attr.ctime
+            || attr.atime.seconds < now.seconds - RELATIME_SECONDS
+    }
+
+    pub(crate) fn do_open(
+        &self,
+        ctx: &Context<'_>,
+        ino: Ino,
+        open: &Open,
+    ) -> Result<(u64, OpenFlags), ErrorCode> {
+        self.begin(ctx);
+        let opened = block_on(self.client.open(&credentials(ctx), ino, open.flags))?;
+        if open.flags & O_TRUNC != 0 {
+            self.hints.forget(&[ino]);
+        }
+        Ok(self.handle(&opened, open.flags))
+    }
+
+    pub(crate) fn do_create(
+        &self,
+        ctx: &Context<'_>,
+        parent: Ino,
+        bytes: &[u8],
+        create: &Create,
+    ) -> Result<(KernelEntry, u64, OpenFlags), ErrorCode> {
+        self.begin(ctx);
+        let new = NewFile {
+            kind: NewKind::File,
+            mode: create.mode & 0o7777,
+            umask: create.umask,
+        };
+        let mark = self.hints.mark();
+        let opened = block_on(self.client.create(
+            &credentials(ctx),
+            parent,
+            name(bytes)?,
+            new,
+            create.flags,
+        ))?;
+        self.hints
+            .note(mark, &opened.found.attr, opened.found.attr_ms);
+        let (fh, flags) = self.handle(&opened, create.flags);
+        Ok((kernel_entry(&opened.found), fh, flags))
+    }
+
+    pub(crate) fn do_tmpfile(
+        &self,
+        ctx: &Context<'_>,
+        parent: Ino,
+        create: &Create,
+    ) -> Result<(KernelEntry, u64, OpenFlags), ErrorCode> {
+        self.begin(ctx);
+        let mode = (create.mode & 0o7777, create.umask);
+        let exclusive = create.flags & O_EXCL != 0;
+        let opened = block_on(
+            self.client
+                .tmpfile(&credentials(ctx), parent, mode, exclusive),
+        )?;
+        let (fh, flags) = self.handle(&opened, create.flags);
+        Ok((kernel_entry(&opened.found), fh, flags))
+    }
+
+    pub(crate) fn do_read(&self, ctx: &Context<'_>, ino: Ino, read: &Read, reply: ReplyData) {
+        self.begin(ctx);
+        let file = match self.file(ino) {
+            Ok(file) => file,
+            Err(code) => return reply.err(errno(code)),
+        };
+        self.touch_if_due(ino);
+        BUFFER.with_borrow_mut(|buffer| {
+            let size = read.size as usize;
+            if buffer.len() < size {
+                buffer.resize(size, 0);
+            }
+            match block_on(self.client.read(&file, read.offset, &mut buffer[..size])) {
+                Ok(bytes) => reply.data(&buffer[..bytes]),
+                Err(code) => reply.err(errno(code)),
+            }
+        });
+    }
+
+    /// The first read after a change moves the access time. A failure of that is no reason to fail the read.
+    fn touch_if_due(&self, ino: Ino) {
+        let due = {
+            let mut due = self
+                .touch_due
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            !due.is_empty() && due.remove(&ino)
+        };
+        if due && let Err(error) = block_on(self.client.touch(ino)) {
+            tracing::debug!(%ino, %error, "access time not updated");
+        }
+    }
+
+    pub(crate) fn do_write(
+        &self,
+        ctx: &Context<'_>,
+        ino: Ino,
+        write: &Write<'_>,
+    ) -> Result<u32, ErrorCode> {
+        self.begin(ctx);
+        let file = self.file(ino)?;
+        if write.fh & HANDLE_APPEND != 0 && !write.from_cache {
+            let at = block_on(self.client.append(&file, write.data, write.kill_suidgid))?;
+            if at != write.offset
+                && let Some(notifier) = self.notifier.get()
+            {
+                // The kernel dropped the pages where it thought the data goes; drop those where it went.
+                self.signal.later(notifier, ino.0);
+            }
+        } else {
+            block_on(
+                self.client
+                    .write(&file, write.offset, write.data, write.kill_suidgid),
+            )?;
+        }
+        if write.kill_suidgid {
+            // The cleared bits must show at once.
+            block_on(self.client.flush(&file))?;
+            self.hints.forget(&[ino]);
+        }
+        if write.fh & HANDLE_SYNC != 0 {
+            block_on(self.client.fsync(&file))?;
+        }
+        self.signal.wake();
+        u32::try_from(write.data.len()).map_err(|_error| ErrorCode::Invalid)
+    }
+
+    pub(crate) fn do_flush(
+        &self,
+        ctx: &Context<'_>,
+        ino: Ino,
+        lock_owner: u64,
+    ) -> Result<(), ErrorCode> {
+        self.begin(ctx);
+        let flushed = match self.client.file(ino) {
+            Some(file) => block_on(self.client.flush(&file)),
+            None => Ok(()),
+        };
+        flushed.and(block_on(self.client.release_locks(ino, lock_owner, false)))
+    }
+
+    pub(crate) fn do_fsync(&self, ctx: &Context<'_>, ino: Ino) -> Result<(), ErrorCode> {
+        self.begin(ctx);
+        block_on(self.client.fsync(&*self.file(ino)?))
+    }
+
+    /// fsync of the mount's root makes everything durable that this mount wrote: syncfs never arrives here.
+    pub(crate) fn do_fsyncdir(&self, ctx: &Context<'_>, ino: Ino) -> Result<(), ErrorCode> {
+        self.begin(ctx);
+        if ino == Ino::ROOT {
+            block_on(self.client.sync_all())
+        } else {
+            block_on(self.client.sync_shard_of(ino))
+        }
+    }
+
+    pub(crate) fn do_release(
+        &self,
+        ctx: &Context<'_>,
+        ino: Ino,
+        release: &Release,
+    ) -> Result<(), ErrorCode> {
+        self.begin(ctx);
+        if release.flock_unlock {
+            block_on(self.client.release_locks(ino, release.lock_owner, true))?;
+        }
+        self.release_handle_locks(ino, release.fh);
+        let outcome = block_on(self.client.release(ino));
+        self.signal.wake();
+        outcome
+    }
+
+    pub(crate) fn do_fallocate(
+        &self,
+        ctx: &Context<'_>,
+        ino: Ino,
+        change: &Fallocate,
+    ) -> Result<(), ErrorCode> {
+        self.begin(ctx);
+        let keep = change.mode & KEEP_SIZE != 0;
+        let how = match change.mode & !KEEP_SIZE {
+            0 => Reserve::Allocate,
+            PUNCH_HOLE if keep => Reserve::Punch,
+            ZERO_RANGE => Reserve::Zero,
+            _ => return Err(refused(Errno::OPNOTSUPP)),
+        };
+        let file = self.file(ino)?;
+        block_on(
+            self.client
+                .reserve(&file, change.offset, change.length, how, keep),
+        )
+    }
+
+    pub(crate) fn do_lseek(
+        &self,
+        ctx: &Context<'_>,
+        ino: Ino,
+        offset: u64,
+        whence: u32,
+    ) -> Result<u64, ErrorCode> {
+        self.begin(ctx);
+        let file = self.file(ino)?;
+        match whence {
+            SEEK_DATA | SEEK_HOLE => block_on(self.client.seek(&file, offset, whence == SEEK_DATA)),
+            _ => Err(ErrorCode::Invalid),
+        }
+    }
+
+    pub(crate) fn do_copy(
+        &self,
+        ctx: &Context<'_>,
+        ino: Ino,
+        copy: &CopyFileRange,
+    ) -> Result<u64, ErrorCode> {
+        self.begin(ctx);
+        let from = self.file(ino)?;
+        let to = self.file(Ino(copy.ino_out))?;
+        let length = copy.len.min(COPY_MAX);
+        let done =
+            block_on(
+                self.client
+                    .copy_range(&from, copy.offset_in, &to, copy.offset_out, length),
+            )?;
+        self.signal.wake();
+        Ok(done)
+    }
+}

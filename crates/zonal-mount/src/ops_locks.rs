@@ -1,0 +1,191 @@
+//! Locks. A waiting request is parked before it is sent, so that neither a grant nor a signal can miss it.
+
+use crate::background::Cancel;
+use crate::block::block_on;
+use crate::convert::errno;
+use crate::fs::ZonalFs;
+use crate::waiters::{Taken, Waiter};
+use std::sync::PoisonError;
+use zonal_client::LockOutcome;
+use zonal_fuse::request::Lock;
+use zonal_fuse::{Context, Errno, FileLock, LockKind as KernelKind, ReplyEmpty};
+use zonal_types::{ErrorCode, Ino};
+use zonal_wire::{LockKind, LockRange};
+
+fn range_of(lock: &Lock) -> LockRange {
+    LockRange {
+        whole_file: lock.flock,
+        owner: lock.owner,
+        pid: lock.pid,
+        kind: if lock.kind == KernelKind::Read {
+            LockKind::Shared
+        } else {
+            LockKind::Exclusive
+        },
+        start: if lock.flock { 0 } else { lock.start },
+        end: if lock.flock { u64::MAX } else { lock.end },
+    }
+}
+
+impl ZonalFs {
+    pub(crate) fn do_getlk(
+        &self,
+        ctx: &Context<'_>,
+        ino: Ino,
+        lock: &Lock,
+    ) -> Result<FileLock, ErrorCode> {
+        self.begin(ctx);
+        let range = range_of(lock);
+        Ok(match block_on(self.client.get_lock(ino, range))? {
+            Some(held) => FileLock {
+                start: held.start,
+                end: held.end,
+                kind: if held.kind == LockKind::Shared {
+                    KernelKind::Read
+                } else {
+                    KernelKind::Write
+                },
+                pid: held.pid,
+            },
+            None => FileLock {
+                start: range.start,
+                end: range.end,
+                kind: KernelKind::Unlock,
+                pid: 0,
+            },
+        })
+    }
+
+    pub(crate) fn do_setlk(
+        &self,
+        ctx: &Context<'_>,
+        ino: Ino,
+        lock: &Lock,
+        wait: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.begin(ctx);
+        let range = range_of(lock);
+        if lock.kind == KernelKind::Unlock {
+            return match block_on(self.client.unlock(ino, range)) {
+                Ok(()) => reply.ok(),
+                Err(code) => reply.err(errno(code)),
+            };
+        }
+        if !lock.flock {
+            let mut owners = self
+                .handle_locks
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            owners.entry(lock.fh).or_default().insert(lock.owner);
+        }
+        if !wait {
+            return match block_on(self.client.lock(ino, range, None)) {
+                Ok(LockOutcome::Granted { changed }) => self.answer_granted(ino, changed, reply),
+                Ok(LockOutcome::Queued) => reply.err(Errno::IO),
+                Err(code) => reply.err(errno(code)),
+            };
+        }
+        self.wait_for_lock(ctx, ino, range, reply);
+    }
+
+    fn wait_for_lock(&self, ctx: &Context<'_>, ino: Ino, range: LockRange, reply: ReplyEmpty) {
+        let unique = reply.unique();
+        self.waiters.park(
+            unique,
+            Waiter {
+                ino,
+                range,
+                reply,
+                is_sent: false,
+            },
+        );
+        if ctx.interrupted() && self.interrupt_waiter(unique) {
+            return;
+        }
+        match block_on(self.client.lock(ino, range, Some(unique))) {
+            Ok(LockOutcome::Granted { changed }) => match self.waiters.take(unique) {
+                Some(waiter) => self.answer_granted(ino, changed, waiter.reply),
+                // A signal was quicker: the lock goes back.
+                None => self.signal.cancel(Cancel {
+                    ino,
+                    range,
+                    waiter: unique,
+                }),
+            },
+            Ok(LockOutcome::Queued) => {
+                if !self.waiters.mark_sent(unique) {
+                    self.signal.cancel(Cancel {
+                        ino,
+                        range,
+                        waiter: unique,
+                    });
+                }
+            }
+            Err(code) => {
+                if let Some(waiter) = self.waiters.take(unique) {
+                    waiter.reply.err(errno(code));
+                }
+            }
+        }
+    }
+
+    /// The shard granted a request that waited.
+    pub(crate) fn lock_was_granted(&self, ino: Ino, unique: u64) {
+        let Some(waiter) = self.waiters.take(unique) else {
+            return;
+        };
+        match block_on(self.client.lock_granted(ino, waiter.range)) {
+            Ok(LockOutcome::Granted { changed }) => self.answer_granted(ino, changed, waiter.reply),
+            Ok(LockOutcome::Queued) => waiter.reply.err(Errno::IO),
+            Err(code) => waiter.reply.err(errno(code)),
+        }
+    }
+
+    /// Pages that are older than the lock are dropped before its holder can read them. Done by the notifier's thread, as that
+    /// waits for pages which are being read, and this worker may be the one to read them.
+    fn answer_granted(&self, ino: Ino, changed: bool, reply: ReplyEmpty) {
+        match self.notifier.get() {
+            Some(notifier) if changed => self.signal.answer_after_drop(notifier, ino.0, reply),
+            _ => reply.ok(),
+        }
+    }
+
+    /// A signal hit the caller of a request: true where it waited for a lock and was answered.
+    pub(crate) fn interrupt_waiter(&self, unique: u64) -> bool {
+        match self.waiters.take_interrupted(unique) {
+            Taken::Sent(waiter) => {
+                let cancel = Cancel {
+                    ino: waiter.ino,
+                    range: waiter.range,
+                    waiter: unique,
+                };
+                waiter.reply.err(Errno::INTR);
+                self.signal.cancel(cancel);
+                true
+            }
+            Taken::NotSent(waiter) => {
+                waiter.reply.err(Errno::INTR);
+                true
+            }
+            Taken::Unknown => {
+                self.signal.interrupted(unique);
+                false
+            }
+        }
+    }
+
+    /// What is still locked through a handle when its last descriptor is closed are OFD locks.
+    pub(crate) fn release_handle_locks(&self, ino: Ino, fh: u64) {
+        let owners = self
+            .handle_locks
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(&fh);
+        for owner in owners.into_iter().flatten() {
+            if let Err(error) = block_on(self.client.release_locks(ino, owner, false)) {
+                tracing::warn!(%ino, %error, "locks of a closed handle not released");
+            }
+        }
+    }
+}

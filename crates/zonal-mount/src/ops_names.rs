@@ -1,0 +1,389 @@
+//! Names and attributes.
+
+use crate::block::block_on;
+use crate::caller::credentials;
+use crate::convert::{errno, kernel_attr, kernel_entry, kernel_time, name, set_time, valid};
+use crate::fs::ZonalFs;
+use zonal_client::names::{Found, Looked, NewFile};
+use zonal_fuse::request::{Mknod, Rename};
+use zonal_fuse::{Context, DirBuffer, Entry as KernelEntry, FileKind as KernelKind, OpenFlags};
+use zonal_fuse::{ReplyAttr, ReplyDirectory, ReplyEntry, ReplyStatx, SetAttr, StatFs, StatxReply};
+use zonal_types::{Attr, Blob, Credentials, ErrorCode, FileKind, Ino, ZoneId};
+use zonal_wire::meta::flags::R_OK;
+use zonal_wire::{AttrChange, NewKind};
+
+/// Cookies of `.` and `..`; the shard's are above.
+const DOT: u64 = 1;
+/// See above.
+const DOT_DOT: u64 = 2;
+
+impl ZonalFs {
+    pub(crate) fn answer_entry(&self, reply: ReplyEntry, outcome: Result<Found, ErrorCode>) {
+        match outcome {
+            Ok(found) => reply.entry(&kernel_entry(&found)),
+            Err(code) => reply.err(errno(code)),
+        }
+    }
+
+    pub(crate) fn do_lookup(
+        &self,
+        ctx: &Context<'_>,
+        parent: Ino,
+        bytes: &[u8],
+        reply: ReplyEntry,
+    ) {
+        self.begin(ctx);
+        let mark = self.hints.mark();
+        let looked = match bytes {
+            b"." => block_on(self.client.getattr(parent)).map(found_now),
+            b".." => block_on(async {
+                let above = self.client.parent(parent).await?;
+                self.client.getattr(above).await
+            })
+            .map(found_now),
+            _ => name(bytes)
+                .and_then(|name| block_on(self.client.lookup(&credentials(ctx), parent, name))),
+        };
+        match looked {
+            Ok(Looked::Found(found)) => {
+                self.hints.note(mark, &found.attr, found.attr_ms);
+                reply.entry(&kernel_entry(&found));
+            }
+            Ok(Looked::Absent(0)) => reply.err(errno(ErrorCode::NotFound)),
+            Ok(Looked::Absent(ms)) => reply.negative(valid(ms)),
+            Err(code) => reply.err(errno(code)),
+        }
+    }
+
+    pub(crate) fn do_getattr(&self, ctx: &Context<'_>, ino: Ino, reply: ReplyAttr) {
+        self.begin(ctx);
+        let mark = self.hints.mark();
+        match block_on(self.client.getattr(ino)) {
+            Ok((attr, ms)) => {
+                self.hints.note(mark, &attr, ms);
+                reply.attr(&kernel_attr(&attr), valid(ms));
+            }
+            Err(code) => reply.err(errno(code)),
+        }
+    }
+
+    pub(crate) fn do_statx(&self, ctx: &Context<'_>, ino: Ino, reply: ReplyStatx) {
+        self.begin(ctx);
+        match block_on(self.client.getattr(ino)) {
+            Ok((attr, ms)) => reply.statx(&StatxReply {
+                attr: kernel_attr(&attr),
+                btime: Some(kernel_time(attr.btime)),
+                attributes: 0,
+                attributes_mask: 0,
+                attr_valid: valid(ms),
+            }),
+            Err(code) => reply.err(errno(code)),
+        }
+    }
+
+    pub(crate) fn do_setattr(
+        &self,
+        ctx: &Context<'_>,
+        ino: Ino,
+        set: &SetAttr,
+    ) -> Result<(Attr, u32), ErrorCode> {
+        self.begin(ctx);
+        let who = credentials(ctx);
+        let mut attr = None;
+        if let Some(size) = set.size {
+            let by_handle = set.fh.is_some();
+            let done =
+                block_on(
+                    self.client
+                        .truncate(&who, ino, size, by_handle, set.kill_suidgid),
+                )?;
+            attr = Some((done, 0));
+        }
+        let change = AttrChange {
+            mode: set.mode.map(|mode| mode & 0o7777),
+            uid: set.uid,
+            gid: set.gid,
+            atime: set.atime.map(set_time),
+            mtime: set.mtime.map(set_time),
+            ctime: None,
+        };
+        match attr {
+            Some(done) if change == AttrChange::default() => Ok(done),
+            _ => block_on(self.client.setattr(&who, ino, change)),
+        }
+    }
+
+    pub(crate) fn do_symlink(
+        &self,
+        ctx: &Context<'_>,
+        parent: Ino,
+        bytes: &[u8],
+        target: &[u8],
+    ) -> Result<Found, ErrorCode> {
+        let kind = NewKind::Symlink {
+            text: Blob(target.to_vec()),
+        };
+        self.make(
+            ctx,
+            parent,
+            bytes,
+            NewFile {
+                kind,
+                mode: 0o777,
+                umask: 0,
+            },
+        )
+    }
+
+    pub(crate) fn do_mknod(
+        &self,
+        ctx: &Context<'_>,
+        parent: Ino,
+        bytes: &[u8],
+        node: &Mknod,
+    ) -> Result<Found, ErrorCode> {
+        let kind = match FileKind::from_mode(node.mode) {
+            None | Some(FileKind::File) => NewKind::File,
+            Some(FileKind::Fifo) => NewKind::Fifo,
+            Some(FileKind::Socket) => NewKind::Socket,
+            Some(FileKind::CharDevice) => NewKind::CharDevice { rdev: node.rdev },
+            Some(FileKind::BlockDevice) => NewKind::BlockDevice { rdev: node.rdev },
+            Some(FileKind::Directory | FileKind::Symlink) => return Err(ErrorCode::Invalid),
+        };
+        self.make(
+            ctx,
+            parent,
+            bytes,
+            NewFile {
+                kind,
+                mode: node.mode & 0o7777,
+                umask: node.umask,
+            },
+        )
+    }
+
+    fn make(
+        &self,
+        ctx: &Context<'_>,
+        parent: Ino,
+        bytes: &[u8],
+        new: NewFile,
+    ) -> Result<Found, ErrorCode> {
+        self.begin(ctx);
+        block_on(
+            self.client
+                .make(&credentials(ctx), parent, name(bytes)?, new),
+        )
+    }
+
+    pub(crate) fn do_mkdir(
+        &self,
+        ctx: &Context<'_>,
+        parent: Ino,
+        bytes: &[u8],
+        (mode, umask): (u32, u32),
+    ) -> Result<Found, ErrorCode> {
+        self.begin(ctx);
+        block_on(self.client.mkdir(
+            &credentials(ctx),
+            parent,
+            name(bytes)?,
+            (mode & 0o7777, umask),
+            None,
+        ))
+    }
+
+    /// `zonal mkdir --zone`: "ZONE MODE NAME" set as an attribute of the parent.
+    pub(crate) fn mkdir_by_text(
+        &self,
+        who: &Credentials,
+        parent: Ino,
+        text: &[u8],
+    ) -> Result<(), ErrorCode> {
+        let mut parts = text.splitn(3, |byte| *byte == b' ');
+        let mut number = |radix| {
+            let part = parts.next().and_then(|part| std::str::from_utf8(part).ok());
+            part.and_then(|part| u32::from_str_radix(part, radix).ok())
+                .ok_or(ErrorCode::Invalid)
+        };
+        let zone = u16::try_from(number(10)?).map_err(|_error| ErrorCode::Invalid)?;
+        let mode = number(8)? & 0o7777;
+        let name = name(parts.next().unwrap_or_default())?;
+        block_on(
+            self.client
+                .mkdir(who, parent, name, (mode, 0), Some(ZoneId(zone))),
+        )
+        .map(|_found| ())
+    }
+
+    pub(crate) fn do_unlink(
+        &self,
+        ctx: &Context<'_>,
+        parent: Ino,
+        bytes: &[u8],
+    ) -> Result<(), ErrorCode> {
+        self.begin(ctx);
+        block_on(self.client.unlink(&credentials(ctx), parent, name(bytes)?))
+    }
+
+    pub(crate) fn do_rmdir(
+        &self,
+        ctx: &Context<'_>,
+        parent: Ino,
+        bytes: &[u8],
+    ) -> Result<(), ErrorCode> {
+        self.begin(ctx);
+        block_on(self.client.rmdir(&credentials(ctx), parent, name(bytes)?))
+    }
+
+    pub(crate) fn do_rename(
+        &self,
+        ctx: &Context<'_>,
+        parent: Ino,
+        rename: &Rename<'_>,
+    ) -> Result<(), ErrorCode> {
+        self.begin(ctx);
+        let from = (parent, name(rename.name)?);
+        let to = (Ino(rename.new_parent), name(rename.new_name)?);
+        block_on(
+            self.client
+                .rename(&credentials(ctx), from, to, rename.flags),
+        )
+    }
+
+    pub(crate) fn do_link(
+        &self,
+        ctx: &Context<'_>,
+        ino: Ino,
+        parent: Ino,
+        bytes: &[u8],
+    ) -> Result<Found, ErrorCode> {
+        self.begin(ctx);
+        block_on(
+            self.client
+                .hard_link(&credentials(ctx), ino, parent, name(bytes)?),
+        )
+    }
+
+    pub(crate) fn do_access(
+        &self,
+        ctx: &Context<'_>,
+        ino: Ino,
+        mask: u32,
+    ) -> Result<(), ErrorCode> {
+        self.begin(ctx);
+        block_on(self.client.access(&credentials(ctx), ino, mask))
+    }
+
+    /// The superuser may read any directory, so nothing needs to be asked for it.
+    pub(crate) fn do_opendir(&self, ctx: &Context<'_>, ino: Ino) -> Result<OpenFlags, ErrorCode> {
+        self.begin(ctx);
+        if ctx.uid != 0 {
+            block_on(self.client.access(&credentials(ctx), ino, R_OK))?;
+        }
+        Ok(OpenFlags::NONE)
+    }
+
+    pub(crate) fn do_readdir(
+        &self,
+        ctx: &Context<'_>,
+        dir: Ino,
+        read: &zonal_fuse::request::Read,
+        plus: bool,
+        reply: ReplyDirectory,
+    ) {
+        self.begin(ctx);
+        let mut buffer = reply.buffer();
+        match self.fill(ctx, dir, (read.offset, read.size), plus, &mut buffer) {
+            Ok(()) => reply.entries(&buffer),
+            Err(code) => reply.err(errno(code)),
+        }
+    }
+
+    fn fill(
+        &self,
+        ctx: &Context<'_>,
+        dir: Ino,
+        (offset, size): (u64, u32),
+        plus: bool,
+        buffer: &mut DirBuffer,
+    ) -> Result<(), ErrorCode> {
+        let directory = KernelKind::from_mode(FileKind::Directory.mode_bits());
+        let mut dot = |ino: Ino, cookie: u64, text: &[u8]| {
+            if plus {
+                buffer.add_plus(&KernelEntry::default(), ino.0, cookie, directory, text)
+            } else {
+                buffer.add(ino.0, cookie, directory, text)
+            }
+        };
+        if offset < DOT && !dot(dir, DOT, b".") {
+            return Ok(());
+        }
+        if offset < DOT_DOT {
+            let above = block_on(self.client.parent(dir))?;
+            if !dot(above, DOT_DOT, b"..") {
+                return Ok(());
+            }
+        }
+        let mark = self.hints.mark();
+        // An entry takes 24 bytes and its name, 128 more with attributes.
+        let entries = (size / if plus { 160 } else { 32 }).clamp(1, 4096);
+        let cookie = if offset <= DOT_DOT { 0 } else { offset };
+        let (entries, _end) =
+            block_on(
+                self.client
+                    .readdir(&credentials(ctx), dir, cookie, entries, plus),
+            )?;
+        for item in entries {
+            let kind = KernelKind::from_mode(item.entry.kind.mode_bits());
+            let name = item.name.as_bytes();
+            let fits = match (plus, item.entry.attr) {
+                (true, Some(attr)) => {
+                    let found = Found {
+                        attr,
+                        entry_ms: item.entry.entry_ms,
+                        attr_ms: item.entry.attr_ms,
+                    };
+                    self.hints.note(mark, &attr, found.attr_ms);
+                    buffer.add_plus(&kernel_entry(&found), attr.ino.0, item.cookie, kind, name)
+                }
+                // Listed, but not looked up: the kernel takes its number only.
+                (true, None) => buffer.add_plus(
+                    &KernelEntry::default(),
+                    item.entry.ino.0,
+                    item.cookie,
+                    kind,
+                    name,
+                ),
+                (false, _) => buffer.add(item.entry.ino.0, item.cookie, kind, name),
+            };
+            if !fits {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn do_statfs(&self, ctx: &Context<'_>) -> Result<StatFs, ErrorCode> {
+        self.begin(ctx);
+        let (total, free, inodes) = block_on(self.client.statfs())?;
+        Ok(StatFs {
+            blocks: total / 4096,
+            bfree: free / 4096,
+            bavail: free / 4096,
+            files: inodes.saturating_add(u64::from(u32::MAX)),
+            ffree: u64::from(u32::MAX),
+            bsize: 1 << 20,
+            namelen: 255,
+            frsize: 4096,
+        })
+    }
+}
+
+fn found_now((attr, attr_ms): (Attr, u32)) -> Looked {
+    Looked::Found(Found {
+        attr,
+        entry_ms: 0,
+        attr_ms,
+    })
+}

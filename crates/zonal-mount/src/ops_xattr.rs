@@ -1,0 +1,71 @@
+//! Extended attributes: the shard's, and a few that are questions to this mount.
+
+use crate::block::block_on;
+use crate::caller::credentials;
+use crate::fs::ZonalFs;
+use zonal_fuse::Context;
+use zonal_fuse::request::SetXattr;
+use zonal_types::{ErrorCode, Ino};
+
+/// Where the inode's data is, as JSON. Read only.
+pub const LOCATE: &[u8] = b"zonal.locate";
+/// Set on a directory: makes a directory in it, with its home in a zone.
+pub const MKDIR: &[u8] = b"zonal.mkdir";
+
+impl ZonalFs {
+    pub(crate) fn do_getxattr(
+        &self,
+        ctx: &Context<'_>,
+        ino: Ino,
+        name: &[u8],
+    ) -> Result<Vec<u8>, ErrorCode> {
+        if self.hints.is_absent(ino, name) {
+            return Err(ErrorCode::NoData);
+        }
+        self.begin(ctx);
+        if name == LOCATE {
+            return block_on(self.client.locate(ino)).map(|located| located.to_json().into_bytes());
+        }
+        block_on(self.client.getxattr(&credentials(ctx), ino, name))
+    }
+
+    pub(crate) fn do_listxattr(&self, ctx: &Context<'_>, ino: Ino) -> Result<Vec<u8>, ErrorCode> {
+        self.begin(ctx);
+        let names = block_on(self.client.listxattr(&credentials(ctx), ino))?;
+        Ok(names
+            .into_iter()
+            .flat_map(|name| name.into_iter().chain([0]))
+            .collect())
+    }
+
+    pub(crate) fn do_setxattr(
+        &self,
+        ctx: &Context<'_>,
+        ino: Ino,
+        set: &SetXattr<'_>,
+    ) -> Result<(), ErrorCode> {
+        self.begin(ctx);
+        let who = credentials(ctx);
+        if set.name == MKDIR {
+            return self.mkdir_by_text(&who, ino, set.value);
+        }
+        let outcome = block_on(
+            self.client
+                .setxattr(&who, ino, set.name, set.value, set.flags),
+        );
+        self.hints.forget(&[ino]);
+        outcome
+    }
+
+    pub(crate) fn do_removexattr(
+        &self,
+        ctx: &Context<'_>,
+        ino: Ino,
+        name: &[u8],
+    ) -> Result<(), ErrorCode> {
+        self.begin(ctx);
+        let outcome = block_on(self.client.removexattr(&credentials(ctx), ino, name));
+        self.hints.forget(&[ino]);
+        outcome
+    }
+}

@@ -1,0 +1,71 @@
+//! Lock requests that wait: the kernel's reply is parked until the shard grants or a signal takes the request back.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use zonal_fuse::ReplyEmpty;
+use zonal_types::Ino;
+use zonal_wire::LockRange;
+
+/// One waiting request.
+#[derive(Debug)]
+pub struct Waiter {
+    /// The inode.
+    pub ino: Ino,
+    /// The range asked for.
+    pub range: LockRange,
+    /// The kernel's reply; whoever takes the waiter answers.
+    pub reply: ReplyEmpty,
+    /// The shard has queued it. Before that the worker which sends it takes care of a signal.
+    pub is_sent: bool,
+}
+
+/// What a signal found.
+#[derive(Debug)]
+pub enum Taken {
+    /// A request that the shard has queued: it must be taken back there.
+    Sent(Waiter),
+    /// A request that is being sent: its worker will take it back.
+    NotSent(Waiter),
+    /// No request that waits for a lock.
+    Unknown,
+}
+
+/// Waiting requests by the kernel's identity of the request, which is also the waiter's number at the shard.
+#[derive(Debug, Default)]
+pub struct Waiters(Mutex<BTreeMap<u64, Waiter>>);
+
+impl Waiters {
+    fn map(&self) -> MutexGuard<'_, BTreeMap<u64, Waiter>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Parks a request.
+    pub fn park(&self, unique: u64, waiter: Waiter) {
+        self.map().insert(unique, waiter);
+    }
+
+    /// Takes a request to answer it; `None` where somebody else did.
+    #[must_use]
+    pub fn take(&self, unique: u64) -> Option<Waiter> {
+        self.map().remove(&unique)
+    }
+
+    /// The shard has queued it; false where it was answered meanwhile.
+    #[must_use]
+    pub fn mark_sent(&self, unique: u64) -> bool {
+        self.map().get_mut(&unique).is_some_and(|waiter| {
+            waiter.is_sent = true;
+            true
+        })
+    }
+
+    /// Takes a request because of a signal.
+    #[must_use]
+    pub fn take_interrupted(&self, unique: u64) -> Taken {
+        match self.map().remove(&unique) {
+            Some(waiter) if waiter.is_sent => Taken::Sent(waiter),
+            Some(waiter) => Taken::NotSent(waiter),
+            None => Taken::Unknown,
+        }
+    }
+}
