@@ -29,9 +29,9 @@ impl<N: Net> Client<N> {
     pub async fn fsync(&self, file: &File<N>) -> Result<(), ErrorCode> {
         let _gate = file.gate.lock().await;
         let written = self.flush_data(file).await;
-        let targets: Vec<TargetId> = std::mem::take(&mut file.state().unsynced)
-            .into_iter()
-            .collect();
+        let mut targets = std::mem::take(&mut file.state().unsynced);
+        self.take_left_behind(file, &mut targets);
+        let targets: Vec<TargetId> = targets.into_iter().collect();
         let synced = self.sync_targets(&targets).await;
         if synced.is_err() {
             file.state().unsynced.extend(targets);

@@ -5,6 +5,7 @@
 use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
@@ -40,6 +41,19 @@ impl Channel {
 
     pub(crate) fn read(&self, buffer: &mut [u8]) -> Result<usize, Errno> {
         rustix::io::read(&self.fd, buffer)
+    }
+
+    /// Whether a request is waiting to be read.
+    pub(crate) fn has_request(&self) -> bool {
+        let mut fds = [PollFd::new(&self.fd, PollFlags::IN)];
+        rustix::event::poll(
+            &mut fds,
+            Some(&Timespec {
+                tv_sec: 0,
+                tv_nsec: 0,
+            }),
+        )
+        .is_ok_and(|ready| ready > 0)
     }
 
     /// Sends a whole message: the kernel takes it at once or not at all.

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::io::Errno;
 
+use crate::crew::Crew;
 use crate::init::KernelInfo;
 use crate::notify::Notifier;
 use crate::reply::{
@@ -44,6 +45,7 @@ pub struct Context<'a> {
     /// parent directory belongs to, if any.
     pub supplementary_group: Option<u32>,
     pub(crate) slot: &'a Slot,
+    pub(crate) crew: &'a Crew,
 }
 
 impl Context<'_> {
@@ -54,6 +56,13 @@ impl Context<'_> {
     #[must_use]
     pub fn interrupted(&self) -> bool {
         self.slot.interrupted.load(Ordering::SeqCst) == self.unique
+    }
+
+    /// Says that this request is going to wait for long (milliseconds, or for another request):
+    /// when no other worker reads requests, one is woken at once. Without it that takes a few
+    /// milliseconds. Not worth it for a round trip.
+    pub fn will_block(&self) {
+        self.crew.will_block();
     }
 }
 

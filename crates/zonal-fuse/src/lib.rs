@@ -7,6 +7,7 @@
 pub mod abi;
 mod bytes;
 mod channel;
+mod crew;
 mod dirbuf;
 mod dispatch;
 mod encode;

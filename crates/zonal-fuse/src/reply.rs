@@ -3,9 +3,10 @@
 //! A reply owns what it needs; answering consumes it. One that is dropped unanswered (a panic, a
 //! forgotten branch) answers EIO, so that no caller waits for ever.
 
+use std::cell::Cell;
 use std::io::IoSlice;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
@@ -22,6 +23,15 @@ pub(crate) struct Raw {
     channel: Arc<Channel>,
     unique: u64,
     open: bool,
+}
+
+thread_local! {
+    static ANSWERED: Cell<Option<Instant>> = const { Cell::new(None) };
+}
+
+/// When this thread last began to send a reply, since this was last asked.
+pub(crate) fn answered_at() -> Option<Instant> {
+    ANSWERED.take()
 }
 
 /// At most so many pieces in one writev.
@@ -49,7 +59,12 @@ impl Raw {
         }
     }
 
+    fn sending() {
+        ANSWERED.set(Some(Instant::now()));
+    }
+
     fn status(mut self, error: i32) {
+        Self::sending();
         let result = self.channel.status(self.unique, error);
         self.sent(result);
     }
@@ -62,6 +77,7 @@ impl Raw {
         let mut out = Fixed::<{ encode::FIXED }>::new();
         encode::header(&mut out, payload.len(), 0, self.unique);
         out.put(payload);
+        Self::sending();
         let result = self.channel.write(out.as_slice());
         self.sent(result);
     }
@@ -69,6 +85,7 @@ impl Raw {
     fn bytes(mut self, payload: &[u8]) {
         let mut head = Fixed::<{ abi::OUT_HEADER }>::new();
         encode::header(&mut head, payload.len(), 0, self.unique);
+        Self::sending();
         let result = if payload.is_empty() {
             self.channel.write(head.as_slice())
         } else {
@@ -231,6 +248,7 @@ impl ReplyData {
                 iov.push(IoSlice::new(piece));
             }
         }
+        Raw::sending();
         let result = raw.channel.write_vectored(&iov);
         raw.sent(result);
     }

@@ -8,18 +8,19 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
 use crate::abi;
 use crate::channel::Channel;
+use crate::crew::{Crew, Pulse};
 use crate::dispatch::dispatch;
 use crate::fs::{Context, FileSystem, Slot};
 use crate::init::{self, KernelInfo, SessionConfig};
 use crate::mount::{self, MountError, MountOptions};
 use crate::notify::Notifier;
-use crate::reply::Raw;
+use crate::reply::{self, Raw};
 use crate::request::{Header, Operation, Protocol, Request};
 
 /// Page-sized start of a buffer, so that the data of a WRITE begins on a page.
@@ -32,6 +33,7 @@ struct Shared<F> {
     channels: Vec<Arc<Channel>>,
     slots: Vec<Slot>,
     running: AtomicUsize,
+    crew: Crew,
     buffer: usize,
 }
 
@@ -80,6 +82,7 @@ impl Session {
             protocol: kernel.protocol(),
             slots: channels.iter().map(|_| Slot::default()).collect(),
             running: AtomicUsize::new(channels.len()),
+            crew: Crew::default(),
             channels,
             buffer: init::buffer_size(&kernel),
         });
@@ -192,7 +195,10 @@ fn pin_to(index: usize) {
 /// A worker's life.
 fn run<F: FileSystem>(shared: &Shared<F>, index: usize) {
     if let (Some(channel), Some(slot)) = (shared.channels.get(index), shared.slots.get(index)) {
-        serve(shared, channel, slot);
+        // One reads, the others wait until they are needed.
+        if index == 0 || shared.crew.park() {
+            serve(shared, channel, slot);
+        }
     }
     if shared.running.fetch_sub(1, Ordering::AcqRel) == 1 {
         shared.fs.destroy();
@@ -207,21 +213,37 @@ fn serve<F: FileSystem>(shared: &Shared<F>, channel: &Arc<Channel>, slot: &Slot)
     let Some(buffer) = memory.get_mut(start..) else {
         return;
     };
+    let crew = &shared.crew;
+    let mut pulse = Pulse::default();
     let mut failures = 0;
     loop {
+        crew.reads();
         match channel.read(buffer) {
             Ok(count) => {
+                crew.took();
                 failures = 0;
+                let begin = Instant::now();
                 let data = buffer.get(..count).unwrap_or_default();
                 one(shared, channel, slot, data);
+                // What follows the answer (the caller may take this processor) does not count.
+                let end = reply::answered_at().unwrap_or_else(Instant::now);
+                let took = end.saturating_duration_since(begin);
+                let queue = || channel.has_request();
+                if crew.handled(&mut pulse, took, queue) && !crew.park() {
+                    return;
+                }
             }
             // ENOENT: the caller gave up before we took the request.
-            Err(Errno::NOENT | Errno::INTR | Errno::AGAIN) => {}
-            Err(Errno::NODEV | Errno::CONNABORTED) => return,
+            Err(Errno::NOENT | Errno::INTR | Errno::AGAIN) => crew.missed(),
             Err(error) => {
-                tracing::error!(%error, "reading the FUSE device failed");
+                crew.missed();
                 failures += 1;
-                if failures > 100 {
+                let gone = matches!(error, Errno::NODEV | Errno::CONNABORTED);
+                if !gone {
+                    tracing::error!(%error, "reading the FUSE device failed");
+                }
+                if gone || failures > 100 {
+                    crew.stop();
                     return;
                 }
             }
@@ -269,6 +291,7 @@ fn one<F: FileSystem>(shared: &Shared<F>, channel: &Arc<Channel>, slot: &Slot, d
                 pid: header.pid,
                 supplementary_group: request.supplementary_group,
                 slot,
+                crew: &shared.crew,
             };
             let raw = Raw::new(channel.clone(), header.unique);
             // A panic drops the reply, which answers EIO.

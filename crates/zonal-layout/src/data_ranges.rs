@@ -89,6 +89,9 @@ pub fn next_hole(component: &Component, columns: &[ColumnRanges], from: u64) -> 
     })
 }
 
+/// Data ranges (start, end) of a file, and what to ask to learn more.
+pub type MergedRanges = (Vec<(u64, u64)>, Option<(Column, u64)>);
+
 /// Data ranges (start, end) of the file in `from..size`, at most `limit`, merged. Stops early at what is
 /// not known yet; the second value is then what to ask.
 #[must_use]
@@ -98,7 +101,7 @@ pub fn merge_data_ranges(
     from: u64,
     size: u64,
     limit: usize,
-) -> (Vec<(u64, u64)>, Option<(Column, u64)>) {
+) -> MergedRanges {
     let mut out = Vec::new();
     let mut at = from;
     while out.len() < limit && at < size {

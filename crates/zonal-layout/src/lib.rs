@@ -12,7 +12,7 @@ pub mod data_ranges;
 pub mod make;
 pub mod stripe;
 
-pub use data_ranges::{ColumnRanges, Seek, merge_data_ranges, next_data, next_hole};
+pub use data_ranges::{ColumnRanges, MergedRanges, Seek, merge_data_ranges, next_data, next_hole};
 pub use make::new_layout;
 pub use stripe::{
     LayoutError, Piece, check_component, component_pieces, file_offset_of, file_size_from_columns,

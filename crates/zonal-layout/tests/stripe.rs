@@ -1,4 +1,5 @@
 //! Properties of the striping arithmetic.
+#![allow(clippy::unwrap_used, reason = "a test may fail so")]
 
 use proptest::prelude::*;
 use zonal_layout::*;

@@ -403,3 +403,26 @@ fn shutdown_ends_idle_connections_and_frees_the_port() {
     until("reachable", || call(&pool, to, b"x").is_ok());
     drop(again);
 }
+
+#[test]
+fn a_silent_thief_of_a_unix_name_does_not_stop_clients() {
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::net::{SocketAddr, UnixListener};
+
+    let (_server, to) = start(ServerConfig::new(server_identity(key(1))), false);
+    let name = zonal_net::address::unix_name(CELL, to.tcp);
+    let name = SocketAddr::from_abstract_name(name).unwrap();
+    let _silent = UnixListener::bind_addr(&name).unwrap();
+    let config = PoolConfig {
+        connect_limit: Duration::from_millis(400),
+        ..PoolConfig::default()
+    };
+    let pool = Pool::new(client_identity(key(1)), config);
+    works(&pool, to);
+    // The next connection does not ask it again.
+    pool.close_idle();
+    let start = Instant::now();
+    works(&pool, to);
+    assert!(start.elapsed() < Duration::from_millis(90));
+    assert_eq!(counter(&pool.metrics().snapshot(), "connected_tcp"), 2);
+}

@@ -122,21 +122,18 @@ impl Target {
         kv: &dyn KvRead,
         plan: CheckpointPlan,
     ) -> Result<Vec<Record>, ErrorCode> {
-        let result = self.move_all(kv, &plan);
+        let CheckpointPlan { moves, extents } = plan;
+        let result = self.move_all(kv, &moves);
         // Gives back what was not moved; what was is live by now and stays.
-        self.space.release(&plan.extents);
+        self.space.release(&extents);
         result
     }
 
-    fn move_all(
-        &mut self,
-        kv: &dyn KvRead,
-        plan: &CheckpointPlan,
-    ) -> Result<Vec<Record>, ErrorCode> {
+    fn move_all(&mut self, kv: &dyn KvRead, moves: &[Move]) -> Result<Vec<Record>, ErrorCode> {
         // All that can fail comes before the first change of state. Batches touch different chunks.
         let mut batches = vec![Batch::default()];
         let mut chunks = 0;
-        let mut rest = plan.moves.as_slice();
+        let mut rest = moves;
         while let Some(first) = rest.first() {
             let same = |entry: &&Move| {
                 entry.object == first.object

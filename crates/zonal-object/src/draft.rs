@@ -31,6 +31,8 @@ pub(crate) struct Draft<'a> {
     kv: &'a dyn KvRead,
     config: &'a TargetConfig,
     pending: &'a Pending,
+    /// Saves a look-up a block where nothing of the object is pending.
+    none_pending: bool,
     pub object: ObjectId,
     pub header: Header,
     stored_header: Option<Header>,
@@ -75,6 +77,7 @@ impl<'a> Draft<'a> {
             kv,
             config,
             pending,
+            none_pending: pending.none_in(object, 0, u64::MAX),
             object,
             header: stored_header.clone().unwrap_or_default(),
             stored_header,
@@ -127,15 +130,18 @@ impl<'a> Draft<'a> {
         Some(found.bytes.clone())
     }
 
+    fn is_pending(&self, block: u64) -> bool {
+        !self.none_pending && self.pending.get(self.object, block).is_some()
+    }
+
     /// True where the block has a place or is pending.
     pub fn is_allocated(&mut self, block: u64) -> Result<bool, ErrorCode> {
-        Ok(self.pending.get(self.object, block).is_some()
-            || self.stored(block)? != BlockState::Hole)
+        Ok(self.is_pending(block) || self.stored(block)? != BlockState::Hole)
     }
 
     /// Gives a block a new stored state, which is its newest: frees its old place, drops what is pending.
     pub fn set(&mut self, block: u64, state: BlockState) -> Result<(), ErrorCode> {
-        let was_pending = self.pending.get(self.object, block).is_some();
+        let was_pending = self.is_pending(block);
         let loaded = self.loaded(block / CHUNK_BLOCKS)?;
         let old = loaded.chunk.set(block, state);
         loaded.dirty |= old != state;

@@ -177,11 +177,11 @@ impl Edit {
 /// Blocks that `range` covers in part: the first, the last, or none.
 fn edges(range: &Range<u64>) -> Vec<u64> {
     let mut out = Vec::with_capacity(2);
-    if range.start % BLOCK != 0 {
+    if !range.start.is_multiple_of(BLOCK) {
         out.push(range.start / BLOCK);
     }
     let last = range.end / BLOCK;
-    if range.end % BLOCK != 0 && out.first() != Some(&last) {
+    if !range.end.is_multiple_of(BLOCK) && out.first() != Some(&last) {
         out.push(last);
     }
     out
@@ -193,6 +193,7 @@ impl Target {
     /// # Errors
     /// `StaleTruncate`, `Stale` (being deleted), `NoSpace`, `Overloaded` (as for writes), `Corrupt`.
     pub fn edit_step(&mut self, kv: &dyn KvRead, edit: &mut Edit) -> Result<Step, ErrorCode> {
+        edit.bases.begin();
         let mut draft = Draft::load(kv, &self.config, &self.pending, edit.object)?;
         let outcome = Outcome {
             allocated_delta: edit.delta,
@@ -245,7 +246,7 @@ impl Target {
         let to = edit.cut.bytes;
         let first = to.div_ceil(BLOCK).min(BLOCKS_END);
         let from = edit.cut_at.max(first);
-        let edge = to % BLOCK != 0 && draft.header.object_bytes > to;
+        let edge = !to.is_multiple_of(BLOCK) && draft.header.object_bytes > to;
         // Cleared first, committed last: a draft that is dropped for a read has changed nothing.
         let done = draft.clear(from, BLOCKS_END, STEP_CHUNKS)?;
         if done < BLOCKS_END || from > first {

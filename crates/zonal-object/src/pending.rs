@@ -60,6 +60,11 @@ impl Pending {
             .map(|((_, block), _)| *block)
     }
 
+    /// True where `object` has none in `first..end`.
+    pub fn none_in(&self, object: ObjectId, first: u64, end: u64) -> bool {
+        self.range(object, first, end).next().is_none()
+    }
+
     /// All blocks, in order of objects and blocks.
     pub fn iter(&self) -> impl Iterator<Item = (&(ObjectId, u64), &PendingBlock)> {
         self.blocks.iter()

@@ -246,6 +246,7 @@ impl Target {
         }
         let (first, behind) = (offset / BLOCK, end.div_ceil(BLOCK));
         plan.crcs.reserve((behind - first) as usize);
+        let none_pending = self.pending.none_in(object, first, behind);
         let mut chunk: Option<(u64, Option<Chunk>)> = None;
         for block in first..behind {
             let number = block / CHUNK_BLOCKS;
@@ -256,7 +257,12 @@ impl Target {
                 Some((_, Some(chunk))) => chunk.get(block),
                 _ => BlockState::Hole,
             };
-            let (source, crc) = match (self.pending_block(object, block), stored) {
+            let pending = if none_pending {
+                None
+            } else {
+                self.pending_block(object, block)
+            };
+            let (source, crc) = match (pending, stored) {
                 (Some(bytes), _) => (Source::Pending(bytes.clone()), 0),
                 (None, BlockState::Written(place, crc)) => (Source::Stored(place), crc),
                 (None, _) => (Source::Zeros, 0),

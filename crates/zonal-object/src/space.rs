@@ -242,6 +242,21 @@ impl Space {
             .ok_or(ErrorCode::Corrupt)
     }
 
+    /// True where records refer to all (`live`) or none of the units of an extent.
+    ///
+    /// # Errors
+    /// `Corrupt` where it lies outside.
+    pub fn all_are(&self, extent: &Extent, live: bool) -> Result<bool, ErrorCode> {
+        let end = self.checked(extent)?;
+        Ok(match self.segments.get(extent.segment as usize) {
+            None => !live,
+            Some(segment) => words(extent.unit, end).all(|(word, mask)| {
+                let set = segment.live[word] & mask;
+                set == if live { mask } else { 0 }
+            }),
+        })
+    }
+
     /// A record refers to this extent from now on.
     ///
     /// # Errors

@@ -27,6 +27,8 @@ pub struct Target {
     stored_pending: BTreeSet<(ObjectId, u64)>,
     pub(crate) deleting: BTreeSet<ObjectId>,
     objects: u64,
+    /// Blocks that planned writes will make pending.
+    pub(crate) promised: u64,
 }
 
 /// What a mutation did.
@@ -81,6 +83,7 @@ impl Target {
             stored_pending: BTreeSet::new(),
             deleting: BTreeSet::new(),
             objects: 0,
+            promised: 0,
         };
         let mut failed = None;
         kv.scan(&[0], &[key::OBJECT], &mut |key, value| {
@@ -123,6 +126,14 @@ impl Target {
 
     /// Applies what a note says; used when it is made and when the log is replayed.
     fn apply_note(&mut self, note: &Note) -> Result<(), ErrorCode> {
+        // Checked as a whole first: a damaged index must not leave half of a note applied.
+        for (extents, live) in [(&note.taken, false), (&note.freed, true)] {
+            for extent in extents {
+                if !self.space.all_are(extent, live)? {
+                    return Err(ErrorCode::Corrupt);
+                }
+            }
+        }
         for extent in &note.taken {
             self.space.adopt(extent)?;
         }
@@ -181,9 +192,10 @@ impl Target {
         }
     }
 
-    /// Units not taken and not promised to pending blocks.
+    /// Units not taken and not promised to pending blocks, present and planned.
     pub(crate) fn available(&self) -> u64 {
-        self.space.free().saturating_sub(self.pending.len() as u64)
+        let promised = self.pending.len() as u64 + self.promised;
+        self.space.free().saturating_sub(promised)
     }
 
     /// Bytes that the next checkpoint makes free: after `NoSpace`, whether one is worth the wait.
@@ -210,7 +222,7 @@ impl Target {
     /// Units held by plans that were neither committed nor aborted.
     #[must_use]
     pub fn units_in_flight(&self) -> u64 {
-        self.space.in_flight()
+        self.space.in_flight() + self.promised
     }
 
     /// Objects whose deletion was begun and not ended: to delete again after a restart.

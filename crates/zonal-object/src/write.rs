@@ -90,6 +90,12 @@ impl Bases {
         Ok(known.map(|found| *found.bytes))
     }
 
+    /// Forgets what an earlier look wanted.
+    pub fn begin(&mut self) {
+        self.wanted.clear();
+        self.plan = None;
+    }
+
     /// Turns what is wanted into a plan; true where there is something to read.
     pub fn settle(&mut self, object: ObjectId) -> bool {
         let wanted = !self.wanted.is_empty();
@@ -129,6 +135,8 @@ pub struct WritePlan {
     /// Blocks that go to extents.
     large: Range<u64>,
     extents: Vec<Extent>,
+    /// Blocks that will be pending, counted in the target until the commit.
+    promised: u64,
     crcs: Vec<u32>,
     bases: Bases,
 }
@@ -248,6 +256,7 @@ impl Target {
             request,
             large,
             extents: Vec::new(),
+            promised: 0,
             crcs: Vec::new(),
             bases: Bases::default(),
         };
@@ -267,13 +276,15 @@ impl Target {
             let count = u32::try_from(large_units).map_err(|_error| ErrorCode::Invalid)?;
             plan.extents = self.space.allocate(count).ok_or(ErrorCode::NoSpace)?;
         }
+        plan.promised = small_units;
+        self.promised += small_units;
         Ok(Planned::Ready(plan))
     }
 
     /// Looks the bases of partly written blocks up; true where some must be read.
     fn find_bases(draft: &mut Draft<'_>, plan: &mut WritePlan) -> Result<bool, ErrorCode> {
         let (start, end) = (plan.request.offset, plan.end());
-        plan.bases.wanted.clear();
+        plan.bases.begin();
         for block in plan.small() {
             if Self::needs_base(draft, block, start, end) {
                 plan.bases.current(draft, block)?;
@@ -298,7 +309,8 @@ impl Target {
         large: u64,
         small: u64,
     ) -> Result<(), ErrorCode> {
-        if small > 0 && self.pending.len() + small as usize > self.config.pending_blocks_max {
+        let pending = self.pending.len() as u64 + self.promised + small;
+        if small > 0 && pending > self.config.pending_blocks_max as u64 {
             return Err(ErrorCode::Overloaded);
         }
         let (available, count) = (self.available(), large + small);
@@ -334,7 +346,10 @@ impl Target {
     ) -> Result<Committed, ErrorCode> {
         let result = self.try_commit(kv, plan, payload);
         match &result {
-            Ok(Committed::Done { .. }) => plan.extents.clear(),
+            Ok(Committed::Done { .. }) => {
+                plan.extents.clear();
+                self.abort_write(plan);
+            }
             Ok(Committed::Again) => {}
             Err(_) => self.abort_write(plan),
         }
@@ -397,6 +412,9 @@ impl Target {
     /// Gives the space of a plan back that will not be committed.
     pub fn abort_write(&mut self, plan: &mut WritePlan) {
         self.space.release(&std::mem::take(&mut plan.extents));
+        self.promised = self
+            .promised
+            .saturating_sub(std::mem::take(&mut plan.promised));
     }
 
     /// After a mismatch of an old block: true where the block has moved since (read

@@ -1,5 +1,9 @@
 //! Random operations against a plain model, with checkpoints and crashes in between.
-#![allow(clippy::unwrap_used, reason = "a test may fail so")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test may fail so"
+)]
 
 mod harness;
 use harness::*;
@@ -39,18 +43,23 @@ struct Run {
     /// Model after each operation since the last checkpoint, by records in the log.
     history: Vec<(usize, Model)>,
     size: u64,
+    config: TargetConfig,
+    /// Operations that found no space.
+    full: usize,
 }
 
 impl Run {
-    fn new(seed: u64, size: u64) -> Self {
+    fn new(seed: u64, size: u64, config: TargetConfig) -> Self {
         Self {
-            shell: Shell::new(CONFIG),
+            shell: Shell::new(config),
             rng: Rng(seed),
             model: Model::new(),
             flights: Vec::new(),
             flush: None,
             history: vec![(0, Model::new())],
             size,
+            config,
+            full: 0,
         }
     }
 
@@ -82,12 +91,28 @@ impl Run {
                     if let Some(plan) = self.flush.take() {
                         self.shell.commit_flush(plan);
                     }
+                    self.shell.flush_pending(usize::MAX);
                     self.checkpoint(true);
                 }
                 result => return result,
             }
         }
         operation(&mut self.shell)
+    }
+
+    /// As [`Self::retry`]; `None` where there is really no space.
+    fn unless_full<T>(
+        &mut self,
+        operation: impl FnMut(&mut Shell) -> Result<T, ErrorCode>,
+    ) -> Option<T> {
+        match self.retry(operation) {
+            Ok(done) => Some(done),
+            Err(ErrorCode::NoSpace) => {
+                self.full += 1;
+                None
+            }
+            Err(error) => panic!("{error}"),
+        }
     }
 
     fn checkpoint(&mut self, arrives: bool) {
@@ -124,7 +149,9 @@ impl Run {
                     offset,
                     length,
                 };
-                let mut plan = self.retry(|shell| shell.plan(request)).unwrap();
+                let Some(mut plan) = self.unless_full(|shell| shell.plan(request)) else {
+                    return;
+                };
                 self.shell.carry_out(&mut plan, &payload);
                 self.flights.push(InFlight {
                     id,
@@ -173,7 +200,9 @@ impl Run {
                 let zero = self.rng.chance(50);
                 let edit =
                     || Edit::allocate(object(id), file.cut, offset, length as u64, zero).unwrap();
-                self.retry(|shell| shell.run_edit(edit())).unwrap();
+                if self.unless_full(|shell| shell.run_edit(edit())).is_none() {
+                    return;
+                }
                 if zero {
                     self.zero(id, offset, length);
                 }
@@ -342,15 +371,15 @@ fn finish(mut run: Run) {
     run.shell.check();
     assert_eq!(run.shell.target.units_in_flight(), 0);
     let space = run.shell.target.statfs();
-    let empty = Shell::new(CONFIG).target.statfs();
+    let empty = Shell::new(run.config).target.statfs();
     assert_eq!(space, empty);
     assert!(run.shell.checkpoints > 0);
 }
 
 #[test]
 fn contents_match_the_model_through_kills() {
-    for seed in 0..12 {
-        let mut run = Run::new(seed, 900_000);
+    for seed in 0..8 {
+        let mut run = Run::new(seed, 900_000, CONFIG);
         for _ in 0..250 {
             run.step();
             run.history.clear();
@@ -367,8 +396,8 @@ fn contents_match_the_model_through_kills() {
 
 #[test]
 fn contents_match_a_prefix_through_power_losses() {
-    for seed in 100..115 {
-        let mut run = Run::new(seed, 300_000);
+    for seed in 100..112 {
+        let mut run = Run::new(seed, 300_000, CONFIG);
         for _ in 0..150 {
             run.step();
             if run.rng.chance(4) {
@@ -377,4 +406,30 @@ fn contents_match_a_prefix_through_power_losses() {
         }
         finish(run);
     }
+}
+
+#[test]
+fn contents_match_the_model_on_a_target_that_is_often_full() {
+    let config = TargetConfig {
+        segment_units: 100,
+        segments: 4,
+        pending_blocks_max: 90,
+    };
+    let mut full = 0;
+    for seed in 200..208 {
+        let mut run = Run::new(seed, 900_000, config);
+        for _ in 0..250 {
+            run.step();
+            run.history.clear();
+            if run.rng.chance(2) {
+                run.crash(false);
+            }
+            if run.rng.chance(10) {
+                run.shell.check();
+            }
+        }
+        full += run.full;
+        finish(run);
+    }
+    assert!(full > 0);
 }

@@ -7,7 +7,7 @@ use crate::admin::Admin;
 use crate::config::NodeConfig;
 use crate::error::ServerError;
 use crate::join;
-use crate::manager_role::{Manager, ManagerError};
+use crate::manager_role::{MAP_KEY, Manager, ManagerError};
 use crate::map_cache::MapCache;
 use crate::meta_background;
 use crate::meta_role::{MetaRole, Parts};
@@ -103,7 +103,7 @@ struct ShardStore {
     engine: Arc<Engine>,
     dir: PathBuf,
     checkpointer: Checkpointer,
-    /// Nothing was ever written.
+    /// There is nothing in it but a zone map.
     is_new: bool,
 }
 
@@ -122,9 +122,9 @@ fn open_shard_store(config: &NodeConfig) -> Result<Option<ShardStore>, ServerErr
         let engine = Engine::open(&dir, &identity(config, kind), bounds, &mut |_, _, _| true)?;
         let mut is_new = true;
         engine
-            .scan(&[], &[0xff; 8], &mut |_key, _value| {
-                is_new = false;
-                false
+            .scan(&[], &[0xff; 8], &mut |key, _value| {
+                is_new = key == MAP_KEY;
+                is_new
             })
             .map_err(|code| DiskError::Corrupt(format!("the index: {code}")))?;
         let engine = Arc::new(engine);

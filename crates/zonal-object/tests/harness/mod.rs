@@ -144,26 +144,22 @@ impl Shell {
         self.synced = self.log.len();
     }
 
-    /// Reads the plan's parts; `None` where the buffer does not verify.
+    /// Reads the plan's parts and finishes it.
     pub fn fetch(&self, plan: &ReadPlan) -> Result<Vec<u8>, Damage> {
-        let mut buffer = vec![0xDD; plan.buffer_len()];
-        for read in plan.reads() {
-            let from = read.offset as usize;
-            let length = read.buffer.len();
-            let segment = &self.segments[&read.segment];
-            buffer[read.buffer].copy_from_slice(&segment[from..from + length]);
-        }
+        let mut buffer = self.raw(plan);
         let range = plan.finish(&mut buffer)?;
         Ok(buffer[range].to_vec())
     }
 
+    /// Reads the plan's parts; what no segment has stays as it was.
     pub fn raw(&self, plan: &ReadPlan) -> Vec<u8> {
         let mut buffer = vec![0xDD; plan.buffer_len()];
         for read in plan.reads() {
             let from = read.offset as usize;
             let length = read.buffer.len();
-            let segment = &self.segments[&read.segment];
-            buffer[read.buffer].copy_from_slice(&segment[from..from + length]);
+            if let Some(segment) = self.segments.get(&read.segment) {
+                buffer[read.buffer].copy_from_slice(&segment[from..from + length]);
+            }
         }
         buffer
     }
@@ -182,11 +178,16 @@ impl Shell {
     }
 
     pub fn run_edit(&mut self, mut edit: Edit) -> Result<Outcome, ErrorCode> {
+        let mut damaged = None;
         loop {
             match self.target.edit_step(&self.store, &mut edit)? {
                 Step::Read => {
-                    let mut buffer = self.raw(edit.old_blocks().unwrap());
-                    edit.supply(&mut buffer).map_err(|damage| damage.code())?;
+                    let plan = edit.old_blocks().unwrap().clone();
+                    if damaged.as_ref() == Some(&plan) {
+                        return Err(ErrorCode::Corrupt);
+                    }
+                    let mut buffer = self.raw(&plan);
+                    damaged = edit.supply(&mut buffer).is_err().then_some(plan);
                 }
                 Step::Log { record, done } => {
                     self.append(record);
