@@ -67,7 +67,7 @@ impl Target {
                         Chunk::decode(&self.config, key, value).map_err(Broken::Unreadable)?;
                     let own = blocks.entry(object).or_default();
                     for (block, place) in chunk.placed() {
-                        own.insert(number * CHUNK_BLOCKS + block);
+                        own.insert(number.saturating_mul(CHUNK_BLOCKS).saturating_add(block));
                         if !places.insert(place) {
                             return Err(Broken::Twice(place));
                         }

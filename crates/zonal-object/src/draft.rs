@@ -11,6 +11,7 @@ use crate::note::{BlockBytes, Note};
 use crate::pending::Pending;
 use crate::sealed::{self, Header};
 use std::collections::BTreeMap;
+use zonal_types::limits::FILE_BYTES_MAX;
 use zonal_types::{ErrorCode, KvChange, KvRead};
 
 #[derive(Debug)]
@@ -46,7 +47,14 @@ pub(crate) struct Draft<'a> {
 pub(crate) fn read_header(kv: &dyn KvRead, object: ObjectId) -> Result<Option<Header>, ErrorCode> {
     let key = key::header(object);
     match kv.get(&key)? {
-        Some(value) => Ok(Some(sealed::decode(&key, &value)?)),
+        Some(value) => {
+            let header: Header = sealed::decode(&key, &value)?;
+            // Arithmetic on offsets relies on this.
+            if header.object_bytes > FILE_BYTES_MAX {
+                return Err(ErrorCode::Corrupt);
+            }
+            Ok(Some(header))
+        }
         None => Ok(None),
     }
 }
