@@ -1,0 +1,71 @@
+//! What a shard is told from outside: its identity, the time, and who asks.
+
+use zonal_types::limits::SESSIONS_MAX;
+use zonal_types::{Instant, SessionId, ShardId, Timestamp, ZoneId};
+
+/// The time of a request: `instant` for deadlines, `wall` for what inodes store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Now {
+    /// For deadlines.
+    pub instant: Instant,
+    /// Calendar time.
+    pub wall: Timestamp,
+}
+
+/// Who sent a request, from the frame's header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Caller {
+    /// The session; 0 where there is none yet.
+    pub session: SessionId,
+    /// The slot, or [`zonal_wire::frame::NO_SLOT`].
+    pub slot: u32,
+    /// The sequence in the slot.
+    pub sequence: u32,
+}
+
+/// Identity and bounds of a shard.
+#[derive(Debug, Clone)]
+pub struct ShardConfig {
+    /// Which shard this is.
+    pub shard: ShardId,
+    /// Its zone; for the root shard the zone that first-level directories get where none is asked for.
+    pub zone: ZoneId,
+    /// Changes with each start of the shard.
+    pub boot: u64,
+    /// Owner of a new root directory.
+    pub root_uid: u32,
+    /// Group of a new root directory.
+    pub root_gid: u32,
+    /// Sessions at once.
+    pub sessions_max: usize,
+    /// Open files at once, over all sessions.
+    pub opens_max: usize,
+    /// Bits of a name's hash that are used, at most 55 (fewer only in tests of collisions). Part of the format.
+    pub hash_bits: u32,
+    /// False: nothing is granted for caching, and no change waits.
+    pub caching: bool,
+}
+
+impl ShardConfig {
+    /// The usual bounds.
+    #[must_use]
+    pub fn new(shard: ShardId, zone: ZoneId, boot: u64) -> Self {
+        Self {
+            shard,
+            zone,
+            boot,
+            root_uid: 0,
+            root_gid: 0,
+            sessions_max: SESSIONS_MAX,
+            opens_max: 4 << 20,
+            hash_bits: 55,
+            caching: true,
+        }
+    }
+
+    /// True for the shard that holds the root directory.
+    #[must_use]
+    pub fn is_root(&self) -> bool {
+        self.shard == ShardId(0)
+    }
+}

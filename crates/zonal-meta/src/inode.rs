@@ -1,0 +1,230 @@
+//! The stored inode.
+//!
+//! Format 1. The record names its own inode number, so that a record under a wrong key is found out.
+
+use zonal_types::limits::xattr_flags;
+use zonal_types::{
+    Attr, Blob, Codec, ErrorCode, FileData, FileKind, Ino, Layout, StripePolicy, Timestamp, ZoneId,
+    codec_struct,
+};
+
+/// Version of the record.
+pub const INODE_FORMAT: u8 = 1;
+
+/// Its entry in the root shard is not settled, or it is being removed: accepts no entries.
+pub const FLAG_DETACHED: u8 = 1;
+/// It has no name (any more) and lives while it is open.
+pub const FLAG_ORPHAN: u8 = 2;
+/// Made by `O_TMPFILE | O_EXCL`: never gets a name.
+pub const FLAG_UNLINKABLE: u8 = 4;
+/// The last shrink has not reached all columns, as far as we know.
+pub const FLAG_UNCONFIRMED: u8 = 8;
+/// `mtime` was set by utimens; reports of writes made before `times_set` do not change it.
+pub const FLAG_MTIME_SET: u8 = 16;
+/// The layout policy was set on this directory, not inherited.
+pub const FLAG_OWN_POLICY: u8 = 32;
+
+codec_struct! {
+    /// One inode, as stored.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Inode {
+        /// [`INODE_FORMAT`].
+        format: u8,
+        /// Its number.
+        ino: Ino,
+        /// Reserved: rises where a number is used again (never, so far).
+        generation: u32,
+        /// Type.
+        kind: FileKind,
+        /// Permission, set-id and sticky bits.
+        mode: u32,
+        /// Owner.
+        uid: u32,
+        /// Group.
+        gid: u32,
+        /// Reserved: project of quotas.
+        projid: u32,
+        /// Names; for a directory 2 and its subdirectories.
+        nlink: u32,
+        /// Device number.
+        rdev: u32,
+        /// Bytes of a file or symbolic link; entries of a directory.
+        size: u64,
+        /// Reserved: how far a writer may go before it must ask.
+        size_limit: u64,
+        /// Allocated bytes, as reported.
+        allocated: u64,
+        /// Number of the last shrink.
+        truncate_seq: u64,
+        /// Size that it left.
+        truncate_size: u64,
+        /// Rises with each explicit setting of times.
+        time_seq: u64,
+        /// When times were last set explicitly.
+        times_set: Timestamp,
+        /// Last access.
+        atime: Timestamp,
+        /// Last change of the contents.
+        mtime: Timestamp,
+        /// Last change of the inode.
+        ctime: Timestamp,
+        /// Birth.
+        btime: Timestamp,
+        /// Rises with each change.
+        change: u64,
+        /// [`xattr_flags`].
+        xattrs: u8,
+        /// Flags above.
+        flags: u8,
+        /// Reserved: consistency of caches; 0 is close-to-open.
+        consistency: u8,
+        /// Reserved: encryption context.
+        crypto: Blob,
+        /// Reserved: snapshot epoch of its birth.
+        birth_epoch: u64,
+        /// The directory of its entry; with several names, of one that it has or had.
+        parent: Ino,
+        /// Its home zone.
+        home: ZoneId,
+        /// How files made in it are laid out (directories).
+        policy: Option<StripePolicy>,
+        /// Where its bytes are (files).
+        layout: Layout,
+        /// Text of a symbolic link; later: small files.
+        inline: Blob,
+    }
+}
+
+impl Inode {
+    /// A fresh inode with one name (two for a directory).
+    #[must_use]
+    pub fn new(ino: Ino, kind: FileKind, parent: Ino, home: ZoneId, wall: Timestamp) -> Self {
+        Self {
+            format: INODE_FORMAT,
+            ino,
+            generation: 0,
+            kind,
+            mode: 0,
+            uid: 0,
+            gid: 0,
+            projid: 0,
+            nlink: if kind == FileKind::Directory { 2 } else { 1 },
+            rdev: 0,
+            size: 0,
+            size_limit: 0,
+            allocated: 0,
+            truncate_seq: 0,
+            truncate_size: 0,
+            time_seq: 0,
+            times_set: Timestamp::default(),
+            atime: wall,
+            mtime: wall,
+            ctime: wall,
+            btime: wall,
+            change: 1,
+            xattrs: 0,
+            flags: 0,
+            consistency: 0,
+            crypto: Blob::default(),
+            birth_epoch: 0,
+            parent,
+            home,
+            policy: None,
+            layout: Layout::default(),
+            inline: Blob::default(),
+        }
+    }
+
+    /// Decodes the record stored for `ino`.
+    ///
+    /// # Errors
+    /// `Corrupt` where it is damaged or another inode's.
+    pub fn decode(ino: Ino, bytes: &[u8]) -> Result<Self, ErrorCode> {
+        match Self::from_bytes(bytes) {
+            Ok(inode) if inode.format == INODE_FORMAT && inode.ino == ino => Ok(inode),
+            _ => Err(ErrorCode::Corrupt),
+        }
+    }
+
+    /// True for a directory.
+    #[must_use]
+    pub fn is_dir(&self) -> bool {
+        self.kind == FileKind::Directory
+    }
+
+    /// True for a regular file.
+    #[must_use]
+    pub fn is_file(&self) -> bool {
+        self.kind == FileKind::File
+    }
+
+    /// True where the flag is set.
+    #[must_use]
+    pub fn has(&self, flag: u8) -> bool {
+        self.flags & flag != 0
+    }
+
+    /// Sets or clears a flag.
+    pub fn set(&mut self, flag: u8, on: bool) {
+        self.flags = if on {
+            self.flags | flag
+        } else {
+            self.flags & !flag
+        };
+    }
+
+    /// True where it has an access ACL.
+    #[must_use]
+    pub fn has_acl(&self) -> bool {
+        self.xattrs & xattr_flags::ACL_ACCESS != 0
+    }
+
+    /// Marks a change of the inode.
+    pub fn changed(&mut self, wall: Timestamp) {
+        self.ctime = wall;
+        self.change = self.change.wrapping_add(1);
+    }
+
+    /// Marks a change of the contents.
+    pub fn modified(&mut self, wall: Timestamp) {
+        self.mtime = wall;
+        self.set(FLAG_MTIME_SET, false);
+        self.changed(wall);
+    }
+
+    /// Attributes for the outside.
+    #[must_use]
+    pub fn attr(&self) -> Attr {
+        Attr {
+            ino: self.ino,
+            kind: self.kind,
+            mode: self.mode,
+            nlink: self.nlink,
+            uid: self.uid,
+            gid: self.gid,
+            rdev: self.rdev,
+            size: if self.is_dir() {
+                4096 + self.size.saturating_mul(32)
+            } else {
+                self.size
+            },
+            allocated: self.allocated,
+            atime: self.atime,
+            mtime: self.mtime,
+            ctime: self.ctime,
+            btime: self.btime,
+            change: self.change,
+            xattrs: self.xattrs,
+        }
+    }
+
+    /// Layout and last shrink.
+    #[must_use]
+    pub fn data(&self) -> FileData {
+        FileData {
+            layout: self.layout.clone(),
+            truncate_seq: self.truncate_seq,
+            truncate_size: self.truncate_size,
+        }
+    }
+}

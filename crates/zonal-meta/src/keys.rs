@@ -1,0 +1,147 @@
+//! Keys of the shard's store. All numbers big-endian, so that keys sort as they are meant to.
+//!
+//! A key begins with the partition (u32) and a tag (u8). What belongs to the shard and not to a partition has the
+//! partition `u32::MAX`. docs/on-disk-format.md has the same table under "Shard".
+
+use zonal_types::{Ino, PartitionId, SessionId};
+
+/// The partition number of keys that belong to the whole shard.
+pub const SHARD_PARTITION: u32 = u32::MAX;
+
+/// Format of this store and the shard's identity.
+pub const TAG_FORMAT: u8 = 0x00;
+/// Reserved inode numbers of a partition, or session ids of the shard.
+pub const TAG_IDS: u8 = 0x01;
+/// Inode.
+pub const TAG_INODE: u8 = 0x10;
+/// Directory entry.
+pub const TAG_DENTRY: u8 = 0x20;
+/// Extended attribute.
+pub const TAG_XATTR: u8 = 0x30;
+/// Inode without a name, held open.
+pub const TAG_ORPHAN: u8 = 0x40;
+/// Layout whose objects are to be deleted.
+pub const TAG_DELETION: u8 = 0x50;
+/// Directory inode whose entry in the root shard is not settled.
+pub const TAG_DETACHED: u8 = 0x60;
+/// Session.
+pub const TAG_SESSION: u8 = 0x70;
+/// Last reply of a slot.
+pub const TAG_SLOT: u8 = 0x71;
+
+fn start(partition: u32, tag: u8, room: usize) -> Vec<u8> {
+    let mut key = Vec::with_capacity(5 + room);
+    key.extend_from_slice(&partition.to_be_bytes());
+    key.push(tag);
+    key
+}
+
+fn of_ino(ino: Ino, tag: u8, room: usize) -> Vec<u8> {
+    let mut key = start(ino.partition().0, tag, 8 + room);
+    key.extend_from_slice(&ino.0.to_be_bytes());
+    key
+}
+
+/// First key of a tag in a partition, and the first key behind the tag.
+pub fn tag_range(partition: u32, tag: u8) -> (Vec<u8>, Vec<u8>) {
+    (start(partition, tag, 0), start(partition, tag + 1, 0))
+}
+
+/// The store's format record.
+pub fn format() -> Vec<u8> {
+    start(SHARD_PARTITION, TAG_FORMAT, 0)
+}
+
+/// Reserved sequence numbers of a partition.
+pub fn ids(partition: PartitionId) -> Vec<u8> {
+    start(partition.0, TAG_IDS, 0)
+}
+
+/// Reserved session ids.
+pub fn session_ids() -> Vec<u8> {
+    start(SHARD_PARTITION, TAG_IDS, 0)
+}
+
+/// An inode.
+pub fn inode(ino: Ino) -> Vec<u8> {
+    of_ino(ino, TAG_INODE, 0)
+}
+
+/// A directory entry.
+pub fn dentry(dir: Ino, cookie: u64) -> Vec<u8> {
+    let mut key = of_ino(dir, TAG_DENTRY, 8);
+    key.extend_from_slice(&cookie.to_be_bytes());
+    key
+}
+
+/// The cookie of a directory entry's key.
+pub fn dentry_cookie(key: &[u8]) -> Option<u64> {
+    let bytes = key.get(13..21)?;
+    (key.len() == 21).then_some(u64::from_be_bytes(bytes.try_into().ok()?))
+}
+
+/// The directory of an entry's key, or the inode of an inode, orphan or deletion key.
+pub fn ino_of(key: &[u8]) -> Option<Ino> {
+    let bytes = key.get(5..13)?;
+    Some(Ino(u64::from_be_bytes(bytes.try_into().ok()?)))
+}
+
+/// An extended attribute.
+pub fn xattr(ino: Ino, name: &[u8]) -> Vec<u8> {
+    let mut key = of_ino(ino, TAG_XATTR, name.len());
+    key.extend_from_slice(name);
+    key
+}
+
+/// All extended attributes of an inode: first key and the key behind the last. Names follow 13 bytes.
+pub fn xattrs(ino: Ino) -> (Vec<u8>, Vec<u8>) {
+    let first = of_ino(ino, TAG_XATTR, 0);
+    let mut end = start(ino.partition().0, TAG_XATTR, 8);
+    end.extend_from_slice(&(ino.0 + 1).to_be_bytes());
+    (first, end)
+}
+
+/// Bytes of an extended attribute's key before its name.
+pub const XATTR_NAME_AT: usize = 13;
+
+/// An orphan.
+pub fn orphan(ino: Ino) -> Vec<u8> {
+    of_ino(ino, TAG_ORPHAN, 0)
+}
+
+/// A deletion to push.
+pub fn deletion(ino: Ino) -> Vec<u8> {
+    of_ino(ino, TAG_DELETION, 0)
+}
+
+/// A directory that is not settled.
+pub fn detached(ino: Ino) -> Vec<u8> {
+    of_ino(ino, TAG_DETACHED, 0)
+}
+
+/// A session.
+pub fn session(id: SessionId) -> Vec<u8> {
+    let mut key = start(SHARD_PARTITION, TAG_SESSION, 8);
+    key.extend_from_slice(&id.0.to_be_bytes());
+    key
+}
+
+/// A slot's last reply.
+pub fn slot(id: SessionId, slot: u32) -> Vec<u8> {
+    let mut key = start(SHARD_PARTITION, TAG_SLOT, 12);
+    key.extend_from_slice(&id.0.to_be_bytes());
+    key.extend_from_slice(&slot.to_be_bytes());
+    key
+}
+
+/// Session and slot of a slot's key.
+pub fn slot_of(key: &[u8]) -> Option<(SessionId, u32)> {
+    let session = u64::from_be_bytes(key.get(5..13)?.try_into().ok()?);
+    let slot = u32::from_be_bytes(key.get(13..17)?.try_into().ok()?);
+    (key.len() == 17).then_some((SessionId(session), slot))
+}
+
+/// All entries of a directory: first key and the key behind the last.
+pub fn dentries(dir: Ino) -> (Vec<u8>, Vec<u8>) {
+    (dentry(dir, 0), dentry(dir, u64::MAX))
+}

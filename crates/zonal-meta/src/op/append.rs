@@ -1,0 +1,32 @@
+//! Appends: a ticket reserves the place, the end of it publishes size and time. Tickets are in memory only.
+
+use super::{Result, report};
+use crate::append::Tickets;
+use crate::tx::Tx;
+use zonal_types::{ErrorCode, Ino};
+use zonal_wire::MetaReply;
+
+/// Reserves; `limit` (not 0) is the caller's own limit for files.
+pub(crate) fn begin(
+    tx: &mut Tx<'_>,
+    tickets: &mut Tickets,
+    ino: Ino,
+    length: u32,
+    limit: u64,
+) -> Result {
+    let inode = tx.inode(ino)?;
+    if !inode.is_file() {
+        return Err(ErrorCode::Invalid);
+    }
+    if limit != 0 && inode.size >= limit {
+        return Err(ErrorCode::FileTooBig);
+    }
+    let offset = tickets.begin(ino, tx.session, u64::from(length), inode.size)?;
+    let data = inode.data();
+    Ok(MetaReply::Appending { offset, data })
+}
+
+/// What `end` publishes. `report.size` is what the tickets say is whole now (0: nothing new).
+pub(crate) fn end(tx: &mut Tx<'_>, ino: Ino, report: &report::Report) -> Result {
+    report::report_write(tx, ino, report)
+}

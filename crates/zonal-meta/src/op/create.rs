@@ -1,0 +1,88 @@
+//! A new inode that is not a directory, opened at once where wanted.
+//!
+//! Reads: the directory's inode, the name's place (2 keys). Writes: entry, inode, directory's inode, slot (4 keys; one
+//! more each 1024 inodes for the range of numbers, and one for an inherited ACL).
+
+use super::{Result, entry, new, open};
+use crate::permission::{EXEC, check, is_root, may_create};
+use crate::tx::{Tx, Volatile};
+use zonal_types::limits::SYMLINK_BYTES_MAX;
+use zonal_types::{Credentials, ErrorCode, FileKind, Ino, Name, ZoneId};
+use zonal_wire::MetaReply;
+use zonal_wire::meta::NewKind;
+
+/// The request.
+pub(crate) struct Create<'a> {
+    pub parent: Ino,
+    pub name: &'a Name,
+    pub kind: &'a NewKind,
+    pub mode: u32,
+    pub umask: u32,
+    pub zone: ZoneId,
+    pub open: bool,
+    pub open_flags: u32,
+    pub exclusive: bool,
+}
+
+pub(crate) fn create(tx: &mut Tx<'_>, who: &Credentials, request: &Create<'_>) -> Result {
+    let mut dir = tx.directory(request.parent)?;
+    check(tx, who, &dir, EXEC)?;
+    if let Some((_, found)) = tx.lookup(dir.ino, request.name)? {
+        if request.exclusive || !request.open {
+            return Err(ErrorCode::Exists);
+        }
+        return match found.kind {
+            FileKind::File => {
+                let opened = open::open_existing(tx, who, found.ino, request.open_flags)?;
+                let entry = entry(tx, &dir, found.ino, found.kind)?;
+                Ok(MetaReply::Opened {
+                    entry,
+                    data: opened.data,
+                    push: opened.push,
+                })
+            }
+            FileKind::Directory => Err(ErrorCode::IsDirectory),
+            // A link that must be followed, or a special file: the caller looks it up again.
+            _ => Err(ErrorCode::Stale),
+        };
+    }
+    may_create(tx, who, &dir)?;
+    let (kind, rdev) = match request.kind {
+        NewKind::File => (FileKind::File, 0),
+        NewKind::Symlink { .. } => (FileKind::Symlink, 0),
+        NewKind::Fifo => (FileKind::Fifo, 0),
+        NewKind::Socket => (FileKind::Socket, 0),
+        NewKind::CharDevice { rdev } => (FileKind::CharDevice, *rdev),
+        NewKind::BlockDevice { rdev } => (FileKind::BlockDevice, *rdev),
+    };
+    if matches!(kind, FileKind::CharDevice | FileKind::BlockDevice) && !is_root(who) {
+        return Err(ErrorCode::NotPermitted);
+    }
+    let rights = new::rights(tx, who, &dir, kind, request.mode, request.umask)?;
+    let mut inode = new::inode(tx, who, &dir, kind, &rights, request.zone)?;
+    inode.rdev = rdev;
+    if let NewKind::Symlink { text } = request.kind {
+        match text.0.len() {
+            0 => return Err(ErrorCode::NotFound),
+            1..=SYMLINK_BYTES_MAX => {}
+            _ => return Err(ErrorCode::NameTooLong),
+        }
+        inode.size = text.0.len() as u64;
+        inode.inline = text.clone();
+    }
+    let ino = inode.ino;
+    let data = inode.data();
+    tx.save(inode);
+    tx.add_entry(dir.ino, request.name, ino, kind)?;
+    dir.size += 1;
+    dir.modified(tx.now.wall);
+    tx.save(dir.clone());
+    let entry = entry(tx, &dir, ino, kind)?;
+    if request.open && kind == FileKind::File {
+        open::check_room(tx)?;
+        tx.volatile.push(Volatile::Open(ino));
+        let push = false;
+        return Ok(MetaReply::Opened { entry, data, push });
+    }
+    Ok(MetaReply::Entry { entry })
+}

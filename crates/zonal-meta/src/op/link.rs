@@ -1,0 +1,51 @@
+//! One more name for an inode that is not a directory. Reads and writes: directory's inode, entry, inode, slot.
+
+use super::{Result, entry, remove};
+use crate::inode::{FLAG_ORPHAN, FLAG_UNLINKABLE};
+use crate::permission::{EXEC, check, may_create};
+use crate::tx::Tx;
+use zonal_types::limits::LINKS_MAX;
+use zonal_types::{Credentials, ErrorCode, Ino, Name};
+use zonal_wire::MetaReply;
+
+pub(crate) fn link(tx: &mut Tx<'_>, who: &Credentials, ino: Ino, parent: Ino, name: &Name) -> Result {
+    if ino.is_valid() && !tx.is_ours(ino) {
+        return Err(ErrorCode::CrossShard);
+    }
+    let mut dir = match tx.directory(parent) {
+        Err(ErrorCode::NotOwner) => return Err(ErrorCode::CrossShard),
+        other => other?,
+    };
+    let mut inode = tx.inode(ino)?;
+    check(tx, who, &dir, EXEC)?;
+    if tx.lookup(parent, name)?.is_some() {
+        return Err(ErrorCode::Exists);
+    }
+    may_create(tx, who, &dir)?;
+    if inode.is_dir() {
+        return Err(ErrorCode::NotPermitted);
+    }
+    if inode.nlink == 0 {
+        // Only what O_TMPFILE made gets a first name; what lost its last one does not come back.
+        let is_tmpfile = inode.parent == Ino(0);
+        if !is_tmpfile || inode.has(FLAG_UNLINKABLE) {
+            return Err(ErrorCode::NotFound);
+        }
+        inode.set(FLAG_ORPHAN, false);
+        inode.parent = parent;
+        remove::forget_orphan(tx, ino);
+    }
+    if inode.nlink >= LINKS_MAX {
+        return Err(ErrorCode::TooManyLinks);
+    }
+    inode.nlink += 1;
+    inode.changed(tx.now.wall);
+    let kind = inode.kind;
+    tx.save(inode);
+    tx.add_entry(parent, name, ino, kind)?;
+    dir.size += 1;
+    dir.modified(tx.now.wall);
+    tx.save(dir.clone());
+    let entry = entry(tx, &dir, ino, kind)?;
+    Ok(MetaReply::Entry { entry })
+}

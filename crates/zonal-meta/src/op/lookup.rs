@@ -1,0 +1,51 @@
+//! What a name leads to. Reads: the directory's inode, the entry, its inode.
+
+use super::{Result, entry, is_open_to_all};
+use crate::permission::{EXEC, check};
+use crate::tx::Tx;
+use zonal_types::{Credentials, ErrorCode, Ino, Name};
+use zonal_wire::MetaReply;
+
+pub(crate) fn lookup(tx: &mut Tx<'_>, who: &Credentials, parent: Ino, name: &Name) -> Result {
+    let dir = tx.directory(parent)?;
+    check(tx, who, &dir, EXEC)?;
+    match tx.lookup(parent, name)? {
+        Some((_, found)) => {
+            let entry = entry(tx, &dir, found.ino, found.kind)?;
+            Ok(MetaReply::Entry { entry })
+        }
+        None => {
+            tx.lease = Some(parent);
+            let entry_ms = u32::from(is_open_to_all(&dir));
+            Ok(MetaReply::NoEntry { entry_ms })
+        }
+    }
+}
+
+/// The directory that holds an inode; of the root itself.
+pub(crate) fn parent(tx: &mut Tx<'_>, ino: Ino) -> Result {
+    let inode = tx.inode(ino)?;
+    let parent = if ino == Ino::ROOT { Ino::ROOT } else { inode.parent };
+    Ok(MetaReply::Parent { parent })
+}
+
+/// Whether the root directory has an entry for this inode. Rare, so it looks at all of them.
+pub(crate) fn has_entry(tx: &mut Tx<'_>, ino: Ino) -> Result {
+    if !tx.env.config.is_root() {
+        return Err(ErrorCode::NotOwner);
+    }
+    let mut yes = false;
+    let mut broken = false;
+    let (start, end) = crate::keys::dentries(Ino::ROOT);
+    tx.kv().scan(&start, &end, &mut |_key, value| {
+        match crate::dentry::Dentry::decode(value) {
+            Ok(dentry) => yes = dentry.ino == ino,
+            Err(_) => broken = true,
+        }
+        !yes
+    })?;
+    if broken && !yes {
+        return Err(ErrorCode::Corrupt);
+    }
+    Ok(MetaReply::Yes { yes })
+}

@@ -1,0 +1,67 @@
+//! The operations, one file each. An operation reads and changes a [`Tx`] and returns the reply; a `Failed` reply
+//! comes as an error, and the `Tx` is then dropped.
+//!
+//! Times of caching in replies are only marked here (1: may be cached under `tx.lease`); the shard puts the granted
+//! time in, see `caching.rs`.
+
+pub mod access;
+pub mod append;
+pub mod create;
+pub mod getattr;
+pub mod link;
+pub mod lookup;
+pub mod mkdir;
+pub mod new;
+pub mod open;
+pub mod policy;
+pub mod readdir;
+pub mod readlink;
+pub mod remove;
+pub mod rename;
+pub mod report;
+pub mod rmdir;
+pub mod root;
+pub mod setattr;
+pub mod statfs;
+pub mod tmpfile;
+pub mod touch;
+pub mod truncate;
+pub mod unlink;
+pub mod xattr;
+
+use crate::inode::Inode;
+use crate::tx::Tx;
+use zonal_types::{ErrorCode, FileKind, Ino};
+use zonal_wire::meta::Entry;
+
+/// What an operation ends with.
+pub(crate) type Result<T = zonal_wire::MetaReply, E = ErrorCode> = std::result::Result<T, E>;
+
+/// True where each user may search the directory, so that a cached entry of it lets nobody in who may not.
+pub(crate) fn is_open_to_all(dir: &Inode) -> bool {
+    dir.mode & 0o111 == 0o111 && !dir.has_acl()
+}
+
+/// What the name in `dir` leads to, with marks for caching.
+pub(crate) fn entry(tx: &mut Tx<'_>, dir: &Inode, ino: Ino, kind: FileKind) -> Result<Entry> {
+    tx.lease = Some(dir.ino);
+    let entry_ms = u32::from(is_open_to_all(dir));
+    if !tx.is_ours(ino) {
+        return Ok(Entry {
+            ino,
+            kind,
+            attr: None,
+            entry_ms,
+            attr_ms: 0,
+        });
+    }
+    let inode = tx.target(ino)?;
+    let is_covered = inode.is_dir() || (inode.nlink == 1 && inode.parent == dir.ino);
+    Ok(Entry {
+        ino,
+        kind: inode.kind,
+        attr: Some(inode.attr()),
+        entry_ms,
+        attr_ms: u32::from(is_covered),
+    })
+}

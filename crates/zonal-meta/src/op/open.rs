@@ -1,0 +1,102 @@
+//! Opening a file, and closing it. Opens are counted in memory; only O_TRUNC writes.
+
+use super::{Result, entry, remove, truncate};
+use crate::inode::Inode;
+use crate::permission::{check, open_mask};
+use crate::tx::{Tx, Volatile};
+use zonal_types::{Credentials, ErrorCode, FileData, FileKind, Ino};
+use zonal_wire::MetaReply;
+use zonal_wire::meta::flags::O_TRUNC;
+
+/// What opening an existing file gives.
+pub(crate) struct Opened {
+    pub data: FileData,
+    pub push: bool,
+}
+
+pub(crate) fn open(tx: &mut Tx<'_>, who: &Credentials, ino: Ino, open_flags: u32) -> Result {
+    let opened = open_existing(tx, who, ino, open_flags)?;
+    let inode = tx.inode(ino)?;
+    let parent = match tx.find(inode.parent)? {
+        Some(dir) if dir.is_dir() => dir,
+        _ => Inode::new(
+            inode.parent,
+            FileKind::Directory,
+            inode.parent,
+            inode.home,
+            inode.btime,
+        ),
+    };
+    let mut entry = entry(tx, &parent, ino, inode.kind)?;
+    // The request named an inode, not a name.
+    entry.entry_ms = 0;
+    Ok(MetaReply::Opened {
+        entry,
+        data: opened.data,
+        push: opened.push,
+    })
+}
+
+/// Checks, truncates where asked, and counts the open.
+pub(crate) fn open_existing(
+    tx: &mut Tx<'_>,
+    who: &Credentials,
+    ino: Ino,
+    open_flags: u32,
+) -> Result<Opened> {
+    let mut inode = tx.inode(ino)?;
+    let mask = open_mask(open_flags);
+    match inode.kind {
+        FileKind::File => {}
+        FileKind::Symlink => return Err(ErrorCode::Loop),
+        FileKind::Directory if mask & crate::permission::WRITE != 0 => {
+            return Err(ErrorCode::IsDirectory);
+        }
+        FileKind::Directory => {}
+        _ => return Err(ErrorCode::NoDevice),
+    }
+    check(tx, who, &inode, mask)?;
+    check_room(tx)?;
+    let mut push = false;
+    if open_flags & O_TRUNC != 0 && inode.is_file() {
+        push = truncate::set_size(&mut inode, 0, 0)?;
+        inode.modified(tx.now.wall);
+        super::setattr::kill_privileges(tx, who, &mut inode)?;
+        tx.save(inode.clone());
+    }
+    if inode.is_file() {
+        tx.volatile.push(Volatile::Open(ino));
+    }
+    let data = inode.data();
+    Ok(Opened { data, push })
+}
+
+/// Refuses one open more than the shard keeps count of.
+pub(crate) fn check_room(tx: &Tx<'_>) -> Result<()> {
+    if tx.env.opens.len() < tx.env.config.opens_max {
+        Ok(())
+    } else {
+        Err(ErrorCode::Overloaded)
+    }
+}
+
+/// Takes the session off an orphan, which is deleted when nobody holds it any more.
+pub(crate) fn release_orphan(tx: &mut Tx<'_>, ino: Ino) -> Result<()> {
+    let session = tx.session;
+    let Some(sessions) = tx.env.opens.orphans.get(&ino) else {
+        return Ok(());
+    };
+    let mut left = sessions.clone();
+    if !left.remove(&session) {
+        return Ok(());
+    }
+    if left.is_empty() {
+        match tx.find(ino)? {
+            Some(inode) => remove::delete(tx, &inode)?,
+            None => remove::forget_orphan(tx, ino),
+        }
+    } else {
+        remove::save_orphan(tx, ino, left);
+    }
+    Ok(())
+}

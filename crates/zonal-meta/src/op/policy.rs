@@ -1,0 +1,50 @@
+//! How new files of a directory are laid out.
+
+use super::Result;
+use crate::inode::{FLAG_OWN_POLICY, Inode};
+use crate::permission::is_owner;
+use crate::tx::Tx;
+use zonal_types::limits::{SLOTS_MAX, xattr_flags};
+use zonal_types::{Credentials, ErrorCode, Ino, StripePolicy};
+use zonal_wire::MetaReply;
+
+/// `None` goes back to what the parent has now (it is copied, not followed).
+pub(crate) fn set_policy(
+    tx: &mut Tx<'_>,
+    who: &Credentials,
+    ino: Ino,
+    policy: Option<StripePolicy>,
+) -> Result {
+    let mut dir = tx.inode(ino)?;
+    if !dir.is_dir() {
+        return Err(ErrorCode::NotDirectory);
+    }
+    if !is_owner(who, &dir) {
+        return Err(ErrorCode::NotPermitted);
+    }
+    apply(tx, &mut dir, policy)?;
+    tx.save(dir);
+    Ok(MetaReply::Done)
+}
+
+/// Sets or unsets the policy of a directory that the caller may change.
+pub(crate) fn apply(tx: &mut Tx<'_>, dir: &mut Inode, policy: Option<StripePolicy>) -> Result<()> {
+    if let Some(policy) = policy
+        && (!policy.is_valid() || usize::from(policy.count) > SLOTS_MAX)
+    {
+        return Err(ErrorCode::Invalid);
+    }
+    let inherited = match tx.find(dir.parent)? {
+        Some(parent) if dir.ino != Ino::ROOT => parent.policy,
+        _ => None,
+    };
+    dir.set(FLAG_OWN_POLICY, policy.is_some());
+    dir.xattrs = if policy.is_some() {
+        dir.xattrs | xattr_flags::LAYOUT
+    } else {
+        dir.xattrs & !xattr_flags::LAYOUT
+    };
+    dir.policy = policy.or(inherited);
+    dir.changed(tx.now.wall);
+    Ok(())
+}

@@ -1,0 +1,14 @@
+//! The text of a symbolic link.
+
+use super::Result;
+use crate::tx::Tx;
+use zonal_types::{ErrorCode, FileKind, Ino};
+use zonal_wire::MetaReply;
+
+pub(crate) fn readlink(tx: &mut Tx<'_>, ino: Ino) -> Result {
+    let inode = tx.inode(ino)?;
+    if inode.kind != FileKind::Symlink {
+        return Err(ErrorCode::Invalid);
+    }
+    Ok(MetaReply::Text { text: inode.inline })
+}

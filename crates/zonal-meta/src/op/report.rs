@@ -1,0 +1,59 @@
+//! What a client wrote: size, time, allocated bytes. Sizes and times only rise; a time that utimens set stays
+//! where the write was made before that.
+
+use super::{Result, setattr};
+use crate::inode::{FLAG_MTIME_SET, Inode};
+use crate::tx::Tx;
+use zonal_types::limits::FILE_BYTES_MAX;
+use zonal_types::{ErrorCode, Ino, Timestamp};
+use zonal_wire::MetaReply;
+
+/// The request.
+pub(crate) struct Report {
+    pub size: u64,
+    pub mtime: Option<Timestamp>,
+    pub allocated_delta: i64,
+    pub kill_suid: bool,
+}
+
+pub(crate) fn report_write(tx: &mut Tx<'_>, ino: Ino, report: &Report) -> Result {
+    let mut inode = tx.inode(ino)?;
+    if !inode.is_file() {
+        return Err(ErrorCode::Invalid);
+    }
+    apply(tx, &mut inode, report)?;
+    tx.lease = Some(inode.parent);
+    let attr = inode.attr();
+    tx.save(inode);
+    Ok(MetaReply::Attr {
+        attr,
+        data: None,
+        attr_ms: 0,
+    })
+}
+
+/// Takes a report over into the inode.
+pub(crate) fn apply(tx: &mut Tx<'_>, inode: &mut Inode, report: &Report) -> Result<()> {
+    if report.size > FILE_BYTES_MAX {
+        return Err(ErrorCode::FileTooBig);
+    }
+    inode.size = inode.size.max(report.size);
+    inode.allocated = inode.allocated.saturating_add_signed(report.allocated_delta);
+    if let Some(mtime) = report.mtime {
+        if mtime.nanos >= 1_000_000_000 {
+            return Err(ErrorCode::Invalid);
+        }
+        if !inode.has(FLAG_MTIME_SET) {
+            inode.mtime = inode.mtime.max(mtime);
+        } else if mtime > inode.times_set {
+            inode.mtime = mtime;
+            inode.set(FLAG_MTIME_SET, false);
+        }
+        inode.ctime = inode.ctime.max(mtime);
+    }
+    if report.kill_suid {
+        setattr::kill_set_id(tx, inode, false);
+    }
+    inode.change = inode.change.wrapping_add(1);
+    Ok(())
+}

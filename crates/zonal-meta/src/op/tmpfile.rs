@@ -1,0 +1,43 @@
+//! A file without a name (O_TMPFILE): an orphan from its birth, held by the session that made it. Until it is linked
+//! its back-link is 0.
+
+use super::{Result, new, open, remove};
+use crate::inode::FLAG_UNLINKABLE;
+use crate::permission::may_create;
+use crate::tx::{Tx, Volatile};
+use std::collections::BTreeSet;
+use zonal_types::{Credentials, FileKind, Ino, ZoneId};
+use zonal_wire::MetaReply;
+use zonal_wire::meta::Entry;
+
+pub(crate) fn tmpfile(
+    tx: &mut Tx<'_>,
+    who: &Credentials,
+    parent: Ino,
+    (mode, umask): (u32, u32),
+    zone: ZoneId,
+    exclusive: bool,
+) -> Result {
+    let dir = tx.directory(parent)?;
+    may_create(tx, who, &dir)?;
+    open::check_room(tx)?;
+    let kind = FileKind::File;
+    let rights = new::rights(tx, who, &dir, kind, mode, umask)?;
+    let mut inode = new::inode(tx, who, &dir, kind, &rights, zone)?;
+    inode.nlink = 0;
+    inode.parent = Ino(0);
+    inode.set(FLAG_UNLINKABLE, exclusive);
+    let ino = inode.ino;
+    let data = inode.data();
+    remove::make_orphan(tx, inode, BTreeSet::from([tx.session]));
+    tx.volatile.push(Volatile::Open(ino));
+    let entry = Entry {
+        ino,
+        kind,
+        attr: Some(tx.target(ino)?.attr()),
+        entry_ms: 0,
+        attr_ms: 0,
+    };
+    let push = false;
+    Ok(MetaReply::Opened { entry, data, push })
+}

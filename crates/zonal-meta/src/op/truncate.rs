@@ -1,0 +1,74 @@
+//! Changing the size. A shrink of what has data gets a number that the columns must see (ARCHITECTURE, decision 5).
+
+use super::{Result, setattr};
+use crate::inode::{FLAG_UNCONFIRMED, Inode};
+use crate::permission::{WRITE, check};
+use crate::tx::Tx;
+use zonal_types::limits::FILE_BYTES_MAX;
+use zonal_types::{Credentials, ErrorCode, FileKind, Ino};
+use zonal_wire::MetaReply;
+
+/// The request.
+pub(crate) struct Truncate {
+    pub ino: Ino,
+    pub size: u64,
+    pub by_handle: bool,
+    pub confirmed_seq: u64,
+    pub kill_suid: bool,
+}
+
+pub(crate) fn truncate(tx: &mut Tx<'_>, who: &Credentials, request: &Truncate) -> Result {
+    let mut inode = tx.inode(request.ino)?;
+    match inode.kind {
+        FileKind::File => {}
+        FileKind::Directory => return Err(ErrorCode::IsDirectory),
+        _ => return Err(ErrorCode::Invalid),
+    }
+    if !request.by_handle {
+        check(tx, who, &inode, WRITE)?;
+    }
+    if request.size > FILE_BYTES_MAX {
+        return Err(ErrorCode::FileTooBig);
+    }
+    let (is_same, gid) = (inode.size == request.size, inode.gid);
+    let push = set_size(&mut inode, request.size, request.confirmed_seq)?;
+    if request.by_handle || !is_same {
+        inode.modified(tx.now.wall);
+    }
+    if request.kill_suid {
+        setattr::kill_set_id(tx, &mut inode, !who.in_group(gid));
+    }
+    let attr = inode.attr();
+    let data = inode.data();
+    tx.save(inode);
+    Ok(MetaReply::Truncated { attr, data, push })
+}
+
+/// Sets the size; true where the columns have to be cut.
+pub(crate) fn set_size(inode: &mut Inode, size: u64, confirmed_seq: u64) -> Result<bool> {
+    if confirmed_seq >= inode.truncate_seq {
+        inode.set(FLAG_UNCONFIRMED, false);
+    }
+    let is_cut = size < inode.size || (size == 0 && inode.allocated > 0);
+    if is_cut {
+        if inode.has(FLAG_UNCONFIRMED) {
+            return Err(ErrorCode::TruncateUnconfirmed);
+        }
+        inode.truncate_seq = inode.truncate_seq.saturating_add(1);
+        inode.truncate_size = size;
+        inode.set(FLAG_UNCONFIRMED, true);
+    }
+    inode.size = size;
+    Ok(is_cut)
+}
+
+/// All columns have seen the shrink.
+pub(crate) fn confirm(tx: &mut Tx<'_>, ino: Ino, truncate_seq: u64, allocated_delta: i64) -> Result {
+    let mut inode = tx.inode(ino)?;
+    if truncate_seq == inode.truncate_seq {
+        inode.set(FLAG_UNCONFIRMED, false);
+    }
+    inode.allocated = inode.allocated.saturating_add_signed(allocated_delta);
+    tx.save(inode);
+    Ok(MetaReply::Done)
+}

@@ -1,0 +1,149 @@
+//! What a request leads to: a reply with its effect, a wait, or a question to another shard.
+
+use crate::config::Caller;
+use zonal_types::{Attr, Ino, Instant, KvChange, Layout, SessionId, ZoneId};
+use zonal_wire::{MetaReply, MetaRequest};
+
+/// Names a request that waits; given back to `handle`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Attempt(pub u64);
+
+/// What wakes a waiting request (besides its time running out).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WaitOn {
+    /// An event for this session: the session is named in an outcome's `wake`.
+    Events(SessionId),
+    /// Acknowledged recalls: an outcome has `recheck`.
+    Recalls,
+}
+
+/// What the shell is to do for a request.
+#[derive(Debug)]
+pub enum Outcome {
+    /// Log `effect` and `junctions` in one record (if any), apply it, wake, then send `reply`; then make the calls in
+    /// `after` (best effort: housekeeping settles what is lost).
+    Reply {
+        /// The answer.
+        reply: MetaReply,
+        /// Changes of the store, empty where nothing is to be logged.
+        effect: Vec<KvChange>,
+        /// Changes of the zone map's junctions (root shard only).
+        junctions: Vec<JunctionChange>,
+        /// Sessions that have new events.
+        wake: Vec<SessionId>,
+        /// Requests that wait on [`WaitOn::Recalls`] should be tried again.
+        recheck: bool,
+        /// Requests to other shards that nobody waits for; unslotted and idempotent.
+        after: Vec<(ZoneId, MetaRequest)>,
+    },
+    /// Wait until woken or until `until`, then call `handle` again with `attempt`.
+    Wait {
+        /// Names the wait.
+        attempt: Attempt,
+        /// When to try again at the latest.
+        until: Instant,
+        /// What to wait for.
+        on: WaitOn,
+        /// Sessions that have new events.
+        wake: Vec<SessionId>,
+        /// As in `Reply`.
+        recheck: bool,
+    },
+    /// Send `request` to the shard of `zone` (unslotted), then call `resume` with the answer; where there is none, with
+    /// `MetaReply::Failed`.
+    Call {
+        /// The zone whose shard is asked.
+        zone: ZoneId,
+        /// The question.
+        request: MetaRequest,
+        /// To be given back.
+        call: PendingCall,
+        /// Sessions that have new events.
+        wake: Vec<SessionId>,
+    },
+}
+
+/// A request that waits for another shard's answer.
+#[derive(Debug, Clone)]
+pub struct PendingCall {
+    pub(crate) caller: Caller,
+    pub(crate) request: MetaRequest,
+    pub(crate) asked: Question,
+    pub(crate) facts: Facts,
+}
+
+/// What was asked of another shard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Question {
+    /// Make a detached directory.
+    Make(ZoneId),
+    /// Detach this directory.
+    Detach(ZoneId, Ino),
+    /// Attributes of this inode.
+    Attr(Ino),
+}
+
+/// What other shards answered so far. The operation runs again from its start with these.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Facts {
+    /// A directory was made there.
+    pub made: Option<(ZoneId, Ino)>,
+    /// This directory is empty and accepts no entries any more.
+    pub detached: Option<(ZoneId, Ino)>,
+    /// Attributes of inodes elsewhere (`None`: it does not exist).
+    pub attrs: Vec<(Ino, Option<Attr>)>,
+}
+
+/// A change of the zone map's junctions, from the root shard.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum JunctionChange {
+    /// A first-level directory was made.
+    Add {
+        /// The directory.
+        ino: Ino,
+        /// Its path.
+        path: String,
+        /// Its home.
+        zone: ZoneId,
+    },
+    /// It was renamed.
+    Move {
+        /// The directory.
+        ino: Ino,
+        /// Its new path.
+        path: String,
+    },
+    /// It was removed.
+    Remove {
+        /// The directory.
+        ino: Ino,
+    },
+}
+
+/// Objects to delete at the targets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Deletion {
+    /// For [`crate::Shard::deletion_done`].
+    pub key: Vec<u8>,
+    /// Where they are.
+    pub layout: Layout,
+}
+
+/// A directory inode whose entry in the root is not settled: ask the root shard `HasEntry`, then send this shard
+/// `AttachDir` (yes) or `DropDir` (no).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Detached {
+    /// The directory.
+    pub ino: Ino,
+}
+
+/// What housekeeping found to do: log and apply `effect`, then wake.
+#[derive(Debug, Default)]
+pub struct Ticked {
+    /// Changes of the store.
+    pub effect: Vec<KvChange>,
+    /// Sessions that have new events.
+    pub wake: Vec<SessionId>,
+    /// Requests that wait on [`WaitOn::Recalls`] should be tried again.
+    pub recheck: bool,
+}

@@ -1,0 +1,232 @@
+//! Sessions and their slots.
+//!
+//! A session and the last replies with an effect are durable; replies without one are kept in memory only: after a restart
+//! such a request simply runs again. A slot's sequence must rise; a repeat of the last one gets the last reply. (It may
+//! rise by more than one, as what had no effect is forgotten by a restart.)
+
+use crate::keys;
+use std::collections::{BTreeMap, BTreeSet};
+use zonal_types::limits::{SESSION_SLOTS_MAX, SESSION_TERM_MS};
+use zonal_types::{Codec, ErrorCode, Instant, KvRead, SessionId, ZoneId, codec_struct};
+use zonal_wire::MetaReply;
+
+codec_struct! {
+    /// The stored session.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct SessionRecord {
+        /// The client's own number.
+        client: u64,
+        /// The client's zone.
+        zone: ZoneId,
+        /// The client's name, for people.
+        name: String,
+    }
+}
+
+codec_struct! {
+    /// The stored slot.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct SlotRecord {
+        /// Sequence of the last request with an effect.
+        sequence: u32,
+        /// Its reply.
+        reply: MetaReply,
+    }
+}
+
+#[derive(Debug)]
+struct Slot {
+    sequence: u32,
+    /// `None`: the reply is in the store.
+    reply: Option<Box<MetaReply>>,
+}
+
+/// One session.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub record: SessionRecord,
+    pub last_seen: Instant,
+    slots: BTreeMap<u32, Slot>,
+}
+
+/// What a slot says to a request.
+#[derive(Debug)]
+pub(crate) enum SlotAnswer {
+    /// New: to be run.
+    Run,
+    /// A repeat: this was the reply.
+    Repeat(MetaReply),
+}
+
+/// All sessions of a shard.
+#[derive(Debug, Default)]
+pub(crate) struct Sessions {
+    by_id: BTreeMap<SessionId, Session>,
+    by_client: BTreeMap<u64, SessionId>,
+    next_id: u64,
+    /// Sessions from before our start that have not told what they hold.
+    pub silent: BTreeSet<SessionId>,
+}
+
+impl Sessions {
+    /// All sessions in the store; each gets a whole term from `now` on.
+    pub fn load(kv: &dyn KvRead, now: Instant) -> Result<Self, ErrorCode> {
+        let mut sessions = Self {
+            next_id: 1,
+            ..Self::default()
+        };
+        if let Some(bytes) = kv.get(&keys::session_ids())? {
+            sessions.next_id = u64::from_bytes(&bytes).map_err(|_error| ErrorCode::Corrupt)?;
+        }
+        let mut broken = false;
+        let (start, end) = keys::tag_range(keys::SHARD_PARTITION, keys::TAG_SESSION);
+        kv.scan(&start, &end, &mut |key, value| {
+            match (keys::ino_of(key), SessionRecord::from_bytes(value)) {
+                (Some(id), Ok(record)) => sessions.insert(SessionId(id.0), record, now),
+                _ => broken = true,
+            }
+            !broken
+        })?;
+        let (start, end) = keys::tag_range(keys::SHARD_PARTITION, keys::TAG_SLOT);
+        kv.scan(&start, &end, &mut |key, value| {
+            let Some((id, slot)) = keys::slot_of(key) else {
+                broken = true;
+                return false;
+            };
+            let Ok(record) = SlotRecord::from_bytes(value) else {
+                broken = true;
+                return false;
+            };
+            if let Some(session) = sessions.by_id.get_mut(&id) {
+                let sequence = record.sequence;
+                let reply = None;
+                session.slots.insert(slot, Slot { sequence, reply });
+            }
+            true
+        })?;
+        if broken {
+            return Err(ErrorCode::Corrupt);
+        }
+        sessions.silent = sessions.by_id.keys().copied().collect();
+        Ok(sessions)
+    }
+
+    pub fn insert(&mut self, id: SessionId, record: SessionRecord, now: Instant) {
+        self.by_client.insert(record.client, id);
+        let session = Session {
+            record,
+            last_seen: now,
+            slots: BTreeMap::new(),
+        };
+        self.by_id.insert(id, session);
+    }
+
+    /// A number for a new session. Session 0 is none.
+    pub fn take_id(&mut self) -> SessionId {
+        let id = SessionId(self.next_id.max(1));
+        self.next_id = id.0 + 1;
+        id
+    }
+
+    /// The value to store behind [`keys::session_ids`].
+    pub fn ids_record(&self) -> Vec<u8> {
+        self.next_id.to_bytes()
+    }
+
+    pub fn len(&self) -> usize {
+        self.by_id.len()
+    }
+
+    pub fn ids(&self) -> impl Iterator<Item = SessionId> + '_ {
+        self.by_id.keys().copied()
+    }
+
+    pub fn get_mut(&mut self, id: SessionId) -> Option<&mut Session> {
+        self.by_id.get_mut(&id)
+    }
+
+    pub fn contains(&self, id: SessionId) -> bool {
+        self.by_id.contains_key(&id)
+    }
+
+    pub fn of_client(&self, client: u64) -> Option<SessionId> {
+        self.by_client.get(&client).copied()
+    }
+
+    /// Forgets a session; returns its stored keys.
+    pub fn remove(&mut self, id: SessionId) -> Vec<Vec<u8>> {
+        self.silent.remove(&id);
+        let Some(session) = self.by_id.remove(&id) else {
+            return Vec::new();
+        };
+        if self.by_client.get(&session.record.client) == Some(&id) {
+            self.by_client.remove(&session.record.client);
+        }
+        let slots = session.slots.keys().map(|slot| keys::slot(id, *slot));
+        std::iter::once(keys::session(id)).chain(slots).collect()
+    }
+
+    /// Whether a slotted request is new.
+    pub fn slot(
+        &self,
+        kv: &dyn KvRead,
+        id: SessionId,
+        slot: u32,
+        sequence: u32,
+    ) -> Result<SlotAnswer, ErrorCode> {
+        if slot >= SESSION_SLOTS_MAX {
+            return Err(ErrorCode::BadSequence);
+        }
+        let session = self.by_id.get(&id).ok_or(ErrorCode::UnknownSession)?;
+        let Some(last) = session.slots.get(&slot) else {
+            return Ok(SlotAnswer::Run);
+        };
+        let ahead = sequence.wrapping_sub(last.sequence);
+        if ahead == 0 {
+            let reply = match &last.reply {
+                Some(reply) => (**reply).clone(),
+                None => stored_reply(kv, id, slot)?,
+            };
+            return Ok(SlotAnswer::Repeat(reply));
+        }
+        if ahead > u32::MAX / 2 {
+            return Err(ErrorCode::BadSequence);
+        }
+        Ok(SlotAnswer::Run)
+    }
+
+    /// Remembers the reply of a slot; `stored`: it goes into the store with its effect.
+    pub fn replied(&mut self, id: SessionId, slot: u32, sequence: u32, reply: Option<MetaReply>) {
+        if let Some(session) = self.by_id.get_mut(&id) {
+            let reply = reply.map(Box::new);
+            session.slots.insert(slot, Slot { sequence, reply });
+        }
+    }
+
+    /// Sessions whose client gave no sign for a term.
+    pub fn expired(&self, now: Instant) -> Vec<SessionId> {
+        let gone = self
+            .by_id
+            .iter()
+            .filter(|(_, session)| session.last_seen.plus_ms(SESSION_TERM_MS) <= now);
+        gone.map(|(id, _)| *id).collect()
+    }
+
+    /// When the next session may expire.
+    pub fn next_expiry(&self) -> Option<Instant> {
+        let seen = self.by_id.values().map(|session| session.last_seen).min()?;
+        Some(seen.plus_ms(SESSION_TERM_MS))
+    }
+
+    /// Replies kept in memory.
+    pub fn replies_in_memory(&self) -> usize {
+        let slots = self.by_id.values().flat_map(|session| session.slots.values());
+        slots.filter(|slot| slot.reply.is_some()).count()
+    }
+}
+
+fn stored_reply(kv: &dyn KvRead, id: SessionId, slot: u32) -> Result<MetaReply, ErrorCode> {
+    let bytes = kv.get(&keys::slot(id, slot))?.ok_or(ErrorCode::Corrupt)?;
+    let record = SlotRecord::from_bytes(&bytes).map_err(|_error| ErrorCode::Corrupt)?;
+    Ok(record.reply)
+}

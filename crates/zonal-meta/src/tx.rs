@@ -1,0 +1,396 @@
+//! One request's view of the store: what is there, and what the request would change. Nothing of it counts until the
+//! shard takes it over ([`Tx::finish`]); a request that must wait first is dropped and runs again later.
+
+use crate::config::{Now, ShardConfig};
+use crate::dentry::{Dentry, name_cookie};
+use crate::ids::{IdRange, Ids};
+use crate::inode::Inode;
+use crate::keys;
+use crate::opens::Opens;
+use crate::outcome::{Facts, JunctionChange, Question};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+use zonal_types::{
+    Codec, ErrorCode, FileKind, Ino, KvChange, KvRead, Name, PartitionId, SessionId, ZoneId,
+    codec_struct,
+};
+use zonal_wire::MetaRequest;
+use zonal_zonemap::ZoneMap;
+
+codec_struct! {
+    /// The stored value of an orphan.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct OrphanRecord {
+        /// Sessions that had it open when it lost its name.
+        sessions: Vec<SessionId>,
+    }
+}
+
+/// What an operation may look at besides the store.
+pub(crate) struct Env<'a> {
+    pub config: &'a ShardConfig,
+    pub map: &'a ZoneMap,
+    pub partitions: &'a [PartitionId],
+    pub opens: &'a Opens,
+    pub ids: &'a Ids,
+    /// Sessions that may hold files open that they have not told us of since our start.
+    pub silent: &'a BTreeSet<SessionId>,
+    pub live_inodes: u64,
+}
+
+/// A change of what is only in memory, made when the request counts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Volatile {
+    Open(Ino),
+    Orphaned(Ino, BTreeSet<SessionId>),
+    Unorphaned(Ino),
+    Ids(PartitionId, IdRange),
+    InodeMade,
+    InodeGone(Ino),
+}
+
+struct Cached {
+    before: Option<Inode>,
+    now: Option<Inode>,
+}
+
+/// An inode that a request changes.
+#[derive(Debug, Clone)]
+pub(crate) struct Changed {
+    pub before: Inode,
+    pub now: Option<Inode>,
+}
+
+/// What a finished request changes.
+pub(crate) struct Finished {
+    pub effect: Vec<KvChange>,
+    /// Inodes that existed before.
+    pub inodes: Vec<Changed>,
+    /// Directories whose entries change.
+    pub directories: BTreeSet<Ino>,
+    pub volatile: Vec<Volatile>,
+    pub junctions: Vec<JunctionChange>,
+    pub after: Vec<(ZoneId, MetaRequest)>,
+    pub call: Option<(ZoneId, MetaRequest, Question)>,
+}
+
+pub(crate) struct Tx<'a> {
+    pub env: Env<'a>,
+    pub now: Now,
+    pub session: SessionId,
+    /// Names this request to other shards; 0 where it is not exactly-once.
+    pub token: u64,
+    /// What an ending append publishes, known when it counts.
+    pub published: u64,
+    pub facts: Facts,
+    pub volatile: Vec<Volatile>,
+    pub junctions: Vec<JunctionChange>,
+    pub after: Vec<(ZoneId, MetaRequest)>,
+    /// The directory whose lease covers what the reply marks as cacheable.
+    pub lease: Option<Ino>,
+    /// Set by an operation that needs another shard's answer first (it then fails with any code).
+    pub call: Option<(ZoneId, MetaRequest, Question)>,
+    kv: &'a dyn KvRead,
+    raw: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
+    inodes: BTreeMap<Ino, Cached>,
+    directories: BTreeSet<Ino>,
+}
+
+impl<'a> Tx<'a> {
+    pub fn new(env: Env<'a>, kv: &'a dyn KvRead, now: Now, session: SessionId) -> Self {
+        Self {
+            env,
+            now,
+            session,
+            token: 0,
+            published: 0,
+            facts: Facts::default(),
+            volatile: Vec::new(),
+            junctions: Vec::new(),
+            after: Vec::new(),
+            lease: None,
+            call: None,
+            kv,
+            raw: BTreeMap::new(),
+            inodes: BTreeMap::new(),
+            directories: BTreeSet::new(),
+        }
+    }
+
+    /// The store as it was before the request.
+    pub fn kv(&self) -> &'a dyn KvRead {
+        self.kv
+    }
+
+    // --- plain keys ---
+
+    pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, ErrorCode> {
+        match self.raw.get(key) {
+            Some(value) => Ok(value.clone()),
+            None => self.kv.get(key),
+        }
+    }
+
+    pub fn put(&mut self, key: Vec<u8>, value: Vec<u8>) {
+        self.raw.insert(key, Some(value));
+    }
+
+    pub fn remove(&mut self, key: Vec<u8>) {
+        self.raw.insert(key, None);
+    }
+
+    /// All keys and values of a range that is known to be small.
+    pub fn range(&self, start: &[u8], end: &[u8]) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, ErrorCode> {
+        let mut found = BTreeMap::new();
+        self.kv.scan(start, end, &mut |key, value| {
+            found.insert(key.to_vec(), value.to_vec());
+            true
+        })?;
+        let bounds = (Bound::Included(start), Bound::Excluded(end));
+        for (key, value) in self.raw.range::<[u8], _>(bounds) {
+            match value {
+                Some(value) => found.insert(key.clone(), value.clone()),
+                None => found.remove(key),
+            };
+        }
+        Ok(found)
+    }
+
+    // --- inodes ---
+
+    /// True where the inode's partition is ours.
+    pub fn is_ours(&self, ino: Ino) -> bool {
+        ino.is_valid() && self.env.partitions.binary_search(&ino.partition()).is_ok()
+    }
+
+    /// The inode, if it exists here.
+    pub fn find(&mut self, ino: Ino) -> Result<Option<Inode>, ErrorCode> {
+        if let Some(cached) = self.inodes.get(&ino) {
+            return Ok(cached.now.clone());
+        }
+        let inode = match self.kv.get(&keys::inode(ino))? {
+            Some(bytes) => Some(Inode::decode(ino, &bytes)?),
+            None => None,
+        };
+        let cached = Cached {
+            before: inode.clone(),
+            now: inode.clone(),
+        };
+        self.inodes.insert(ino, cached);
+        Ok(inode)
+    }
+
+    /// The inode that a request names. `NotOwner` where its partition is another shard's, `Stale` where it is gone.
+    pub fn inode(&mut self, ino: Ino) -> Result<Inode, ErrorCode> {
+        if !ino.is_valid() {
+            return Err(ErrorCode::Stale);
+        }
+        if !self.is_ours(ino) {
+            return Err(ErrorCode::NotOwner);
+        }
+        self.find(ino)?.ok_or(ErrorCode::Stale)
+    }
+
+    /// The directory that a request names. A removed one has no entries and takes none: `NotFound`.
+    pub fn directory(&mut self, ino: Ino) -> Result<Inode, ErrorCode> {
+        match self.inode(ino) {
+            Ok(inode) if inode.is_dir() => Ok(inode),
+            Ok(_) => Err(ErrorCode::NotDirectory),
+            Err(ErrorCode::Stale) => Err(ErrorCode::NotFound),
+            Err(code) => Err(code),
+        }
+    }
+
+    /// Inode of an entry that we found: must exist.
+    pub fn target(&mut self, ino: Ino) -> Result<Inode, ErrorCode> {
+        self.find(ino)?.ok_or(ErrorCode::Corrupt)
+    }
+
+    pub fn save(&mut self, inode: Inode) {
+        let cached = self.inodes.entry(inode.ino).or_insert(Cached {
+            before: None,
+            now: None,
+        });
+        cached.now = Some(inode);
+    }
+
+    pub fn erase(&mut self, ino: Ino) {
+        if let Some(cached) = self.inodes.get_mut(&ino) {
+            cached.now = None;
+        }
+    }
+
+    // --- entries ---
+
+    /// The entry with this name and its cookie. One key read, but for names that share a hash.
+    pub fn lookup(&self, dir: Ino, name: &Name) -> Result<Option<(u64, Dentry)>, ErrorCode> {
+        let first = name_cookie(name.as_bytes(), self.env.config.hash_bits);
+        let Some(bytes) = self.get(&keys::dentry(dir, first))? else {
+            return Ok(None);
+        };
+        let dentry = Dentry::decode(&bytes)?;
+        if !dentry.is_mark() && dentry.name == *name {
+            return Ok(Some((first, dentry)));
+        }
+        if !dentry.chained {
+            return Ok(None);
+        }
+        let chain = self.chain(dir, first)?;
+        let found = chain
+            .into_iter()
+            .find(|(_, dentry)| !dentry.is_mark() && dentry.name == *name);
+        Ok(found)
+    }
+
+    fn chain(&self, dir: Ino, first: u64) -> Result<Vec<(u64, Dentry)>, ErrorCode> {
+        let range = self.range(
+            &keys::dentry(dir, first),
+            &keys::dentry(dir, first.saturating_add(256)),
+        )?;
+        range
+            .iter()
+            .map(|(key, value)| {
+                let cookie = keys::dentry_cookie(key).ok_or(ErrorCode::Corrupt)?;
+                Ok((cookie, Dentry::decode(value)?))
+            })
+            .collect()
+    }
+
+    /// Adds an entry; the name is known to be absent.
+    pub fn add_entry(&mut self, dir: Ino, name: &Name, ino: Ino, kind: FileKind) -> Result<(), ErrorCode> {
+        self.directories.insert(dir);
+        let first = name_cookie(name.as_bytes(), self.env.config.hash_bits);
+        let mut new = Dentry {
+            ino,
+            kind,
+            chained: false,
+            name: name.clone(),
+        };
+        let first_key = keys::dentry(dir, first);
+        let Some(bytes) = self.get(&first_key)? else {
+            self.put(first_key, new.to_bytes());
+            return Ok(());
+        };
+        let mut head = Dentry::decode(&bytes)?;
+        if head.is_mark() {
+            new.chained = head.chained;
+            self.put(first_key, new.to_bytes());
+            return Ok(());
+        }
+        let taken: BTreeSet<u64> = self.chain(dir, first)?.iter().map(|place| place.0).collect();
+        let free = (first..first + 256).find(|cookie| !taken.contains(cookie));
+        let free = free.ok_or(ErrorCode::NoSpace)?;
+        if !head.chained {
+            head.chained = true;
+            self.put(first_key, head.to_bytes());
+        }
+        self.put(keys::dentry(dir, free), new.to_bytes());
+        Ok(())
+    }
+
+    /// Makes an entry lead elsewhere; its cookie stays.
+    pub fn set_entry(&mut self, dir: Ino, cookie: u64, dentry: &Dentry) {
+        self.directories.insert(dir);
+        self.put(keys::dentry(dir, cookie), dentry.to_bytes());
+    }
+
+    /// Removes an entry that `lookup` found.
+    pub fn remove_entry(&mut self, dir: Ino, cookie: u64) -> Result<(), ErrorCode> {
+        self.directories.insert(dir);
+        let first = cookie & !0xff;
+        let key = keys::dentry(dir, cookie);
+        let is_chained = match self.get(&keys::dentry(dir, first))? {
+            Some(bytes) => Dentry::decode(&bytes)?.chained,
+            None => false,
+        };
+        if !is_chained {
+            self.remove(key);
+            return Ok(());
+        }
+        let others = self.chain(dir, first)?;
+        let has_others = others
+            .iter()
+            .any(|(other, dentry)| *other != cookie && !dentry.is_mark());
+        if !has_others {
+            self.remove(key);
+            self.remove(keys::dentry(dir, first));
+        } else if cookie == first {
+            let mark = Dentry {
+                ino: Ino(0),
+                kind: FileKind::File,
+                chained: true,
+                name: Name::new(b"-")?,
+            };
+            self.put(key, mark.to_bytes());
+        } else {
+            self.remove(key);
+        }
+        Ok(())
+    }
+
+    // --- numbers ---
+
+    /// A new inode number in this partition. Ranges are reserved durably, so that a crash never gives one twice.
+    pub fn new_ino(&mut self, partition: PartitionId) -> Result<Ino, ErrorCode> {
+        let staged = self.volatile.iter().rev().find_map(|change| match change {
+            Volatile::Ids(of, range) if *of == partition => Some(*range),
+            _ => None,
+        });
+        let mut range = match staged.or_else(|| self.env.ids.get(partition)) {
+            Some(range) => range,
+            None => Ids::load(self.kv, partition)?,
+        };
+        let (sequence, reserved) = range.take()?;
+        if reserved {
+            let value = range.record(self.env.live_inodes);
+            self.put(keys::ids(partition), value);
+        }
+        self.volatile.push(Volatile::Ids(partition, range));
+        Ok(Ino::new(partition, sequence))
+    }
+
+    // --- other shards ---
+
+    /// Asks another shard; the operation ends here and runs again with the answer.
+    pub fn ask(&mut self, zone: ZoneId, request: MetaRequest, question: Question) -> ErrorCode {
+        self.call = Some((zone, request, question));
+        ErrorCode::NotReady
+    }
+
+    /// The zone whose shard owns an inode elsewhere.
+    pub fn zone_of(&self, ino: Ino) -> Result<ZoneId, ErrorCode> {
+        let shard = self.env.map.shard_of(ino.partition());
+        match shard {
+            Some(shard) if shard.id != self.env.config.shard => Ok(shard.zone),
+            _ => Err(ErrorCode::NotOwner),
+        }
+    }
+
+    /// All changes, in key order.
+    pub fn finish(self) -> Finished {
+        let mut raw = self.raw;
+        let mut inodes = Vec::new();
+        for (ino, cached) in self.inodes {
+            if cached.before == cached.now {
+                continue;
+            }
+            raw.insert(keys::inode(ino), cached.now.as_ref().map(Codec::to_bytes));
+            if let Some(before) = cached.before {
+                inodes.push(Changed {
+                    before,
+                    now: cached.now,
+                });
+            }
+        }
+        let effect = raw.into_iter().map(|(key, value)| KvChange { key, value });
+        Finished {
+            effect: effect.collect(),
+            inodes,
+            directories: self.directories,
+            volatile: self.volatile,
+            junctions: self.junctions,
+            after: self.after,
+            call: self.call,
+        }
+    }
+}

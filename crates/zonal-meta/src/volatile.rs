@@ -1,0 +1,296 @@
+//! Requests about what the shard keeps in memory: sessions, events, locks, closes, append tickets.
+
+use crate::config::{Caller, Now};
+use crate::locks::{Answer, Granted};
+use crate::op;
+use crate::outcome::{Outcome, WaitOn};
+use crate::session::SessionRecord;
+use crate::shard::{Shard, Waiting};
+use std::collections::BTreeSet;
+use zonal_types::limits::{NAME_BYTES_MAX, SESSION_TERM_MS};
+use zonal_types::{Codec, Epoch, ErrorCode, Ino, KvChange, KvRead, SessionId, ZoneId};
+use zonal_wire::meta::LockRange;
+use zonal_wire::{MetaReply, MetaRequest};
+
+/// Events in one reply.
+const EVENTS_AT_ONCE: usize = 1024;
+/// Longest wait for events.
+const POLL_WAIT_MS: u32 = 30_000;
+
+impl Shard {
+    /// Opens a session, or gives a client back the one that it has.
+    pub(crate) fn open_session(
+        &mut self,
+        now: Now,
+        client: u64,
+        zone: ZoneId,
+        name: &str,
+    ) -> Result<Outcome, ErrorCode> {
+        if name.len() > NAME_BYTES_MAX {
+            return Err(ErrorCode::Invalid);
+        }
+        let record = SessionRecord {
+            client,
+            zone,
+            name: name.to_owned(),
+        };
+        let known = self.sessions.of_client(client);
+        let mut effect = Vec::new();
+        let id = match known {
+            Some(id) => {
+                if let Some(session) = self.sessions.get_mut(id) {
+                    session.last_seen = now.instant;
+                    if session.record != record {
+                        session.record = record.clone();
+                        effect.push(KvChange::put(crate::keys::session(id), record.to_bytes()));
+                    }
+                }
+                id
+            }
+            None => {
+                if self.sessions.len() >= self.config.sessions_max {
+                    return Err(ErrorCode::Overloaded);
+                }
+                let id = self.sessions.take_id();
+                effect.push(KvChange::put(crate::keys::session_ids(), self.sessions.ids_record()));
+                effect.push(KvChange::put(crate::keys::session(id), record.to_bytes()));
+                self.sessions.insert(id, record, now.instant);
+                self.events.open(id);
+                id
+            }
+        };
+        let epoch = self.map.shard(self.config.shard).map_or(Epoch(0), |shard| shard.epoch);
+        let reply = MetaReply::Session {
+            session: id,
+            boot: self.config.boot,
+            epoch,
+            term_ms: SESSION_TERM_MS,
+            now: now.wall,
+            resumed: known.is_some(),
+        };
+        Ok(self.outcome(reply, effect, Vec::new(), Vec::new()))
+    }
+
+    /// Answers requests that work on memory; `None` where the request is about the store.
+    pub(crate) fn run_volatile(
+        &mut self,
+        kv: &dyn KvRead,
+        now: Now,
+        caller: Caller,
+        request: &MetaRequest,
+        waited: &Waiting,
+    ) -> Result<Option<Outcome>, ErrorCode> {
+        let session = caller.session;
+        let outcome = match request {
+            MetaRequest::PollEvents { acked, wait_ms } => self.poll(now, session, *acked, *wait_ms, waited),
+            MetaRequest::CloseSession => {
+                self.leases.session_closed(session);
+                self.recheck = true;
+                let effect = self.end_session(kv, now, session)?;
+                self.outcome(MetaReply::Done, effect, Vec::new(), Vec::new())
+            }
+            MetaRequest::Reclaim { opens, locks } => self.reclaim(kv, now, session, opens, locks)?,
+            MetaRequest::Close { inos } => self.close(kv, now, caller, inos)?,
+            MetaRequest::AppendBegin { ino, length, limit } => {
+                let mut tickets = std::mem::take(&mut self.tickets);
+                let mut tx = self.tx(kv, now, session);
+                let result = op::append::begin(&mut tx, &mut tickets, *ino, *length, *limit);
+                self.tickets = tickets;
+                let reply = result.unwrap_or_else(failed);
+                self.reply(reply)
+            }
+            MetaRequest::GetLock { .. }
+            | MetaRequest::Lock { .. }
+            | MetaRequest::Unlock { .. }
+            | MetaRequest::CancelLock { .. }
+            | MetaRequest::ReleaseLocks { .. } => self.lock_request(kv, now, session, request)?,
+            _ => return Ok(None),
+        };
+        Ok(Some(outcome))
+    }
+
+    fn poll(
+        &mut self,
+        now: Now,
+        session: SessionId,
+        acked: u64,
+        wait_ms: u32,
+        waited: &Waiting,
+    ) -> Outcome {
+        if self.events.ack(session, acked) {
+            self.recheck = true;
+        }
+        let events = self.events.poll(session, EVENTS_AT_ONCE);
+        let until = waited
+            .until
+            .unwrap_or_else(|| now.instant.plus_ms(u64::from(wait_ms.min(POLL_WAIT_MS))));
+        if events.is_empty() && now.instant < until {
+            let waiting = Waiting {
+                until: Some(until),
+                ..Waiting::default()
+            };
+            return self.wait(waiting, until, WaitOn::Events(session));
+        }
+        let boot = self.config.boot;
+        self.reply(MetaReply::Events { boot, events })
+    }
+
+    /// What a session held before our restart.
+    fn reclaim(
+        &mut self,
+        kv: &dyn KvRead,
+        now: Now,
+        session: SessionId,
+        opens: &[Ino],
+        locks: &[(Ino, LockRange)],
+    ) -> Result<Outcome, ErrorCode> {
+        if !self.sessions.silent.contains(&session) {
+            // Told before, or never needed.
+            return Ok(self.reply(MetaReply::Done));
+        }
+        for ino in opens {
+            if self.opens.len() < self.config.opens_max {
+                self.opens.open(*ino, session);
+            }
+        }
+        let mut lost = false;
+        for (ino, range) in locks {
+            lost |= self.locks.reclaim(session, *ino, *range).is_err();
+        }
+        self.sessions.silent.remove(&session);
+        self.recheck = true;
+        let held: BTreeSet<Ino> = opens.iter().copied().collect();
+        let mut tx = self.tx(kv, now, session);
+        for ino in tx.env.opens.orphans_of(session) {
+            if !held.contains(&ino) {
+                op::open::release_orphan(&mut tx, ino)?;
+            }
+        }
+        let finished = tx.finish();
+        self.apply(session, finished.volatile);
+        let reply = if lost { failed(ErrorCode::UnknownLease) } else { MetaReply::Done };
+        Ok(self.outcome(reply, finished.effect, Vec::new(), Vec::new()))
+    }
+
+    fn close(
+        &mut self,
+        kv: &dyn KvRead,
+        now: Now,
+        caller: Caller,
+        inos: &[Ino],
+    ) -> Result<Outcome, ErrorCode> {
+        let session = caller.session;
+        let mut effect = Vec::new();
+        for ino in inos {
+            if !self.opens.close(*ino, session) {
+                continue;
+            }
+            let mut tx = self.tx(kv, now, session);
+            op::open::release_orphan(&mut tx, *ino)?;
+            let finished = tx.finish();
+            effect.extend(finished.effect);
+            self.apply(session, finished.volatile);
+        }
+        if !effect.is_empty() && caller.slot != zonal_wire::frame::NO_SLOT {
+            let kept = Some(MetaReply::Done);
+            self.sessions.replied(session, caller.slot, caller.sequence, kept);
+        }
+        Ok(self.outcome(MetaReply::Done, effect, Vec::new(), Vec::new()))
+    }
+
+    fn lock_request(
+        &mut self,
+        kv: &dyn KvRead,
+        now: Now,
+        session: SessionId,
+        request: &MetaRequest,
+    ) -> Result<Outcome, ErrorCode> {
+        let reply = match request {
+            MetaRequest::GetLock { ino, range } => {
+                self.tx(kv, now, session).inode(*ino)?;
+                let holder = self.locks.get(session, *ino, *range);
+                MetaReply::Locked { holder }
+            }
+            MetaRequest::Lock { ino, range, wait, waiter } => {
+                self.tx(kv, now, session).inode(*ino)?;
+                let others_may_reclaim = self.sessions.silent.iter().any(|silent| *silent != session);
+                if now.instant < self.lock_grace_until && others_may_reclaim {
+                    let until = self.lock_grace_until;
+                    return Ok(self.wait(Waiting::default(), until, WaitOn::Recalls));
+                }
+                let (answer, granted) = self.locks.lock(session, *ino, *range, wait.then_some(*waiter))?;
+                self.tell(granted);
+                match answer {
+                    Answer::Granted => MetaReply::Done,
+                    Answer::Queued => failed(ErrorCode::LockQueued),
+                    Answer::Conflict => failed(ErrorCode::WouldBlock),
+                }
+            }
+            MetaRequest::Unlock { ino, range } => {
+                let granted = self.locks.unlock(session, *ino, *range)?;
+                self.tell(granted);
+                MetaReply::Done
+            }
+            MetaRequest::CancelLock { ino, waiter } => {
+                let granted = self.locks.cancel(session, *ino, *waiter)?;
+                self.tell(granted);
+                MetaReply::Done
+            }
+            MetaRequest::ReleaseLocks { ino, owner, whole_file } => {
+                let granted = self.locks.release_owner(session, *ino, *owner, *whole_file);
+                self.tell(granted);
+                MetaReply::Done
+            }
+            _ => return Err(ErrorCode::Protocol),
+        };
+        Ok(self.reply(reply))
+    }
+
+    /// Queues events for waiters that were granted.
+    pub(crate) fn tell(&mut self, granted: Vec<Granted>) {
+        for (session, event) in granted {
+            self.events.push(session, event);
+            self.woken.insert(session);
+        }
+        self.doomed.extend(self.events.take_overflowed());
+    }
+
+    /// A session is over: closed, expired or ended by us. Returns the changes to log.
+    pub(crate) fn end_session(
+        &mut self,
+        kv: &dyn KvRead,
+        now: Now,
+        session: SessionId,
+    ) -> Result<Vec<KvChange>, ErrorCode> {
+        let published = self.tickets.session_gone(session);
+        let mut tx = self.tx(kv, now, session);
+        for (ino, end) in published {
+            if let Some(mut inode) = tx.find(ino)? {
+                inode.size = inode.size.max(end);
+                inode.modified(now.wall);
+                tx.save(inode);
+            }
+        }
+        for ino in tx.env.opens.orphans_of(session) {
+            op::open::release_orphan(&mut tx, ino)?;
+        }
+        let finished = tx.finish();
+        self.apply(session, finished.volatile);
+        self.opens.drop_session(session);
+        self.events.close(session);
+        self.doomed.remove(&session);
+        let granted = self.locks.release_session(session);
+        self.tell(granted);
+        self.woken.insert(session);
+        self.recheck = true;
+        let mut effect = finished.effect;
+        effect.extend(self.sessions.remove(session).into_iter().map(KvChange::remove));
+        Ok(effect)
+    }
+}
+
+fn failed(code: ErrorCode) -> MetaReply {
+    MetaReply::Failed {
+        code: zonal_wire::storage::ErrorNumber(code),
+    }
+}
