@@ -55,20 +55,30 @@ cell_unit() {
     timeout -k 5 30 "$ZONAL" layout set --stripe-unit "$1" "$2"
 }
 
-# cell_umount PATH: unmounts, by force after ten seconds.
+# cell_umount PATH: unmounts; when zonal cannot within ten seconds by force, which is an error.
 cell_umount() {
     mounted "$1" || return 0
-    timeout -k 1 10 "$ZONAL" umount "$1" >/dev/null 2>&1 || timeout -k 1 5 umount "$1" 2>/dev/null || umount -l "$1" 2>/dev/null
-    wait_for 10 not_mounted "$1"
+    if timeout -k 1 10 "$ZONAL" umount "$1" && wait_for 10 not_mounted "$1"; then return 0; fi
+    force_umount "$1"
+}
+
+# force_umount PATH: what is left when zonal did not unmount; says so and fails.
+force_umount() {
+    echo "$1 had to be unmounted by force" >&2
+    timeout -k 1 5 umount "$1" 2>/dev/null || umount -l "$1" 2>/dev/null || true
+    return 1
 }
 
 not_mounted() { ! mounted "$1"; }
 
-# cell_down DIR MOUNT: stops the cell of DIR; safe when it never came up.
+# cell_down DIR MOUNT: stops the cell of DIR and what it mounted; fine when it never came up.
 cell_down() {
+    local status=0
     [ -d "$1" ] || return 0
-    timeout -k 5 60 "$ZONAL" down --dir "$1" >/dev/null 2>&1 || true
-    cell_umount "$2"
+    timeout -k 5 60 "$ZONAL" down --dir "$1" || status=$?
+    if mounted "$2"; then force_umount "$2" || status=1; fi
+    [ "$status" = 0 ] || echo "zonal down --dir $1: status $status" >&2
+    return "$status"
 }
 
 # processes_of DIR: the processes of zonal whose command line names something below DIR.
@@ -77,7 +87,7 @@ processes_of() {
     for proc in /proc/[0-9]*; do
         pid=${proc#/proc/}
         [ "$pid" != $$ ] || continue
-        case $(tr '\0' ' ' <"$proc/cmdline" 2>/dev/null || true) in
+        case $({ tr "\0" " " <"$proc/cmdline"; } 2>/dev/null || true) in
             *"$1"*)
                 exe=$(readlink "$proc/exe" 2>/dev/null || true)
                 [ "$(basename "${exe% (deleted)}")" != "$(basename "$ZONAL")" ] || echo "$pid"
