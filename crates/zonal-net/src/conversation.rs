@@ -76,6 +76,10 @@ impl<'a> Conversation<'a> {
                 Err(IoFail::Closed(_)) => return Ok(()),
                 Err(fail) => return Err(self.named(&fail)),
             }
+            // TCP goes on receiving after its end was asked for.
+            if self.shared.is_stopping.load(Ordering::SeqCst) {
+                return Ok(());
+            }
             let clock = Clock::start(self.shared.config.patience);
             let header = match self.receive(&clock) {
                 Ok(header) => header,

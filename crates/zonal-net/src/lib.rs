@@ -2,6 +2,19 @@
 //!
 //! Blocking calls on the calling thread, no runtime, no hand-over between threads: a client's call is
 //! `sendmsg` and `recvmsg`, a server's is the same the other way round, on the thread that owns the connection.
+//! Measured on two cores of a virtual machine that other work kept busy (`--example net_rate`, best of three, in
+//! one run; the rates move by a factor of two between runs, the ratio less):
+//!
+//! | one connection | TCP | Unix socket | ratio |
+//! | --- | --- | --- | --- |
+//! | empty call | 82,000/s | 104,000/s | 1.3 |
+//! | read of 4 KiB | 86,000/s | 129,000/s | 1.5 |
+//! | read of 1 MiB | 5.5 GB/s | 7.0 GB/s | 1.3 (1.3 to 2.8 in other runs) |
+//! | write of 1 MiB | 2.6 GB/s | 3.8 GB/s | 1.5 |
+//!
+//! A call, counted with strace: `sendmsg`, `recvmsg` on each side and nothing else; with a payload of more than 8 KiB
+//! one `recvmsg` more on the side that receives it.
+//!
 //! [`Pool`] is the client, [`serve`] the server, [`handshake`] what both say first, [`frame_io`] the bytes.
 #![forbid(unsafe_code)]
 

@@ -149,7 +149,8 @@ impl ServerHandle {
         &self.shared.metrics
     }
 
-    /// Stops accepting, closes all connections, waits for the handler calls that run.
+    /// Stops accepting and receiving, waits for the handler calls that run (their replies are sent), closes all
+    /// connections. Not to be called by a handler.
     pub fn shutdown(mut self) {
         self.stop_now();
     }
@@ -164,17 +165,20 @@ impl ServerHandle {
         let _ = acceptor.join();
         self.shared.handler.stopping();
         let mut registry = self.shared.registry();
-        for (stream, _thread) in registry.open.values() {
-            stream.shut();
+        // First no more requests, so that replies under way are delivered; then no mercy.
+        for end in [Stream::shut_receiving, Stream::shut] {
+            for (stream, _thread) in registry.open.values() {
+                end(stream);
+            }
+            let (guard, _timeout) = self
+                .shared
+                .changed
+                .wait_timeout_while(registry, SHUTDOWN_LIMIT / 2, |registry| {
+                    !registry.open.is_empty()
+                })
+                .unwrap_or_else(PoisonError::into_inner);
+            registry = guard;
         }
-        let (guard, _timeout) = self
-            .shared
-            .changed
-            .wait_timeout_while(registry, SHUTDOWN_LIMIT, |registry| {
-                !registry.open.is_empty()
-            })
-            .unwrap_or_else(PoisonError::into_inner);
-        registry = guard;
         let left = registry.open.len();
         let ended = std::mem::take(&mut registry.ended);
         drop(registry);

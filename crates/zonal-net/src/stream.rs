@@ -103,6 +103,11 @@ impl Stream {
         let _ = shutdown(&self.fd, Shutdown::Both);
     }
 
+    /// Ends receiving; a call that waits for bytes returns, sending goes on.
+    pub(crate) fn shut_receiving(&self) {
+        let _ = shutdown(&self.fd, Shutdown::Read);
+    }
+
     /// True until the peer has closed or reset the connection. Does not wait.
     pub(crate) fn is_open(&self) -> bool {
         let mut byte = [0_u8];

@@ -368,7 +368,8 @@ fn a_panicking_handler_ends_its_connection_only() {
     works(&pool, to);
     counted(&server, "handler_panics", 1);
     server.shutdown();
-    assert!(flight.finish(PayloadInto::Owned).is_err());
+    // What ran when the server was stopped is answered.
+    flight.finish(PayloadInto::Owned).unwrap();
 }
 
 #[test]
