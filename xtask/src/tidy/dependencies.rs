@@ -16,7 +16,13 @@ const TIERS: [&[&str]; 5] = [
         "zonal-object",
         "zonal-client",
     ],
-    &["zonal-net", "zonal-disk", "zonal-server", "zonal-fuse", "zonal-mount"],
+    &[
+        "zonal-net",
+        "zonal-disk",
+        "zonal-server",
+        "zonal-fuse",
+        "zonal-mount",
+    ],
     &["zonal"],
 ];
 
