@@ -32,11 +32,7 @@ impl<N: Net> Client<N> {
         let MetaReply::Appending { offset, data } = self.meta(&link, &begin).await? else {
             return Err(ErrorCode::Protocol);
         };
-        {
-            let mut state = file.state();
-            let size = state.size;
-            state.refresh(size, Some(data));
-        }
+        file.state().take_data(data);
         let written = self.write_pieces(file, offset, bytes).await;
         let end = MetaRequest::AppendEnd {
             ino: file.ino,
@@ -50,7 +46,7 @@ impl<N: Net> Client<N> {
         let reply = self.meta(&link, &end).await?;
         self.note_own_change(file.ino, &reply);
         if let MetaReply::Attr { attr, .. } = reply {
-            file.state().refresh(attr.size, None);
+            file.state().refresh(&attr, None);
         }
         written.map(|_delta| offset)
     }

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use zonal_layout::Piece;
-use zonal_types::{ErrorCode, FileData, Ino, Instant, TargetId, Timestamp};
+use zonal_types::{Attr, ErrorCode, FileData, Ino, Instant, TargetId, Timestamp};
 use zonal_wire::{MetaReply, MetaRequest};
 
 /// Open and dirty files by inode.
@@ -31,10 +31,14 @@ pub(crate) struct FileState<N: Net> {
     pub(crate) data: FileData,
     /// Size as this client sees it: what the shard said, and what was written here since.
     pub(crate) size: u64,
+    /// Change counter of the last answer that was taken: answers may arrive out of order.
+    pub(crate) change: u64,
     pub(crate) dirty: Dirty,
     pub(crate) inflight: VecDeque<Inflight<N>>,
     /// What the shard has not been told yet.
     pub(crate) report: Option<Report>,
+    /// What the shard is being told: its answers do not have it yet.
+    pub(crate) reporting: Option<Report>,
     pub(crate) opens: usize,
     /// Targets that acknowledged data which they have not been asked to make durable.
     pub(crate) unsynced: BTreeSet<TargetId>,
@@ -72,26 +76,41 @@ impl<N: Net> File<N> {
 impl<N: Net> FileState<N> {
     /// Nothing is written that the shard and the targets do not know.
     pub(crate) fn is_clean(&self) -> bool {
-        self.dirty.is_empty() && self.inflight.is_empty() && self.report.is_none()
+        self.dirty.is_empty()
+            && self.inflight.is_empty()
+            && self.report.is_none()
+            && self.reporting.is_none()
     }
 
     pub(crate) fn report_mut(&mut self) -> &mut Report {
         self.report.get_or_insert_with(Report::default)
     }
 
-    /// Takes what the shard says of the file; our own unreported writes stay on top.
-    pub(crate) fn refresh(&mut self, size: u64, data: Option<FileData>) {
-        if let Some(data) = data
-            && data.truncate_seq >= self.data.truncate_seq
+    /// Takes what the shard says of the file, unless a later answer was taken already; our own unreported writes stay on
+    /// top.
+    pub(crate) fn refresh(&mut self, attr: &Attr, data: Option<FileData>) {
+        if let Some(data) = data {
+            self.take_data(data);
+        }
+        if attr.change >= self.change {
+            self.change = attr.change;
+            self.size = attr.size.max(self.unreported_end());
+        }
+    }
+
+    /// Takes a layout, unless it is older than ours.
+    pub(crate) fn take_data(&mut self, data: FileData) {
+        if data.truncate_seq >= self.data.truncate_seq
+            && data.layout.layout_gen >= self.data.layout.layout_gen
         {
             self.data = data;
         }
-        self.size = size.max(self.unreported_end());
     }
 
     /// The end of what was written here and the shard does not know.
     fn unreported_end(&self) -> u64 {
-        let reported = self.report.map_or(0, |report| report.size);
+        let told = self.reporting.map_or(0, |report| report.size);
+        let reported = self.report.map_or(told, |report| report.size.max(told));
         let under_way = self
             .inflight
             .iter()
@@ -147,14 +166,15 @@ impl<N: Net> Client<N> {
     }
 
     /// Counts one more open of a file and takes the newest that the shard said of it.
-    pub(crate) fn open_file(&self, ino: Ino, size: u64, data: FileData) -> Arc<File<N>> {
+    pub(crate) fn open_file(&self, attr: &Attr, data: FileData) -> Arc<File<N>> {
         let mut files = lock(&self.files);
+        let ino = attr.ino;
         let file = files
             .entry(ino)
             .or_insert_with(|| Arc::new(self.detached_file(ino, data.clone())));
         let mut state = file.state();
         state.opens += 1;
-        state.refresh(size, Some(data));
+        state.refresh(attr, Some(data));
         drop(state);
         file.clone()
     }
@@ -167,9 +187,11 @@ impl<N: Net> Client<N> {
             state: Mutex::new(FileState {
                 data,
                 size: 0,
+                change: 0,
                 dirty: Dirty::default(),
                 inflight: VecDeque::new(),
                 report: None,
+                reporting: None,
                 opens: 0,
                 unsynced: BTreeSet::new(),
                 error: None,
@@ -236,7 +258,7 @@ impl<N: Net> Client<N> {
             .await?
         {
             MetaReply::Attr { attr, data, .. } => {
-                file.state().refresh(attr.size, data);
+                file.state().refresh(&attr, data);
                 Ok(())
             }
             _other => Err(ErrorCode::Protocol),

@@ -62,7 +62,7 @@ impl<N: Net> Client<N> {
             return Err(ErrorCode::Protocol);
         };
         if let Some(file) = self.file(ino) {
-            file.state().refresh(attr.size, data);
+            file.state().refresh(&attr, data);
         }
         let mut seen = lock(&self.seen);
         let changed = seen.differs(ino, attr.change);

@@ -120,12 +120,12 @@ impl<N: Net> Client<N> {
             return (attr, attr_ms);
         };
         let mut state = file.state();
-        state.refresh(attr.size, None);
+        state.refresh(&attr, None);
         if state.is_clean() {
             return (attr, attr_ms);
         }
         attr.size = state.size;
-        if let Some(report) = state.report {
+        for report in state.report.iter().chain(&state.reporting) {
             attr.allocated = attr.allocated.saturating_add_signed(report.allocated_delta);
             if let Some(mtime) = report.mtime {
                 attr.mtime = attr.mtime.max(mtime);
@@ -350,7 +350,7 @@ impl<N: Net> Client<N> {
         };
         self.cut_entry(&link, asked, &mut entry);
         let attr = entry.attr.ok_or(ErrorCode::Protocol)?;
-        let file = self.open_file(entry.ino, attr.size, data.clone());
+        let file = self.open_file(&attr, data.clone());
         if push {
             if let Err(code) = self.push_truncate(entry.ino, &data).await {
                 self.release(entry.ino).await.ok();

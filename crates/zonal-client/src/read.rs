@@ -20,8 +20,9 @@ impl<N: Net> Client<N> {
         out: &mut [u8],
     ) -> Result<usize, ErrorCode> {
         let end = offset.saturating_add(out.len() as u64);
-        if file.state().size < end {
-            // Maybe somebody else made it longer.
+        // At the end: maybe somebody else made it longer.
+        let is_behind = file.state().size <= offset;
+        if is_behind {
             self.refetch(file).await?;
         }
         let (data, size, copies) = {

@@ -58,6 +58,7 @@ impl<N: Net> Client<N> {
                 let mut state = file.state();
                 state.data = attr.1;
                 state.size = size;
+                state.change = state.change.max(attr.0.change);
                 Ok(attr.0)
             }
             None => self
@@ -124,7 +125,7 @@ impl<N: Net> Client<N> {
         let temporary;
         let open = self.file(ino);
         let file = if let Some(file) = &open {
-            file.state().refresh(data.truncate_size, Some(data.clone()));
+            file.state().take_data(data.clone());
             file.as_ref()
         } else {
             temporary = self.detached_file(ino, data.clone());

@@ -226,7 +226,12 @@ impl<N: Net> Client<N> {
 
     /// Tells the shard size, times and space. The caller holds the gate.
     pub(crate) async fn send_report(&self, file: &File<N>) -> Result<(), ErrorCode> {
-        let Some(report) = file.state().report.take() else {
+        let report = {
+            let mut state = file.state();
+            state.reporting = state.report.take();
+            state.reporting
+        };
+        let Some(report) = report else {
             return Ok(());
         };
         let link = self.link_of(file.ino)?;
@@ -240,10 +245,16 @@ impl<N: Net> Client<N> {
         match self.meta(&link, &request).await {
             Ok(reply) => {
                 self.note_own_change(file.ino, &reply);
+                let mut state = file.state();
+                state.reporting = None;
+                if let MetaReply::Attr { attr, .. } = reply {
+                    state.refresh(&attr, None);
+                }
                 Ok(())
             }
             Err(code) => {
                 let mut state = file.state();
+                state.reporting = None;
                 let mut merged = state.report.unwrap_or_default();
                 merged.size = merged.size.max(report.size);
                 merged.mtime = merged.mtime.or(report.mtime);
