@@ -1,0 +1,42 @@
+//! Close-to-open: who opens a file after another client's close returned sees all that was written before that close.
+
+/// Bytes of one version mark.
+pub const MARK: usize = 8;
+
+/// Contents of a version: the mark, again and again.
+#[must_use]
+pub fn content(version: u64, bytes: usize) -> Vec<u8> {
+    version.to_le_bytes().repeat(bytes / MARK)
+}
+
+/// What is wrong with what a reader saw that opened after `closed` was closed, while at most `written` was written.
+#[must_use]
+pub fn check(seen: &[u8], closed: u64, written: u64) -> Option<String> {
+    for (index, mark) in seen.chunks(MARK).enumerate() {
+        let mut bytes = [0; MARK];
+        bytes[..mark.len()].copy_from_slice(mark);
+        let version = u64::from_le_bytes(bytes);
+        if version < closed || version > written {
+            return Some(format!(
+                "close-to-open: byte {} is of version {version}; {closed} was closed before the open, \
+                 {written} is the newest",
+                index * MARK
+            ));
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn old_and_invented_versions_are_found() {
+        assert_eq!(check(&content(5, 64), 5, 6), None);
+        let mixed = [content(5, 64), content(6, 64)].concat();
+        assert_eq!(check(&mixed, 5, 6), None);
+        assert!(check(&mixed, 6, 6).is_some());
+        assert!(check(&mixed, 5, 5).is_some());
+    }
+}

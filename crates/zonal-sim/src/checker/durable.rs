@@ -1,0 +1,40 @@
+//! Invariant 3: what fsync returned for survives every crash, power losses included.
+
+use super::close_to_open::MARK;
+
+/// What is wrong with a file whose version `synced` was synced, while `written` was the newest begun.
+#[must_use]
+pub fn check(name: &str, seen: &[u8], bytes: usize, synced: u64, written: u64) -> Option<String> {
+    if seen.len() < bytes {
+        return Some(format!(
+            "invariant 3: {name} has {} bytes; version {synced} with {bytes} bytes was synced",
+            seen.len()
+        ));
+    }
+    for (index, mark) in seen.chunks_exact(MARK).enumerate() {
+        let mut value = [0; MARK];
+        value.copy_from_slice(mark);
+        let version = u64::from_le_bytes(value);
+        if version < synced || version > written {
+            return Some(format!(
+                "invariant 3: byte {} of {name} is of version {version}; {synced} was synced, \
+                 {written} is the newest",
+                index * MARK
+            ));
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checker::close_to_open::content;
+
+    #[test]
+    fn lost_bytes_and_old_versions_are_found() {
+        assert_eq!(check("f", &content(3, 80), 80, 3, 4), None);
+        assert!(check("f", &content(3, 80), 88, 3, 4).is_some());
+        assert!(check("f", &content(2, 80), 80, 3, 4).is_some());
+    }
+}

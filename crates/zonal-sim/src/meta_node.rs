@@ -1,0 +1,393 @@
+//! A simulated metadata process: one shard with its disk; the root shard's process is the manager, too.
+
+use crate::clock::{Group, Signal};
+use crate::disk::Disk;
+use crate::fault::Plant;
+use crate::net::{Answer, Network, Request, Role, Task};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use zonal_layout::slot_of;
+use zonal_meta::{
+    Attempt, Caller, JunctionChange, Now, Outcome, Shard, ShardConfig,
+};
+use zonal_types::{
+    Blob, Codec, Column, DataId, ErrorCode, Instant, KvRead, Layout, SessionId, TargetId, ZoneId,
+};
+use zonal_wire::{
+    ErrorNumber, Header, ManagerReply, ManagerRequest, MetaReply, MetaRequest, NO_SLOT, Service,
+    StorageReply, StorageRequest,
+};
+use zonal_zonemap::{MapEdit, ZoneMap};
+
+/// The map as the manager has it; it survives everything.
+pub type MapCell = Rc<RefCell<Arc<ZoneMap>>>;
+
+/// Objects of one target.
+type Objects = Vec<(DataId, Column)>;
+
+/// How long one server waits for another, ms.
+const CALL_MS: u32 = 1_000;
+/// Deletions pushed in one round.
+const DELETIONS: usize = 64;
+
+/// A metadata process.
+pub struct MetaNode {
+    address: String,
+    group: Group,
+    network: Rc<Network>,
+    disk: Rc<Disk>,
+    shard: RefCell<Shard>,
+    map: MapCell,
+    changed: Signal,
+    plant: Plant,
+}
+
+impl MetaNode {
+    /// Starts on what the disk has; an empty disk is formatted.
+    ///
+    /// # Errors
+    /// A store that the shard refuses.
+    pub fn start(
+        address: &str,
+        group: Group,
+        network: Rc<Network>,
+        disk: Rc<Disk>,
+        config: ShardConfig,
+        map: MapCell,
+        plant: Plant,
+    ) -> Result<Rc<Self>, ErrorCode> {
+        let mut is_empty = true;
+        disk.scan(&[], &[0xff; 64], &mut |_key, _value| {
+            is_empty = false;
+            false
+        })?;
+        if is_empty {
+            disk.append_changes(Shard::format(&config, network.wall()));
+            disk.sync();
+        }
+        let now = network.clock.now();
+        let current = map.borrow().clone();
+        let shard = Shard::load(config, current, disk.as_ref(), now)?;
+        let node = Rc::new(Self {
+            address: address.to_owned(),
+            group,
+            network: network.clone(),
+            disk,
+            shard: RefCell::new(shard),
+            map,
+            changed: Signal::default(),
+            plant,
+        });
+        network.clock.spawn(group, node.clone().keep_house());
+        Ok(node)
+    }
+
+    /// What is broken in the shard.
+    #[must_use]
+    pub fn check(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Deletions that are not done.
+    #[must_use]
+    pub fn deletions_left(&self) -> usize {
+        let deletions = self.shard.borrow().deletions(self.disk.as_ref(), DELETIONS);
+        deletions.map_or(usize::MAX, |list| list.len())
+    }
+
+    fn now(&self) -> Now {
+        Now {
+            instant: self.network.clock.now(),
+            wall: self.network.wall(),
+        }
+    }
+
+    fn refresh_map(&self) {
+        let map = self.map.borrow().clone();
+        self.shard.borrow_mut().set_map(map);
+    }
+
+    fn handle_once(
+        &self,
+        caller: Caller,
+        request: &MetaRequest,
+        attempt: Option<Attempt>,
+    ) -> Outcome {
+        self.refresh_map();
+        let now = self.now();
+        let mut shard = self.shard.borrow_mut();
+        shard.handle(self.disk.as_ref(), now, caller, request, attempt)
+    }
+
+    /// Runs one request to its reply.
+    async fn run(
+        self: Rc<Self>,
+        mut caller: Caller,
+        request: MetaRequest,
+        deadline: Instant,
+    ) -> MetaReply {
+        if self.plant == Plant::ShardForgetsReplies {
+            caller.slot = NO_SLOT;
+        }
+        let clock = self.network.clock.clone();
+        let mut outcome = self.handle_once(caller, &request, None);
+        loop {
+            match outcome {
+                Outcome::Reply {
+                    reply,
+                    effect,
+                    junctions,
+                    wake,
+                    recheck,
+                    after,
+                } => {
+                    if !effect.is_empty() {
+                        self.disk.append_changes(effect);
+                    }
+                    self.change_map(junctions);
+                    if recheck || !wake.is_empty() {
+                        self.changed.raise();
+                    }
+                    for (zone, request) in after {
+                        let node = self.clone();
+                        clock.spawn(self.group, async move {
+                            node.ask(zone, &request).await;
+                        });
+                    }
+                    if matches!(request, MetaRequest::Sync) {
+                        self.disk.sync();
+                    }
+                    return reply;
+                }
+                Outcome::Wait {
+                    attempt,
+                    until,
+                    wake,
+                    recheck,
+                    ..
+                } => {
+                    if recheck || !wake.is_empty() {
+                        self.changed.raise();
+                    }
+                    let seen = self.changed.raised();
+                    self.changed.wait(&clock, seen, until.min(deadline)).await;
+                    if clock.now() >= deadline && until > deadline {
+                        self.shard.borrow_mut().abandon(attempt);
+                        return failed(ErrorCode::TimedOut);
+                    }
+                    outcome = self.handle_once(caller, &request, Some(attempt));
+                }
+                Outcome::Call {
+                    zone,
+                    request: question,
+                    call,
+                    wake,
+                } => {
+                    if !wake.is_empty() {
+                        self.changed.raise();
+                    }
+                    let reply = self.ask(zone, &question).await;
+                    let now = self.now();
+                    let mut shard = self.shard.borrow_mut();
+                    outcome = shard.resume(self.disk.as_ref(), now, call, reply);
+                }
+            }
+        }
+    }
+
+    fn change_map(&self, junctions: Vec<JunctionChange>) {
+        if junctions.is_empty() {
+            return;
+        }
+        let edits: Vec<MapEdit> = junctions
+            .into_iter()
+            .map(|change| match change {
+                JunctionChange::Add { ino, path, zone } => MapEdit::AddJunction { ino, path, zone },
+                JunctionChange::Move { ino, path } => MapEdit::MoveJunction { ino, path },
+                JunctionChange::Remove { ino } => MapEdit::RemoveJunction { ino },
+            })
+            .collect();
+        let edited = self.map.borrow().edited(&edits);
+        if let Ok(Some(next)) = edited {
+            *self.map.borrow_mut() = Arc::new(next);
+        }
+    }
+
+    /// Asks the shard of a zone (0: the root shard); a failure is a `Failed` reply.
+    async fn ask(&self, zone: ZoneId, request: &MetaRequest) -> MetaReply {
+        let address = {
+            let map = self.map.borrow();
+            let shard = if zone == ZoneId(0) {
+                map.shard(zonal_types::ShardId(0))
+            } else {
+                map.shard_of_zone(zone)
+            };
+            let node = shard.and_then(|shard| map.node(shard.node));
+            node.map(|node| node.address.clone())
+        };
+        let Some(address) = address else {
+            return failed(ErrorCode::Unreachable);
+        };
+        let body = request.to_bytes();
+        match self.send(Service::Meta, &address, body).await {
+            Some(body) => MetaReply::from_bytes(&body).unwrap_or(failed(ErrorCode::Protocol)),
+            None => failed(ErrorCode::Unreachable),
+        }
+    }
+
+    async fn send(&self, service: Service, address: &str, body: Vec<u8>) -> Option<Vec<u8>> {
+        let cell = self.map.borrow().cell;
+        let mut header = Header::request(service, cell);
+        header.deadline_ms = CALL_MS;
+        let request = Request {
+            header,
+            body,
+            payload: Vec::new(),
+        };
+        let pending = self.network.start(&self.address, address, request);
+        pending.receive().await.ok().map(|(_header, answer)| answer.body)
+    }
+
+    /// Expiry of sessions, deletions at targets, directories whose making was cut short.
+    async fn keep_house(self: Rc<Self>) {
+        let clock = self.network.clock.clone();
+        loop {
+            let soon = clock.now().plus_ms(1_000);
+            let due = self.shard.borrow().poll_deadline();
+            clock.sleep_until(due.map_or(soon, |due| due.min(soon)).max(clock.now().plus_ms(10))).await;
+            self.refresh_map();
+            let ticked = {
+                let now = self.now();
+                self.shard.borrow_mut().tick(self.disk.as_ref(), now)
+            };
+            let ticked = ticked.unwrap_or_default();
+            if !ticked.effect.is_empty() {
+                self.disk.append_changes(ticked.effect);
+            }
+            if ticked.recheck || !ticked.wake.is_empty() {
+                self.changed.raise();
+            }
+            self.push_deletions().await;
+            self.settle_detached().await;
+        }
+    }
+
+    async fn push_deletions(&self) {
+        if self.plant == Plant::DeletionsAreLost {
+            return;
+        }
+        let deletions = self.shard.borrow().deletions(self.disk.as_ref(), DELETIONS);
+        for deletion in deletions.unwrap_or_default() {
+            let mut is_done = true;
+            for (address, target, objects) in self.objects_of(&deletion.layout) {
+                let request = StorageRequest::Delete { target, objects };
+                let reply = self.send(Service::Storage, &address, request.to_bytes()).await;
+                let reply = reply.and_then(|body| StorageReply::from_bytes(&body).ok());
+                is_done &= reply == Some(StorageReply::Done);
+            }
+            if is_done {
+                let changes = self.shard.borrow_mut().deletion_done(vec![deletion.key]);
+                self.disk.append_changes(changes);
+            }
+        }
+    }
+
+    fn objects_of(&self, layout: &Layout) -> Vec<(String, TargetId, Objects)> {
+        let map = self.map.borrow();
+        let mut by_target: BTreeMap<TargetId, Objects> = BTreeMap::new();
+        for component in &layout.components {
+            let Some(set) = map.set(component.set) else {
+                continue;
+            };
+            for column in (0..component.count).map(Column) {
+                let slot = slot_of(component, column, set.slots.len() as u16);
+                if let Ok(slot) = slot
+                    && let Some(slot) = set.slots.get(usize::from(slot))
+                {
+                    let objects = by_target.entry(slot.target).or_default();
+                    objects.push((component.data_id, column));
+                }
+            }
+        }
+        by_target
+            .into_iter()
+            .filter_map(|(target, objects)| {
+                let node = map.node(map.target(target)?.node)?;
+                Some((node.address.clone(), target, objects))
+            })
+            .collect()
+    }
+
+    async fn settle_detached(self: &Rc<Self>) {
+        let now = self.now();
+        let detached = self.shard.borrow().detached(self.disk.as_ref(), now, DELETIONS);
+        for detached in detached.unwrap_or_default() {
+            let ino = detached.ino;
+            let request = match self.ask(ZoneId(0), &MetaRequest::HasEntry { ino }).await {
+                MetaReply::Yes { yes: true } => MetaRequest::AttachDir { ino },
+                MetaReply::Yes { yes: false } => MetaRequest::DropDir { ino },
+                _other => continue,
+            };
+            let nobody = Caller {
+                session: SessionId(0),
+                slot: NO_SLOT,
+                sequence: 0,
+            };
+            let deadline = self.network.clock.now().plus_ms(u64::from(CALL_MS));
+            self.clone().run(nobody, request, deadline).await;
+        }
+    }
+
+    fn manage(&self, body: &[u8]) -> ManagerReply {
+        let map = self.map.borrow();
+        match ManagerRequest::from_bytes(body) {
+            Ok(ManagerRequest::GetMap { have }) if have >= map.version => ManagerReply::Unchanged {
+                version: map.version,
+            },
+            Ok(ManagerRequest::GetMap { .. }) => ManagerReply::Map {
+                version: map.version,
+                map: Blob(map.to_bytes()),
+            },
+            _other => ManagerReply::Failed {
+                code: ErrorNumber(ErrorCode::NotSupported),
+                detail: String::new(),
+            },
+        }
+    }
+}
+
+fn failed(code: ErrorCode) -> MetaReply {
+    MetaReply::Failed {
+        code: ErrorNumber(code),
+    }
+}
+
+impl Role for MetaNode {
+    fn handle(self: Rc<Self>, header: Header, body: Vec<u8>, _payload: Vec<u8>) -> Task<Answer> {
+        Box::pin(async move {
+            let body = if header.service == Service::Manager {
+                self.manage(&body).to_bytes()
+            } else {
+                match MetaRequest::from_bytes(&body) {
+                    Ok(request) => {
+                        let caller = Caller {
+                            session: header.session,
+                            slot: header.slot,
+                            sequence: header.sequence,
+                        };
+                        let deadline_ms = u64::from(header.deadline_ms);
+                        let deadline = self.network.clock.now().plus_ms(deadline_ms);
+                        self.run(caller, request, deadline).await.to_bytes()
+                    }
+                    Err(_error) => failed(ErrorCode::Protocol).to_bytes(),
+                }
+            };
+            Answer {
+                body,
+                payload: Vec::new(),
+            }
+        })
+    }
+}

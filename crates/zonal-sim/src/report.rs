@@ -1,0 +1,89 @@
+//! What a run says of itself: a hash of everything that happened, counts, and what was found wrong.
+
+use std::cell::Cell;
+use zonal_types::Instant;
+
+/// A running hash (FNV-1a) over all messages with their times.
+pub struct Trace(Cell<u64>);
+
+impl Default for Trace {
+    fn default() -> Self {
+        Self(Cell::new(0xcbf2_9ce4_8422_2325))
+    }
+}
+
+impl Trace {
+    /// Takes one delivered message in.
+    pub fn note(&self, now: Instant, from: &str, to: &str, body: &[u8], payload: &[u8]) {
+        let mut hash = self.0.get();
+        let mut eat = |bytes: &[u8]| {
+            for byte in bytes {
+                hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+            }
+        };
+        eat(&now.0.to_le_bytes());
+        eat(from.as_bytes());
+        eat(to.as_bytes());
+        eat(body);
+        eat(&(payload.len() as u64).to_le_bytes());
+        // A sample is enough to notice other data.
+        payload.chunks(997).for_each(|chunk| eat(&chunk[..1]));
+        self.0.set(hash);
+    }
+
+    /// The hash so far.
+    #[must_use]
+    pub fn hash(&self) -> u64 {
+        self.0.get()
+    }
+}
+
+/// The outcome of a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Report {
+    /// The seed.
+    pub seed: u64,
+    /// Hash of all that happened.
+    pub trace: u64,
+    /// Messages sent.
+    pub messages: u64,
+    /// Operations of programs that ended.
+    pub operations: u64,
+    /// Faults injected: kills, power losses, cuts.
+    pub faults: u64,
+    /// Simulated time that the run took, ms.
+    pub simulated_ms: u64,
+    /// What is wrong, with the number of the invariant.
+    pub broken: Vec<String>,
+}
+
+impl Report {
+    /// True where nothing is wrong.
+    #[must_use]
+    pub fn is_good(&self) -> bool {
+        self.broken.is_empty()
+    }
+}
+
+impl std::fmt::Display for Report {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        writeln!(
+            f,
+            "seed {}: {} operations, {} messages, {} faults, {} ms simulated, trace {:016x}: {}",
+            self.seed,
+            self.operations,
+            self.messages,
+            self.faults,
+            self.simulated_ms,
+            self.trace,
+            if self.is_good() { "good" } else { "BROKEN" }
+        )?;
+        for broken in &self.broken {
+            writeln!(f, "  {broken}")?;
+        }
+        if !self.is_good() {
+            writeln!(f, "  again: cargo run -p zonal-sim -- --seed {}", self.seed)?;
+        }
+        Ok(())
+    }
+}

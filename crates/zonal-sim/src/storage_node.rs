@@ -1,0 +1,394 @@
+//! A simulated storage process: one target with its disk.
+//!
+//! Between plan and commit of a write there may be a pause in which other requests run, as with threads.
+
+use crate::clock::Clock;
+use crate::disk::Disk;
+use crate::fault::Plant;
+use crate::net::{Answer, Role, Task};
+use crate::rng::Rng;
+use std::cell::RefCell;
+use std::rc::Rc;
+use zonal_object::{
+    Committed, Cut, Delete, DeleteStep, Edit, ObjectId, Planned, ReadPlan, Record, Step, Target,
+    TargetConfig, WriteRequest, replay_checks,
+};
+use zonal_types::{Codec, ErrorCode, TargetId};
+use zonal_wire::{ErrorNumber, Header, ObjectRef, StorageReply, StorageRequest};
+
+/// Size of simulated targets: 64 MiB in segments of 4 MiB, and few pending blocks, so that checkpoints happen.
+pub const TARGET: TargetConfig = TargetConfig {
+    segment_units: 1024,
+    segments: 16,
+    pending_blocks_max: 256,
+};
+
+/// A storage process.
+pub struct StorageNode {
+    id: TargetId,
+    clock: Clock,
+    disk: Rc<Disk>,
+    target: RefCell<Target>,
+    rng: RefCell<Rng>,
+    plant: Plant,
+}
+
+impl StorageNode {
+    /// Starts on what the disk has.
+    ///
+    /// # Errors
+    /// A store that the target refuses.
+    pub fn start(
+        id: TargetId,
+        clock: Clock,
+        disk: Rc<Disk>,
+        rng: Rng,
+        plant: Plant,
+    ) -> Result<Self, ErrorCode> {
+        let notes = disk.notes();
+        let target = Target::open(TARGET, disk.as_ref(), notes.iter().map(Vec::as_slice))?;
+        let node = Self {
+            id,
+            clock,
+            disk,
+            target: RefCell::new(target),
+            rng: RefCell::new(rng),
+            plant,
+        };
+        let unfinished = node.target.borrow().unfinished_deletes();
+        node.delete(unfinished)?;
+        Ok(node)
+    }
+
+    /// True where all blocks that a record wrote to segments are there.
+    #[must_use]
+    pub fn is_whole(disk: &Disk, record: &Record) -> bool {
+        let Ok(checks) = replay_checks(&TARGET, record) else {
+            return false;
+        };
+        checks.iter().all(|check| {
+            let mut block = vec![0; zonal_types::limits::BLOCK_BYTES];
+            disk.read_segment(check.place.segment, check.place.offset(), &mut block);
+            zonal_wire::frame::crc32c(&block) == check.crc
+        })
+    }
+
+    /// What is broken in the target's store.
+    #[must_use]
+    pub fn check(&self) -> Option<String> {
+        let broken = self.target.borrow().check(self.disk.as_ref()).err()?;
+        Some(format!("target {}: {broken:?}", self.id))
+    }
+
+    /// Objects that exist.
+    #[must_use]
+    pub fn object_count(&self) -> u64 {
+        self.target.borrow().statfs().objects
+    }
+
+    fn cut(&self, object: &ObjectRef) -> Cut {
+        if self.plant == Plant::TargetIgnoresTruncation {
+            return Cut::default();
+        }
+        Cut {
+            seq: object.truncate_seq,
+            bytes: object.truncate_bytes,
+        }
+    }
+
+    async fn pause(&self) {
+        let nanos = {
+            let mut rng = self.rng.borrow_mut();
+            if rng.chance(300) { rng.below(3_000_000) } else { 0 }
+        };
+        if nanos > 0 {
+            self.clock.sleep(nanos).await;
+        }
+    }
+
+    fn fill(&self, plan: &ReadPlan) -> Vec<u8> {
+        let mut buffer = vec![0; plan.buffer_len()];
+        for read in plan.reads() {
+            self.disk.read_segment(read.segment, read.offset, &mut buffer[read.buffer]);
+        }
+        buffer
+    }
+
+    fn log(&self, record: Record) {
+        self.disk.append(record, true);
+    }
+
+    async fn answer(
+        &self,
+        request: StorageRequest,
+        payload: &[u8],
+    ) -> Result<(StorageReply, Vec<u8>), ErrorCode> {
+        let reply = match request {
+            StorageRequest::Read {
+                object,
+                offset,
+                length,
+            } => {
+                return self.read(&object, offset, length as usize);
+            }
+            StorageRequest::Write {
+                object,
+                offset,
+                sync,
+                ..
+            } => {
+                let reply = self.write(&object, offset, payload).await?;
+                if sync {
+                    self.disk.sync();
+                }
+                reply
+            }
+            StorageRequest::Truncate { object } => {
+                self.edit(|| Ok(Edit::truncate(id_of(&object), self.cut(&object)))).await?
+            }
+            StorageRequest::Punch {
+                object,
+                offset,
+                length,
+            } => {
+                let cut = self.cut(&object);
+                self.edit(|| Edit::punch(id_of(&object), cut, offset, length)).await?
+            }
+            StorageRequest::Allocate {
+                object,
+                offset,
+                length,
+                zero,
+            } => {
+                let cut = self.cut(&object);
+                self.edit(|| Edit::allocate(id_of(&object), cut, offset, length, zero)).await?
+            }
+            StorageRequest::Stat { object } => {
+                let target = self.target.borrow();
+                let stat = target.stat(self.disk.as_ref(), id_of(&object))?;
+                StorageReply::Stat {
+                    object_bytes: stat.object_bytes,
+                    allocated: stat.allocated,
+                    truncate_seq: stat.truncate_seq,
+                }
+            }
+            StorageRequest::Sync { .. } => {
+                if self.plant != Plant::SyncDoesNothing {
+                    self.disk.sync();
+                }
+                StorageReply::Done
+            }
+            StorageRequest::Delete { objects, .. } => {
+                let objects = objects.into_iter().map(|(data_id, column)| ObjectId { data_id, column });
+                self.delete(objects.collect())?;
+                StorageReply::Done
+            }
+            StorageRequest::Map {
+                object,
+                offset,
+                end,
+                limit,
+            } => {
+                let target = self.target.borrow();
+                let (id, cut) = (id_of(&object), self.cut(&object));
+                let map = target.map(self.disk.as_ref(), id, cut, offset, end, limit as usize)?;
+                StorageReply::Map {
+                    ranges: map.ranges,
+                    object_bytes: map.object_bytes,
+                }
+            }
+            StorageRequest::StatFs { .. } => {
+                let space = self.target.borrow().statfs();
+                StorageReply::StatFs {
+                    total: space.total,
+                    free: space.free,
+                    objects: space.objects,
+                }
+            }
+            _reserved => return Err(ErrorCode::NotSupported),
+        };
+        Ok((reply, Vec::new()))
+    }
+
+    fn read(
+        &self,
+        object: &ObjectRef,
+        offset: u64,
+        length: usize,
+    ) -> Result<(StorageReply, Vec<u8>), ErrorCode> {
+        let target = self.target.borrow();
+        let (id, cut) = (id_of(object), self.cut(object));
+        let plan = target.plan_read(self.disk.as_ref(), id, cut, offset, length)?;
+        let mut buffer = self.fill(&plan);
+        let range = plan.finish(&mut buffer).map_err(|damage| damage.code())?;
+        let object_bytes = plan.object_bytes();
+        let bytes = buffer.get(range).unwrap_or_default().to_vec();
+        Ok((StorageReply::Read { object_bytes }, bytes))
+    }
+
+    async fn write(
+        &self,
+        object: &ObjectRef,
+        offset: u64,
+        payload: &[u8],
+    ) -> Result<StorageReply, ErrorCode> {
+        let request = WriteRequest {
+            object: id_of(object),
+            cut: self.cut(object),
+            offset,
+            length: payload.len(),
+        };
+        let mut tries = 0;
+        let mut plan = loop {
+            let planned = self.target.borrow_mut().plan_write(self.disk.as_ref(), request);
+            match planned {
+                Ok(Planned::Ready(plan)) => break plan,
+                Ok(Planned::CutFirst(edit)) => {
+                    self.run_edit(edit).await?;
+                }
+                Err(ErrorCode::NoSpace | ErrorCode::Overloaded) if tries < 3 => {
+                    tries += 1;
+                    self.checkpoint()?;
+                }
+                Err(code) => return Err(code),
+            }
+        };
+        for write in plan.writes() {
+            let bytes = payload.get(write.payload).unwrap_or_default();
+            self.disk.write_segment(write.segment, write.offset, bytes);
+        }
+        plan.checksum(payload);
+        loop {
+            let old = plan.old_blocks().map(|old| self.fill(old));
+            if let Some(mut buffer) = old
+                && let Err(damage) = plan.supply(&mut buffer)
+            {
+                let mut target = self.target.borrow_mut();
+                if !target.refresh_write(self.disk.as_ref(), &mut plan)? {
+                    target.abort_write(&mut plan);
+                    return Err(damage.code());
+                }
+                continue;
+            }
+            self.pause().await;
+            let committed = {
+                let mut target = self.target.borrow_mut();
+                target.commit_write(self.disk.as_ref(), &mut plan, payload)?
+            };
+            if let Committed::Done { record, outcome } = committed {
+                self.log(record);
+                self.maybe_checkpoint()?;
+                return Ok(written(outcome));
+            }
+        }
+    }
+
+    async fn edit(
+        &self,
+        make: impl Fn() -> Result<Edit, ErrorCode>,
+    ) -> Result<StorageReply, ErrorCode> {
+        for _ in 0..3 {
+            match self.run_edit(make()?).await {
+                Err(ErrorCode::NoSpace | ErrorCode::Overloaded) => self.checkpoint()?,
+                other => return other,
+            }
+        }
+        self.run_edit(make()?).await
+    }
+
+    async fn run_edit(&self, mut edit: Edit) -> Result<StorageReply, ErrorCode> {
+        loop {
+            let step = self.target.borrow_mut().edit_step(self.disk.as_ref(), &mut edit)?;
+            match step {
+                Step::Read => {
+                    let old = edit.old_blocks().map(|old| self.fill(old));
+                    if let Some(mut buffer) = old {
+                        edit.supply(&mut buffer).map_err(|damage| damage.code())?;
+                    }
+                    self.pause().await;
+                }
+                Step::Log { record, done } => {
+                    self.log(record);
+                    if let Some(outcome) = done {
+                        return Ok(written(outcome));
+                    }
+                }
+                Step::Done(outcome) => return Ok(written(outcome)),
+            }
+        }
+    }
+
+    fn delete(&self, objects: Vec<ObjectId>) -> Result<(), ErrorCode> {
+        let mut delete = Delete::new(objects);
+        loop {
+            let step = self.target.borrow_mut().delete_step(self.disk.as_ref(), &mut delete)?;
+            match step {
+                DeleteStep::Log(record) => self.log(record),
+                DeleteStep::Again => {}
+                DeleteStep::Done => return Ok(()),
+            }
+        }
+    }
+
+    fn maybe_checkpoint(&self) -> Result<(), ErrorCode> {
+        if self.target.borrow().wants_checkpoint() {
+            self.checkpoint()?;
+        }
+        Ok(())
+    }
+
+    /// Moves pending blocks to segments and makes everything durable, in one step.
+    fn checkpoint(&self) -> Result<(), ErrorCode> {
+        let mut target = self.target.borrow_mut();
+        let plan = target.plan_checkpoint(usize::MAX);
+        if !plan.is_empty() {
+            plan.for_each_write(|segment, offset, bytes| {
+                self.disk.write_segment(segment, offset, bytes);
+                Ok::<(), ErrorCode>(())
+            })?;
+            for record in target.commit_checkpoint(self.disk.as_ref(), plan)? {
+                self.disk.append(record, true);
+            }
+        }
+        let changes = target.freeze();
+        self.disk.checkpoint(&changes);
+        target.checkpoint_done();
+        Ok(())
+    }
+}
+
+impl Role for StorageNode {
+    fn handle(self: Rc<Self>, _header: Header, body: Vec<u8>, payload: Vec<u8>) -> Task<Answer> {
+        Box::pin(async move {
+            let outcome = match StorageRequest::from_bytes(&body) {
+                Ok(request) => self.answer(request, &payload).await,
+                Err(_error) => Err(ErrorCode::Protocol),
+            };
+            let (reply, payload) = outcome.unwrap_or_else(|code| {
+                let failed = StorageReply::Failed {
+                    code: ErrorNumber(code),
+                    detail: String::new(),
+                };
+                (failed, Vec::new())
+            });
+            Answer {
+                body: reply.to_bytes(),
+                payload,
+            }
+        })
+    }
+}
+
+fn id_of(object: &ObjectRef) -> ObjectId {
+    ObjectId {
+        data_id: object.data_id,
+        column: object.column,
+    }
+}
+
+fn written(outcome: zonal_object::Outcome) -> StorageReply {
+    StorageReply::Written {
+        allocated_delta: outcome.allocated_delta,
+        object_bytes: outcome.object_bytes,
+    }
+}

@@ -1,0 +1,148 @@
+//! Programs that clients run.
+
+pub mod durable;
+pub mod shared;
+pub mod tree;
+
+use crate::net::SimNet;
+use zonal_client::{Client, File};
+use zonal_types::{Credentials, ErrorCode, Ino, Name};
+use zonal_client::names::{Found, Looked, Opened};
+use zonal_wire::meta::flags;
+
+/// The client type of the simulator.
+pub type SimClient = Client<SimNet>;
+
+/// Who the programs run as.
+#[must_use]
+pub fn who() -> Credentials {
+    Credentials::root()
+}
+
+/// A name from text that is one.
+///
+/// # Errors
+/// `Invalid` where it is none.
+pub fn name(text: &str) -> Result<Name, ErrorCode> {
+    Name::new(text.as_bytes())
+}
+
+/// Makes a file that must not exist and opens it.
+///
+/// # Errors
+/// As the cell answers.
+pub async fn create(
+    client: &SimClient,
+    dir: Ino,
+    text: &str,
+    exclusive: bool,
+) -> Result<Opened<SimNet>, ErrorCode> {
+    let new = zonal_client::names::NewFile {
+        kind: zonal_wire::NewKind::File,
+        mode: 0o644,
+        umask: 0,
+    };
+    let open_flags = flags::O_RDWR | if exclusive { flags::O_EXCL } else { 0 };
+    client.create(&who(), dir, name(text)?, new, open_flags).await
+}
+
+/// Opens for reading and writing.
+///
+/// # Errors
+/// As the cell answers.
+pub async fn open(client: &SimClient, ino: Ino) -> Result<Opened<SimNet>, ErrorCode> {
+    client.open(&who(), ino, flags::O_RDWR).await
+}
+
+/// Makes a directory, or finds the one that is there.
+///
+/// # Errors
+/// As the cell answers.
+pub async fn make_dir(client: &SimClient, dir: Ino, text: &str) -> Result<Ino, ErrorCode> {
+    match client.mkdir(&who(), dir, name(text)?, (0o755, 0), None).await {
+        Ok(found) => Ok(found.attr.ino),
+        Err(ErrorCode::Exists) => lookup(client, dir, text).await?.map(|found| found.attr.ino).ok_or(ErrorCode::NotFound),
+        Err(code) => Err(code),
+    }
+}
+
+/// Looks a name up.
+///
+/// # Errors
+/// As the cell answers.
+pub async fn lookup(
+    client: &SimClient,
+    dir: Ino,
+    text: &str,
+) -> Result<Option<Found>, ErrorCode> {
+    match client.lookup(&who(), dir, name(text)?).await? {
+        Looked::Found(found) => Ok(Some(found)),
+        Looked::Absent(_) => Ok(None),
+    }
+}
+
+/// Reads a whole file.
+///
+/// # Errors
+/// As the cell answers.
+pub async fn read_all(client: &SimClient, file: &File<SimNet>) -> Result<Vec<u8>, ErrorCode> {
+    let mut all = Vec::new();
+    let mut buffer = vec![0; 1 << 20];
+    loop {
+        let got = client.read(file, all.len() as u64, &mut buffer).await?;
+        if got == 0 {
+            return Ok(all);
+        }
+        all.extend_from_slice(&buffer[..got]);
+    }
+}
+
+/// All names of a directory.
+///
+/// # Errors
+/// As the cell answers.
+pub async fn list(
+    client: &SimClient,
+    dir: Ino,
+    batch: u32,
+) -> Result<Vec<(String, Ino)>, ErrorCode> {
+    let mut names = Vec::new();
+    let mut cookie = 0;
+    loop {
+        let (entries, end) = client.readdir(&who(), dir, cookie, batch, false).await?;
+        for entry in &entries {
+            names.push((entry.name.to_string(), entry.entry.ino));
+            cookie = entry.cookie;
+        }
+        if end || entries.is_empty() {
+            return Ok(names);
+        }
+    }
+}
+
+/// Removes everything in a directory.
+///
+/// # Errors
+/// As the cell answers.
+pub async fn remove_all(client: &SimClient, top: Ino) -> Result<(), ErrorCode> {
+    let mut stack = vec![(top, None::<(Ino, String)>)];
+    while let Some((dir, above)) = stack.pop() {
+        let mut dirs = Vec::new();
+        for (text, ino) in list(client, dir, 7).await? {
+            match client.unlink(&who(), dir, name(&text)?).await {
+                Ok(()) => {}
+                Err(ErrorCode::IsDirectory) => dirs.push((ino, Some((dir, text)))),
+                Err(code) => return Err(code),
+            }
+        }
+        if dirs.is_empty() {
+            if let Some((parent, text)) = above {
+                client.rmdir(&who(), parent, name(&text)?).await?;
+            }
+        } else {
+            stack.push((dir, above));
+            stack.append(&mut dirs);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,349 @@
+//! The cell: its processes with their disks, which outlive them.
+
+use crate::clock::{Clock, Group};
+use crate::disk::Disk;
+use crate::fault::Plant;
+use crate::meta_node::{MapCell, MetaNode};
+use crate::net::{Network, Role, SimNet};
+use crate::rng::Rng;
+use crate::storage_node::StorageNode;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use zonal_client::{Client, Options as ClientOptions};
+use zonal_meta::ShardConfig;
+use zonal_types::{CellId, ErrorCode, NodeId, ShardId, TargetId, ZoneId};
+use zonal_wire::JoinTarget;
+use zonal_zonemap::{MapEdit, ZoneMap};
+
+/// Groups of clients begin here; those of servers rise from 1 with each start.
+const CLIENT_GROUPS: Group = 1 << 40;
+/// How long one attempt of a client waits, ms.
+const ATTEMPT_MS: u64 = 1_000;
+/// How long a client tries, ms: longer than any outage.
+const DEADLINE_MS: u64 = 60_000;
+
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    Meta(ShardId, ZoneId),
+    Storage(TargetId),
+}
+
+struct Server {
+    address: String,
+    kind: Kind,
+    disk: Rc<Disk>,
+    group: Cell<Option<Group>>,
+    meta: RefCell<Option<Rc<MetaNode>>>,
+    storage: RefCell<Option<Rc<StorageNode>>>,
+}
+
+/// How large the cell is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Size {
+    /// Zones, each with a shard.
+    pub zones: u16,
+    /// Storage processes of each zone.
+    pub targets: u32,
+    /// Clients.
+    pub clients: u64,
+}
+
+/// A cell.
+pub struct World {
+    /// Time and tasks.
+    pub clock: Clock,
+    /// What connects the processes.
+    pub network: Rc<Network>,
+    /// The zone map.
+    pub map: MapCell,
+    servers: Vec<Server>,
+    size: Size,
+    plant: Plant,
+    rng: RefCell<Rng>,
+    next_group: Cell<Group>,
+    faults: Cell<u64>,
+    operations: Cell<u64>,
+    running: Cell<u64>,
+    broken: RefCell<Vec<String>>,
+}
+
+impl World {
+    /// A cell with all its servers up.
+    ///
+    /// # Errors
+    /// A map or a store that does not come up.
+    pub fn build(size: Size, plant: Plant, mut rng: Rng) -> Result<Rc<Self>, ErrorCode> {
+        let clock = Clock::new();
+        let network = Rc::new(Network::new(clock.clone(), rng.fork(1)));
+        let mut edits = vec![join(1, ZoneId(1), Some(ShardId(0)), None)];
+        let mut servers = vec![Server::new(1, Kind::Meta(ShardId(0), ZoneId(1)))];
+        let mut node = 2;
+        let mut target = 0;
+        for zone in 1..=size.zones {
+            let shard = ShardId(u32::from(zone));
+            edits.push(join(node, ZoneId(zone), Some(shard), None));
+            servers.push(Server::new(node, Kind::Meta(shard, ZoneId(zone))));
+            node += 1;
+            for _ in 0..size.targets {
+                target += 1;
+                edits.push(join(node, ZoneId(zone), None, Some(TargetId(target))));
+                servers.push(Server::new(node, Kind::Storage(TargetId(target))));
+                node += 1;
+            }
+        }
+        let map = ZoneMap::new(CellId([7; 16])).edited(&edits);
+        let map = map.ok().flatten().ok_or(ErrorCode::Invalid)?;
+        let world = Rc::new(Self {
+            clock,
+            network,
+            map: Rc::new(RefCell::new(Arc::new(map))),
+            servers,
+            size,
+            plant,
+            rng: RefCell::new(rng),
+            next_group: Cell::new(1),
+            faults: Cell::new(0),
+            operations: Cell::new(0),
+            running: Cell::new(0),
+            broken: RefCell::default(),
+        });
+        for index in 0..world.servers.len() {
+            world.start(index);
+        }
+        Ok(world)
+    }
+
+    /// Starts a server that is down.
+    pub fn start(&self, index: usize) {
+        let Some(server) = self.servers.get(index) else {
+            return;
+        };
+        if server.group.get().is_some() {
+            return;
+        }
+        let group = self.next_group.get();
+        self.next_group.set(group + 1);
+        let rng = self.rng.borrow_mut().fork(group);
+        let started: Result<Rc<dyn Role>, ErrorCode> = match server.kind {
+            Kind::Meta(shard, zone) => {
+                let config = ShardConfig::new(shard, zone, group);
+                let (net, disk) = (self.network.clone(), server.disk.clone());
+                let map = self.map.clone();
+                MetaNode::start(&server.address, group, net, disk, config, map, self.plant).map(
+                    |node| {
+                        *server.meta.borrow_mut() = Some(node.clone());
+                        let role: Rc<dyn Role> = node;
+                        role
+                    },
+                )
+            }
+            Kind::Storage(target) => {
+                let (clock, disk) = (self.clock.clone(), server.disk.clone());
+                StorageNode::start(target, clock, disk, rng, self.plant).map(|node| {
+                    let node = Rc::new(node);
+                    *server.storage.borrow_mut() = Some(node.clone());
+                    let role: Rc<dyn Role> = node;
+                    role
+                })
+            }
+        };
+        match started {
+            Ok(role) => {
+                server.group.set(Some(group));
+                self.network.serve(&server.address, group, Some(role));
+            }
+            Err(code) => self.report(format!(
+                "invariant 9: {:?} at {} does not start: {code}",
+                server.kind, server.address
+            )),
+        }
+    }
+
+    /// Kills a server: what is not on its disk is gone.
+    pub fn kill(&self, index: usize) {
+        let Some(server) = self.servers.get(index) else {
+            return;
+        };
+        if let Some(group) = server.group.take() {
+            self.network.serve(&server.address, group, None);
+            self.clock.kill(group);
+            server.meta.take();
+            server.storage.take();
+        }
+    }
+
+    /// A server that is down loses what was not synced.
+    pub fn lose_power(&self, index: usize, rng: &mut Rng) {
+        let Some(server) = self.servers.get(index) else {
+            return;
+        };
+        match server.kind {
+            Kind::Meta(..) => server.disk.lose_power(rng, |_disk, _record| true),
+            Kind::Storage(_) => server.disk.lose_power(rng, StorageNode::is_whole),
+        }
+    }
+
+    /// All faults end: every server is up, the network is good.
+    pub fn heal(&self) {
+        self.network.heal();
+        for index in 0..self.servers.len() {
+            self.start(index);
+        }
+    }
+
+    /// A client in zone 1 or, for odd ones, the next.
+    ///
+    /// # Errors
+    /// A cell that does not answer.
+    pub async fn connect(&self, index: usize, rng: Rng) -> Result<Client<SimNet>, ErrorCode> {
+        let zone = ZoneId(1 + (index as u16 % self.size.zones.max(1)));
+        let name = self.client_name(index);
+        let mut options = ClientOptions::new(&self.address_of(0), zone, 1000 + index as u64);
+        options.name.clone_from(&name);
+        options.attempt_ms = ATTEMPT_MS;
+        options.deadline_ms = DEADLINE_MS;
+        let deadline = self.clock.now().plus_ms(DEADLINE_MS);
+        loop {
+            let net = SimNet::new(self.network.clone(), &name, rng.clone());
+            match Client::connect(net, options.clone()).await {
+                Err(_passing) if self.clock.now() < deadline => {
+                    self.clock.sleep(100_000_000).await;
+                }
+                other => return other,
+            }
+        }
+    }
+
+    /// Adds a program; the run ends when all programs have ended.
+    pub fn spawn_program(
+        self: &Rc<Self>,
+        client: usize,
+        program: impl Future<Output = ()> + 'static,
+    ) {
+        self.running.set(self.running.get() + 1);
+        let world = self.clone();
+        self.clock.spawn(CLIENT_GROUPS + client as u64, async move {
+            program.await;
+            world.running.set(world.running.get() - 1);
+        });
+    }
+
+    /// Programs that have not ended.
+    #[must_use]
+    pub fn running(&self) -> u64 {
+        self.running.get()
+    }
+
+    /// Whether faults are still to be injected.
+    #[must_use]
+    pub fn faults_wanted(&self) -> bool {
+        self.running.get() > 0
+    }
+
+    /// Counts one fault.
+    pub fn count_fault(&self) {
+        self.faults.set(self.faults.get() + 1);
+    }
+
+    /// Faults so far.
+    #[must_use]
+    pub fn fault_count(&self) -> u64 {
+        self.faults.get()
+    }
+
+    /// Counts one operation of a program.
+    pub fn count_operation(&self) {
+        self.operations.set(self.operations.get() + 1);
+    }
+
+    /// Operations so far.
+    #[must_use]
+    pub fn operation_count(&self) -> u64 {
+        self.operations.get()
+    }
+
+    /// Something is wrong.
+    pub fn report(&self, what: String) {
+        let mut broken = self.broken.borrow_mut();
+        if broken.len() < 20 {
+            let at = self.clock.now().0 / 1_000_000;
+            broken.push(format!("at {at} ms: {what}"));
+        }
+    }
+
+    /// What was found wrong so far.
+    #[must_use]
+    pub fn broken(&self) -> Vec<String> {
+        self.broken.borrow().clone()
+    }
+
+    /// Number of servers.
+    #[must_use]
+    pub fn server_count(&self) -> usize {
+        self.servers.len()
+    }
+
+    /// Number of clients.
+    #[must_use]
+    pub fn client_count(&self) -> u64 {
+        self.size.clients
+    }
+
+    /// Where a server listens.
+    #[must_use]
+    pub fn address_of(&self, index: usize) -> String {
+        self.servers.get(index).map_or_else(String::new, |server| server.address.clone())
+    }
+
+    /// Name of a client.
+    #[must_use]
+    pub fn client_name(&self, index: usize) -> String {
+        format!("client{index}")
+    }
+
+    /// Metadata processes that are up.
+    #[must_use]
+    pub fn meta_nodes(&self) -> Vec<Rc<MetaNode>> {
+        self.servers.iter().filter_map(|server| server.meta.borrow().clone()).collect()
+    }
+
+    /// Storage processes that are up.
+    #[must_use]
+    pub fn storage_nodes(&self) -> Vec<Rc<StorageNode>> {
+        self.servers.iter().filter_map(|server| server.storage.borrow().clone()).collect()
+    }
+}
+
+impl Server {
+    fn new(node: u32, kind: Kind) -> Self {
+        Self {
+            address: address(node),
+            kind,
+            disk: Rc::default(),
+            group: Cell::new(None),
+            meta: RefCell::default(),
+            storage: RefCell::default(),
+        }
+    }
+}
+
+fn address(node: u32) -> String {
+    format!("node{node}")
+}
+
+fn join(node: u32, zone: ZoneId, shard: Option<ShardId>, target: Option<TargetId>) -> MapEdit {
+    let targets = target.map(|target| JoinTarget {
+        target,
+        uuid: [target.0 as u8; 16],
+        capacity: 1 << 26,
+    });
+    MapEdit::Join {
+        node: NodeId(node),
+        zone,
+        zone_name: String::new(),
+        address: address(node),
+        shard,
+        targets: targets.into_iter().collect(),
+    }
+}
