@@ -11,7 +11,7 @@ use crate::request::{Header, Init, Operation, Protocol, Request};
 /// Wishes of the mounter.
 #[derive(Clone, Copy, Debug)]
 pub struct SessionConfig {
-    /// Worker threads, each with a descriptor of its own.
+    /// Worker threads, each with a descriptor of its own; only as many read as the load needs.
     pub workers: usize,
     /// Pin worker i to processor i modulo their number.
     pub pin_workers: bool,
@@ -35,7 +35,7 @@ pub struct SessionConfig {
 impl Default for SessionConfig {
     fn default() -> Self {
         Self {
-            workers: 8,
+            workers: 16,
             pin_workers: false,
             max_readahead: 1 << 20,
             max_write: 1 << 20,

@@ -33,7 +33,7 @@ Rename<'a> {
 });
 fields!(/// OPEN.
 Open {
-    /// Flags of open(2), with [`abi::FMODE_EXEC`] when opened for execution.
+    /// Flags of open(2), with [`crate::abi::FMODE_EXEC`] when opened for execution.
     flags: u32,
     /// Clear set-user-id and set-group-id (with O_TRUNC).
     kill_suidgid: bool,
