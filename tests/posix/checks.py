@@ -119,7 +119,7 @@ def run_inside(c, given):
         if os.getpid() != me:  # a child that the check forked
             traceback.print_exc()
             os._exit(99)
-        where = [f for f in traceback.extract_tb(e.__traceback__) if "checks.py" not in f.filename]
+        where = [f for f in traceback.extract_tb(e.__traceback__) if f.filename != __file__]
         lines = " < ".join(f"{os.path.basename(f.filename)}:{f.lineno}" for f in reversed(where))
         return "FAILED", f"{type(e).__name__}: {e} ({lines})"
 
