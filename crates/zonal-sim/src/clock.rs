@@ -15,6 +15,9 @@ use zonal_types::Instant;
 /// Which process a task belongs to.
 pub type Group = u64;
 
+/// Polls at one instant after which a run counts as stuck.
+const POLLS_MAX: u64 = 200_000;
+
 type Task = Pin<Box<dyn Future<Output = ()>>>;
 type ReadyQueue = Arc<Mutex<VecDeque<u64>>>;
 
@@ -44,6 +47,7 @@ struct Inner {
     timers: RefCell<BTreeMap<(u64, u64), Waker>>,
     ready: ReadyQueue,
     steps: Cell<u64>,
+    stuck: Cell<bool>,
 }
 
 impl Default for Clock {
@@ -65,6 +69,7 @@ impl Clock {
                 timers: RefCell::default(),
                 ready: ReadyQueue::default(),
                 steps: Cell::new(0),
+                stuck: Cell::new(false),
             }),
         }
     }
@@ -73,6 +78,12 @@ impl Clock {
     #[must_use]
     pub fn now(&self) -> Instant {
         Instant(self.inner.now.get())
+    }
+
+    /// True where tasks woke one another for ever without time passing.
+    #[must_use]
+    pub fn is_stuck(&self) -> bool {
+        self.inner.stuck.get()
     }
 
     /// Polls made so far: a measure of the run, and part of its trace.
@@ -120,23 +131,32 @@ impl Clock {
         self.sleep_until(Instant(self.inner.now.get().saturating_add(nanos)))
     }
 
-    /// Runs until `done`, or nothing is left to run, or the clock would pass `limit`. True where `done` came.
+    /// Runs until `done`, or nothing is left to run, or the clock would pass `limit`, or so many polls were made
+    /// while it stood still that it never will move. True where `done` came.
     pub fn run(&self, limit: Instant, mut done: impl FnMut() -> bool) -> bool {
         loop {
+            let mut polls = 0;
             while let Some(id) = self.pop_ready() {
                 self.poll_task(id);
+                polls += 1;
+                if polls > POLLS_MAX {
+                    self.inner.stuck.set(true);
+                    return done();
+                }
                 if done() {
                     return true;
                 }
             }
-            let first = self.inner.timers.borrow_mut().pop_first();
-            let Some(((at, _order), waker)) = first else {
-                return done();
+            let waker = {
+                let mut timers = self.inner.timers.borrow_mut();
+                let Some(first) = timers.first_entry().filter(|first| first.key().0 <= limit.0) else {
+                    drop(timers);
+                    return done();
+                };
+                let now = self.inner.now.get().max(first.key().0);
+                self.inner.now.set(now);
+                first.remove()
             };
-            if at > limit.0 {
-                return done();
-            }
-            self.inner.now.set(self.inner.now.get().max(at));
             waker.wake();
         }
     }

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use zonal_layout::slot_of;
 use zonal_meta::{
-    Attempt, Caller, JunctionChange, Now, Outcome, Shard, ShardConfig,
+    Attempt, Caller, JunctionChange, Now, Outcome, Shard, ShardConfig, WaitOn,
 };
 use zonal_types::{
     Blob, Codec, Column, DataId, ErrorCode, Instant, KvRead, Layout, SessionId, TargetId, ZoneId,
@@ -40,7 +40,10 @@ pub struct MetaNode {
     disk: Rc<Disk>,
     shard: RefCell<Shard>,
     map: MapCell,
-    changed: Signal,
+    /// Raised when waiting changes should look again.
+    recalls: Signal,
+    /// Raised when a session has events.
+    events: RefCell<BTreeMap<SessionId, Rc<Signal>>>,
     plant: Plant,
 }
 
@@ -77,7 +80,8 @@ impl MetaNode {
             disk,
             shard: RefCell::new(shard),
             map,
-            changed: Signal::default(),
+            recalls: Signal::default(),
+            events: RefCell::default(),
             plant,
         });
         network.clock.spawn(group, node.clone().keep_house());
@@ -88,6 +92,15 @@ impl MetaNode {
     #[must_use]
     pub fn check(&self) -> Vec<String> {
         Vec::new()
+    }
+
+    /// Sizes of what the shard has in memory, where there is any.
+    #[must_use]
+    pub fn gauges(&self) -> Vec<(&'static str, u64)> {
+        let mut gauges = self.shard.borrow().gauges();
+        gauges.retain(|(_name, value)| *value > 0);
+        gauges.push(("deletions", self.deletions_left() as u64));
+        gauges
     }
 
     /// Deletions that are not done.
@@ -147,9 +160,7 @@ impl MetaNode {
                         self.disk.append_changes(effect);
                     }
                     self.change_map(junctions);
-                    if recheck || !wake.is_empty() {
-                        self.changed.raise();
-                    }
+                    self.wake(&wake, recheck);
                     for (zone, request) in after {
                         let node = self.clone();
                         clock.spawn(self.group, async move {
@@ -164,16 +175,23 @@ impl MetaNode {
                 Outcome::Wait {
                     attempt,
                     until,
+                    on,
                     wake,
                     recheck,
-                    ..
                 } => {
-                    if recheck || !wake.is_empty() {
-                        self.changed.raise();
+                    self.wake(&wake, recheck);
+                    let until = until.min(deadline);
+                    match on {
+                        WaitOn::Recalls => {
+                            let seen = self.recalls.raised();
+                            self.recalls.wait(&clock, seen, until).await;
+                        }
+                        WaitOn::Events(session) => {
+                            let signal = self.signal_of(session);
+                            signal.wait(&clock, signal.raised(), until).await;
+                        }
                     }
-                    let seen = self.changed.raised();
-                    self.changed.wait(&clock, seen, until.min(deadline)).await;
-                    if clock.now() >= deadline && until > deadline {
+                    if clock.now() >= deadline {
                         self.shard.borrow_mut().abandon(attempt);
                         return failed(ErrorCode::TimedOut);
                     }
@@ -185,15 +203,26 @@ impl MetaNode {
                     call,
                     wake,
                 } => {
-                    if !wake.is_empty() {
-                        self.changed.raise();
-                    }
+                    self.wake(&wake, false);
                     let reply = self.ask(zone, &question).await;
                     let now = self.now();
                     let mut shard = self.shard.borrow_mut();
                     outcome = shard.resume(self.disk.as_ref(), now, call, reply);
                 }
             }
+        }
+    }
+
+    fn signal_of(&self, session: SessionId) -> Rc<Signal> {
+        self.events.borrow_mut().entry(session).or_default().clone()
+    }
+
+    fn wake(&self, sessions: &[SessionId], recheck: bool) {
+        if recheck {
+            self.recalls.raise();
+        }
+        for session in sessions {
+            self.signal_of(*session).raise();
         }
     }
 
@@ -266,9 +295,7 @@ impl MetaNode {
             if !ticked.effect.is_empty() {
                 self.disk.append_changes(ticked.effect);
             }
-            if ticked.recheck || !ticked.wake.is_empty() {
-                self.changed.raise();
-            }
+            self.wake(&ticked.wake, ticked.recheck);
             self.push_deletions().await;
             self.settle_detached().await;
         }

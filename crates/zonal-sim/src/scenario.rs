@@ -15,7 +15,7 @@ use crate::workload::{SimClient, create, make_dir, remove_all};
 use crate::world::{Size, World};
 use std::cell::RefCell;
 use std::rc::Rc;
-use zonal_types::{ErrorCode, Ino, Instant};
+use zonal_types::{ErrorCode, Ino};
 
 /// Simulated time after which a run must be over, ms.
 const RUN_MS: u64 = 4 * 3_600_000;
@@ -123,6 +123,9 @@ fn drive(
             settle(world, power);
         }
     }
+    if world.clock.is_stuck() {
+        world.report("livelock: tasks wake one another for ever".to_owned());
+    }
     report.trace = world.network.trace.hash();
     report.messages = world.network.messages();
     report.operations = world.operation_count();
@@ -180,6 +183,7 @@ async fn prepare(
             cast.shared_at.set((shared, baton.file.ino));
         }
         client.sync_all().await.map_err(text)?;
+        world.serve_client(index, &client);
         cast.clients.borrow_mut().push((client, dir));
     }
     Ok(())
@@ -270,13 +274,13 @@ fn settle(world: &Rc<World>, power: bool) {
         let ticker = world.clock.sleep_until(next);
         world.clock.spawn(NETWORK, ticker);
         world.clock.run(next, || false);
-        if servers::is_clean(world) || world.clock.now() >= limit.min(Instant(u64::MAX)) {
+        if servers::is_clean(world) || world.clock.now() >= limit || world.clock.is_stuck() {
             break;
         }
     }
     servers::check_cores(world);
     // Objects of files whose making was lost with the power have no owner until there is a scrub.
     if !power && !servers::is_clean(world) {
-        world.report("invariant 9: objects are left after everything was deleted".to_owned());
+        world.report(format!("invariant 9: objects are left after everything was deleted: {}", servers::left(world)));
     }
 }

@@ -23,6 +23,9 @@ const ATTEMPT_MS: u64 = 1_000;
 /// How long a client tries, ms: longer than any outage.
 const DEADLINE_MS: u64 = 60_000;
 
+/// How long a poll for events waits at a shard, ms.
+const POLL_MS: u32 = 5_000;
+
 #[derive(Debug, Clone, Copy)]
 enum Kind {
     Meta(ShardId, ZoneId),
@@ -213,6 +216,30 @@ impl World {
                 other => return other,
             }
         }
+    }
+
+    /// Adds what a mount does beside its programs: a poll for events at each shard, and housekeeping.
+    pub fn serve_client(&self, index: usize, client: &Rc<Client<SimNet>>) {
+        let group = CLIENT_GROUPS + index as u64;
+        let shards: Vec<ShardId> = self.map.borrow().shards.iter().map(|shard| shard.id).collect();
+        for shard in shards {
+            let (client, clock) = (client.clone(), self.clock.clone());
+            self.clock.spawn(group, async move {
+                loop {
+                    let link = client.link_to(shard);
+                    if client.poll_events(&link, POLL_MS).await.is_err() {
+                        clock.sleep(100_000_000).await;
+                    }
+                }
+            });
+        }
+        let (client, clock) = (client.clone(), self.clock.clone());
+        self.clock.spawn(group, async move {
+            loop {
+                clock.sleep(1_000_000_000).await;
+                client.keep_house().await;
+            }
+        });
     }
 
     /// Adds a program; the run ends when all programs have ended.
