@@ -1,0 +1,163 @@
+//! Hostile bytes never make a decoder panic, and what it accepts it writes back as it came. Runs over the
+//! committed corpus (`testdata/*.hex`), its prefixes, its flipped bits, and bytes from a seed.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod samples;
+
+use samples::{Kind, corpus, headers, kinds};
+use zonal_wire::{HEADER_BYTES, Header, frame};
+
+/// A small generator (SplitMix64), so that a seed gives the same bytes everywhere.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        (self.next() % bound as u64) as usize
+    }
+
+    fn bytes(&mut self, count: usize) -> Vec<u8> {
+        (0..count).map(|_| self.next() as u8).collect()
+    }
+}
+
+/// What is accepted has one byte form only, except that unknown error numbers become `Io`.
+fn feed(kind: &Kind, bytes: &[u8]) -> bool {
+    let Some(back) = (kind.roundtrip)(bytes) else {
+        return false;
+    };
+    assert_eq!(back.len(), bytes.len(), "{}: {bytes:02x?}", kind.name);
+    let is_failure = bytes.first() == Some(&0);
+    assert!(is_failure || back == bytes, "{}: {bytes:02x?}", kind.name);
+    true
+}
+
+fn seeds(kind: &Kind) -> Vec<Vec<u8>> {
+    let kept = corpus(&format!("{}.hex", kind.name));
+    assert!(!kept.is_empty(), "no corpus for {}", kind.name);
+    let found = corpus("hostile.hex").into_iter();
+    let found = found.filter(|(name, _)| *name == kind.name);
+    kept.into_iter()
+        .chain(found)
+        .map(|(_, bytes)| bytes)
+        .collect()
+}
+
+#[test]
+fn every_prefix_of_every_message_is_refused() {
+    for kind in kinds() {
+        for (name, _, bytes) in &kind.samples {
+            for end in 0..bytes.len() {
+                assert!(!feed(&kind, &bytes[..end]), "{name} cut at {end}");
+            }
+            let longer = [bytes.as_slice(), &[0]].concat();
+            assert!(!feed(&kind, &longer), "{name} with a byte too many");
+        }
+    }
+}
+
+#[test]
+fn flipped_bits_never_panic() {
+    for kind in kinds() {
+        for bytes in seeds(&kind) {
+            for bit in 0..bytes.len() * 8 {
+                let mut bad = bytes.clone();
+                bad[bit / 8] ^= 1 << (bit % 8);
+                feed(&kind, &bad);
+            }
+        }
+    }
+}
+
+#[test]
+fn random_bytes_never_panic() {
+    let mut random = Random(3);
+    for kind in kinds() {
+        for _ in 0..20_000 {
+            let count = random.below(200);
+            let mut bytes = random.bytes(count);
+            // Half of them with a known tag and small counts, so that they get past the first fields.
+            if random.below(2) == 0 && !bytes.is_empty() {
+                bytes[0] = kind.samples[random.below(kind.samples.len())].1;
+                for byte in bytes.iter_mut().skip(1) {
+                    if random.below(4) > 0 {
+                        *byte = random.below(3) as u8;
+                    }
+                }
+            }
+            feed(&kind, &bytes);
+        }
+    }
+}
+
+#[test]
+fn spliced_and_overwritten_messages_never_panic() {
+    let mut random = Random(4);
+    for kind in kinds() {
+        let seeds = seeds(&kind);
+        for _ in 0..20_000 {
+            let mut bytes = seeds[random.below(seeds.len())].clone();
+            let other = &seeds[random.below(seeds.len())];
+            match random.below(3) {
+                0 => {
+                    bytes.truncate(random.below(bytes.len() + 1));
+                    bytes.extend_from_slice(&other[random.below(other.len() + 1)..]);
+                }
+                1 => {
+                    let at = random.below(bytes.len());
+                    let count = random.below(9).min(bytes.len() - at);
+                    let fill = [0, 1, 0x7f, 0x80, 0xff][random.below(5)];
+                    bytes[at..at + count].fill(fill);
+                }
+                _ => {
+                    let at = random.below(bytes.len() + 1);
+                    let count = random.below(16);
+                    bytes.splice(at..at, random.bytes(count));
+                }
+            }
+            feed(&kind, &bytes);
+        }
+    }
+}
+
+#[test]
+fn headers_with_a_right_checksum_and_wrong_fields_are_refused_or_exact() {
+    let mut random = Random(5);
+    for round in 0..50_000 {
+        let (_, header) = &headers()[round % headers().len()];
+        let mut bytes = header.encode();
+        for _ in 0..=random.below(4) {
+            let at = random.below(HEADER_BYTES - 4);
+            bytes[at] = random.next() as u8;
+        }
+        let crc = frame::crc32c(&bytes[..HEADER_BYTES - 4]);
+        bytes[HEADER_BYTES - 4..].copy_from_slice(&crc.to_le_bytes());
+        if let Ok(header) = Header::decode(&bytes) {
+            let back = header.encode();
+            // Without its flag, the payload's checksum means nothing and is not kept.
+            assert!(
+                back == bytes || header.payload_crc.is_none(),
+                "{bytes:02x?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn random_headers_are_refused() {
+    let mut random = Random(6);
+    for _ in 0..20_000 {
+        let mut bytes: [u8; HEADER_BYTES] = random.bytes(HEADER_BYTES).try_into().unwrap();
+        if random.below(2) == 0 {
+            bytes[..4].copy_from_slice(&frame::MAGIC);
+        }
+        assert!(Header::decode(&bytes).is_err());
+    }
+}

@@ -1,0 +1,368 @@
+//! At least one value of every message, with unlike values in like fields, for the golden bytes and for
+//! the hostile ones. A test checks that no tag is missing.
+#![allow(dead_code, reason = "each test binary uses its part")]
+
+use zonal_types::layout::{Component, ComponentKind};
+use zonal_types::{
+    Attr, Blob, CellId, Codec, Column, Credentials, DataId, Epoch, ErrorCode, FileData, FileKind,
+    Ino, Layout, LayoutGen, MapVersion, Name, NodeId, Redundancy, SessionId, StripePolicy,
+    StripeSetId, TargetId, Timestamp, TraceId, ZoneId,
+};
+use zonal_wire::{
+    AttrChange, DirEntry, Entry, ErrorNumber, Event, Header, JoinTarget, LockKind, LockRange,
+    ManagerReply, ManagerRequest, MetaReply, MetaRequest, NewKind, ObjectRef, Service, SetTime,
+    StorageReply, StorageRequest,
+};
+
+pub fn headers() -> Vec<(&'static str, Header)> {
+    let cell = CellId(*b"0123456789abcdef");
+    let plain = Header::request(Service::Manager, cell);
+    let full = Header {
+        body_bytes: 0x0001_0203,
+        payload_bytes: 0x0004_0506,
+        tlv_bytes: 0x0708,
+        session: SessionId(0x1112_1314_1516_1718),
+        slot: 5,
+        sequence: 0x2122_2324,
+        map_version: MapVersion(0x3132_3334_3536_3738),
+        epoch: Epoch(0x4142_4344_4546_4748),
+        deadline_ms: 10_000,
+        request_id: 0x5152_5354,
+        trace: TraceId(0x6162_6364_6566_6768),
+        payload_crc: Some(0xdead_beef),
+        ..Header::request(Service::Storage, cell)
+    };
+    vec![
+        ("plain", plain),
+        ("full", full),
+        ("reply", full.reply()),
+        ("meta", Header::request(Service::Meta, cell)),
+        ("connection", Header::request(Service::Connection, cell)),
+    ]
+}
+
+fn ino(sequence: u64) -> Ino {
+    Ino::new(zonal_types::PartitionId(3), sequence)
+}
+
+fn name(text: &str) -> Name {
+    Name::new(text.as_bytes()).unwrap()
+}
+
+fn who() -> Credentials {
+    Credentials {
+        uid: 1000,
+        gid: 100,
+        groups: vec![7, 8],
+    }
+}
+
+fn time(seconds: i64) -> Timestamp {
+    Timestamp {
+        seconds,
+        nanos: 999_999_999,
+    }
+}
+
+fn attr() -> Attr {
+    Attr {
+        ino: ino(17),
+        kind: FileKind::File,
+        mode: 0o644,
+        nlink: 2,
+        uid: 1000,
+        gid: 100,
+        rdev: 0,
+        size: 0x0102_0304_0506,
+        allocated: 8192,
+        atime: time(-1),
+        mtime: time(2),
+        ctime: time(3),
+        btime: time(4),
+        change: 12,
+        xattrs: 9,
+    }
+}
+
+fn file_data() -> FileData {
+    let component = Component {
+        kind: ComponentKind::Striped,
+        start: 0,
+        end: u64::MAX,
+        data_id: DataId(0x99),
+        zone: ZoneId(2),
+        set: StripeSetId(4),
+        start_column: Column(1),
+        count: 3,
+        unit: 1 << 20,
+        span: 0,
+        redundancy: Redundancy::None,
+    };
+    FileData {
+        layout: Layout {
+            layout_gen: LayoutGen(1),
+            components: vec![component],
+        },
+        truncate_seq: 6,
+        truncate_size: 4097,
+    }
+}
+
+fn entry() -> Entry {
+    Entry {
+        ino: ino(17),
+        kind: FileKind::File,
+        attr: Some(attr()),
+        entry_ms: 5000,
+        attr_ms: 4000,
+    }
+}
+
+fn lock() -> LockRange {
+    LockRange {
+        whole_file: false,
+        owner: 0xabcd,
+        pid: 4242,
+        kind: LockKind::Exclusive,
+        start: 10,
+        end: u64::MAX,
+    }
+}
+
+fn object() -> ObjectRef {
+    ObjectRef {
+        target: TargetId(6),
+        data_id: DataId(0x99),
+        column: Column(2),
+        layout_gen: 1,
+        truncate_seq: 6,
+        truncate_bytes: 4096,
+    }
+}
+
+#[rustfmt::skip]
+pub fn meta_requests() -> Vec<MetaRequest> {
+    use MetaRequest as M;
+    let (who, dir, file) = (who(), ino(16), ino(17));
+    let change = AttrChange { mode: Some(0o4755), uid: None, gid: Some(9), atime: Some(SetTime::Now), mtime: Some(SetTime::At { time: time(5) }), ctime: None };
+    let create = |kind| M::Create { who: who.clone(), parent: dir, name: name("a"), kind, mode: 0o644, umask: 0o22, zone: ZoneId(1), open: true, open_flags: 2, exclusive: false };
+    let policy = StripePolicy { unit: 65536, count: 3, redundancy: Redundancy::None };
+    vec![
+        M::OpenSession { client: 0x77, zone: ZoneId(1), name: "mount".into() },
+        M::PollEvents { acked: 4, wait_ms: 20_000 },
+        M::CloseSession,
+        M::Reclaim { opens: vec![file], locks: vec![(file, lock())] },
+        M::Lookup { who: who.clone(), parent: dir, name: name("\u{e4} name") },
+        M::GetAttr { ino: file, data: true },
+        M::Access { who: who.clone(), ino: file, mask: 5 },
+        M::Readlink { ino: file },
+        M::ReadDir { who: who.clone(), dir, cookie: 0x8000, entries: 128, plus: true },
+        M::GetXattr { who: who.clone(), ino: file, name: Blob(b"user.a".to_vec()) },
+        M::ListXattr { who: who.clone(), ino: file },
+        M::GetLock { ino: file, range: lock() },
+        M::StatFs,
+        M::Sync,
+        M::Parent { ino: dir },
+        create(NewKind::File),
+        create(NewKind::Symlink { text: Blob(b"../target".to_vec()) }),
+        create(NewKind::CharDevice { rdev: 0x103 }),
+        M::Mkdir { who: who.clone(), parent: Ino::ROOT, name: name("data"), mode: 0o755, umask: 0, zone: ZoneId(2) },
+        M::Tmpfile { who: who.clone(), parent: dir, mode: 0o600, umask: 0o77, zone: ZoneId(1), exclusive: true },
+        M::Unlink { who: who.clone(), parent: dir, name: name("a") },
+        M::Rmdir { who: who.clone(), parent: dir, name: name("d") },
+        M::Rename { who: who.clone(), parent: dir, name: name("a"), new_parent: ino(18), new_name: name("b"), flags: 2 },
+        M::Link { who: who.clone(), ino: file, parent: dir, name: name("c") },
+        M::Open { who: who.clone(), ino: file, open_flags: 0o1001 },
+        M::Close { inos: vec![file, file] },
+        M::SetAttr { who: who.clone(), ino: file, change },
+        M::Truncate { who: who.clone(), ino: file, size: 4097, by_handle: true, confirmed_seq: 5, kill_suid: true },
+        M::ConfirmTruncate { ino: file, truncate_seq: 6, allocated_delta: -8192 },
+        M::ReportWrite { ino: file, size: 1 << 40, mtime: Some(time(6)), allocated_delta: 4096, kill_suid: false },
+        M::AppendBegin { ino: file, length: 100, limit: i64::MAX as u64 },
+        M::AppendEnd { ino: file, offset: 200, reserved: 100, length: 99, mtime: time(7), allocated_delta: 0, kill_suid: true },
+        M::SetXattr { who: who.clone(), ino: file, name: Blob(b"user.a".to_vec()), value: Blob(vec![0, 255]), flags: 1 },
+        M::RemoveXattr { who: who.clone(), ino: file, name: Blob(b"user.a".to_vec()) },
+        M::Touch { ino: file },
+        M::SetPolicy { who: who.clone(), dir, policy: Some(policy) },
+        M::Lock { ino: file, range: lock(), wait: true, waiter: 3 },
+        M::Unlock { ino: file, range: lock() },
+        M::CancelLock { ino: file, waiter: 3 },
+        M::ReleaseLocks { ino: file, owner: 0xabcd, whole_file: true },
+        M::MakeDetachedDir { uid: 1, gid: 2, mode: 0o755, default_acl: Some(Blob(vec![2, 0, 0, 0])), token: 0x55 },
+        M::AttachDir { ino: dir },
+        M::DetachDir { ino: dir },
+        M::DropDir { ino: dir },
+        M::HasEntry { ino: dir },
+    ]
+}
+
+#[rustfmt::skip]
+pub fn meta_replies() -> Vec<MetaReply> {
+    use MetaReply as R;
+    let elsewhere = Entry { attr: None, kind: FileKind::Directory, ..entry() };
+    let listed = DirEntry { name: name("a"), cookie: 0x1234_5678_9abc, entry: entry() };
+    vec![
+        R::Failed { code: ErrorNumber(ErrorCode::NotOwner) },
+        R::Done,
+        R::Session { session: SessionId(8), boot: 2, epoch: Epoch(1), term_ms: 60_000, now: time(8), resumed: true },
+        R::Events { boot: 2, events: events().into_iter().enumerate().map(|(index, event)| (index as u64 + 5, event)).collect() },
+        R::Entry { entry: entry() },
+        R::Entry { entry: elsewhere },
+        R::NoEntry { entry_ms: 5000 },
+        R::Attr { attr: attr(), data: Some(file_data()), attr_ms: 100 },
+        R::Text { text: Blob(b"../target".to_vec()) },
+        R::Dir { entries: vec![listed], end: true },
+        R::Names { names: vec![Blob(b"user.a".to_vec()), Blob(b"user.b".to_vec())] },
+        R::Locked { holder: Some(lock()) },
+        R::StatFs { inodes: 24_000 },
+        R::Parent { parent: Ino::ROOT },
+        R::Opened { entry: entry(), data: file_data(), push: true },
+        R::Truncated { attr: attr(), data: file_data(), push: false },
+        R::Appending { offset: 200, data: file_data() },
+        R::Detached { ino: ino(19) },
+        R::Yes { yes: true },
+    ]
+}
+
+#[rustfmt::skip]
+pub fn events() -> Vec<Event> {
+    vec![
+        Event::Invalidate { entries: ino(16), inodes: vec![ino(17), ino(18)], data: true },
+        Event::LockGranted { ino: ino(17), waiter: 3 },
+    ]
+}
+
+#[rustfmt::skip]
+pub fn storage_requests() -> Vec<StorageRequest> {
+    use StorageRequest as S;
+    let (object, target) = (object(), TargetId(6));
+    vec![
+        S::Read { object, offset: 1 << 33, length: 1 << 20 },
+        S::Write { object, offset: 4096, sync: true, expected_version: 0, txn: 0, snap_epoch: 0 },
+        S::Truncate { object },
+        S::Punch { object, offset: 1, length: 2 },
+        S::Allocate { object, offset: 3, length: 4, zero: true },
+        S::Map { object, offset: 5, end: 6, limit: 7 },
+        S::Stat { object },
+        S::Sync { target },
+        S::Delete { target, objects: vec![(DataId(0x99), Column(0)), (DataId(0x9a), Column(1))] },
+        S::StatFs { target },
+        S::Prepare { object, txn: 1 },
+        S::Commit { object, txn: 2 },
+        S::Abort { object, txn: 3 },
+        S::Resolve { object, txn: 4 },
+        S::MapExtents { object, offset: 8, length: 9 },
+        S::CommitExtents { object, txn: 5 },
+    ]
+}
+
+#[rustfmt::skip]
+pub fn storage_replies() -> Vec<StorageReply> {
+    use StorageReply as R;
+    vec![
+        R::Failed { code: ErrorNumber(ErrorCode::Corrupt), detail: "block 3".into() },
+        R::Read { object_bytes: 1 << 20 },
+        R::Written { allocated_delta: -4096, object_bytes: 9 },
+        R::Map { ranges: vec![(0, 4096), (8192, 1)], object_bytes: 8193 },
+        R::Stat { object_bytes: 1, allocated: 4096, truncate_seq: 6 },
+        R::Done,
+        R::StatFs { total: 1 << 40, free: 1 << 39, objects: 12 },
+    ]
+}
+
+#[rustfmt::skip]
+pub fn manager_requests() -> Vec<ManagerRequest> {
+    use ManagerRequest as M;
+    let target = JoinTarget { target: TargetId(6), uuid: *b"fedcba9876543210", capacity: 1 << 40 };
+    vec![
+        M::GetMap { have: MapVersion(7) },
+        M::Join { node: NodeId(3), zone: ZoneId(1), zone_name: "zone1".into(), address: "127.0.0.1:7100".into(), meta: true, targets: vec![target] },
+        M::Edit { expected: MapVersion(7), edits: Blob(vec![1, 2, 3]) },
+        M::Junction { ino: ino(16) },
+    ]
+}
+
+#[rustfmt::skip]
+pub fn manager_replies() -> Vec<ManagerReply> {
+    use ManagerReply as R;
+    vec![
+        R::Failed { code: ErrorNumber(ErrorCode::Busy), detail: "try again".into() },
+        R::Map { version: MapVersion(8), map: Blob(vec![1, 0]) },
+        R::Unchanged { version: MapVersion(8) },
+    ]
+}
+
+/// Decodes, and where that succeeds encodes again; returns what came out. Must not panic on any input.
+pub type Roundtrip = fn(&[u8]) -> Option<Vec<u8>>;
+
+fn roundtrip<T: Codec>(bytes: &[u8]) -> Option<Vec<u8>> {
+    T::from_bytes(bytes).ok().map(|value| value.to_bytes())
+}
+
+/// One kind of message: its name, its samples (variant, tag, bytes), its decoder, whether a tag is known.
+pub struct Kind {
+    pub name: &'static str,
+    pub samples: Vec<(&'static str, u8, Vec<u8>)>,
+    pub roundtrip: Roundtrip,
+    pub knows: fn(u8) -> bool,
+}
+
+fn knows<T: Codec>(tag: u8) -> bool {
+    T::from_bytes(&[tag]).err() != Some(zonal_types::CodecError::BadValue)
+}
+
+macro_rules! kind {
+    ($type:ty, $samples:expr) => {
+        Kind {
+            name: stringify!($type),
+            samples: ($samples.iter())
+                .map(|message| (message.name(), message.tag(), message.to_bytes()))
+                .collect(),
+            roundtrip: roundtrip::<$type>,
+            knows: knows::<$type>,
+        }
+    };
+}
+
+/// Every kind of message.
+pub fn kinds() -> Vec<Kind> {
+    vec![
+        kind!(MetaRequest, meta_requests()),
+        kind!(MetaReply, meta_replies()),
+        kind!(Event, events()),
+        kind!(StorageRequest, storage_requests()),
+        kind!(StorageReply, storage_replies()),
+        kind!(ManagerRequest, manager_requests()),
+        kind!(ManagerReply, manager_replies()),
+    ]
+}
+
+pub fn to_hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Panics on anything that is not pairs of hexadecimal digits: the corpus is ours.
+pub fn from_hex(text: &str) -> Vec<u8> {
+    assert!(text.len().is_multiple_of(2), "odd number of digits");
+    (0..text.len() / 2)
+        .map(|at| u8::from_str_radix(&text[2 * at..2 * at + 2], 16).unwrap())
+        .collect()
+}
+
+/// The lines `NAME HEX` of a file of the corpus.
+pub fn corpus(file: &str) -> Vec<(String, Vec<u8>)> {
+    let path = corpus_path(file);
+    let text = std::fs::read_to_string(&path).unwrap_or_default();
+    text.lines()
+        .filter(|line| !line.starts_with('#') && !line.is_empty())
+        .map(|line| {
+            let (name, hex) = line.split_once(' ').unwrap();
+            (name.to_owned(), from_hex(hex))
+        })
+        .collect()
+}
+
+pub fn corpus_path(file: &str) -> std::path::PathBuf {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata");
+    folder.join(file)
+}

@@ -1,0 +1,126 @@
+//! A zone map and a list of edits from a stranger: decoding, checking, looking up and editing never panic, and a
+//! map has the bytes written down here (they are the manager's stored form and travel on the wire).
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use zonal_types::{
+    CellId, Codec, Ino, NodeId, PartitionId, ShardId, StripeSetId, TargetId, ZoneId,
+};
+use zonal_wire::JoinTarget;
+use zonal_zonemap::{MapEdit, ZoneMap};
+
+/// A small generator (SplitMix64), so that a seed gives the same bytes everywhere.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        (self.next() % bound as u64) as usize
+    }
+}
+
+fn edits() -> Vec<MapEdit> {
+    let target = JoinTarget {
+        target: TargetId(1),
+        uuid: *b"fedcba9876543210",
+        capacity: 1 << 30,
+    };
+    vec![
+        MapEdit::Join {
+            node: NodeId(1),
+            zone: ZoneId(1),
+            zone_name: "zone1".into(),
+            address: "127.0.0.1:7100".into(),
+            shard: Some(ShardId(0)),
+            targets: Vec::new(),
+        },
+        MapEdit::Join {
+            node: NodeId(2),
+            zone: ZoneId(1),
+            zone_name: "zone1".into(),
+            address: "127.0.0.1:7101".into(),
+            shard: Some(ShardId(1)),
+            targets: vec![target],
+        },
+        MapEdit::AddJunction {
+            ino: Ino::new(PartitionId(1), 16),
+            path: "/data".into(),
+            zone: ZoneId(1),
+        },
+    ]
+}
+
+fn map() -> ZoneMap {
+    let map = ZoneMap::new(CellId(*b"0123456789abcdef"));
+    map.edited(&edits()).unwrap().unwrap()
+}
+
+/// Everything that a process does with a map that it got.
+fn feed(bytes: &[u8]) {
+    let Ok(map) = ZoneMap::from_bytes(bytes) else {
+        return;
+    };
+    assert_eq!(map.to_bytes(), bytes);
+    let is_sound = map.check().is_empty();
+    // Look-ups give an answer or none, also on a map that is not sound.
+    for id in [0, 1, 2, u32::MAX] {
+        let _ = (map.zone(ZoneId(id as u16)), map.node(NodeId(id)));
+        let _ = (map.target(TargetId(id)), map.shard(ShardId(id)));
+        let _ = (map.set(StripeSetId(id)), map.shard_of(PartitionId(id)));
+    }
+    let _ = (map.zone_of(Ino(u64::MAX)), map.targets_by_zone());
+    if is_sound && let Ok(Some(next)) = map.edited(&edits()) {
+        assert_eq!(next.check(), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn every_prefix_is_refused() {
+    let bytes = map().to_bytes();
+    for end in 0..bytes.len() {
+        assert!(ZoneMap::from_bytes(&bytes[..end]).is_err(), "prefix {end}");
+    }
+}
+
+#[test]
+fn flipped_bits_and_overwritten_fields_never_panic() {
+    let good = map().to_bytes();
+    for bit in 0..good.len() * 8 {
+        let mut bad = good.clone();
+        bad[bit / 8] ^= 1 << (bit % 8);
+        feed(&bad);
+    }
+    let mut random = Random(7);
+    for _ in 0..20_000 {
+        let mut bad = good.clone();
+        let at = random.below(bad.len());
+        let count = (1 + random.below(8)).min(bad.len() - at);
+        bad[at..at + count].fill([0, 1, 0x7f, 0x80, 0xff][random.below(5)]);
+        feed(&bad);
+    }
+}
+
+#[test]
+fn random_bytes_never_panic() {
+    let mut random = Random(8);
+    for _ in 0..20_000 {
+        let count = random.below(120);
+        let bytes: Vec<u8> = (0..count).map(|_| random.below(3) as u8).collect();
+        feed(&bytes);
+        let _ = Vec::<MapEdit>::from_bytes(&bytes);
+    }
+}
+
+#[test]
+fn a_map_has_the_bytes_written_down() {
+    let hex: String = (map().to_bytes().iter())
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    assert_eq!(hex, include_str!("../testdata/map.hex").trim());
+}
