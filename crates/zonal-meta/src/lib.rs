@@ -8,6 +8,7 @@
 pub mod acl;
 pub mod append;
 mod caching;
+mod check;
 pub mod config;
 pub mod dentry;
 mod dispatch;

@@ -1,0 +1,332 @@
+//! Names, links and counts, one rule a test.
+mod common;
+
+use common::*;
+use zonal_meta::JunctionChange;
+use zonal_types::{ErrorCode, Ino};
+use zonal_wire::meta::NewKind;
+use zonal_wire::meta::flags::{RENAME_EXCHANGE, RENAME_NOREPLACE};
+use zonal_wire::{MetaReply, MetaRequest};
+
+fn start() -> (Cell, Client, Ino) {
+    let mut cell = Cell::new();
+    let mut client = cell.client(1);
+    let home = client.mkdir(&mut cell, Ino::ROOT, "home").unwrap();
+    (cell, client, home)
+}
+
+#[test]
+fn a_first_level_directory_lives_in_its_zone_and_its_entry_in_the_root() {
+    let (mut cell, mut client, home) = start();
+    assert_eq!(cell.shard_of(home), 1);
+    client.zone = zonal_types::ZoneId(2);
+    let far = client.mkdir(&mut cell, Ino::ROOT, "far").unwrap();
+    assert_eq!(cell.shard_of(far), 2);
+    assert_eq!(client.lookup(&mut cell, Ino::ROOT, "far"), Ok(far));
+    let root = client.attr(&mut cell, Ino::ROOT).unwrap();
+    assert_eq!(root.nlink, 4);
+    assert_eq!(client.mkdir(&mut cell, Ino::ROOT, "far"), Err(ErrorCode::Exists));
+    client.zone = zonal_types::ZoneId(9);
+    assert_eq!(client.mkdir(&mut cell, Ino::ROOT, "x"), Err(ErrorCode::Invalid));
+    client.create(&mut cell, far, "f", 0o644).unwrap();
+    assert_eq!(client.rmdir(&mut cell, Ino::ROOT, "far"), Err(ErrorCode::NotEmpty));
+    assert_eq!(
+        client.rename(&mut cell, (far, "f"), (home, "f"), 0),
+        Err(ErrorCode::CrossShard)
+    );
+    client.unlink(&mut cell, far, "f").unwrap();
+    client.rename(&mut cell, (Ino::ROOT, "far"), (Ino::ROOT, "away"), 0).unwrap();
+    client.rename(&mut cell, (Ino::ROOT, "away"), (Ino::ROOT, "home"), RENAME_EXCHANGE).unwrap();
+    assert_eq!(client.lookup(&mut cell, Ino::ROOT, "home"), Ok(far));
+    client.rename(&mut cell, (Ino::ROOT, "away"), (Ino::ROOT, "home"), 0).unwrap();
+    assert_eq!(client.lookup(&mut cell, Ino::ROOT, "home"), Ok(home));
+    assert_eq!(client.attr(&mut cell, far), Err(ErrorCode::Stale));
+    client.rmdir(&mut cell, Ino::ROOT, "home").unwrap();
+    assert_eq!(client.attr(&mut cell, home), Err(ErrorCode::Stale));
+    assert_eq!(client.attr(&mut cell, Ino::ROOT).unwrap().nlink, 2);
+    assert!(matches!(&cell.junctions[0], JunctionChange::Add { path, .. } if path == "/home"));
+    assert_eq!(cell.junctions.last(), Some(&JunctionChange::Remove { ino: home }));
+    cell.assert_sound();
+}
+
+#[test]
+fn a_sticky_root_keeps_other_users_directories() {
+    let (mut cell, client, home) = start();
+    let mut root = client.clone();
+    root.chmod(&mut cell, Ino::ROOT, 0o1777).unwrap();
+    root.sequence += 100;
+    let mut anna = root.who(100, 100);
+    let mine = anna.mkdir(&mut cell, Ino::ROOT, "anna").unwrap();
+    assert_eq!(anna.attr(&mut cell, mine).unwrap().uid, 100);
+    assert_eq!(anna.rmdir(&mut cell, Ino::ROOT, "home"), Err(ErrorCode::NotPermitted));
+    let mut berta = anna.who(101, 101);
+    assert_eq!(
+        berta.rename(&mut cell, (Ino::ROOT, "anna"), (Ino::ROOT, "x"), 0),
+        Err(ErrorCode::NotPermitted)
+    );
+    anna.sequence = berta.sequence;
+    anna.rmdir(&mut cell, Ino::ROOT, "anna").unwrap();
+    assert!(anna.attr(&mut cell, home).is_ok());
+    cell.assert_sound();
+}
+
+#[test]
+fn a_directory_that_stays_detached_is_settled_by_asking_the_root() {
+    let (mut cell, _client, home) = start();
+    let request = MetaRequest::MakeDetachedDir { uid: 1, gid: 1, mode: 0o755, default_acl: None, token: 77 };
+    let MetaReply::Detached { ino } = cell.send(1, none(), &request) else { panic!() };
+    assert_eq!(cell.send(1, none(), &request), MetaReply::Detached { ino });
+    let store = &cell.stores[1];
+    assert!(store.shard.detached(&store.kv, cell.now, 9).unwrap().is_empty());
+    cell.pass_ms(61_000);
+    let store = &cell.stores[1];
+    let due = store.shard.detached(&store.kv, cell.now, 9).unwrap();
+    assert_eq!(due.iter().map(|found| found.ino).collect::<Vec<_>>(), [ino]);
+    assert_eq!(cell.send(0, none(), &MetaRequest::HasEntry { ino }), MetaReply::Yes { yes: false });
+    assert_eq!(cell.send(0, none(), &MetaRequest::HasEntry { ino: home }), MetaReply::Yes { yes: true });
+    assert_eq!(cell.send(1, none(), &MetaRequest::DropDir { ino }), MetaReply::Done);
+    assert_eq!(cell.send(1, none(), &MetaRequest::DropDir { ino }), MetaReply::Done);
+    cell.assert_sound();
+}
+
+#[test]
+fn renames_keep_counts_and_refuse_loops() {
+    let (mut cell, mut client, home) = start();
+    let a = client.mkdir(&mut cell, home, "a").unwrap();
+    let b = client.mkdir(&mut cell, a, "b").unwrap();
+    let c = client.mkdir(&mut cell, b, "c").unwrap();
+    let f = client.create(&mut cell, a, "f", 0o644).unwrap();
+    assert_eq!(client.rename(&mut cell, (home, "a"), (c, "a"), 0), Err(ErrorCode::Invalid));
+    assert_eq!(client.rename(&mut cell, (home, "a"), (a, "x"), 0), Err(ErrorCode::Invalid));
+    assert_eq!(client.rename(&mut cell, (b, "c"), (home, "a"), 0), Err(ErrorCode::NotEmpty));
+    assert_eq!(client.rename(&mut cell, (a, "f"), (a, "b"), 0), Err(ErrorCode::IsDirectory));
+    assert_eq!(client.rename(&mut cell, (a, "b"), (a, "f"), 0), Err(ErrorCode::NotDirectory));
+    assert_eq!(client.rename(&mut cell, (a, "f"), (a, "b"), RENAME_NOREPLACE), Err(ErrorCode::Exists));
+    assert_eq!(client.rename(&mut cell, (a, "f"), (a, "n"), RENAME_EXCHANGE), Err(ErrorCode::NotFound));
+    client.rename(&mut cell, (a, "f"), (a, "b"), RENAME_EXCHANGE).unwrap();
+    assert_eq!(client.lookup(&mut cell, a, "b"), Ok(f));
+    client.rename(&mut cell, (a, "f"), (home, "moved"), 0).unwrap();
+    assert_eq!(client.attr(&mut cell, a).unwrap().nlink, 2);
+    assert_eq!(client.attr(&mut cell, home).unwrap().nlink, 4);
+    let empty = client.mkdir(&mut cell, home, "empty").unwrap();
+    client.rename(&mut cell, (home, "moved"), (home, "empty"), 0).unwrap();
+    assert_eq!(client.attr(&mut cell, empty), Err(ErrorCode::Stale));
+    assert_eq!(client.lookup(&mut cell, home, "empty"), Ok(b));
+    let reply = client.call(&mut cell, b, &MetaRequest::Parent { ino: b }).unwrap();
+    assert_eq!(reply, MetaReply::Parent { parent: home });
+    cell.assert_sound();
+}
+
+#[test]
+fn renaming_over_another_name_of_the_same_file_does_nothing() {
+    let (mut cell, mut client, home) = start();
+    let f = client.create(&mut cell, home, "f", 0o644).unwrap();
+    client.link(&mut cell, f, home, "g").unwrap();
+    client.rename(&mut cell, (home, "f"), (home, "g"), 0).unwrap();
+    assert_eq!(client.attr(&mut cell, f).unwrap().nlink, 2);
+    assert_eq!(client.lookup(&mut cell, home, "f"), Ok(f));
+    assert_eq!(client.link(&mut cell, home, home, "d"), Err(ErrorCode::NotPermitted));
+    cell.assert_sound();
+}
+
+#[test]
+fn a_removed_open_file_lives_until_its_last_close() {
+    let (mut cell, mut client, home) = start();
+    let mut other = cell.client(2);
+    let (f, _) = client.create_open(&mut cell, home, "f").unwrap();
+    other.open(&mut cell, f, 0).unwrap();
+    client.unlink(&mut cell, home, "f").unwrap();
+    assert_eq!(client.attr(&mut cell, f).unwrap().nlink, 0);
+    assert_eq!(client.link(&mut cell, f, home, "g"), Err(ErrorCode::NotFound));
+    client.close(&mut cell, f).unwrap();
+    cell.assert_sound();
+    cell.restart(1);
+    cell.assert_sound();
+    assert!(other.attr(&mut cell, f).is_ok());
+    other.call(&mut cell, f, &MetaRequest::Reclaim { opens: vec![f], locks: vec![] }).unwrap();
+    assert!(other.attr(&mut cell, f).is_ok());
+    other.close(&mut cell, f).unwrap();
+    assert_eq!(other.attr(&mut cell, f), Err(ErrorCode::Stale));
+    let store = &mut cell.stores[1];
+    let deletions = store.shard.deletions(&store.kv, 10).unwrap();
+    assert_eq!(deletions.len(), 1);
+    assert_eq!(deletions[0].layout.components[0].count, 3);
+    let keys = deletions.into_iter().map(|deletion| deletion.key).collect();
+    let effect = store.shard.deletion_done(keys);
+    store.kv.apply(&effect);
+    assert!(store.shard.deletions(&store.kv, 10).unwrap().is_empty());
+    cell.assert_sound();
+}
+
+#[test]
+fn an_orphan_goes_with_its_session() {
+    let (mut cell, mut client, home) = start();
+    let mut other = cell.client(2);
+    let (f, _) = client.create_open(&mut cell, home, "f").unwrap();
+    client.unlink(&mut cell, home, "f").unwrap();
+    cell.pass_ms(30_000);
+    assert!(other.attr(&mut cell, f).is_ok());
+    cell.pass_ms(31_000);
+    cell.tick();
+    assert_eq!(client.attr(&mut cell, f), Err(ErrorCode::UnknownSession));
+    assert_eq!(other.attr(&mut cell, f), Err(ErrorCode::Stale));
+    cell.assert_sound();
+}
+
+#[test]
+fn after_a_restart_a_removed_file_waits_for_those_who_may_have_it_open() {
+    let (mut cell, mut client, home) = start();
+    let mut other = cell.client(2);
+    let (f, _) = client.create_open(&mut cell, home, "f").unwrap();
+    cell.restart(1);
+    other.call(&mut cell, f, &MetaRequest::Reclaim { opens: vec![], locks: vec![] }).unwrap();
+    other.unlink(&mut cell, home, "f").unwrap();
+    client.call(&mut cell, f, &MetaRequest::Reclaim { opens: vec![f], locks: vec![] }).unwrap();
+    assert!(client.attr(&mut cell, f).is_ok());
+    client.close(&mut cell, f).unwrap();
+    assert_eq!(client.attr(&mut cell, f), Err(ErrorCode::Stale));
+    cell.assert_sound();
+}
+
+#[test]
+fn a_file_made_without_a_name_may_get_one() {
+    let (mut cell, mut client, home) = start();
+    let make = |client: &mut Client, cell: &mut Cell, exclusive| {
+        let zone = client.zone;
+        let who = client.who.clone();
+        let request = MetaRequest::Tmpfile { who, parent: home, mode: 0o600, umask: 0o22, zone, exclusive };
+        entry_of(client.call(cell, home, &request).unwrap()).unwrap().ino
+    };
+    let t = make(&mut client, &mut cell, false);
+    assert_eq!(client.attr(&mut cell, t).unwrap().nlink, 0);
+    cell.assert_sound();
+    client.link(&mut cell, t, home, "t").unwrap();
+    client.close(&mut cell, t).unwrap();
+    assert_eq!(client.attr(&mut cell, t).unwrap().nlink, 1);
+    let hidden = make(&mut client, &mut cell, true);
+    assert_eq!(client.link(&mut cell, hidden, home, "h"), Err(ErrorCode::NotFound));
+    client.close(&mut cell, hidden).unwrap();
+    assert_eq!(client.attr(&mut cell, hidden), Err(ErrorCode::Stale));
+    cell.assert_sound();
+}
+
+#[test]
+fn names_that_share_a_hash_stay_apart() {
+    let mut cell = Cell::with(2, false);
+    let mut client = cell.client(1);
+    let home = client.mkdir(&mut cell, Ino::ROOT, "home").unwrap();
+    let mut inos = Vec::new();
+    for index in 0..40 {
+        inos.push(client.create(&mut cell, home, &format!("n{index}"), 0o644).unwrap());
+    }
+    cell.assert_sound();
+    let before = client.list(&mut cell, home);
+    for index in (0..40).step_by(3) {
+        client.unlink(&mut cell, home, &format!("n{index}")).unwrap();
+        cell.assert_sound();
+    }
+    for index in 0..40 {
+        let expected = if index % 3 == 0 { Err(ErrorCode::NotFound) } else { Ok(inos[index]) };
+        assert_eq!(client.lookup(&mut cell, home, &format!("n{index}")), expected);
+    }
+    for entry in client.list(&mut cell, home) {
+        let same = before.iter().find(|old| old.name == entry.name).unwrap();
+        assert_eq!(same.cookie, entry.cookie);
+    }
+    for index in 0..40 {
+        let name = format!("n{index}");
+        if index % 3 == 0 {
+            client.create(&mut cell, home, &name, 0o644).unwrap();
+        }
+        client.rename(&mut cell, (home, &name), (home, &format!("r{index}")), 0).unwrap();
+        client.unlink(&mut cell, home, &format!("r{index}")).unwrap();
+    }
+    client.rmdir(&mut cell, Ino::ROOT, "home").unwrap();
+    let left = cell.stores[1].kv.0.keys().filter(|key| key[4] == 0x20).count();
+    assert_eq!(left, 0);
+    cell.assert_sound();
+}
+
+#[test]
+fn listing_survives_changes_between_its_parts() {
+    let (mut cell, mut client, home) = start();
+    for index in 0..300 {
+        client.create(&mut cell, home, &format!("stay{index}"), 0o644).unwrap();
+        client.create(&mut cell, home, &format!("go{index}"), 0o644).unwrap();
+    }
+    let (mut seen, mut cookie, mut step) = (Vec::new(), 0, 0);
+    loop {
+        let (entries, end) = client.readdir(&mut cell, home, cookie, 16).unwrap();
+        if let Some(last) = entries.last() {
+            cookie = last.cookie;
+        }
+        seen.extend(entries.into_iter().map(|entry| entry.name.to_string()));
+        if end {
+            break;
+        }
+        for index in step * 10..step * 10 + 10 {
+            let _ = client.unlink(&mut cell, home, &format!("go{index}"));
+            client.create(&mut cell, home, &format!("new{index}"), 0o644).unwrap();
+        }
+        step += 1;
+    }
+    let mut stayed: Vec<_> = seen.iter().filter(|name| name.starts_with("stay")).collect();
+    stayed.sort();
+    let count = stayed.len();
+    stayed.dedup();
+    assert_eq!((count, stayed.len()), (300, 300), "each once");
+}
+
+#[test]
+fn a_large_directory_is_listed_in_linear_time() {
+    let (mut cell, mut client, home) = start();
+    for index in 0..100_000 {
+        client.create(&mut cell, home, &format!("file{index}"), 0o644).unwrap();
+    }
+    let (mut count, mut cookie, mut replies) = (0, 0, 0);
+    loop {
+        let (entries, end) = client.readdir(&mut cell, home, cookie, 1024).unwrap();
+        count += entries.len();
+        replies += 1;
+        if let Some(last) = entries.last() {
+            cookie = last.cookie;
+        }
+        if end {
+            break;
+        }
+    }
+    assert_eq!(count, 100_000);
+    assert!(replies <= 100, "{replies}");
+}
+
+#[test]
+fn creating_costs_few_keys() {
+    let (mut cell, mut client, home) = start();
+    client.create(&mut cell, home, "first", 0o644).unwrap();
+    client.create(&mut cell, home, "second", 0o644).unwrap();
+    // Entry, inode, directory, slot.
+    assert_eq!(cell.last_effect.len(), 4);
+    client.lookup(&mut cell, home, "second").unwrap();
+    assert!(cell.last_effect.is_empty());
+}
+
+#[test]
+fn special_files_and_links_keep_what_they_are() {
+    let (mut cell, mut client, home) = start();
+    let text = zonal_types::Blob(b"to/somewhere".to_vec());
+    let request = client.create_request(home, "l", NewKind::Symlink { text: text.clone() }, 0, false);
+    let link = entry_of(client.call(&mut cell, home, &request).unwrap()).unwrap();
+    assert_eq!((link.attr.unwrap().size, link.attr.unwrap().mode), (12, 0o777));
+    let reply = client.call(&mut cell, link.ino, &MetaRequest::Readlink { ino: link.ino }).unwrap();
+    assert_eq!(reply, MetaReply::Text { text });
+    assert_eq!(client.open(&mut cell, link.ino, 0), Err(ErrorCode::Loop));
+    let request = client.create_request(home, "d", NewKind::CharDevice { rdev: 0x103 }, 0o666, false);
+    let device = entry_of(client.call(&mut cell, home, &request).unwrap()).unwrap();
+    assert_eq!(device.attr.unwrap().rdev, 0x103);
+    let mut user = client.who(1, 1);
+    client.chmod(&mut cell, home, 0o777).unwrap();
+    user.sequence = client.sequence;
+    let request = user.create_request(home, "e", NewKind::BlockDevice { rdev: 1 }, 0o666, false);
+    assert_eq!(user.call(&mut cell, home, &request), Err(ErrorCode::NotPermitted));
+    assert_eq!(client.call(&mut cell, home, &MetaRequest::Readlink { ino: home }), Err(ErrorCode::Invalid));
+}
