@@ -1,0 +1,117 @@
+//! docs/limits.md names each bound of `limits.rs` with its value and unit; docs/semantics.md names each error code with
+//! its number and errno, and each check of a mount: the pages are compared with the code.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::collections::BTreeSet;
+use zonal_types::limits::TABLE;
+use zonal_types::{ErrorCode, error::errno};
+
+fn page(name: &str) -> String {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    std::fs::read_to_string(root.join("../../docs").join(name)).unwrap()
+}
+
+/// The cells of the rows of tables whose first cell is in backquotes.
+fn rows(page: &str) -> Vec<Vec<String>> {
+    let lines = page.lines().filter(|line| line.starts_with("| `"));
+    lines
+        .map(|line| {
+            let cells = line.trim_matches('|').split('|');
+            cells
+                .map(|cell| cell.trim().trim_matches('`').to_owned())
+                .collect()
+        })
+        .collect()
+}
+
+fn grouped(value: u64) -> String {
+    let digits = value.to_string();
+    let mut out = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+#[test]
+fn the_page_of_limits_has_every_bound_with_its_value() {
+    let page = page("limits.md");
+    let rows = rows(&page);
+    let mut found = BTreeSet::new();
+    for (name, value, unit) in TABLE {
+        let row = rows.iter().find(|row| row[0] == *name);
+        let row = row.unwrap_or_else(|| panic!("docs/limits.md has no row for {name}"));
+        assert_eq!(row[1], grouped(*value), "value of {name} in docs/limits.md");
+        assert_eq!(row[2], *unit, "unit of {name} in docs/limits.md");
+        found.insert(row[0].clone());
+    }
+    for row in rows
+        .iter()
+        .filter(|row| row[0].chars().all(|c| c.is_ascii_uppercase() || c == '_'))
+    {
+        assert!(
+            found.contains(&row[0]),
+            "docs/limits.md has {}, limits.rs has not",
+            row[0]
+        );
+    }
+}
+
+#[test]
+fn the_page_of_semantics_has_every_error_code() {
+    let page = page("semantics.md");
+    let rows = rows(&page);
+    for code in ErrorCode::ALL {
+        let name = format!("{code:?}");
+        let row = rows.iter().find(|row| row[0] == name);
+        let row = row.unwrap_or_else(|| panic!("docs/semantics.md has no row for {name}"));
+        assert_eq!(row[1], code.number().to_string(), "number of {name}");
+        assert_eq!(row[2], errno_name(code.errno()), "errno of {name}");
+        assert_eq!(row[3], code.text(), "text of {name}");
+    }
+}
+
+/// The first strings of calls such as `@check("...` in a file of tests/posix.
+fn idents(file: &str, call: &str) -> Vec<String> {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let text = std::fs::read_to_string(root.join("../../tests/posix").join(file)).unwrap();
+    let starts = text.lines().filter_map(|line| line.strip_prefix(call));
+    let found = starts.filter_map(|rest| rest.split('"').next());
+    found.map(str::to_owned).collect()
+}
+
+#[test]
+fn the_page_of_semantics_names_every_check_of_a_mount() {
+    let page = page("semantics.md");
+    let areas = "attributes content directories names permissions space special";
+    let mut all = idents("two_mounts.py", "@check(\"");
+    for area in areas.split(' ') {
+        all.extend(idents(&format!("areas/{area}.py"), "@check(\""));
+    }
+    for ident in idents("two_mounts.py", "@for_kinds(\"") {
+        all.extend(["flock", "fcntl", "ofd"].map(|kind| format!("{kind}-{ident}")));
+    }
+    assert!(all.len() > 100, "only {} checks found", all.len());
+    for ident in all {
+        let cell = format!("`{ident}` |");
+        assert!(
+            page.contains(&cell),
+            "docs/semantics.md does not name {ident}"
+        );
+    }
+}
+
+macro_rules! names {
+    ($number:expr, $($name:ident)*) => {
+        match $number { $(errno::$name => stringify!($name),)* other => panic!("errno {other}") }
+    };
+}
+
+fn errno_name(number: i32) -> &'static str {
+    names!(number, EPERM ENOENT EINTR EIO ENXIO E2BIG EBADF EAGAIN ENOMEM EACCES EBUSY EEXIST EXDEV ENOTDIR
+        EISDIR EINVAL ENFILE ETXTBSY EFBIG ENOSPC EROFS EMLINK ERANGE EDEADLK ENAMETOOLONG ENOLCK ENOSYS
+        ENOTEMPTY ELOOP ENODATA EOVERFLOW EOPNOTSUPP ETIMEDOUT ESTALE EDQUOT)
+}
