@@ -1,0 +1,16 @@
+//! Log headers and records as they lie on disk, and a store's identity file.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use zonal_disk::{identity::Stored, log::Header, record};
+
+fuzz_target!(|data: &[u8]| {
+    let _ = Header::decode(data);
+    let _ = Stored::decode(data);
+    if let Some(found) = record::decode(data) {
+        let mut bytes = Vec::new();
+        if record::encode(&mut bytes, &found.changes, &found.note).is_ok() {
+            assert_eq!(bytes, data);
+        }
+    }
+});
