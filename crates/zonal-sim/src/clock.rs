@@ -149,7 +149,10 @@ impl Clock {
             }
             let waker = {
                 let mut timers = self.inner.timers.borrow_mut();
-                let Some(first) = timers.first_entry().filter(|first| first.key().0 <= limit.0) else {
+                let Some(first) = timers
+                    .first_entry()
+                    .filter(|first| first.key().0 <= limit.0)
+                else {
                     drop(timers);
                     return done();
                 };
@@ -162,12 +165,20 @@ impl Clock {
     }
 
     fn pop_ready(&self) -> Option<u64> {
-        let mut ready = self.inner.ready.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ready = self
+            .inner
+            .ready
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         ready.pop_front()
     }
 
     fn push_ready(&self, id: u64) {
-        let mut ready = self.inner.ready.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ready = self
+            .inner
+            .ready
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         ready.push_back(id);
     }
 
@@ -214,7 +225,10 @@ impl Future for Sleep {
         }
         let key = (self.until, inner.next_timer.get());
         inner.next_timer.set(key.1 + 1);
-        inner.timers.borrow_mut().insert(key, context.waker().clone());
+        inner
+            .timers
+            .borrow_mut()
+            .insert(key, context.waker().clone());
         self.registered = Some(key);
         Poll::Pending
     }
@@ -279,7 +293,10 @@ mod tests {
         }
         clock.run(Instant(u64::MAX), || false);
         let ms = |ms: u64| 1_000_000_000 + ms * 1_000_000;
-        assert_eq!(*seen.borrow(), [("early", ms(20)), ("same", ms(20)), ("late", ms(50))]);
+        assert_eq!(
+            *seen.borrow(),
+            [("early", ms(20)), ("same", ms(20)), ("late", ms(50))]
+        );
     }
 
     #[test]

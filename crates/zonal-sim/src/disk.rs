@@ -124,7 +124,10 @@ impl Disk {
         }
         let logged = std::mem::take(&mut *self.unsynced.borrow_mut());
         let mut keep = rng.below(logged.len() as u64 + 1) as usize;
-        if let Some(torn) = logged[..keep].iter().position(|one| !is_whole(self, &one.record)) {
+        if let Some(torn) = logged[..keep]
+            .iter()
+            .position(|one| !is_whole(self, &one.record))
+        {
             keep = torn;
         }
         for one in logged[keep..].iter().rev() {

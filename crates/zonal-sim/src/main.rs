@@ -10,9 +10,9 @@ use std::process::ExitCode;
 use zonal_sim::{Options, Plant, Scenario, run};
 
 const HELP: &str = "usage: zonal-sim [--seed N] [--count N] [--steps N] [--scenario any|kill|power]
-                 [--no-faults] [--plant none|truncation|replies|sync|deletions] [--quiet]
+                 [--no-faults] [--plant none|truncation|replies|sync|deletions] [--quiet] [--log]
 
-Runs seeds N, N+1, ... and prints what is broken. Exit status 1 where something is.";
+Runs seeds N, N+1, ... and prints what is broken. Exit status 1 where something is.\n--log prints every message to standard error.";
 
 struct Arguments {
     seed: u64,
@@ -31,12 +31,16 @@ fn parse() -> Result<Option<Arguments>, String> {
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or(format!("{word} needs a value"));
-        let number = |text: String| text.parse::<u64>().map_err(|_error| format!("not a number: {text}"));
+        let number = |text: String| {
+            text.parse::<u64>()
+                .map_err(|_error| format!("not a number: {text}"))
+        };
         match word.as_str() {
             "--seed" => arguments.seed = number(value()?)?,
             "--count" => arguments.count = number(value()?)?,
             "--steps" => arguments.options.steps = number(value()?)?,
             "--no-faults" => arguments.options.faults = false,
+            "--log" => arguments.options.log = true,
             "--quiet" => arguments.quiet = true,
             "--scenario" => {
                 arguments.options.scenario = match value()?.as_str() {
@@ -83,7 +87,11 @@ fn main() -> ExitCode {
         }
         bad += u64::from(!report.is_good());
     }
-    println!("{} of {} seeds good", arguments.count - bad, arguments.count);
+    println!(
+        "{} of {} seeds good",
+        arguments.count - bad,
+        arguments.count
+    );
     if bad == 0 {
         ExitCode::SUCCESS
     } else {

@@ -9,9 +9,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use zonal_layout::slot_of;
-use zonal_meta::{
-    Attempt, Caller, JunctionChange, Now, Outcome, Shard, ShardConfig, WaitOn,
-};
+use zonal_meta::{Attempt, Caller, JunctionChange, Now, Outcome, Shard, ShardConfig, WaitOn};
 use zonal_types::{
     Blob, Codec, Column, DataId, ErrorCode, Instant, KvRead, Layout, SessionId, TargetId, ZoneId,
 };
@@ -276,7 +274,11 @@ impl MetaNode {
             payload: Vec::new(),
         };
         let pending = self.network.start(&self.address, address, request);
-        pending.receive().await.ok().map(|(_header, answer)| answer.body)
+        pending
+            .receive()
+            .await
+            .ok()
+            .map(|(_header, answer)| answer.body)
     }
 
     /// Expiry of sessions, deletions at targets, directories whose making was cut short.
@@ -285,7 +287,12 @@ impl MetaNode {
         loop {
             let soon = clock.now().plus_ms(1_000);
             let due = self.shard.borrow().poll_deadline();
-            clock.sleep_until(due.map_or(soon, |due| due.min(soon)).max(clock.now().plus_ms(10))).await;
+            clock
+                .sleep_until(
+                    due.map_or(soon, |due| due.min(soon))
+                        .max(clock.now().plus_ms(10)),
+                )
+                .await;
             self.refresh_map();
             let ticked = {
                 let now = self.now();
@@ -310,7 +317,9 @@ impl MetaNode {
             let mut is_done = true;
             for (address, target, objects) in self.objects_of(&deletion.layout) {
                 let request = StorageRequest::Delete { target, objects };
-                let reply = self.send(Service::Storage, &address, request.to_bytes()).await;
+                let reply = self
+                    .send(Service::Storage, &address, request.to_bytes())
+                    .await;
                 let reply = reply.and_then(|body| StorageReply::from_bytes(&body).ok());
                 is_done &= reply == Some(StorageReply::Done);
             }
@@ -349,7 +358,10 @@ impl MetaNode {
 
     async fn settle_detached(self: &Rc<Self>) {
         let now = self.now();
-        let detached = self.shard.borrow().detached(self.disk.as_ref(), now, DELETIONS);
+        let detached = self
+            .shard
+            .borrow()
+            .detached(self.disk.as_ref(), now, DELETIONS);
         for detached in detached.unwrap_or_default() {
             let ino = detached.ino;
             let request = match self.ask(ZoneId(0), &MetaRequest::HasEntry { ino }).await {

@@ -14,8 +14,8 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 use zonal_client::{Message, Net, NetFailure, Reply};
-use zonal_types::{Instant, Timestamp};
-use zonal_wire::{Header, NO_SLOT, Service};
+use zonal_types::{Codec, Instant, Timestamp};
+use zonal_wire::{Header, MetaReply, MetaRequest, NO_SLOT, Service, StorageReply, StorageRequest};
 
 /// The group of messages under way: no process, never killed.
 pub const NETWORK: Group = 0;
@@ -186,7 +186,10 @@ impl Network {
         if rng.chance(faults.slow) {
             delay *= 50;
         }
-        let is_cut = self.cuts.borrow().contains(&(from.to_owned(), to.to_owned()));
+        let is_cut = self
+            .cuts
+            .borrow()
+            .contains(&(from.to_owned(), to.to_owned()));
         (!rng.chance(faults.loss) && !is_cut).then_some(delay)
     }
 
@@ -199,6 +202,7 @@ impl Network {
             let duplicate = self.faults.get().duplicate;
             self.rng.borrow_mut().chance(duplicate)
         };
+        let group = self.servers.borrow().get(to).map(|server| server.group);
         for _ in 0..=u32::from(twice) {
             if let Some(delay) = self.travel(from, to) {
                 let net = self.clone();
@@ -206,7 +210,7 @@ impl Network {
                 let (request, place) = (request.clone(), place.clone());
                 self.clock.spawn(NETWORK, async move {
                     net.clock.sleep(delay).await;
-                    net.deliver(from, to, request, place);
+                    net.deliver(&from, &to, group, request, place);
                 });
             }
         }
@@ -217,13 +221,27 @@ impl Network {
         }
     }
 
-    fn deliver(self: Rc<Self>, from: String, to: String, request: Request, place: Rc<Place>) {
-        self.trace.note(self.clock.now(), &from, &to, &request.body, &request.payload);
+    /// Hands a request over, if the process to which it was sent is still the same: connections die with it.
+    fn deliver(
+        self: Rc<Self>,
+        from: &str,
+        to: &str,
+        sent_to: Option<Group>,
+        request: Request,
+        place: Rc<Place>,
+    ) {
+        self.trace
+            .note(self.clock.now(), from, to, &request.body, &request.payload);
+        self.trace
+            .say(self.clock.now(), &|| describe_request(from, to, &request));
         let served = {
             let servers = self.servers.borrow();
-            let server = servers.get(&to);
+            let server = servers
+                .get(to)
+                .filter(|server| Some(server.group) == sent_to);
             server.and_then(|server| Some((server.group, server.role.clone()?)))
         };
+        let (from, to) = (from.to_owned(), to.to_owned());
         let Some((group, role)) = served else {
             place.fill(Err(NetFailure::Unreachable));
             return;
@@ -232,7 +250,9 @@ impl Network {
         self.clock.spawn(group, async move {
             let mut broken = Broken(Some(place));
             let mut header = request.header.reply();
-            let answer = role.handle(request.header, request.body, request.payload).await;
+            let answer = role
+                .handle(request.header, request.body, request.payload)
+                .await;
             header.body_bytes = answer.body.len() as u32;
             header.payload_bytes = answer.payload.len() as u32;
             let Some(place) = broken.0.take() else {
@@ -242,12 +262,48 @@ impl Network {
                 let clock = net.clock.clone();
                 net.clock.clone().spawn(NETWORK, async move {
                     clock.sleep(delay).await;
-                    net.trace.note(clock.now(), &to, &from, &answer.body, &answer.payload);
+                    net.trace
+                        .note(clock.now(), &to, &from, &answer.body, &answer.payload);
+                    net.trace.say(clock.now(), &|| {
+                        describe_reply(&to, &from, &header, &answer)
+                    });
                     place.fill(Ok((header, answer)));
                 });
             }
         });
     }
+}
+
+fn describe_request(from: &str, to: &str, request: &Request) -> String {
+    let header = &request.header;
+    let body = &request.body;
+    let message = match header.service {
+        Service::Meta => MetaRequest::from_bytes(body).map(|message| format!("{message:?}")),
+        Service::Storage => StorageRequest::from_bytes(body).map(|message| format!("{message:?}")),
+        _ => return format!("{from} > {to}: manager"),
+    };
+    let slot = (header.slot != NO_SLOT).then_some((header.slot, header.sequence));
+    let message = message.unwrap_or_default();
+    format!(
+        "{from} > {to}: session {} slot {slot:?} {message} +{}",
+        header.session,
+        request.payload.len()
+    )
+}
+
+fn describe_reply(from: &str, to: &str, header: &Header, answer: &Answer) -> String {
+    let body = &answer.body;
+    let message = match header.service {
+        Service::Meta => MetaReply::from_bytes(body).map(|message| format!("{message:?}")),
+        Service::Storage => StorageReply::from_bytes(body).map(|message| format!("{message:?}")),
+        _ => return format!("{to} < {from}: manager"),
+    };
+    let slot = (header.slot != NO_SLOT).then_some((header.slot, header.sequence));
+    format!(
+        "{to} < {from}: slot {slot:?} {} +{}",
+        message.unwrap_or_default(),
+        answer.payload.len()
+    )
 }
 
 /// A request on its way.
@@ -280,7 +336,9 @@ impl Pending {
                 return Poll::Ready(outcome);
             }
             *self.place.waker.borrow_mut() = Some(context.waker().clone());
-            Pin::new(&mut sleep).poll(context).map(|()| Err(NetFailure::TimedOut))
+            Pin::new(&mut sleep)
+                .poll(context)
+                .map(|()| Err(NetFailure::TimedOut))
         })
         .await
     }

@@ -3,19 +3,42 @@
 use std::cell::Cell;
 use zonal_types::Instant;
 
-/// A running hash (FNV-1a) over all messages with their times.
-pub struct Trace(Cell<u64>);
+/// A running hash (FNV-1a) over all messages with their times; on demand it prints them, too.
+pub struct Trace {
+    hash: Cell<u64>,
+    is_printed: Cell<bool>,
+}
 
 impl Default for Trace {
     fn default() -> Self {
-        Self(Cell::new(0xcbf2_9ce4_8422_2325))
+        Self {
+            hash: Cell::new(0xcbf2_9ce4_8422_2325),
+            is_printed: Cell::new(false),
+        }
     }
 }
 
 impl Trace {
+    /// From now on all messages are printed to standard error.
+    pub fn print(&self) {
+        self.is_printed.set(true);
+    }
+
+    /// Prints something that is no message.
+    #[expect(
+        clippy::print_stderr,
+        reason = "asked for by the person who looks for a bug"
+    )]
+    pub fn say(&self, now: Instant, what: &dyn Fn() -> String) {
+        if self.is_printed.get() {
+            let (ms, us) = (now.0 / 1_000_000, now.0 / 1_000 % 1_000);
+            eprintln!("{ms}.{us:03} {}", what());
+        }
+    }
+
     /// Takes one delivered message in.
     pub fn note(&self, now: Instant, from: &str, to: &str, body: &[u8], payload: &[u8]) {
-        let mut hash = self.0.get();
+        let mut hash = self.hash.get();
         let mut eat = |bytes: &[u8]| {
             for byte in bytes {
                 hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
@@ -28,13 +51,13 @@ impl Trace {
         eat(&(payload.len() as u64).to_le_bytes());
         // A sample is enough to notice other data.
         payload.chunks(997).for_each(|chunk| eat(&chunk[..1]));
-        self.0.set(hash);
+        self.hash.set(hash);
     }
 
     /// The hash so far.
     #[must_use]
     pub fn hash(&self) -> u64 {
-        self.0.get()
+        self.hash.get()
     }
 }
 

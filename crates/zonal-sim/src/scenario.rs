@@ -44,6 +44,8 @@ pub struct Options {
     pub faults: bool,
     /// A bug put in on purpose.
     pub plant: Plant,
+    /// Print every message.
+    pub log: bool,
 }
 
 impl Default for Options {
@@ -53,6 +55,7 @@ impl Default for Options {
             steps: 60,
             faults: true,
             plant: Plant::None,
+            log: false,
         }
     }
 }
@@ -86,8 +89,23 @@ pub fn run(seed: u64, options: Options) -> Report {
         broken: Vec::new(),
     };
     match World::build(size, options.plant, rng.fork(2)) {
-        Ok(world) => drive(&world, size, plan, power, options.steps, &mut rng, &mut report),
-        Err(code) => report.broken.push(format!("the cell cannot be built: {code}")),
+        Ok(world) => {
+            if options.log {
+                world.network.trace.print();
+            }
+            drive(
+                &world,
+                size,
+                plan,
+                power,
+                options.steps,
+                &mut rng,
+                &mut report,
+            );
+        }
+        Err(code) => report
+            .broken
+            .push(format!("the cell cannot be built: {code}")),
     }
     report
 }
@@ -110,14 +128,26 @@ fn drive(
         } else {
             start_exact(world, &cast, steps, rng);
         }
-        world.clock.spawn(NETWORK, inject(world.clone(), plan, rng.fork(4)));
+        world
+            .clock
+            .spawn(NETWORK, inject(world.clone(), plan, rng.fork(4)));
         let limit = world.clock.now().plus_ms(RUN_MS);
-        if !world.clock.run(limit, || world.running() == 0 || !world.broken().is_empty()) {
-            world.report(format!("invariant 9: {} programs never ended", world.running()));
+        if !world
+            .clock
+            .run(limit, || world.running() == 0 || !world.broken().is_empty())
+        {
+            world.report(format!(
+                "invariant 9: {} programs never ended",
+                world.running()
+            ));
         }
         world.heal();
         if world.broken().is_empty() {
-            phase(world, "final checks", check_all(world.clone(), cast.clone(), rng.fork(5)));
+            phase(
+                world,
+                "final checks",
+                check_all(world.clone(), cast.clone(), rng.fork(5)),
+            );
         }
         if world.broken().is_empty() {
             settle(world, power);
@@ -167,15 +197,12 @@ fn text(code: ErrorCode) -> String {
     code.to_string()
 }
 
-async fn prepare(
-    world: Rc<World>,
-    cast: Rc<Cast>,
-    size: Size,
-    mut rng: Rng,
-) -> Result<(), String> {
+async fn prepare(world: Rc<World>, cast: Rc<Cast>, size: Size, mut rng: Rng) -> Result<(), String> {
     for index in 0..size.clients as usize {
         let client = Rc::new(world.connect(index, rng.fork(1)).await.map_err(text)?);
-        let dir = make_dir(&client, Ino::ROOT, &format!("c{index}")).await.map_err(text)?;
+        let dir = make_dir(&client, Ino::ROOT, &format!("c{index}"))
+            .await
+            .map_err(text)?;
         if index == 0 {
             let shared = make_dir(&client, Ino::ROOT, "shared").await.map_err(text)?;
             let baton = create(&client, shared, "baton", true).await.map_err(text)?;
@@ -206,10 +233,24 @@ fn start_exact(world: &Rc<World>, cast: &Rc<Cast>, steps: u64, rng: &mut Rng) {
         );
         spawn(world, index, appends);
         if index == 0 {
-            let writer = write_baton(world.clone(), client.clone(), baton, shared, rng.fork(12), steps / 3);
+            let writer = write_baton(
+                world.clone(),
+                client.clone(),
+                baton,
+                shared,
+                rng.fork(12),
+                steps / 3,
+            );
             spawn(world, index, writer);
         } else {
-            let reader = read_baton(world.clone(), client.clone(), baton, shared, rng.fork(13), steps / 3);
+            let reader = read_baton(
+                world.clone(),
+                client.clone(),
+                baton,
+                shared,
+                rng.fork(13),
+                steps / 3,
+            );
             spawn(world, index, reader);
         }
     }
@@ -281,6 +322,9 @@ fn settle(world: &Rc<World>, power: bool) {
     servers::check_cores(world);
     // Objects of files whose making was lost with the power have no owner until there is a scrub.
     if !power && !servers::is_clean(world) {
-        world.report(format!("invariant 9: objects are left after everything was deleted: {}", servers::left(world)));
+        world.report(format!(
+            "invariant 9: objects are left after everything was deleted: {}",
+            servers::left(world)
+        ));
     }
 }

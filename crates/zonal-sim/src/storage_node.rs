@@ -99,7 +99,11 @@ impl StorageNode {
     async fn pause(&self) {
         let nanos = {
             let mut rng = self.rng.borrow_mut();
-            if rng.chance(300) { rng.below(3_000_000) } else { 0 }
+            if rng.chance(300) {
+                rng.below(3_000_000)
+            } else {
+                0
+            }
         };
         if nanos > 0 {
             self.clock.sleep(nanos).await;
@@ -109,7 +113,8 @@ impl StorageNode {
     fn fill(&self, plan: &ReadPlan) -> Vec<u8> {
         let mut buffer = vec![0; plan.buffer_len()];
         for read in plan.reads() {
-            self.disk.read_segment(read.segment, read.offset, &mut buffer[read.buffer]);
+            self.disk
+                .read_segment(read.segment, read.offset, &mut buffer[read.buffer]);
         }
         buffer
     }
@@ -144,7 +149,8 @@ impl StorageNode {
                 reply
             }
             StorageRequest::Truncate { object } => {
-                self.edit(|| Ok(Edit::truncate(id_of(&object), self.cut(&object)))).await?
+                self.edit(|| Ok(Edit::truncate(id_of(&object), self.cut(&object))))
+                    .await?
             }
             StorageRequest::Punch {
                 object,
@@ -152,7 +158,8 @@ impl StorageNode {
                 length,
             } => {
                 let cut = self.cut(&object);
-                self.edit(|| Edit::punch(id_of(&object), cut, offset, length)).await?
+                self.edit(|| Edit::punch(id_of(&object), cut, offset, length))
+                    .await?
             }
             StorageRequest::Allocate {
                 object,
@@ -161,7 +168,8 @@ impl StorageNode {
                 zero,
             } => {
                 let cut = self.cut(&object);
-                self.edit(|| Edit::allocate(id_of(&object), cut, offset, length, zero)).await?
+                self.edit(|| Edit::allocate(id_of(&object), cut, offset, length, zero))
+                    .await?
             }
             StorageRequest::Stat { object } => {
                 let target = self.target.borrow();
@@ -179,7 +187,9 @@ impl StorageNode {
                 StorageReply::Done
             }
             StorageRequest::Delete { objects, .. } => {
-                let objects = objects.into_iter().map(|(data_id, column)| ObjectId { data_id, column });
+                let objects = objects
+                    .into_iter()
+                    .map(|(data_id, column)| ObjectId { data_id, column });
                 self.delete(objects.collect())?;
                 StorageReply::Done
             }
@@ -240,7 +250,10 @@ impl StorageNode {
         };
         let mut tries = 0;
         let mut plan = loop {
-            let planned = self.target.borrow_mut().plan_write(self.disk.as_ref(), request);
+            let planned = self
+                .target
+                .borrow_mut()
+                .plan_write(self.disk.as_ref(), request);
             match planned {
                 Ok(Planned::Ready(plan)) => break plan,
                 Ok(Planned::CutFirst(edit)) => {
@@ -298,7 +311,10 @@ impl StorageNode {
 
     async fn run_edit(&self, mut edit: Edit) -> Result<StorageReply, ErrorCode> {
         loop {
-            let step = self.target.borrow_mut().edit_step(self.disk.as_ref(), &mut edit)?;
+            let step = self
+                .target
+                .borrow_mut()
+                .edit_step(self.disk.as_ref(), &mut edit)?;
             match step {
                 Step::Read => {
                     let old = edit.old_blocks().map(|old| self.fill(old));
@@ -321,7 +337,10 @@ impl StorageNode {
     fn delete(&self, objects: Vec<ObjectId>) -> Result<(), ErrorCode> {
         let mut delete = Delete::new(objects);
         loop {
-            let step = self.target.borrow_mut().delete_step(self.disk.as_ref(), &mut delete)?;
+            let step = self
+                .target
+                .borrow_mut()
+                .delete_step(self.disk.as_ref(), &mut delete)?;
             match step {
                 DeleteStep::Log(record) => self.log(record),
                 DeleteStep::Again => {}

@@ -127,6 +127,9 @@ impl World {
         }
         let group = self.next_group.get();
         self.next_group.set(group + 1);
+        self.network.trace.say(self.clock.now(), &|| {
+            format!("start {} as {group}", server.address)
+        });
         let rng = self.rng.borrow_mut().fork(group);
         let started: Result<Rc<dyn Role>, ErrorCode> = match server.kind {
             Kind::Meta(shard, zone) => {
@@ -169,6 +172,9 @@ impl World {
             return;
         };
         if let Some(group) = server.group.take() {
+            self.network
+                .trace
+                .say(self.clock.now(), &|| format!("kill {}", server.address));
             self.network.serve(&server.address, group, None);
             self.clock.kill(group);
             server.meta.take();
@@ -221,7 +227,13 @@ impl World {
     /// Adds what a mount does beside its programs: a poll for events at each shard, and housekeeping.
     pub fn serve_client(&self, index: usize, client: &Rc<Client<SimNet>>) {
         let group = CLIENT_GROUPS + index as u64;
-        let shards: Vec<ShardId> = self.map.borrow().shards.iter().map(|shard| shard.id).collect();
+        let shards: Vec<ShardId> = self
+            .map
+            .borrow()
+            .shards
+            .iter()
+            .map(|shard| shard.id)
+            .collect();
         for shard in shards {
             let (client, clock) = (client.clone(), self.clock.clone());
             self.clock.spawn(group, async move {
@@ -320,7 +332,9 @@ impl World {
     /// Where a server listens.
     #[must_use]
     pub fn address_of(&self, index: usize) -> String {
-        self.servers.get(index).map_or_else(String::new, |server| server.address.clone())
+        self.servers
+            .get(index)
+            .map_or_else(String::new, |server| server.address.clone())
     }
 
     /// Name of a client.
@@ -332,13 +346,19 @@ impl World {
     /// Metadata processes that are up.
     #[must_use]
     pub fn meta_nodes(&self) -> Vec<Rc<MetaNode>> {
-        self.servers.iter().filter_map(|server| server.meta.borrow().clone()).collect()
+        self.servers
+            .iter()
+            .filter_map(|server| server.meta.borrow().clone())
+            .collect()
     }
 
     /// Storage processes that are up.
     #[must_use]
     pub fn storage_nodes(&self) -> Vec<Rc<StorageNode>> {
-        self.servers.iter().filter_map(|server| server.storage.borrow().clone()).collect()
+        self.servers
+            .iter()
+            .filter_map(|server| server.storage.borrow().clone())
+            .collect()
     }
 }
 

@@ -24,13 +24,18 @@ pub fn check(content: &[u8], known: &Known) -> Vec<String> {
     let mut found: BTreeMap<Vec<u8>, u32> = BTreeMap::new();
     let mut broken = Vec::new();
     if !content.len().is_multiple_of(RECORD) {
-        broken.push(format!("append: the file has {} bytes, no multiple of {RECORD}", content.len()));
+        broken.push(format!(
+            "append: the file has {} bytes, no multiple of {RECORD}",
+            content.len()
+        ));
     }
     for (index, bytes) in content.chunks(RECORD).enumerate() {
         if bytes.iter().any(|byte| *byte != 0) {
             *found.entry(bytes.to_vec()).or_default() += 1;
         } else if known.values().all(|acked| *acked) {
-            broken.push(format!("append: a hole at record {index}, though none was given up"));
+            broken.push(format!(
+                "append: a hole at record {index}, though none was given up"
+            ));
         }
     }
     for ((client, number), acked) in known {
@@ -42,7 +47,10 @@ pub fn check(content: &[u8], known: &Known) -> Vec<String> {
         }
     }
     for bytes in found.keys() {
-        broken.push(format!("append: torn record {:?}", String::from_utf8_lossy(bytes)));
+        broken.push(format!(
+            "append: torn record {:?}",
+            String::from_utf8_lossy(bytes)
+        ));
     }
     broken
 }
@@ -57,7 +65,10 @@ mod tests {
         let good = [record(0, 1), record(1, 1)].concat();
         assert_eq!(check(&good, &known), Vec::<String>::new());
         assert_eq!(check(&good[..RECORD], &known).len(), 1);
-        assert_eq!(check(&[&good[..], &good[..RECORD]].concat(), &known).len(), 1);
+        assert_eq!(
+            check(&[&good[..], &good[..RECORD]].concat(), &known).len(),
+            1
+        );
         let mut torn = good.clone();
         torn[5] = 0;
         assert_eq!(check(&torn, &known).len(), 2);

@@ -22,14 +22,28 @@ pub fn check_cores(world: &World) {
 /// True where no deletion is left to push and no object is left.
 #[must_use]
 pub fn is_clean(world: &World) -> bool {
-    world.meta_nodes().iter().all(|node| node.deletions_left() == 0)
-        && world.storage_nodes().iter().all(|node| node.object_count() == 0)
+    world
+        .meta_nodes()
+        .iter()
+        .all(|node| node.deletions_left() == 0)
+        && world
+            .storage_nodes()
+            .iter()
+            .all(|node| node.object_count() == 0)
 }
 
 /// What is left, in words.
 #[must_use]
 pub fn left(world: &World) -> String {
-    let objects: Vec<u64> = world.storage_nodes().iter().map(|node| node.object_count()).collect();
-    let gauges: Vec<_> = world.meta_nodes().iter().map(|node| node.gauges()).collect();
+    let objects: Vec<u64> = world
+        .storage_nodes()
+        .iter()
+        .map(|node| node.object_count())
+        .collect();
+    let gauges: Vec<_> = world
+        .meta_nodes()
+        .iter()
+        .map(|node| node.gauges())
+        .collect();
     format!("{objects:?} objects at the targets; shards: {gauges:?}")
 }

@@ -59,14 +59,16 @@ impl Tree {
     /// All directories.
     #[must_use]
     pub fn dirs(&self) -> Vec<Id> {
-        let is_dir = |(id, (_, node)): (&Id, &(Ino, Node))| matches!(node, Node::Dir { .. }).then_some(*id);
+        let is_dir =
+            |(id, (_, node)): (&Id, &(Ino, Node))| matches!(node, Node::Dir { .. }).then_some(*id);
         self.nodes.iter().filter_map(is_dir).collect()
     }
 
     /// All files.
     #[must_use]
     pub fn files(&self) -> Vec<Id> {
-        let is_file = |(id, (_, node)): (&Id, &(Ino, Node))| matches!(node, Node::File { .. }).then_some(*id);
+        let is_file =
+            |(id, (_, node)): (&Id, &(Ino, Node))| matches!(node, Node::File { .. }).then_some(*id);
         self.nodes.iter().filter_map(is_file).collect()
     }
 

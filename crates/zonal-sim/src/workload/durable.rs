@@ -90,7 +90,8 @@ impl DurableProgram {
             let text = format!("f{file}");
             let found = lookup(client, self.dir, &text).await;
             let found = found.map_err(|code| format!("invariant 3: look-up of {text}: {code}"))?;
-            let found = found.ok_or_else(|| format!("invariant 3: {text} was synced and is gone"))?;
+            let found =
+                found.ok_or_else(|| format!("invariant 3: {text} was synced and is gone"))?;
             let opened = open(client, found.attr.ino).await;
             let opened = opened.map_err(|code| format!("invariant 3: open of {text}: {code}"))?;
             let seen = read_all(client, &opened.file).await;

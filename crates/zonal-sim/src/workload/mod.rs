@@ -5,9 +5,9 @@ pub mod shared;
 pub mod tree;
 
 use crate::net::SimNet;
+use zonal_client::names::{Found, Looked, Opened};
 use zonal_client::{Client, File};
 use zonal_types::{Credentials, ErrorCode, Ino, Name};
-use zonal_client::names::{Found, Looked, Opened};
 use zonal_wire::meta::flags;
 
 /// The client type of the simulator.
@@ -43,7 +43,9 @@ pub async fn create(
         umask: 0,
     };
     let open_flags = flags::O_RDWR | if exclusive { flags::O_EXCL } else { 0 };
-    client.create(&who(), dir, name(text)?, new, open_flags).await
+    client
+        .create(&who(), dir, name(text)?, new, open_flags)
+        .await
 }
 
 /// Opens for reading and writing.
@@ -59,9 +61,15 @@ pub async fn open(client: &SimClient, ino: Ino) -> Result<Opened<SimNet>, ErrorC
 /// # Errors
 /// As the cell answers.
 pub async fn make_dir(client: &SimClient, dir: Ino, text: &str) -> Result<Ino, ErrorCode> {
-    match client.mkdir(&who(), dir, name(text)?, (0o755, 0), None).await {
+    match client
+        .mkdir(&who(), dir, name(text)?, (0o755, 0), None)
+        .await
+    {
         Ok(found) => Ok(found.attr.ino),
-        Err(ErrorCode::Exists) => lookup(client, dir, text).await?.map(|found| found.attr.ino).ok_or(ErrorCode::NotFound),
+        Err(ErrorCode::Exists) => lookup(client, dir, text)
+            .await?
+            .map(|found| found.attr.ino)
+            .ok_or(ErrorCode::NotFound),
         Err(code) => Err(code),
     }
 }
@@ -70,11 +78,7 @@ pub async fn make_dir(client: &SimClient, dir: Ino, text: &str) -> Result<Ino, E
 ///
 /// # Errors
 /// As the cell answers.
-pub async fn lookup(
-    client: &SimClient,
-    dir: Ino,
-    text: &str,
-) -> Result<Option<Found>, ErrorCode> {
+pub async fn lookup(client: &SimClient, dir: Ino, text: &str) -> Result<Option<Found>, ErrorCode> {
     match client.lookup(&who(), dir, name(text)?).await? {
         Looked::Found(found) => Ok(Some(found)),
         Looked::Absent(_) => Ok(None),

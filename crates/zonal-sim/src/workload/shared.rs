@@ -89,7 +89,10 @@ pub async fn write_baton(
         let opened = open(&client, file).await.map_err(text)?;
         shared.written.set(version);
         let bytes = close_to_open::content(version, BATON_BYTES);
-        client.write(&opened.file, 0, &bytes, false).await.map_err(text)?;
+        client
+            .write(&opened.file, 0, &bytes, false)
+            .await
+            .map_err(text)?;
         client.release(file).await.map_err(text)?;
         shared.closed.set(version);
         world.count_operation();
@@ -117,7 +120,10 @@ pub async fn read_baton(
         client.release(file).await.map_err(text)?;
         let written = shared.written.get();
         if closed > 0 && seen.len() != BATON_BYTES {
-            return Err(format!("close-to-open: {} bytes after version {closed}", seen.len()));
+            return Err(format!(
+                "close-to-open: {} bytes after version {closed}",
+                seen.len()
+            ));
         }
         if let Some(broken) = close_to_open::check(&seen, closed, written) {
             return Err(broken);

@@ -25,7 +25,11 @@ pub struct TreeProgram {
 
 type Outcome = Result<(), String>;
 
-fn same<T>(doing: &str, got: Result<T, ErrorCode>, want: Result<(), ErrorCode>) -> Result<Option<T>, String> {
+fn same<T>(
+    doing: &str,
+    got: Result<T, ErrorCode>,
+    want: Result<(), ErrorCode>,
+) -> Result<Option<T>, String> {
     match (got, want) {
         (Ok(value), Ok(())) => Ok(Some(value)),
         (Err(got), Err(want)) if got == want => Ok(None),
@@ -126,7 +130,10 @@ impl TreeProgram {
         let (dir, text) = (self.dir(), self.name());
         let want = self.tree.may_make(dir, &text);
         let checked = name(&text).map_err(|code| code.to_string())?;
-        let got = self.client.mkdir(&who(), self.tree.ino(dir), checked, (0o755, 0), None).await;
+        let got = self
+            .client
+            .mkdir(&who(), self.tree.ino(dir), checked, (0o755, 0), None)
+            .await;
         if let Some(found) = same(&format!("mkdir {text}"), got, want)? {
             self.tree.made(dir, &text, found.attr.ino, true);
         }
@@ -173,7 +180,10 @@ impl TreeProgram {
         let (Ok(old), Ok(new)) = (old, new) else {
             return Ok(());
         };
-        let got = self.client.rename(&who(), (from_ino, old), (to_ino, new), 0).await;
+        let got = self
+            .client
+            .rename(&who(), (from_ino, old), (to_ino, new), 0)
+            .await;
         same(&format!("rename {text} to {new_text}"), got, want).map(|_| ())
     }
 
@@ -189,7 +199,10 @@ impl TreeProgram {
         same(&format!("link {text}"), got, want).map(|_| ())
     }
 
-    async fn open(&self, file: Id) -> Result<std::sync::Arc<zonal_client::File<crate::net::SimNet>>, String> {
+    async fn open(
+        &self,
+        file: Id,
+    ) -> Result<std::sync::Arc<zonal_client::File<crate::net::SimNet>>, String> {
         let opened = open(&self.client, self.tree.ino(file)).await;
         Ok(opened.map_err(|code| format!("open: {code}"))?.file)
     }
@@ -218,7 +231,9 @@ impl TreeProgram {
                 offset = offset.min(self.tree.content(file).len() as u64);
             }
             let seed = self.rng.bits();
-            let bytes: Vec<u8> = (0..length).map(|index| (seed >> (index % 8 * 8)) as u8 ^ (index / 8) as u8).collect();
+            let bytes: Vec<u8> = (0..length)
+                .map(|index| (seed >> (index % 8 * 8)) as u8 ^ (index / 8) as u8)
+                .collect();
             let wrote = self.client.write(&opened, offset, &bytes, false).await;
             wrote.map_err(|code| format!("write of {length} at {offset}: {code}"))?;
             if let Some(content) = self.tree.content_mut(file) {
@@ -278,7 +293,10 @@ impl TreeProgram {
         } else {
             None
         };
-        let cut = self.client.truncate(&who(), ino, size, by_handle, false).await;
+        let cut = self
+            .client
+            .truncate(&who(), ino, size, by_handle, false)
+            .await;
         let attr = cut.map_err(|code| format!("truncate to {size}: {code}"))?;
         if let Some(content) = self.tree.content_mut(file) {
             content.resize(size as usize, 0);
@@ -306,7 +324,10 @@ impl TreeProgram {
         let at = at.map_err(|code| format!("append of {length}: {code}"))?;
         if let Some(content) = self.tree.content_mut(file) {
             if at != content.len() as u64 {
-                return Err(format!("append went to {at}, the file has {} bytes", content.len()));
+                return Err(format!(
+                    "append went to {at}, the file has {} bytes",
+                    content.len()
+                ));
             }
             content.extend_from_slice(&bytes);
         }
@@ -330,22 +351,33 @@ impl TreeProgram {
         let count = listed.len();
         let listed: BTreeMap<String, Ino> = listed.into_iter().collect();
         let names = self.tree.names(dir);
-        let want: BTreeMap<String, Ino> =
-            names.iter().map(|(text, id)| (text.clone(), self.tree.ino(*id))).collect();
+        let want: BTreeMap<String, Ino> = names
+            .iter()
+            .map(|(text, id)| (text.clone(), self.tree.ino(*id)))
+            .collect();
         if listed != want || count != want.len() {
-            return Err(format!("readdir gives {listed:?} ({count}), the model has {want:?}"));
+            return Err(format!(
+                "readdir gives {listed:?} ({count}), the model has {want:?}"
+            ));
         }
         let text = self.name();
         let found = lookup(&self.client, self.tree.ino(dir), &text).await;
-        let found = found.map_err(|code| format!("lookup: {code}"))?.map(|found| found.attr);
+        let found = found
+            .map_err(|code| format!("lookup: {code}"))?
+            .map(|found| found.attr);
         let want = names.get(&text).copied();
         if found.map(|attr| attr.ino) != want.map(|id| self.tree.ino(id)) {
-            return Err(format!("lookup of {text} gives {found:?}, the model has {want:?}"));
+            return Err(format!(
+                "lookup of {text} gives {found:?}, the model has {want:?}"
+            ));
         }
         let attr = self.client.getattr(self.tree.ino(dir)).await;
         let (attr, _) = attr.map_err(|code| format!("stat of a directory: {code}"))?;
         if attr.kind != FileKind::Directory || attr.nlink != self.tree.links(dir) {
-            return Err(format!("stat: {attr:?}, the model has {} links", self.tree.links(dir)));
+            return Err(format!(
+                "stat: {attr:?}, the model has {} links",
+                self.tree.links(dir)
+            ));
         }
         Ok(())
     }
@@ -374,7 +406,11 @@ impl TreeProgram {
 
 fn differ(doing: &str, got: &[u8], want: &[u8], from: usize) -> Outcome {
     if got.len() != want.len() {
-        return Err(format!("{doing} at {from}: {} bytes, the model has {}", got.len(), want.len()));
+        return Err(format!(
+            "{doing} at {from}: {} bytes, the model has {}",
+            got.len(),
+            want.len()
+        ));
     }
     match got.iter().zip(want).position(|(got, want)| got != want) {
         None => Ok(()),
