@@ -14,6 +14,8 @@ use zonal_zonemap::ZoneMap;
 
 /// Least time between two runs of housekeeping.
 const TICK_MS: u64 = 20;
+/// The same after a failure.
+const TICK_FAILED_MS: u64 = 5_000;
 /// Layouts pushed at a time.
 const PUSH_LAYOUTS: usize = 512;
 /// Objects in one request.
@@ -50,12 +52,19 @@ fn housekeep(role: &MetaRole) {
                 state = wait_timeout(&role.housekeeping, state, clock::until(due));
             }
             Some(_) => {
-                let ticked = state.shard.tick(&*role.engine, this_moment());
-                if role.log(&mut state, ticked.effect, Vec::new()).is_err() {
-                    return;
+                match state.shard.tick(&*role.engine, this_moment()) {
+                    Ok(ticked) => {
+                        if role.log(&mut state, ticked.effect, Vec::new()).is_err() {
+                            return;
+                        }
+                        role.wake(&state, &ticked.wake, ticked.recheck);
+                        earliest = clock::instant().plus_ms(TICK_MS);
+                    }
+                    Err(code) => {
+                        tracing::error!(%code, "housekeeping cannot read the store");
+                        earliest = clock::instant().plus_ms(TICK_FAILED_MS);
+                    }
                 }
-                role.wake(&state, &ticked.wake, ticked.recheck);
-                earliest = clock::instant().plus_ms(TICK_MS);
             }
         }
     }

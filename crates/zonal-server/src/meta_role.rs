@@ -206,9 +206,10 @@ impl MetaRole {
         effect: Vec<KvChange>,
         junctions: Vec<JunctionChange>,
     ) -> Result<Option<Arc<ZoneMap>>, ManagerError> {
-        let deletes = effect
-            .iter()
-            .any(|change| change.value.is_some() && zonal_meta::is_deletion(&change.key));
+        // A key's fifth byte is its tag (zonal_meta::keys).
+        let deletes = effect.iter().any(|change| {
+            change.value.is_some() && change.key.get(4) == Some(&zonal_meta::keys::TAG_DELETION)
+        });
         let map = match &self.manager {
             Some(manager) if !junctions.is_empty() => {
                 let edits: Vec<MapEdit> = junctions.into_iter().map(edit_of).collect();

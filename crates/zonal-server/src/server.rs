@@ -11,7 +11,6 @@ use crate::manager_role::{MAP_KEY, Manager, ManagerError};
 use crate::map_cache::MapCache;
 use crate::meta_background;
 use crate::meta_role::{MetaRole, Parts};
-use crate::metrics::Metrics;
 use crate::node::Node;
 use crate::peers::Peers;
 use crate::{clock, logging, storage_io, stores};

@@ -1,0 +1,142 @@
+//! The cell that a command talks to: `--cell DIR|ADDRESS`, the key, and calls to its servers.
+
+use super::folder::{Folder, default_dir};
+use crate::exit::{CONFIG, Failure, UNREACHABLE};
+use anyhow::Context;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use zonal_net::{Address, CellKey, Identity, PayloadInto, Pool, PoolConfig, Request, Role};
+use zonal_types::{CellId, Codec, ErrorCode, MapVersion, NodeId};
+use zonal_wire::{Header, ManagerReply, ManagerRequest, Service};
+use zonal_zonemap::ZoneMap;
+
+/// Which cell is meant.
+#[derive(Debug, Clone, clap::Args)]
+pub struct CellArgs {
+    /// The cell: folder made by `zonal up`, or address of the manager (ip:port) [default: /var/lib/zonal/default for
+    /// root, ~/.zonal/default for others]
+    #[arg(long, value_name = "DIR|ADDRESS", env = "ZONAL_CELL", hide_env_values = true)]
+    pub cell: Option<String>,
+    /// File with the cell key, where the cell has one and --cell is an address
+    #[arg(long, value_name = "FILE", env = "ZONAL_KEY_FILE", hide_env_values = true)]
+    pub key_file: Option<PathBuf>,
+}
+
+/// A cell that can be asked.
+pub struct Cell {
+    /// Its folder, where it was named by one.
+    pub folder: Option<Folder>,
+    /// Its id; all zero where only an address is known.
+    pub id: CellId,
+    /// Its manager.
+    pub manager: SocketAddr,
+    /// Its key.
+    pub key: Option<CellKey>,
+    pool: Pool,
+}
+
+fn read_key(path: Option<&Path>) -> anyhow::Result<Option<CellKey>> {
+    let Some(path) = path else {
+        return Ok(None);
+    };
+    let bytes = std::fs::read(path).with_context(|| format!("cell key {}", path.display()))?;
+    let key = CellKey::new(&bytes)
+        .map_err(|error| Failure::new(CONFIG, format!("{}: {error}", path.display())))?;
+    Ok(Some(key))
+}
+
+impl CellArgs {
+    /// Finds the cell; asks nobody yet.
+    pub fn open(&self) -> anyhow::Result<Cell> {
+        let named = self.cell.as_deref();
+        if let Some(address) = named.and_then(|text| text.parse::<SocketAddr>().ok()) {
+            let key = read_key(self.key_file.as_deref())?;
+            return Ok(Cell::new(None, CellId::default(), address, key));
+        }
+        let dir = named.map_or_else(default_dir, PathBuf::from);
+        let folder = Folder::open(&dir)?;
+        let key_path = folder.file.key_file.as_ref().map(|file| folder.dir.join(file));
+        let key = read_key(self.key_file.as_deref().or(key_path.as_deref()))?;
+        let (id, manager) = (folder.cell()?, folder.file.manager);
+        Ok(Cell::new(Some(folder), id, manager, key))
+    }
+}
+
+impl Cell {
+    fn new(
+        folder: Option<Folder>,
+        id: CellId,
+        manager: SocketAddr,
+        key: Option<CellKey>,
+    ) -> Self {
+        let me = Identity::new(id, Role::Tool, NodeId(0), key.clone());
+        let config = PoolConfig {
+            deadline: Duration::from_secs(3),
+            connect_limit: Duration::from_secs(3),
+            backoff: Duration::ZERO,
+            ..PoolConfig::default()
+        };
+        Self {
+            folder,
+            id,
+            manager,
+            key,
+            pool: Pool::new(me, config),
+        }
+    }
+
+    /// The cell of a folder, for `up`.
+    pub fn of_folder(folder: &Folder) -> anyhow::Result<Self> {
+        let key_path = folder.file.key_file.as_ref().map(|file| folder.dir.join(file));
+        let key = read_key(key_path.as_deref())?;
+        Ok(Self::new(
+            Some(folder.clone()),
+            folder.cell()?,
+            folder.file.manager,
+            key,
+        ))
+    }
+
+    /// Whether a node's server answers.
+    pub fn probe(&self, address: SocketAddr, node: NodeId) -> Result<(), zonal_net::NetError> {
+        self.pool.probe(Address::new(address, node)).map(drop)
+    }
+
+    /// Asks a server.
+    pub fn call<T: Codec>(
+        &self,
+        to: Address,
+        service: Service,
+        operation: &'static str,
+        body: &[u8],
+    ) -> anyhow::Result<T> {
+        let request = Request {
+            operation,
+            header: Header::request(service, self.id),
+            body,
+            payload: &[],
+        };
+        let reply = self.pool.call(to, request, PayloadInto::Owned)?;
+        T::from_bytes(&reply.body).with_context(|| format!("the reply of {to}"))
+    }
+
+    /// The zone map, from the manager.
+    pub fn map(&self) -> anyhow::Result<ZoneMap> {
+        let request = ManagerRequest::GetMap {
+            have: MapVersion(0),
+        };
+        let to = Address::any_node(self.manager);
+        let reply = self.call(to, Service::Manager, request.name(), &request.to_bytes());
+        match reply.context("the manager does not give the zone map")? {
+            ManagerReply::Map { map, .. } => {
+                ZoneMap::from_bytes(&map.0).context("the zone map cannot be decoded")
+            }
+            ManagerReply::Failed { code, .. } if code.0 == ErrorCode::WrongTarget => {
+                let text = format!("{} is not a manager", self.manager);
+                Err(Failure::new(UNREACHABLE, text).hint("--cell takes the manager's address").into())
+            }
+            other => Err(Failure::new(UNREACHABLE, format!("the manager answers {other:?}")).into()),
+        }
+    }
+}

@@ -1,0 +1,10 @@
+//! A cell as commands see it: its folder, its processes, its servers.
+
+pub mod connect;
+pub mod folder;
+pub mod mounts;
+pub mod plan;
+pub mod processes;
+
+pub use connect::Cell;
+pub use folder::Folder;

@@ -1,0 +1,148 @@
+//! Records of a cell's mounts on this machine: `DIR/mounts/NAME.toml`, so that `zonal down` finds them.
+
+use super::folder::{Folder, replace};
+use super::processes;
+use anyhow::Context;
+use rustix::process::Pid;
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// One mount.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    /// Where.
+    pub path: PathBuf,
+    /// The mount process.
+    pub pid: i32,
+    /// The zone it is near to.
+    pub zone: u16,
+}
+
+fn folder(cell: &Folder) -> PathBuf {
+    cell.dir.join("mounts")
+}
+
+/// A file name for a mount point.
+fn name(path: &Path) -> String {
+    let text = path.to_string_lossy();
+    let plain = |letter: char| if letter.is_ascii_alphanumeric() { letter } else { '-' };
+    // Different paths may look alike: the checksum tells them apart.
+    let crc = zonal_wire::frame::crc32c(text.as_bytes());
+    let kept: String = text.chars().rev().take(80).map(plain).collect();
+    let kept: String = kept.chars().rev().collect();
+    format!("{}-{crc:08x}", kept.trim_matches('-'))
+}
+
+/// Where a background mount of `path` logs.
+pub fn log_path(cell: &Folder, path: &Path) -> anyhow::Result<PathBuf> {
+    let folder = folder(cell);
+    fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+    Ok(folder.join(name(path)).with_extension("log"))
+}
+
+/// Notes a mount of this process.
+pub fn add(cell: &Folder, path: &Path, zone: u16) -> anyhow::Result<()> {
+    let folder = folder(cell);
+    fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+    let record = Record {
+        path: path.to_owned(),
+        pid: rustix::process::getpid().as_raw_nonzero().get(),
+        zone,
+    };
+    let text = toml::to_string(&record).context("mount record")?;
+    replace(&folder.join(name(path)).with_extension("toml"), &text)
+}
+
+/// Forgets a mount.
+pub fn remove(cell: &Folder, path: &Path) {
+    // Another command may have done it.
+    let _ = fs::remove_file(folder(cell).join(name(path)).with_extension("toml"));
+}
+
+/// All mounts noted.
+pub fn list(cell: &Folder) -> Vec<Record> {
+    let Ok(entries) = fs::read_dir(folder(cell)) else {
+        return Vec::new();
+    };
+    let mut records: Vec<Record> = entries
+        .filter_map(|entry| entry.ok().map(|entry| entry.path()))
+        .filter(|path| path.extension().is_some_and(|ext| ext == "toml"))
+        .filter_map(|path| toml::from_str(&fs::read_to_string(path).ok()?).ok())
+        .collect();
+    records.sort_by(|a, b| a.path.cmp(&b.path));
+    records
+}
+
+/// Whether something of Zonal is mounted at exactly `path`.
+pub fn is_mounted(path: &Path) -> bool {
+    let Ok(table) = fs::read_to_string("/proc/self/mounts") else {
+        return false;
+    };
+    let wanted = escape(path);
+    table.lines().any(|line| {
+        let mut fields = line.split(' ');
+        let (point, kind) = (fields.nth(1), fields.next());
+        point == Some(&wanted) && kind.is_some_and(|kind| kind.starts_with("fuse.zonal"))
+    })
+}
+
+/// As /proc/mounts writes a path.
+fn escape(path: &Path) -> String {
+    let mut text = String::new();
+    for letter in path.to_string_lossy().chars() {
+        match letter {
+            ' ' => text.push_str("\\040"),
+            '\t' => text.push_str("\\011"),
+            '\n' => text.push_str("\\012"),
+            '\\' => text.push_str("\\134"),
+            '#' => text.push_str("\\043"),
+            other => text.push(other),
+        }
+    }
+    text
+}
+
+impl Record {
+    /// Its process, where it lives.
+    pub fn process(&self) -> Option<Pid> {
+        Pid::from_raw(self.pid).filter(|pid| processes::is_ours(*pid, &self.path))
+    }
+
+    /// Unmounts it and waits for its process to write what it has and end.
+    pub fn unmount(&self, cell: &Folder) -> anyhow::Result<()> {
+        if is_mounted(&self.path) {
+            zonal_fuse::unmount(&self.path)
+                .with_context(|| format!("unmount {}", self.path.display()))?;
+        }
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while self.process().is_some() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        if let Some(pid) = self.process() {
+            processes::stop(&[(pid, self.path.clone())])?;
+        }
+        remove(cell, &self.path);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_differ_and_are_plain() {
+        assert_ne!(name(Path::new("/a/b")), name(Path::new("/a-b")));
+        let long = format!("/{}", "x".repeat(300));
+        assert!(name(Path::new(&long)).len() < 100);
+        assert!(name(Path::new("/mnt/My Files")).starts_with("mnt-My-Files-"));
+    }
+
+    #[test]
+    fn mount_table_escapes() {
+        assert_eq!(escape(Path::new("/a b")), "/a\\040b");
+        assert!(!is_mounted(Path::new("/proc")));
+    }
+}

@@ -1,0 +1,189 @@
+//! What `zonal up` makes of nothing: nodes with their numbers, ports and configs.
+
+use super::folder::{CellFile, Folder, replace};
+use crate::exit::{FAILED, Failure};
+use anyhow::Context;
+use std::fmt::Write;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::Path;
+use zonal_server::units::Size;
+use zonal_types::CellId;
+
+/// Ports are searched from here on: below the range from which Linux takes ports for connections.
+const PORTS: std::ops::Range<u16> = 10_000..32_000;
+
+/// Shape of a new cell.
+#[derive(Debug, Clone, Copy)]
+pub struct Shape {
+    /// Zones.
+    pub zones: u16,
+    /// Storage servers in each.
+    pub storage_nodes: u32,
+    /// Bytes of each target.
+    pub capacity: Size,
+    /// Bytes of a segment.
+    pub segment: Size,
+}
+
+/// One node of the plan.
+struct PlannedNode {
+    name: String,
+    zone: u16,
+    roles: String,
+}
+
+fn nodes(shape: &Shape) -> Vec<PlannedNode> {
+    let mut nodes = vec![PlannedNode {
+        name: "manager".into(),
+        zone: 1,
+        roles: "[manager]\n".into(),
+    }];
+    for zone in 1..=shape.zones {
+        nodes.push(PlannedNode {
+            name: format!("meta{zone}"),
+            zone,
+            roles: "[meta]\n".into(),
+        });
+    }
+    let mut target = 0;
+    for zone in 1..=shape.zones {
+        for index in 1..=shape.storage_nodes {
+            target += 1;
+            let roles = format!(
+                "[storage]\ntarget = {target}\ncapacity = \"{}\"\nsegment = \"{}\"\n",
+                shape.capacity, shape.segment
+            );
+            nodes.push(PlannedNode {
+                name: format!("storage{zone}-{index}"),
+                zone,
+                roles,
+            });
+        }
+    }
+    nodes
+}
+
+fn random() -> anyhow::Result<[u8; 16]> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).map_err(|error| anyhow::anyhow!("random bytes: {error}"))?;
+    Ok(bytes)
+}
+
+/// Free ports on loopback. They are all held until all are found, so that none is given twice.
+fn free_ports(count: usize, start: u16) -> anyhow::Result<Vec<SocketAddr>> {
+    let mut held = Vec::new();
+    let candidates = (start..PORTS.end).chain(PORTS.start..start);
+    for port in candidates {
+        if held.len() == count {
+            break;
+        }
+        if let Ok(listener) = TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
+            held.push(listener);
+        }
+    }
+    if held.len() < count {
+        return Err(Failure::new(FAILED, format!("no {count} free ports on loopback")).into());
+    }
+    let addresses = held.iter().map(TcpListener::local_addr);
+    Ok(addresses.collect::<Result<_, _>>()?)
+}
+
+/// Makes a new cell in `dir`, which is empty or not there: configs, formatted stores, `cell.toml` last. What was begun
+/// is taken away again where anything fails.
+pub fn make(dir: &Path, shape: &Shape) -> anyhow::Result<Folder> {
+    let nodes = nodes(shape);
+    make_in(dir, &nodes).inspect_err(|_error| {
+        for node in &nodes {
+            // Best effort: what failed is already being reported.
+            let _ = std::fs::remove_dir_all(dir.join(&node.name));
+        }
+    })
+}
+
+fn format_all(folder: &Folder) -> anyhow::Result<()> {
+    let configs = folder.configs()?;
+    std::thread::scope(|scope| {
+        let running: Vec<_> = configs
+            .iter()
+            .map(|(name, config)| (name, scope.spawn(|| zonal_server::server::format(config))))
+            .collect();
+        for (name, thread) in running {
+            let result = thread.join();
+            result
+                .map_err(|_panic| Failure::new(FAILED, "formatting panicked"))?
+                .with_context(|| format!("format {name}"))?;
+        }
+        Ok(())
+    })
+}
+
+fn make_in(dir: &Path, nodes: &[PlannedNode]) -> anyhow::Result<Folder> {
+    let random = random()?;
+    let cell = CellId(random);
+    let span = PORTS.end - PORTS.start;
+    let start = PORTS.start + u16::from_le_bytes([random[0], random[1]]) % span;
+    let ports = free_ports(nodes.len() * 2, start)?;
+    let (serving, admin) = ports.split_at(nodes.len());
+    let manager = serving.first().copied().context("no node")?;
+    for (index, node) in nodes.iter().enumerate() {
+        let folder = dir.join(&node.name);
+        std::fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+        let mut text = String::new();
+        // Writing to a String cannot fail.
+        let _ = write!(
+            text,
+            "# Written by `zonal up`; it may be edited while the cell is down.\n\
+             cell = \"{cell}\"\nnode = {}\nlisten = \"{}\"\nmanager_address = \"{manager}\"\n\n\
+             [zone]\nid = {}\nname = \"zone{}\"\n\n{}\n[admin]\nlisten = \"{}\"\n",
+            index + 1,
+            serving[index],
+            node.zone,
+            node.zone,
+            node.roles,
+            admin[index],
+        );
+        replace(&folder.join("node.toml"), &text)?;
+    }
+    let folder = Folder {
+        dir: dir.to_owned(),
+        file: CellFile {
+            cell: cell.to_string(),
+            manager,
+            key_file: None,
+            nodes: nodes.iter().map(|node| node.name.clone()).collect(),
+        },
+    };
+    format_all(&folder)?;
+    folder.save()?;
+    Ok(folder)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plan_has_a_manager_and_each_zones_servers() {
+        let shape = Shape {
+            zones: 2,
+            storage_nodes: 3,
+            capacity: Size(1 << 30),
+            segment: Size(64 << 20),
+        };
+        let names: Vec<String> = nodes(&shape).into_iter().map(|node| node.name).collect();
+        assert_eq!(
+            names,
+            [
+                "manager", "meta1", "meta2", "storage1-1", "storage1-2", "storage1-3",
+                "storage2-1", "storage2-2", "storage2-3"
+            ]
+        );
+    }
+
+    #[test]
+    fn ports_differ() {
+        let ports = free_ports(20, 31_990).unwrap();
+        let distinct: std::collections::BTreeSet<_> = ports.iter().collect();
+        assert_eq!(distinct.len(), 20);
+    }
+}

@@ -1,0 +1,147 @@
+//! The processes that `zonal up` started: found again by their pid file and their command line, never by name.
+
+use super::folder::replace;
+use crate::exit::{FAILED, Failure, IN_USE};
+use anyhow::Context;
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long a process may take to end before it is killed.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The process of one node.
+#[derive(Debug)]
+pub struct Process {
+    /// The node's name.
+    pub name: String,
+    /// Its config.
+    pub config: PathBuf,
+}
+
+fn pid_file(config: &Path) -> PathBuf {
+    config.with_file_name("pid")
+}
+
+/// Where its log is.
+pub fn log_file(config: &Path) -> PathBuf {
+    config.with_file_name("log")
+}
+
+/// Whether the process `pid` lives and has `argument` on its command line.
+pub fn is_ours(pid: Pid, argument: &Path) -> bool {
+    // A zombie has no command line.
+    let cmdline = fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero())).unwrap_or_default();
+    let wanted = argument.as_os_str().as_encoded_bytes();
+    cmdline.split(|byte| *byte == 0).any(|part| part == wanted)
+}
+
+/// The pid in a file.
+pub fn read_pid(path: &Path) -> Option<Pid> {
+    let text = fs::read_to_string(path).ok()?;
+    Pid::from_raw(text.trim().parse().ok()?)
+}
+
+/// The last lines of a log.
+pub fn tail(log: &Path, lines: usize) -> String {
+    let bytes = fs::read(log).unwrap_or_default();
+    let text = String::from_utf8_lossy(&bytes);
+    let all: Vec<&str> = text.lines().collect();
+    all[all.len().saturating_sub(lines)..].join("\n  ")
+}
+
+impl Process {
+    /// Its pid, where it runs.
+    pub fn running(&self) -> Option<Pid> {
+        read_pid(&pid_file(&self.config)).filter(|pid| is_ours(*pid, &self.config))
+    }
+
+    /// Starts it in a session of its own, with its output in the node's log.
+    pub fn start(&self, roles: &str) -> anyhow::Result<Child> {
+        let log_path = log_file(&self.config);
+        let log = fs::OpenOptions::new().create(true).append(true).open(&log_path);
+        let log = log.with_context(|| log_path.display().to_string())?;
+        let child = Command::new(std::env::current_exe().context("own executable")?)
+            .args(["server", "--config"])
+            .arg(&self.config)
+            .args(["--roles", roles, "--new-session"])
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().context("log")?)
+            .stderr(log)
+            .spawn()
+            .with_context(|| format!("start {}", self.name))?;
+        replace(&pid_file(&self.config), &format!("{}\n", child.id()))?;
+        Ok(child)
+    }
+
+    /// Forgets a process that has ended.
+    pub fn forget(&self) {
+        // It may never have been written.
+        let _ = fs::remove_file(pid_file(&self.config));
+    }
+}
+
+/// Why a server that was just started has ended: its last words.
+pub fn died(name: &str, config: &Path, status: std::process::ExitStatus) -> anyhow::Error {
+    let log = log_file(config);
+    let code = match status.code() {
+        Some(6) => IN_USE,
+        Some(code) => u8::try_from(code).unwrap_or(FAILED).max(1),
+        None => FAILED,
+    };
+    Failure::new(
+        code,
+        format!("{name} ended at once ({status}); the end of its log:\n  {}", tail(&log, 8)),
+    )
+    .hint(format!("all of it is in {}", log.display()))
+    .into()
+}
+
+/// Ends processes: asks all, waits, kills what is left. Each is checked before each signal.
+pub fn stop(processes: &[(Pid, PathBuf)]) -> anyhow::Result<()> {
+    let alive = || processes.iter().filter(|(pid, argument)| is_ours(*pid, argument));
+    for (pid, _) in alive() {
+        // It may end by itself in between.
+        let _ = kill_process(*pid, Signal::TERM);
+    }
+    let deadline = Instant::now() + PATIENCE;
+    while alive().next().is_some() && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    for (pid, argument) in alive() {
+        crate::out::note(format_args!("{} does not end; killing it", argument.display()));
+        let _ = kill_process(*pid, Signal::KILL);
+    }
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while alive().next().is_some() {
+        if Instant::now() > deadline {
+            return Err(Failure::new(FAILED, "a process survives SIGKILL").into());
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_known_by_its_argument() {
+        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let pid = Pid::from_child(&child);
+        let ready = Instant::now() + Duration::from_secs(5);
+        while !is_ours(pid, Path::new("1000")) && Instant::now() < ready {
+            std::thread::yield_now();
+        }
+        assert!(is_ours(pid, Path::new("1000")));
+        assert!(!is_ours(pid, Path::new("100")));
+        stop(&[(pid, "100".into())]).unwrap();
+        assert!(child.try_wait().unwrap().is_none());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!is_ours(pid, Path::new("1000")));
+    }
+}

@@ -1,0 +1,46 @@
+//! `zonal down`: the end of `zonal up`.
+
+use crate::cell::processes::{self, Process};
+use crate::cell::{Folder, folder, mounts};
+use crate::out;
+use std::path::PathBuf;
+
+/// Unmount the cell's mounts on this machine and stop its servers; everything stored stays
+///
+/// Stops exactly the processes that `zonal up` started in this folder.
+#[derive(Debug, clap::Args)]
+pub struct Down {
+    /// Folder of the cell [default: as for `zonal up`]
+    #[arg(long, visible_alias = "cell", value_name = "DIR")]
+    dir: Option<PathBuf>,
+}
+
+impl Down {
+    pub fn run(self) -> anyhow::Result<()> {
+        let folder = Folder::open(&self.dir.unwrap_or_else(folder::default_dir))?;
+        let _lock = Folder::lock(&folder.dir)?;
+        let mut unmounted = 0;
+        for record in mounts::list(&folder) {
+            record.unmount(&folder)?;
+            unmounted += 1;
+        }
+        let nodes = folder.file.nodes.iter().map(|name| Process {
+            name: name.clone(),
+            config: folder.config_path(name),
+        });
+        let nodes: Vec<Process> = nodes.collect();
+        let running: Vec<_> = nodes
+            .iter()
+            .filter_map(|process| Some((process.running()?, process.config.clone())))
+            .collect();
+        processes::stop(&running)?;
+        nodes.iter().for_each(Process::forget);
+        out::line(format_args!(
+            "unmounted {unmounted}, stopped {} of {} servers in {}",
+            running.len(),
+            nodes.len(),
+            folder.dir.display()
+        ));
+        Ok(())
+    }
+}

@@ -1,0 +1,48 @@
+//! `zonal mkdir`: a first-level directory in a chosen zone, asked of the mount by an extended attribute of the parent.
+
+use crate::exit::{Failure, NOT_FOUND};
+use crate::mount::attributes;
+use anyhow::Context;
+use std::path::PathBuf;
+
+/// Make directories homed in a zone
+///
+/// Only first-level directories of a cell choose their zone; deeper ones inherit it.
+#[derive(Debug, clap::Args)]
+pub struct Mkdir {
+    /// The zone that the directory and all below it live in
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
+    zone: u16,
+    /// Mode, in octal, before the umask
+    #[arg(long, short, default_value = "777", value_parser = mode)]
+    mode: u32,
+    /// The directories, in a mounted cell
+    #[arg(required = true)]
+    paths: Vec<PathBuf>,
+}
+
+fn mode(text: &str) -> Result<u32, String> {
+    u32::from_str_radix(text, 8)
+        .ok()
+        .filter(|mode| *mode <= 0o7777)
+        .ok_or_else(|| "an octal number up to 7777".to_owned())
+}
+
+impl Mkdir {
+    pub fn run(self) -> anyhow::Result<()> {
+        // Reading the mask means setting it; nothing else runs here.
+        let mask = rustix::process::umask(rustix::fs::Mode::empty());
+        let mode = self.mode & !mask.as_raw_mode();
+        for path in &self.paths {
+            let path = std::path::absolute(path).context("path")?;
+            let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+                return Err(Failure::new(NOT_FOUND, format!("{} names no directory", path.display())).into());
+            };
+            let name = name.to_str().with_context(|| format!("{} is not UTF-8", path.display()))?;
+            let value = format!("{} {name} {mode:o}", self.zone);
+            attributes::set(parent, attributes::MKDIR, &value)
+                .with_context(|| format!("make {}", path.display()))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,74 @@
+//! The command line: one file a subcommand.
+
+mod bench;
+mod completions;
+mod config;
+mod down;
+mod layout;
+mod locate;
+mod man;
+mod mkdir;
+mod mount;
+mod reference;
+mod server;
+mod status;
+mod umount;
+mod up;
+mod zone_map;
+
+use clap::{Parser, Subcommand};
+
+/// A zone-aware parallel file system: servers, mounts and tools in one program.
+#[derive(Debug, Parser)]
+#[command(name = "zonal", version, propagate_version = false, arg_required_else_help = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Up(up::Up),
+    Down(down::Down),
+    Status(status::Status),
+    Mount(mount::Mount),
+    Umount(umount::Umount),
+    Mkdir(mkdir::Mkdir),
+    #[command(subcommand)]
+    Layout(layout::Layout),
+    Locate(locate::Locate),
+    #[command(subcommand)]
+    ZoneMap(zone_map::ZoneMapCommand),
+    Server(server::Server),
+    #[command(subcommand)]
+    Config(config::Config),
+    #[command(subcommand)]
+    Bench(bench::Bench),
+    Completions(completions::Completions),
+    Man(man::Man),
+    #[command(hide = true)]
+    CliReference(reference::CliReference),
+}
+
+impl Cli {
+    /// Runs the command.
+    pub fn run(self) -> anyhow::Result<()> {
+        match self.command {
+            Command::Up(command) => command.run(),
+            Command::Down(command) => command.run(),
+            Command::Status(command) => command.run(),
+            Command::Mount(command) => command.run(),
+            Command::Umount(command) => command.run(),
+            Command::Mkdir(command) => command.run(),
+            Command::Layout(command) => command.run(),
+            Command::Locate(command) => command.run(),
+            Command::ZoneMap(command) => command.run(),
+            Command::Server(command) => command.run(),
+            Command::Config(command) => command.run(),
+            Command::Bench(command) => command.run(),
+            Command::Completions(command) => command.run(),
+            Command::Man(command) => command.run(),
+            Command::CliReference(command) => command.run(),
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! `zonal server`: the server process.
+
+use anyhow::Context;
+use std::path::PathBuf;
+use zonal_server::{NodeConfig, ServerError};
+
+use crate::exit::{CONFIG, Failure};
+
+/// Run the roles of one or more nodes in this process until SIGTERM
+///
+/// Logs go to standard error; ZONAL_LOG=debug overrides the level of the config.
+#[derive(Debug, clap::Args)]
+pub struct Server {
+    /// Config of a node; several make one process serve several nodes
+    #[arg(long, required = true, value_name = "FILE")]
+    config: Vec<PathBuf>,
+    /// Format stores that are not there yet; a folder that holds anything else is refused
+    #[arg(long)]
+    format: bool,
+    /// Roles that the configs must have, as a check and for `ps`
+    #[arg(long, value_name = "ROLES", value_delimiter = ',')]
+    roles: Vec<String>,
+    /// Leave the session of the terminal
+    #[arg(long, hide = true)]
+    new_session: bool,
+}
+
+impl Server {
+    pub fn run(self) -> anyhow::Result<()> {
+        if self.new_session {
+            rustix::process::setsid().context("setsid")?;
+        }
+        let configs = self.config.iter().map(|path| NodeConfig::load(path));
+        let configs: Vec<NodeConfig> = configs.collect::<Result<_, _>>().map_err(ServerError::from)?;
+        let roles: Vec<&str> = configs.iter().flat_map(NodeConfig::roles).collect();
+        if !self.roles.is_empty() && self.roles != roles {
+            let text = format!(
+                "--roles says {}, the config has {}",
+                self.roles.join(","),
+                roles.join(",")
+            );
+            return Err(Failure::new(CONFIG, text).into());
+        }
+        if self.format {
+            for config in &configs {
+                zonal_server::server::format(config)?;
+            }
+        }
+        Ok(zonal_server::server::run(&configs)?)
+    }
+}

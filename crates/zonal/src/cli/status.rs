@@ -1,0 +1,203 @@
+//! `zonal status`: every server of the cell, asked at once.
+
+use crate::cell::connect::{Cell, CellArgs};
+use crate::cell::mounts;
+use crate::exit::{FAILED, Failure};
+use crate::out;
+use serde_json::{Value, json};
+use zonal_net::Address;
+use zonal_types::Codec;
+use zonal_wire::{MetaReply, MetaRequest, Service, StorageReply, StorageRequest};
+use zonal_zonemap::{Node, ZoneMap};
+
+/// Show zones, nodes, targets, capacity and health
+///
+/// Asks every server of the cell, each with a deadline of 3 s. Exits with 1 where one does not serve.
+#[derive(Debug, clap::Args)]
+pub struct Status {
+    #[command(flatten)]
+    cell: CellArgs,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What was learnt of one node.
+struct Seen {
+    /// The first thing that is wrong.
+    error: Option<String>,
+    inodes: Option<u64>,
+    /// Target, bytes in all, bytes free, objects.
+    targets: Vec<(u32, Option<[u64; 3]>)>,
+}
+
+impl Status {
+    pub fn run(self) -> anyhow::Result<()> {
+        let cell = self.cell.open()?;
+        let map = cell.map()?;
+        let seen: Vec<Seen> = std::thread::scope(|scope| {
+            let asking: Vec<_> = map
+                .nodes
+                .iter()
+                .map(|node| scope.spawn(|| look_at(&cell, &map, node)))
+                .collect();
+            asking.into_iter().map(|thread| thread.join().unwrap_or_else(|_panic| nothing("a probe panicked"))).collect()
+        });
+        if self.json {
+            out::line(format_args!("{:#}", to_json(&cell, &map, &seen)));
+        } else {
+            print(&cell, &map, &seen);
+        }
+        let bad = seen.iter().filter(|seen| seen.error.is_some()).count();
+        if bad > 0 {
+            let text = format!("{bad} of {} nodes do not serve", map.nodes.len());
+            return Err(Failure::new(FAILED, text).hint("`zonal up` starts what is down").into());
+        }
+        Ok(())
+    }
+}
+
+fn nothing(error: &str) -> Seen {
+    Seen {
+        error: Some(error.to_owned()),
+        inodes: None,
+        targets: Vec::new(),
+    }
+}
+
+fn look_at(cell: &Cell, map: &ZoneMap, node: &Node) -> Seen {
+    let Ok(tcp) = node.address.parse() else {
+        return nothing("its address cannot be read");
+    };
+    let to = Address::new(tcp, node.id);
+    let mut seen = Seen {
+        error: cell.probe(tcp, node.id).err().map(|error| error.to_string()),
+        inodes: None,
+        targets: Vec::new(),
+    };
+    let answers = seen.error.is_none();
+    if answers && map.shards.iter().any(|shard| shard.node == node.id) {
+        let request = MetaRequest::StatFs;
+        match cell.call(to, Service::Meta, request.name(), &request.to_bytes()) {
+            Ok(MetaReply::StatFs { inodes }) => seen.inodes = Some(inodes),
+            Ok(MetaReply::Failed { code }) => seen.error = Some(format!("shard: {}", code.0)),
+            Ok(_) => seen.error = Some("shard: an odd answer".into()),
+            Err(error) => seen.error = Some(error.to_string()),
+        }
+    }
+    for target in map.targets.iter().filter(|target| target.node == node.id) {
+        let request = StorageRequest::StatFs { target: target.id };
+        let reply = if answers {
+            cell.call(to, Service::Storage, request.name(), &request.to_bytes())
+        } else {
+            Err(anyhow::anyhow!("down"))
+        };
+        let numbers = match reply {
+            Ok(StorageReply::StatFs {
+                total,
+                free,
+                objects,
+            }) => Some([total, free, objects]),
+            Ok(StorageReply::Failed { code, detail }) => {
+                seen.error.get_or_insert(format!("target {}: {} {detail}", target.id, code.0));
+                None
+            }
+            Ok(_) => None,
+            Err(error) => {
+                seen.error.get_or_insert(error.to_string());
+                None
+            }
+        };
+        seen.targets.push((target.id.0, numbers));
+    }
+    seen
+}
+
+fn print(cell: &Cell, map: &ZoneMap, seen: &[Seen]) {
+    out::line(format_args!("cell {}, map version {}", map.cell, map.version));
+    let header = ["ZONE", "NODE", "ADDRESS", "SERVES", "CAPACITY", "FREE", "HEALTH"];
+    let mut rows = vec![header.map(str::to_owned).to_vec()];
+    for zone in &map.zones {
+        let (mut total, mut free) = (0, 0);
+        for (node, seen) in map.nodes.iter().zip(seen).filter(|(node, _)| node.zone == zone.id) {
+            let mut serves: Vec<String> = map
+                .shards
+                .iter()
+                .filter(|shard| shard.node == node.id)
+                .map(|shard| match shard.id.0 {
+                    0 => "manager, root shard".to_owned(),
+                    id => format!("shard {id}"),
+                })
+                .collect();
+            let numbers: Vec<[u64; 3]> = seen.targets.iter().filter_map(|(_, numbers)| *numbers).collect();
+            serves.extend(seen.targets.iter().map(|(id, _)| format!("target {id}")));
+            let sum = |index: usize| numbers.iter().map(|numbers| numbers[index]).sum::<u64>();
+            let shown = |value: u64| if numbers.is_empty() { "-".to_owned() } else { out::bytes(value) };
+            total += sum(0);
+            free += sum(1);
+            rows.push(vec![
+                format!("{} {}", zone.id, zone.name),
+                node.id.to_string(),
+                node.address.clone(),
+                serves.join(", "),
+                shown(sum(0)),
+                shown(sum(1)),
+                seen.error.clone().unwrap_or_else(|| "ok".into()),
+            ]);
+        }
+        rows.push(vec![
+            format!("{} {}", zone.id, zone.name),
+            String::new(),
+            String::new(),
+            "all".into(),
+            out::bytes(total),
+            out::bytes(free),
+        ]);
+    }
+    out::table(&rows);
+    if let Some(folder) = &cell.folder {
+        for mount in mounts::list(folder) {
+            let state = if mount.process().is_some() { "" } else { " (its process is gone)" };
+            out::line(format_args!("mounted on {} in zone {}{state}", mount.path.display(), mount.zone));
+        }
+    }
+}
+
+fn to_json(cell: &Cell, map: &ZoneMap, seen: &[Seen]) -> Value {
+    let node = |node: &Node, seen: &Seen| {
+        let targets = seen.targets.iter().map(|(id, numbers)| {
+            json!({
+                "id": id,
+                "total_bytes": numbers.map(|numbers| numbers[0]),
+                "free_bytes": numbers.map(|numbers| numbers[1]),
+                "objects": numbers.map(|numbers| numbers[2]),
+            })
+        });
+        let shards = map.shards.iter().filter(|shard| shard.node == node.id);
+        json!({
+            "id": node.id.0,
+            "address": node.address,
+            "healthy": seen.error.is_none(),
+            "error": seen.error,
+            "shards": shards.map(|shard| shard.id.0).collect::<Vec<_>>(),
+            "inodes": seen.inodes,
+            "targets": targets.collect::<Vec<_>>(),
+        })
+    };
+    let zones = map.zones.iter().map(|zone| {
+        let nodes = map.nodes.iter().zip(seen).filter(|(node, _)| node.zone == zone.id);
+        let nodes: Vec<Value> = nodes.map(|(one, seen)| node(one, seen)).collect();
+        json!({"id": zone.id.0, "name": zone.name, "nodes": nodes})
+    });
+    let mounts = cell.folder.iter().flat_map(mounts::list).map(|mount| {
+        json!({"path": mount.path, "zone": mount.zone, "pid": mount.pid, "alive": mount.process().is_some()})
+    });
+    json!({
+        "cell": map.cell.to_string(),
+        "manager": cell.manager.to_string(),
+        "map_version": map.version.0,
+        "healthy": seen.iter().all(|seen| seen.error.is_none()),
+        "zones": zones.collect::<Vec<_>>(),
+        "mounts": mounts.collect::<Vec<_>>(),
+    })
+}

@@ -1,0 +1,184 @@
+//! `zonal up`: a cell on this machine in one command.
+
+use crate::cell::plan::{self, Shape};
+use crate::cell::processes::{self, Process};
+use crate::cell::{Cell, Folder, folder, mounts};
+use crate::exit::{Failure, UNREACHABLE};
+use crate::mount::command as mounting;
+use crate::out;
+use anyhow::Context;
+use std::path::{Path, PathBuf};
+use std::process::Child;
+use std::time::{Duration, Instant};
+use zonal_server::NodeConfig;
+use zonal_server::units::Size;
+
+/// How long all servers together may take to answer.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Make a cell on loopback, start what of it is down, and mount it
+///
+/// The first time, DIR gets one folder for each server process (a manager, a metadata server a zone, storage servers)
+/// with its config, store and log. Later runs start what is down; the shape of the cell stays.
+#[derive(Debug, clap::Args)]
+pub struct Up {
+    /// Folder of the cell [default: $ZONAL_CELL, else /var/lib/zonal/default for root, ~/.zonal/default for others]
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// Mount the cell here, in zone 1; the directory is made if need be
+    #[arg(long, value_name = "PATH")]
+    mount: Option<PathBuf>,
+    /// Zones of a new cell
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
+    zones: u16,
+    /// Storage servers in each zone of a new cell
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=64))]
+    storage_nodes: u32,
+    /// Bytes that each storage server of a new cell may use
+    #[arg(long, default_value = "10 GiB", value_name = "SIZE")]
+    capacity: Size,
+    /// Bytes of a segment file of a new cell
+    #[arg(long, default_value = "64 MiB", value_name = "SIZE")]
+    segment: Size,
+}
+
+/// One server of the cell, with the process if this command started it.
+struct Started {
+    name: String,
+    config: NodeConfig,
+    child: Option<Child>,
+}
+
+impl Up {
+    pub fn run(self) -> anyhow::Result<()> {
+        let dir = self.dir.clone().unwrap_or_else(folder::default_dir);
+        std::fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
+        let dir = folder::absolute(&dir)?;
+        let is_new = !Folder::is_cell(&dir);
+        if is_new {
+            check_empty(&dir)?;
+        }
+        let _lock = Folder::lock(&dir)?;
+        let folder = if is_new {
+            let shape = Shape {
+                zones: self.zones,
+                storage_nodes: self.storage_nodes,
+                capacity: self.capacity,
+                segment: self.segment,
+            };
+            out::line(format_args!("making a cell in {}", dir.display()));
+            plan::make(&dir, &shape)?
+        } else {
+            Folder::open(&dir)?
+        };
+        let mut servers = start_all(&folder)?;
+        let cell = Cell::of_folder(&folder)?;
+        wait_for_all(&cell, &mut servers)?;
+        if let Some(path) = &self.mount {
+            mount(&folder, path)?;
+        }
+        super::zone_map::print(&cell.map()?);
+        self.say_what_next(&folder);
+        Ok(())
+    }
+
+    fn say_what_next(&self, folder: &Folder) {
+        let dir = folder.dir.display();
+        out::line("");
+        match &self.mount {
+            Some(path) => {
+                let path = path.display();
+                out::line(format_args!("mounted on {path}; try:"));
+                out::line(format_args!("  zonal mkdir --zone 1 {path}/a && cp -r /usr/include {path}/a"));
+                out::line(format_args!("  zonal locate {path}/a/include/stdio.h"));
+            }
+            None => {
+                out::line("mount it:");
+                out::line(format_args!("  zonal mount --cell {dir} PATH"));
+            }
+        }
+        out::line(format_args!("  zonal status --cell {dir}"));
+        out::line(format_args!("  zonal down --dir {dir}"));
+    }
+}
+
+fn check_empty(dir: &Path) -> anyhow::Result<()> {
+    let mut entries = std::fs::read_dir(dir).with_context(|| dir.display().to_string())?;
+    let ours = |name: &std::ffi::OsStr| name == "lock" || name == "lost+found";
+    let foreign = entries.any(|entry| entry.is_ok_and(|entry| !ours(&entry.file_name())));
+    if foreign {
+        let text = format!("{} is not empty and no cell; nothing was touched", dir.display());
+        return Err(Failure::new(5, text).hint("name an empty folder with --dir").into());
+    }
+    Ok(())
+}
+
+fn start_all(folder: &Folder) -> anyhow::Result<Vec<Started>> {
+    let mut servers = Vec::new();
+    for (name, config) in folder.configs()? {
+        let process = Process {
+            name: name.clone(),
+            config: config.path.clone(),
+        };
+        let child = match process.running() {
+            Some(_) => None,
+            None => Some(process.start(&config.roles().join(","))?),
+        };
+        servers.push(Started {
+            name,
+            config,
+            child,
+        });
+    }
+    Ok(servers)
+}
+
+fn wait_for_all(cell: &Cell, servers: &mut [Started]) -> anyhow::Result<()> {
+    let deadline = Instant::now() + PATIENCE;
+    for index in 0..servers.len() {
+        loop {
+            // Any of them may be the reason why the one waited for does not come up.
+            for server in servers.iter_mut() {
+                if let Some(child) = &mut server.child
+                    && let Some(status) = child.try_wait().context("wait")?
+                {
+                    return Err(processes::died(&server.name, &server.config.path, status));
+                }
+            }
+            let server = &servers[index];
+            let Err(error) = cell.probe(server.config.advertise, server.config.node) else {
+                break;
+            };
+            if Instant::now() > deadline {
+                let log = processes::log_file(&server.config.path);
+                let text = format!(
+                    "{} does not answer within {} s ({error}); the end of its log:\n  {}",
+                    server.name,
+                    PATIENCE.as_secs(),
+                    processes::tail(&log, 8)
+                );
+                return Err(Failure::new(UNREACHABLE, text).hint(format!("all of it is in {}", log.display())).into());
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+    Ok(())
+}
+
+fn mount(folder: &Folder, path: &Path) -> anyhow::Result<()> {
+    std::fs::create_dir_all(path)
+        .or_else(|error| if mounts::is_mounted(path) { Ok(()) } else { Err(error) })
+        .with_context(|| path.display().to_string())?;
+    let path = folder::absolute(path)?;
+    if mounts::is_mounted(&path) {
+        let known = mounts::list(folder);
+        if known.iter().any(|record| record.path == path && record.process().is_some()) {
+            return Ok(());
+        }
+        let text = format!("something else is mounted on {}", path.display());
+        let hint = format!("zonal umount {}", path.display());
+        return Err(Failure::new(crate::exit::IN_USE, text).hint(hint).into());
+    }
+    let options = mounting::Options::new(folder.dir.display().to_string(), path);
+    mounting::run(&options).context("the cell is up, but cannot be mounted")
+}

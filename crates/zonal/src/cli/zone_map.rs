@@ -1,0 +1,133 @@
+//! `zonal zone-map`: what the manager knows.
+
+use crate::cell::connect::CellArgs;
+use crate::out;
+use serde_json::{Value, json};
+use zonal_zonemap::ZoneMap;
+
+/// Show the zone map
+#[derive(Debug, clap::Subcommand)]
+pub enum ZoneMapCommand {
+    /// Print zones, nodes, targets, shards, stripe sets and junctions
+    Show {
+        #[command(flatten)]
+        cell: CellArgs,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+impl ZoneMapCommand {
+    pub fn run(self) -> anyhow::Result<()> {
+        let Self::Show { cell, json } = self;
+        let map = cell.open()?.map()?;
+        if json {
+            out::line(format_args!("{:#}", to_json(&map)));
+        } else {
+            print(&map);
+        }
+        Ok(())
+    }
+}
+
+/// The map as a table.
+pub fn print(map: &ZoneMap) {
+    out::line(format_args!("cell {}, map version {}", map.cell, map.version));
+    let mut rows = vec![["ZONE", "NODE", "ADDRESS", "SHARD", "TARGETS"].map(str::to_owned).to_vec()];
+    for zone in &map.zones {
+        for node in map.nodes.iter().filter(|node| node.zone == zone.id) {
+            let shards = map.shards.iter().filter(|shard| shard.node == node.id);
+            let shards = shards.map(|shard| match shard.id.0 {
+                0 => "root".to_owned(),
+                id => id.to_string(),
+            });
+            let targets = map.targets.iter().filter(|target| target.node == node.id);
+            let targets = targets.map(|target| format!("{} ({})", target.id, out::bytes(target.capacity)));
+            rows.push(vec![
+                format!("{} {}", zone.id, zone.name),
+                node.id.to_string(),
+                node.address.clone(),
+                or_dash(shards.collect::<Vec<_>>().join(", ")),
+                or_dash(targets.collect::<Vec<_>>().join(", ")),
+            ]);
+        }
+    }
+    out::table(&rows);
+    for zone in &map.zones {
+        if let Some(set) = zone.default_set.and_then(|id| map.set(id)) {
+            let slots: Vec<String> = set.slots.iter().map(|slot| slot.target.to_string()).collect();
+            out::line(format_args!(
+                "new files of zone {} use stripe set {} (targets {})",
+                zone.id,
+                set.id,
+                slots.join(", ")
+            ));
+        }
+    }
+    for junction in &map.junctions {
+        out::line(format_args!("{} is homed in zone {}", junction.path, junction.zone));
+    }
+}
+
+pub fn or_dash(text: String) -> String {
+    if text.is_empty() { "-".to_owned() } else { text }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The map for scripts.
+fn to_json(map: &ZoneMap) -> Value {
+    let zones = map.zones.iter().map(|zone| {
+        json!({"id": zone.id.0, "name": zone.name, "default_set": zone.default_set.map(|set| set.0)})
+    });
+    let nodes = map.nodes.iter().map(|node| {
+        json!({"id": node.id.0, "zone": node.zone.0, "address": node.address})
+    });
+    let targets = map.targets.iter().map(|target| {
+        json!({
+            "id": target.id.0,
+            "node": target.node.0,
+            "uuid": hex(&target.uuid),
+            "capacity": target.capacity,
+            "state": target.state.name(),
+        })
+    });
+    let shards = map.shards.iter().map(|shard| {
+        json!({"id": shard.id.0, "zone": shard.zone.0, "node": shard.node.0, "epoch": shard.epoch.0})
+    });
+    let partitions = map.partitions.iter().map(|range| {
+        json!({"first": range.first.0, "count": range.count, "shard": range.shard.0})
+    });
+    let sets = map.sets.iter().map(|set| {
+        let slots: Vec<Value> = set
+            .slots
+            .iter()
+            .map(|slot| {
+                json!({
+                    "target": slot.target.0,
+                    "previous": slot.previous.map(|target| target.0),
+                    "state": slot.state.name(),
+                    "slot_epoch": slot.slot_epoch.0,
+                })
+            })
+            .collect();
+        json!({"id": set.id.0, "zone": set.zone.0, "slots": slots})
+    });
+    let junctions = map.junctions.iter().map(|junction| {
+        json!({"ino": junction.ino.0, "path": junction.path, "zone": junction.zone.0})
+    });
+    json!({
+        "cell": map.cell.to_string(),
+        "version": map.version.0,
+        "zones": zones.collect::<Vec<_>>(),
+        "nodes": nodes.collect::<Vec<_>>(),
+        "targets": targets.collect::<Vec<_>>(),
+        "shards": shards.collect::<Vec<_>>(),
+        "partitions": partitions.collect::<Vec<_>>(),
+        "sets": sets.collect::<Vec<_>>(),
+        "junctions": junctions.collect::<Vec<_>>(),
+    })
+}

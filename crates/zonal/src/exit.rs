@@ -1,0 +1,130 @@
+//! Exit codes, hints, and how errors are shown.
+
+use crate::out;
+use std::process::ExitCode;
+use zonal_net::NetError;
+use zonal_server::ServerError;
+use zonal_server::config::ConfigError;
+
+/// Something failed.
+pub const FAILED: u8 = 1;
+/// A config is not valid.
+pub const CONFIG: u8 = 3;
+/// A server does not answer, or refuses us.
+pub const UNREACHABLE: u8 = 4;
+/// A port, folder or mount point is in use.
+pub const IN_USE: u8 = 6;
+/// There is no cell, mount or file where one was named.
+pub const NOT_FOUND: u8 = 7;
+
+/// Every exit code with its meaning, for the reference. 2 is clap's.
+pub const TABLE: &[(u8, &str)] = &[
+    (0, "done"),
+    (FAILED, "failed (also: `zonal status` found something that does not serve)"),
+    (2, "wrong usage"),
+    (CONFIG, "a config is not valid"),
+    (UNREACHABLE, "a server does not answer, or does not accept us (key, cell, version)"),
+    (5, "a folder or store is refused: not formatted, not ours, another cell's, or unknown to the manager"),
+    (IN_USE, "a port, folder or mount point is in use"),
+    (NOT_FOUND, "no cell, mount or file where one was named"),
+];
+
+/// An error that a command knows the exit code and a hint of.
+#[derive(Debug)]
+pub struct Failure {
+    text: String,
+    code: u8,
+    hint: Option<String>,
+}
+
+impl Failure {
+    /// An error with this exit code.
+    pub fn new(code: u8, text: impl Into<String>) -> Self {
+        Self {
+            text: text.into(),
+            code,
+            hint: None,
+        }
+    }
+
+    /// With what to do about it.
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// Code and hint of an error: the first of its causes that has them.
+fn judge(error: &anyhow::Error) -> (u8, Option<String>) {
+    for cause in error.chain() {
+        if let Some(failure) = cause.downcast_ref::<Failure>() {
+            return (failure.code, failure.hint.clone());
+        }
+        if let Some(error) = cause.downcast_ref::<ServerError>() {
+            return (error.exit_code(), error.hint());
+        }
+        if let Some(error) = cause.downcast_ref::<ConfigError>() {
+            return (CONFIG, Some(error.hint().to_owned()));
+        }
+        if let Some(error) = cause.downcast_ref::<NetError>() {
+            return (UNREACHABLE, net_hint(error));
+        }
+        if let Some(error) = cause.downcast_ref::<zonal_fuse::MountError>() {
+            let text = error.to_string();
+            let hint = if text.contains("busy") || text.contains("EBUSY") {
+                Some("something is mounted there already; see `findmnt`".to_owned())
+            } else {
+                None
+            };
+            return (FAILED, hint);
+        }
+    }
+    (FAILED, None)
+}
+
+fn net_hint(error: &NetError) -> Option<String> {
+    let hint = match error {
+        NetError::Unreachable { .. } => "is the cell up? `zonal up` starts what is down",
+        NetError::TimedOut { .. } => "the server is there but does not answer: look at its log",
+        NetError::Unauthenticated { .. } => "name the cell's key with --key-file",
+        NetError::WrongCell { .. } => "another cell answers at that address: check --cell",
+        NetError::WrongVersion { .. } => "use the same version of zonal everywhere",
+        _ => return None,
+    };
+    Some(hint.to_owned())
+}
+
+/// Prints an error and gives its exit code.
+pub fn report(error: &anyhow::Error) -> ExitCode {
+    let (code, hint) = judge(error);
+    out::note(format_args!("zonal: {}", chain(error)));
+    if let Some(hint) = hint {
+        out::note(format_args!("Hint: {hint}"));
+    }
+    ExitCode::from(code)
+}
+
+/// The causes in one line, without saying anything twice.
+fn chain(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain() {
+        let part = cause.to_string();
+        if text.ends_with(&part) {
+            continue;
+        }
+        if !text.is_empty() {
+            text.push_str(": ");
+        }
+        text.push_str(&part);
+    }
+    text
+}

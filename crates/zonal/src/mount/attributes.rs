@@ -1,0 +1,43 @@
+//! Extended attributes by which tools talk to a mount.
+
+use crate::exit::{Failure, NOT_FOUND};
+use rustix::fs::XattrFlags;
+use rustix::io::Errno;
+use std::path::Path;
+
+/// Read and written: how files are striped, such as `unit=1048576,count=3`.
+pub const LAYOUT: &str = "zonal.layout";
+/// Read: where a file is, as JSON.
+pub const LOCATE: &str = "zonal.locate";
+/// Written on a parent directory: `ZONE NAME MODE` makes a directory.
+pub const MKDIR: &str = "zonal.mkdir";
+
+fn explain(error: Errno, path: &Path) -> anyhow::Error {
+    match error {
+        Errno::OPNOTSUPP | Errno::NODATA => {
+            let text = format!("{} is not in a mounted cell", path.display());
+            Failure::new(NOT_FOUND, text).hint("`zonal mount` mounts one").into()
+        }
+        Errno::NOENT => Failure::new(NOT_FOUND, error.to_string()).into(),
+        error => error.into(),
+    }
+}
+
+/// The value of an attribute.
+pub fn get(path: &Path, name: &str) -> anyhow::Result<String> {
+    let mut buffer = vec![0_u8; 65_536];
+    let length = rustix::fs::getxattr(path, name, &mut buffer[..]).map_err(|error| explain(error, path))?;
+    buffer.truncate(length);
+    Ok(String::from_utf8(buffer)?)
+}
+
+/// Sets an attribute.
+pub fn set(path: &Path, name: &str, value: &str) -> anyhow::Result<()> {
+    rustix::fs::setxattr(path, name, value.as_bytes(), XattrFlags::empty())
+        .map_err(|error| explain(error, path))
+}
+
+/// Removes an attribute.
+pub fn remove(path: &Path, name: &str) -> anyhow::Result<()> {
+    rustix::fs::removexattr(path, name).map_err(|error| explain(error, path))
+}

@@ -1,0 +1,58 @@
+//! What commands print for people and scripts.
+
+use std::fmt::Display;
+use std::io::Write;
+
+/// One line on standard output. A reader that went away is no error.
+pub fn line(text: impl Display) {
+    let _ = writeln!(std::io::stdout().lock(), "{text}");
+}
+
+/// One line on standard error.
+pub fn note(text: impl Display) {
+    let _ = writeln!(std::io::stderr().lock(), "{text}");
+}
+
+/// A table with columns as wide as they need to be; the last one is not padded.
+pub fn table(rows: &[Vec<String>]) {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column));
+        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    for row in rows {
+        let mut text = String::new();
+        for (cell, width) in row.iter().zip(&widths) {
+            text.push_str(&format!("{cell:<width$}  "));
+        }
+        line(text.trim_end());
+    }
+}
+
+/// Bytes for people: `9.8 GiB`.
+pub fn bytes(value: u64) -> String {
+    let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+    let mut shown = value as f64;
+    let mut unit = 0;
+    while shown >= 1024.0 && unit + 1 < units.len() {
+        shown /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 {
+        format!("{value} B")
+    } else {
+        format!("{shown:.1} {}", units[unit])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn bytes_are_readable() {
+        assert_eq!(super::bytes(0), "0 B");
+        assert_eq!(super::bytes(1536), "1.5 KiB");
+        assert_eq!(super::bytes(10 << 30), "10.0 GiB");
+        assert_eq!(super::bytes(u64::MAX), "16384.0 PiB");
+    }
+}
