@@ -34,6 +34,7 @@ pub struct ZonalFs {
     /// Files whose access time is due at their next read.
     pub(crate) touch_due: Mutex<BTreeSet<Ino>>,
     pub(crate) callers: crate::callers::Callers,
+    pub(crate) on_end: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 impl ZonalFs {
@@ -50,7 +51,13 @@ impl ZonalFs {
             next_handle: AtomicU64::new(1),
             touch_due: Mutex::default(),
             callers: crate::callers::Callers::default(),
+            on_end: OnceLock::new(),
         }
+    }
+
+    /// Calls `tell` when the mount is gone, whoever took it away. Only the first call counts.
+    pub fn when_gone(&self, tell: impl Fn() + Send + Sync + 'static) {
+        let _ = self.on_end.set(Box::new(tell));
     }
 
     /// The client core.
@@ -79,6 +86,12 @@ impl FileSystem for ZonalFs {
     fn init(&self, _kernel: &KernelInfo, notifier: &Notifier) {
         // Called once, before any request.
         let _ = self.notifier.set(notifier.clone());
+    }
+
+    fn destroy(&self) {
+        if let Some(tell) = self.on_end.get() {
+            tell();
+        }
     }
 
     fn interrupt(&self, unique: u64) -> bool {

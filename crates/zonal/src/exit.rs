@@ -20,11 +20,20 @@ pub const NOT_FOUND: u8 = 7;
 /// Every exit code with its meaning, for the reference. 2 is clap's.
 pub const TABLE: &[(u8, &str)] = &[
     (0, "done"),
-    (FAILED, "failed (also: `zonal status` found something that does not serve)"),
+    (
+        FAILED,
+        "failed (also: `zonal status` found something that does not serve)",
+    ),
     (2, "wrong usage"),
     (CONFIG, "a config is not valid"),
-    (UNREACHABLE, "a server does not answer, or does not accept us (key, cell, version)"),
-    (5, "a folder or store is refused: not formatted, not ours, another cell's, or unknown to the manager"),
+    (
+        UNREACHABLE,
+        "a server does not answer, or does not accept us (key, cell, version)",
+    ),
+    (
+        5,
+        "a folder or store is refused: not formatted, not ours, another cell's, or unknown to the manager",
+    ),
     (IN_USE, "a port, folder or mount point is in use"),
     (NOT_FOUND, "no cell, mount or file where one was named"),
 ];

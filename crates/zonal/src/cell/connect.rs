@@ -16,10 +16,20 @@ use zonal_zonemap::ZoneMap;
 pub struct CellArgs {
     /// The cell: folder made by `zonal up`, or address of the manager (ip:port) [default: /var/lib/zonal/default for
     /// root, ~/.zonal/default for others]
-    #[arg(long, value_name = "DIR|ADDRESS", env = "ZONAL_CELL", hide_env_values = true)]
+    #[arg(
+        long,
+        value_name = "DIR|ADDRESS",
+        env = "ZONAL_CELL",
+        hide_env_values = true
+    )]
     pub cell: Option<String>,
     /// File with the cell key, where the cell has one and --cell is an address
-    #[arg(long, value_name = "FILE", env = "ZONAL_KEY_FILE", hide_env_values = true)]
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "ZONAL_KEY_FILE",
+        hide_env_values = true
+    )]
     pub key_file: Option<PathBuf>,
 }
 
@@ -56,7 +66,11 @@ impl CellArgs {
         }
         let dir = named.map_or_else(default_dir, PathBuf::from);
         let folder = Folder::open(&dir)?;
-        let key_path = folder.file.key_file.as_ref().map(|file| folder.dir.join(file));
+        let key_path = folder
+            .file
+            .key_file
+            .as_ref()
+            .map(|file| folder.dir.join(file));
         let key = read_key(self.key_file.as_deref().or(key_path.as_deref()))?;
         let (id, manager) = (folder.cell()?, folder.file.manager);
         Ok(Cell::new(Some(folder), id, manager, key))
@@ -64,12 +78,7 @@ impl CellArgs {
 }
 
 impl Cell {
-    fn new(
-        folder: Option<Folder>,
-        id: CellId,
-        manager: SocketAddr,
-        key: Option<CellKey>,
-    ) -> Self {
+    fn new(folder: Option<Folder>, id: CellId, manager: SocketAddr, key: Option<CellKey>) -> Self {
         let me = Identity::new(id, Role::Tool, NodeId(0), key.clone());
         let config = PoolConfig {
             deadline: Duration::from_secs(3),
@@ -88,7 +97,11 @@ impl Cell {
 
     /// The cell of a folder, for `up`.
     pub fn of_folder(folder: &Folder) -> anyhow::Result<Self> {
-        let key_path = folder.file.key_file.as_ref().map(|file| folder.dir.join(file));
+        let key_path = folder
+            .file
+            .key_file
+            .as_ref()
+            .map(|file| folder.dir.join(file));
         let key = read_key(key_path.as_deref())?;
         Ok(Self::new(
             Some(folder.clone()),
@@ -134,9 +147,13 @@ impl Cell {
             }
             ManagerReply::Failed { code, .. } if code.0 == ErrorCode::WrongTarget => {
                 let text = format!("{} is not a manager", self.manager);
-                Err(Failure::new(UNREACHABLE, text).hint("--cell takes the manager's address").into())
+                Err(Failure::new(UNREACHABLE, text)
+                    .hint("--cell takes the manager's address")
+                    .into())
             }
-            other => Err(Failure::new(UNREACHABLE, format!("the manager answers {other:?}")).into()),
+            other => {
+                Err(Failure::new(UNREACHABLE, format!("the manager answers {other:?}")).into())
+            }
         }
     }
 }

@@ -98,7 +98,12 @@ impl Folder {
 
     /// The cell's id.
     pub fn cell(&self) -> anyhow::Result<CellId> {
-        let bad = |_error| Failure::new(CONFIG, format!("{}: bad cell id", self.dir.join(CELL_FILE).display()));
+        let bad = |_error| {
+            Failure::new(
+                CONFIG,
+                format!("{}: bad cell id", self.dir.join(CELL_FILE).display()),
+            )
+        };
         Ok(self.file.cell.parse().map_err(bad)?)
     }
 

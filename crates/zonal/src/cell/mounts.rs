@@ -27,7 +27,13 @@ fn folder(cell: &Folder) -> PathBuf {
 /// A file name for a mount point.
 fn name(path: &Path) -> String {
     let text = path.to_string_lossy();
-    let plain = |letter: char| if letter.is_ascii_alphanumeric() { letter } else { '-' };
+    let plain = |letter: char| {
+        if letter.is_ascii_alphanumeric() {
+            letter
+        } else {
+            '-'
+        }
+    };
     // Different paths may look alike: the checksum tells them apart.
     let crc = zonal_wire::frame::crc32c(text.as_bytes());
     let kept: String = text.chars().rev().take(80).map(plain).collect();

@@ -174,8 +174,15 @@ mod tests {
         assert_eq!(
             names,
             [
-                "manager", "meta1", "meta2", "storage1-1", "storage1-2", "storage1-3",
-                "storage2-1", "storage2-2", "storage2-3"
+                "manager",
+                "meta1",
+                "meta2",
+                "storage1-1",
+                "storage1-2",
+                "storage1-3",
+                "storage2-1",
+                "storage2-2",
+                "storage2-3"
             ]
         );
     }

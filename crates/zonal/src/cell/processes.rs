@@ -61,7 +61,10 @@ impl Process {
     /// Starts it in a session of its own, with its output in the node's log.
     pub fn start(&self, roles: &str) -> anyhow::Result<Child> {
         let log_path = log_file(&self.config);
-        let log = fs::OpenOptions::new().create(true).append(true).open(&log_path);
+        let log = fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(&log_path);
         let log = log.with_context(|| log_path.display().to_string())?;
         let child = Command::new(std::env::current_exe().context("own executable")?)
             .args(["server", "--config"])
@@ -93,7 +96,10 @@ pub fn died(name: &str, config: &Path, status: std::process::ExitStatus) -> anyh
     };
     Failure::new(
         code,
-        format!("{name} ended at once ({status}); the end of its log:\n  {}", tail(&log, 8)),
+        format!(
+            "{name} ended at once ({status}); the end of its log:\n  {}",
+            tail(&log, 8)
+        ),
     )
     .hint(format!("all of it is in {}", log.display()))
     .into()
@@ -101,7 +107,11 @@ pub fn died(name: &str, config: &Path, status: std::process::ExitStatus) -> anyh
 
 /// Ends processes: asks all, waits, kills what is left. Each is checked before each signal.
 pub fn stop(processes: &[(Pid, PathBuf)]) -> anyhow::Result<()> {
-    let alive = || processes.iter().filter(|(pid, argument)| is_ours(*pid, argument));
+    let alive = || {
+        processes
+            .iter()
+            .filter(|(pid, argument)| is_ours(*pid, argument))
+    };
     for (pid, _) in alive() {
         // It may end by itself in between.
         let _ = kill_process(*pid, Signal::TERM);
@@ -111,7 +121,10 @@ pub fn stop(processes: &[(Pid, PathBuf)]) -> anyhow::Result<()> {
         std::thread::sleep(Duration::from_millis(10));
     }
     for (pid, argument) in alive() {
-        crate::out::note(format_args!("{} does not end; killing it", argument.display()));
+        crate::out::note(format_args!(
+            "{} does not end; killing it",
+            argument.display()
+        ));
         let _ = kill_process(*pid, Signal::KILL);
     }
     let deadline = Instant::now() + Duration::from_secs(5);

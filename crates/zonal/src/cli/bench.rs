@@ -32,7 +32,8 @@ impl Bench {
         }
         let session = mount(&path, NullOptions::default(), &config).context("null-mount")?;
         let point = session.path().to_owned();
-        let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT]).context("signals")?;
+        let mut signals =
+            signal_hook::iterator::Signals::new([SIGTERM, SIGINT]).context("signals")?;
         let handle = signals.handle();
         let watcher = std::thread::spawn(move || {
             if signals.forever().next().is_some() {

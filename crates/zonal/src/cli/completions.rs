@@ -13,7 +13,12 @@ pub struct Completions {
 impl Completions {
     #[expect(clippy::unnecessary_wraps, reason = "all commands have one shape")]
     pub fn run(self) -> anyhow::Result<()> {
-        clap_complete::generate(self.shell, &mut Cli::command(), "zonal", &mut std::io::stdout());
+        clap_complete::generate(
+            self.shell,
+            &mut Cli::command(),
+            "zonal",
+            &mut std::io::stdout(),
+        );
         Ok(())
     }
 }

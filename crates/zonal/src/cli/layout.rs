@@ -60,7 +60,9 @@ impl Layout {
                     let _ = write!(value, "{comma}count={count}");
                 }
                 if value.is_empty() && !inherit {
-                    anyhow::bail!("nothing to set: give --stripe-unit, --stripe-count or --inherit");
+                    anyhow::bail!(
+                        "nothing to set: give --stripe-unit, --stripe-count or --inherit"
+                    );
                 }
                 for path in &paths {
                     let result = if inherit {

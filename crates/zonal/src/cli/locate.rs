@@ -47,7 +47,10 @@ fn print(value: &Value) {
         out::line(value);
         return;
     };
-    let path = fields.get("path").and_then(Value::as_str).unwrap_or_default();
+    let path = fields
+        .get("path")
+        .and_then(Value::as_str)
+        .unwrap_or_default();
     let rest: Vec<String> = fields
         .iter()
         .filter(|(name, _)| *name != "path")

@@ -36,9 +36,15 @@ impl Mkdir {
         for path in &self.paths {
             let path = std::path::absolute(path).context("path")?;
             let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
-                return Err(Failure::new(NOT_FOUND, format!("{} names no directory", path.display())).into());
+                return Err(Failure::new(
+                    NOT_FOUND,
+                    format!("{} names no directory", path.display()),
+                )
+                .into());
             };
-            let name = name.to_str().with_context(|| format!("{} is not UTF-8", path.display()))?;
+            let name = name
+                .to_str()
+                .with_context(|| format!("{} is not UTF-8", path.display()))?;
             let value = format!("{} {name} {mode:o}", self.zone);
             attributes::set(parent, attributes::MKDIR, &value)
                 .with_context(|| format!("make {}", path.display()))?;

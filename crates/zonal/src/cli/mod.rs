@@ -20,7 +20,12 @@ use clap::{Parser, Subcommand};
 
 /// A zone-aware parallel file system: servers, mounts and tools in one program.
 #[derive(Debug, Parser)]
-#[command(name = "zonal", version, propagate_version = false, arg_required_else_help = true)]
+#[command(
+    name = "zonal",
+    version,
+    propagate_version = false,
+    arg_required_else_help = true
+)]
 pub struct Cli {
     #[command(subcommand)]
     command: Command,

@@ -29,7 +29,10 @@ impl CliReference {
 fn describe(command: &mut clap::Command, path: &str, text: &mut String) {
     let help = command.render_long_help().to_string();
     let lines: Vec<&str> = help.lines().map(str::trim_end).collect();
-    text.push_str(&format!("\n## {path}\n\n```text\n{}\n```\n", lines.join("\n").trim_end()));
+    text.push_str(&format!(
+        "\n## {path}\n\n```text\n{}\n```\n",
+        lines.join("\n").trim_end()
+    ));
     let names: Vec<String> = command
         .get_subcommands()
         .filter(|command| !command.is_hide_set() && command.get_name() != "help")

@@ -31,7 +31,9 @@ impl Server {
             rustix::process::setsid().context("setsid")?;
         }
         let configs = self.config.iter().map(|path| NodeConfig::load(path));
-        let configs: Vec<NodeConfig> = configs.collect::<Result<_, _>>().map_err(ServerError::from)?;
+        let configs: Vec<NodeConfig> = configs
+            .collect::<Result<_, _>>()
+            .map_err(ServerError::from)?;
         let roles: Vec<&str> = configs.iter().flat_map(NodeConfig::roles).collect();
         if !self.roles.is_empty() && self.roles != roles {
             let text = format!(

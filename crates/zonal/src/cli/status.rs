@@ -41,7 +41,14 @@ impl Status {
                 .iter()
                 .map(|node| scope.spawn(|| look_at(&cell, &map, node)))
                 .collect();
-            asking.into_iter().map(|thread| thread.join().unwrap_or_else(|_panic| nothing("a probe panicked"))).collect()
+            asking
+                .into_iter()
+                .map(|thread| {
+                    thread
+                        .join()
+                        .unwrap_or_else(|_panic| nothing("a probe panicked"))
+                })
+                .collect()
         });
         if self.json {
             out::line(format_args!("{:#}", to_json(&cell, &map, &seen)));
@@ -51,7 +58,9 @@ impl Status {
         let bad = seen.iter().filter(|seen| seen.error.is_some()).count();
         if bad > 0 {
             let text = format!("{bad} of {} nodes do not serve", map.nodes.len());
-            return Err(Failure::new(FAILED, text).hint("`zonal up` starts what is down").into());
+            return Err(Failure::new(FAILED, text)
+                .hint("`zonal up` starts what is down")
+                .into());
         }
         Ok(())
     }
@@ -71,7 +80,10 @@ fn look_at(cell: &Cell, map: &ZoneMap, node: &Node) -> Seen {
     };
     let to = Address::new(tcp, node.id);
     let mut seen = Seen {
-        error: cell.probe(tcp, node.id).err().map(|error| error.to_string()),
+        error: cell
+            .probe(tcp, node.id)
+            .err()
+            .map(|error| error.to_string()),
         inodes: None,
         targets: Vec::new(),
     };
@@ -99,7 +111,8 @@ fn look_at(cell: &Cell, map: &ZoneMap, node: &Node) -> Seen {
                 objects,
             }) => Some([total, free, objects]),
             Ok(StorageReply::Failed { code, detail }) => {
-                seen.error.get_or_insert(format!("target {}: {} {detail}", target.id, code.0));
+                seen.error
+                    .get_or_insert(format!("target {}: {} {detail}", target.id, code.0));
                 None
             }
             Ok(_) => None,
@@ -114,12 +127,22 @@ fn look_at(cell: &Cell, map: &ZoneMap, node: &Node) -> Seen {
 }
 
 fn print(cell: &Cell, map: &ZoneMap, seen: &[Seen]) {
-    out::line(format_args!("cell {}, map version {}", map.cell, map.version));
-    let header = ["ZONE", "NODE", "ADDRESS", "SERVES", "CAPACITY", "FREE", "HEALTH"];
+    out::line(format_args!(
+        "cell {}, map version {}",
+        map.cell, map.version
+    ));
+    let header = [
+        "ZONE", "NODE", "ADDRESS", "SERVES", "CAPACITY", "FREE", "HEALTH",
+    ];
     let mut rows = vec![header.map(str::to_owned).to_vec()];
     for zone in &map.zones {
         let (mut total, mut free) = (0, 0);
-        for (node, seen) in map.nodes.iter().zip(seen).filter(|(node, _)| node.zone == zone.id) {
+        for (node, seen) in map
+            .nodes
+            .iter()
+            .zip(seen)
+            .filter(|(node, _)| node.zone == zone.id)
+        {
             let mut serves: Vec<String> = map
                 .shards
                 .iter()
@@ -129,10 +152,20 @@ fn print(cell: &Cell, map: &ZoneMap, seen: &[Seen]) {
                     id => format!("shard {id}"),
                 })
                 .collect();
-            let numbers: Vec<[u64; 3]> = seen.targets.iter().filter_map(|(_, numbers)| *numbers).collect();
+            let numbers: Vec<[u64; 3]> = seen
+                .targets
+                .iter()
+                .filter_map(|(_, numbers)| *numbers)
+                .collect();
             serves.extend(seen.targets.iter().map(|(id, _)| format!("target {id}")));
             let sum = |index: usize| numbers.iter().map(|numbers| numbers[index]).sum::<u64>();
-            let shown = |value: u64| if numbers.is_empty() { "-".to_owned() } else { out::bytes(value) };
+            let shown = |value: u64| {
+                if numbers.is_empty() {
+                    "-".to_owned()
+                } else {
+                    out::bytes(value)
+                }
+            };
             total += sum(0);
             free += sum(1);
             rows.push(vec![
@@ -157,8 +190,16 @@ fn print(cell: &Cell, map: &ZoneMap, seen: &[Seen]) {
     out::table(&rows);
     if let Some(folder) = &cell.folder {
         for mount in mounts::list(folder) {
-            let state = if mount.process().is_some() { "" } else { " (its process is gone)" };
-            out::line(format_args!("mounted on {} in zone {}{state}", mount.path.display(), mount.zone));
+            let state = if mount.process().is_some() {
+                ""
+            } else {
+                " (its process is gone)"
+            };
+            out::line(format_args!(
+                "mounted on {} in zone {}{state}",
+                mount.path.display(),
+                mount.zone
+            ));
         }
     }
 }
@@ -185,7 +226,11 @@ fn to_json(cell: &Cell, map: &ZoneMap, seen: &[Seen]) -> Value {
         })
     };
     let zones = map.zones.iter().map(|zone| {
-        let nodes = map.nodes.iter().zip(seen).filter(|(node, _)| node.zone == zone.id);
+        let nodes = map
+            .nodes
+            .iter()
+            .zip(seen)
+            .filter(|(node, _)| node.zone == zone.id);
         let nodes: Vec<Value> = nodes.map(|(one, seen)| node(one, seen)).collect();
         json!({"id": zone.id.0, "name": zone.name, "nodes": nodes})
     });

@@ -20,10 +20,16 @@ impl Umount {
     pub fn run(self) -> anyhow::Result<()> {
         // Not by asking the mount itself, which may be dead.
         let path = std::path::absolute(&self.path).context("mount point")?;
-        let path = if mounts::is_mounted(&path) { path } else { folder::absolute(&path)? };
+        let path = if mounts::is_mounted(&path) {
+            path
+        } else {
+            folder::absolute(&path)?
+        };
         if !mounts::is_mounted(&path) {
             let text = format!("no cell is mounted on {}", path.display());
-            return Err(Failure::new(NOT_FOUND, text).hint("`findmnt -t fuse.zonal` lists mounts").into());
+            return Err(Failure::new(NOT_FOUND, text)
+                .hint("`findmnt -t fuse.zonal` lists mounts")
+                .into());
         }
         let process = mount_process(&path);
         if self.force {
@@ -37,8 +43,13 @@ impl Umount {
             && crate::cell::processes::is_ours(pid, &path)
         {
             if Instant::now() > deadline {
-                let text = format!("{} is unmounted, but its process {pid} goes on: files are open", path.display());
-                return Err(Failure::new(FAILED, text).hint("close them, or use --force").into());
+                let text = format!(
+                    "{} is unmounted, but its process {pid} goes on: files are open",
+                    path.display()
+                );
+                return Err(Failure::new(FAILED, text)
+                    .hint("close them, or use --force")
+                    .into());
             }
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -54,7 +65,8 @@ fn mount_process(path: &std::path::Path) -> Option<rustix::process::Pid> {
     });
     let me = rustix::process::getpid();
     pids.filter(|pid| *pid != me).find(|pid| {
-        let argument = |text: &str| crate::cell::processes::is_ours(*pid, std::path::Path::new(text));
+        let argument =
+            |text: &str| crate::cell::processes::is_ours(*pid, std::path::Path::new(text));
         crate::cell::processes::is_ours(*pid, path) && argument("mount") && argument("--foreground")
     })
 }

@@ -89,7 +89,9 @@ impl Up {
             Some(path) => {
                 let path = path.display();
                 out::line(format_args!("mounted on {path}; try:"));
-                out::line(format_args!("  zonal mkdir --zone 1 {path}/a && cp -r /usr/include {path}/a"));
+                out::line(format_args!(
+                    "  zonal mkdir --zone 1 {path}/a && cp -r /usr/include {path}/a"
+                ));
                 out::line(format_args!("  zonal locate {path}/a/include/stdio.h"));
             }
             None => {
@@ -107,8 +109,13 @@ fn check_empty(dir: &Path) -> anyhow::Result<()> {
     let ours = |name: &std::ffi::OsStr| name == "lock" || name == "lost+found";
     let foreign = entries.any(|entry| entry.is_ok_and(|entry| !ours(&entry.file_name())));
     if foreign {
-        let text = format!("{} is not empty and no cell; nothing was touched", dir.display());
-        return Err(Failure::new(5, text).hint("name an empty folder with --dir").into());
+        let text = format!(
+            "{} is not empty and no cell; nothing was touched",
+            dir.display()
+        );
+        return Err(Failure::new(5, text)
+            .hint("name an empty folder with --dir")
+            .into());
     }
     Ok(())
 }
@@ -157,7 +164,9 @@ fn wait_for_all(cell: &Cell, servers: &mut [Started]) -> anyhow::Result<()> {
                     PATIENCE.as_secs(),
                     processes::tail(&log, 8)
                 );
-                return Err(Failure::new(UNREACHABLE, text).hint(format!("all of it is in {}", log.display())).into());
+                return Err(Failure::new(UNREACHABLE, text)
+                    .hint(format!("all of it is in {}", log.display()))
+                    .into());
             }
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -167,12 +176,21 @@ fn wait_for_all(cell: &Cell, servers: &mut [Started]) -> anyhow::Result<()> {
 
 fn mount(folder: &Folder, path: &Path) -> anyhow::Result<()> {
     std::fs::create_dir_all(path)
-        .or_else(|error| if mounts::is_mounted(path) { Ok(()) } else { Err(error) })
+        .or_else(|error| {
+            if mounts::is_mounted(path) {
+                Ok(())
+            } else {
+                Err(error)
+            }
+        })
         .with_context(|| path.display().to_string())?;
     let path = folder::absolute(path)?;
     if mounts::is_mounted(&path) {
         let known = mounts::list(folder);
-        if known.iter().any(|record| record.path == path && record.process().is_some()) {
+        if known
+            .iter()
+            .any(|record| record.path == path && record.process().is_some())
+        {
             return Ok(());
         }
         let text = format!("something else is mounted on {}", path.display());

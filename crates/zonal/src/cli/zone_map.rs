@@ -33,8 +33,15 @@ impl ZoneMapCommand {
 
 /// The map as a table.
 pub fn print(map: &ZoneMap) {
-    out::line(format_args!("cell {}, map version {}", map.cell, map.version));
-    let mut rows = vec![["ZONE", "NODE", "ADDRESS", "SHARD", "TARGETS"].map(str::to_owned).to_vec()];
+    out::line(format_args!(
+        "cell {}, map version {}",
+        map.cell, map.version
+    ));
+    let mut rows = vec![
+        ["ZONE", "NODE", "ADDRESS", "SHARD", "TARGETS"]
+            .map(str::to_owned)
+            .to_vec(),
+    ];
     for zone in &map.zones {
         for node in map.nodes.iter().filter(|node| node.zone == zone.id) {
             let shards = map.shards.iter().filter(|shard| shard.node == node.id);
@@ -43,7 +50,8 @@ pub fn print(map: &ZoneMap) {
                 id => id.to_string(),
             });
             let targets = map.targets.iter().filter(|target| target.node == node.id);
-            let targets = targets.map(|target| format!("{} ({})", target.id, out::bytes(target.capacity)));
+            let targets =
+                targets.map(|target| format!("{} ({})", target.id, out::bytes(target.capacity)));
             rows.push(vec![
                 format!("{} {}", zone.id, zone.name),
                 node.id.to_string(),
@@ -56,7 +64,11 @@ pub fn print(map: &ZoneMap) {
     out::table(&rows);
     for zone in &map.zones {
         if let Some(set) = zone.default_set.and_then(|id| map.set(id)) {
-            let slots: Vec<String> = set.slots.iter().map(|slot| slot.target.to_string()).collect();
+            let slots: Vec<String> = set
+                .slots
+                .iter()
+                .map(|slot| slot.target.to_string())
+                .collect();
             out::line(format_args!(
                 "new files of zone {} use stripe set {} (targets {})",
                 zone.id,
@@ -66,12 +78,19 @@ pub fn print(map: &ZoneMap) {
         }
     }
     for junction in &map.junctions {
-        out::line(format_args!("{} is homed in zone {}", junction.path, junction.zone));
+        out::line(format_args!(
+            "{} is homed in zone {}",
+            junction.path, junction.zone
+        ));
     }
 }
 
 pub fn or_dash(text: String) -> String {
-    if text.is_empty() { "-".to_owned() } else { text }
+    if text.is_empty() {
+        "-".to_owned()
+    } else {
+        text
+    }
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -83,9 +102,10 @@ fn to_json(map: &ZoneMap) -> Value {
     let zones = map.zones.iter().map(|zone| {
         json!({"id": zone.id.0, "name": zone.name, "default_set": zone.default_set.map(|set| set.0)})
     });
-    let nodes = map.nodes.iter().map(|node| {
-        json!({"id": node.id.0, "zone": node.zone.0, "address": node.address})
-    });
+    let nodes = map
+        .nodes
+        .iter()
+        .map(|node| json!({"id": node.id.0, "zone": node.zone.0, "address": node.address}));
     let targets = map.targets.iter().map(|target| {
         json!({
             "id": target.id.0,
@@ -98,9 +118,10 @@ fn to_json(map: &ZoneMap) -> Value {
     let shards = map.shards.iter().map(|shard| {
         json!({"id": shard.id.0, "zone": shard.zone.0, "node": shard.node.0, "epoch": shard.epoch.0})
     });
-    let partitions = map.partitions.iter().map(|range| {
-        json!({"first": range.first.0, "count": range.count, "shard": range.shard.0})
-    });
+    let partitions = map
+        .partitions
+        .iter()
+        .map(|range| json!({"first": range.first.0, "count": range.count, "shard": range.shard.0}));
     let sets = map.sets.iter().map(|set| {
         let slots: Vec<Value> = set
             .slots
@@ -116,9 +137,9 @@ fn to_json(map: &ZoneMap) -> Value {
             .collect();
         json!({"id": set.id.0, "zone": set.zone.0, "slots": slots})
     });
-    let junctions = map.junctions.iter().map(|junction| {
-        json!({"ino": junction.ino.0, "path": junction.path, "zone": junction.zone.0})
-    });
+    let junctions = map.junctions.iter().map(
+        |junction| json!({"ino": junction.ino.0, "path": junction.path, "zone": junction.zone.0}),
+    );
     json!({
         "cell": map.cell.to_string(),
         "version": map.version.0,

@@ -16,7 +16,9 @@ fn explain(error: Errno, path: &Path) -> anyhow::Error {
     match error {
         Errno::OPNOTSUPP | Errno::NODATA => {
             let text = format!("{} is not in a mounted cell", path.display());
-            Failure::new(NOT_FOUND, text).hint("`zonal mount` mounts one").into()
+            Failure::new(NOT_FOUND, text)
+                .hint("`zonal mount` mounts one")
+                .into()
         }
         Errno::NOENT => Failure::new(NOT_FOUND, error.to_string()).into(),
         error => error.into(),
@@ -26,7 +28,8 @@ fn explain(error: Errno, path: &Path) -> anyhow::Error {
 /// The value of an attribute.
 pub fn get(path: &Path, name: &str) -> anyhow::Result<String> {
     let mut buffer = vec![0_u8; 65_536];
-    let length = rustix::fs::getxattr(path, name, &mut buffer[..]).map_err(|error| explain(error, path))?;
+    let length =
+        rustix::fs::getxattr(path, name, &mut buffer[..]).map_err(|error| explain(error, path))?;
     buffer.truncate(length);
     Ok(String::from_utf8(buffer)?)
 }

@@ -2,12 +2,116 @@
 
 use super::command::{Options, Ready};
 use crate::cell::Cell;
-use crate::exit::{FAILED, Failure};
+use crate::exit::{FAILED, Failure, UNREACHABLE};
+use anyhow::Context;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::sync::mpsc;
+use zonal_fuse::{MountError, MountOptions, SessionConfig};
+use zonal_mount::{MountConfig, Mounted, StartError};
+use zonal_net::{Identity, PoolConfig, Role};
+use zonal_types::{NodeId, ZoneId};
+
+/// Why the mount ends.
+enum End {
+    Gone,
+    Signal,
+}
 
 /// Mounts `cell` as `options` say, calls [`Ready::mounted`] when the mount answers, and returns when it is unmounted
 /// or the process is told to end (SIGTERM, SIGINT), with everything written flushed.
-#[expect(clippy::needless_pass_by_value, reason = "the mount owns what it runs with")]
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "the mount owns what it runs with"
+)]
 pub fn run(options: &Options, cell: Cell, ready: Ready) -> anyhow::Result<()> {
-    let _ = (options, cell.id, cell.manager, &cell.key, ready);
-    Err(Failure::new(FAILED, "this build cannot mount cells").into())
+    zonal_server::logging::start("info");
+    let config = config(options, &cell)?;
+    let mounted = Mounted::start(&options.path, config).map_err(|error| failure(error, &cell))?;
+    let (tell, ended) = mpsc::channel();
+    let tell_gone = tell.clone();
+    // The receiver lives as long as this function; afterwards nobody needs to know.
+    mounted
+        .fs()
+        .when_gone(move || drop(tell_gone.send(End::Gone)));
+    if mounted.is_ended() {
+        drop(tell.send(End::Gone));
+    }
+    let mut signals =
+        signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP]).context("signals")?;
+    std::thread::Builder::new()
+        .name("signals".to_owned())
+        .spawn(move || {
+            if signals.forever().next().is_some() {
+                drop(tell.send(End::Signal));
+            }
+        })?;
+    ready.mounted()?;
+    match ended.recv() {
+        Ok(End::Signal) => mounted.unmount().context("unmounting")?,
+        Ok(End::Gone) | Err(_) => mounted.wait(),
+    }
+    Ok(())
+}
+
+fn config(options: &Options, cell: &Cell) -> anyhow::Result<MountConfig> {
+    let client = getrandom::u64().context("random number")?;
+    let mut core =
+        zonal_client::Options::new(&cell.manager.to_string(), ZoneId(options.zone), client);
+    core.cell = cell.id;
+    core.cache = !options.no_cache;
+    core.name = format!("mount {}", options.path.display());
+    if let Some(size) = options.write_behind {
+        core.write_behind_bytes = usize::try_from(size.0).unwrap_or(usize::MAX);
+        core.write_behind_file_bytes = core.write_behind_file_bytes.min(core.write_behind_bytes);
+    }
+    let mut session = SessionConfig::default();
+    if let Some(workers) = options.workers {
+        session.workers = workers.into();
+    }
+    Ok(MountConfig {
+        client: core,
+        identity: Identity::new(cell.id, Role::Client, NodeId(0), cell.key.clone()),
+        pool: PoolConfig::default(),
+        mount: MountOptions {
+            source: format!("zonal:{}", options.cell),
+            subtype: "zonal".to_owned(),
+            allow_other: options.allow_other,
+            nosuid: options.nosuid,
+            nodev: options.nodev,
+            noexec: options.noexec,
+            read_only: options.read_only,
+            ..MountOptions::default()
+        },
+        session,
+    })
+}
+
+fn failure(error: StartError, cell: &Cell) -> Failure {
+    match &error {
+        StartError::Connect(code) => Failure::new(
+            UNREACHABLE,
+            format!(
+                "the manager at {} does not give the zone map: {code}",
+                cell.manager
+            ),
+        )
+        .hint("is the cell up? `zonal up` starts what is down"),
+        StartError::Mount(MountError::DeviceDenied { .. }) => {
+            Failure::new(FAILED, error.to_string())
+                .hint("mount as root, or let /dev/fuse be opened by this user")
+        }
+        _ => Failure::new(FAILED, chain(&error)),
+    }
+}
+
+/// An error with its causes.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        text.push_str(": ");
+        text.push_str(&inner.to_string());
+        cause = inner.source();
+    }
+    text
 }

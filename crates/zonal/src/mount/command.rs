@@ -16,7 +16,10 @@ use zonal_server::units::Size;
 
 /// Everything that a mount can be told.
 #[derive(Debug, Clone)]
-#[expect(clippy::struct_excessive_bools, reason = "independent options of mount(8)")]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "independent options of mount(8)"
+)]
 pub struct Options {
     /// Folder or address of the cell.
     pub cell: String,
@@ -89,23 +92,32 @@ impl Options {
             "noallow_other" => self.allow_other = false,
             "no-cache" | "no_cache" => self.no_cache = true,
             "zone" => {
-                self.zone = value.parse().ok().filter(|zone| *zone > 0).ok_or_else(bad)?;
+                self.zone = value
+                    .parse()
+                    .ok()
+                    .filter(|zone| *zone > 0)
+                    .ok_or_else(bad)?;
             }
             "key-file" | "key_file" => self.key_file = Some(value.into()),
             "log" => self.log = Some(value.into()),
             "workers" => {
-                let workers = value.parse().ok().filter(|workers| (1..=256).contains(workers));
+                let workers = value
+                    .parse()
+                    .ok()
+                    .filter(|workers| (1..=256).contains(workers));
                 self.workers = Some(workers.ok_or_else(bad)?);
             }
             "write-behind" | "write_behind" => {
                 self.write_behind = Some(value.parse().map_err(|_error| bad())?);
             }
-            "" | "defaults" | "auto" | "noauto" | "user" | "nouser" | "users" | "_netdev" | "nofail"
-            | "relatime" | "async" | "atime" | "diratime" => {}
+            "" | "defaults" | "auto" | "noauto" | "user" | "nouser" | "users" | "_netdev"
+            | "nofail" | "relatime" | "async" | "atime" | "diratime" => {}
             name if name.starts_with("x-") || name.starts_with("comment") => {}
             _ => {
                 let text = format!("mount option {option} is unknown");
-                return Err(Failure::new(2, text).hint("`zonal mount --help` lists options").into());
+                return Err(Failure::new(2, text)
+                    .hint("`zonal mount --help` lists options")
+                    .into());
             }
         }
         Ok(())
@@ -128,8 +140,16 @@ impl Options {
                 list.extend([name.to_owned(), value]);
             }
         };
-        option("--key-file", self.key_file.as_ref().map(|file| file.display().to_string()));
-        option("--write-behind", self.write_behind.map(|size| size.to_string()));
+        option(
+            "--key-file",
+            self.key_file
+                .as_ref()
+                .map(|file| file.display().to_string()),
+        );
+        option(
+            "--write-behind",
+            self.write_behind.map(|size| size.to_string()),
+        );
         option("--workers", self.workers.map(|workers| workers.to_string()));
         let words = [
             ("ro", self.read_only),
@@ -139,7 +159,11 @@ impl Options {
             ("no-cache", self.no_cache),
             ("noallow_other", !self.allow_other),
         ];
-        let words: Vec<&str> = words.iter().filter(|(_, on)| *on).map(|(word, _)| *word).collect();
+        let words: Vec<&str> = words
+            .iter()
+            .filter(|(_, on)| *on)
+            .map(|(word, _)| *word)
+            .collect();
         option("-o", (!words.is_empty()).then(|| words.join(",")));
         list
     }
@@ -185,7 +209,9 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         let folder = cell.folder.clone();
         let ready = Ready {
             on_stdout: options.ready_on_stdout,
-            record: folder.clone().map(|folder| (folder, options.path.clone(), options.zone)),
+            record: folder
+                .clone()
+                .map(|folder| (folder, options.path.clone(), options.zone)),
         };
         let result = client_mount::run(&options, cell, ready);
         if let Some(folder) = folder {
@@ -212,15 +238,24 @@ fn prepared(options: &Options) -> anyhow::Result<Options> {
         return Err(Failure::new(IN_USE, text).hint(hint).into());
     }
     let kind = std::fs::metadata(&path).map_err(|error| {
-        Failure::new(NOT_FOUND, format!("mount point {}: {error}", path.display()))
-            .hint("make the directory first")
+        Failure::new(
+            NOT_FOUND,
+            format!("mount point {}: {error}", path.display()),
+        )
+        .hint("make the directory first")
     })?;
     if !kind.is_dir() {
-        return Err(Failure::new(NOT_FOUND, format!("mount point {} is no directory", path.display())).into());
+        return Err(Failure::new(
+            NOT_FOUND,
+            format!("mount point {} is no directory", path.display()),
+        )
+        .into());
     }
     options.path = folder::absolute(&path)?;
     if options.cell.parse::<std::net::SocketAddr>().is_err() {
-        options.cell = folder::absolute(Path::new(&options.cell))?.display().to_string();
+        options.cell = folder::absolute(Path::new(&options.cell))?
+            .display()
+            .to_string();
     }
     Ok(options)
 }
@@ -229,7 +264,9 @@ fn open_log(options: &Options) -> anyhow::Result<Option<File>> {
     let path = match (&options.log, options.cell.parse::<std::net::SocketAddr>()) {
         (Some(path), _) => path.clone(),
         (None, Ok(_)) => return Ok(None),
-        (None, Err(_)) => mounts::log_path(&Folder::open(Path::new(&options.cell))?, &options.path)?,
+        (None, Err(_)) => {
+            mounts::log_path(&Folder::open(Path::new(&options.cell))?, &options.path)?
+        }
     };
     let file = OpenOptions::new().create(true).append(true).open(&path);
     file.map(Some).with_context(|| path.display().to_string())
@@ -259,9 +296,16 @@ fn in_background(options: &Options) -> anyhow::Result<()> {
         return Ok(());
     }
     let status = child.wait().context("wait for the mount process")?;
-    let code = status.code().and_then(|code| u8::try_from(code).ok()).filter(|code| *code > 0);
+    let code = status
+        .code()
+        .and_then(|code| u8::try_from(code).ok())
+        .filter(|code| *code > 0);
     let text = String::from_utf8_lossy(&said).trim().to_owned();
-    let text = if text.is_empty() { format!("the mount process ended ({status})") } else { text };
+    let text = if text.is_empty() {
+        format!("the mount process ended ({status})")
+    } else {
+        text
+    };
     let failure = Failure::new(code.unwrap_or(FAILED), text);
     Err(match code {
         Some(4) => failure.hint("is the cell up? `zonal up` starts what is down"),
@@ -277,7 +321,9 @@ mod tests {
     #[test]
     fn options_of_fstab_are_understood() {
         let mut options = Options::new("/cell".into(), "/mnt".into());
-        for option in "rw,nosuid,zone=2,workers=3,write-behind=1MiB,_netdev,x-systemd.automount".split(',') {
+        for option in
+            "rw,nosuid,zone=2,workers=3,write-behind=1MiB,_netdev,x-systemd.automount".split(',')
+        {
             options.apply(option).unwrap();
         }
         assert_eq!((options.zone, options.workers), (2, Some(3)));
@@ -285,6 +331,9 @@ mod tests {
         assert!(options.apply("zone=0").is_err());
         assert!(options.apply("sync-everything").is_err());
         let line = options.arguments().join(" ");
-        assert!(line.contains("--zone 2") && line.ends_with("-o nosuid"), "{line}");
+        assert!(
+            line.contains("--zone 2") && line.ends_with("-o nosuid"),
+            "{line}"
+        );
     }
 }

@@ -49,7 +49,9 @@ mod tests {
     #[test]
     fn the_name_decides() {
         assert!(call("/usr/bin/zonal status").is_none());
-        let options = call("/sbin/mount.zonal 10.0.0.1:7100 /mnt -n -o rw,zone=2").unwrap().unwrap();
+        let options = call("/sbin/mount.zonal 10.0.0.1:7100 /mnt -n -o rw,zone=2")
+            .unwrap()
+            .unwrap();
         assert_eq!((options.cell.as_str(), options.zone), ("10.0.0.1:7100", 2));
         assert_eq!(options.path, Path::new("/mnt"));
         assert!(call("mount.zonal /only-one").unwrap().is_err());
