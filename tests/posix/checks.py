@@ -58,6 +58,7 @@ class Registry:
                 print(f"{c.ident}\t{c.statement}")
             sys.exit(0)
         args = parser.parse_args()
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
         only = [s for s in args.only.split(",") if s]
         skip = [s for s in args.skip.split(",") if s]
         counts = {"ok": 0, "skipped": 0, "FAILED": 0}
@@ -87,20 +88,20 @@ def run_one(c, given):
     sys.stdout.flush()
     pid = os.fork()
     if pid == 0:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         ours.close()
         os.setpgid(0, 0)
         send(theirs, run_inside(c, given))
         os._exit(0)
     theirs.close()
-    answer = receive(ours, c.limit)
-    ours.close()
-    dead = True
-    if answer is None:
+    answer = None
+    try:
+        answer = receive(ours, c.limit)
+        ours.close()
+        dead = answer is not None and reap(pid, 5)
+    finally:
         kill_group(pid)
-        dead = reap(pid, 5)
-    else:
-        reap(pid, 5)
-        kill_group(pid)
+    dead = dead or reap(pid, 5)
     if not dead:
         return "FAILED", f"hung for {c.limit} s, and does not die at SIGKILL"
     if answer is None:
@@ -184,17 +185,20 @@ class Agent:
     @staticmethod
     def serve(sock):
         state = {}
-        while True:
-            job = receive(sock, 3600)
-            if job is None:
-                return
-            fn, args = job
-            try:
-                send(sock, ("value", fn(state, *args)))
-            except OSError as e:
-                send(sock, ("errno", e.errno))
-            except BaseException as e:
-                send(sock, ("error", f"{type(e).__name__}: {e}"))
+        try:
+            while (job := receive(sock, 3600)) is not None:
+                send(sock, Agent.perform(state, *job))
+        except OSError:  # whoever asked is gone
+            os._exit(1)
+
+    @staticmethod
+    def perform(state, fn, args):
+        try:
+            return "value", fn(state, *args)
+        except OSError as e:
+            return "errno", e.errno
+        except BaseException as e:
+            return "error", f"{type(e).__name__}: {e}"
 
     def start(self, fn, *args):
         """Begins a call without waiting for it."""
@@ -255,7 +259,7 @@ def true(condition, what):
 
 def short(value):
     text = repr(value)
-    return text if len(text) < 160 else f"{text[:150]}... ({len(text)} characters)"
+    return text if len(text) < 110 else f"{text[:100]}... ({len(text)} characters)"
 
 
 def fails(wanted, fn, *args, **kwargs):

@@ -255,7 +255,7 @@ def held(a, b, kind):
     return one, two, f"{a}/f", f"{b}/f"
 
 
-def for_kinds(ident, statement, limit=60):
+def for_kinds(ident, statement, limit=40):
     def take(fn):
         for kind in KINDS:
             check(f"{kind}-{ident}", f"{kind}: {statement}", limit=limit)(
@@ -334,14 +334,14 @@ def _(a, b, kind):
     close_all(one, two)
 
 
-@for_kinds("counter", "numbers counted up under a lock by processes on both mounts add up", limit=120)
+@for_kinds("counter", "numbers counted up under a lock by processes on both mounts add up", limit=90)
 def _(a, b, kind):
     write(f"{a}/n", b"%020d" % 0)
     them, times = agents(4), rounds(60)
     for i, agent in enumerate(them):
         agent.start(a_count, f"{(a, b)[i % 2]}/n", kind, times)
     for agent in them:
-        agent.finish(100)
+        agent.finish(80)
     close_all(*them)
     equal(int(read(f"{a}/n")), 4 * times, "the count")
 
