@@ -83,7 +83,11 @@ impl Acl {
                 _ => return Err(ErrorCode::Invalid),
             };
         }
-        if want == 0 { Ok(()) } else { Err(ErrorCode::Invalid) }
+        if want == 0 {
+            Ok(())
+        } else {
+            Err(ErrorCode::Invalid)
+        }
     }
 
     /// The attribute's value.
@@ -94,7 +98,11 @@ impl Acl {
         for line in &self.lines {
             out.extend_from_slice(&line.tag.to_le_bytes());
             out.extend_from_slice(&line.perm.to_le_bytes());
-            let id = if matches!(line.tag, TAG_USER | TAG_GROUP) { line.id } else { NO_ID };
+            let id = if matches!(line.tag, TAG_USER | TAG_GROUP) {
+                line.id
+            } else {
+                NO_ID
+            };
             out.extend_from_slice(&id.to_le_bytes());
         }
         out
@@ -109,7 +117,10 @@ impl Acl {
     }
 
     fn perm(&self, tag: u16) -> Option<u16> {
-        self.lines.iter().find(|line| line.tag == tag).map(|line| line.perm)
+        self.lines
+            .iter()
+            .find(|line| line.tag == tag)
+            .map(|line| line.perm)
     }
 
     fn restrict(&mut self, tag: u16, bits: u32) {
@@ -119,7 +130,11 @@ impl Acl {
     }
 
     fn group_class_tag(&self) -> u16 {
-        if self.perm(TAG_MASK).is_some() { TAG_MASK } else { TAG_GROUP_OBJ }
+        if self.perm(TAG_MASK).is_some() {
+            TAG_MASK
+        } else {
+            TAG_GROUP_OBJ
+        }
     }
 
     /// The nine permission bits that show this ACL (the group's are the mask's where there is one).
@@ -178,10 +193,20 @@ mod tests {
 
     fn bytes(lines: &[(u16, u16, u32)]) -> Vec<u8> {
         let lines = lines.iter().map(|&(tag, perm, id)| Line { tag, perm, id });
-        Acl { lines: lines.collect() }.to_bytes()
+        Acl {
+            lines: lines.collect(),
+        }
+        .to_bytes()
     }
 
-    const FULL: &[(u16, u16, u32)] = &[(1, 7, 0), (2, 6, 10), (4, 5, 0), (8, 7, 20), (16, 4, 0), (32, 1, 0)];
+    const FULL: &[(u16, u16, u32)] = &[
+        (1, 7, 0),
+        (2, 6, 10),
+        (4, 5, 0),
+        (8, 7, 20),
+        (16, 4, 0),
+        (32, 1, 0),
+    ];
 
     #[test]
     fn only_complete_ordered_lists_are_valid() {
@@ -199,22 +224,36 @@ mod tests {
             &[(1, 7, 0), (4, 5, 0), (32, 0, 0), (32, 0, 0)],
         ];
         for lines in bad {
-            assert_eq!(Acl::parse(&bytes(lines)), Err(ErrorCode::Invalid), "{lines:?}");
+            assert_eq!(
+                Acl::parse(&bytes(lines)),
+                Err(ErrorCode::Invalid),
+                "{lines:?}"
+            );
         }
         let whole = bytes(FULL);
         for end in 0..whole.len() {
-            assert!(!matches!(Acl::parse(&whole[..end]), Ok(Some(_))), "prefix {end}");
+            assert!(
+                !matches!(Acl::parse(&whole[..end]), Ok(Some(_))),
+                "prefix {end}"
+            );
         }
     }
 
     #[test]
     fn the_mask_limits_all_but_owner_and_others() {
         let acl = Acl::parse(&bytes(FULL)).unwrap().unwrap();
-        let who = |uid, gid| Credentials { uid, gid, groups: vec![] };
+        let who = |uid, gid| Credentials {
+            uid,
+            gid,
+            groups: vec![],
+        };
         assert!(acl.allows(&who(10, 1), 5, 4));
         assert!(!acl.allows(&who(10, 1), 5, 2), "the mask takes write away");
         assert!(acl.allows(&who(11, 20), 5, 4));
-        assert!(!acl.allows(&who(11, 5), 5, 1), "in the group, so others' bits do not count");
+        assert!(
+            !acl.allows(&who(11, 5), 5, 1),
+            "in the group, so others' bits do not count"
+        );
         assert!(acl.allows(&who(11, 6), 5, 1));
         assert!(!acl.allows(&who(11, 6), 5, 4));
         assert_eq!(acl.mode_bits(), 0o741);

@@ -33,7 +33,8 @@ pub(crate) fn changes(finished: &Finished) -> Vec<Change> {
         if before.kind == FileKind::Directory {
             touch(before.ino, true, None, false);
         } else if before.nlink == 1 && changed.before.parent != Ino(0) {
-            let data = after.is_some_and(|after| after.mtime != before.mtime || after.size != before.size);
+            let data =
+                after.is_some_and(|after| after.mtime != before.mtime || after.size != before.size);
             touch(changed.before.parent, false, Some(before.ino), data);
         }
     }

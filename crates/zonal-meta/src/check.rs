@@ -35,7 +35,9 @@ impl Shard {
                 true
             });
             if let Err(code) = scanned {
-                found.broken.push(format!("partition {partition} cannot be read: {code}"));
+                found
+                    .broken
+                    .push(format!("partition {partition} cannot be read: {code}"));
             }
         }
         self.check_entries(&mut found);
@@ -52,26 +54,43 @@ impl Shard {
                 chains.insert((*dir, *cookie));
             }
             if !found.inodes.get(dir).is_some_and(Inode::is_dir) {
-                broken.push(format!("entry {} is in {dir}, which is no directory", dentry.name));
+                broken.push(format!(
+                    "entry {} is in {dir}, which is no directory",
+                    dentry.name
+                ));
             }
             if dentry.is_mark() {
                 continue;
             }
             let first = cookie & !0xff;
             if name_cookie(dentry.name.as_bytes(), self.config.hash_bits) != first || first == 0 {
-                broken.push(format!("entry {} of {dir} is in the wrong place", dentry.name));
+                broken.push(format!(
+                    "entry {} of {dir} is in the wrong place",
+                    dentry.name
+                ));
             }
             if !chains.contains(&(*dir, first)) {
                 broken.push(format!("entry {} of {dir} has no first place", dentry.name));
             }
-            let is_ours = self.partitions.binary_search(&dentry.ino.partition()).is_ok();
+            let is_ours = self
+                .partitions
+                .binary_search(&dentry.ino.partition())
+                .is_ok();
             match found.inodes.get(&dentry.ino) {
-                None if is_ours => broken.push(format!("entry {} of {dir} leads to nothing", dentry.name)),
+                None if is_ours => {
+                    broken.push(format!("entry {} of {dir} leads to nothing", dentry.name));
+                }
                 Some(inode) if inode.kind != dentry.kind => {
-                    broken.push(format!("entry {} of {dir} has another type than its inode", dentry.name));
+                    broken.push(format!(
+                        "entry {} of {dir} has another type than its inode",
+                        dentry.name
+                    ));
                 }
                 Some(inode) if inode.is_dir() && inode.parent != *dir => {
-                    broken.push(format!("directory {} is not in {}", dentry.ino, inode.parent));
+                    broken.push(format!(
+                        "directory {} is not in {}",
+                        dentry.ino, inode.parent
+                    ));
                 }
                 _ => {}
             }
@@ -95,7 +114,9 @@ impl Shard {
             if inode.is_dir() {
                 let is_first_level = inode.parent == Ino::ROOT;
                 if names != 1 && !(is_first_level && names == 0) {
-                    broken.push(format!("directory {ino} has {names} entries that lead to it"));
+                    broken.push(format!(
+                        "directory {ino} has {names} entries that lead to it"
+                    ));
                 }
                 if inode.size != entries || inode.nlink != 2 + subdirectories {
                     broken.push(format!(
@@ -104,17 +125,25 @@ impl Shard {
                     ));
                 }
             } else if inode.nlink != names {
-                broken.push(format!("inode {ino} has {} links, {names} names", inode.nlink));
+                broken.push(format!(
+                    "inode {ino} has {} links, {names} names",
+                    inode.nlink
+                ));
             }
             let is_orphan = found.orphans.contains_key(ino);
             if (inode.nlink == 0) != is_orphan || inode.has(FLAG_ORPHAN) != is_orphan {
-                broken.push(format!("inode {ino} with {} links: orphan {is_orphan}", inode.nlink));
+                broken.push(format!(
+                    "inode {ino} with {} links: orphan {is_orphan}",
+                    inode.nlink
+                ));
             }
             if inode.has(FLAG_DETACHED) != found.detached.contains(ino) {
                 broken.push(format!("directory {ino} is half detached"));
             }
             if found.deletions.contains(ino) {
-                broken.push(format!("the objects of living inode {ino} are to be deleted"));
+                broken.push(format!(
+                    "the objects of living inode {ino} are to be deleted"
+                ));
             }
             let flags = found.xattrs.get(ino).copied().unwrap_or(0);
             if flags & !inode.xattrs != 0 {
@@ -136,7 +165,9 @@ impl Shard {
             }
         }
         if self.opens.orphans.len() != found.orphans.len() {
-            found.broken.push("memory has orphans that the store has not".to_owned());
+            found
+                .broken
+                .push("memory has orphans that the store has not".to_owned());
         }
         let bounds = [
             ("sessions", self.sessions.len(), self.config.sessions_max),
@@ -145,7 +176,9 @@ impl Shard {
         ];
         for (what, count, limit) in bounds {
             if count > limit {
-                found.broken.push(format!("{count} {what}, at most {limit} allowed"));
+                found
+                    .broken
+                    .push(format!("{count} {what}, at most {limit} allowed"));
             }
         }
         found.broken.extend(self.locks.check());
@@ -155,7 +188,8 @@ impl Shard {
 impl Found {
     fn take(&mut self, key: &[u8], value: &[u8]) {
         if self.decode(key, value).is_none() {
-            self.broken.push(format!("key {key:02x?} or its value is damaged"));
+            self.broken
+                .push(format!("key {key:02x?} or its value is damaged"));
         }
     }
 
@@ -177,7 +211,8 @@ impl Found {
                 *self.xattrs.entry(ino).or_default() |= flag_of(key.get(keys::XATTR_NAME_AT..)?);
             }
             keys::TAG_ORPHAN => {
-                self.orphans.insert(ino, OrphanRecord::from_bytes(value).ok()?);
+                self.orphans
+                    .insert(ino, OrphanRecord::from_bytes(value).ok()?);
             }
             keys::TAG_DELETION => {
                 Layout::from_bytes(value).ok()?;

@@ -100,9 +100,14 @@ mod tests {
     fn cookies_are_stable_and_above_the_reserved() {
         // Stored on disk: a change of these numbers is a change of the format.
         assert_eq!(name_cookie(b"a", 55), name_cookie(b"a", 55));
-        for name in [&b"a"[..], b"b", b"a longer name than eight bytes", &[0xff; 255]] {
+        for name in [
+            &b"a"[..],
+            b"b",
+            b"a longer name than eight bytes",
+            &[0xff; 255],
+        ] {
             let cookie = name_cookie(name, 55);
-            assert!(cookie >= 256 && cookie < 1 << 63 && cookie & 0xff == 0);
+            assert!((256..1 << 63).contains(&cookie) && cookie & 0xff == 0);
         }
         assert_ne!(name_cookie(b"a", 55), name_cookie(b"b", 55));
         assert_eq!(name_cookie(b"a", 1) >> 8, 1);

@@ -12,9 +12,13 @@ pub(crate) fn run(tx: &mut Tx<'_>, request: &MetaRequest) -> Result {
         MetaRequest::GetAttr { ino, data } => op::getattr::getattr(tx, *ino, *data),
         MetaRequest::Access { who, ino, mask } => op::access::access(tx, who, *ino, *mask),
         MetaRequest::Readlink { ino } => op::readlink::readlink(tx, *ino),
-        MetaRequest::ReadDir { who, dir, cookie, entries, plus } => {
-            op::readdir::readdir(tx, who, *dir, *cookie, *entries, *plus)
-        }
+        MetaRequest::ReadDir {
+            who,
+            dir,
+            cookie,
+            entries,
+            plus,
+        } => op::readdir::readdir(tx, who, *dir, *cookie, *entries, *plus),
         MetaRequest::GetXattr { who, ino, name } => op::xattr::get(tx, who, *ino, &name.0),
         MetaRequest::ListXattr { who, ino } => op::xattr::list(tx, who, *ino),
         MetaRequest::StatFs => op::statfs::statfs(tx),
@@ -28,7 +32,18 @@ pub(crate) fn run(tx: &mut Tx<'_>, request: &MetaRequest) -> Result {
 
 fn run_mutation(tx: &mut Tx<'_>, request: &MetaRequest) -> Result {
     match request {
-        MetaRequest::Create { who, parent, name, kind, mode, umask, zone, open, open_flags, exclusive } => {
+        MetaRequest::Create {
+            who,
+            parent,
+            name,
+            kind,
+            mode,
+            umask,
+            zone,
+            open,
+            open_flags,
+            exclusive,
+        } => {
             let request = op::create::Create {
                 parent: *parent,
                 name,
@@ -42,7 +57,14 @@ fn run_mutation(tx: &mut Tx<'_>, request: &MetaRequest) -> Result {
             };
             op::create::create(tx, who, &request)
         }
-        MetaRequest::Mkdir { who, parent, name, mode, umask, zone } => {
+        MetaRequest::Mkdir {
+            who,
+            parent,
+            name,
+            mode,
+            umask,
+            zone,
+        } => {
             let request = op::mkdir::Mkdir {
                 parent: *parent,
                 name,
@@ -52,30 +74,62 @@ fn run_mutation(tx: &mut Tx<'_>, request: &MetaRequest) -> Result {
             };
             op::mkdir::mkdir(tx, who, &request)
         }
-        MetaRequest::Tmpfile { who, parent, mode, umask, zone, exclusive } => {
-            op::tmpfile::tmpfile(tx, who, *parent, (*mode, *umask), *zone, *exclusive)
-        }
+        MetaRequest::Tmpfile {
+            who,
+            parent,
+            mode,
+            umask,
+            zone,
+            exclusive,
+        } => op::tmpfile::tmpfile(tx, who, *parent, (*mode, *umask), *zone, *exclusive),
         MetaRequest::Unlink { who, parent, name } => op::unlink::unlink(tx, who, *parent, name),
         MetaRequest::Rmdir { who, parent, name } => op::rmdir::rmdir(tx, who, *parent, name),
-        MetaRequest::Rename { who, parent, name, new_parent, new_name, flags } => {
-            op::rename::rename(tx, who, (*parent, name), (*new_parent, new_name), *flags)
-        }
-        MetaRequest::Link { who, ino, parent, name } => op::link::link(tx, who, *ino, *parent, name),
-        MetaRequest::Open { who, ino, open_flags } => op::open::open(tx, who, *ino, *open_flags),
+        MetaRequest::Rename {
+            who,
+            parent,
+            name,
+            new_parent,
+            new_name,
+            flags,
+        } => op::rename::rename(tx, who, (*parent, name), (*new_parent, new_name), *flags),
+        MetaRequest::Link {
+            who,
+            ino,
+            parent,
+            name,
+        } => op::link::link(tx, who, *ino, *parent, name),
+        MetaRequest::Open {
+            who,
+            ino,
+            open_flags,
+        } => op::open::open(tx, who, *ino, *open_flags),
         MetaRequest::SetAttr { who, ino, change } => op::setattr::setattr(tx, who, *ino, change),
-        MetaRequest::SetXattr { who, ino, name, value, flags } => {
-            op::xattr::set(tx, who, *ino, &name.0, &value.0, *flags)
-        }
+        MetaRequest::SetXattr {
+            who,
+            ino,
+            name,
+            value,
+            flags,
+        } => op::xattr::set(tx, who, *ino, &name.0, &value.0, *flags),
         MetaRequest::RemoveXattr { who, ino, name } => op::xattr::remove(tx, who, *ino, &name.0),
         MetaRequest::Touch { ino } => op::touch::touch(tx, *ino),
-        MetaRequest::SetPolicy { who, dir, policy } => op::policy::set_policy(tx, who, *dir, *policy),
+        MetaRequest::SetPolicy { who, dir, policy } => {
+            op::policy::set_policy(tx, who, *dir, *policy)
+        }
         _ => run_size(tx, request),
     }
 }
 
 fn run_size(tx: &mut Tx<'_>, request: &MetaRequest) -> Result {
     match request {
-        MetaRequest::Truncate { who, ino, size, by_handle, confirmed_seq, kill_suid } => {
+        MetaRequest::Truncate {
+            who,
+            ino,
+            size,
+            by_handle,
+            confirmed_seq,
+            kill_suid,
+        } => {
             let request = op::truncate::Truncate {
                 ino: *ino,
                 size: *size,
@@ -85,10 +139,18 @@ fn run_size(tx: &mut Tx<'_>, request: &MetaRequest) -> Result {
             };
             op::truncate::truncate(tx, who, &request)
         }
-        MetaRequest::ConfirmTruncate { ino, truncate_seq, allocated_delta } => {
-            op::truncate::confirm(tx, *ino, *truncate_seq, *allocated_delta)
-        }
-        MetaRequest::ReportWrite { ino, size, mtime, allocated_delta, kill_suid } => {
+        MetaRequest::ConfirmTruncate {
+            ino,
+            truncate_seq,
+            allocated_delta,
+        } => op::truncate::confirm(tx, *ino, *truncate_seq, *allocated_delta),
+        MetaRequest::ReportWrite {
+            ino,
+            size,
+            mtime,
+            allocated_delta,
+            kill_suid,
+        } => {
             let report = op::report::Report {
                 size: *size,
                 mtime: *mtime,
@@ -97,7 +159,14 @@ fn run_size(tx: &mut Tx<'_>, request: &MetaRequest) -> Result {
             };
             op::report::report_write(tx, *ino, &report)
         }
-        MetaRequest::AppendEnd { ino, mtime, length, allocated_delta, kill_suid, .. } => {
+        MetaRequest::AppendEnd {
+            ino,
+            mtime,
+            length,
+            allocated_delta,
+            kill_suid,
+            ..
+        } => {
             let report = op::report::Report {
                 size: tx.published,
                 mtime: (*length > 0).then_some(*mtime),
@@ -106,9 +175,13 @@ fn run_size(tx: &mut Tx<'_>, request: &MetaRequest) -> Result {
             };
             op::append::end(tx, *ino, &report)
         }
-        MetaRequest::MakeDetachedDir { uid, gid, mode, default_acl, token } => {
-            op::root::make_detached(tx, (*uid, *gid), *mode, default_acl.as_ref(), *token)
-        }
+        MetaRequest::MakeDetachedDir {
+            uid,
+            gid,
+            mode,
+            default_acl,
+            token,
+        } => op::root::make_detached(tx, (*uid, *gid), *mode, default_acl.as_ref(), *token),
         MetaRequest::AttachDir { ino } => op::root::attach(tx, *ino),
         MetaRequest::DetachDir { ino } => op::root::detach_dir(tx, *ino),
         MetaRequest::DropDir { ino } => op::root::drop_dir(tx, *ino),

@@ -204,7 +204,7 @@ impl Inode {
             gid: self.gid,
             rdev: self.rdev,
             size: if self.is_dir() {
-                4096 + self.size.saturating_mul(32)
+                self.size.saturating_mul(32).saturating_add(4096)
             } else {
                 self.size
             },

@@ -28,5 +28,7 @@ mod tx;
 mod volatile;
 
 pub use config::{Caller, Now, ShardConfig};
-pub use outcome::{Attempt, Deletion, Detached, JunctionChange, Outcome, PendingCall, Ticked, WaitOn};
+pub use outcome::{
+    Attempt, Deletion, Detached, JunctionChange, Outcome, PendingCall, Ticked, WaitOn,
+};
 pub use shard::Shard;

@@ -58,7 +58,8 @@ impl Opens {
     /// Sessions that have it open.
     pub fn holders(&self, ino: Ino) -> BTreeSet<SessionId> {
         let of = self.counts.get(&ino);
-        of.map(|of| of.keys().copied().collect()).unwrap_or_default()
+        of.map(|of| of.keys().copied().collect())
+            .unwrap_or_default()
     }
 
     /// Forgets a session. Its orphans are left for the caller.

@@ -39,13 +39,26 @@ pub fn is_owner(who: &Credentials, inode: &Inode) -> bool {
 }
 
 /// Checks `mask` (of READ, WRITE, EXEC) against mode and ACL.
-pub(crate) fn check(tx: &Tx<'_>, who: &Credentials, inode: &Inode, mask: u32) -> Result<(), ErrorCode> {
-    let acl = if inode.has_acl() && !is_root(who) && who.uid != inode.uid && inode.mode & 0o070 != 0 {
+pub(crate) fn check(
+    tx: &Tx<'_>,
+    who: &Credentials,
+    inode: &Inode,
+    mask: u32,
+) -> Result<(), ErrorCode> {
+    let acl = if inode.has_acl() && !is_root(who) && who.uid != inode.uid && inode.mode & 0o070 != 0
+    {
         load_acl(tx, inode)?
     } else {
         None
     };
-    if allows(who, inode.kind, inode.mode, (inode.uid, inode.gid), acl.as_ref(), mask) {
+    if allows(
+        who,
+        inode.kind,
+        inode.mode,
+        (inode.uid, inode.gid),
+        acl.as_ref(),
+        mask,
+    ) {
         Ok(())
     } else {
         Err(ErrorCode::Access)

@@ -124,7 +124,7 @@ impl Sessions {
     /// A number for a new session. Session 0 is none.
     pub fn take_id(&mut self) -> SessionId {
         let id = SessionId(self.next_id.max(1));
-        self.next_id = id.0 + 1;
+        self.next_id = id.0.saturating_add(1);
         id
     }
 
@@ -220,7 +220,10 @@ impl Sessions {
 
     /// Replies kept in memory.
     pub fn replies_in_memory(&self) -> usize {
-        let slots = self.by_id.values().flat_map(|session| session.slots.values());
+        let slots = self
+            .by_id
+            .values()
+            .flat_map(|session| session.slots.values());
         slots.filter(|slot| slot.reply.is_some()).count()
     }
 }

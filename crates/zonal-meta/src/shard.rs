@@ -4,7 +4,7 @@
 //! from its start; what is in memory beside the store is volatile by design (opens, locks, leases, events, tickets) or
 //! comes back from it (sessions, slots, orphans, number ranges).
 
-use crate::append::Tickets;
+use crate::append::{End, Tickets};
 use crate::caching;
 use crate::config::{Caller, Now, ShardConfig};
 use crate::dentry::siphash;
@@ -16,7 +16,8 @@ use crate::keys;
 use crate::leases::{Change, Leases};
 use crate::opens::Opens;
 use crate::outcome::{
-    Attempt, Deletion, Detached, Facts, JunctionChange, Outcome, PendingCall, Question, Ticked, WaitOn,
+    Attempt, Deletion, Detached, Facts, JunctionChange, Outcome, PendingCall, Question, Ticked,
+    WaitOn,
 };
 use crate::session::{Sessions, SlotAnswer, SlotRecord};
 use crate::tx::{Env, Finished, OrphanRecord, Tx, Volatile};
@@ -197,7 +198,9 @@ impl Shard {
             None => return Err(ErrorCode::UnknownSession),
         }
         if is_slotted(caller, request) {
-            let answer = self.sessions.slot(kv, caller.session, caller.slot, caller.sequence)?;
+            let answer = self
+                .sessions
+                .slot(kv, caller.session, caller.slot, caller.sequence)?;
             if let SlotAnswer::Repeat(reply) = answer {
                 self.reopen(&reply, caller.session);
                 return Ok(Some(self.reply(reply)));
@@ -209,7 +212,8 @@ impl Shard {
             && effect.is_empty()
         {
             let reply = Some(reply.clone());
-            self.sessions.replied(caller.session, caller.slot, caller.sequence, reply);
+            self.sessions
+                .replied(caller.session, caller.slot, caller.sequence, reply);
         }
         Ok(outcome)
     }
@@ -265,10 +269,28 @@ impl Shard {
                 if let Some(wait) = self.recall(now, caller, request, &finished, &waited) {
                     return wait;
                 }
-                if let MetaRequest::AppendEnd { ino, offset, reserved, length, .. } = request {
-                    let (reserved, length) = (u64::from(*reserved), u64::from(*length));
-                    match self.tickets.end(*ino, caller.session, *offset, reserved, length) {
-                        Ok(end) => published = Some(end.unwrap_or(0)),
+                if let MetaRequest::AppendEnd {
+                    ino,
+                    offset,
+                    reserved,
+                    length,
+                    ..
+                } = request
+                {
+                    let numbers = (u64::from(*reserved), u64::from(*length));
+                    let session = caller.session;
+                    match self
+                        .tickets
+                        .end(*ino, session, *offset, numbers, now.instant)
+                    {
+                        Ok(End::Published(end)) => {
+                            published = Some(end.unwrap_or(0));
+                            // Appends behind this one may be published with it.
+                            self.recheck = true;
+                        }
+                        Ok(End::Wait(until)) => {
+                            return self.wait(Waiting::default(), until, WaitOn::Recalls);
+                        }
                         Err(code) => return self.fail(caller, request, code, &Waiting::default()),
                     }
                     continue;
@@ -276,7 +298,13 @@ impl Shard {
             }
             let kept = is_slotted(caller, request).then(|| caching::without_times(&reply));
             if self.config.caching {
-                caching::grant(&mut reply, lease, &mut self.leases, caller.session, now.instant);
+                caching::grant(
+                    &mut reply,
+                    lease,
+                    &mut self.leases,
+                    caller.session,
+                    now.instant,
+                );
             } else {
                 reply = caching::without_times(&reply);
             }
@@ -294,7 +322,11 @@ impl Shard {
         waited: &Waiting,
     ) -> Option<Outcome> {
         let is_recalled = self.config.caching && !matches!(request.tag(), 80..=84);
-        let changes = if is_recalled { caching::changes(finished) } else { Vec::new() };
+        let changes = if is_recalled {
+            caching::changes(finished)
+        } else {
+            Vec::new()
+        };
         let is_same = !changes.is_empty() && changes == waited.changes;
         if !is_same {
             self.leases.finish(&waited.changes);
@@ -303,7 +335,9 @@ impl Shard {
             return None;
         }
         let by = caller.session;
-        let recall = self.leases.recall(&changes, by, is_same, now.instant, &mut self.events);
+        let recall = self
+            .leases
+            .recall(&changes, by, is_same, now.instant, &mut self.events);
         self.doomed.extend(self.events.take_overflowed());
         let Some(recall) = recall else {
             if is_same {
@@ -311,7 +345,8 @@ impl Shard {
             }
             return None;
         };
-        self.woken.extend(recall.wait_for.iter().map(|(session, _)| *session));
+        self.woken
+            .extend(recall.wait_for.iter().map(|(session, _)| *session));
         let waiting = Waiting {
             facts: waited.facts.clone(),
             changes,
@@ -331,11 +366,18 @@ impl Shard {
         let mut effect = finished.effect;
         self.apply(caller.session, finished.volatile);
         if let Some(kept) = kept {
-            let Caller { session, slot, sequence } = caller;
+            let Caller {
+                session,
+                slot,
+                sequence,
+            } = caller;
             if effect.is_empty() {
                 self.sessions.replied(session, slot, sequence, Some(kept));
             } else {
-                let record = SlotRecord { sequence, reply: kept };
+                let record = SlotRecord {
+                    sequence,
+                    reply: kept,
+                };
                 effect.push(KvChange::put(keys::slot(session, slot), record.to_bytes()));
                 self.sessions.replied(session, slot, sequence, None);
             }
@@ -380,7 +422,8 @@ impl Shard {
         // The slot moves on; the store does not hear of it, as nothing happened.
         if is_slotted(caller, request) {
             let kept = Some(reply.clone());
-            self.sessions.replied(caller.session, caller.slot, caller.sequence, kept);
+            self.sessions
+                .replied(caller.session, caller.slot, caller.sequence, kept);
         }
         let mut after = Vec::new();
         if let Some((zone, ino)) = waited.facts.made {
@@ -409,12 +452,28 @@ impl Shard {
         };
         let wake = std::mem::take(&mut self.woken).into_iter().collect();
         let request = ask;
-        Outcome::Call { zone, request, call, wake }
+        Outcome::Call {
+            zone,
+            request,
+            call,
+            wake,
+        }
     }
 
     /// Another shard's answer to an [`Outcome::Call`] (a `Failed` where there was none).
-    pub fn resume(&mut self, kv: &dyn KvRead, now: Now, call: PendingCall, reply: MetaReply) -> Outcome {
-        let PendingCall { caller, request, asked, facts } = call;
+    pub fn resume(
+        &mut self,
+        kv: &dyn KvRead,
+        now: Now,
+        call: PendingCall,
+        reply: MetaReply,
+    ) -> Outcome {
+        let PendingCall {
+            caller,
+            request,
+            asked,
+            facts,
+        } = call;
         let mut waited = Waiting {
             facts,
             ..Waiting::default()
@@ -423,8 +482,12 @@ impl Shard {
             code: ErrorNumber(ErrorCode::Stale),
         };
         match (asked, reply) {
-            (Question::Make(zone), MetaReply::Detached { ino }) => waited.facts.made = Some((zone, ino)),
-            (Question::Detach(zone, ino), MetaReply::Done) => waited.facts.detached = Some((zone, ino)),
+            (Question::Make(zone), MetaReply::Detached { ino }) => {
+                waited.facts.made = Some((zone, ino));
+            }
+            (Question::Detach(zone, ino), MetaReply::Done) => {
+                waited.facts.detached = Some((zone, ino));
+            }
             (Question::Detach(zone, ino), reply) if reply == gone => {
                 waited.facts.detached = Some((zone, ino));
             }
@@ -509,7 +572,11 @@ impl Shard {
                 found.len() < limit && !broken
             })?;
         }
-        if broken { Err(ErrorCode::Corrupt) } else { Ok(found) }
+        if broken {
+            Err(ErrorCode::Corrupt)
+        } else {
+            Ok(found)
+        }
     }
 
     /// The targets have deleted these; to be logged.
@@ -522,7 +589,12 @@ impl Shard {
     ///
     /// # Errors
     /// What the store says; `Corrupt`.
-    pub fn detached(&self, kv: &dyn KvRead, now: Now, limit: usize) -> Result<Vec<Detached>, ErrorCode> {
+    pub fn detached(
+        &self,
+        kv: &dyn KvRead,
+        now: Now,
+        limit: usize,
+    ) -> Result<Vec<Detached>, ErrorCode> {
         let found = crate::op::root::unsettled(kv, &self.partitions, usize::MAX)?;
         let old = found.into_iter().filter(|(_, record)| {
             now.wall.seconds.saturating_sub(record.since.seconds) >= DETACHED_SECONDS
@@ -637,5 +709,9 @@ fn load_orphans(
             !broken
         })?;
     }
-    if broken { Err(ErrorCode::Corrupt) } else { Ok(orphans) }
+    if broken {
+        Err(ErrorCode::Corrupt)
+    } else {
+        Ok(orphans)
+    }
 }

@@ -257,7 +257,13 @@ impl<'a> Tx<'a> {
     }
 
     /// Adds an entry; the name is known to be absent.
-    pub fn add_entry(&mut self, dir: Ino, name: &Name, ino: Ino, kind: FileKind) -> Result<(), ErrorCode> {
+    pub fn add_entry(
+        &mut self,
+        dir: Ino,
+        name: &Name,
+        ino: Ino,
+        kind: FileKind,
+    ) -> Result<(), ErrorCode> {
         self.directories.insert(dir);
         let first = name_cookie(name.as_bytes(), self.env.config.hash_bits);
         let mut new = Dentry {
@@ -277,7 +283,11 @@ impl<'a> Tx<'a> {
             self.put(first_key, new.to_bytes());
             return Ok(());
         }
-        let taken: BTreeSet<u64> = self.chain(dir, first)?.iter().map(|place| place.0).collect();
+        let taken: BTreeSet<u64> = self
+            .chain(dir, first)?
+            .iter()
+            .map(|place| place.0)
+            .collect();
         let free = (first..first + 256).find(|cookie| !taken.contains(cookie));
         let free = free.ok_or(ErrorCode::NoSpace)?;
         if !head.chained {

@@ -6,7 +6,7 @@ use crate::op;
 use crate::outcome::{Outcome, WaitOn};
 use crate::session::SessionRecord;
 use crate::shard::{Shard, Waiting};
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use zonal_types::limits::{NAME_BYTES_MAX, SESSION_TERM_MS};
 use zonal_types::{Codec, Epoch, ErrorCode, Ino, KvChange, KvRead, SessionId, ZoneId};
 use zonal_wire::meta::LockRange;
@@ -52,14 +52,20 @@ impl Shard {
                     return Err(ErrorCode::Overloaded);
                 }
                 let id = self.sessions.take_id();
-                effect.push(KvChange::put(crate::keys::session_ids(), self.sessions.ids_record()));
+                effect.push(KvChange::put(
+                    crate::keys::session_ids(),
+                    self.sessions.ids_record(),
+                ));
                 effect.push(KvChange::put(crate::keys::session(id), record.to_bytes()));
                 self.sessions.insert(id, record, now.instant);
                 self.events.open(id);
                 id
             }
         };
-        let epoch = self.map.shard(self.config.shard).map_or(Epoch(0), |shard| shard.epoch);
+        let epoch = self
+            .map
+            .shard(self.config.shard)
+            .map_or(Epoch(0), |shard| shard.epoch);
         let reply = MetaReply::Session {
             session: id,
             boot: self.config.boot,
@@ -82,14 +88,18 @@ impl Shard {
     ) -> Result<Option<Outcome>, ErrorCode> {
         let session = caller.session;
         let outcome = match request {
-            MetaRequest::PollEvents { acked, wait_ms } => self.poll(now, session, *acked, *wait_ms, waited),
+            MetaRequest::PollEvents { acked, wait_ms } => {
+                self.poll(now, session, *acked, *wait_ms, waited)
+            }
             MetaRequest::CloseSession => {
                 self.leases.session_closed(session);
                 self.recheck = true;
                 let effect = self.end_session(kv, now, session)?;
                 self.outcome(MetaReply::Done, effect, Vec::new(), Vec::new())
             }
-            MetaRequest::Reclaim { opens, locks } => self.reclaim(kv, now, session, opens, locks)?,
+            MetaRequest::Reclaim { opens, locks } => {
+                self.reclaim(kv, now, session, opens, locks)?
+            }
             MetaRequest::Close { inos } => self.close(kv, now, caller, inos)?,
             MetaRequest::AppendBegin { ino, length, limit } => {
                 let mut tickets = std::mem::take(&mut self.tickets);
@@ -144,12 +154,13 @@ impl Shard {
         opens: &[Ino],
         locks: &[(Ino, LockRange)],
     ) -> Result<Outcome, ErrorCode> {
-        if !self.sessions.silent.contains(&session) {
-            // Told before, or never needed.
-            return Ok(self.reply(MetaReply::Done));
-        }
+        // Counts are made as high as told, not added to: the request may be repeated.
+        let mut told: BTreeMap<Ino, u32> = BTreeMap::new();
         for ino in opens {
-            if self.opens.len() < self.config.opens_max {
+            let count = told.entry(*ino).or_default();
+            *count += 1;
+            let has_room = self.opens.len() < self.config.opens_max;
+            if has_room && self.opens.count(*ino, session) < *count {
                 self.opens.open(*ino, session);
             }
         }
@@ -159,16 +170,19 @@ impl Shard {
         }
         self.sessions.silent.remove(&session);
         self.recheck = true;
-        let held: BTreeSet<Ino> = opens.iter().copied().collect();
         let mut tx = self.tx(kv, now, session);
         for ino in tx.env.opens.orphans_of(session) {
-            if !held.contains(&ino) {
+            if !told.contains_key(&ino) {
                 op::open::release_orphan(&mut tx, ino)?;
             }
         }
         let finished = tx.finish();
         self.apply(session, finished.volatile);
-        let reply = if lost { failed(ErrorCode::UnknownLease) } else { MetaReply::Done };
+        let reply = if lost {
+            failed(ErrorCode::UnknownLease)
+        } else {
+            MetaReply::Done
+        };
         Ok(self.outcome(reply, finished.effect, Vec::new(), Vec::new()))
     }
 
@@ -193,7 +207,8 @@ impl Shard {
         }
         if !effect.is_empty() && caller.slot != zonal_wire::frame::NO_SLOT {
             let kept = Some(MetaReply::Done);
-            self.sessions.replied(session, caller.slot, caller.sequence, kept);
+            self.sessions
+                .replied(session, caller.slot, caller.sequence, kept);
         }
         Ok(self.outcome(MetaReply::Done, effect, Vec::new(), Vec::new()))
     }
@@ -211,14 +226,22 @@ impl Shard {
                 let holder = self.locks.get(session, *ino, *range);
                 MetaReply::Locked { holder }
             }
-            MetaRequest::Lock { ino, range, wait, waiter } => {
+            MetaRequest::Lock {
+                ino,
+                range,
+                wait,
+                waiter,
+            } => {
                 self.tx(kv, now, session).inode(*ino)?;
-                let others_may_reclaim = self.sessions.silent.iter().any(|silent| *silent != session);
+                let others_may_reclaim =
+                    self.sessions.silent.iter().any(|silent| *silent != session);
                 if now.instant < self.lock_grace_until && others_may_reclaim {
                     let until = self.lock_grace_until;
                     return Ok(self.wait(Waiting::default(), until, WaitOn::Recalls));
                 }
-                let (answer, granted) = self.locks.lock(session, *ino, *range, wait.then_some(*waiter))?;
+                let (answer, granted) =
+                    self.locks
+                        .lock(session, *ino, *range, wait.then_some(*waiter))?;
                 self.tell(granted);
                 match answer {
                     Answer::Granted => MetaReply::Done,
@@ -236,7 +259,11 @@ impl Shard {
                 self.tell(granted);
                 MetaReply::Done
             }
-            MetaRequest::ReleaseLocks { ino, owner, whole_file } => {
+            MetaRequest::ReleaseLocks {
+                ino,
+                owner,
+                whole_file,
+            } => {
                 let granted = self.locks.release_owner(session, *ino, *owner, *whole_file);
                 self.tell(granted);
                 MetaReply::Done
@@ -262,7 +289,7 @@ impl Shard {
         now: Now,
         session: SessionId,
     ) -> Result<Vec<KvChange>, ErrorCode> {
-        let published = self.tickets.session_gone(session);
+        let published = self.tickets.session_gone(session, now.instant);
         let mut tx = self.tx(kv, now, session);
         for (ino, end) in published {
             if let Some(mut inode) = tx.find(ino)? {
@@ -284,7 +311,12 @@ impl Shard {
         self.woken.insert(session);
         self.recheck = true;
         let mut effect = finished.effect;
-        effect.extend(self.sessions.remove(session).into_iter().map(KvChange::remove));
+        effect.extend(
+            self.sessions
+                .remove(session)
+                .into_iter()
+                .map(KvChange::remove),
+        );
         Ok(effect)
     }
 }

@@ -1,4 +1,6 @@
 //! What replies let clients cache, and what a change waits for.
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
 mod common;
 
 use common::*;
@@ -19,7 +21,11 @@ fn start() -> (Cell, Client, Client, Ino) {
 }
 
 fn look(cell: &mut Cell, client: &mut Client, dir: Ino, text: &str) -> Result<Entry, u32> {
-    let request = MetaRequest::Lookup { who: client.who.clone(), parent: dir, name: name(text) };
+    let request = MetaRequest::Lookup {
+        who: client.who.clone(),
+        parent: dir,
+        name: name(text),
+    };
     match client.call(cell, dir, &request).unwrap() {
         MetaReply::Entry { entry } => Ok(entry),
         MetaReply::NoEntry { entry_ms } => Err(entry_ms),
@@ -30,8 +36,15 @@ fn look(cell: &mut Cell, client: &mut Client, dir: Ino, text: &str) -> Result<En
 fn poll(cell: &mut Cell, client: &Client, acked: u64) -> (Vec<(u64, Event)>, bool) {
     let store = &mut cell.stores[1];
     let request = MetaRequest::PollEvents { acked, wait_ms: 0 };
-    match store.shard.handle(&store.kv, cell.now, client.caller(1), &request, None) {
-        Outcome::Reply { reply: MetaReply::Events { events, .. }, recheck, .. } => (events, recheck),
+    match store
+        .shard
+        .handle(&store.kv, cell.now, client.caller(1), &request, None)
+    {
+        Outcome::Reply {
+            reply: MetaReply::Events { events, .. },
+            recheck,
+            ..
+        } => (events, recheck),
         other => panic!("{other:?}"),
     }
 }
@@ -57,7 +70,10 @@ fn a_change_waits_for_those_who_cached_and_no_longer() {
     one.create(&mut cell, home, "f", 0o644).unwrap();
     look(&mut cell, &mut one, home, "f").unwrap();
     one.create(&mut cell, home, "own", 0o644).unwrap();
-    assert_eq!(cell.last_waits, 0, "one's own caches are one's own business");
+    assert_eq!(
+        cell.last_waits, 0,
+        "one's own caches are one's own business"
+    );
     // Unanswered: the change waits until the lease is over.
     let before = cell.now.instant;
     two.create(&mut cell, home, "g", 0o644).unwrap();
@@ -74,23 +90,56 @@ fn an_acknowledgement_lets_the_change_go_on() {
     one.create(&mut cell, home, "f", 0o644).unwrap();
     let entry = look(&mut cell, &mut one, home, "f").unwrap();
     two.sequence += 1;
-    let request = MetaRequest::Unlink { who: two.who.clone(), parent: home, name: name("f") };
+    let request = MetaRequest::Unlink {
+        who: two.who.clone(),
+        parent: home,
+        name: name("f"),
+    };
     let caller = two.caller(1);
     let store = &mut cell.stores[1];
-    let outcome = store.shard.handle(&store.kv, cell.now, caller, &request, None);
-    let Outcome::Wait { attempt, on: WaitOn::Recalls, wake, .. } = outcome else { panic!("{outcome:?}") };
+    let outcome = store
+        .shard
+        .handle(&store.kv, cell.now, caller, &request, None);
+    let Outcome::Wait {
+        attempt,
+        on: WaitOn::Recalls,
+        wake,
+        ..
+    } = outcome
+    else {
+        panic!("{outcome:?}")
+    };
     assert_eq!(wake, [one.sessions[1]]);
     let again = look(&mut cell, &mut one, home, "f").unwrap();
-    assert_eq!((again.ino, again.entry_ms), (entry.ino, 0), "nothing new while a change waits");
+    assert_eq!(
+        (again.ino, again.entry_ms),
+        (entry.ino, 0),
+        "nothing new while a change waits"
+    );
     let (events, _) = poll(&mut cell, &one, 0);
-    assert!(matches!(&events[0].1, Event::Invalidate { entries, inodes, .. } if *entries == home && inodes.contains(&entry.ino)));
+    assert!(
+        matches!(&events[0].1, Event::Invalidate { entries, inodes, .. } if *entries == home && inodes.contains(&entry.ino))
+    );
     let (_, recheck) = poll(&mut cell, &one, events[0].0);
     assert!(recheck);
     let store = &mut cell.stores[1];
-    let outcome = store.shard.handle(&store.kv, cell.now, caller, &request, Some(attempt));
-    let Outcome::Reply { reply: MetaReply::Done, effect, .. } = outcome else { panic!("{outcome:?}") };
+    let outcome = store
+        .shard
+        .handle(&store.kv, cell.now, caller, &request, Some(attempt));
+    let Outcome::Reply {
+        reply: MetaReply::Done,
+        effect,
+        ..
+    } = outcome
+    else {
+        panic!("{outcome:?}")
+    };
     cell.stores[1].kv.apply(&effect);
-    assert_eq!(look(&mut cell, &mut one, home, "f"), Err(TERM), "granted again");
+    assert_eq!(
+        look(&mut cell, &mut one, home, "f"),
+        Err(TERM),
+        "granted again"
+    );
     cell.assert_sound();
 }
 
@@ -102,7 +151,10 @@ fn a_repeat_promises_nothing() {
     let first = entry_of(cell.send(1, one.caller(1), &request)).unwrap();
     assert_eq!(first.entry_ms, TERM);
     let repeat = entry_of(cell.send(1, one.caller(1), &request)).unwrap();
-    assert_eq!((repeat.ino, repeat.entry_ms, repeat.attr_ms), (first.ino, 0, 0));
+    assert_eq!(
+        (repeat.ino, repeat.entry_ms, repeat.attr_ms),
+        (first.ino, 0, 0)
+    );
 }
 
 #[test]
@@ -122,8 +174,12 @@ fn abandoned_changes_block_nothing() {
     two.sequence += 1;
     let request = two.create_request(home, "f", zonal_wire::meta::NewKind::File, 0o644, false);
     let store = &mut cell.stores[1];
-    let outcome = store.shard.handle(&store.kv, cell.now, two.caller(1), &request, None);
-    let Outcome::Wait { attempt, .. } = outcome else { panic!("{outcome:?}") };
+    let outcome = store
+        .shard
+        .handle(&store.kv, cell.now, two.caller(1), &request, None);
+    let Outcome::Wait { attempt, .. } = outcome else {
+        panic!("{outcome:?}")
+    };
     store.shard.abandon(attempt);
     assert_eq!(look(&mut cell, &mut one, home, "f"), Err(TERM));
 }
@@ -139,21 +195,65 @@ fn events_wait_and_locks_are_told() {
         start: 0,
         end: u64::MAX,
     };
-    let lock = MetaRequest::Lock { ino: home, range, wait: true, waiter: 5 };
+    let lock = MetaRequest::Lock {
+        ino: home,
+        range,
+        wait: true,
+        waiter: 5,
+    };
     assert_eq!(cell.send(1, one.caller(1), &lock), MetaReply::Done);
-    let queued = MetaReply::Failed { code: zonal_wire::ErrorNumber(ErrorCode::LockQueued) };
+    let queued = MetaReply::Failed {
+        code: zonal_wire::ErrorNumber(ErrorCode::LockQueued),
+    };
     assert_eq!(cell.send(1, two.caller(1), &lock), queued);
-    let request = MetaRequest::PollEvents { acked: 0, wait_ms: 10_000 };
+    let request = MetaRequest::PollEvents {
+        acked: 0,
+        wait_ms: 10_000,
+    };
     let store = &mut cell.stores[1];
-    let outcome = store.shard.handle(&store.kv, cell.now, two.caller(1), &request, None);
-    let Outcome::Wait { attempt, on: WaitOn::Events(_), .. } = outcome else { panic!("{outcome:?}") };
-    let outcome = store.shard.handle(&store.kv, cell.now, one.caller(1), &MetaRequest::CloseSession, None);
-    let Outcome::Reply { wake, effect, .. } = outcome else { panic!() };
+    let outcome = store
+        .shard
+        .handle(&store.kv, cell.now, two.caller(1), &request, None);
+    let Outcome::Wait {
+        attempt,
+        on: WaitOn::Events(_),
+        ..
+    } = outcome
+    else {
+        panic!("{outcome:?}")
+    };
+    let outcome = store.shard.handle(
+        &store.kv,
+        cell.now,
+        one.caller(1),
+        &MetaRequest::CloseSession,
+        None,
+    );
+    let Outcome::Reply { wake, effect, .. } = outcome else {
+        panic!()
+    };
     assert!(wake.contains(&two.sessions[1]));
     store.kv.apply(&effect);
-    let outcome = store.shard.handle(&store.kv, cell.now, two.caller(1), &request, Some(attempt));
-    let Outcome::Reply { reply: MetaReply::Events { events, .. }, .. } = outcome else { panic!() };
-    assert_eq!(events, [(1, Event::LockGranted { ino: home, waiter: 5 })]);
+    let outcome = store
+        .shard
+        .handle(&store.kv, cell.now, two.caller(1), &request, Some(attempt));
+    let Outcome::Reply {
+        reply: MetaReply::Events { events, .. },
+        ..
+    } = outcome
+    else {
+        panic!()
+    };
+    assert_eq!(
+        events,
+        [(
+            1,
+            Event::LockGranted {
+                ino: home,
+                waiter: 5
+            }
+        )]
+    );
 }
 
 #[test]
@@ -161,7 +261,11 @@ fn appends_of_two_sessions_do_not_overlap() {
     let (mut cell, mut one, mut two, home) = start();
     let (f, _) = one.create_open(&mut cell, home, "f").unwrap();
     let begin = |client: &mut Client, cell: &mut Cell| {
-        let request = MetaRequest::AppendBegin { ino: f, length: 10, limit: 0 };
+        let request = MetaRequest::AppendBegin {
+            ino: f,
+            length: 10,
+            limit: 0,
+        };
         match client.call(cell, f, &request).unwrap() {
             MetaReply::Appending { offset, .. } => offset,
             other => panic!("{other:?}"),

@@ -1,4 +1,10 @@
 //! A repeated request gets the same reply and has no second effect, also after a restart.
+#![allow(
+    clippy::unwrap_used,
+    clippy::too_many_lines,
+    reason = "tables of tests"
+)]
+
 mod common;
 
 use common::*;
@@ -15,17 +21,41 @@ fn mutations(cell: &mut Cell, client: &mut Client, home: Ino) -> Vec<MetaRequest
         client.report(cell, ino, 100).unwrap();
         ino
     };
-    let f: Vec<Ino> = (0..12).map(|index| file(client, &format!("f{index}"))).collect();
+    let f: Vec<Ino> = (0..12)
+        .map(|index| file(client, &format!("f{index}")))
+        .collect();
     client.mkdir(cell, home, "dir").unwrap();
     client.setxattr(cell, f[8], "user.x", b"1", 0).unwrap();
     client.open(cell, f[9], 2).unwrap();
     vec![
         client.create_request(home, "new", NewKind::File, 0o644, true),
         client.create_request(home, "pipe", NewKind::Fifo, 0o644, false),
-        MetaRequest::Mkdir { who: who.clone(), parent: home, name: name("sub"), mode: 0o755, umask: 0, zone },
-        MetaRequest::Tmpfile { who: who.clone(), parent: home, mode: 0o600, umask: 0, zone, exclusive: false },
-        MetaRequest::Unlink { who: who.clone(), parent: home, name: name("f0") },
-        MetaRequest::Rmdir { who: who.clone(), parent: home, name: name("dir") },
+        MetaRequest::Mkdir {
+            who: who.clone(),
+            parent: home,
+            name: name("sub"),
+            mode: 0o755,
+            umask: 0,
+            zone,
+        },
+        MetaRequest::Tmpfile {
+            who: who.clone(),
+            parent: home,
+            mode: 0o600,
+            umask: 0,
+            zone,
+            exclusive: false,
+        },
+        MetaRequest::Unlink {
+            who: who.clone(),
+            parent: home,
+            name: name("f0"),
+        },
+        MetaRequest::Rmdir {
+            who: who.clone(),
+            parent: home,
+            name: name("dir"),
+        },
         MetaRequest::Rename {
             who: who.clone(),
             parent: home,
@@ -34,22 +64,65 @@ fn mutations(cell: &mut Cell, client: &mut Client, home: Ino) -> Vec<MetaRequest
             new_name: name("moved"),
             flags: 0,
         },
-        MetaRequest::Link { who: who.clone(), ino: f[2], parent: home, name: name("second") },
-        MetaRequest::Open { who: who.clone(), ino: f[3], open_flags: 0 },
+        MetaRequest::Link {
+            who: who.clone(),
+            ino: f[2],
+            parent: home,
+            name: name("second"),
+        },
+        MetaRequest::Open {
+            who: who.clone(),
+            ino: f[3],
+            open_flags: 0,
+        },
         MetaRequest::SetAttr {
             who: who.clone(),
             ino: f[4],
-            change: AttrChange { mode: Some(0o600), ..AttrChange::default() },
+            change: AttrChange {
+                mode: Some(0o600),
+                ..AttrChange::default()
+            },
         },
-        MetaRequest::Truncate { who: who.clone(), ino: f[5], size: 5, by_handle: false, confirmed_seq: 0, kill_suid: false },
-        MetaRequest::ReportWrite { ino: f[6], size: 200, mtime: Some(cell.now.wall), allocated_delta: 4096, kill_suid: false },
-        MetaRequest::SetXattr { who: who.clone(), ino: f[7], name: Blob(b"user.a".into()), value: Blob(b"1".into()), flags: 1 },
-        MetaRequest::RemoveXattr { who: who.clone(), ino: f[8], name: Blob(b"user.x".into()) },
+        MetaRequest::Truncate {
+            who: who.clone(),
+            ino: f[5],
+            size: 5,
+            by_handle: false,
+            confirmed_seq: 0,
+            kill_suid: false,
+        },
+        MetaRequest::ReportWrite {
+            ino: f[6],
+            size: 200,
+            mtime: Some(cell.now.wall),
+            allocated_delta: 4096,
+            kill_suid: false,
+        },
+        MetaRequest::SetXattr {
+            who: who.clone(),
+            ino: f[7],
+            name: Blob(b"user.a".into()),
+            value: Blob(b"1".into()),
+            flags: 1,
+        },
+        MetaRequest::RemoveXattr {
+            who: who.clone(),
+            ino: f[8],
+            name: Blob(b"user.x".into()),
+        },
         MetaRequest::Close { inos: vec![f[9]] },
         MetaRequest::Touch { ino: f[10] },
-        MetaRequest::SetPolicy { who: who.clone(), dir: home, policy: Some(zonal_types::StripePolicy::default()) },
+        MetaRequest::SetPolicy {
+            who: who.clone(),
+            dir: home,
+            policy: Some(zonal_types::StripePolicy::default()),
+        },
         // Fails, and fails the same way again.
-        MetaRequest::Unlink { who, parent: home, name: name("absent") },
+        MetaRequest::Unlink {
+            who,
+            parent: home,
+            name: name("absent"),
+        },
     ]
 }
 
@@ -63,20 +136,37 @@ fn repeats_get_the_same_reply_and_change_nothing() {
             cell.pass_ms(1000);
             client.sequence += 1;
             let first = cell.send(1, client.caller(1), &request);
-            assert_eq!(matches!(first, MetaReply::Failed { .. }), format!("{request:?}").contains("absent"));
+            assert_eq!(
+                matches!(first, MetaReply::Failed { .. }),
+                format!("{request:?}").contains("absent")
+            );
             let store = cell.stores[1].kv.0.clone();
             cell.pass_ms(1000);
             if restart {
                 cell.restart(1);
-                let caller = Caller { slot: zonal_wire::NO_SLOT, ..client.caller(1) };
-                cell.send(1, caller, &MetaRequest::Reclaim { opens: vec![], locks: vec![] });
+                let caller = Caller {
+                    slot: zonal_wire::NO_SLOT,
+                    ..client.caller(1)
+                };
+                cell.send(
+                    1,
+                    caller,
+                    &MetaRequest::Reclaim {
+                        opens: vec![],
+                        locks: vec![],
+                    },
+                );
             }
             // What was open was told to nobody after the restart, so an orphan may go; the rest must stay.
             let repeat = cell.send(1, client.caller(1), &request);
             let is_tmpfile = matches!(request, MetaRequest::Tmpfile { .. });
             if !(restart && is_tmpfile) {
                 assert_eq!(repeat, first, "{request:?}");
-                assert!(cell.last_effect.is_empty(), "{request:?} {restart}: {:?}", cell.last_effect);
+                assert!(
+                    cell.last_effect.is_empty(),
+                    "{request:?} {restart}: {:?}",
+                    cell.last_effect
+                );
                 assert_eq!(cell.stores[1].kv.0, store, "{request:?}");
             }
             cell.assert_sound();
@@ -84,7 +174,12 @@ fn repeats_get_the_same_reply_and_change_nothing() {
         let mut old = client.clone();
         old.sequence -= 2;
         let reply = cell.send(1, old.caller(1), &MetaRequest::Touch { ino: home });
-        assert_eq!(reply, MetaReply::Failed { code: zonal_wire::ErrorNumber(ErrorCode::BadSequence) });
+        assert_eq!(
+            reply,
+            MetaReply::Failed {
+                code: zonal_wire::ErrorNumber(ErrorCode::BadSequence)
+            }
+        );
     }
 }
 
@@ -106,12 +201,22 @@ fn first_level_directories_are_made_once() {
     // The first try gets as far as the zone's shard, then the root shard restarts.
     let caller = client.caller(0);
     let store = &mut cell.stores[0];
-    let outcome = store.shard.handle(&store.kv, cell.now, caller, &request, None);
-    let zonal_meta::Outcome::Call { request: ask, .. } = outcome else { panic!("{outcome:?}") };
-    let MetaReply::Detached { ino } = cell.send(1, none(), &ask) else { panic!() };
+    let outcome = store
+        .shard
+        .handle(&store.kv, cell.now, caller, &request, None);
+    let zonal_meta::Outcome::Call { request: ask, .. } = outcome else {
+        panic!("{outcome:?}")
+    };
+    let MetaReply::Detached { ino } = cell.send(1, none(), &ask) else {
+        panic!()
+    };
     cell.restart(0);
     let reply = cell.send(0, caller, &request);
-    assert_eq!(entry_of(reply.clone()).unwrap().ino, ino, "not a second directory");
+    assert_eq!(
+        entry_of(reply.clone()).unwrap().ino,
+        ino,
+        "not a second directory"
+    );
     assert_eq!(cell.send(0, caller, &request), reply);
     cell.assert_sound();
 }
@@ -123,14 +228,27 @@ fn numbers_are_never_given_twice() {
     let home = client.mkdir(&mut cell, Ino::ROOT, "home").unwrap();
     let mut seen = std::collections::BTreeSet::new();
     for index in 0..2000 {
-        let ino = client.create(&mut cell, home, &format!("f{index}"), 0o644).unwrap();
+        let ino = client
+            .create(&mut cell, home, &format!("f{index}"), 0o644)
+            .unwrap();
         assert!(seen.insert(ino));
         if index % 2 == 0 {
-            client.unlink(&mut cell, home, &format!("f{index}")).unwrap();
+            client
+                .unlink(&mut cell, home, &format!("f{index}"))
+                .unwrap();
         }
         if index % 300 == 0 {
             cell.restart(1);
-            client.call(&mut cell, home, &MetaRequest::Reclaim { opens: vec![], locks: vec![] }).unwrap();
+            client
+                .call(
+                    &mut cell,
+                    home,
+                    &MetaRequest::Reclaim {
+                        opens: vec![],
+                        locks: vec![],
+                    },
+                )
+                .unwrap();
         }
     }
 }
@@ -147,10 +265,23 @@ fn sessions_come_back_by_their_clients_number() {
     assert_eq!(cell.client(7).sessions, client.sessions);
     let reply = cell.send(1, client.caller(1), &MetaRequest::CloseSession);
     assert_eq!(reply, MetaReply::Done);
-    let unknown = MetaReply::Failed { code: zonal_wire::ErrorNumber(ErrorCode::UnknownSession) };
-    assert_eq!(cell.send(1, client.caller(1), &MetaRequest::StatFs), unknown);
+    let unknown = MetaReply::Failed {
+        code: zonal_wire::ErrorNumber(ErrorCode::UnknownSession),
+    };
+    assert_eq!(
+        cell.send(1, client.caller(1), &MetaRequest::StatFs),
+        unknown
+    );
     let newer = cell.client(7);
-    assert!(newer.sessions[1] > other.sessions[1], "numbers are not used again");
-    let left = cell.stores[1].kv.0.keys().filter(|key| key[4] == 0x71).count();
+    assert!(
+        newer.sessions[1] > other.sessions[1],
+        "numbers are not used again"
+    );
+    let left = cell.stores[1]
+        .kv
+        .0
+        .keys()
+        .filter(|key| key[4] == 0x71)
+        .count();
     assert_eq!(left, 0);
 }

@@ -1,4 +1,10 @@
 //! Nothing that comes in, and nothing in the store, makes a shard panic.
+#![allow(
+    clippy::unwrap_used,
+    clippy::too_many_lines,
+    reason = "tables of tests"
+)]
+
 mod common;
 
 use common::*;
@@ -30,7 +36,18 @@ struct Noise {
 
 impl Noise {
     fn number(&mut self) -> u64 {
-        let edges = [0, 1, 2, 255, 256, u64::MAX, 1 << 63, (1 << 63) - 1, 4096, 0o7777];
+        let edges = [
+            0,
+            1,
+            2,
+            255,
+            256,
+            u64::MAX,
+            1 << 63,
+            (1 << 63) - 1,
+            4096,
+            0o7777,
+        ];
         match self.random.below(3) {
             0 => self.random.next(),
             _ => edges[self.random.below(edges.len() as u64) as usize],
@@ -49,16 +66,30 @@ impl Noise {
     fn who(&mut self) -> Credentials {
         match self.random.below(2) {
             0 => Credentials::root(),
-            _ => Credentials { uid: self.number() as u32, gid: self.number() as u32, groups: vec![3] },
+            _ => Credentials {
+                uid: self.number() as u32,
+                gid: self.number() as u32,
+                groups: vec![3],
+            },
         }
     }
     fn time(&mut self) -> Timestamp {
-        Timestamp { seconds: self.number() as i64, nanos: self.number() as u32 }
+        Timestamp {
+            seconds: self.number() as i64,
+            nanos: self.number() as u32,
+        }
     }
     fn blob(&mut self) -> Blob {
         let options: [&[u8]; 9] = [
-            b"", b"user.a", b"trusted.a", b"security.capability", b"system.posix_acl_access",
-            b"system.posix_acl_default", b"zonal.layout", b"unit=65536", &[2, 0, 0, 0, 1, 0, 7, 0, 255, 255, 255, 255],
+            b"",
+            b"user.a",
+            b"trusted.a",
+            b"security.capability",
+            b"system.posix_acl_access",
+            b"system.posix_acl_default",
+            b"zonal.layout",
+            b"unit=65536",
+            &[2, 0, 0, 0, 1, 0, 7, 0, 255, 255, 255, 255],
         ];
         Blob(options[self.random.below(9) as usize].to_vec())
     }
@@ -67,7 +98,11 @@ impl Noise {
             whole_file: self.random.below(2) == 0,
             owner: self.random.below(3),
             pid: 1,
-            kind: if self.random.below(2) == 0 { LockKind::Shared } else { LockKind::Exclusive },
+            kind: if self.random.below(2) == 0 {
+                LockKind::Shared
+            } else {
+                LockKind::Exclusive
+            },
             start: self.number(),
             end: self.number(),
         }
@@ -77,23 +112,84 @@ impl Noise {
         let (other, new_name, number) = (self.ino(), self.name(), self.number());
         let flags = self.random.below(8) as u32;
         match self.random.below(36) {
-            0 => MetaRequest::Lookup { who, parent: ino, name },
+            0 => MetaRequest::Lookup {
+                who,
+                parent: ino,
+                name,
+            },
             1 => MetaRequest::GetAttr { ino, data: true },
-            2 => MetaRequest::Access { who, ino, mask: number as u32 },
+            2 => MetaRequest::Access {
+                who,
+                ino,
+                mask: number as u32,
+            },
             3 => MetaRequest::Readlink { ino },
-            4 => MetaRequest::ReadDir { who, dir: ino, cookie: number, entries: number as u32, plus: flags > 3 },
-            5 => MetaRequest::GetXattr { who, ino, name: self.blob() },
+            4 => MetaRequest::ReadDir {
+                who,
+                dir: ino,
+                cookie: number,
+                entries: number as u32,
+                plus: flags > 3,
+            },
+            5 => MetaRequest::GetXattr {
+                who,
+                ino,
+                name: self.blob(),
+            },
             6 => MetaRequest::ListXattr { who, ino },
-            7 => MetaRequest::GetLock { ino, range: self.range() },
+            7 => MetaRequest::GetLock {
+                ino,
+                range: self.range(),
+            },
             8 => MetaRequest::Parent { ino },
-            9 => MetaRequest::Mkdir { who, parent: ino, name, mode: number as u32, umask: 0, zone: zonal_types::ZoneId(flags as u16) },
-            10 => MetaRequest::Tmpfile { who, parent: ino, mode: 0o600, umask: 0, zone: zonal_types::ZoneId(1), exclusive: flags > 3 },
-            11 => MetaRequest::Unlink { who, parent: ino, name },
-            12 => MetaRequest::Rmdir { who, parent: ino, name },
-            13..=15 => MetaRequest::Rename { who, parent: ino, name, new_parent: other, new_name, flags },
-            16 => MetaRequest::Link { who, ino, parent: other, name },
-            17 => MetaRequest::Open { who, ino, open_flags: number as u32 },
-            18 => MetaRequest::Close { inos: vec![ino, other, ino] },
+            9 => MetaRequest::Mkdir {
+                who,
+                parent: ino,
+                name,
+                mode: number as u32,
+                umask: 0,
+                zone: zonal_types::ZoneId(flags as u16),
+            },
+            10 => MetaRequest::Tmpfile {
+                who,
+                parent: ino,
+                mode: 0o600,
+                umask: 0,
+                zone: zonal_types::ZoneId(1),
+                exclusive: flags > 3,
+            },
+            11 => MetaRequest::Unlink {
+                who,
+                parent: ino,
+                name,
+            },
+            12 => MetaRequest::Rmdir {
+                who,
+                parent: ino,
+                name,
+            },
+            13..=15 => MetaRequest::Rename {
+                who,
+                parent: ino,
+                name,
+                new_parent: other,
+                new_name,
+                flags,
+            },
+            16 => MetaRequest::Link {
+                who,
+                ino,
+                parent: other,
+                name,
+            },
+            17 => MetaRequest::Open {
+                who,
+                ino,
+                open_flags: number as u32,
+            },
+            18 => MetaRequest::Close {
+                inos: vec![ino, other, ino],
+            },
             19 => MetaRequest::SetAttr {
                 who,
                 ino,
@@ -106,32 +202,95 @@ impl Noise {
                     ctime: Some(self.time()),
                 },
             },
-            20 => MetaRequest::Truncate { who, ino, size: number, by_handle: flags > 3, confirmed_seq: self.number(), kill_suid: true },
-            21 => MetaRequest::ConfirmTruncate { ino, truncate_seq: number, allocated_delta: self.number() as i64 },
-            22 => MetaRequest::ReportWrite { ino, size: number, mtime: Some(self.time()), allocated_delta: self.number() as i64, kill_suid: true },
-            23 => MetaRequest::AppendBegin { ino, length: number as u32, limit: self.number() },
-            24 => MetaRequest::AppendEnd { ino, offset: number, reserved: self.number() as u32, length: self.number() as u32, mtime: self.time(), allocated_delta: 1, kill_suid: true },
-            25 => MetaRequest::SetXattr { who, ino, name: self.blob(), value: self.blob(), flags },
-            26 => MetaRequest::RemoveXattr { who, ino, name: self.blob() },
+            20 => MetaRequest::Truncate {
+                who,
+                ino,
+                size: number,
+                by_handle: flags > 3,
+                confirmed_seq: self.number(),
+                kill_suid: true,
+            },
+            21 => MetaRequest::ConfirmTruncate {
+                ino,
+                truncate_seq: number,
+                allocated_delta: self.number() as i64,
+            },
+            22 => MetaRequest::ReportWrite {
+                ino,
+                size: number,
+                mtime: Some(self.time()),
+                allocated_delta: self.number() as i64,
+                kill_suid: true,
+            },
+            23 => MetaRequest::AppendBegin {
+                ino,
+                length: number as u32,
+                limit: self.number(),
+            },
+            24 => MetaRequest::AppendEnd {
+                ino,
+                offset: number,
+                reserved: self.number() as u32,
+                length: self.number() as u32,
+                mtime: self.time(),
+                allocated_delta: 1,
+                kill_suid: true,
+            },
+            25 => MetaRequest::SetXattr {
+                who,
+                ino,
+                name: self.blob(),
+                value: self.blob(),
+                flags,
+            },
+            26 => MetaRequest::RemoveXattr {
+                who,
+                ino,
+                name: self.blob(),
+            },
             27 => MetaRequest::Touch { ino },
-            28 => MetaRequest::SetPolicy { who, dir: ino, policy: None },
-            29 => MetaRequest::Lock { ino, range: self.range(), wait: flags > 3, waiter: u64::from(flags) },
-            30 => MetaRequest::Unlock { ino, range: self.range() },
-            31 => MetaRequest::ReleaseLocks { ino, owner: u64::from(flags), whole_file: flags > 3 },
+            28 => MetaRequest::SetPolicy {
+                who,
+                dir: ino,
+                policy: None,
+            },
+            29 => MetaRequest::Lock {
+                ino,
+                range: self.range(),
+                wait: flags > 3,
+                waiter: u64::from(flags),
+            },
+            30 => MetaRequest::Unlock {
+                ino,
+                range: self.range(),
+            },
+            31 => MetaRequest::ReleaseLocks {
+                ino,
+                owner: u64::from(flags),
+                whole_file: flags > 3,
+            },
             32 => MetaRequest::DetachDir { ino },
             33 => MetaRequest::AttachDir { ino },
-            34 => MetaRequest::Reclaim { opens: vec![ino], locks: vec![(other, self.range())] },
+            34 => MetaRequest::Reclaim {
+                opens: vec![ino],
+                locks: vec![(other, self.range())],
+            },
             _ => MetaRequest::Create {
                 who,
                 parent: ino,
                 name,
-                kind: [NewKind::File, NewKind::Fifo, NewKind::Symlink { text: self.blob() }][self.random.below(3) as usize].clone(),
+                kind: [
+                    NewKind::File,
+                    NewKind::Fifo,
+                    NewKind::Symlink { text: self.blob() },
+                ][self.random.below(3) as usize]
+                    .clone(),
                 mode: number as u32,
                 umask: self.number() as u32,
                 zone: zonal_types::ZoneId(flags as u16),
                 open: flags > 2,
                 open_flags: self.number() as u32,
-                exclusive: flags % 2 == 0,
+                exclusive: flags & 1 == 0,
             },
         }
     }
@@ -141,7 +300,10 @@ impl Noise {
 fn random_requests_never_panic_nor_break_the_store() {
     for seed in 0..12 {
         let (mut cell, mut client, inos) = prepared();
-        let mut noise = Noise { random: Random(seed), inos };
+        let mut noise = Noise {
+            random: Random(seed),
+            inos,
+        };
         for step in 0..400 {
             cell.pass_ms(3);
             let request = noise.request();
@@ -164,14 +326,30 @@ fn random_requests_never_panic_nor_break_the_store() {
 #[test]
 fn unknown_sessions_slots_and_inodes_are_refused() {
     let (mut cell, mut client, _) = prepared();
-    let mut noise = Noise { random: Random(5), inos: vec![Ino(u64::MAX), Ino(0), Ino(9 << 43 | 1), Ino(99)] };
+    let mut noise = Noise {
+        random: Random(5),
+        inos: vec![Ino(u64::MAX), Ino(0), Ino(9 << 43 | 1), Ino(99)],
+    };
     for _ in 0..300 {
         let request = noise.request();
-        let caller = Caller { session: SessionId(99), slot: 3, sequence: 1 };
-        assert!(matches!(cell.send(1, caller, &request), MetaReply::Failed { .. }));
-        let caller = Caller { slot: 64, ..client.caller(1) };
+        let caller = Caller {
+            session: SessionId(99),
+            slot: 3,
+            sequence: 1,
+        };
+        assert!(matches!(
+            cell.send(1, caller, &request),
+            MetaReply::Failed { .. }
+        ));
+        let caller = Caller {
+            slot: 64,
+            ..client.caller(1)
+        };
         if request.is_mutation() {
-            assert!(matches!(cell.send(1, caller, &request), MetaReply::Failed { .. }));
+            assert!(matches!(
+                cell.send(1, caller, &request),
+                MetaReply::Failed { .. }
+            ));
         }
         client.sequence += 1;
         let _ = cell.send(1, client.caller(1), &request);
@@ -198,16 +376,30 @@ fn damaged_values_are_errors() {
                 }
             }
         }
-        let Ok(mut shard) = Shard::load(store.config.clone(), cell.map.clone(), &kv, cell.now.instant) else {
+        let Ok(mut shard) = Shard::load(
+            store.config.clone(),
+            cell.map.clone(),
+            &kv,
+            cell.now.instant,
+        ) else {
             continue;
         };
         let _ = shard.check(&kv);
         let _ = shard.deletions(&kv, 10);
-        let mut noise = Noise { random: Random(random.next()), inos: inos.clone() };
+        let mut noise = Noise {
+            random: Random(random.next()),
+            inos: inos.clone(),
+        };
         for sequence in 100..112 {
-            let caller = Caller { session: client.sessions[1], slot: 1, sequence };
+            let caller = Caller {
+                session: client.sessions[1],
+                slot: 1,
+                sequence,
+            };
             let request = noise.request();
-            if let Outcome::Reply { effect, .. } = shard.handle(&kv, cell.now, caller, &request, None) {
+            if let Outcome::Reply { effect, .. } =
+                shard.handle(&kv, cell.now, caller, &request, None)
+            {
                 kv.apply(&effect);
             }
         }
@@ -225,4 +417,41 @@ fn stored_inodes_come_back_whole_and_prefixes_are_refused() {
     for end in 0..bytes.len() {
         assert!(zonal_meta::inode::Inode::decode(inos[3], &bytes[..end]).is_err());
     }
+}
+
+#[test]
+fn the_checker_finds_planted_damage() {
+    let (cell, _, inos) = prepared();
+    let store = &cell.stores[1];
+    let (dir, file) = (inos[2], inos[3]);
+    let is_found = |plant: &dyn Fn(&mut MemKv)| {
+        let mut kv = store.kv.clone();
+        plant(&mut kv);
+        !store.shard.check(&kv).is_empty()
+    };
+    assert!(!is_found(&|_kv| {}));
+    let inode = |kv: &MemKv, ino| {
+        let bytes = kv.0.get(&zonal_meta::keys::inode(ino)).unwrap();
+        zonal_meta::inode::Inode::decode(ino, bytes).unwrap()
+    };
+    let change = |ino: Ino, change: &dyn Fn(&mut zonal_meta::inode::Inode)| {
+        is_found(&|kv: &mut MemKv| {
+            let mut found = inode(kv, ino);
+            change(&mut found);
+            kv.0.insert(zonal_meta::keys::inode(ino), found.to_bytes());
+        })
+    };
+    assert!(change(file, &|inode| inode.nlink = 2));
+    assert!(change(file, &|inode| inode.xattrs = 0));
+    assert!(change(file, &|inode| inode.flags |= zonal_meta::inode::FLAG_ORPHAN));
+    assert!(change(dir, &|inode| inode.size += 1));
+    assert!(change(dir, &|inode| inode.nlink += 1));
+    assert!(change(dir, &|inode| inode.parent = Ino::ROOT));
+    assert!(is_found(&|kv| {
+        kv.0.remove(&zonal_meta::keys::inode(file));
+    }));
+    assert!(is_found(&|kv| {
+        let layout = inode(kv, file).layout.to_bytes();
+        kv.0.insert(zonal_meta::keys::deletion(file), layout);
+    }));
 }

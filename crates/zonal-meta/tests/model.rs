@@ -1,4 +1,6 @@
 //! Generated operations against a plain model of a tree; whole trees compared, with restarts in between.
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
 mod common;
 
 use common::*;
@@ -8,8 +10,16 @@ use zonal_wire::meta::flags::{RENAME_EXCHANGE, RENAME_NOREPLACE};
 
 #[derive(Debug, Clone)]
 enum Node {
-    File { size: u64, mode: u32, nlink: u32 },
-    Dir { entries: BTreeMap<String, usize>, parent: usize, mode: u32 },
+    File {
+        size: u64,
+        mode: u32,
+        nlink: u32,
+    },
+    Dir {
+        entries: BTreeMap<String, usize>,
+        parent: usize,
+        mode: u32,
+    },
 }
 
 /// Nodes by index; 0 is the top directory.
@@ -37,7 +47,9 @@ impl Model {
         matches!(self.nodes[index], Some(Node::Dir { .. }))
     }
     fn dirs(&self) -> Vec<usize> {
-        (0..self.nodes.len()).filter(|index| self.is_dir(*index)).collect()
+        (0..self.nodes.len())
+            .filter(|index| self.is_dir(*index))
+            .collect()
     }
     fn files(&self) -> Vec<usize> {
         (0..self.nodes.len())
@@ -114,7 +126,11 @@ impl Model {
         }
         if let Some(target) = target {
             if self.is_dir(target) && self.is_inside(from.0, target) {
-                return Err(if exchange { ErrorCode::Invalid } else { ErrorCode::NotEmpty });
+                return Err(if exchange {
+                    ErrorCode::Invalid
+                } else {
+                    ErrorCode::NotEmpty
+                });
             }
             if source == target {
                 return Ok(());
@@ -154,9 +170,21 @@ impl Run {
         let mut client = cell.client(1);
         let top = client.mkdir(&mut cell, Ino::ROOT, "top").unwrap();
         let entries = BTreeMap::new();
-        let node = Node::Dir { entries, parent: 0, mode: 0o755 };
-        let model = Model { nodes: vec![Some(node)], inos: vec![top] };
-        Self { cell, client, model, random: Random(seed) }
+        let node = Node::Dir {
+            entries,
+            parent: 0,
+            mode: 0o755,
+        };
+        let model = Model {
+            nodes: vec![Some(node)],
+            inos: vec![top],
+        };
+        Self {
+            cell,
+            client,
+            model,
+            random: Random(seed),
+        }
     }
 
     fn pick(&mut self, from: &[usize]) -> Option<usize> {
@@ -186,7 +214,16 @@ impl Run {
                 if exists {
                     return refuse(made);
                 }
-                self.model.add(dir, &name, Node::File { size: 0, mode, nlink: 1 }, made.unwrap());
+                self.model.add(
+                    dir,
+                    &name,
+                    Node::File {
+                        size: 0,
+                        mode,
+                        nlink: 1,
+                    },
+                    made.unwrap(),
+                );
             }
             2 | 3 => {
                 let mode = self.random.below(0o1000) as u32;
@@ -195,7 +232,11 @@ impl Run {
                     return refuse(made);
                 }
                 let entries = BTreeMap::new();
-                let node = Node::Dir { entries, parent: dir, mode };
+                let node = Node::Dir {
+                    entries,
+                    parent: dir,
+                    mode,
+                };
                 self.model.add(dir, &name, node, made.unwrap());
             }
             4 => {
@@ -208,7 +249,8 @@ impl Run {
             }
             6..=8 => {
                 let (to_dir, to_name) = self.place();
-                let flags = [0, 0, RENAME_EXCHANGE, RENAME_NOREPLACE][self.random.below(4) as usize];
+                let flags =
+                    [0, 0, RENAME_EXCHANGE, RENAME_NOREPLACE][self.random.below(4) as usize];
                 let to_at = self.model.inos[to_dir];
                 let expected = self.model.rename((dir, &name), (to_dir, &to_name), flags);
                 let (from, to) = ((at, name.as_str()), (to_at, to_name.as_str()));
@@ -217,8 +259,12 @@ impl Run {
             }
             9 => {
                 let files = self.model.files();
-                let Some(file) = self.pick(&files) else { return };
-                let made = self.client.link(&mut self.cell, self.model.inos[file], at, &name);
+                let Some(file) = self.pick(&files) else {
+                    return;
+                };
+                let made = self
+                    .client
+                    .link(&mut self.cell, self.model.inos[file], at, &name);
                 if exists {
                     assert_eq!(made, Err(ErrorCode::Exists));
                     return;
@@ -242,14 +288,18 @@ impl Run {
 
     fn resize(&mut self) {
         let files = self.model.files();
-        let Some(file) = self.pick(&files) else { return };
+        let Some(file) = self.pick(&files) else {
+            return;
+        };
         let ino = self.model.inos[file];
         let new = self.random.below(10_000);
         let write = self.random.below(2) == 0;
         if write {
             self.client.report(&mut self.cell, ino, new).unwrap();
         } else {
-            self.client.truncate(&mut self.cell, ino, new, u64::MAX).unwrap();
+            self.client
+                .truncate(&mut self.cell, ino, new, u64::MAX)
+                .unwrap();
         }
         if let Some(Node::File { size, .. }) = self.model.nodes[file].as_mut() {
             *size = if write { new.max(*size) } else { new };
@@ -269,7 +319,10 @@ impl Run {
             .map(|(name, index)| (name.clone(), self.model.inos[*index]))
             .collect();
         assert_eq!(listed, expected_inos);
-        let subdirectories = expected.values().filter(|index| self.model.is_dir(**index)).count();
+        let subdirectories = expected
+            .values()
+            .filter(|index| self.model.is_dir(**index))
+            .count();
         let attr = self.client.attr(&mut self.cell, ino).unwrap();
         assert_eq!(attr.nlink as usize, 2 + subdirectories);
         if let Some(Node::Dir { mode, .. }) = &self.model.nodes[dir] {
@@ -279,7 +332,10 @@ impl Run {
             match self.model.nodes[index].clone().unwrap() {
                 Node::Dir { .. } => self.compare(index),
                 Node::File { size, mode, nlink } => {
-                    let attr = self.client.attr(&mut self.cell, self.model.inos[index]).unwrap();
+                    let attr = self
+                        .client
+                        .attr(&mut self.cell, self.model.inos[index])
+                        .unwrap();
                     assert_eq!((attr.size, attr.mode, attr.nlink), (size, mode, nlink));
                     assert_eq!(attr.kind, FileKind::File);
                 }
@@ -299,7 +355,10 @@ fn run(seed: u64, hash_bits: u32) {
         }
         if run.random.below(50) == 0 {
             run.cell.restart(1);
-            let request = zonal_wire::MetaRequest::Reclaim { opens: vec![], locks: vec![] };
+            let request = zonal_wire::MetaRequest::Reclaim {
+                opens: vec![],
+                locks: vec![],
+            };
             let top = run.model.inos[0];
             run.client.call(&mut run.cell, top, &request).unwrap();
         }

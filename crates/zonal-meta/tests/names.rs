@@ -1,4 +1,6 @@
 //! Names, links and counts, one rule a test.
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
 mod common;
 
 use common::*;
@@ -25,27 +27,50 @@ fn a_first_level_directory_lives_in_its_zone_and_its_entry_in_the_root() {
     assert_eq!(client.lookup(&mut cell, Ino::ROOT, "far"), Ok(far));
     let root = client.attr(&mut cell, Ino::ROOT).unwrap();
     assert_eq!(root.nlink, 4);
-    assert_eq!(client.mkdir(&mut cell, Ino::ROOT, "far"), Err(ErrorCode::Exists));
+    assert_eq!(
+        client.mkdir(&mut cell, Ino::ROOT, "far"),
+        Err(ErrorCode::Exists)
+    );
     client.zone = zonal_types::ZoneId(9);
-    assert_eq!(client.mkdir(&mut cell, Ino::ROOT, "x"), Err(ErrorCode::Invalid));
+    assert_eq!(
+        client.mkdir(&mut cell, Ino::ROOT, "x"),
+        Err(ErrorCode::Invalid)
+    );
     client.create(&mut cell, far, "f", 0o644).unwrap();
-    assert_eq!(client.rmdir(&mut cell, Ino::ROOT, "far"), Err(ErrorCode::NotEmpty));
+    assert_eq!(
+        client.rmdir(&mut cell, Ino::ROOT, "far"),
+        Err(ErrorCode::NotEmpty)
+    );
     assert_eq!(
         client.rename(&mut cell, (far, "f"), (home, "f"), 0),
         Err(ErrorCode::CrossShard)
     );
     client.unlink(&mut cell, far, "f").unwrap();
-    client.rename(&mut cell, (Ino::ROOT, "far"), (Ino::ROOT, "away"), 0).unwrap();
-    client.rename(&mut cell, (Ino::ROOT, "away"), (Ino::ROOT, "home"), RENAME_EXCHANGE).unwrap();
+    client
+        .rename(&mut cell, (Ino::ROOT, "far"), (Ino::ROOT, "away"), 0)
+        .unwrap();
+    client
+        .rename(
+            &mut cell,
+            (Ino::ROOT, "away"),
+            (Ino::ROOT, "home"),
+            RENAME_EXCHANGE,
+        )
+        .unwrap();
     assert_eq!(client.lookup(&mut cell, Ino::ROOT, "home"), Ok(far));
-    client.rename(&mut cell, (Ino::ROOT, "away"), (Ino::ROOT, "home"), 0).unwrap();
+    client
+        .rename(&mut cell, (Ino::ROOT, "away"), (Ino::ROOT, "home"), 0)
+        .unwrap();
     assert_eq!(client.lookup(&mut cell, Ino::ROOT, "home"), Ok(home));
     assert_eq!(client.attr(&mut cell, far), Err(ErrorCode::Stale));
     client.rmdir(&mut cell, Ino::ROOT, "home").unwrap();
     assert_eq!(client.attr(&mut cell, home), Err(ErrorCode::Stale));
     assert_eq!(client.attr(&mut cell, Ino::ROOT).unwrap().nlink, 2);
     assert!(matches!(&cell.junctions[0], JunctionChange::Add { path, .. } if path == "/home"));
-    assert_eq!(cell.junctions.last(), Some(&JunctionChange::Remove { ino: home }));
+    assert_eq!(
+        cell.junctions.last(),
+        Some(&JunctionChange::Remove { ino: home })
+    );
     cell.assert_sound();
 }
 
@@ -58,7 +83,10 @@ fn a_sticky_root_keeps_other_users_directories() {
     let mut anna = root.who(100, 100);
     let mine = anna.mkdir(&mut cell, Ino::ROOT, "anna").unwrap();
     assert_eq!(anna.attr(&mut cell, mine).unwrap().uid, 100);
-    assert_eq!(anna.rmdir(&mut cell, Ino::ROOT, "home"), Err(ErrorCode::NotPermitted));
+    assert_eq!(
+        anna.rmdir(&mut cell, Ino::ROOT, "home"),
+        Err(ErrorCode::NotPermitted)
+    );
     let mut berta = anna.who(101, 101);
     assert_eq!(
         berta.rename(&mut cell, (Ino::ROOT, "anna"), (Ino::ROOT, "x"), 0),
@@ -73,19 +101,45 @@ fn a_sticky_root_keeps_other_users_directories() {
 #[test]
 fn a_directory_that_stays_detached_is_settled_by_asking_the_root() {
     let (mut cell, _client, home) = start();
-    let request = MetaRequest::MakeDetachedDir { uid: 1, gid: 1, mode: 0o755, default_acl: None, token: 77 };
-    let MetaReply::Detached { ino } = cell.send(1, none(), &request) else { panic!() };
+    let request = MetaRequest::MakeDetachedDir {
+        uid: 1,
+        gid: 1,
+        mode: 0o755,
+        default_acl: None,
+        token: 77,
+    };
+    let MetaReply::Detached { ino } = cell.send(1, none(), &request) else {
+        panic!()
+    };
     assert_eq!(cell.send(1, none(), &request), MetaReply::Detached { ino });
     let store = &cell.stores[1];
-    assert!(store.shard.detached(&store.kv, cell.now, 9).unwrap().is_empty());
+    assert!(
+        store
+            .shard
+            .detached(&store.kv, cell.now, 9)
+            .unwrap()
+            .is_empty()
+    );
     cell.pass_ms(61_000);
     let store = &cell.stores[1];
     let due = store.shard.detached(&store.kv, cell.now, 9).unwrap();
     assert_eq!(due.iter().map(|found| found.ino).collect::<Vec<_>>(), [ino]);
-    assert_eq!(cell.send(0, none(), &MetaRequest::HasEntry { ino }), MetaReply::Yes { yes: false });
-    assert_eq!(cell.send(0, none(), &MetaRequest::HasEntry { ino: home }), MetaReply::Yes { yes: true });
-    assert_eq!(cell.send(1, none(), &MetaRequest::DropDir { ino }), MetaReply::Done);
-    assert_eq!(cell.send(1, none(), &MetaRequest::DropDir { ino }), MetaReply::Done);
+    assert_eq!(
+        cell.send(0, none(), &MetaRequest::HasEntry { ino }),
+        MetaReply::Yes { yes: false }
+    );
+    assert_eq!(
+        cell.send(0, none(), &MetaRequest::HasEntry { ino: home }),
+        MetaReply::Yes { yes: true }
+    );
+    assert_eq!(
+        cell.send(1, none(), &MetaRequest::DropDir { ino }),
+        MetaReply::Done
+    );
+    assert_eq!(
+        cell.send(1, none(), &MetaRequest::DropDir { ino }),
+        MetaReply::Done
+    );
     cell.assert_sound();
 }
 
@@ -96,23 +150,52 @@ fn renames_keep_counts_and_refuse_loops() {
     let b = client.mkdir(&mut cell, a, "b").unwrap();
     let c = client.mkdir(&mut cell, b, "c").unwrap();
     let f = client.create(&mut cell, a, "f", 0o644).unwrap();
-    assert_eq!(client.rename(&mut cell, (home, "a"), (c, "a"), 0), Err(ErrorCode::Invalid));
-    assert_eq!(client.rename(&mut cell, (home, "a"), (a, "x"), 0), Err(ErrorCode::Invalid));
-    assert_eq!(client.rename(&mut cell, (b, "c"), (home, "a"), 0), Err(ErrorCode::NotEmpty));
-    assert_eq!(client.rename(&mut cell, (a, "f"), (a, "b"), 0), Err(ErrorCode::IsDirectory));
-    assert_eq!(client.rename(&mut cell, (a, "b"), (a, "f"), 0), Err(ErrorCode::NotDirectory));
-    assert_eq!(client.rename(&mut cell, (a, "f"), (a, "b"), RENAME_NOREPLACE), Err(ErrorCode::Exists));
-    assert_eq!(client.rename(&mut cell, (a, "f"), (a, "n"), RENAME_EXCHANGE), Err(ErrorCode::NotFound));
-    client.rename(&mut cell, (a, "f"), (a, "b"), RENAME_EXCHANGE).unwrap();
+    assert_eq!(
+        client.rename(&mut cell, (home, "a"), (c, "a"), 0),
+        Err(ErrorCode::Invalid)
+    );
+    assert_eq!(
+        client.rename(&mut cell, (home, "a"), (a, "x"), 0),
+        Err(ErrorCode::Invalid)
+    );
+    assert_eq!(
+        client.rename(&mut cell, (b, "c"), (home, "a"), 0),
+        Err(ErrorCode::NotEmpty)
+    );
+    assert_eq!(
+        client.rename(&mut cell, (a, "f"), (a, "b"), 0),
+        Err(ErrorCode::IsDirectory)
+    );
+    assert_eq!(
+        client.rename(&mut cell, (a, "b"), (a, "f"), 0),
+        Err(ErrorCode::NotDirectory)
+    );
+    assert_eq!(
+        client.rename(&mut cell, (a, "f"), (a, "b"), RENAME_NOREPLACE),
+        Err(ErrorCode::Exists)
+    );
+    assert_eq!(
+        client.rename(&mut cell, (a, "f"), (a, "n"), RENAME_EXCHANGE),
+        Err(ErrorCode::NotFound)
+    );
+    client
+        .rename(&mut cell, (a, "f"), (a, "b"), RENAME_EXCHANGE)
+        .unwrap();
     assert_eq!(client.lookup(&mut cell, a, "b"), Ok(f));
-    client.rename(&mut cell, (a, "f"), (home, "moved"), 0).unwrap();
+    client
+        .rename(&mut cell, (a, "f"), (home, "moved"), 0)
+        .unwrap();
     assert_eq!(client.attr(&mut cell, a).unwrap().nlink, 2);
     assert_eq!(client.attr(&mut cell, home).unwrap().nlink, 4);
     let empty = client.mkdir(&mut cell, home, "empty").unwrap();
-    client.rename(&mut cell, (home, "moved"), (home, "empty"), 0).unwrap();
+    client
+        .rename(&mut cell, (home, "moved"), (home, "empty"), 0)
+        .unwrap();
     assert_eq!(client.attr(&mut cell, empty), Err(ErrorCode::Stale));
     assert_eq!(client.lookup(&mut cell, home, "empty"), Ok(b));
-    let reply = client.call(&mut cell, b, &MetaRequest::Parent { ino: b }).unwrap();
+    let reply = client
+        .call(&mut cell, b, &MetaRequest::Parent { ino: b })
+        .unwrap();
     assert_eq!(reply, MetaReply::Parent { parent: home });
     cell.assert_sound();
 }
@@ -122,10 +205,15 @@ fn renaming_over_another_name_of_the_same_file_does_nothing() {
     let (mut cell, mut client, home) = start();
     let f = client.create(&mut cell, home, "f", 0o644).unwrap();
     client.link(&mut cell, f, home, "g").unwrap();
-    client.rename(&mut cell, (home, "f"), (home, "g"), 0).unwrap();
+    client
+        .rename(&mut cell, (home, "f"), (home, "g"), 0)
+        .unwrap();
     assert_eq!(client.attr(&mut cell, f).unwrap().nlink, 2);
     assert_eq!(client.lookup(&mut cell, home, "f"), Ok(f));
-    assert_eq!(client.link(&mut cell, home, home, "d"), Err(ErrorCode::NotPermitted));
+    assert_eq!(
+        client.link(&mut cell, home, home, "d"),
+        Err(ErrorCode::NotPermitted)
+    );
     cell.assert_sound();
 }
 
@@ -137,13 +225,25 @@ fn a_removed_open_file_lives_until_its_last_close() {
     other.open(&mut cell, f, 0).unwrap();
     client.unlink(&mut cell, home, "f").unwrap();
     assert_eq!(client.attr(&mut cell, f).unwrap().nlink, 0);
-    assert_eq!(client.link(&mut cell, f, home, "g"), Err(ErrorCode::NotFound));
+    assert_eq!(
+        client.link(&mut cell, f, home, "g"),
+        Err(ErrorCode::NotFound)
+    );
     client.close(&mut cell, f).unwrap();
     cell.assert_sound();
     cell.restart(1);
     cell.assert_sound();
     assert!(other.attr(&mut cell, f).is_ok());
-    other.call(&mut cell, f, &MetaRequest::Reclaim { opens: vec![f], locks: vec![] }).unwrap();
+    other
+        .call(
+            &mut cell,
+            f,
+            &MetaRequest::Reclaim {
+                opens: vec![f],
+                locks: vec![],
+            },
+        )
+        .unwrap();
     assert!(other.attr(&mut cell, f).is_ok());
     other.close(&mut cell, f).unwrap();
     assert_eq!(other.attr(&mut cell, f), Err(ErrorCode::Stale));
@@ -179,9 +279,27 @@ fn after_a_restart_a_removed_file_waits_for_those_who_may_have_it_open() {
     let mut other = cell.client(2);
     let (f, _) = client.create_open(&mut cell, home, "f").unwrap();
     cell.restart(1);
-    other.call(&mut cell, f, &MetaRequest::Reclaim { opens: vec![], locks: vec![] }).unwrap();
+    other
+        .call(
+            &mut cell,
+            f,
+            &MetaRequest::Reclaim {
+                opens: vec![],
+                locks: vec![],
+            },
+        )
+        .unwrap();
     other.unlink(&mut cell, home, "f").unwrap();
-    client.call(&mut cell, f, &MetaRequest::Reclaim { opens: vec![f], locks: vec![] }).unwrap();
+    client
+        .call(
+            &mut cell,
+            f,
+            &MetaRequest::Reclaim {
+                opens: vec![f],
+                locks: vec![],
+            },
+        )
+        .unwrap();
     assert!(client.attr(&mut cell, f).is_ok());
     client.close(&mut cell, f).unwrap();
     assert_eq!(client.attr(&mut cell, f), Err(ErrorCode::Stale));
@@ -194,8 +312,17 @@ fn a_file_made_without_a_name_may_get_one() {
     let make = |client: &mut Client, cell: &mut Cell, exclusive| {
         let zone = client.zone;
         let who = client.who.clone();
-        let request = MetaRequest::Tmpfile { who, parent: home, mode: 0o600, umask: 0o22, zone, exclusive };
-        entry_of(client.call(cell, home, &request).unwrap()).unwrap().ino
+        let request = MetaRequest::Tmpfile {
+            who,
+            parent: home,
+            mode: 0o600,
+            umask: 0o22,
+            zone,
+            exclusive,
+        };
+        entry_of(client.call(cell, home, &request).unwrap())
+            .unwrap()
+            .ino
     };
     let t = make(&mut client, &mut cell, false);
     assert_eq!(client.attr(&mut cell, t).unwrap().nlink, 0);
@@ -204,7 +331,10 @@ fn a_file_made_without_a_name_may_get_one() {
     client.close(&mut cell, t).unwrap();
     assert_eq!(client.attr(&mut cell, t).unwrap().nlink, 1);
     let hidden = make(&mut client, &mut cell, true);
-    assert_eq!(client.link(&mut cell, hidden, home, "h"), Err(ErrorCode::NotFound));
+    assert_eq!(
+        client.link(&mut cell, hidden, home, "h"),
+        Err(ErrorCode::NotFound)
+    );
     client.close(&mut cell, hidden).unwrap();
     assert_eq!(client.attr(&mut cell, hidden), Err(ErrorCode::Stale));
     cell.assert_sound();
@@ -217,17 +347,30 @@ fn names_that_share_a_hash_stay_apart() {
     let home = client.mkdir(&mut cell, Ino::ROOT, "home").unwrap();
     let mut inos = Vec::new();
     for index in 0..40 {
-        inos.push(client.create(&mut cell, home, &format!("n{index}"), 0o644).unwrap());
+        inos.push(
+            client
+                .create(&mut cell, home, &format!("n{index}"), 0o644)
+                .unwrap(),
+        );
     }
     cell.assert_sound();
     let before = client.list(&mut cell, home);
     for index in (0..40).step_by(3) {
-        client.unlink(&mut cell, home, &format!("n{index}")).unwrap();
+        client
+            .unlink(&mut cell, home, &format!("n{index}"))
+            .unwrap();
         cell.assert_sound();
     }
-    for index in 0..40 {
-        let expected = if index % 3 == 0 { Err(ErrorCode::NotFound) } else { Ok(inos[index]) };
-        assert_eq!(client.lookup(&mut cell, home, &format!("n{index}")), expected);
+    for (index, ino) in inos.iter().enumerate() {
+        let expected = if index % 3 == 0 {
+            Err(ErrorCode::NotFound)
+        } else {
+            Ok(*ino)
+        };
+        assert_eq!(
+            client.lookup(&mut cell, home, &format!("n{index}")),
+            expected
+        );
     }
     for entry in client.list(&mut cell, home) {
         let same = before.iter().find(|old| old.name == entry.name).unwrap();
@@ -238,11 +381,20 @@ fn names_that_share_a_hash_stay_apart() {
         if index % 3 == 0 {
             client.create(&mut cell, home, &name, 0o644).unwrap();
         }
-        client.rename(&mut cell, (home, &name), (home, &format!("r{index}")), 0).unwrap();
-        client.unlink(&mut cell, home, &format!("r{index}")).unwrap();
+        client
+            .rename(&mut cell, (home, &name), (home, &format!("r{index}")), 0)
+            .unwrap();
+        client
+            .unlink(&mut cell, home, &format!("r{index}"))
+            .unwrap();
     }
     client.rmdir(&mut cell, Ino::ROOT, "home").unwrap();
-    let left = cell.stores[1].kv.0.keys().filter(|key| key[4] == 0x20).count();
+    let left = cell.stores[1]
+        .kv
+        .0
+        .keys()
+        .filter(|key| key[4] == 0x20)
+        .count();
     assert_eq!(left, 0);
     cell.assert_sound();
 }
@@ -251,8 +403,12 @@ fn names_that_share_a_hash_stay_apart() {
 fn listing_survives_changes_between_its_parts() {
     let (mut cell, mut client, home) = start();
     for index in 0..300 {
-        client.create(&mut cell, home, &format!("stay{index}"), 0o644).unwrap();
-        client.create(&mut cell, home, &format!("go{index}"), 0o644).unwrap();
+        client
+            .create(&mut cell, home, &format!("stay{index}"), 0o644)
+            .unwrap();
+        client
+            .create(&mut cell, home, &format!("go{index}"), 0o644)
+            .unwrap();
     }
     let (mut seen, mut cookie, mut step) = (Vec::new(), 0, 0);
     loop {
@@ -266,11 +422,16 @@ fn listing_survives_changes_between_its_parts() {
         }
         for index in step * 10..step * 10 + 10 {
             let _ = client.unlink(&mut cell, home, &format!("go{index}"));
-            client.create(&mut cell, home, &format!("new{index}"), 0o644).unwrap();
+            client
+                .create(&mut cell, home, &format!("new{index}"), 0o644)
+                .unwrap();
         }
         step += 1;
     }
-    let mut stayed: Vec<_> = seen.iter().filter(|name| name.starts_with("stay")).collect();
+    let mut stayed: Vec<_> = seen
+        .iter()
+        .filter(|name| name.starts_with("stay"))
+        .collect();
     stayed.sort();
     let count = stayed.len();
     stayed.dedup();
@@ -281,7 +442,9 @@ fn listing_survives_changes_between_its_parts() {
 fn a_large_directory_is_listed_in_linear_time() {
     let (mut cell, mut client, home) = start();
     for index in 0..100_000 {
-        client.create(&mut cell, home, &format!("file{index}"), 0o644).unwrap();
+        client
+            .create(&mut cell, home, &format!("file{index}"), 0o644)
+            .unwrap();
     }
     let (mut count, mut cookie, mut replies) = (0, 0, 0);
     loop {
@@ -314,19 +477,36 @@ fn creating_costs_few_keys() {
 fn special_files_and_links_keep_what_they_are() {
     let (mut cell, mut client, home) = start();
     let text = zonal_types::Blob(b"to/somewhere".to_vec());
-    let request = client.create_request(home, "l", NewKind::Symlink { text: text.clone() }, 0, false);
+    let request =
+        client.create_request(home, "l", NewKind::Symlink { text: text.clone() }, 0, false);
     let link = entry_of(client.call(&mut cell, home, &request).unwrap()).unwrap();
-    assert_eq!((link.attr.unwrap().size, link.attr.unwrap().mode), (12, 0o777));
-    let reply = client.call(&mut cell, link.ino, &MetaRequest::Readlink { ino: link.ino }).unwrap();
+    assert_eq!(
+        (link.attr.unwrap().size, link.attr.unwrap().mode),
+        (12, 0o777)
+    );
+    let reply = client
+        .call(
+            &mut cell,
+            link.ino,
+            &MetaRequest::Readlink { ino: link.ino },
+        )
+        .unwrap();
     assert_eq!(reply, MetaReply::Text { text });
     assert_eq!(client.open(&mut cell, link.ino, 0), Err(ErrorCode::Loop));
-    let request = client.create_request(home, "d", NewKind::CharDevice { rdev: 0x103 }, 0o666, false);
+    let request =
+        client.create_request(home, "d", NewKind::CharDevice { rdev: 0x103 }, 0o666, false);
     let device = entry_of(client.call(&mut cell, home, &request).unwrap()).unwrap();
     assert_eq!(device.attr.unwrap().rdev, 0x103);
     let mut user = client.who(1, 1);
     client.chmod(&mut cell, home, 0o777).unwrap();
     user.sequence = client.sequence;
     let request = user.create_request(home, "e", NewKind::BlockDevice { rdev: 1 }, 0o666, false);
-    assert_eq!(user.call(&mut cell, home, &request), Err(ErrorCode::NotPermitted));
-    assert_eq!(client.call(&mut cell, home, &MetaRequest::Readlink { ino: home }), Err(ErrorCode::Invalid));
+    assert_eq!(
+        user.call(&mut cell, home, &request),
+        Err(ErrorCode::NotPermitted)
+    );
+    assert_eq!(
+        client.call(&mut cell, home, &MetaRequest::Readlink { ino: home }),
+        Err(ErrorCode::Invalid)
+    );
 }

@@ -21,7 +21,8 @@ pub(crate) fn begin(
     if limit != 0 && inode.size >= limit {
         return Err(ErrorCode::FileTooBig);
     }
-    let offset = tickets.begin(ino, tx.session, u64::from(length), inode.size)?;
+    let now = tx.now.instant;
+    let offset = tickets.begin(ino, tx.session, u64::from(length), inode.size, now)?;
     let data = inode.data();
     Ok(MetaReply::Appending { offset, data })
 }

@@ -74,7 +74,7 @@ pub(crate) fn create(tx: &mut Tx<'_>, who: &Credentials, request: &Create<'_>) -
     let data = inode.data();
     tx.save(inode);
     tx.add_entry(dir.ino, request.name, ino, kind)?;
-    dir.size += 1;
+    dir.size = dir.size.saturating_add(1);
     dir.modified(tx.now.wall);
     tx.save(dir.clone());
     let entry = entry(tx, &dir, ino, kind)?;

@@ -8,7 +8,13 @@ use zonal_types::limits::LINKS_MAX;
 use zonal_types::{Credentials, ErrorCode, Ino, Name};
 use zonal_wire::MetaReply;
 
-pub(crate) fn link(tx: &mut Tx<'_>, who: &Credentials, ino: Ino, parent: Ino, name: &Name) -> Result {
+pub(crate) fn link(
+    tx: &mut Tx<'_>,
+    who: &Credentials,
+    ino: Ino,
+    parent: Ino,
+    name: &Name,
+) -> Result {
     if ino.is_valid() && !tx.is_ours(ino) {
         return Err(ErrorCode::CrossShard);
     }
@@ -38,12 +44,12 @@ pub(crate) fn link(tx: &mut Tx<'_>, who: &Credentials, ino: Ino, parent: Ino, na
     if inode.nlink >= LINKS_MAX {
         return Err(ErrorCode::TooManyLinks);
     }
-    inode.nlink += 1;
+    inode.nlink = inode.nlink.saturating_add(1);
     inode.changed(tx.now.wall);
     let kind = inode.kind;
     tx.save(inode);
     tx.add_entry(parent, name, ino, kind)?;
-    dir.size += 1;
+    dir.size = dir.size.saturating_add(1);
     dir.modified(tx.now.wall);
     tx.save(dir.clone());
     let entry = entry(tx, &dir, ino, kind)?;

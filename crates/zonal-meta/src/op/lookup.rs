@@ -25,7 +25,11 @@ pub(crate) fn lookup(tx: &mut Tx<'_>, who: &Credentials, parent: Ino, name: &Nam
 /// The directory that holds an inode; of the root itself.
 pub(crate) fn parent(tx: &mut Tx<'_>, ino: Ino) -> Result {
     let inode = tx.inode(ino)?;
-    let parent = if ino == Ino::ROOT { Ino::ROOT } else { inode.parent };
+    let parent = if ino == Ino::ROOT {
+        Ino::ROOT
+    } else {
+        inode.parent
+    };
     Ok(MetaReply::Parent { parent })
 }
 

@@ -36,8 +36,8 @@ pub(crate) fn mkdir(tx: &mut Tx<'_>, who: &Credentials, request: &Mkdir<'_>) -> 
     let ino = inode.ino;
     tx.save(inode);
     tx.add_entry(dir.ino, request.name, ino, kind)?;
-    dir.size += 1;
-    dir.nlink += 1;
+    dir.size = dir.size.saturating_add(1);
+    dir.nlink = dir.nlink.saturating_add(1);
     dir.modified(tx.now.wall);
     tx.save(dir.clone());
     let entry = entry(tx, &dir, ino, kind)?;

@@ -7,7 +7,9 @@ use crate::keys;
 use crate::permission::{S_ISGID, S_IXGRP, is_root};
 use crate::tx::{Tx, Volatile};
 use zonal_types::limits::xattr_flags;
-use zonal_types::{Credentials, DataId, ErrorCode, FileKind, Ino, PartitionId, StripePolicy, ZoneId};
+use zonal_types::{
+    Credentials, DataId, ErrorCode, FileKind, Ino, PartitionId, StripePolicy, ZoneId,
+};
 
 /// Mode and ACLs of an inode to be made.
 pub(crate) struct Rights {

@@ -35,23 +35,25 @@ pub(crate) fn readdir(
     let mut broken = false;
     let first = cookie.saturating_add(1);
     let (_, stop) = keys::dentries(ino);
-    tx.kv().scan(&keys::dentry(ino, first), &stop, &mut |key, value| {
-        let (Some(cookie), Ok(dentry)) = (keys::dentry_cookie(key), Dentry::decode(value)) else {
-            broken = true;
-            return false;
-        };
-        if dentry.is_mark() {
-            return true;
-        }
-        let size = ENTRY_BYTES + dentry.name.as_bytes().len();
-        if found.len() == limit || bytes_left < size {
-            end = false;
-            return false;
-        }
-        bytes_left -= size;
-        found.push((cookie, dentry));
-        true
-    })?;
+    tx.kv()
+        .scan(&keys::dentry(ino, first), &stop, &mut |key, value| {
+            let (Some(cookie), Ok(dentry)) = (keys::dentry_cookie(key), Dentry::decode(value))
+            else {
+                broken = true;
+                return false;
+            };
+            if dentry.is_mark() {
+                return true;
+            }
+            let size = ENTRY_BYTES + dentry.name.as_bytes().len();
+            if found.len() == limit || bytes_left < size {
+                end = false;
+                return false;
+            }
+            bytes_left -= size;
+            found.push((cookie, dentry));
+            true
+        })?;
     if broken {
         return Err(ErrorCode::Corrupt);
     }

@@ -55,21 +55,30 @@ pub(crate) fn rename(
     }
     if let Some((_, target)) = &to.found {
         if target.kind == FileKind::Directory && is_inside(tx, &old_dir, target.ino)? {
-            let code = if exchange { ErrorCode::Invalid } else { ErrorCode::NotEmpty };
+            let code = if exchange {
+                ErrorCode::Invalid
+            } else {
+                ErrorCode::NotEmpty
+            };
             return Err(code);
         }
         if target.ino == source.ino {
             return Ok(MetaReply::Done);
         }
     }
-    let is_remote = |place: &Place| place.found.as_ref().is_some_and(|(_, found)| !tx.is_ours(found.ino));
+    let is_remote = |place: &Place| {
+        place
+            .found
+            .as_ref()
+            .is_some_and(|(_, found)| !tx.is_ours(found.ino))
+    };
     if is_remote(&from) || is_remote(&to) {
         if parent != new_parent {
             return Err(ErrorCode::CrossShard);
         }
         return root::rename(tx, who, old_dir, &from, &to, exchange);
     }
-    Move { from, to, exchange }.run(tx, who, old_dir, new_dir)
+    Move { from, to, exchange }.run(tx, who, &old_dir, &new_dir)
 }
 
 fn find(tx: &Tx<'_>, dir: Ino, name: &Name) -> Result<Place> {
@@ -105,14 +114,14 @@ struct Move {
 }
 
 impl Move {
-    fn run(self, tx: &mut Tx<'_>, who: &Credentials, old_dir: Inode, new_dir: Inode) -> Result {
+    fn run(self, tx: &mut Tx<'_>, who: &Credentials, old_dir: &Inode, new_dir: &Inode) -> Result {
         let (from_cookie, source_entry) = self.from.found.clone().ok_or(ErrorCode::NotFound)?;
         let source = tx.target(source_entry.ino)?;
         let target = match &self.to.found {
             Some((_, found)) => Some(tx.target(found.ino)?),
             None => None,
         };
-        self.check(tx, who, (&old_dir, &new_dir), &source, target.as_ref())?;
+        self.check(tx, who, (old_dir, new_dir), &source, target.as_ref())?;
         match &target {
             Some(target) if !self.exchange && target.is_dir() && target.size > 0 => {
                 return Err(ErrorCode::NotEmpty);
@@ -153,7 +162,11 @@ impl Move {
         match target {
             None => may_create(tx, who, new_dir)?,
             Some(target) => {
-                let want_dir = if self.exchange { target.is_dir() } else { source.is_dir() };
+                let want_dir = if self.exchange {
+                    target.is_dir()
+                } else {
+                    source.is_dir()
+                };
                 may_delete(tx, who, new_dir, Victim::from(target), want_dir)?;
             }
         }
@@ -205,7 +218,11 @@ impl Move {
 
     /// The moved inode: its parent, its change time; and its share in both directories' counts.
     fn settle(&self, tx: &mut Tx<'_>, inode: Inode, to: Ino) -> Result<()> {
-        let from = if to == self.to.dir { self.from.dir } else { self.to.dir };
+        let from = if to == self.to.dir {
+            self.from.dir
+        } else {
+            self.to.dir
+        };
         let subdirectory = i64::from(inode.is_dir());
         let mut inode = tx.find(inode.ino)?.unwrap_or(inode);
         inode.parent = to;

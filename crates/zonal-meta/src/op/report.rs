@@ -38,7 +38,9 @@ pub(crate) fn apply(tx: &mut Tx<'_>, inode: &mut Inode, report: &Report) -> Resu
         return Err(ErrorCode::FileTooBig);
     }
     inode.size = inode.size.max(report.size);
-    inode.allocated = inode.allocated.saturating_add_signed(report.allocated_delta);
+    inode.allocated = inode
+        .allocated
+        .saturating_add_signed(report.allocated_delta);
     if let Some(mtime) = report.mtime {
         if mtime.nanos >= 1_000_000_000 {
             return Err(ErrorCode::Invalid);

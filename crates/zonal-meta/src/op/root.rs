@@ -51,7 +51,11 @@ pub(crate) fn mkdir(
         let default = new::default_acl(tx, &dir)?;
         let rights = new::rights(tx, who, &dir, kind, mode, 0)?;
         let set_gid = rights.mode & crate::permission::S_ISGID;
-        let masked = if default.is_some() { mode } else { mode & !(request.umask & 0o777) };
+        let masked = if default.is_some() {
+            mode
+        } else {
+            mode & !(request.umask & 0o777)
+        };
         let ask = MetaRequest::MakeDetachedDir {
             uid: who.uid,
             gid: rights.gid,
@@ -65,8 +69,8 @@ pub(crate) fn mkdir(
         return Err(ErrorCode::Protocol);
     }
     tx.add_entry(dir.ino, request.name, ino, kind)?;
-    dir.size += 1;
-    dir.nlink += 1;
+    dir.size = dir.size.saturating_add(1);
+    dir.nlink = dir.nlink.saturating_add(1);
     dir.modified(tx.now.wall);
     tx.save(dir.clone());
     let path = path_of(request.name);
@@ -108,10 +112,12 @@ fn may_delete_remote(
         is_dir: true,
     };
     let is_sticky = dir.mode & crate::permission::S_ISVTX != 0;
-    if is_sticky && !is_root(who) && who.uid != dir.uid {
-        if let Some(attr) = remote_attr(tx, ino)? {
-            victim.uid = attr.uid;
-        }
+    if is_sticky
+        && !is_root(who)
+        && who.uid != dir.uid
+        && let Some(attr) = remote_attr(tx, ino)?
+    {
+        victim.uid = attr.uid;
     }
     may_delete(tx, who, dir, victim, want_dir)
 }
@@ -158,7 +164,13 @@ pub(crate) fn rename(
 ) -> Result {
     let source = from.found.clone().ok_or(ErrorCode::NotFound)?;
     let source_is_dir = source.1.kind == FileKind::Directory;
-    let wanted = |place: &Dentry| if exchange { place.kind == FileKind::Directory } else { source_is_dir };
+    let wanted = |place: &Dentry| {
+        if exchange {
+            place.kind == FileKind::Directory
+        } else {
+            source_is_dir
+        }
+    };
     may_remove(tx, who, &dir, &source.1, source_is_dir)?;
     if let Some((_, target)) = &to.found {
         may_remove(tx, who, &dir, target, wanted(target))?;
@@ -248,7 +260,8 @@ fn moved(tx: &mut Tx<'_>, found: &Dentry, name: &Name) -> Result<()> {
     };
     let who = Credentials::root();
     let zone = tx.zone_of(ino)?;
-    tx.after.push((zone, MetaRequest::SetAttr { who, ino, change }));
+    tx.after
+        .push((zone, MetaRequest::SetAttr { who, ino, change }));
     Ok(())
 }
 
@@ -363,5 +376,9 @@ pub(crate) fn unsettled(
             found.len() < limit && !broken
         })?;
     }
-    if broken { Err(ErrorCode::Corrupt) } else { Ok(found) }
+    if broken {
+        Err(ErrorCode::Corrupt)
+    } else {
+        Ok(found)
+    }
 }

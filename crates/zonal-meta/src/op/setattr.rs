@@ -49,7 +49,13 @@ pub(crate) fn setattr(tx: &mut Tx<'_>, who: &Credentials, ino: Ino, change: &Att
 
 fn may_change(tx: &Tx<'_>, who: &Credentials, inode: &Inode, change: &AttrChange) -> Result<()> {
     let owner = is_owner(who, inode);
-    let refuse_unless = |allowed: bool| if allowed { Ok(()) } else { Err(ErrorCode::NotPermitted) };
+    let refuse_unless = |allowed: bool| {
+        if allowed {
+            Ok(())
+        } else {
+            Err(ErrorCode::NotPermitted)
+        }
+    };
     let both_now = change.atime == Some(SetTime::Now) && change.mtime == Some(SetTime::Now);
     if both_now && !owner {
         check(tx, who, inode, WRITE)?;

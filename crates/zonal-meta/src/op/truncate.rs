@@ -63,7 +63,12 @@ pub(crate) fn set_size(inode: &mut Inode, size: u64, confirmed_seq: u64) -> Resu
 }
 
 /// All columns have seen the shrink.
-pub(crate) fn confirm(tx: &mut Tx<'_>, ino: Ino, truncate_seq: u64, allocated_delta: i64) -> Result {
+pub(crate) fn confirm(
+    tx: &mut Tx<'_>,
+    ino: Ino,
+    truncate_seq: u64,
+    allocated_delta: i64,
+) -> Result {
     let mut inode = tx.inode(ino)?;
     if truncate_seq == inode.truncate_seq {
         inode.set(FLAG_UNCONFIRMED, false);

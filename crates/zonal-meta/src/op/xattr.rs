@@ -60,11 +60,17 @@ impl Class {
         name: &[u8],
         write: bool,
     ) -> Result<()> {
-        let refusal = if write { ErrorCode::NotPermitted } else { ErrorCode::NoData };
+        let refusal = if write {
+            ErrorCode::NotPermitted
+        } else {
+            ErrorCode::NoData
+        };
         match self {
             Self::Trusted if !is_root(who) => Err(refusal),
             Self::Security if write && !is_root(who) => Err(ErrorCode::NotPermitted),
-            Self::Security if write && name == CAPABILITY_NAME && !inode.is_file() => Err(ErrorCode::Invalid),
+            Self::Security if write && name == CAPABILITY_NAME && !inode.is_file() => {
+                Err(ErrorCode::Invalid)
+            }
             Self::User => {
                 if !matches!(inode.kind, FileKind::File | FileKind::Directory) {
                     return Err(refusal);
@@ -74,7 +80,9 @@ impl Class {
                 }
                 check(tx, who, inode, if write { WRITE } else { READ })
             }
-            Self::AccessAcl | Self::DefaultAcl if inode.kind == FileKind::Symlink => Err(ErrorCode::NotSupported),
+            Self::AccessAcl | Self::DefaultAcl if inode.kind == FileKind::Symlink => {
+                Err(ErrorCode::NotSupported)
+            }
             Self::AccessAcl | Self::DefaultAcl | Self::Layout if write && !is_owner(who, inode) => {
                 Err(ErrorCode::NotPermitted)
             }
@@ -295,7 +303,9 @@ fn parse_policy(text: &[u8]) -> Result<Option<StripePolicy>> {
         match word.split_once('=').ok_or(ErrorCode::Invalid)? {
             ("unit", value) => policy.unit = value.parse().map_err(|_error| ErrorCode::Invalid)?,
             ("count", "all") => policy.count = 0,
-            ("count", value) => policy.count = value.parse().map_err(|_error| ErrorCode::Invalid)?,
+            ("count", value) => {
+                policy.count = value.parse().map_err(|_error| ErrorCode::Invalid)?;
+            }
             ("redundancy", "none") => policy.redundancy = Redundancy::None,
             // What a listing shows besides; not settable, so that a copied value can be set as it is.
             ("origin" | "zone", _) => {}

@@ -1,5 +1,6 @@
 //! A cell of one root shard and one zone shard over maps in memory, on one thread.
 #![allow(dead_code, reason = "each test file uses its part")]
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -126,8 +127,13 @@ impl Cell {
     pub fn restart(&mut self, shard: usize) {
         let store = &mut self.stores[shard];
         store.config.boot += 1;
-        store.shard =
-            Shard::load(store.config.clone(), self.map.clone(), &store.kv, self.now.instant).unwrap();
+        store.shard = Shard::load(
+            store.config.clone(),
+            self.map.clone(),
+            &store.kv,
+            self.now.instant,
+        )
+        .unwrap();
     }
 
     pub fn pass_ms(&mut self, ms: u64) {
@@ -152,10 +158,18 @@ impl Cell {
         let mut attempt: Option<Attempt> = None;
         loop {
             let store = &mut self.stores[shard];
-            let mut outcome = store.shard.handle(&store.kv, self.now, caller, request, attempt);
+            let mut outcome = store
+                .shard
+                .handle(&store.kv, self.now, caller, request, attempt);
             loop {
                 match outcome {
-                    Outcome::Reply { reply, effect, junctions, after, .. } => {
+                    Outcome::Reply {
+                        reply,
+                        effect,
+                        junctions,
+                        after,
+                        ..
+                    } => {
                         self.stores[shard].kv.apply(&effect);
                         self.last_effect.extend(effect);
                         self.junctions.extend(junctions);
@@ -164,14 +178,23 @@ impl Cell {
                         }
                         return reply;
                     }
-                    Outcome::Wait { attempt: named, until, .. } => {
+                    Outcome::Wait {
+                        attempt: named,
+                        until,
+                        ..
+                    } => {
                         attempt = Some(named);
                         self.last_waits += 1;
                         let ms = until.ms_since(self.now.instant) + 1;
                         self.pass_ms(ms);
                         break;
                     }
-                    Outcome::Call { zone, request, call, .. } => {
+                    Outcome::Call {
+                        zone,
+                        request,
+                        call,
+                        ..
+                    } => {
                         let reply = self.internal(zone, &request);
                         let store = &mut self.stores[shard];
                         outcome = store.shard.resume(&store.kv, self.now, call, reply);
@@ -248,7 +271,11 @@ pub type Reply<T> = Result<T, ErrorCode>;
 impl Client {
     pub fn who(&self, uid: u32, gid: u32) -> Self {
         let mut other = self.clone();
-        other.who = Credentials { uid, gid, groups: vec![] };
+        other.who = Credentials {
+            uid,
+            gid,
+            groups: vec![],
+        };
         other
     }
 
@@ -272,7 +299,11 @@ impl Client {
     }
 
     pub fn lookup(&mut self, cell: &mut Cell, parent: Ino, text: &str) -> Reply<Ino> {
-        let request = MetaRequest::Lookup { who: self.who.clone(), parent, name: name(text) };
+        let request = MetaRequest::Lookup {
+            who: self.who.clone(),
+            parent,
+            name: name(text),
+        };
         match self.call(cell, parent, &request)? {
             MetaReply::Entry { entry } => Ok(entry.ino),
             MetaReply::NoEntry { .. } => Err(ErrorCode::NotFound),
@@ -287,7 +318,13 @@ impl Client {
         }
     }
 
-    pub fn mkdir_mode(&mut self, cell: &mut Cell, parent: Ino, text: &str, mode: u32) -> Reply<Ino> {
+    pub fn mkdir_mode(
+        &mut self,
+        cell: &mut Cell,
+        parent: Ino,
+        text: &str,
+        mode: u32,
+    ) -> Reply<Ino> {
         let request = MetaRequest::Mkdir {
             who: self.who.clone(),
             parent,
@@ -303,7 +340,14 @@ impl Client {
         self.mkdir_mode(cell, parent, text, 0o755)
     }
 
-    pub fn create_request(&self, parent: Ino, text: &str, kind: NewKind, mode: u32, open: bool) -> MetaRequest {
+    pub fn create_request(
+        &self,
+        parent: Ino,
+        text: &str,
+        kind: NewKind,
+        mode: u32,
+        open: bool,
+    ) -> MetaRequest {
         MetaRequest::Create {
             who: self.who.clone(),
             parent,
@@ -324,7 +368,12 @@ impl Client {
     }
 
     /// Creates and keeps it open.
-    pub fn create_open(&mut self, cell: &mut Cell, parent: Ino, text: &str) -> Reply<(Ino, FileData)> {
+    pub fn create_open(
+        &mut self,
+        cell: &mut Cell,
+        parent: Ino,
+        text: &str,
+    ) -> Reply<(Ino, FileData)> {
         let request = self.create_request(parent, text, NewKind::File, 0o644, true);
         match self.call(cell, parent, &request)? {
             MetaReply::Opened { entry, data, .. } => Ok((entry.ino, data)),
@@ -333,7 +382,11 @@ impl Client {
     }
 
     pub fn open(&mut self, cell: &mut Cell, ino: Ino, open_flags: u32) -> Reply<bool> {
-        let request = MetaRequest::Open { who: self.who.clone(), ino, open_flags };
+        let request = MetaRequest::Open {
+            who: self.who.clone(),
+            ino,
+            open_flags,
+        };
         match self.call(cell, ino, &request)? {
             MetaReply::Opened { push, .. } => Ok(push),
             other => panic!("{other:?}"),
@@ -341,16 +394,25 @@ impl Client {
     }
 
     pub fn close(&mut self, cell: &mut Cell, ino: Ino) -> Reply<()> {
-        self.call(cell, ino, &MetaRequest::Close { inos: vec![ino] }).map(|_| ())
+        self.call(cell, ino, &MetaRequest::Close { inos: vec![ino] })
+            .map(|_| ())
     }
 
     pub fn unlink(&mut self, cell: &mut Cell, parent: Ino, text: &str) -> Reply<()> {
-        let request = MetaRequest::Unlink { who: self.who.clone(), parent, name: name(text) };
+        let request = MetaRequest::Unlink {
+            who: self.who.clone(),
+            parent,
+            name: name(text),
+        };
         self.call(cell, parent, &request).map(|_| ())
     }
 
     pub fn rmdir(&mut self, cell: &mut Cell, parent: Ino, text: &str) -> Reply<()> {
-        let request = MetaRequest::Rmdir { who: self.who.clone(), parent, name: name(text) };
+        let request = MetaRequest::Rmdir {
+            who: self.who.clone(),
+            parent,
+            name: name(text),
+        };
         self.call(cell, parent, &request).map(|_| ())
     }
 
@@ -373,11 +435,22 @@ impl Client {
     }
 
     pub fn link(&mut self, cell: &mut Cell, ino: Ino, parent: Ino, text: &str) -> Reply<()> {
-        let request = MetaRequest::Link { who: self.who.clone(), ino, parent, name: name(text) };
+        let request = MetaRequest::Link {
+            who: self.who.clone(),
+            ino,
+            parent,
+            name: name(text),
+        };
         self.call(cell, parent, &request).map(|_| ())
     }
 
-    pub fn truncate(&mut self, cell: &mut Cell, ino: Ino, size: u64, confirmed_seq: u64) -> Reply<bool> {
+    pub fn truncate(
+        &mut self,
+        cell: &mut Cell,
+        ino: Ino,
+        size: u64,
+        confirmed_seq: u64,
+    ) -> Reply<bool> {
         let request = MetaRequest::Truncate {
             who: self.who.clone(),
             ino,
@@ -407,26 +480,58 @@ impl Client {
     }
 
     pub fn chmod(&mut self, cell: &mut Cell, ino: Ino, mode: u32) -> Reply<()> {
-        let change = zonal_wire::meta::AttrChange { mode: Some(mode), ..Default::default() };
+        let change = zonal_wire::meta::AttrChange {
+            mode: Some(mode),
+            ..Default::default()
+        };
         self.setattr(cell, ino, change)
     }
 
-    pub fn chown(&mut self, cell: &mut Cell, ino: Ino, uid: Option<u32>, gid: Option<u32>) -> Reply<()> {
-        let change = zonal_wire::meta::AttrChange { uid, gid, ..Default::default() };
+    pub fn chown(
+        &mut self,
+        cell: &mut Cell,
+        ino: Ino,
+        uid: Option<u32>,
+        gid: Option<u32>,
+    ) -> Reply<()> {
+        let change = zonal_wire::meta::AttrChange {
+            uid,
+            gid,
+            ..Default::default()
+        };
         self.setattr(cell, ino, change)
     }
 
-    pub fn setattr(&mut self, cell: &mut Cell, ino: Ino, change: zonal_wire::meta::AttrChange) -> Reply<()> {
-        let request = MetaRequest::SetAttr { who: self.who.clone(), ino, change };
+    pub fn setattr(
+        &mut self,
+        cell: &mut Cell,
+        ino: Ino,
+        change: zonal_wire::meta::AttrChange,
+    ) -> Reply<()> {
+        let request = MetaRequest::SetAttr {
+            who: self.who.clone(),
+            ino,
+            change,
+        };
         self.call(cell, ino, &request).map(|_| ())
     }
 
     pub fn access(&mut self, cell: &mut Cell, ino: Ino, mask: u32) -> Reply<()> {
-        let request = MetaRequest::Access { who: self.who.clone(), ino, mask };
+        let request = MetaRequest::Access {
+            who: self.who.clone(),
+            ino,
+            mask,
+        };
         self.call(cell, ino, &request).map(|_| ())
     }
 
-    pub fn readdir(&mut self, cell: &mut Cell, dir: Ino, cookie: u64, entries: u32) -> Reply<(Vec<DirEntry>, bool)> {
+    pub fn readdir(
+        &mut self,
+        cell: &mut Cell,
+        dir: Ino,
+        cookie: u64,
+        entries: u32,
+    ) -> Reply<(Vec<DirEntry>, bool)> {
         let request = MetaRequest::ReadDir {
             who: self.who.clone(),
             dir,
@@ -455,7 +560,14 @@ impl Client {
         }
     }
 
-    pub fn setxattr(&mut self, cell: &mut Cell, ino: Ino, text: &str, value: &[u8], flags: u32) -> Reply<()> {
+    pub fn setxattr(
+        &mut self,
+        cell: &mut Cell,
+        ino: Ino,
+        text: &str,
+        value: &[u8],
+        flags: u32,
+    ) -> Reply<()> {
         let request = MetaRequest::SetXattr {
             who: self.who.clone(),
             ino,
@@ -468,7 +580,11 @@ impl Client {
 
     pub fn getxattr(&mut self, cell: &mut Cell, ino: Ino, text: &str) -> Reply<Vec<u8>> {
         let name = zonal_types::Blob(text.as_bytes().to_vec());
-        let request = MetaRequest::GetXattr { who: self.who.clone(), ino, name };
+        let request = MetaRequest::GetXattr {
+            who: self.who.clone(),
+            ino,
+            name,
+        };
         match self.call(cell, ino, &request)? {
             MetaReply::Text { text } => Ok(text.0),
             other => panic!("{other:?}"),
