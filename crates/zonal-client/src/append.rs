@@ -22,6 +22,22 @@ impl<N: Net> Client<N> {
     ) -> Result<u64, ErrorCode> {
         let _gate = file.gate.lock().await;
         self.flush_gated(file).await?;
+        let deadline = self.net.now().plus_ms(self.options.deadline_ms);
+        loop {
+            match self.append_once(file, bytes, kill_suid).await {
+                // The shard was restarted and has forgotten the reservation: nothing of it was published.
+                Err(ErrorCode::UnknownLease) if self.net.now() < deadline => {}
+                other => return other,
+            }
+        }
+    }
+
+    async fn append_once(
+        &self,
+        file: &File<N>,
+        bytes: &[u8],
+        kill_suid: bool,
+    ) -> Result<u64, ErrorCode> {
         let link = self.link_of(file.ino)?;
         let length = u32::try_from(bytes.len()).map_err(|_error| ErrorCode::Invalid)?;
         let begin = MetaRequest::AppendBegin {

@@ -298,6 +298,7 @@ impl<N: Net> Client<N> {
         }
         let _guard = link.opening.lock().await;
         let mut pause = RETRY_MS.0;
+        let mut is_old = false;
         while !link.is_open() {
             let request = MetaRequest::OpenSession {
                 client: self.options.client,
@@ -321,6 +322,7 @@ impl<N: Net> Client<N> {
                     state.epoch = epoch;
                     state.boot = boot;
                     state.acked = 0;
+                    is_old = resumed;
                     if !resumed {
                         state.sequences.fill(0);
                     }
@@ -338,14 +340,16 @@ impl<N: Net> Client<N> {
             self.net.sleep(pause).await;
             pause = (pause * 2).min(RETRY_MS.1);
         }
-        self.reclaim(link).await
+        self.reclaim(link, is_old).await
     }
 
     /// Tells a new or restarted session what this client still holds there.
-    async fn reclaim(&self, link: &Link) -> Result<(), ErrorCode> {
+    ///
+    /// `always`: also that it holds nothing. A restarted shard keeps what an old session had open until it hears that.
+    async fn reclaim(&self, link: &Link, always: bool) -> Result<(), ErrorCode> {
         let opens = self.opens_at(link.shard);
         let locks = self.locks_at(link.shard);
-        if opens.is_empty() && locks.is_empty() {
+        if !always && opens.is_empty() && locks.is_empty() {
             return Ok(());
         }
         let request = MetaRequest::Reclaim { opens, locks };
@@ -377,7 +381,7 @@ impl<N: Net> Client<N> {
             changed
         };
         if changed {
-            self.reclaim(link).await?;
+            self.reclaim(link, true).await?;
         }
         Ok(changed)
     }

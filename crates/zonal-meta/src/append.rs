@@ -1,23 +1,38 @@
 //! Tickets for appends: who writes where behind the end of a file.
 //!
 //! A ticket reserves bytes behind all others. The size that readers see rises only over the finished tickets before
-//! the first unfinished one, so nobody reads reserved bytes. What a given-up ticket reserved is returned where nothing
-//! follows it, and stays a hole otherwise.
+//! the first unfinished one, so nobody reads reserved bytes; and an append is acknowledged only when its bytes are
+//! published, so that every later reader sees it and no crash takes it back: its end waits for the tickets before it, at most
+//! [`TICKET_MS`] from their beginning. What a given-up ticket reserved is returned where nothing follows it, and
+//! stays a hole otherwise.
 //!
-//! *Invariants*: tickets of an inode are disjoint and sorted; the first is unfinished; volatile (a restart of the shard
-//! forgets tickets, and [`Tickets::end`] refuses them then).
+//! *Invariants*: tickets of an inode are disjoint and sorted; volatile (a restart of the shard forgets tickets, and
+//! [`Tickets::end`] refuses them then; nothing of them was acknowledged).
 //! *Units*: bytes.
 
 use std::collections::{BTreeMap, BTreeSet};
-use zonal_types::limits::FILE_BYTES_MAX;
-use zonal_types::{ErrorCode, Ino, SessionId};
+use zonal_types::limits::{FILE_BYTES_MAX, REQUEST_DEADLINE_MS};
+use zonal_types::{ErrorCode, Ino, Instant, SessionId};
+
+/// How long an unfinished ticket holds up those behind it: then its client has given up trying.
+pub const TICKET_MS: u64 = REQUEST_DEADLINE_MS + 2_000;
 
 #[derive(Debug, Clone, Copy)]
 struct Ticket {
     session: SessionId,
     reserved: u64,
+    since: Instant,
     /// Bytes written, once it is over.
     written: Option<u64>,
+}
+
+/// What the end of a ticket leads to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// The bytes are published, with all before this end of the file if it moved.
+    Published(Option<u64>),
+    /// Tickets before it are unfinished: ask again when one has ended, or then.
+    Wait(Instant),
 }
 
 /// All tickets of one shard.
@@ -25,6 +40,8 @@ struct Ticket {
 pub struct Tickets {
     /// By offset.
     files: BTreeMap<Ino, BTreeMap<u64, Ticket>>,
+    /// Tickets that were published, or passed over as too old, before their own client heard of it.
+    passed: BTreeMap<(Ino, u64), SessionId>,
     sessions: BTreeMap<SessionId, BTreeSet<Ino>>,
 }
 
@@ -45,6 +62,7 @@ impl Tickets {
         session: SessionId,
         length: u64,
         committed: u64,
+        now: Instant,
     ) -> Result<u64, ErrorCode> {
         let reserved_end = self
             .files
@@ -62,6 +80,7 @@ impl Tickets {
         let ticket = Ticket {
             session,
             reserved: length,
+            since: now,
             written: None,
         };
         self.files.entry(ino).or_default().insert(offset, ticket);
@@ -69,8 +88,8 @@ impl Tickets {
         Ok(offset)
     }
 
-    /// The ticket at `offset` is over with `written` of its `reserved` bytes written (0: given up). Returns the end that
-    /// may be published now, if it moved: the file is at least as long as that.
+    /// The ticket at `offset` is over with `written` of its `reserved` bytes written (0: given up). To be asked again
+    /// with the same numbers after [`End::Wait`].
     ///
     /// # Errors
     /// `UnknownLease` where there is no such ticket (the shard restarted, or the session was gone meanwhile): the
@@ -80,25 +99,41 @@ impl Tickets {
         ino: Ino,
         session: SessionId,
         offset: u64,
-        reserved: u64,
-        written: u64,
-    ) -> Result<Option<u64>, ErrorCode> {
+        (reserved, written): (u64, u64),
+        now: Instant,
+    ) -> Result<End, ErrorCode> {
         if reserved == 0 && written == 0 {
-            return Ok(None);
+            return Ok(End::Published(None));
+        }
+        if self.passed.get(&(ino, offset)) == Some(&session) {
+            self.passed.remove(&(ino, offset));
+            self.forget_session(ino, session);
+            return Ok(End::Published(None));
         }
         let ticket = self
             .files
             .get_mut(&ino)
             .and_then(|tickets| tickets.get_mut(&offset))
-            .filter(|ticket| ticket.session == session && ticket.written.is_none())
+            .filter(|ticket| ticket.session == session)
             .ok_or(ErrorCode::UnknownLease)?;
-        if ticket.reserved != reserved || written > reserved {
-            return Err(ErrorCode::Invalid);
+        match ticket.written {
+            None if ticket.reserved == reserved && written <= reserved => {
+                ticket.written = Some(written);
+            }
+            Some(before) if before == written => {}
+            _ => return Err(ErrorCode::Invalid),
         }
-        ticket.written = Some(written);
-        let published = self.settle(ino);
-        self.forget_session(ino, session);
-        Ok(published)
+        let published = self.settle(ino, now);
+        if self.passed.remove(&(ino, offset)).is_some() || written == 0 {
+            self.forget_session(ino, session);
+            return Ok(End::Published(published));
+        }
+        let first = self
+            .files
+            .get(&ino)
+            .and_then(|tickets| tickets.first_key_value());
+        let until = first.map_or(now, |(_offset, first)| first.since.plus_ms(TICKET_MS));
+        Ok(End::Wait(until))
     }
 
     /// Whether {`ino`, `offset`} is an unfinished ticket of the session.
@@ -112,7 +147,7 @@ impl Tickets {
 
     /// The session is gone: its unfinished tickets are given up. Returns, for each inode where more can be published
     /// now, the end.
-    pub fn session_gone(&mut self, session: SessionId) -> Vec<(Ino, u64)> {
+    pub fn session_gone(&mut self, session: SessionId, now: Instant) -> Vec<(Ino, u64)> {
         let inos = self.sessions.remove(&session).unwrap_or_default();
         let mut published = Vec::new();
         for ino in inos {
@@ -126,7 +161,15 @@ impl Tickets {
                     ticket.written = Some(0);
                 }
             }
-            published.extend(self.settle(ino).map(|end| (ino, end)));
+            published.extend(self.settle(ino, now).map(|end| (ino, end)));
+            let passed = self.passed.range((ino, 0)..=(ino, u64::MAX));
+            let gone: Vec<_> = passed
+                .filter(|(_at, of)| **of == session)
+                .map(|(at, _of)| *at)
+                .collect();
+            for at in gone {
+                self.passed.remove(&at);
+            }
         }
         published
     }
@@ -134,25 +177,35 @@ impl Tickets {
     /// The inode is gone.
     pub fn inode_gone(&mut self, ino: Ino) {
         let tickets = self.files.remove(&ino).unwrap_or_default();
-        for ticket in tickets.values() {
-            self.forget_session(ino, ticket.session);
+        let mut sessions: BTreeSet<SessionId> = tickets.values().map(|t| t.session).collect();
+        let passed: Vec<_> = self
+            .passed
+            .range((ino, 0)..=(ino, u64::MAX))
+            .map(|(at, _of)| *at)
+            .collect();
+        for at in passed {
+            sessions.extend(self.passed.remove(&at));
+        }
+        for session in sessions {
+            self.forget_session(ino, session);
         }
     }
 
     /// Tickets held, finished ones that wait for others included.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.files.values().map(BTreeMap::len).sum()
+        self.files.values().map(BTreeMap::len).sum::<usize>() + self.passed.len()
     }
 
     /// True where there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.files.is_empty()
+        self.files.is_empty() && self.passed.is_empty()
     }
 
-    /// Returns what the last tickets did not use, and takes finished ones off the front.
-    fn settle(&mut self, ino: Ino) -> Option<u64> {
+    /// Returns what the last tickets did not use, and takes finished ones off the front; unfinished ones that are too old
+    /// only where finished ones are behind them.
+    fn settle(&mut self, ino: Ino, now: Instant) -> Option<u64> {
         let tickets = self.files.get_mut(&ino)?;
         while let Some(mut last) = tickets.last_entry() {
             match last.get().written {
@@ -166,13 +219,24 @@ impl Tickets {
                 None => break,
             }
         }
+        let last_finished = tickets
+            .iter()
+            .rev()
+            .find_map(|(at, ticket)| ticket.written.map(|_written| *at))
+            .unwrap_or(0);
         let mut published = None;
         while let Some(first) = tickets.first_entry() {
-            let Some(written) = first.get().written else {
-                break;
-            };
-            if written > 0 {
-                published = Some(first.key() + written);
+            let (at, ticket) = (*first.key(), *first.get());
+            match ticket.written {
+                Some(0) => {}
+                Some(written) => {
+                    published = Some(at + written);
+                    self.passed.insert((ino, at), ticket.session);
+                }
+                None if at < last_finished && ticket.since.plus_ms(TICKET_MS) <= now => {
+                    self.passed.insert((ino, at), ticket.session);
+                }
+                None => break,
             }
             first.remove();
         }
@@ -183,12 +247,12 @@ impl Tickets {
     }
 
     fn forget_session(&mut self, ino: Ino, session: SessionId) {
-        let has_more = self.files.get(&ino).is_some_and(|tickets| {
-            tickets
-                .values()
-                .any(|ticket| ticket.session == session && ticket.written.is_none())
-        });
-        if has_more {
+        let has_more = self
+            .files
+            .get(&ino)
+            .is_some_and(|tickets| tickets.values().any(|ticket| ticket.session == session));
+        let mut passed = self.passed.range((ino, 0)..=(ino, u64::MAX));
+        if has_more || passed.any(|(_at, of)| *of == session) {
             return;
         }
         if let Some(inos) = self.sessions.get_mut(&session) {
@@ -207,73 +271,113 @@ mod tests {
     const F: Ino = Ino(5);
     const A: SessionId = SessionId(1);
     const B: SessionId = SessionId(2);
+    const T: Instant = Instant(0);
+
+    fn at(ms: u64) -> Instant {
+        T.plus_ms(ms)
+    }
+
+    fn published(end: u64) -> Result<End, ErrorCode> {
+        Ok(End::Published(Some(end)))
+    }
+
+    const WAIT: Result<End, ErrorCode> = Ok(End::Wait(Instant(TICKET_MS * 1_000_000)));
+    const NEWS: Result<End, ErrorCode> = Ok(End::Published(None));
 
     #[test]
-    fn only_a_finished_prefix_is_published() {
+    fn only_a_finished_prefix_is_published_and_acknowledged() {
         let mut tickets = Tickets::new();
-        assert_eq!(tickets.begin(F, A, 10, 100), Ok(100));
-        assert_eq!(tickets.begin(F, B, 20, 100), Ok(110));
-        assert_eq!(tickets.begin(F, A, 5, 100), Ok(130));
-        assert_eq!(tickets.end(F, B, 110, 20, 20), Ok(None));
-        assert_eq!(tickets.end(F, B, 110, 20, 20), Err(ErrorCode::UnknownLease));
-        assert_eq!(tickets.end(F, A, 100, 10, 10), Ok(Some(130)));
+        assert_eq!(tickets.begin(F, A, 10, 100, T), Ok(100));
+        assert_eq!(tickets.begin(F, B, 20, 100, at(5)), Ok(110));
+        assert_eq!(tickets.begin(F, A, 5, 100, at(5)), Ok(130));
+        assert_eq!(tickets.end(F, B, 110, (20, 20), T), WAIT);
+        assert_eq!(tickets.end(F, B, 110, (20, 20), T), WAIT, "asked again");
+        assert_eq!(tickets.end(F, A, 100, (10, 10), T), published(130));
+        assert_eq!(tickets.end(F, B, 110, (20, 20), T), NEWS);
+        assert_eq!(
+            tickets.end(F, B, 110, (20, 20), T),
+            Err(ErrorCode::UnknownLease)
+        );
         assert!(tickets.is_open(F, A, 130));
-        assert_eq!(tickets.end(F, A, 130, 5, 5), Ok(Some(135)));
+        assert_eq!(tickets.end(F, A, 130, (5, 5), T), published(135));
         assert!(tickets.is_empty() && tickets.sessions.is_empty());
-        assert_eq!(tickets.begin(F, A, 1, 135), Ok(135));
+        assert_eq!(tickets.begin(F, A, 1, 135, T), Ok(135));
     }
 
     #[test]
     fn a_given_up_ticket_is_returned_or_becomes_a_hole() {
         let mut tickets = Tickets::new();
-        tickets.begin(F, A, 10, 0).unwrap();
-        tickets.begin(F, B, 10, 0).unwrap();
-        tickets.begin(F, A, 10, 0).unwrap();
+        tickets.begin(F, A, 10, 0, T).unwrap();
+        tickets.begin(F, B, 10, 0, T).unwrap();
+        tickets.begin(F, A, 10, 0, T).unwrap();
         // The last one: returned, and the next gets the same place.
-        assert_eq!(tickets.end(F, A, 20, 10, 0), Ok(None));
-        assert_eq!(tickets.begin(F, B, 7, 0), Ok(20));
+        assert_eq!(tickets.end(F, A, 20, (10, 0), T), NEWS);
+        assert_eq!(tickets.begin(F, B, 7, 0, T), Ok(20));
         // One in the middle: a hole.
-        assert_eq!(tickets.end(F, B, 10, 10, 0), Ok(None));
-        assert_eq!(tickets.end(F, B, 20, 7, 7), Ok(None));
-        assert_eq!(tickets.end(F, A, 0, 10, 10), Ok(Some(27)));
+        assert_eq!(tickets.end(F, B, 10, (10, 0), T), NEWS);
+        assert_eq!(tickets.end(F, B, 20, (7, 7), T), WAIT);
+        assert_eq!(tickets.end(F, A, 0, (10, 10), T), published(27));
+        assert_eq!(tickets.end(F, B, 20, (7, 7), T), NEWS);
         // Given-up ones behind one another are returned together; so is the rest of a short one.
-        tickets.begin(F, A, 10, 27).unwrap();
-        tickets.begin(F, A, 10, 27).unwrap();
-        tickets.begin(F, A, 10, 27).unwrap();
-        assert_eq!(tickets.end(F, A, 37, 10, 4), Ok(None));
-        assert_eq!(tickets.end(F, A, 47, 10, 0), Ok(None));
-        assert_eq!(tickets.begin(F, B, 1, 27), Ok(41));
-        assert_eq!(tickets.end(F, A, 27, 10, 0), Ok(Some(41)));
+        for _ in 0..3 {
+            tickets.begin(F, A, 10, 27, T).unwrap();
+        }
+        assert_eq!(tickets.end(F, A, 37, (10, 4), T), WAIT);
+        assert_eq!(tickets.end(F, A, 47, (10, 0), T), NEWS);
+        assert_eq!(tickets.begin(F, B, 1, 27, T), Ok(41));
+        assert_eq!(tickets.end(F, A, 27, (10, 0), T), published(41));
     }
 
     #[test]
     fn a_session_that_goes_gives_its_tickets_up() {
         let mut tickets = Tickets::new();
-        tickets.begin(F, A, 10, 0).unwrap();
-        tickets.begin(F, B, 10, 0).unwrap();
-        tickets.begin(Ino(6), A, 10, 50).unwrap();
-        assert_eq!(tickets.end(F, B, 10, 10, 10), Ok(None));
-        assert_eq!(tickets.session_gone(A), [(F, 20)]);
-        assert_eq!(tickets.end(F, A, 0, 10, 10), Err(ErrorCode::UnknownLease));
-        assert!(tickets.is_empty());
-        tickets.begin(F, A, 10, 0).unwrap();
+        tickets.begin(F, A, 10, 0, T).unwrap();
+        tickets.begin(F, B, 10, 0, T).unwrap();
+        tickets.begin(Ino(6), A, 10, 50, T).unwrap();
+        assert_eq!(tickets.end(F, B, 10, (10, 10), T), WAIT);
+        assert_eq!(tickets.session_gone(A, T), [(F, 20)]);
+        assert_eq!(
+            tickets.end(F, A, 0, (10, 10), T),
+            Err(ErrorCode::UnknownLease)
+        );
+        assert_eq!(tickets.session_gone(B, T), []);
+        assert!(tickets.is_empty() && tickets.sessions.is_empty());
+        tickets.begin(F, A, 10, 0, T).unwrap();
         tickets.inode_gone(F);
+        assert!(tickets.is_empty() && tickets.sessions.is_empty());
+    }
+
+    #[test]
+    fn an_old_ticket_is_passed_over_and_may_still_end() {
+        let mut tickets = Tickets::new();
+        tickets.begin(F, A, 10, 0, T).unwrap();
+        tickets.begin(F, B, 10, 0, at(9_000)).unwrap();
+        assert_eq!(tickets.end(F, B, 10, (10, 10), at(9_001)), WAIT);
+        assert_eq!(
+            tickets.end(F, B, 10, (10, 10), at(TICKET_MS)),
+            published(20)
+        );
+        // Its bytes lie within the file by now.
+        assert_eq!(tickets.end(F, A, 0, (10, 10), at(TICKET_MS)), NEWS);
         assert!(tickets.is_empty() && tickets.sessions.is_empty());
     }
 
     #[test]
     fn numbers_are_checked() {
         let mut tickets = Tickets::new();
-        let big = tickets.begin(F, A, 10, FILE_BYTES_MAX - 5);
+        let big = tickets.begin(F, A, 10, FILE_BYTES_MAX - 5, T);
         assert_eq!(big, Err(ErrorCode::FileTooBig));
         assert_eq!(
-            tickets.begin(F, A, u64::MAX, 10),
+            tickets.begin(F, A, u64::MAX, 10, T),
             Err(ErrorCode::FileTooBig)
         );
-        tickets.begin(F, A, 10, 0).unwrap();
-        assert_eq!(tickets.end(F, A, 0, 10, 11), Err(ErrorCode::Invalid));
-        assert_eq!(tickets.end(F, A, 0, 9, 9), Err(ErrorCode::Invalid));
-        assert_eq!(tickets.end(F, B, 0, 10, 10), Err(ErrorCode::UnknownLease));
+        tickets.begin(F, A, 10, 0, T).unwrap();
+        assert_eq!(tickets.end(F, A, 0, (10, 11), T), Err(ErrorCode::Invalid));
+        assert_eq!(tickets.end(F, A, 0, (9, 9), T), Err(ErrorCode::Invalid));
+        assert_eq!(
+            tickets.end(F, B, 0, (10, 10), T),
+            Err(ErrorCode::UnknownLease)
+        );
     }
 
     #[test]
@@ -285,10 +389,11 @@ mod tests {
         };
         let mut tickets = Tickets::new();
         let (mut size, mut open, mut done) = (0, Vec::new(), Vec::<(u64, u64)>::new());
+        let mut waiting = Vec::new();
         for _ in 0..5000 {
             if roll(2) == 0 && open.len() < 20 {
                 let length = 1 + roll(50);
-                let offset = tickets.begin(F, A, length, size).unwrap();
+                let offset = tickets.begin(F, A, length, size, T).unwrap();
                 let overlaps = |(o, l): &(u64, u64)| *o < offset + length && offset < o + l;
                 assert!(!open.iter().any(overlaps) && !done.iter().any(overlaps));
                 assert!(offset >= size);
@@ -299,12 +404,20 @@ mod tests {
                 if written > 0 {
                     done.push((offset, written));
                 }
-                if let Some(end) = tickets.end(F, A, offset, length, written).unwrap() {
-                    assert!(end > size);
-                    size = end;
-                }
-                assert!(open.iter().all(|(offset, _)| *offset >= size));
+                waiting.push((offset, length, written));
             }
+            waiting.retain(|(offset, length, written)| {
+                match tickets.end(F, A, *offset, (*length, *written), T).unwrap() {
+                    End::Published(end) => {
+                        size = end.unwrap_or(size).max(size);
+                        assert!(*written == 0 || offset + written <= size);
+                        false
+                    }
+                    End::Wait(_) => true,
+                }
+            });
+            assert!(open.iter().all(|(offset, _)| *offset >= size));
         }
+        assert_eq!(tickets.passed.len(), 0);
     }
 }
