@@ -9,7 +9,7 @@ use crate::map_cache::MapCache;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use zonal_disk::engine::Room;
 use zonal_disk::{DiskError, Engine};
-use zonal_types::{Blob, CellId, Codec, ErrorCode, KvChange, KvRead, MapVersion, ShardId};
+use zonal_types::{Blob, CellId, Codec, ErrorCode, KvChange, KvRead, MapVersion, ShardId, ZoneId};
 use zonal_wire::storage::ErrorNumber;
 use zonal_wire::{ManagerReply, ManagerRequest};
 use zonal_zonemap::{EditError, MapEdit, ZoneMap};
@@ -42,7 +42,7 @@ pub enum ManagerError {
     #[error("zone {zone} has its metadata on node {node} already")]
     ShardTaken {
         /// The zone.
-        zone: zonal_types::ZoneId,
+        zone: ZoneId,
         /// Its node.
         node: zonal_types::NodeId,
     },
@@ -178,7 +178,7 @@ impl Manager {
                     node: shard.node,
                 });
             }
-            None => Some(ShardId(known.shards.last().map_or(1, |shard| shard.id.0 + 1))),
+            None => Some(new_shard(&known, zone)),
         };
         tracing::info!(node = node.0, zone = zone.0, address, "a node joins");
         let join = MapEdit::Join {
@@ -225,6 +225,17 @@ impl Manager {
             }
         })
     }
+}
+
+/// The zone's number where it is free, so that people find their way.
+fn new_shard(map: &ZoneMap, zone: ZoneId) -> ShardId {
+    let same = ShardId(u32::from(zone.0));
+    if map.shard(same).is_none() {
+        return same;
+    }
+    let beyond = u32::from(u16::MAX) + 1;
+    let last = map.shards.last().map_or(0, |shard| shard.id.0 + 1);
+    ShardId(last.max(beyond))
 }
 
 fn reply_of(map: &ZoneMap) -> ManagerReply {

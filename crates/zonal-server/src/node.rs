@@ -7,8 +7,8 @@ use crate::metrics::Metrics;
 use crate::storage_role::Storage;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use zonal_net::{Handler, Peer, PayloadBuf, ReplyBuilder};
-use zonal_types::{Codec, ErrorCode};
+use zonal_net::{Handler, PayloadBuf, Peer, ReplyBuilder, Role};
+use zonal_types::{Codec, ErrorCode, SessionId};
 use zonal_wire::storage::ErrorNumber;
 use zonal_wire::{
     Header, ManagerReply, ManagerRequest, MetaReply, MetaRequest, Service, StorageReply,
@@ -78,11 +78,22 @@ impl Node {
         })
     }
 
-    fn meta(&self, header: &Header, body: &[u8], reply: &mut ReplyBuilder) -> Option<Done> {
+    fn meta(
+        &self,
+        peer: &Peer,
+        header: &Header,
+        body: &[u8],
+        reply: &mut ReplyBuilder,
+    ) -> Option<Done> {
         let request = MetaRequest::from_bytes(body).ok()?;
         let (tag, name) = (request.tag(), request.name());
         let waits = matches!(request, MetaRequest::PollEvents { .. });
         let answer = match &self.shard {
+            Some(_) if peer.role != Role::Server && is_for_servers(header, &request) => {
+                MetaReply::Failed {
+                    code: ErrorNumber(ErrorCode::UnknownSession),
+                }
+            }
             Some(shard) => shard.handle(header, &request),
             None => MetaReply::Failed {
                 code: ErrorNumber(ErrorCode::NotOwner),
@@ -128,6 +139,23 @@ impl Node {
     }
 }
 
+/// What shards ask of one another: without a session, and not subject to anybody's permissions.
+fn is_for_servers(header: &Header, request: &MetaRequest) -> bool {
+    let is_internal = matches!(
+        request,
+        MetaRequest::MakeDetachedDir { .. }
+            | MetaRequest::AttachDir { .. }
+            | MetaRequest::DetachDir { .. }
+            | MetaRequest::DropDir { .. }
+            | MetaRequest::HasEntry { .. }
+    );
+    let may_be_first = matches!(
+        request,
+        MetaRequest::OpenSession { .. } | MetaRequest::StatFs | MetaRequest::Sync
+    );
+    is_internal || (header.session == SessionId(0) && !may_be_first)
+}
+
 /// A message that cannot be decoded ends its connection; the sender hears why.
 fn refuse(peer: &Peer, header: &Header, reply: &mut ReplyBuilder) {
     tracing::warn!(peer = %peer.endpoint, service = ?header.service, trace = header.trace.0, "a message that cannot be decoded");
@@ -155,7 +183,7 @@ impl Handler for Node {
         let start = Instant::now();
         let done = match header.service {
             Service::Manager => self.manager(body, reply),
-            Service::Meta => self.meta(header, body, reply),
+            Service::Meta => self.meta(peer, header, body, reply),
             Service::Storage => self.storage(header, body, payload, reply),
             Service::Connection => None,
         };

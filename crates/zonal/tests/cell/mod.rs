@@ -1,0 +1,121 @@
+//! A cell of real processes for tests: made in a folder of its own, ended when dropped.
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// A folder that goes away.
+pub struct Scratch(pub PathBuf);
+
+impl Scratch {
+    pub fn new(name: &str) -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("zonal-test-{}-{count}-{name}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir_all(&path).unwrap();
+        Self(path.canonicalize().unwrap())
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+pub fn zonal() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_zonal"));
+    command.env_remove("ZONAL_CELL").env_remove("ZONAL_KEY_FILE").env_remove("ZONAL_LOG");
+    command
+}
+
+pub fn code(output: &Output) -> i32 {
+    output.status.code().unwrap_or(-1)
+}
+
+pub fn said(output: &Output) -> String {
+    let both = [output.stdout.as_slice(), output.stderr.as_slice()].concat();
+    String::from_utf8_lossy(&both).into_owned()
+}
+
+/// A cell of one zone and one target.
+pub struct Cell {
+    pub scratch: Scratch,
+}
+
+impl Cell {
+    pub fn up(name: &str) -> Self {
+        let cell = Self {
+            scratch: Scratch::new(name),
+        };
+        let output = cell.up_again();
+        assert_eq!(code(&output), 0, "{}", said(&output));
+        cell
+    }
+
+    pub fn dir(&self) -> &Path {
+        &self.scratch.0
+    }
+
+    pub fn up_again(&self) -> Output {
+        let shape = ["--zones", "1", "--storage-nodes", "1", "--capacity", "1 GiB"];
+        zonal().arg("up").arg("--dir").arg(self.dir()).args(shape).output().unwrap()
+    }
+
+    pub fn down(&self) -> Output {
+        zonal().arg("down").arg("--dir").arg(self.dir()).output().unwrap()
+    }
+
+    pub fn status(&self) -> Output {
+        zonal().args(["status", "--json", "--cell"]).arg(self.dir()).output().unwrap()
+    }
+
+    pub fn config(&self, node: &str) -> PathBuf {
+        self.dir().join(node).join("node.toml")
+    }
+
+    /// The value behind `key = "` in a node's config; the last one.
+    pub fn address(&self, node: &str, last: bool) -> SocketAddr {
+        let text = fs::read_to_string(self.config(node)).unwrap();
+        let mut found = text.lines().filter_map(|line| line.strip_prefix("listen = \""));
+        let line = if last { found.next_back() } else { found.next() };
+        line.unwrap().trim_end_matches('"').parse().unwrap()
+    }
+
+    pub fn pid(&self, node: &str) -> u32 {
+        let text = fs::read_to_string(self.dir().join(node).join("pid")).unwrap();
+        text.trim().parse().unwrap()
+    }
+
+    pub fn log(&self, node: &str) -> String {
+        fs::read_to_string(self.dir().join(node).join("log")).unwrap_or_default()
+    }
+}
+
+pub const NODES: [&str; 3] = ["manager", "meta1", "storage1-1"];
+
+impl Drop for Cell {
+    fn drop(&mut self) {
+        self.down();
+    }
+}
+
+/// Whether the process lives (a zombie does not).
+pub fn lives(pid: u32) -> bool {
+    fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|text| !text.is_empty())
+}
+
+pub fn kill(pid: u32, signal: &str) {
+    let status = Command::new("kill").arg(format!("-{signal}")).arg(pid.to_string()).status();
+    assert!(status.unwrap().success());
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while lives(pid) {
+        assert!(Instant::now() < deadline, "process {pid} outlives {signal}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
