@@ -443,12 +443,12 @@ fn acls_grant_inherit_and_follow_chmod() {
         assert_eq!(client.access(cell, f, 4), Err(Access));
     });
     setup.as_user(10, 20, |client, cell| {
-        client.setxattr(cell, f, ACCESS, &full, 0).unwrap()
+        client.setxattr(cell, f, ACCESS, &full, 0).unwrap();
     });
     assert_eq!(setup.attr(f).mode, 0o660);
     setup.as_user(11, 11, |client, cell| client.access(cell, f, 6).unwrap());
     setup.as_user(12, 20, |client, cell| {
-        assert_eq!(client.access(cell, f, 4), Err(Access))
+        assert_eq!(client.access(cell, f, 4), Err(Access));
     });
     setup.as_user(10, 20, |client, cell| client.chmod(cell, f, 0o640).unwrap());
     setup.as_user(11, 11, |client, cell| {
