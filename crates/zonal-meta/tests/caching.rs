@@ -273,22 +273,41 @@ fn appends_of_two_sessions_do_not_overlap() {
     };
     let (a, b) = (begin(&mut one, &mut cell), begin(&mut two, &mut cell));
     assert_eq!((a, b), (0, 10));
-    let mut end = |client: &mut Client, offset| {
-        let mtime = cell.now.wall;
-        let request = MetaRequest::AppendEnd {
-            ino: f,
-            offset,
-            reserved: 10,
-            length: 10,
-            mtime,
-            allocated_delta: 0,
-            kill_suid: false,
-        };
-        match client.call(&mut cell, f, &request).unwrap() {
-            MetaReply::Attr { attr, .. } => attr.size,
-            other => panic!("{other:?}"),
-        }
+    let mtime = cell.now.wall;
+    let end = |offset| MetaRequest::AppendEnd {
+        ino: f,
+        offset,
+        reserved: 10,
+        length: 10,
+        mtime,
+        allocated_delta: 0,
+        kill_suid: false,
     };
-    assert_eq!(end(&mut two, b), 0, "bytes before it are not there yet");
-    assert_eq!(end(&mut one, a), 20);
+    two.sequence += 1;
+    let caller = two.caller(1);
+    let store = &mut cell.stores[1];
+    let outcome = store
+        .shard
+        .handle(&store.kv, cell.now, caller, &end(b), None);
+    let Outcome::Wait { attempt, .. } = outcome else {
+        panic!("bytes before it are not there yet: {outcome:?}")
+    };
+    assert_eq!(one.attr(&mut cell, f).unwrap().size, 0);
+    one.call(&mut cell, f, &end(a)).unwrap();
+    assert_eq!(one.attr(&mut cell, f).unwrap().size, 20);
+    let store = &mut cell.stores[1];
+    let outcome = store
+        .shard
+        .handle(&store.kv, cell.now, caller, &end(b), Some(attempt));
+    let Outcome::Reply {
+        reply: MetaReply::Attr { attr, .. },
+        effect,
+        ..
+    } = outcome
+    else {
+        panic!("{outcome:?}")
+    };
+    assert_eq!(attr.size, 20);
+    cell.stores[1].kv.apply(&effect);
+    cell.assert_sound();
 }
