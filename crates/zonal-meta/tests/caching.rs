@@ -258,7 +258,9 @@ fn events_wait_and_locks_are_told() {
 
 #[test]
 fn appends_of_two_sessions_do_not_overlap() {
-    let (mut cell, mut one, mut two, home) = start();
+    let mut cell = Cell::new();
+    let (mut one, mut two) = (cell.client(1), cell.client(2));
+    let home = one.mkdir(&mut cell, Ino::ROOT, "home").unwrap();
     let (f, _) = one.create_open(&mut cell, home, "f").unwrap();
     let begin = |client: &mut Client, cell: &mut Cell| {
         let request = MetaRequest::AppendBegin {
