@@ -39,6 +39,8 @@ struct Slot {
     sequence: u32,
     /// `None`: the reply is in the store.
     reply: Option<Box<MetaReply>>,
+    /// Executed before our start, and not repeated since: what it opened is not counted yet.
+    is_from_before: bool,
 }
 
 /// One session.
@@ -54,8 +56,8 @@ pub(crate) struct Session {
 pub(crate) enum SlotAnswer {
     /// New: to be run.
     Run,
-    /// A repeat: this was the reply.
-    Repeat(MetaReply),
+    /// A repeat: this was the reply. True where it was executed before our start and this is its first repeat.
+    Repeat(MetaReply, bool),
 }
 
 /// All sessions of a shard.
@@ -100,7 +102,13 @@ impl Sessions {
             if let Some(session) = sessions.by_id.get_mut(&id) {
                 let sequence = record.sequence;
                 let reply = None;
-                session.slots.insert(slot, Slot { sequence, reply });
+                let is_from_before = true;
+                let old = Slot {
+                    sequence,
+                    reply,
+                    is_from_before,
+                };
+                session.slots.insert(slot, old);
             }
             true
         })?;
@@ -168,7 +176,7 @@ impl Sessions {
 
     /// Whether a slotted request is new.
     pub fn slot(
-        &self,
+        &mut self,
         kv: &dyn KvRead,
         id: SessionId,
         slot: u32,
@@ -177,8 +185,8 @@ impl Sessions {
         if slot >= SESSION_SLOTS_MAX {
             return Err(ErrorCode::BadSequence);
         }
-        let session = self.by_id.get(&id).ok_or(ErrorCode::UnknownSession)?;
-        let Some(last) = session.slots.get(&slot) else {
+        let session = self.by_id.get_mut(&id).ok_or(ErrorCode::UnknownSession)?;
+        let Some(last) = session.slots.get_mut(&slot) else {
             return Ok(SlotAnswer::Run);
         };
         let ahead = sequence.wrapping_sub(last.sequence);
@@ -187,7 +195,8 @@ impl Sessions {
                 Some(reply) => (**reply).clone(),
                 None => stored_reply(kv, id, slot)?,
             };
-            return Ok(SlotAnswer::Repeat(reply));
+            let is_first = std::mem::take(&mut last.is_from_before);
+            return Ok(SlotAnswer::Repeat(reply, is_first));
         }
         if ahead > u32::MAX / 2 {
             return Err(ErrorCode::BadSequence);
@@ -199,7 +208,13 @@ impl Sessions {
     pub fn replied(&mut self, id: SessionId, slot: u32, sequence: u32, reply: Option<MetaReply>) {
         if let Some(session) = self.by_id.get_mut(&id) {
             let reply = reply.map(Box::new);
-            session.slots.insert(slot, Slot { sequence, reply });
+            let is_from_before = false;
+            let new = Slot {
+                sequence,
+                reply,
+                is_from_before,
+            };
+            session.slots.insert(slot, new);
         }
     }
 

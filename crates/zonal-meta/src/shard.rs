@@ -201,8 +201,10 @@ impl Shard {
             let answer = self
                 .sessions
                 .slot(kv, caller.session, caller.slot, caller.sequence)?;
-            if let SlotAnswer::Repeat(reply) = answer {
-                self.reopen(&reply, caller.session);
+            if let SlotAnswer::Repeat(reply, is_from_before) = answer {
+                if is_from_before {
+                    self.reopen(&reply, caller.session);
+                }
                 return Ok(Some(self.reply(reply)));
             }
         }
