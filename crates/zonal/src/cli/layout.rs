@@ -1,11 +1,12 @@
 //! `zonal layout`: how files are striped, by the extended attribute `zonal.layout`.
 
+use crate::exit::Failure;
 use crate::mount::attributes;
 use crate::out;
 use anyhow::Context;
-use std::fmt::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use zonal_server::units::Size;
+use zonal_types::limits::{STRIPE_UNIT_MAX, STRIPE_UNIT_MIN};
 
 /// Show or set how files are striped
 #[derive(Debug, clap::Subcommand)]
@@ -50,25 +51,19 @@ impl Layout {
                 inherit,
                 paths,
             } => {
-                let mut value = String::new();
-                if let Some(unit) = stripe_unit {
-                    // Writing to a String cannot fail.
-                    let _ = write!(value, "unit={}", unit.0);
+                if stripe_unit.is_none() && stripe_count.is_none() && !inherit {
+                    let text = "nothing to set: give --stripe-unit, --stripe-count or --inherit";
+                    return Err(Failure::new(2, text).into());
                 }
-                if let Some(count) = stripe_count {
-                    let comma = if value.is_empty() { "" } else { "," };
-                    let _ = write!(value, "{comma}count={count}");
-                }
-                if value.is_empty() && !inherit {
-                    anyhow::bail!(
-                        "nothing to set: give --stripe-unit, --stripe-count or --inherit"
-                    );
+                if let Some(unit) = stripe_unit.filter(|unit| !is_unit(unit.0)) {
+                    let text = format!("a stripe unit of {unit}: take a power of two from 64 KiB to 64 MiB");
+                    return Err(Failure::new(2, text).into());
                 }
                 for path in &paths {
                     let result = if inherit {
                         attributes::remove(path, attributes::LAYOUT)
                     } else {
-                        attributes::set(path, attributes::LAYOUT, &value)
+                        change(path, stripe_unit, stripe_count)
                     };
                     result.with_context(|| format!("layout of {}", path.display()))?;
                 }
@@ -76,4 +71,24 @@ impl Layout {
             }
         }
     }
+}
+
+fn is_unit(bytes: u64) -> bool {
+    let range = u64::from(STRIPE_UNIT_MIN)..=u64::from(STRIPE_UNIT_MAX);
+    bytes.is_power_of_two() && range.contains(&bytes)
+}
+
+/// Sets what is given and keeps the rest of what the directory says now.
+fn change(path: &Path, unit: Option<Size>, count: Option<u16>) -> anyhow::Result<()> {
+    let now = attributes::get(path, attributes::LAYOUT)?;
+    let kept = |name: &str| {
+        let mut words = now.split_ascii_whitespace();
+        words.find_map(|word| word.strip_prefix(name)?.strip_prefix('=').map(str::to_owned))
+    };
+    let unit = unit.map(|unit| unit.0.to_string()).or_else(|| kept("unit"));
+    let count = count.map(|count| count.to_string()).or_else(|| kept("count"));
+    let words = [("unit", unit), ("count", count)].into_iter();
+    let words = words.filter_map(|(name, value)| Some(format!("{name}={}", value?)));
+    let value = words.collect::<Vec<_>>().join(" ");
+    attributes::set(path, attributes::LAYOUT, value.as_bytes())
 }

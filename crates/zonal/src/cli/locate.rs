@@ -41,20 +41,24 @@ impl Locate {
     }
 }
 
-/// One line: the path, then each field as `name value`.
+/// `PATH: home zone 1; bytes in zones 1: 96.0 MiB; on targets 1: 32.0 MiB, ...`
 fn print(value: &Value) {
-    let Value::Object(fields) = value else {
-        out::line(value);
-        return;
-    };
-    let path = fields
-        .get("path")
-        .and_then(Value::as_str)
-        .unwrap_or_default();
-    let rest: Vec<String> = fields
-        .iter()
-        .filter(|(name, _)| *name != "path")
-        .map(|(name, value)| format!("{} {value}", name.replace('_', " ")))
-        .collect();
-    out::line(format_args!("{path}: {}", rest.join(", ")));
+    let path = value["path"].as_str().unwrap_or_default();
+    let mut text = format!("{path}: home zone {}", value["home_zone"]);
+    for (field, title) in [("zones", "bytes in zones"), ("targets", "on targets")] {
+        let Some(parts) = value[field].as_object().filter(|parts| !parts.is_empty()) else {
+            continue;
+        };
+        let mut parts: Vec<(u64, u64)> = parts
+            .iter()
+            .filter_map(|(id, bytes)| Some((id.parse().ok()?, bytes.as_u64()?)))
+            .collect();
+        parts.sort_unstable();
+        let shown: Vec<String> = parts
+            .iter()
+            .map(|(id, bytes)| format!("{id}: {}", out::bytes(*bytes)))
+            .collect();
+        text.push_str(&format!("; {title} {}", shown.join(", ")));
+    }
+    out::line(text);
 }

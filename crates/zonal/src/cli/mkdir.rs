@@ -3,6 +3,7 @@
 use crate::exit::{Failure, NOT_FOUND};
 use crate::mount::attributes;
 use anyhow::Context;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 /// Make directories homed in a zone
@@ -42,10 +43,8 @@ impl Mkdir {
                 )
                 .into());
             };
-            let name = name
-                .to_str()
-                .with_context(|| format!("{} is not UTF-8", path.display()))?;
-            let value = format!("{} {name} {mode:o}", self.zone);
+            let mut value = format!("{} {mode:o} ", self.zone).into_bytes();
+            value.extend_from_slice(name.as_bytes());
             attributes::set(parent, attributes::MKDIR, &value)
                 .with_context(|| format!("make {}", path.display()))?;
         }

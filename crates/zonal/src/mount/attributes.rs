@@ -9,7 +9,7 @@ use std::path::Path;
 pub const LAYOUT: &str = "zonal.layout";
 /// Read: where a file is, as JSON.
 pub const LOCATE: &str = "zonal.locate";
-/// Written on a parent directory: `ZONE NAME MODE` makes a directory.
+/// Written on a parent directory: `ZONE MODE NAME` makes a directory (mode in octal).
 pub const MKDIR: &str = "zonal.mkdir";
 
 fn explain(error: Errno, path: &Path) -> anyhow::Error {
@@ -35,8 +35,8 @@ pub fn get(path: &Path, name: &str) -> anyhow::Result<String> {
 }
 
 /// Sets an attribute.
-pub fn set(path: &Path, name: &str, value: &str) -> anyhow::Result<()> {
-    rustix::fs::setxattr(path, name, value.as_bytes(), XattrFlags::empty())
+pub fn set(path: &Path, name: &str, value: &[u8]) -> anyhow::Result<()> {
+    rustix::fs::setxattr(path, name, value, XattrFlags::empty())
         .map_err(|error| explain(error, path))
 }
 
