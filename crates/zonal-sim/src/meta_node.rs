@@ -89,7 +89,7 @@ impl MetaNode {
     /// What is broken in the shard.
     #[must_use]
     pub fn check(&self) -> Vec<String> {
-        Vec::new()
+        self.shard.borrow().check(self.disk.as_ref())
     }
 
     /// Sizes of what the shard has in memory, where there is any.
