@@ -27,8 +27,8 @@ impl Admin {
     ) -> std::io::Result<Self> {
         let listener = std::net::TcpListener::bind(listen)?;
         let address = listener.local_addr()?;
-        let server = tiny_http::Server::from_listener(listener, None)
-            .map_err(std::io::Error::other)?;
+        let server =
+            tiny_http::Server::from_listener(listener, None).map_err(std::io::Error::other)?;
         let server = Arc::new(server);
         let thread = std::thread::Builder::new().name("admin".into()).spawn({
             let server = Arc::clone(&server);

@@ -69,7 +69,9 @@ impl ConfigError {
             Self::Read { .. } => "name the node.toml with --config; `zonal up` writes such files",
             Self::Parse { .. } => "samples of every role are in deploy/",
             Self::Range { .. } => "sizes and times carry units, such as \"64 MiB\" and \"10 s\"",
-            Self::Together { .. } => "`zonal server` takes --config several times: one process, several nodes",
+            Self::Together { .. } => {
+                "`zonal server` takes --config several times: one process, several nodes"
+            }
         }
     }
 }
@@ -295,7 +297,7 @@ impl Source<'_> {
         overlay: Option<&Spanned<Size>>,
         cache: Option<&Spanned<Size>>,
     ) -> Result<StoreConfig, ConfigError> {
-        let bytes = self.size("log", log, 32 * MIB, MIB..=GIB)?;
+        let bytes = self.size("log", log, 32 * MIB, 8 * MIB..=GIB)?;
         if bytes % 4096 != 0 {
             let at = log.map_or(0, |value| value.span().start);
             return Err(self.range_error(at, "log", Size(bytes), "a multiple of 4 KiB"));
@@ -323,7 +325,12 @@ impl Source<'_> {
             target: TargetId(target),
             capacity: self.size("capacity", capacity, 0, segment..=1024 * 1024 * GIB)?,
             segment,
-            pending: self.size("pending", raw.pending.as_ref(), 16 * MIB, 256 * KIB..=4 * GIB)?,
+            pending: self.size(
+                "pending",
+                raw.pending.as_ref(),
+                16 * MIB,
+                256 * KIB..=4 * GIB,
+            )?,
             store: self.store(raw.log.as_ref(), raw.overlay.as_ref(), raw.cache.as_ref())?,
         })
     }
@@ -342,7 +349,12 @@ impl Source<'_> {
         let deadline = raw.request_deadline.as_ref();
         let slow = raw.slow_operation.as_ref();
         Ok(Limits {
-            request_deadline: self.time("request_deadline", deadline, REQUEST_DEADLINE_MS, 100..=600_000)?,
+            request_deadline: self.time(
+                "request_deadline",
+                deadline,
+                REQUEST_DEADLINE_MS,
+                100..=600_000,
+            )?,
             connections,
             slow_operation: self.time("slow_operation", slow, 500, 1..=3_600_000)?,
         })
@@ -374,7 +386,12 @@ impl Source<'_> {
                 let known = ["error", "warn", "info", "debug", "trace"];
                 if !known.contains(&level.get_ref().as_str()) {
                     let at = level.span().start;
-                    return Err(self.range_error(at, "log.level", level.get_ref(), known.join(", ")));
+                    return Err(self.range_error(
+                        at,
+                        "log.level",
+                        level.get_ref(),
+                        known.join(", "),
+                    ));
                 }
                 level.get_ref().clone()
             }
@@ -384,7 +401,8 @@ impl Source<'_> {
             (Some(_), None) => raw.advertise.unwrap_or(raw.listen),
             (None, None) => return Err(self.together("`manager_address` is missing")),
         };
-        let stores = |raw: &RawStore| self.store(raw.log.as_ref(), raw.overlay.as_ref(), raw.cache.as_ref());
+        let stores =
+            |raw: &RawStore| self.store(raw.log.as_ref(), raw.overlay.as_ref(), raw.cache.as_ref());
         let folder = self.path.parent().unwrap_or(Path::new("."));
         let config = NodeConfig {
             path: self.path.to_owned(),
@@ -402,7 +420,11 @@ impl Source<'_> {
             limits: self.limits(&raw.limits)?,
             manager_role: raw.manager.as_ref().map(stores).transpose()?,
             meta_role: raw.meta.as_ref().map(stores).transpose()?,
-            storage_role: raw.storage.as_ref().map(|raw| self.storage(raw)).transpose()?,
+            storage_role: raw
+                .storage
+                .as_ref()
+                .map(|raw| self.storage(raw))
+                .transpose()?,
         };
         self.check_together(&config)?;
         Ok(config)
@@ -418,10 +440,14 @@ impl Source<'_> {
             ));
         }
         if config.advertise.ip().is_unspecified() {
-            return Err(self.together("others cannot connect to an unspecified address: set `advertise`"));
+            return Err(
+                self.together("others cannot connect to an unspecified address: set `advertise`")
+            );
         }
         if config.key_file.is_none() && !config.listen.ip().is_loopback() {
-            return Err(self.together("`listen` outside of loopback needs a cell key: set `key_file`"));
+            return Err(
+                self.together("`listen` outside of loopback needs a cell key: set `key_file`")
+            );
         }
         Ok(())
     }
@@ -433,7 +459,11 @@ fn clean(path: &Path) -> PathBuf {
         .components()
         .filter(|part| *part != std::path::Component::CurDir)
         .collect();
-    if kept.as_os_str().is_empty() { here() } else { kept }
+    if kept.as_os_str().is_empty() {
+        here()
+    } else {
+        kept
+    }
 }
 
 impl NodeConfig {
@@ -471,7 +501,11 @@ impl NodeConfig {
             ("meta", self.meta_role.is_some()),
             ("storage", self.storage_role.is_some()),
         ];
-        roles.iter().filter(|(_, on)| *on).map(|(name, _)| *name).collect()
+        roles
+            .iter()
+            .filter(|(_, on)| *on)
+            .map(|(name, _)| *name)
+            .collect()
     }
 
     /// Folder of the manager's store.

@@ -93,11 +93,23 @@ impl ServerError {
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Config(_) | Self::Key { .. } | Self::Net(NetError::KeylessBind { .. } | NetError::KeyLength { .. }) => 3,
-            Self::Store { source: DiskError::Config(_), .. } => 3,
-            Self::Store { source: DiskError::Locked(_), .. } => 6,
+            Self::Config(_)
+            | Self::Key { .. }
+            | Self::Net(NetError::KeylessBind { .. } | NetError::KeyLength { .. }) => 3,
+            Self::Store {
+                source: DiskError::Config(_),
+                ..
+            } => 3,
+            Self::Store {
+                source: DiskError::Locked(_),
+                ..
+            } => 6,
             Self::Store { .. } | Self::Contents { .. } | Self::JoinRefused { .. } => 5,
-            Self::Listen { source, .. } | Self::Net(NetError::Bind { source, .. }) if in_use(source) => 6,
+            Self::Listen { source, .. } | Self::Net(NetError::Bind { source, .. })
+                if in_use(source) =>
+            {
+                6
+            }
             Self::Net(error) if error.is_retryable() => 4,
             _ => 1,
         }

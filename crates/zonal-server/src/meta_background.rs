@@ -51,21 +51,19 @@ fn housekeep(role: &MetaRole) {
             Some(due) if due > clock::instant() => {
                 state = wait_timeout(&role.housekeeping, state, clock::until(due));
             }
-            Some(_) => {
-                match state.shard.tick(&*role.engine, this_moment()) {
-                    Ok(ticked) => {
-                        if role.log(&mut state, ticked.effect, Vec::new()).is_err() {
-                            return;
-                        }
-                        role.wake(&state, &ticked.wake, ticked.recheck);
-                        earliest = clock::instant().plus_ms(TICK_MS);
+            Some(_) => match state.shard.tick(&*role.engine, this_moment()) {
+                Ok(ticked) => {
+                    if role.log(&mut state, ticked.effect, Vec::new()).is_err() {
+                        return;
                     }
-                    Err(code) => {
-                        tracing::error!(%code, "housekeeping cannot read the store");
-                        earliest = clock::instant().plus_ms(TICK_FAILED_MS);
-                    }
+                    role.wake(&state, &ticked.wake, ticked.recheck);
+                    earliest = clock::instant().plus_ms(TICK_MS);
                 }
-            }
+                Err(code) => {
+                    tracing::error!(%code, "housekeeping cannot read the store");
+                    earliest = clock::instant().plus_ms(TICK_FAILED_MS);
+                }
+            },
         }
     }
 }
@@ -152,12 +150,17 @@ fn take_deletions(role: &MetaRole, state: &mut MutexGuard<'_, State>) -> Vec<Del
 type Objects = BTreeMap<TargetId, Vec<(DataId, Column)>>;
 
 /// Every target that may hold a part of the layout, with its objects; `None` where the map does not know the set.
-fn objects_of(map: &ZoneMap, deletion: &Deletion, objects: &mut Objects) -> Option<BTreeSet<TargetId>> {
+fn objects_of(
+    map: &ZoneMap,
+    deletion: &Deletion,
+    objects: &mut Objects,
+) -> Option<BTreeSet<TargetId>> {
     let mut targets = BTreeSet::new();
     for component in &deletion.layout.components {
         let slots = &map.set(component.set)?.slots;
         for column in 0..component.count {
-            let index = (usize::from(component.start_column.0) + usize::from(column)) % slots.len().max(1);
+            let index =
+                (usize::from(component.start_column.0) + usize::from(column)) % slots.len().max(1);
             let target = slots.get(index)?.target;
             targets.insert(target);
             let object = (component.data_id, Column(column));
@@ -187,7 +190,11 @@ fn push_deletions(role: &MetaRole, deletions: &[Deletion]) -> (Vec<Vec<u8>>, boo
     let done: Vec<Vec<u8>> = deletions
         .iter()
         .zip(&wanted)
-        .filter(|(_, targets)| targets.as_ref().is_some_and(|targets| targets.is_disjoint(&failed)))
+        .filter(|(_, targets)| {
+            targets
+                .as_ref()
+                .is_some_and(|targets| targets.is_disjoint(&failed))
+        })
         .map(|(deletion, _)| deletion.key.clone())
         .collect();
     let complete = done.len() == deletions.len();
@@ -221,7 +228,9 @@ fn push_to(role: &MetaRole, map: &ZoneMap, target: TargetId, objects: &[(DataId,
 fn settle_detached(role: &MetaRole) {
     let found = {
         let state = role.lock();
-        state.shard.detached(&*role.engine, this_moment(), PUSH_LAYOUTS)
+        state
+            .shard
+            .detached(&*role.engine, this_moment(), PUSH_LAYOUTS)
     };
     let Ok(found) = found else {
         tracing::error!("directories without an entry cannot be read");
@@ -233,7 +242,10 @@ fn settle_detached(role: &MetaRole) {
         let Some(root) = root else {
             return;
         };
-        let request = match role.peers.shard(&role.map, root, &MetaRequest::HasEntry { ino }) {
+        let request = match role
+            .peers
+            .shard(&role.map, root, &MetaRequest::HasEntry { ino })
+        {
             Ok(MetaReply::Yes { yes: true }) => MetaRequest::AttachDir { ino },
             Ok(MetaReply::Yes { yes: false }) => MetaRequest::DropDir { ino },
             other => {

@@ -20,9 +20,7 @@ use zonal_disk::engine::Room;
 use zonal_meta::{
     Attempt, Caller, JunctionChange, Now, Outcome, PendingCall, Shard, ShardConfig, WaitOn,
 };
-use zonal_types::{
-    Epoch, ErrorCode, Instant, KvChange, MapVersion, SessionId, ShardId, ZoneId,
-};
+use zonal_types::{Epoch, ErrorCode, Instant, KvChange, MapVersion, SessionId, ShardId, ZoneId};
 use zonal_wire::storage::ErrorNumber;
 use zonal_wire::{Header, MetaReply, MetaRequest};
 use zonal_zonemap::{MapEdit, ZoneMap};
@@ -261,7 +259,10 @@ impl MetaRole {
             state.shard.set_map(map);
         }
         if hint > state.map_version {
-            tracing::debug!(hint = hint.0, "a sender names a map that the manager does not give");
+            tracing::debug!(
+                hint = hint.0,
+                "a sender names a map that the manager does not give"
+            );
         }
     }
 
@@ -304,7 +305,9 @@ impl MetaRole {
             state.detached_at = Some(clock::instant().plus_ms(DETACHED_CHECK_MS));
             self.pushing.notify_all();
         }
-        let mut outcome = state.shard.handle(&*self.engine, now(), caller, request, None);
+        let mut outcome = state
+            .shard
+            .handle(&*self.engine, now(), caller, request, None);
         loop {
             match outcome {
                 Outcome::Reply {
@@ -334,7 +337,9 @@ impl MetaRole {
                     self.mind_deadline(&state);
                     state = self.wait(state, attempt, until, on)?;
                     outcome =
-                        state.shard.handle(&*self.engine, now(), caller, request, Some(attempt));
+                        state
+                            .shard
+                            .handle(&*self.engine, now(), caller, request, Some(attempt));
                 }
                 Outcome::Call {
                     zone,
@@ -414,7 +419,11 @@ impl MetaRole {
     }
 
     fn call_zone(&self, zone: ZoneId, request: &MetaRequest) -> Result<MetaReply, PeerError> {
-        let node = self.map.current().shard_of_zone(zone).map(|shard| shard.node);
+        let node = self
+            .map
+            .current()
+            .shard_of_zone(zone)
+            .map(|shard| shard.node);
         let node = node.ok_or_else(|| PeerError::Unknown {
             what: format!("metadata of zone {zone}"),
         })?;

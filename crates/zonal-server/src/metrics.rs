@@ -161,10 +161,16 @@ fn print_operation(
         count += here;
         // Empty buckets are left out (all are cumulative), the last one is always there.
         if index == BUCKETS - 1 {
-            let _ = writeln!(out, "zonal_request_seconds_bucket{{{labels},le=\"+Inf\"}} {count}");
+            let _ = writeln!(
+                out,
+                "zonal_request_seconds_bucket{{{labels},le=\"+Inf\"}} {count}"
+            );
         } else if here > 0 {
             let bound = (1_u64 << index) as f64 / 1e6;
-            let _ = writeln!(out, "zonal_request_seconds_bucket{{{labels},le=\"{bound}\"}} {count}");
+            let _ = writeln!(
+                out,
+                "zonal_request_seconds_bucket{{{labels},le=\"{bound}\"}} {count}"
+            );
         }
     }
     let sum = operation.sum_us.load(Ordering::Relaxed) as f64 / 1e6;
@@ -172,7 +178,10 @@ fn print_operation(
     let _ = writeln!(out, "zonal_request_seconds_count{{{labels}}} {count}");
     let failed = operation.failed.load(Ordering::Relaxed);
     if failed > 0 {
-        let _ = writeln!(failures, "zonal_request_failures_total{{{labels}}} {failed}");
+        let _ = writeln!(
+            failures,
+            "zonal_request_failures_total{{{labels}}} {failed}"
+        );
     }
 }
 

@@ -33,10 +33,18 @@ use zonal_types::{ErrorCode, KvRead, ShardId};
 /// Where a folder is not empty or holds another store; nothing is touched then.
 pub fn format(config: &NodeConfig) -> Result<(), ServerError> {
     if let Some(store) = &config.manager_role {
-        stores::format(&config.manager_dir(), identity(config, StoreKind::Manager), store)?;
+        stores::format(
+            &config.manager_dir(),
+            identity(config, StoreKind::Manager),
+            store,
+        )?;
     }
     if let Some(store) = &config.meta_role {
-        stores::format(&config.meta_dir(), identity(config, StoreKind::Shard), store)?;
+        stores::format(
+            &config.meta_dir(),
+            identity(config, StoreKind::Shard),
+            store,
+        )?;
     }
     storage_io::format(config)
 }
@@ -162,7 +170,10 @@ impl Running {
             deadline: config.limits.request_deadline.duration(),
             ..PoolConfig::default()
         };
-        let peers = Arc::new(Peers::new(Arc::new(Pool::new(me.clone(), pool)), config.cell));
+        let peers = Arc::new(Peers::new(
+            Arc::new(Pool::new(me.clone(), pool)),
+            config.cell,
+        ));
         let map = Arc::new(match config.manager_role {
             Some(_) => MapCache::here(config.cell),
             None => MapCache::of_manager(config.cell, config.manager, Arc::clone(&peers)),
@@ -176,11 +187,17 @@ impl Running {
         };
         let listeners = Listeners::bind(&listen, &me)?;
 
-        let join = join::request(config, config.advertise, target.as_ref().map(|target| target.uuid));
+        let join = join::request(
+            config,
+            config.advertise,
+            target.as_ref().map(|target| target.uuid),
+        );
         let manager = match (&config.manager_role, &store) {
             (Some(_), Some(store)) => {
                 let manager = open_manager(config, store, &map)?;
-                manager.join(join, true).map_err(|error| refused(config, &error))?;
+                manager
+                    .join(join, true)
+                    .map_err(|error| refused(config, &error))?;
                 Some(manager)
             }
             _ => {
@@ -222,7 +239,11 @@ impl Running {
             connections_max: config.limits.connections,
             ..ServerConfig::new(me)
         };
-        let server = serve(listeners, serving, Arc::clone(&node) as Arc<dyn zonal_net::Handler>)?;
+        let server = serve(
+            listeners,
+            serving,
+            Arc::clone(&node) as Arc<dyn zonal_net::Handler>,
+        )?;
         let admin = start_admin(config, &node, &server)?;
         tracing::info!(
             node = config.node.0,
@@ -312,7 +333,9 @@ fn open_shard(
         map: Arc::clone(map),
         peers: Arc::clone(peers),
     };
-    MetaRole::open(parts, store.is_new).map(Arc::new).map_err(contents)
+    MetaRole::open(parts, store.is_new)
+        .map(Arc::new)
+        .map_err(contents)
 }
 
 fn start_admin(
@@ -323,7 +346,9 @@ fn start_admin(
     let connections = Arc::clone(server.metrics());
     node.metrics.add_gauges(Box::new(move || {
         let counters = connections.snapshot().into_iter();
-        counters.map(|(name, value)| (format!("net_{name}"), value)).collect()
+        counters
+            .map(|(name, value)| (format!("net_{name}"), value))
+            .collect()
     }));
     if let Some(shard) = node.shard.clone() {
         node.metrics.add_gauges(Box::new(move || shard.gauges()));

@@ -7,7 +7,6 @@ use crate::storage_role::Storage;
 use crate::stores;
 use std::path::Path;
 use std::sync::{Arc, PoisonError, Weak};
-use zonal_disk::engine::Room;
 use zonal_disk::{
     Checkpointer, DiskError, Engine, Identity, Segments, SegmentsConfig, StoreKind,
     spawn_checkpointer,
@@ -49,7 +48,16 @@ pub(crate) fn ask_for_checkpoint(storage: &Storage, target: &Target) {
 
 /// Moves pending blocks to segments, then makes a checkpoint of the index.
 pub(crate) fn checkpoint(storage: &Storage) -> Result<(), DiskError> {
-    let _turn = storage.checkpointing.lock().unwrap_or_else(PoisonError::into_inner);
+    checkpoint_after(storage, u64::MAX)
+}
+
+/// As [`checkpoint`], unless there were more than `seen` by the time of our turn: of many who want one, one makes it.
+pub(crate) fn checkpoint_after(storage: &Storage, seen: u64) -> Result<(), DiskError> {
+    let turn = storage.checkpointing.lock();
+    let _turn = turn.unwrap_or_else(PoisonError::into_inner);
+    if storage.engine.stats().checkpoints > seen {
+        return Ok(());
+    }
     let mut left = (storage.lock().pending_bytes().0 / BLOCK) as usize;
     while left > 0 {
         let plan = storage.lock().plan_checkpoint(MOVE_BLOCKS.min(left));
@@ -57,8 +65,9 @@ pub(crate) fn checkpoint(storage: &Storage) -> Result<(), DiskError> {
             break;
         }
         left = left.saturating_sub((plan.bytes() / BLOCK) as usize);
-        let written =
-            plan.for_each_write(|segment, offset, bytes| storage.segments.write_at(segment, offset, bytes));
+        let written = plan.for_each_write(|segment, offset, bytes| {
+            storage.segments.write_at(segment, offset, bytes)
+        });
         let mut target = storage.lock();
         if let Err(error) = written {
             target.abort_checkpoint(plan);
@@ -69,7 +78,7 @@ pub(crate) fn checkpoint(storage: &Storage) -> Result<(), DiskError> {
         match target.commit_checkpoint(&*storage.engine, plan) {
             Ok(records) => {
                 for record in records {
-                    storage.append(record, Room::Reserve)?;
+                    storage.append(record)?;
                 }
             }
             Err(code) => {
@@ -135,7 +144,8 @@ pub(crate) fn open(
         segments: u32::try_from(storage.capacity / storage.segment).unwrap_or(u32::MAX),
         pending_blocks_max: usize::try_from(storage.pending / BLOCK).unwrap_or(usize::MAX),
     };
-    let (engine, segments, notes) = open_parts(&dir, &identity, config, &geometry).map_err(failed)?;
+    let (engine, segments, notes) =
+        open_parts(&dir, &identity, config, &geometry).map_err(failed)?;
     let notes = notes.iter().map(Vec::as_slice);
     let target = Target::open(geometry, &engine, notes).map_err(|code| match code {
         ErrorCode::Invalid => failed(DiskError::Config(
@@ -232,7 +242,12 @@ fn open_parts(
         notes.push(record.note.clone());
         true
     };
-    let engine = Engine::open(dir, identity, stores::engine_config(&storage.store), &mut replay)?;
+    let engine = Engine::open(
+        dir,
+        identity,
+        stores::engine_config(&storage.store),
+        &mut replay,
+    )?;
     if let Some(error) = failure {
         return Err(error);
     }

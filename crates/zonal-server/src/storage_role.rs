@@ -94,13 +94,26 @@ impl Storage {
     }
 
     /// Appends in the critical section of the change; a failure ends service.
-    pub(crate) fn append(&self, record: Record, room: Room) -> Result<Lsn, DiskError> {
+    pub(crate) fn append(&self, record: Record) -> Result<Lsn, DiskError> {
         self.engine
-            .append_with(record.changes, &record.note, room)
+            .append_with(record.changes, &record.note, Room::Reserve)
             .inspect_err(|error| {
                 tracing::error!(%error, "the target stops serving: its log takes no record");
                 self.failed.store(true, Ordering::Release);
             })
+    }
+
+    /// The target, when there is room in the log for any one record: an append under the mutex must not wait for a
+    /// checkpoint, which needs the mutex.
+    fn lock_with_room(&self) -> Result<MutexGuard<'_, Target>, DiskError> {
+        loop {
+            self.engine.wait_for_room()?;
+            let target = self.lock();
+            let stats = self.engine.stats();
+            if stats.log_used <= stats.log_capacity / 16 * 13 {
+                return Ok(target);
+            }
+        }
     }
 
     /// Whether it serves.
@@ -128,7 +141,10 @@ impl Storage {
             ("target_overlay_bytes".into(), stats.overlay_bytes as u64),
             ("target_checkpoints_total".into(), stats.checkpoints),
             ("target_flushes_total".into(), stats.flushes),
-            ("target_damaged_blocks_total".into(), self.damaged.load(Ordering::Relaxed)),
+            (
+                "target_damaged_blocks_total".into(),
+                self.damaged.load(Ordering::Relaxed),
+            ),
             ("target_healthy".into(), u64::from(self.is_healthy())),
         ]
     }
@@ -213,7 +229,8 @@ impl Storage {
                 length,
             } => {
                 let (id, cut) = named(object);
-                self.edit(Edit::punch(id, cut, *offset, *length)?).map(written)
+                self.edit(Edit::punch(id, cut, *offset, *length)?)
+                    .map(written)
             }
             StorageRequest::Allocate {
                 object,
@@ -222,7 +239,8 @@ impl Storage {
                 zero,
             } => {
                 let (id, cut) = named(object);
-                self.edit(Edit::allocate(id, cut, *offset, *length, *zero)?).map(written)
+                self.edit(Edit::allocate(id, cut, *offset, *length, *zero)?)
+                    .map(written)
             }
             StorageRequest::Map {
                 object,
@@ -232,7 +250,9 @@ impl Storage {
             } => {
                 let (id, cut) = named(object);
                 let limit = (*limit).min(MAP_RANGES_MAX) as usize;
-                let map = self.lock().map(&*self.engine, id, cut, *offset, *end, limit)?;
+                let map = self
+                    .lock()
+                    .map(&*self.engine, id, cut, *offset, *end, limit)?;
                 Ok(StorageReply::Map {
                     ranges: map.ranges,
                     object_bytes: map.object_bytes,
@@ -285,7 +305,10 @@ impl Storage {
         };
         Err(Refused {
             code: ErrorCode::StaleEpoch,
-            detail: format!("slot epoch {newest}, map version {}", self.map.current().version),
+            detail: format!(
+                "slot epoch {newest}, map version {}",
+                self.map.current().version
+            ),
         })
     }
 
@@ -323,7 +346,9 @@ impl Storage {
         }
         let mut before = None;
         loop {
-            let plan = self.lock().plan_read(&*self.engine, id, cut, offset, length)?;
+            let plan = self
+                .lock()
+                .plan_read(&*self.engine, id, cut, offset, length)?;
             if before.as_ref() == Some(&plan) {
                 return Err(self.damaged(&plan));
             }
@@ -333,7 +358,9 @@ impl Storage {
                 let mut buffer = vec![0; plan.buffer_len()];
                 storage_io::fill(&self.segments, &plan, &mut buffer)?;
                 if let Ok(range) = plan.finish(&mut buffer) {
-                    reply.payload_mut(range.len()).copy_from_slice(&buffer[range]);
+                    reply
+                        .payload_mut(range.len())
+                        .copy_from_slice(&buffer[range]);
                     return Ok(StorageReply::Read { object_bytes });
                 }
             } else {
@@ -373,6 +400,7 @@ impl Storage {
     /// Runs `attempt` again after a checkpoint, where that may help.
     fn with_space<T>(&self, mut attempt: impl FnMut() -> Result<T, Refused>) -> Result<T, Refused> {
         for _ in 0..4 {
+            let seen = self.engine.stats().checkpoints;
             let refused = match attempt() {
                 Err(refused) => refused,
                 done => return done,
@@ -385,7 +413,7 @@ impl Storage {
             if !helps {
                 return Err(refused);
             }
-            storage_io::checkpoint(self)?;
+            storage_io::checkpoint_after(self, seen)?;
         }
         attempt()
     }
@@ -407,7 +435,6 @@ impl Storage {
     }
 
     fn try_write(&self, request: WriteRequest, payload: &[u8]) -> Result<(Outcome, Lsn), Refused> {
-        self.engine.wait_for_room()?;
         let mut plan = loop {
             // A statement of its own: the guard must be gone before the edit takes the lock.
             let planned = self.lock().plan_write(&*self.engine, request)?;
@@ -440,10 +467,10 @@ impl Storage {
                     return Err(self.damaged_base(&damage));
                 }
             }
-            let mut target = self.lock();
+            let mut target = self.lock_with_room()?;
             match target.commit_write(&*self.engine, plan, payload)? {
                 Committed::Done { record, outcome } => {
-                    let lsn = self.append(record, Room::Normal)?;
+                    let lsn = self.append(record)?;
                     storage_io::ask_for_checkpoint(self, &target);
                     return Ok((outcome, lsn));
                 }
@@ -470,13 +497,11 @@ impl Storage {
     fn run_edit(&self, edit: &mut Edit) -> Result<Outcome, Refused> {
         let mut damage = None;
         loop {
-            self.engine.wait_for_room()?;
-            let mut target = self.lock();
+            let mut target = self.lock_with_room()?;
             match target.edit_step(&*self.engine, edit)? {
                 Step::Done(outcome) => return Ok(outcome),
                 Step::Log { record, done } => {
-                    // Truncation and punching free space: they may use the reserve.
-                    self.append(record, Room::Reserve)?;
+                    self.append(record)?;
                     if let Some(outcome) = done {
                         storage_io::ask_for_checkpoint(self, &target);
                         return Ok(outcome);
@@ -503,11 +528,10 @@ impl Storage {
 
     pub(crate) fn delete(&self, mut delete: Delete) -> Result<(), Refused> {
         loop {
-            self.engine.wait_for_room()?;
-            let mut target = self.lock();
+            let mut target = self.lock_with_room()?;
             match target.delete_step(&*self.engine, &mut delete)? {
                 DeleteStep::Log(record) => {
-                    self.append(record, Room::Reserve)?;
+                    self.append(record)?;
                     storage_io::ask_for_checkpoint(self, &target);
                 }
                 DeleteStep::Again => {}

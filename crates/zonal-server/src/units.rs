@@ -39,12 +39,7 @@ const SIZE_UNITS: &[(&str, u64)] = &[
     ("TB", 1_000_000_000_000),
 ];
 const SIZE_NAMES: &str = "B, KiB, MiB, GiB, TiB, PiB (or kB, MB, GB, TB for powers of ten)";
-const TIME_UNITS: &[(&str, u64)] = &[
-    ("ms", 1),
-    ("s", 1_000),
-    ("min", 60_000),
-    ("h", 3_600_000),
-];
+const TIME_UNITS: &[(&str, u64)] = &[("ms", 1), ("s", 1_000), ("min", 60_000), ("h", 3_600_000)];
 const TIME_NAMES: &str = "ms, s, min, h";
 
 /// A number of bytes.
@@ -150,10 +145,19 @@ mod tests {
         assert_eq!("10 GB".parse(), Ok(Size(10_000_000_000)));
         assert_eq!("500 ms".parse(), Ok(Millis(500)));
         assert_eq!("2 min".parse(), Ok(Millis(120_000)));
-        assert!(matches!("10".parse::<Size>(), Err(UnitError::BadUnit { .. })));
-        assert!(matches!("10 s".parse::<Size>(), Err(UnitError::BadUnit { .. })));
+        assert!(matches!(
+            "10".parse::<Size>(),
+            Err(UnitError::BadUnit { .. })
+        ));
+        assert!(matches!(
+            "10 s".parse::<Size>(),
+            Err(UnitError::BadUnit { .. })
+        ));
         assert!(matches!("MiB".parse::<Size>(), Err(UnitError::NoNumber(_))));
-        assert!(matches!("-1 s".parse::<Millis>(), Err(UnitError::NoNumber(_))));
+        assert!(matches!(
+            "-1 s".parse::<Millis>(),
+            Err(UnitError::NoNumber(_))
+        ));
         assert!(matches!(
             "99999999999 TiB".parse::<Size>(),
             Err(UnitError::TooLarge(_))

@@ -31,7 +31,10 @@ fn bad_samples_say_what_is_wrong() {
         let name = file.file_name().unwrap().to_str().unwrap();
         let error = NodeConfig::parse(Path::new(name), &text).unwrap_err();
         let shown = error.to_string();
-        assert!(shown.contains(wanted), "{name}: \"{shown}\" lacks \"{wanted}\"");
+        assert!(
+            shown.contains(wanted),
+            "{name}: \"{shown}\" lacks \"{wanted}\""
+        );
         assert!(!error.hint().is_empty());
     }
 }

@@ -1,4 +1,8 @@
 //! The command line without a cell: reference, exit codes, hints, completions, manual pages.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test ends where something is not as it should be"
+)]
 
 mod cell;
 
@@ -17,7 +21,10 @@ fn the_reference_is_up_to_date() {
     let (code, text) = run(&["cli-reference"]);
     assert_eq!(code, 0);
     let kept = fs::read_to_string(&path).unwrap_or_default();
-    assert!(kept == text, "run: zonal cli-reference > docs/cli-reference.md");
+    assert!(
+        kept == text,
+        "run: zonal cli-reference > docs/cli-reference.md"
+    );
 }
 
 #[test]
@@ -31,12 +38,24 @@ fn errors_have_codes_and_hints() {
         (&["frobnicate"], 2, "unrecognized subcommand"),
         (&["up", "--zones", "0"], 2, "not in 1..=64"),
         (&["up", "--capacity", "10"], 2, "needs a unit"),
-        (&["config", "check", bad], 3, "node.toml:2: unknown field `nonsense`"),
+        (
+            &["config", "check", bad],
+            3,
+            "node.toml:2: unknown field `nonsense`",
+        ),
         (&["server", "--config", bad], 3, "Hint: samples"),
         (&["config", "check", "/does/not/exist"], 3, "cannot read"),
-        (&["status", "--cell", "127.0.0.1:1"], 4, "Hint: is the cell up?"),
+        (
+            &["status", "--cell", "127.0.0.1:1"],
+            4,
+            "Hint: is the cell up?",
+        ),
         (&["up", "--dir", dir], 5, "nothing was touched"),
-        (&["status", "--cell", dir], 7, "Hint: make one with `zonal up`"),
+        (
+            &["status", "--cell", dir],
+            7,
+            "Hint: make one with `zonal up`",
+        ),
         (&["down", "--dir", dir], 7, "no cell in"),
         (&["umount", dir], 7, "no cell is mounted"),
         (&["locate", dir], 7, "is not in a mounted cell"),
@@ -44,7 +63,10 @@ fn errors_have_codes_and_hints() {
     for (arguments, wanted, hint) in cases {
         let (code, text) = run(arguments);
         assert_eq!(code, wanted, "{arguments:?}: {text}");
-        assert!(text.contains(hint), "{arguments:?}: \"{text}\" lacks \"{hint}\"");
+        assert!(
+            text.contains(hint),
+            "{arguments:?}: \"{text}\" lacks \"{hint}\""
+        );
     }
     assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 1);
 }
@@ -64,7 +86,10 @@ fn deployed_samples_pass_the_check() {
     let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy");
     let output = zonal()
         .args(["config", "check"])
-        .args(["manager.toml", "meta.toml", "storage.toml", "loopback.toml"].map(|name| deploy.join(name)))
+        .args(
+            ["manager.toml", "meta.toml", "storage.toml", "loopback.toml"]
+                .map(|name| deploy.join(name)),
+        )
         .output()
         .unwrap();
     assert_eq!(code(&output), 0, "{}", said(&output));

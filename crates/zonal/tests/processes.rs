@@ -1,4 +1,8 @@
 //! Real processes of a small cell: start, join, restart, refusals, noise on the ports, the end.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test ends where something is not as it should be"
+)]
 
 mod cell;
 
@@ -23,14 +27,24 @@ fn a_cell_comes_up_and_goes_down() {
     }
     // A second `up` leaves what runs alone.
     assert_eq!(code(&cell.up_again()), 0);
-    assert_eq!(pids, NODES.iter().map(|node| cell.pid(node)).collect::<Vec<_>>());
+    assert_eq!(
+        pids,
+        NODES.iter().map(|node| cell.pid(node)).collect::<Vec<_>>()
+    );
     let output = cell.down();
     assert_eq!(code(&output), 0, "{}", said(&output));
-    assert!(said(&output).contains("stopped 3 of 3 servers"), "{}", said(&output));
+    assert!(
+        said(&output).contains("stopped 3 of 3 servers"),
+        "{}",
+        said(&output)
+    );
     assert!(pids.iter().all(|pid| !lives(*pid)));
     for node in NODES {
         let log = cell.log(node);
-        assert!(log.contains("stopped") && !log.contains("ERROR"), "{node}:\n{log}");
+        assert!(
+            log.contains("stopped") && !log.contains("ERROR"),
+            "{node}:\n{log}"
+        );
     }
     let output = cell.status();
     assert_eq!(code(&output), 4, "{}", said(&output));
@@ -42,7 +56,9 @@ fn killed_servers_come_back_with_the_same_map() {
     let cell = Cell::up("kill");
     let map = || {
         let mut command = zonal();
-        command.args(["zone-map", "show", "--json", "--cell"]).arg(cell.dir());
+        command
+            .args(["zone-map", "show", "--json", "--cell"])
+            .arg(cell.dir());
         let output = command.output().unwrap();
         assert_eq!(code(&output), 0, "{}", said(&output));
         said(&output)
@@ -52,7 +68,11 @@ fn killed_servers_come_back_with_the_same_map() {
         kill(cell.pid(node), "KILL");
         let output = cell.status();
         assert_eq!(code(&output), 1, "{}", said(&output));
-        assert!(said(&output).contains("\"healthy\": false"), "{}", said(&output));
+        assert!(
+            said(&output).contains("\"healthy\": false"),
+            "{}",
+            said(&output)
+        );
     }
     assert_eq!(code(&cell.up_again()), 0);
     assert_eq!(code(&cell.status()), 0);
@@ -72,7 +92,11 @@ fn start(config: &Path, more: &[&str]) -> (i32, String) {
 
 fn listing(dir: &Path) -> Vec<String> {
     let mut names: Vec<String> = fs::read_dir(dir)
-        .map(|entries| entries.map(|entry| entry.unwrap().path().display().to_string()).collect())
+        .map(|entries| {
+            entries
+                .map(|entry| entry.unwrap().path().display().to_string())
+                .collect()
+        })
         .unwrap_or_default();
     names.sort();
     names
@@ -85,7 +109,10 @@ fn refusals_have_their_codes_and_touch_nothing() {
     // Its store is open in another process.
     let (code, text) = start(&config, &[]);
     assert_eq!(code, 6, "{text}");
-    assert!(text.contains("in use by another process") && text.contains("Hint:"), "{text}");
+    assert!(
+        text.contains("in use by another process") && text.contains("Hint:"),
+        "{text}"
+    );
 
     let scratch = Scratch::new("copies");
     let text = fs::read_to_string(&config).unwrap();
@@ -99,7 +126,11 @@ fn refusals_have_their_codes_and_touch_nothing() {
         (folder, path)
     };
     let address = cell.address("storage1-1", false).to_string();
-    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let free = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .to_string();
 
     // Not formatted.
     let (folder, path) = variant("empty", &address, &free);
@@ -114,14 +145,26 @@ fn refusals_have_their_codes_and_touch_nothing() {
     fs::write(foreign.join("thesis.txt"), "dear").unwrap();
     let (code, text) = start(&path, &["--format"]);
     assert_eq!(code, 5, "{text}");
-    assert!(text.contains("not a store") && text.contains("Hint:"), "{text}");
-    assert_eq!(listing(&foreign), [foreign.join("thesis.txt").display().to_string()]);
+    assert!(
+        text.contains("not a store") && text.contains("Hint:"),
+        "{text}"
+    );
+    assert_eq!(
+        listing(&foreign),
+        [foreign.join("thesis.txt").display().to_string()]
+    );
 
     // Another target's number, another cell, both over the store of the running one.
     let target = cell.dir().join("storage1-1").join("target");
-    let dir = format!("listen = \"{free}\"\ndir = \"{}\"", target.parent().unwrap().display());
+    let dir = format!(
+        "listen = \"{free}\"\ndir = \"{}\"",
+        target.parent().unwrap().display()
+    );
     let listen = format!("listen = \"{address}\"");
-    for (name, from, to) in [("number", "target = 1", "target = 9"), ("cell", "cell = \"", "cell = \"ffff")] {
+    for (name, from, to) in [
+        ("number", "target = 1", "target = 9"),
+        ("cell", "cell = \"", "cell = \"ffff"),
+    ] {
         let (_, path) = variant(name, &listen, &dir);
         let mut text = fs::read_to_string(&path).unwrap().replacen(from, to, 1);
         if name == "cell" {
@@ -152,7 +195,11 @@ fn a_port_in_use_is_told() {
     assert!(text.contains("another process listens there"), "{text}");
     let output = cell.up_again();
     assert_eq!(cell::code(&output), 6, "{}", said(&output));
-    assert!(said(&output).contains("storage1-1 ended at once"), "{}", said(&output));
+    assert!(
+        said(&output).contains("storage1-1 ended at once"),
+        "{}",
+        said(&output)
+    );
     drop(held);
     assert_eq!(cell::code(&cell.up_again()), 0);
 }
@@ -161,7 +208,9 @@ fn a_port_in_use_is_told() {
 fn noise(seed: u64) -> Vec<u8> {
     let mut state = seed;
     let mut next = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         (state >> 33).to_le_bytes()[0]
     };
     (0..1 << 20).map(|_| next()).collect()
@@ -170,16 +219,25 @@ fn noise(seed: u64) -> Vec<u8> {
 #[test]
 fn noise_on_every_port_changes_nothing() {
     let cell = Cell::up("noise");
-    let stable = |text: String| text.lines().filter(|line| !line.contains("free_bytes")).collect::<Vec<_>>().join("\n");
+    let stable = |text: String| {
+        text.lines()
+            .filter(|line| !line.contains("free_bytes"))
+            .collect::<Vec<_>>()
+            .join("\n")
+    };
     let before = stable(said(&cell.status()));
     for (seed, node) in NODES.iter().enumerate() {
         for last in [false, true] {
             let address = cell.address(node, last);
             for prefix in [&b""[..], b"ZNL1", b"GET /metrics HTTP/1.1\r\n"] {
                 let mut stream = TcpStream::connect(address).unwrap();
-                stream.set_write_timeout(Some(Duration::from_secs(10))).unwrap();
+                stream
+                    .set_write_timeout(Some(Duration::from_secs(10)))
+                    .unwrap();
                 // The server may close before it has all.
-                let _ = stream.write_all(prefix).and_then(|()| stream.write_all(&noise(seed as u64)));
+                let _ = stream
+                    .write_all(prefix)
+                    .and_then(|()| stream.write_all(&noise(seed as u64)));
                 let _ = stream.shutdown(Shutdown::Both);
             }
         }
@@ -204,9 +262,17 @@ fn metrics_and_status_answer() {
             stream.read_to_string(&mut text).unwrap();
             text
         };
-        assert!(get("/metrics").contains("zonal_map_version "), "{}", get("/metrics"));
+        assert!(
+            get("/metrics").contains("zonal_map_version "),
+            "{}",
+            get("/metrics")
+        );
         assert!(get("/health").ends_with("ok\n"));
-        assert!(get("/status").contains("\"healthy\": true"), "{}", get("/status"));
+        assert!(
+            get("/status").contains("\"healthy\": true"),
+            "{}",
+            get("/status")
+        );
     }
 }
 
@@ -225,7 +291,50 @@ fn one_process_may_serve_several_nodes() {
         assert!(std::time::Instant::now() < deadline && child.try_wait().unwrap().is_none());
         std::thread::sleep(Duration::from_millis(20));
     }
-    let status = std::process::Command::new("kill").arg(child.id().to_string()).status();
+    let status = std::process::Command::new("kill")
+        .arg(child.id().to_string())
+        .status();
     assert!(status.unwrap().success());
     assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn a_cell_with_a_key_refuses_those_without() {
+    let scratch = Scratch::new("key");
+    let dir = scratch.0.to_str().unwrap();
+    let up = [
+        "up",
+        "--dir",
+        dir,
+        "--zones",
+        "1",
+        "--storage-nodes",
+        "1",
+        "--key",
+    ];
+    let output = zonal().args(up).output().unwrap();
+    assert_eq!(code(&output), 0, "{}", said(&output));
+    // Ended also where an assertion fails.
+    let cell = Cell { scratch };
+    assert_eq!(code(&cell.status()), 0, "{}", said(&cell.status()));
+    let key = cell.dir().join("cell.key");
+    let mode = std::os::unix::fs::PermissionsExt::mode(&fs::metadata(&key).unwrap().permissions());
+    assert_eq!(mode & 0o777, 0o600);
+    let address = cell.address("manager", false).to_string();
+    let ask = |more: &[&str]| {
+        let output = zonal()
+            .args(["status", "--cell", &address])
+            .args(more)
+            .output()
+            .unwrap();
+        (code(&output), said(&output))
+    };
+    let (code, text) = ask(&[]);
+    assert!(code == 4 && text.contains("--key-file"), "{code}: {text}");
+    let (code, text) = ask(&["--key-file", key.to_str().unwrap()]);
+    assert_eq!(code, 0, "{text}");
+    let wrong = cell.dir().join("wrong.key");
+    fs::write(&wrong, [7; 32]).unwrap();
+    let (code, text) = ask(&["--key-file", wrong.to_str().unwrap()]);
+    assert_eq!(code, 4, "{text}");
 }

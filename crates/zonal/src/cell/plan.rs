@@ -23,7 +23,12 @@ pub struct Shape {
     pub capacity: Size,
     /// Bytes of a segment.
     pub segment: Size,
+    /// With a cell key.
+    pub key: bool,
 }
+
+/// Name of the key in the cell's folder.
+const KEY_FILE: &str = "cell.key";
 
 /// One node of the plan.
 struct PlannedNode {
@@ -69,6 +74,18 @@ fn random() -> anyhow::Result<[u8; 16]> {
     Ok(bytes)
 }
 
+/// Random bytes that only the owner can read.
+fn make_key(path: &Path) -> anyhow::Result<()> {
+    use std::io::Write;
+    use std::os::unix::fs::OpenOptionsExt;
+    let mut options = std::fs::OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    let key = [random()?, random()?].concat();
+    let file = options.open(path);
+    file.and_then(|mut file| file.write_all(&key))
+        .with_context(|| path.display().to_string())
+}
+
 /// Free ports on loopback. They are all held until all are found, so that none is given twice.
 fn free_ports(count: usize, start: u16) -> anyhow::Result<Vec<SocketAddr>> {
     let mut held = Vec::new();
@@ -92,11 +109,12 @@ fn free_ports(count: usize, start: u16) -> anyhow::Result<Vec<SocketAddr>> {
 /// is taken away again where anything fails.
 pub fn make(dir: &Path, shape: &Shape) -> anyhow::Result<Folder> {
     let nodes = nodes(shape);
-    make_in(dir, &nodes).inspect_err(|_error| {
+    make_in(dir, &nodes, shape.key).inspect_err(|_error| {
         for node in &nodes {
             // Best effort: what failed is already being reported.
             let _ = std::fs::remove_dir_all(dir.join(&node.name));
         }
+        let _ = std::fs::remove_file(dir.join(KEY_FILE));
     })
 }
 
@@ -117,13 +135,21 @@ fn format_all(folder: &Folder) -> anyhow::Result<()> {
     })
 }
 
-fn make_in(dir: &Path, nodes: &[PlannedNode]) -> anyhow::Result<Folder> {
+fn make_in(dir: &Path, nodes: &[PlannedNode], key: bool) -> anyhow::Result<Folder> {
     let random = random()?;
     let cell = CellId(random);
     let span = PORTS.end - PORTS.start;
     let start = PORTS.start + u16::from_le_bytes([random[0], random[1]]) % span;
     let ports = free_ports(nodes.len() * 2, start)?;
     let (serving, admin) = ports.split_at(nodes.len());
+    if key {
+        make_key(&dir.join(KEY_FILE))?;
+    }
+    let key_line = if key {
+        "key_file = \"../cell.key\"\n"
+    } else {
+        ""
+    };
     let manager = serving.first().copied().context("no node")?;
     for (index, node) in nodes.iter().enumerate() {
         let folder = dir.join(&node.name);
@@ -133,7 +159,7 @@ fn make_in(dir: &Path, nodes: &[PlannedNode]) -> anyhow::Result<Folder> {
         let _ = write!(
             text,
             "# Written by `zonal up`; it may be edited while the cell is down.\n\
-             cell = \"{cell}\"\nnode = {}\nlisten = \"{}\"\nmanager_address = \"{manager}\"\n\n\
+             cell = \"{cell}\"\nnode = {}\nlisten = \"{}\"\nmanager_address = \"{manager}\"\n{key_line}\n\
              [zone]\nid = {}\nname = \"zone{}\"\n\n{}\n[admin]\nlisten = \"{}\"\n",
             index + 1,
             serving[index],
@@ -149,7 +175,7 @@ fn make_in(dir: &Path, nodes: &[PlannedNode]) -> anyhow::Result<Folder> {
         file: CellFile {
             cell: cell.to_string(),
             manager,
-            key_file: None,
+            key_file: key.then(|| KEY_FILE.into()),
             nodes: nodes.iter().map(|node| node.name.clone()).collect(),
         },
     };
@@ -169,6 +195,7 @@ mod tests {
             storage_nodes: 3,
             capacity: Size(1 << 30),
             segment: Size(64 << 20),
+            key: false,
         };
         let names: Vec<String> = nodes(&shape).into_iter().map(|node| node.name).collect();
         assert_eq!(

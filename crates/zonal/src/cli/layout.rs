@@ -56,7 +56,9 @@ impl Layout {
                     return Err(Failure::new(2, text).into());
                 }
                 if let Some(unit) = stripe_unit.filter(|unit| !is_unit(unit.0)) {
-                    let text = format!("a stripe unit of {unit}: take a power of two from 64 KiB to 64 MiB");
+                    let text = format!(
+                        "a stripe unit of {unit}: take a power of two from 64 KiB to 64 MiB"
+                    );
                     return Err(Failure::new(2, text).into());
                 }
                 for path in &paths {
@@ -83,10 +85,16 @@ fn change(path: &Path, unit: Option<Size>, count: Option<u16>) -> anyhow::Result
     let now = attributes::get(path, attributes::LAYOUT)?;
     let kept = |name: &str| {
         let mut words = now.split_ascii_whitespace();
-        words.find_map(|word| word.strip_prefix(name)?.strip_prefix('=').map(str::to_owned))
+        words.find_map(|word| {
+            word.strip_prefix(name)?
+                .strip_prefix('=')
+                .map(str::to_owned)
+        })
     };
     let unit = unit.map(|unit| unit.0.to_string()).or_else(|| kept("unit"));
-    let count = count.map(|count| count.to_string()).or_else(|| kept("count"));
+    let count = count
+        .map(|count| count.to_string())
+        .or_else(|| kept("count"));
     let words = [("unit", unit), ("count", count)].into_iter();
     let words = words.filter_map(|(name, value)| Some(format!("{name}={}", value?)));
     let value = words.collect::<Vec<_>>().join(" ");

@@ -3,7 +3,7 @@
 use crate::cell::plan::{self, Shape};
 use crate::cell::processes::{self, Process};
 use crate::cell::{Cell, Folder, folder, mounts};
-use crate::exit::{Failure, UNREACHABLE};
+use crate::exit::{Failure, IN_USE, UNREACHABLE};
 use crate::mount::command as mounting;
 use crate::out;
 use anyhow::Context;
@@ -40,6 +40,9 @@ pub struct Up {
     /// Bytes of a segment file of a new cell
     #[arg(long, default_value = "64 MiB", value_name = "SIZE")]
     segment: Size,
+    /// Make a cell key for a new cell: every connection has to prove that it has it
+    #[arg(long)]
+    key: bool,
 }
 
 /// One server of the cell, with the process if this command started it.
@@ -65,6 +68,7 @@ impl Up {
                 storage_nodes: self.storage_nodes,
                 capacity: self.capacity,
                 segment: self.segment,
+                key: self.key,
             };
             out::line(format_args!("making a cell in {}", dir.display()));
             plan::make(&dir, &shape)?
@@ -186,16 +190,19 @@ fn mount(folder: &Folder, path: &Path) -> anyhow::Result<()> {
         .with_context(|| path.display().to_string())?;
     let path = folder::absolute(path)?;
     if mounts::is_mounted(&path) {
-        let known = mounts::list(folder);
-        if known
-            .iter()
-            .any(|record| record.path == path && record.process().is_some())
-        {
-            return Ok(());
+        let record = mounts::list(folder)
+            .into_iter()
+            .find(|record| record.path == path);
+        match record {
+            Some(record) if record.process().is_some() => return Ok(()),
+            // Its process died: what is left of it answers nobody.
+            Some(record) => record.unmount(folder)?,
+            None => {
+                let text = format!("something else is mounted on {}", path.display());
+                let hint = format!("zonal umount {}", path.display());
+                return Err(Failure::new(IN_USE, text).hint(hint).into());
+            }
         }
-        let text = format!("something else is mounted on {}", path.display());
-        let hint = format!("zonal umount {}", path.display());
-        return Err(Failure::new(crate::exit::IN_USE, text).hint(hint).into());
     }
     let options = mounting::Options::new(folder.dir.display().to_string(), path);
     mounting::run(&options).context("the cell is up, but cannot be mounted")

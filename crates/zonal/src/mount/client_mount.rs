@@ -26,7 +26,7 @@ enum End {
 pub fn run(options: &Options, cell: Cell, ready: Ready) -> anyhow::Result<()> {
     zonal_server::logging::start("info");
     let config = config(options, &cell)?;
-    let mounted = Mounted::start(&options.path, config).map_err(|error| failure(error, &cell))?;
+    let mounted = Mounted::start(&options.path, config).map_err(|error| failure(&error, &cell))?;
     let (tell, ended) = mpsc::channel();
     let tell_gone = tell.clone();
     // The receiver lives as long as this function; afterwards nobody needs to know.
@@ -86,8 +86,8 @@ fn config(options: &Options, cell: &Cell) -> anyhow::Result<MountConfig> {
     })
 }
 
-fn failure(error: StartError, cell: &Cell) -> Failure {
-    match &error {
+fn failure(error: &StartError, cell: &Cell) -> Failure {
+    match error {
         StartError::Connect(code) => Failure::new(
             UNREACHABLE,
             format!(
@@ -96,11 +96,9 @@ fn failure(error: StartError, cell: &Cell) -> Failure {
             ),
         )
         .hint("is the cell up? `zonal up` starts what is down"),
-        StartError::Mount(MountError::DeviceDenied { .. }) => {
-            Failure::new(FAILED, error.to_string())
-                .hint("mount as root, or let /dev/fuse be opened by this user")
-        }
-        _ => Failure::new(FAILED, chain(&error)),
+        StartError::Mount(MountError::DeviceDenied) => Failure::new(FAILED, error.to_string())
+            .hint("mount as root, or let /dev/fuse be opened by this user"),
+        _ => Failure::new(FAILED, chain(error)),
     }
 }
 

@@ -30,7 +30,10 @@ impl Drop for Scratch {
 
 pub fn zonal() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_zonal"));
-    command.env_remove("ZONAL_CELL").env_remove("ZONAL_KEY_FILE").env_remove("ZONAL_LOG");
+    command
+        .env_remove("ZONAL_CELL")
+        .env_remove("ZONAL_KEY_FILE")
+        .env_remove("ZONAL_LOG");
     command
 }
 
@@ -63,16 +66,38 @@ impl Cell {
     }
 
     pub fn up_again(&self) -> Output {
-        let shape = ["--zones", "1", "--storage-nodes", "1", "--capacity", "1 GiB"];
-        zonal().arg("up").arg("--dir").arg(self.dir()).args(shape).output().unwrap()
+        let shape = [
+            "--zones",
+            "1",
+            "--storage-nodes",
+            "1",
+            "--capacity",
+            "1 GiB",
+        ];
+        zonal()
+            .arg("up")
+            .arg("--dir")
+            .arg(self.dir())
+            .args(shape)
+            .output()
+            .unwrap()
     }
 
     pub fn down(&self) -> Output {
-        zonal().arg("down").arg("--dir").arg(self.dir()).output().unwrap()
+        zonal()
+            .arg("down")
+            .arg("--dir")
+            .arg(self.dir())
+            .output()
+            .unwrap()
     }
 
     pub fn status(&self) -> Output {
-        zonal().args(["status", "--json", "--cell"]).arg(self.dir()).output().unwrap()
+        zonal()
+            .args(["status", "--json", "--cell"])
+            .arg(self.dir())
+            .output()
+            .unwrap()
     }
 
     pub fn config(&self, node: &str) -> PathBuf {
@@ -82,8 +107,14 @@ impl Cell {
     /// The value behind `key = "` in a node's config; the last one.
     pub fn address(&self, node: &str, last: bool) -> SocketAddr {
         let text = fs::read_to_string(self.config(node)).unwrap();
-        let mut found = text.lines().filter_map(|line| line.strip_prefix("listen = \""));
-        let line = if last { found.next_back() } else { found.next() };
+        let mut found = text
+            .lines()
+            .filter_map(|line| line.strip_prefix("listen = \""));
+        let line = if last {
+            found.next_back()
+        } else {
+            found.next()
+        };
         line.unwrap().trim_end_matches('"').parse().unwrap()
     }
 
@@ -111,7 +142,10 @@ pub fn lives(pid: u32) -> bool {
 }
 
 pub fn kill(pid: u32, signal: &str) {
-    let status = Command::new("kill").arg(format!("-{signal}")).arg(pid.to_string()).status();
+    let status = Command::new("kill")
+        .arg(format!("-{signal}"))
+        .arg(pid.to_string())
+        .status();
     assert!(status.unwrap().success());
     let deadline = Instant::now() + Duration::from_secs(20);
     while lives(pid) {
