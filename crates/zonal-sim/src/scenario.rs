@@ -8,6 +8,7 @@ use crate::fault::{FaultPlan, Plant, inject};
 use crate::net::NETWORK;
 use crate::report::Report;
 use crate::rng::Rng;
+use crate::workload::cached::{KernelCache, Watched, change, lock_and_unlock, watch};
 use crate::workload::durable::DurableProgram;
 use crate::workload::shared::{Shared, append_some, check_log, read_baton, write_baton};
 use crate::workload::tree::TreeProgram;
@@ -189,7 +190,10 @@ struct Cast {
     clients: RefCell<Vec<(Rc<SimClient>, Ino)>>,
     /// Directory of shared files, and the file that is handed on.
     shared_at: std::cell::Cell<(Ino, Ino)>,
+    watched_file: std::cell::Cell<Ino>,
     shared: Rc<Shared>,
+    watched: Rc<Watched>,
+    caches: RefCell<Vec<Rc<KernelCache>>>,
     durable: RefCell<Vec<Rc<RefCell<DurableProgram>>>>,
 }
 
@@ -208,9 +212,16 @@ async fn prepare(world: Rc<World>, cast: Rc<Cast>, size: Size, mut rng: Rng) -> 
             let baton = create(&client, shared, "baton", true).await.map_err(text)?;
             client.release(baton.file.ino).await.map_err(text)?;
             cast.shared_at.set((shared, baton.file.ino));
+            let watched = create(&client, shared, "watched", true)
+                .await
+                .map_err(text)?;
+            client.release(watched.file.ino).await.map_err(text)?;
+            cast.watched_file.set(watched.file.ino);
         }
         client.sync_all().await.map_err(text)?;
-        world.serve_client(index, &client);
+        let cache = Rc::new(KernelCache::default());
+        world.serve_client(index, &client, &cache);
+        cast.caches.borrow_mut().push(cache);
         cast.clients.borrow_mut().push((client, dir));
     }
     Ok(())
@@ -253,7 +264,43 @@ fn start_exact(world: &Rc<World>, cast: &Rc<Cast>, steps: u64, rng: &mut Rng) {
             );
             spawn(world, index, reader);
         }
+        start_cached(world, cast, index, client, steps / 3, rng);
     }
+}
+
+fn start_cached(
+    world: &Rc<World>,
+    cast: &Rc<Cast>,
+    index: usize,
+    client: &Rc<SimClient>,
+    rounds: u64,
+    rng: &mut Rng,
+) {
+    let (dir, file) = (cast.shared_at.get().0, cast.watched_file.get());
+    let (watched, cache) = (cast.watched.clone(), cast.caches.borrow()[index].clone());
+    let (one, two) = (world.clone(), client.clone());
+    if index == 0 {
+        let changes = change(one, two, dir, file, watched.clone(), rng.fork(14), rounds);
+        spawn(world, index, changes);
+    } else {
+        let cache = cache.clone();
+        let watched = watched.clone();
+        let watches = watch(
+            one,
+            two,
+            cache,
+            dir,
+            file,
+            watched,
+            rng.fork(15),
+            rounds * 3,
+        );
+        spawn(world, index, watches);
+    }
+    let who = index as u64;
+    let (one, two) = (world.clone(), client.clone());
+    let locks = lock_and_unlock(one, two, cache, who, dir, watched, rng.fork(16), rounds);
+    spawn(world, index, locks);
 }
 
 fn start_durable(world: &Rc<World>, cast: &Rc<Cast>, steps: u64, rng: &mut Rng) {

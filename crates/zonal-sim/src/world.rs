@@ -7,6 +7,7 @@ use crate::meta_node::{MapCell, MetaNode};
 use crate::net::{Network, Role, SimNet};
 use crate::rng::Rng;
 use crate::storage_node::StorageNode;
+use crate::workload::cached::KernelCache;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -225,7 +226,7 @@ impl World {
     }
 
     /// Adds what a mount does beside its programs: a poll for events at each shard, and housekeeping.
-    pub fn serve_client(&self, index: usize, client: &Rc<Client<SimNet>>) {
+    pub fn serve_client(&self, index: usize, client: &Rc<Client<SimNet>>, cache: &Rc<KernelCache>) {
         let group = CLIENT_GROUPS + index as u64;
         let shards: Vec<ShardId> = self
             .map
@@ -236,11 +237,13 @@ impl World {
             .collect();
         for shard in shards {
             let (client, clock) = (client.clone(), self.clock.clone());
+            let cache = cache.clone();
             self.clock.spawn(group, async move {
                 loop {
                     let link = client.link_to(shard);
-                    if client.poll_events(&link, POLL_MS).await.is_err() {
-                        clock.sleep(100_000_000).await;
+                    match client.poll_events(&link, POLL_MS).await {
+                        Ok(polled) => cache.take(&polled),
+                        Err(_passing) => clock.sleep(100_000_000).await,
                     }
                 }
             });

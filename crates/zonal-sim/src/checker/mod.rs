@@ -4,4 +4,5 @@ pub mod append_log;
 pub mod close_to_open;
 pub mod durable;
 pub mod servers;
+pub mod strict;
 pub mod tree_model;

@@ -1,5 +1,6 @@
 //! Programs that clients run.
 
+pub mod cached;
 pub mod durable;
 pub mod shared;
 pub mod tree;
