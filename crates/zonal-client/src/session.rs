@@ -359,14 +359,17 @@ impl<N: Net> Client<N> {
             header.session = state.session;
             header.epoch = state.epoch;
         }
-        match self
+        let failed = match self
             .send(link.shard, header, &request.to_bytes(), request.name(), 0)
             .await
         {
-            Ok(MetaReply::Failed { code }) => Err(code.0),
-            Ok(_done) => Ok(()),
-            Err(code) => Err(code),
-        }
+            Ok(MetaReply::Failed { code }) => code.0,
+            Ok(_done) => return Ok(()),
+            Err(code) => code,
+        };
+        // The next poll finds another boot and tells it again.
+        lock(&link.state).boot = 0;
+        Err(failed)
     }
 
     /// The shard came back after a restart: what it forgot is told again.

@@ -3,7 +3,8 @@
 //! A ticket reserves bytes behind all others. The size that readers see rises only over the finished tickets before
 //! the first unfinished one, so nobody reads reserved bytes; and an append is acknowledged only when its bytes are
 //! published, so that every later reader sees it and no crash takes it back: its end waits for the tickets before it, at most
-//! [`TICKET_MS`] from their beginning. What a given-up ticket reserved is returned where nothing follows it, and
+//! [`TICKET_MS`] from their beginning. Each end publishes its own bytes and no others: else a crash could publish an append
+//! whose client then repeats it. What a given-up ticket reserved is returned where nothing follows it, and
 //! stays a hole otherwise.
 //!
 //! *Invariants*: tickets of an inode are disjoint and sorted; volatile (a restart of the shard forgets tickets, and
@@ -29,7 +30,7 @@ struct Ticket {
 /// What the end of a ticket leads to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// The bytes are published, with all before this end of the file if it moved.
+    /// The bytes are published: the file is at least as long as this (`None`: nothing was written).
     Published(Option<u64>),
     /// Tickets before it are unfinished: ask again when one has ended, or then.
     Wait(Instant),
@@ -40,7 +41,7 @@ pub enum End {
 pub struct Tickets {
     /// By offset.
     files: BTreeMap<Ino, BTreeMap<u64, Ticket>>,
-    /// Tickets that were published, or passed over as too old, before their own client heard of it.
+    /// Tickets that were passed over as too old; their clients may still end them.
     passed: BTreeMap<(Ino, u64), SessionId>,
     sessions: BTreeMap<SessionId, BTreeSet<Ino>>,
 }
@@ -108,12 +109,13 @@ impl Tickets {
         if self.passed.get(&(ino, offset)) == Some(&session) {
             self.passed.remove(&(ino, offset));
             self.forget_session(ino, session);
-            return Ok(End::Published(None));
+            return Ok(End::Published(
+                (written > 0).then_some(offset + written.min(reserved)),
+            ));
         }
-        let ticket = self
-            .files
-            .get_mut(&ino)
-            .and_then(|tickets| tickets.get_mut(&offset))
+        let tickets = self.files.get_mut(&ino).ok_or(ErrorCode::UnknownLease)?;
+        let ticket = tickets
+            .get_mut(&offset)
             .filter(|ticket| ticket.session == session)
             .ok_or(ErrorCode::UnknownLease)?;
         match ticket.written {
@@ -123,17 +125,30 @@ impl Tickets {
             Some(before) if before == written => {}
             _ => return Err(ErrorCode::Invalid),
         }
-        let published = self.settle(ino, now);
-        if self.passed.remove(&(ino, offset)).is_some() || written == 0 {
-            self.forget_session(ino, session);
-            return Ok(End::Published(published));
+        trim(tickets);
+        let mut end = End::Published(None);
+        while written > 0
+            && let Some(first) = tickets.first_entry()
+        {
+            let (at, ticket) = (*first.key(), *first.get());
+            let until = ticket.since.plus_ms(TICKET_MS);
+            if at == offset {
+                end = End::Published(Some(offset + written));
+                first.remove();
+                break;
+            }
+            if ticket.written != Some(0) && now < until {
+                end = End::Wait(until);
+                break;
+            }
+            if ticket.written != Some(0) {
+                self.passed.insert((ino, at), ticket.session);
+            }
+            first.remove();
         }
-        let first = self
-            .files
-            .get(&ino)
-            .and_then(|tickets| tickets.first_key_value());
-        let until = first.map_or(now, |(_offset, first)| first.since.plus_ms(TICKET_MS));
-        Ok(End::Wait(until))
+        self.drop_empty(ino);
+        self.forget_session(ino, session);
+        Ok(end)
     }
 
     /// Whether {`ino`, `offset`} is an unfinished ticket of the session.
@@ -145,23 +160,16 @@ impl Tickets {
             .is_some_and(|ticket| ticket.session == session && ticket.written.is_none())
     }
 
-    /// The session is gone: its unfinished tickets are given up. Returns, for each inode where more can be published
-    /// now, the end.
-    pub fn session_gone(&mut self, session: SessionId, now: Instant) -> Vec<(Ino, u64)> {
-        let inos = self.sessions.remove(&session).unwrap_or_default();
-        let mut published = Vec::new();
-        for ino in inos {
-            for ticket in self
-                .files
-                .get_mut(&ino)
-                .into_iter()
-                .flat_map(BTreeMap::values_mut)
-            {
-                if ticket.session == session && ticket.written.is_none() {
+    /// The session is gone: its tickets are given up, also those that wait. Whoever waits for them should ask again.
+    pub fn session_gone(&mut self, session: SessionId) {
+        for ino in self.sessions.remove(&session).unwrap_or_default() {
+            if let Some(tickets) = self.files.get_mut(&ino) {
+                for ticket in tickets.values_mut().filter(|t| t.session == session) {
                     ticket.written = Some(0);
                 }
+                trim(tickets);
             }
-            published.extend(self.settle(ino, now).map(|end| (ino, end)));
+            self.drop_empty(ino);
             let passed = self.passed.range((ino, 0)..=(ino, u64::MAX));
             let gone: Vec<_> = passed
                 .filter(|(_at, of)| **of == session)
@@ -171,7 +179,6 @@ impl Tickets {
                 self.passed.remove(&at);
             }
         }
-        published
     }
 
     /// The inode is gone.
@@ -203,54 +210,18 @@ impl Tickets {
         self.files.is_empty() && self.passed.is_empty()
     }
 
-    /// Returns what the last tickets did not use, and takes finished ones off the front; unfinished ones that are too old
-    /// only where finished ones are behind them.
-    fn settle(&mut self, ino: Ino, now: Instant) -> Option<u64> {
-        let tickets = self.files.get_mut(&ino)?;
-        while let Some(mut last) = tickets.last_entry() {
-            match last.get().written {
-                Some(0) => {
-                    last.remove();
-                }
-                Some(written) => {
-                    last.get_mut().reserved = written;
-                    break;
-                }
-                None => break,
-            }
-        }
-        let last_finished = tickets
-            .iter()
-            .rev()
-            .find_map(|(at, ticket)| ticket.written.map(|_written| *at))
-            .unwrap_or(0);
-        let mut published = None;
-        while let Some(first) = tickets.first_entry() {
-            let (at, ticket) = (*first.key(), *first.get());
-            match ticket.written {
-                Some(0) => {}
-                Some(written) => {
-                    published = Some(at + written);
-                    self.passed.insert((ino, at), ticket.session);
-                }
-                None if at < last_finished && ticket.since.plus_ms(TICKET_MS) <= now => {
-                    self.passed.insert((ino, at), ticket.session);
-                }
-                None => break,
-            }
-            first.remove();
-        }
-        if tickets.is_empty() {
+    fn drop_empty(&mut self, ino: Ino) {
+        if self.files.get(&ino).is_some_and(BTreeMap::is_empty) {
             self.files.remove(&ino);
         }
-        published
     }
 
     fn forget_session(&mut self, ino: Ino, session: SessionId) {
-        let has_more = self
-            .files
-            .get(&ino)
-            .is_some_and(|tickets| tickets.values().any(|ticket| ticket.session == session));
+        let has_more = self.files.get(&ino).is_some_and(|tickets| {
+            tickets
+                .values()
+                .any(|ticket| ticket.session == session && ticket.written != Some(0))
+        });
         let mut passed = self.passed.range((ino, 0)..=(ino, u64::MAX));
         if has_more || passed.any(|(_at, of)| *of == session) {
             return;
@@ -260,6 +231,22 @@ impl Tickets {
             if inos.is_empty() {
                 self.sessions.remove(&session);
             }
+        }
+    }
+}
+
+/// Returns what the last tickets did not use.
+fn trim(tickets: &mut BTreeMap<u64, Ticket>) {
+    while let Some(mut last) = tickets.last_entry() {
+        match last.get().written {
+            Some(0) => {
+                last.remove();
+            }
+            Some(written) => {
+                last.get_mut().reserved = written;
+                break;
+            }
+            None => break,
         }
     }
 }
@@ -282,7 +269,7 @@ mod tests {
     }
 
     const WAIT: Result<End, ErrorCode> = Ok(End::Wait(Instant(TICKET_MS * 1_000_000)));
-    const NEWS: Result<End, ErrorCode> = Ok(End::Published(None));
+    const NOTHING: Result<End, ErrorCode> = Ok(End::Published(None));
 
     #[test]
     fn only_a_finished_prefix_is_published_and_acknowledged() {
@@ -292,8 +279,8 @@ mod tests {
         assert_eq!(tickets.begin(F, A, 5, 100, at(5)), Ok(130));
         assert_eq!(tickets.end(F, B, 110, (20, 20), T), WAIT);
         assert_eq!(tickets.end(F, B, 110, (20, 20), T), WAIT, "asked again");
-        assert_eq!(tickets.end(F, A, 100, (10, 10), T), published(130));
-        assert_eq!(tickets.end(F, B, 110, (20, 20), T), NEWS);
+        assert_eq!(tickets.end(F, A, 100, (10, 10), T), published(110));
+        assert_eq!(tickets.end(F, B, 110, (20, 20), T), published(130));
         assert_eq!(
             tickets.end(F, B, 110, (20, 20), T),
             Err(ErrorCode::UnknownLease)
@@ -311,21 +298,22 @@ mod tests {
         tickets.begin(F, B, 10, 0, T).unwrap();
         tickets.begin(F, A, 10, 0, T).unwrap();
         // The last one: returned, and the next gets the same place.
-        assert_eq!(tickets.end(F, A, 20, (10, 0), T), NEWS);
+        assert_eq!(tickets.end(F, A, 20, (10, 0), T), NOTHING);
         assert_eq!(tickets.begin(F, B, 7, 0, T), Ok(20));
         // One in the middle: a hole.
-        assert_eq!(tickets.end(F, B, 10, (10, 0), T), NEWS);
+        assert_eq!(tickets.end(F, B, 10, (10, 0), T), NOTHING);
         assert_eq!(tickets.end(F, B, 20, (7, 7), T), WAIT);
-        assert_eq!(tickets.end(F, A, 0, (10, 10), T), published(27));
-        assert_eq!(tickets.end(F, B, 20, (7, 7), T), NEWS);
+        assert_eq!(tickets.end(F, A, 0, (10, 10), T), published(10));
+        assert_eq!(tickets.end(F, B, 20, (7, 7), T), published(27));
         // Given-up ones behind one another are returned together; so is the rest of a short one.
         for _ in 0..3 {
             tickets.begin(F, A, 10, 27, T).unwrap();
         }
         assert_eq!(tickets.end(F, A, 37, (10, 4), T), WAIT);
-        assert_eq!(tickets.end(F, A, 47, (10, 0), T), NEWS);
+        assert_eq!(tickets.end(F, A, 47, (10, 0), T), NOTHING);
         assert_eq!(tickets.begin(F, B, 1, 27, T), Ok(41));
-        assert_eq!(tickets.end(F, A, 27, (10, 0), T), published(41));
+        assert_eq!(tickets.end(F, A, 27, (10, 0), T), NOTHING);
+        assert_eq!(tickets.end(F, A, 37, (10, 4), T), published(41));
     }
 
     #[test]
@@ -335,12 +323,13 @@ mod tests {
         tickets.begin(F, B, 10, 0, T).unwrap();
         tickets.begin(Ino(6), A, 10, 50, T).unwrap();
         assert_eq!(tickets.end(F, B, 10, (10, 10), T), WAIT);
-        assert_eq!(tickets.session_gone(A, T), [(F, 20)]);
+        tickets.session_gone(A);
+        assert_eq!(tickets.end(F, B, 10, (10, 10), T), published(20));
         assert_eq!(
             tickets.end(F, A, 0, (10, 10), T),
             Err(ErrorCode::UnknownLease)
         );
-        assert_eq!(tickets.session_gone(B, T), []);
+        tickets.session_gone(B);
         assert!(tickets.is_empty() && tickets.sessions.is_empty());
         tickets.begin(F, A, 10, 0, T).unwrap();
         tickets.inode_gone(F);
@@ -358,7 +347,8 @@ mod tests {
             published(20)
         );
         // Its bytes lie within the file by now.
-        assert_eq!(tickets.end(F, A, 0, (10, 10), at(TICKET_MS)), NEWS);
+        let late = tickets.end(F, A, 0, (10, 10), at(TICKET_MS));
+        assert_eq!(late, published(10));
         assert!(tickets.is_empty() && tickets.sessions.is_empty());
     }
 

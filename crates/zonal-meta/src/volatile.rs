@@ -289,15 +289,8 @@ impl Shard {
         now: Now,
         session: SessionId,
     ) -> Result<Vec<KvChange>, ErrorCode> {
-        let published = self.tickets.session_gone(session, now.instant);
+        self.tickets.session_gone(session);
         let mut tx = self.tx(kv, now, session);
-        for (ino, end) in published {
-            if let Some(mut inode) = tx.find(ino)? {
-                inode.size = inode.size.max(end);
-                inode.modified(now.wall);
-                tx.save(inode);
-            }
-        }
         for ino in tx.env.opens.orphans_of(session) {
             op::open::release_orphan(&mut tx, ino)?;
         }
