@@ -243,7 +243,7 @@ impl Source<'_> {
         &self,
         at: usize,
         key: &'static str,
-        found: impl ToString,
+        found: &dyn std::fmt::Display,
         allowed: impl Into<String>,
     ) -> ConfigError {
         ConfigError::Range {
@@ -270,7 +270,7 @@ impl Source<'_> {
             return Ok(size.0);
         }
         let allowed = format!("{} to {}", Size(*range.start()), Size(*range.end()));
-        Err(self.range_error(value.span().start, key, size, allowed))
+        Err(self.range_error(value.span().start, key, &size, allowed))
     }
 
     fn time(
@@ -288,7 +288,7 @@ impl Source<'_> {
             return Ok(time);
         }
         let allowed = format!("{} to {}", Millis(*range.start()), Millis(*range.end()));
-        Err(self.range_error(value.span().start, key, time, allowed))
+        Err(self.range_error(value.span().start, key, &time, allowed))
     }
 
     fn store(
@@ -300,7 +300,7 @@ impl Source<'_> {
         let bytes = self.size("log", log, 32 * MIB, 8 * MIB..=GIB)?;
         if bytes % 4096 != 0 {
             let at = log.map_or(0, |value| value.span().start);
-            return Err(self.range_error(at, "log", Size(bytes), "a multiple of 4 KiB"));
+            return Err(self.range_error(at, "log", &Size(bytes), "a multiple of 4 KiB"));
         }
         Ok(StoreConfig {
             log: bytes,
@@ -312,13 +312,13 @@ impl Source<'_> {
     fn storage(&self, raw: &RawStorage) -> Result<StorageConfig, ConfigError> {
         let target = *raw.target.get_ref();
         if target == 0 {
-            return Err(self.range_error(raw.target.span().start, "target", target, "1 and up"));
+            return Err(self.range_error(raw.target.span().start, "target", &target, "1 and up"));
         }
         let segment = self.size("segment", raw.segment.as_ref(), 64 * MIB, MIB..=GIB)?;
         if segment % MIB != 0 {
             let at = raw.segment.as_ref().map_or(0, |value| value.span().start);
             let allowed = "a multiple of 1 MiB";
-            return Err(self.range_error(at, "segment", Size(segment), allowed));
+            return Err(self.range_error(at, "segment", &Size(segment), allowed));
         }
         let capacity = Some(&raw.capacity);
         Ok(StorageConfig {
@@ -374,11 +374,11 @@ impl Source<'_> {
         })?;
         let node = *raw.node.get_ref();
         if node == 0 {
-            return Err(self.range_error(raw.node.span().start, "node", node, "1 and up"));
+            return Err(self.range_error(raw.node.span().start, "node", &node, "1 and up"));
         }
         let zone = raw.zone.get_ref();
         if zone.id == 0 {
-            return Err(self.range_error(raw.zone.span().start, "zone.id", zone.id, "1 and up"));
+            return Err(self.range_error(raw.zone.span().start, "zone.id", &zone.id, "1 and up"));
         }
         let log_level = match &raw.log.level {
             None => "info".to_owned(),

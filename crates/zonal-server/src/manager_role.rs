@@ -210,7 +210,7 @@ impl Manager {
                     .map_err(|_error| ManagerError::Stored(ErrorCode::Protocol))?;
                 reply_of(&*self.edit(&edits, Some(expected))?)
             }
-            ManagerRequest::Junction { .. } => reply_of(&*self.published.current()),
+            ManagerRequest::Junction { .. } => reply_of(&self.published.current()),
         })
     }
 

@@ -82,7 +82,7 @@ fn parse(text: &str, units: &[(&str, u64)], names: &'static str) -> Result<u64, 
 fn print(value: u64, units: &[(&str, u64)], f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
     let fitting = units
         .iter()
-        .filter(|(_, factor)| value % factor == 0 && value >= *factor);
+        .filter(|(_, factor)| value.is_multiple_of(*factor) && value >= *factor);
     let (name, factor) = fitting
         .max_by_key(|(_, factor)| *factor)
         .copied()

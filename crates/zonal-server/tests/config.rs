@@ -1,4 +1,8 @@
 //! Samples of node.toml, good and bad: the ones in deploy/ must be good, each bad one must say what is wrong.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test ends where something is not as it should be"
+)]
 
 use std::path::{Path, PathBuf};
 use zonal_server::config::NodeConfig;

@@ -125,23 +125,41 @@ fn check_empty(dir: &Path) -> anyhow::Result<()> {
 }
 
 fn start_all(folder: &Folder) -> anyhow::Result<Vec<Started>> {
-    let mut servers = Vec::new();
-    for (name, config) in folder.configs()? {
-        let process = Process {
-            name: name.clone(),
-            config: config.path.clone(),
-        };
-        let child = match process.running() {
-            Some(_) => None,
-            None => Some(process.start(&config.roles().join(","))?),
-        };
-        servers.push(Started {
+    let configs = folder.configs()?.into_iter();
+    let mut servers: Vec<Started> = configs
+        .map(|(name, config)| Started {
             name,
             config,
-            child,
-        });
-    }
+            child: None,
+        })
+        .collect();
+    servers.iter_mut().try_for_each(Started::start_if_down)?;
     Ok(servers)
+}
+
+impl Started {
+    fn start_if_down(&mut self) -> anyhow::Result<()> {
+        let process = Process {
+            name: self.name.clone(),
+            config: self.config.path.clone(),
+        };
+        if self.child.is_none() && process.running().is_none() {
+            self.child = Some(process.start(&self.config.roles().join(","))?);
+        }
+        Ok(())
+    }
+
+    /// Fails where the process that this command started has ended.
+    fn check(&mut self) -> anyhow::Result<()> {
+        match &mut self.child {
+            Some(child) => match child.try_wait().context("wait")? {
+                Some(status) => Err(processes::died(&self.name, &self.config.path, status)),
+                None => Ok(()),
+            },
+            // One that was just killed may have looked alive.
+            None => self.start_if_down(),
+        }
+    }
 }
 
 fn wait_for_all(cell: &Cell, servers: &mut [Started]) -> anyhow::Result<()> {
@@ -149,13 +167,7 @@ fn wait_for_all(cell: &Cell, servers: &mut [Started]) -> anyhow::Result<()> {
     for index in 0..servers.len() {
         loop {
             // Any of them may be the reason why the one waited for does not come up.
-            for server in servers.iter_mut() {
-                if let Some(child) = &mut server.child
-                    && let Some(status) = child.try_wait().context("wait")?
-                {
-                    return Err(processes::died(&server.name, &server.config.path, status));
-                }
-            }
+            servers.iter_mut().try_for_each(Started::check)?;
             let server = &servers[index];
             let Err(error) = cell.probe(server.config.advertise, server.config.node) else {
                 break;
