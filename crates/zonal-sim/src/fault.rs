@@ -19,6 +19,8 @@ pub enum Plant {
     SyncDoesNothing,
     /// Targets never delete.
     DeletionsAreLost,
+    /// Clients acknowledge events without acting on them.
+    EventsAreIgnored,
 }
 
 /// What may go wrong, and how often.

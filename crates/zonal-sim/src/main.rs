@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use zonal_sim::{Options, Plant, Scenario, run};
 
 const HELP: &str = "usage: zonal-sim [--seed N] [--count N] [--steps N] [--scenario any|kill|power]
-                 [--no-faults] [--plant none|truncation|replies|sync|deletions] [--quiet] [--log]
+                 [--no-faults] [--plant none|truncation|replies|sync|deletions|events] [--quiet] [--log]
 
 Runs seeds N, N+1, ... and prints what is broken. Exit status 1 where something is.\n--log prints every message to standard error.";
 
@@ -56,6 +56,7 @@ fn parse() -> Result<Option<Arguments>, String> {
                     "truncation" => Plant::TargetIgnoresTruncation,
                     "replies" => Plant::ShardForgetsReplies,
                     "sync" => Plant::SyncDoesNothing,
+                    "events" => Plant::EventsAreIgnored,
                     "deletions" => Plant::DeletionsAreLost,
                     other => return Err(format!("unknown bug {other}")),
                 };

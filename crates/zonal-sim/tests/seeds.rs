@@ -61,9 +61,16 @@ fn seeds_that_once_found_bugs_are_good() {
     // 16, 56: acknowledged appends behind an unfinished reservation were lost with the shard's process.
     // 1: a reservation forgotten by a restart failed the append. 5: a restarted shard was not told that nothing is open.
     // 19: a late repeat of an open was counted again.
-    for seed in [1, 5, 16, 19, 56] {
+    // 7: an append published by another one's end was repeated after a restart.
+    for seed in [1, 5, 7, 16, 19, 56] {
         all_good(seed, 1, kill);
     }
+    // 1055: what a client holds was not told again where the first attempt failed.
+    let long = Options {
+        steps: 120,
+        ..Options::default()
+    };
+    all_good(1055, 1, long);
 }
 
 #[test]
@@ -97,4 +104,9 @@ fn a_sync_that_does_nothing_is_found() {
 #[test]
 fn lost_deletions_are_found() {
     is_found(Plant::DeletionsAreLost, Scenario::Kill, "invariant 9");
+}
+
+#[test]
+fn a_client_that_ignores_events_is_found() {
+    is_found(Plant::EventsAreIgnored, Scenario::Kill, "invariant 4");
 }
