@@ -51,6 +51,7 @@ pub(crate) struct Session {
     slots: BTreeMap<u32, Slot>,
 }
 
+#[expect(clippy::large_enum_variant, reason = "made and taken apart at once")]
 /// What a slot says to a request.
 #[derive(Debug)]
 pub(crate) enum SlotAnswer {

@@ -25,7 +25,7 @@ impl Ranges {
 
     /// The ranges; owner and space are left 0 and false.
     pub(super) fn iter(&self) -> impl Iterator<Item = LockRange> {
-        self.held.iter().map(Held::to_range)
+        self.held.iter().map(|held| held.to_range())
     }
 
     /// Puts `new` (or nothing) in place of what is in `start..=end`.
@@ -94,7 +94,7 @@ impl Ranges {
             .iter()
             .take_while(|held| held.start <= wanted.end)
             .find(|held| held.kind == LockKind::Exclusive || wanted.kind == LockKind::Exclusive)
-            .map(Held::to_range)
+            .map(|held| held.to_range())
     }
 
     /// True where one range reaches beyond both ends, so that a hole there makes two of it.
@@ -116,7 +116,7 @@ impl Ranges {
 }
 
 impl Held {
-    fn to_range(&self) -> LockRange {
+    fn to_range(self) -> LockRange {
         LockRange {
             whole_file: false,
             owner: 0,
