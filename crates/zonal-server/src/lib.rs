@@ -17,6 +17,8 @@ pub mod meta_role;
 pub mod metrics;
 pub mod node;
 pub mod peers;
+#[cfg(test)]
+mod role_tests;
 pub mod server;
 mod storage_io;
 pub mod storage_role;

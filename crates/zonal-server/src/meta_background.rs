@@ -102,7 +102,7 @@ fn push(role: &MetaRole) {
 
 /// Sleeps until there is something; `None` at the end. After a failure (`backoff` ms) it sleeps that long first.
 fn next_work(role: &MetaRole, backoff: u64) -> Option<(Vec<Deletion>, bool)> {
-    let not_before = clock::instant().plus_ms(backoff);
+    let mut not_before = clock::instant().plus_ms(backoff);
     let mut state = role.lock();
     while !role.is_stopping() {
         let now = clock::instant();
@@ -117,6 +117,11 @@ fn next_work(role: &MetaRole, backoff: u64) -> Option<(Vec<Deletion>, bool)> {
         };
         if settle || !deletions.is_empty() {
             return Some((deletions, settle));
+        }
+        if let Some(at) = state.shard.next_deletion() {
+            // What was removed a moment ago waits; it is looked for when that is over.
+            state.has_deletions = true;
+            not_before = not_before.max(at);
         }
         let retry = state.has_deletions.then_some(not_before);
         state = match retry.into_iter().chain(state.detached_at).min() {
@@ -134,7 +139,10 @@ fn next_work(role: &MetaRole, backoff: u64) -> Option<(Vec<Deletion>, bool)> {
 }
 
 fn take_deletions(role: &MetaRole, state: &mut MutexGuard<'_, State>) -> Vec<Deletion> {
-    match state.shard.deletions(&*role.engine, PUSH_LAYOUTS) {
+    match state
+        .shard
+        .deletions(&*role.engine, clock::instant(), PUSH_LAYOUTS)
+    {
         Ok(found) => {
             state.has_deletions = !found.is_empty();
             found

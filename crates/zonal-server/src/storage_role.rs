@@ -290,7 +290,7 @@ impl Storage {
 
     /// Is this target meant, and does the sender know the slot's last change? Which slot a request came by is not in
     /// it, so an epoch is refused where no slot of this target has it.
-    fn check_sender(&self, header: &Header, meant: TargetId) -> Result<(), Refused> {
+    pub(crate) fn check_sender(&self, header: &Header, meant: TargetId) -> Result<(), Refused> {
         if meant != self.id {
             return Err(Refused {
                 code: ErrorCode::WrongTarget,
@@ -418,7 +418,7 @@ impl Storage {
         attempt()
     }
 
-    fn write(
+    pub(crate) fn write(
         &self,
         object: &ObjectRef,
         offset: u64,

@@ -1,0 +1,319 @@
+//! Roles on real stores in a temporary folder, without a network.
+
+use crate::config::NodeConfig;
+use crate::manager_role::Manager;
+use crate::map_cache::MapCache;
+use crate::storage_io;
+use crate::storage_role::Storage;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use zonal_disk::{Engine, Identity, StoreKind};
+use zonal_object::Delete;
+use zonal_types::{
+    CellId, Codec, Column, DataId, Epoch, ErrorCode, MapVersion, NodeId, ShardId, StripeSetId,
+    TargetId, ZoneId,
+};
+use zonal_wire::{Header, JoinTarget, ManagerReply, ManagerRequest, ObjectRef, Service};
+use zonal_zonemap::{MapEdit, ZoneMap};
+
+const CELL: CellId = CellId([7; 16]);
+
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("zonal-roles-{}-{count}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn manager(dir: &Path) -> (Manager, Arc<MapCache>) {
+    let identity = Identity {
+        cell: CELL.0,
+        kind: StoreKind::Manager,
+        id: 1,
+    };
+    let bounds = zonal_disk::engine::Config {
+        log_bytes: 1 << 20,
+        ..Default::default()
+    };
+    if !dir.join("identity").exists() {
+        Engine::format(dir, identity, &bounds).unwrap();
+    }
+    let engine = Engine::open(dir, &identity, bounds, &mut |_, _, _| true).unwrap();
+    let cache = Arc::new(MapCache::here(CELL));
+    let manager = Manager::open(Arc::new(engine), CELL, Arc::clone(&cache)).unwrap();
+    (manager, cache)
+}
+
+fn join(node: u32, zone: u16, meta: bool, target: Option<(u32, u8)>) -> ManagerRequest {
+    ManagerRequest::Join {
+        node: NodeId(node),
+        zone: ZoneId(zone),
+        zone_name: String::new(),
+        address: format!("127.0.0.1:{}", 7000 + node),
+        meta,
+        targets: target
+            .map(|(target, uuid)| JoinTarget {
+                target: TargetId(target),
+                uuid: [uuid; 16],
+                capacity: 1 << 30,
+            })
+            .into_iter()
+            .collect(),
+    }
+}
+
+fn failed(reply: &ManagerReply) -> Option<ErrorCode> {
+    match reply {
+        ManagerReply::Failed { code, .. } => Some(code.0),
+        _ => None,
+    }
+}
+
+#[test]
+fn the_map_grows_without_gaps_and_outlives_the_manager() {
+    let scratch = Scratch::new();
+    let kept = {
+        let (manager, cache) = manager(&scratch.0);
+        manager.join(join(1, 1, false, None), true).unwrap();
+        for (index, request) in [
+            join(2, 2, true, None),
+            join(3, 2, false, Some((1, 1))),
+            join(4, 1, true, None),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            assert_eq!(failed(&manager.handle(request.clone())), None);
+            assert_eq!(cache.current().version, MapVersion(3 + index as u64));
+            // Coming back changes nothing.
+            assert_eq!(failed(&manager.handle(request)), None);
+            assert_eq!(cache.current().version, MapVersion(3 + index as u64));
+        }
+        cache.current()
+    };
+    let shard = kept.shard_of_zone(ZoneId(2)).unwrap();
+    assert_eq!((shard.id, shard.node), (ShardId(2), NodeId(2)));
+    assert_eq!(kept.shard(ShardId(0)).unwrap().node, NodeId(1));
+    let (again, cache) = manager(&scratch.0);
+    assert_eq!(cache.current(), kept);
+    let have = kept.version;
+    assert_eq!(
+        again.handle(ManagerRequest::GetMap { have }),
+        ManagerReply::Unchanged { version: have }
+    );
+}
+
+#[test]
+fn what_does_not_fit_the_map_is_refused() {
+    let scratch = Scratch::new();
+    let (manager, cache) = manager(&scratch.0);
+    manager.join(join(1, 1, false, None), true).unwrap();
+    assert_eq!(
+        failed(&manager.handle(join(2, 1, true, Some((1, 1))))),
+        None
+    );
+    let before = cache.current();
+    let mut bad_address = join(9, 1, false, None);
+    if let ManagerRequest::Join { address, .. } = &mut bad_address {
+        *address = "nowhere".into();
+    }
+    let edits = zonal_types::Blob(Vec::<MapEdit>::new().to_bytes());
+    let expected = MapVersion(1);
+    for (request, code) in [
+        (join(3, 1, true, None), ErrorCode::Invalid),
+        (join(2, 2, true, Some((1, 1))), ErrorCode::Invalid),
+        (join(2, 1, true, Some((1, 2))), ErrorCode::WrongTarget),
+        (join(3, 1, false, Some((1, 1))), ErrorCode::WrongTarget),
+        (bad_address, ErrorCode::Invalid),
+        (
+            ManagerRequest::Edit { expected, edits },
+            ErrorCode::StaleEpoch,
+        ),
+    ] {
+        assert_eq!(
+            failed(&manager.handle(request.clone())),
+            Some(code),
+            "{request:?}"
+        );
+    }
+    assert_eq!(cache.current(), before);
+}
+
+struct Opened {
+    storage: Arc<Storage>,
+    map: Arc<MapCache>,
+    _checkpointer: zonal_disk::Checkpointer,
+}
+
+fn storage(dir: &Path) -> Opened {
+    let text = format!(
+        "cell = \"{CELL}\"\nnode = 2\nlisten = \"127.0.0.1:7002\"\nmanager_address = \"127.0.0.1:7001\"\n\
+         [zone]\nid = 1\n[storage]\ntarget = 1\ncapacity = \"64 MiB\"\nsegment = \"1 MiB\"\n\
+         log = \"8 MiB\"\npending = \"256 KiB\"\noverlay = \"1 MiB\"\n"
+    );
+    let config = NodeConfig::parse(&dir.join("node.toml"), &text).unwrap();
+    storage_io::format(&config).unwrap();
+    let map = Arc::new(MapCache::here(CELL));
+    let opened = storage_io::open(&config, &map).unwrap().unwrap();
+    Opened {
+        storage: opened.storage,
+        map,
+        _checkpointer: opened.checkpointer,
+    }
+}
+
+fn object(id: u64) -> ObjectRef {
+    ObjectRef {
+        target: TargetId(1),
+        data_id: DataId(id),
+        column: Column(0),
+        layout_gen: 0,
+        truncate_seq: 0,
+        truncate_bytes: 0,
+    }
+}
+
+fn write(storage: &Storage, id: u64, offset: u64, bytes: &[u8]) {
+    let result = storage.write(&object(id), offset, bytes);
+    assert!(
+        result.is_ok(),
+        "{:?}",
+        result.err().map(|refused| refused.detail)
+    );
+}
+
+fn read(storage: &Storage, id: u64, offset: u64, length: usize) -> Vec<u8> {
+    let object = zonal_object::ObjectId {
+        data_id: DataId(id),
+        column: Column(0),
+    };
+    let cut = zonal_object::Cut::default();
+    let plan = storage
+        .lock()
+        .plan_read(&*storage.engine, object, cut, offset, length);
+    let plan = plan.unwrap();
+    let mut buffer = vec![0; plan.buffer_len()];
+    storage_io::fill(&storage.segments, &plan, &mut buffer).unwrap();
+    let range = plan.finish(&mut buffer).unwrap();
+    buffer[range].to_vec()
+}
+
+/// Bytes that tell from which write they are.
+fn pattern(seed: usize, length: usize) -> Vec<u8> {
+    (0..length)
+        .map(|index| ((seed * 31 + index * 7) % 251) as u8)
+        .collect()
+}
+
+#[test]
+fn small_writes_pass_their_bound_many_times_and_survive() {
+    let scratch = Scratch::new();
+    let mut model = vec![0; 3 << 20];
+    {
+        let opened = storage(&scratch.0);
+        // 16 times what may be pending, ragged, overlapping.
+        for step in 0..1000 {
+            let offset = step * 2_999 % (model.len() - 8192);
+            let bytes = pattern(step, 100 + step * 37 % 8000);
+            write(&opened.storage, 5, offset as u64, &bytes);
+            model[offset..offset + bytes.len()].copy_from_slice(&bytes);
+        }
+        write(&opened.storage, 5, 1 << 20, &pattern(9, 1 << 20));
+        model[1 << 20..2 << 20].copy_from_slice(&pattern(9, 1 << 20));
+        let end = read(&opened.storage, 5, 0, 3 << 20).len();
+        model.truncate(end);
+        assert!(read(&opened.storage, 5, 0, 3 << 20) == model);
+        let gauges = opened.storage.gauges();
+        let gauge = |name: &str| gauges.iter().find(|(known, _)| known == name).unwrap().1;
+        assert!(gauge("target_checkpoints_total") > 3);
+        assert!(gauge("target_pending_bytes") <= gauge("target_pending_bytes_max"));
+        assert_eq!(opened.storage.lock().units_in_flight(), 0);
+    }
+    let opened = storage(&scratch.0);
+    assert!(read(&opened.storage, 5, 0, 3 << 20) == model);
+    opened
+        .storage
+        .lock()
+        .check(&*opened.storage.engine)
+        .unwrap();
+}
+
+#[test]
+fn a_full_target_says_so_and_deletion_makes_room() {
+    let scratch = Scratch::new();
+    let opened = storage(&scratch.0);
+    let bytes = pattern(1, 1 << 20);
+    let refused = (0..100).find_map(|step| {
+        let result = opened.storage.write(&object(1), step << 20, &bytes);
+        result.err().map(|refused| (step, refused.code))
+    });
+    let (step, code) = refused.unwrap();
+    assert_eq!(code, ErrorCode::NoSpace);
+    assert!((50..64).contains(&step), "{step}");
+    assert!(opened.storage.is_healthy());
+    let id = zonal_object::ObjectId {
+        data_id: DataId(1),
+        column: Column(0),
+    };
+    assert!(opened.storage.delete(Delete::new(vec![id])).is_ok());
+    for step in 0..step {
+        write(&opened.storage, 2, step << 20, &bytes);
+    }
+    assert!(read(&opened.storage, 2, 0, 1 << 20) == bytes);
+}
+
+#[test]
+fn only_an_older_epoch_of_this_targets_slot_is_refused() {
+    let scratch = Scratch::new();
+    let opened = storage(&scratch.0);
+    let edit = MapEdit::Join {
+        node: NodeId(2),
+        zone: ZoneId(1),
+        zone_name: String::new(),
+        address: "127.0.0.1:7002".into(),
+        shard: None,
+        targets: (1..=2)
+            .map(|target| JoinTarget {
+                target: TargetId(target),
+                uuid: [1; 16],
+                capacity: 1 << 30,
+            })
+            .collect(),
+    };
+    let raise = |slot: u16| MapEdit::SetSlot {
+        set: StripeSetId(1),
+        slot,
+        target: TargetId(u32::from(slot) + 1),
+    };
+    let first = ZoneMap::new(CELL).edited(&[edit]).unwrap().unwrap();
+    let elsewhere = first.edited(&[raise(1)]).unwrap().unwrap();
+    let here = elsewhere.edited(&[raise(0)]).unwrap().unwrap();
+    let ask = |epoch: u64, meant: u32| {
+        let mut header = Header::request(Service::Storage, CELL);
+        header.epoch = Epoch(epoch);
+        let result = opened.storage.check_sender(&header, TargetId(meant));
+        result.err().map(|refused| refused.code)
+    };
+    opened.map.publish(Arc::new(first));
+    assert_eq!(ask(1, 1), None);
+    assert_eq!(ask(1, 2), Some(ErrorCode::WrongTarget));
+    opened.map.publish(Arc::new(elsewhere));
+    assert_eq!(ask(1, 1), None);
+    opened.map.publish(Arc::new(here));
+    assert_eq!(ask(1, 1), Some(ErrorCode::StaleEpoch));
+    assert_eq!(ask(2, 1), None);
+    assert_eq!(ask(0, 1), None);
+}
