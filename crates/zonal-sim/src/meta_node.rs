@@ -53,7 +53,7 @@ impl MetaNode {
     pub fn start(
         address: &str,
         group: Group,
-        network: Rc<Network>,
+        network: &Rc<Network>,
         disk: Rc<Disk>,
         config: ShardConfig,
         map: MapCell,
@@ -104,7 +104,11 @@ impl MetaNode {
     /// Deletions that are not done.
     #[must_use]
     pub fn deletions_left(&self) -> usize {
-        let deletions = self.shard.borrow().deletions(self.disk.as_ref(), DELETIONS);
+        let deletions = self.shard.borrow_mut().deletions(
+            self.disk.as_ref(),
+            self.network.clock.now(),
+            DELETIONS,
+        );
         deletions.map_or(usize::MAX, |list| list.len())
     }
 
@@ -273,7 +277,7 @@ impl MetaNode {
             body,
             payload: Vec::new(),
         };
-        let pending = self.network.start(&self.address, address, request);
+        let pending = self.network.start(&self.address, address, &request);
         pending
             .receive()
             .await
@@ -312,7 +316,11 @@ impl MetaNode {
         if self.plant == Plant::DeletionsAreLost {
             return;
         }
-        let deletions = self.shard.borrow().deletions(self.disk.as_ref(), DELETIONS);
+        let deletions = self.shard.borrow_mut().deletions(
+            self.disk.as_ref(),
+            self.network.clock.now(),
+            DELETIONS,
+        );
         for deletion in deletions.unwrap_or_default() {
             let mut is_done = true;
             for (address, target, objects) in self.objects_of(&deletion.layout) {

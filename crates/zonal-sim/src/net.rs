@@ -194,7 +194,7 @@ impl Network {
     }
 
     /// Sends a request; the reply arrives in the pending place.
-    pub fn start(self: &Rc<Self>, from: &str, to: &str, request: Request) -> Pending {
+    pub fn start(self: &Rc<Self>, from: &str, to: &str, request: &Request) -> Pending {
         let place = Rc::new(Place::default());
         let deadline_ms = u64::from(request.header.deadline_ms);
         let deadline = self.clock.now().plus_ms(deadline_ms.max(1));
@@ -388,7 +388,7 @@ impl Net for SimNet {
             body: message.body.to_vec(),
             payload: message.payload.concat(),
         };
-        self.network.start(&self.name, address, request)
+        self.network.start(&self.name, address, &request)
     }
 
     async fn finish(

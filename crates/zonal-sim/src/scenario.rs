@@ -8,7 +8,7 @@ use crate::fault::{FaultPlan, Plant, inject};
 use crate::net::NETWORK;
 use crate::report::Report;
 use crate::rng::Rng;
-use crate::workload::cached::{KernelCache, Watched, change, lock_and_unlock, watch};
+use crate::workload::cached::{KernelCache, Stage, Watched, change, lock_and_unlock, watch};
 use crate::workload::durable::DurableProgram;
 use crate::workload::shared::{Shared, append_some, check_log, read_baton, write_baton};
 use crate::workload::tree::TreeProgram;
@@ -276,30 +276,20 @@ fn start_cached(
     rounds: u64,
     rng: &mut Rng,
 ) {
-    let (dir, file) = (cast.shared_at.get().0, cast.watched_file.get());
-    let (watched, cache) = (cast.watched.clone(), cast.caches.borrow()[index].clone());
-    let (one, two) = (world.clone(), client.clone());
+    let stage = Stage {
+        world: world.clone(),
+        client: client.clone(),
+        cache: cast.caches.borrow()[index].clone(),
+        dir: cast.shared_at.get().0,
+        file: cast.watched_file.get(),
+        watched: cast.watched.clone(),
+    };
     if index == 0 {
-        let changes = change(one, two, dir, file, watched.clone(), rng.fork(14), rounds);
-        spawn(world, index, changes);
+        spawn(world, index, change(stage.clone(), rng.fork(14), rounds));
     } else {
-        let cache = cache.clone();
-        let watched = watched.clone();
-        let watches = watch(
-            one,
-            two,
-            cache,
-            dir,
-            file,
-            watched,
-            rng.fork(15),
-            rounds * 3,
-        );
-        spawn(world, index, watches);
+        spawn(world, index, watch(stage.clone(), rng.fork(15), rounds * 3));
     }
-    let who = index as u64;
-    let (one, two) = (world.clone(), client.clone());
-    let locks = lock_and_unlock(one, two, cache, who, dir, watched, rng.fork(16), rounds);
+    let locks = lock_and_unlock(stage, index as u64, rng.fork(16), rounds);
     spawn(world, index, locks);
 }
 

@@ -137,7 +137,7 @@ impl World {
                 let config = ShardConfig::new(shard, zone, group);
                 let (net, disk) = (self.network.clone(), server.disk.clone());
                 let map = self.map.clone();
-                MetaNode::start(&server.address, group, net, disk, config, map, self.plant).map(
+                MetaNode::start(&server.address, group, &net, disk, config, map, self.plant).map(
                     |node| {
                         *server.meta.borrow_mut() = Some(node.clone());
                         let role: Rc<dyn Role> = node;
@@ -308,7 +308,7 @@ impl World {
     }
 
     /// Something is wrong.
-    pub fn report(&self, what: String) {
+    pub fn report(&self, what: impl std::fmt::Display) {
         let mut broken = self.broken.borrow_mut();
         if broken.len() < 20 {
             let at = self.clock.now().0 / 1_000_000;

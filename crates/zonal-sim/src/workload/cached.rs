@@ -54,6 +54,23 @@ impl KernelCache {
     }
 }
 
+/// Where the programs work, and as whom.
+#[derive(Clone)]
+pub struct Stage {
+    /// The world.
+    pub world: Rc<World>,
+    /// The client.
+    pub client: Rc<SimClient>,
+    /// Its cache.
+    pub cache: Rc<KernelCache>,
+    /// The directory of shared files.
+    pub dir: Ino,
+    /// The file whose time changes.
+    pub file: Ino,
+    /// What all know together.
+    pub watched: Rc<Watched>,
+}
+
 /// What the programs of one world know together.
 #[derive(Default)]
 pub struct Watched {
@@ -70,15 +87,15 @@ fn text(code: ErrorCode) -> String {
 ///
 /// # Errors
 /// An operation that failed.
-pub async fn change(
-    world: Rc<World>,
-    client: Rc<SimClient>,
-    dir: Ino,
-    file: Ino,
-    watched: Rc<Watched>,
-    mut rng: Rng,
-    rounds: u64,
-) -> Result<(), String> {
+pub async fn change(stage: Stage, mut rng: Rng, rounds: u64) -> Result<(), String> {
+    let Stage {
+        world,
+        client,
+        dir,
+        file,
+        watched,
+        ..
+    } = stage;
     for _ in 0..rounds {
         if rng.chance(500) {
             let version = watched.times.begun.get() + 1;
@@ -116,16 +133,15 @@ pub async fn change(
 ///
 /// # Errors
 /// An operation that failed, or what is stale.
-pub async fn watch(
-    world: Rc<World>,
-    client: Rc<SimClient>,
-    cache: Rc<KernelCache>,
-    dir: Ino,
-    file: Ino,
-    watched: Rc<Watched>,
-    mut rng: Rng,
-    rounds: u64,
-) -> Result<(), String> {
+pub async fn watch(stage: Stage, mut rng: Rng, rounds: u64) -> Result<(), String> {
+    let Stage {
+        world,
+        client,
+        cache,
+        dir,
+        file,
+        watched,
+    } = stage;
     for _ in 0..rounds {
         let now = world.clock.now();
         let broken = if rng.chance(500) {
@@ -185,15 +201,19 @@ pub async fn watch(
 /// # Errors
 /// An operation that failed, or two holders.
 pub async fn lock_and_unlock(
-    world: Rc<World>,
-    client: Rc<SimClient>,
-    cache: Rc<KernelCache>,
+    stage: Stage,
     index: u64,
-    dir: Ino,
-    watched: Rc<Watched>,
     mut rng: Rng,
     rounds: u64,
 ) -> Result<(), String> {
+    let Stage {
+        world,
+        client,
+        cache,
+        dir,
+        watched,
+        ..
+    } = stage;
     let found = lookup(&client, dir, "baton").await.map_err(text)?;
     let ino = found.ok_or("the lock file is gone")?.attr.ino;
     for round in 0..rounds {
