@@ -74,6 +74,8 @@ pub struct Client<N: Net> {
     pub(crate) held: HeldLocks,
     /// Change counter of inodes whose pages the kernel may hold.
     pub(crate) seen: Mutex<crate::seen::Seen>,
+    /// Attributes of what was removed here and may be open still.
+    pub(crate) ghosts: Mutex<crate::ghosts::Ghosts>,
     pub(crate) left_behind: Mutex<crate::sync::LeftBehind>,
     pub(crate) dirty_bytes: AtomicUsize,
     traces: AtomicU64,
@@ -101,6 +103,7 @@ impl<N: Net> Client<N> {
             files: Mutex::new(BTreeMap::new()),
             held: Mutex::new(BTreeMap::new()),
             seen: Mutex::new(crate::seen::Seen::default()),
+            ghosts: Mutex::default(),
             left_behind: Mutex::default(),
             dirty_bytes: AtomicUsize::new(0),
             traces: AtomicU64::new(first_trace),

@@ -9,6 +9,7 @@ pub mod client;
 pub mod dirty;
 pub mod events;
 pub mod file;
+pub mod ghosts;
 pub mod locate;
 pub mod locks;
 pub mod names;

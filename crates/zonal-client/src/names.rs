@@ -143,10 +143,17 @@ impl<N: Net> Client<N> {
     pub async fn getattr(&self, ino: Ino) -> Result<(Attr, u32), ErrorCode> {
         let link = self.link_of(ino)?;
         let asked = self.asking(&link);
-        match self
+        let reply = match self
             .meta(&link, &MetaRequest::GetAttr { ino, data: false })
-            .await?
+            .await
         {
+            Err(ErrorCode::Stale) => {
+                let ghost = lock(&self.ghosts).get(ino);
+                return ghost.map(|attr| (attr, 0)).ok_or(ErrorCode::Stale);
+            }
+            reply => reply?,
+        };
+        match reply {
             MetaReply::Attr { attr, attr_ms, .. } => {
                 Ok(self.lay_own_writes(attr, self.cache_ms(&link, asked, attr_ms)))
             }
@@ -414,16 +421,14 @@ impl<N: Net> Client<N> {
         name: Name,
     ) -> Result<(), ErrorCode> {
         let link = self.link_of(parent)?;
-        self.meta(
-            &link,
-            &MetaRequest::Unlink {
-                who: who.clone(),
-                parent,
-                name,
-            },
-        )
-        .await
-        .map(|_done| ())
+        let request = MetaRequest::Unlink {
+            who: who.clone(),
+            parent,
+            name,
+        };
+        let reply = self.meta(&link, &request).await?;
+        self.note_removed(&reply);
+        Ok(())
     }
 
     /// Removes an empty directory.
@@ -432,16 +437,30 @@ impl<N: Net> Client<N> {
     /// As the shard answers.
     pub async fn rmdir(&self, who: &Credentials, parent: Ino, name: Name) -> Result<(), ErrorCode> {
         let link = self.link_of(parent)?;
-        self.meta(
-            &link,
-            &MetaRequest::Rmdir {
-                who: who.clone(),
-                parent,
-                name,
-            },
-        )
-        .await
-        .map(|_done| ())
+        // The root shard does not know the attributes of a zone's directory.
+        let looked = if parent == Ino::ROOT {
+            self.lookup(who, parent, name.clone()).await.ok()
+        } else {
+            None
+        };
+        let request = MetaRequest::Rmdir {
+            who: who.clone(),
+            parent,
+            name,
+        };
+        let reply = self.meta(&link, &request).await?;
+        if let Some(Looked::Found(found)) = looked {
+            lock(&self.ghosts).add(&found.attr);
+        }
+        self.note_removed(&reply);
+        Ok(())
+    }
+
+    /// Remembers what a removal tells of what lost its last name.
+    fn note_removed(&self, reply: &MetaReply) {
+        if let MetaReply::Attr { attr, .. } = reply {
+            lock(&self.ghosts).add(attr);
+        }
     }
 
     /// Renames. Both ends must lie in one shard.
@@ -469,7 +488,9 @@ impl<N: Net> Client<N> {
             new_name,
             flags,
         };
-        self.meta(&link, &request).await.map(|_done| ())
+        let reply = self.meta(&link, &request).await?;
+        self.note_removed(&reply);
+        Ok(())
     }
 
     /// Gives an inode another name.
@@ -663,9 +684,8 @@ impl<N: Net> Client<N> {
     /// As the shard answers.
     pub async fn touch(&self, ino: Ino) -> Result<(), ErrorCode> {
         let link = self.link_of(ino)?;
-        let reply = self.meta(&link, &MetaRequest::Touch { ino }).await?;
-        self.note_own_change(ino, &reply);
-        Ok(())
+        // An access time is no change of what the kernel's pages show.
+        self.meta(&link, &MetaRequest::Touch { ino }).await.map(|_done| ())
     }
 
     /// Layout and size of a file.

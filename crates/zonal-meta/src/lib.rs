@@ -22,6 +22,7 @@ mod op;
 mod opens;
 pub mod outcome;
 pub mod permission;
+mod recent;
 mod session;
 pub mod shard;
 mod tx;

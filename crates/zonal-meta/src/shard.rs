@@ -19,6 +19,7 @@ use crate::outcome::{
     Attempt, Deletion, Detached, Facts, JunctionChange, Outcome, PendingCall, Question, Ticked,
     WaitOn,
 };
+use crate::recent::Recent;
 use crate::session::{Sessions, SlotAnswer, SlotRecord};
 use crate::tx::{Env, Finished, OrphanRecord, Tx, Volatile};
 use std::collections::{BTreeMap, BTreeSet};
@@ -57,6 +58,7 @@ pub struct Shard {
     pub(crate) map: Arc<ZoneMap>,
     pub(crate) partitions: Vec<PartitionId>,
     pub(crate) opens: Opens,
+    pub(crate) recent: Recent,
     pub(crate) ids: Ids,
     pub(crate) live_inodes: u64,
     pub(crate) sessions: Sessions,
@@ -125,6 +127,7 @@ impl Shard {
             map,
             partitions,
             opens,
+            recent: Recent::default(),
             ids: Ids::default(),
             sessions,
             events,
@@ -154,6 +157,7 @@ impl Shard {
         request: &MetaRequest,
         attempt: Option<Attempt>,
     ) -> Outcome {
+        self.recent.sweep(now.instant);
         let waited = attempt.and_then(|attempt| self.waiting.remove(&attempt));
         let waited = waited.unwrap_or_default();
         self.handle_waited(kv, now, caller, request, waited)
@@ -236,6 +240,7 @@ impl Shard {
             partitions: &self.partitions,
             opens: &self.opens,
             ids: &self.ids,
+            recent: &self.recent,
             silent: &self.sessions.silent,
             live_inodes: self.live_inodes,
         };
@@ -310,7 +315,7 @@ impl Shard {
             } else {
                 reply = caching::without_times(&reply);
             }
-            return self.commit(caller, reply, kept, finished);
+            return self.commit(now.instant, caller, reply, kept, finished);
         }
     }
 
@@ -360,13 +365,14 @@ impl Shard {
     /// The request counts: memory follows, the slot's reply joins the effect.
     fn commit(
         &mut self,
+        now: Instant,
         caller: Caller,
         reply: MetaReply,
         kept: Option<MetaReply>,
         finished: Finished,
     ) -> Outcome {
         let mut effect = finished.effect;
-        self.apply(caller.session, finished.volatile);
+        self.apply(caller.session, now, finished.volatile);
         if let Some(kept) = kept {
             let Caller {
                 session,
@@ -388,7 +394,7 @@ impl Shard {
     }
 
     /// Takes over what a request changes in memory.
-    pub(crate) fn apply(&mut self, session: SessionId, volatile: Vec<Volatile>) {
+    pub(crate) fn apply(&mut self, session: SessionId, now: Instant, volatile: Vec<Volatile>) {
         for change in volatile {
             match change {
                 Volatile::Open(ino) => self.opens.open(ino, session),
@@ -400,7 +406,15 @@ impl Shard {
                 }
                 Volatile::Ids(partition, range) => self.ids.set(partition, range),
                 Volatile::InodeMade => self.live_inodes = self.live_inodes.saturating_add(1),
-                Volatile::InodeGone(ino) => {
+                Volatile::InodeBack(ino) => {
+                    self.live_inodes = self.live_inodes.saturating_add(1);
+                    self.recent.forget(ino);
+                }
+                Volatile::InodeGone(removed) => {
+                    let ino = removed.inode.ino;
+                    if !removed.inode.is_dir() {
+                        self.recent.keep(*removed, now);
+                    }
                     self.live_inodes = self.live_inodes.saturating_sub(1);
                     self.tickets.inode_gone(ino);
                     let granted = self.locks.release_inode(ino);
@@ -551,11 +565,18 @@ impl Shard {
         self.sessions.next_expiry()
     }
 
-    /// Layouts whose objects are to be deleted at the targets, in the order of their inodes.
+    /// Layouts whose objects are to be deleted at the targets, in the order of their inodes. Those of inodes removed a
+    /// moment ago wait, see [`Self::next_deletion`].
     ///
     /// # Errors
     /// What the store says; `Corrupt`.
-    pub fn deletions(&self, kv: &dyn KvRead, limit: usize) -> Result<Vec<Deletion>, ErrorCode> {
+    pub fn deletions(
+        &mut self,
+        kv: &dyn KvRead,
+        now: Instant,
+        limit: usize,
+    ) -> Result<Vec<Deletion>, ErrorCode> {
+        self.recent.sweep(now);
         let mut found = Vec::new();
         let mut broken = false;
         for partition in &self.partitions {
@@ -564,7 +585,9 @@ impl Shard {
             }
             let (start, end) = keys::tag_range(partition.0, keys::TAG_DELETION);
             kv.scan(&start, &end, &mut |key, value| {
+                let is_kept = keys::ino_of(key).is_some_and(|ino| self.recent.get(ino).is_some());
                 match Layout::from_bytes(value) {
+                    Ok(_) if is_kept => {}
                     Ok(layout) => found.push(Deletion {
                         key: key.to_vec(),
                         layout,
@@ -579,6 +602,12 @@ impl Shard {
         } else {
             Ok(found)
         }
+    }
+
+    /// When [`Self::deletions`] has more than now, if nothing happens until then.
+    #[must_use]
+    pub fn next_deletion(&self) -> Option<Instant> {
+        self.recent.next_end()
     }
 
     /// The targets have deleted these; to be logged.
@@ -612,6 +641,7 @@ impl Shard {
             ("slot_replies", self.sessions.replies_in_memory() as u64),
             ("opens", self.opens.len() as u64),
             ("orphans", self.opens.orphans.len() as u64),
+            ("removed_inodes", self.recent.len() as u64),
             ("leases", self.leases.len() as u64),
             ("locks", self.locks.range_count() as u64),
             ("lock_waiters", self.locks.waiter_count() as u64),

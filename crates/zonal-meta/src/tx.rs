@@ -8,6 +8,7 @@ use crate::inode::Inode;
 use crate::keys;
 use crate::opens::Opens;
 use crate::outcome::{Facts, JunctionChange, Question};
+use crate::recent::{Recent, Removed};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use zonal_types::{
@@ -33,6 +34,8 @@ pub(crate) struct Env<'a> {
     pub partitions: &'a [PartitionId],
     pub opens: &'a Opens,
     pub ids: &'a Ids,
+    /// What was removed a moment ago.
+    pub recent: &'a Recent,
     /// Sessions that may hold files open that they have not told us of since our start.
     pub silent: &'a BTreeSet<SessionId>,
     pub live_inodes: u64,
@@ -46,7 +49,8 @@ pub(crate) enum Volatile {
     Unorphaned(Ino),
     Ids(PartitionId, IdRange),
     InodeMade,
-    InodeGone(Ino),
+    InodeGone(Box<Removed>),
+    InodeBack(Ino),
 }
 
 struct Cached {
@@ -189,6 +193,17 @@ impl<'a> Tx<'a> {
             return Err(ErrorCode::NotOwner);
         }
         self.find(ino)?.ok_or(ErrorCode::Stale)
+    }
+
+    /// As [`Self::inode`], to be looked at only: also what was removed a moment ago.
+    pub fn inode_or_removed(&mut self, ino: Ino) -> Result<Inode, ErrorCode> {
+        match self.inode(ino) {
+            Err(ErrorCode::Stale) => {
+                let kept = self.env.recent.get(ino).ok_or(ErrorCode::Stale)?;
+                Ok(kept.inode.clone())
+            }
+            other => other,
+        }
     }
 
     /// The directory that a request names. A removed one has no entries and takes none: `NotFound`.

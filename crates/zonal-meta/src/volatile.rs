@@ -177,7 +177,7 @@ impl Shard {
             }
         }
         let finished = tx.finish();
-        self.apply(session, finished.volatile);
+        self.apply(session, now.instant, finished.volatile);
         let reply = if lost {
             failed(ErrorCode::UnknownLease)
         } else {
@@ -203,7 +203,7 @@ impl Shard {
             op::open::release_orphan(&mut tx, *ino)?;
             let finished = tx.finish();
             effect.extend(finished.effect);
-            self.apply(session, finished.volatile);
+            self.apply(session, now.instant, finished.volatile);
         }
         if !effect.is_empty() && caller.slot != zonal_wire::frame::NO_SLOT {
             let kept = Some(MetaReply::Done);
@@ -295,7 +295,7 @@ impl Shard {
             op::open::release_orphan(&mut tx, ino)?;
         }
         let finished = tx.finish();
-        self.apply(session, finished.volatile);
+        self.apply(session, now.instant, finished.volatile);
         self.opens.drop_session(session);
         self.events.close(session);
         self.doomed.remove(&session);

@@ -296,7 +296,11 @@ fn appends_of_two_sessions_do_not_overlap() {
     };
     assert_eq!(one.attr(&mut cell, f).unwrap().size, 0);
     one.call(&mut cell, f, &end(a)).unwrap();
-    assert_eq!(one.attr(&mut cell, f).unwrap().size, 20);
+    assert_eq!(
+        one.attr(&mut cell, f).unwrap().size,
+        10,
+        "each append publishes its own bytes"
+    );
     let store = &mut cell.stores[1];
     let outcome = store
         .shard

@@ -385,7 +385,7 @@ fn damaged_values_are_errors() {
             continue;
         };
         let _ = shard.check(&kv);
-        let _ = shard.deletions(&kv, 10);
+        let _ = shard.deletions(&kv, zonal_types::Instant(0), 10);
         let mut noise = Noise {
             random: Random(random.next()),
             inos: inos.clone(),

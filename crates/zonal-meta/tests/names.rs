@@ -247,15 +247,23 @@ fn a_removed_open_file_lives_until_its_last_close() {
         .unwrap();
     assert!(other.attr(&mut cell, f).is_ok());
     other.close(&mut cell, f).unwrap();
+    cell.pass_ms(2_000);
     assert_eq!(other.attr(&mut cell, f), Err(ErrorCode::Stale));
+    let now = cell.now.instant;
     let store = &mut cell.stores[1];
-    let deletions = store.shard.deletions(&store.kv, 10).unwrap();
+    let deletions = store.shard.deletions(&store.kv, now, 10).unwrap();
     assert_eq!(deletions.len(), 1);
     assert_eq!(deletions[0].layout.components[0].count, 3);
     let keys = deletions.into_iter().map(|deletion| deletion.key).collect();
     let effect = store.shard.deletion_done(keys);
     store.kv.apply(&effect);
-    assert!(store.shard.deletions(&store.kv, 10).unwrap().is_empty());
+    assert!(
+        store
+            .shard
+            .deletions(&store.kv, now, 10)
+            .unwrap()
+            .is_empty()
+    );
     cell.assert_sound();
 }
 
@@ -270,6 +278,7 @@ fn an_orphan_goes_with_its_session() {
     cell.pass_ms(31_000);
     cell.tick();
     assert_eq!(client.attr(&mut cell, f), Err(ErrorCode::UnknownSession));
+    cell.pass_ms(2_000);
     assert_eq!(other.attr(&mut cell, f), Err(ErrorCode::Stale));
     cell.assert_sound();
 }
@@ -303,6 +312,7 @@ fn after_a_restart_a_removed_file_waits_for_those_who_may_have_it_open() {
         .unwrap();
     assert!(client.attr(&mut cell, f).is_ok());
     client.close(&mut cell, f).unwrap();
+    cell.pass_ms(2_000);
     assert_eq!(client.attr(&mut cell, f), Err(ErrorCode::Stale));
     cell.assert_sound();
 }
@@ -337,6 +347,7 @@ fn a_file_made_without_a_name_may_get_one() {
         Err(ErrorCode::NotFound)
     );
     client.close(&mut cell, hidden).unwrap();
+    cell.pass_ms(2_000);
     assert_eq!(client.attr(&mut cell, hidden), Err(ErrorCode::Stale));
     cell.assert_sound();
 }
@@ -519,4 +530,105 @@ fn special_files_and_links_keep_what_they_are() {
         client.call(&mut cell, home, &MetaRequest::Readlink { ino: home }),
         Err(ErrorCode::Invalid)
     );
+}
+
+#[test]
+fn a_removed_file_can_be_opened_for_a_moment_longer() {
+    let (mut cell, mut client, home) = start();
+    let mut other = cell.client(2);
+    let f = client.create(&mut cell, home, "f", 0o644).unwrap();
+    client.setxattr(&mut cell, f, "user.k", b"v", 0).unwrap();
+    client.create(&mut cell, home, "new", 0o644).unwrap();
+    // The other one has looked `f` up when the name is replaced.
+    client
+        .rename(&mut cell, (home, "new"), (home, "f"), 0)
+        .unwrap();
+    cell.assert_sound();
+    assert_eq!(other.attr(&mut cell, f).unwrap().nlink, 0);
+    cell.pass_ms(900);
+    assert_eq!(other.open(&mut cell, f, 0), Ok(false));
+    cell.assert_sound();
+    cell.pass_ms(5_000);
+    assert_eq!(other.attr(&mut cell, f).unwrap().nlink, 0);
+    assert_eq!(other.getxattr(&mut cell, f, "user.k"), Ok(b"v".to_vec()));
+    let now = cell.now.instant;
+    let store = &mut cell.stores[1];
+    assert!(
+        store
+            .shard
+            .deletions(&store.kv, now, 10)
+            .unwrap()
+            .is_empty()
+    );
+    assert_eq!(
+        client.link(&mut cell, f, home, "again"),
+        Err(ErrorCode::NotFound)
+    );
+    other.close(&mut cell, f).unwrap();
+    cell.assert_sound();
+    let store = &mut cell.stores[1];
+    assert!(
+        store
+            .shard
+            .deletions(&store.kv, now, 10)
+            .unwrap()
+            .is_empty()
+    );
+    assert!(store.shard.next_deletion().is_some());
+    cell.pass_ms(1_000);
+    let now = cell.now.instant;
+    let store = &mut cell.stores[1];
+    // Once its objects may be gone, nothing brings it back.
+    assert_eq!(store.shard.deletions(&store.kv, now, 10).unwrap().len(), 1);
+    assert_eq!(other.open(&mut cell, f, 0), Err(ErrorCode::Stale));
+    assert_eq!(other.attr(&mut cell, f), Err(ErrorCode::Stale));
+}
+
+#[test]
+fn a_removed_file_keeps_its_permissions_and_does_not_outlive_a_restart() {
+    let (mut cell, mut client, home) = start();
+    let secret = client.create(&mut cell, home, "secret", 0o600).unwrap();
+    let link = client.create(&mut cell, home, "link", 0o644).unwrap();
+    client.unlink(&mut cell, home, "secret").unwrap();
+    client.unlink(&mut cell, home, "link").unwrap();
+    let mut nobody = client.who(1000, 1000);
+    assert_eq!(nobody.open(&mut cell, secret, 0), Err(ErrorCode::Access));
+    cell.restart(1);
+    assert_eq!(client.open(&mut cell, link, 0), Err(ErrorCode::Stale));
+    cell.assert_sound();
+}
+
+#[test]
+fn a_removal_tells_the_last_attributes_of_what_is_no_file() {
+    let (mut cell, mut client, home) = start();
+    let request = |dir: bool| {
+        let (who, parent) = (zonal_types::Credentials::root(), home);
+        let name = name("x");
+        if dir {
+            MetaRequest::Rmdir { who, parent, name }
+        } else {
+            MetaRequest::Unlink { who, parent, name }
+        }
+    };
+    let removed = |cell: &mut Cell, client: &mut Client, dir: bool| match client
+        .call(cell, home, &request(dir))
+        .unwrap()
+    {
+        MetaReply::Attr { attr, .. } => Some((attr.ino, attr.nlink)),
+        MetaReply::Done => None,
+        other => panic!("{other:?}"),
+    };
+    let x = client.mkdir(&mut cell, home, "x").unwrap();
+    assert_eq!(removed(&mut cell, &mut client, true), Some((x, 0)));
+    let fifo = client.create_request(home, "x", NewKind::Fifo, 0o644, false);
+    client.call(&mut cell, home, &fifo).unwrap();
+    let x = client.lookup(&mut cell, home, "x").unwrap();
+    client.link(&mut cell, x, home, "y").unwrap();
+    assert_eq!(removed(&mut cell, &mut client, false), None);
+    client
+        .rename(&mut cell, (home, "y"), (home, "x"), 0)
+        .unwrap();
+    assert_eq!(removed(&mut cell, &mut client, false), Some((x, 0)));
+    client.create(&mut cell, home, "x", 0o644).unwrap();
+    assert_eq!(removed(&mut cell, &mut client, false), None);
 }

@@ -6,7 +6,7 @@ use zonal_types::Ino;
 use zonal_wire::MetaReply;
 
 pub(crate) fn getattr(tx: &mut Tx<'_>, ino: Ino, data: bool) -> Result {
-    let inode = tx.inode(ino)?;
+    let inode = tx.inode_or_removed(ino)?;
     tx.lease = Some(inode.parent);
     let is_covered = inode.is_dir() || inode.nlink == 1;
     Ok(MetaReply::Attr {

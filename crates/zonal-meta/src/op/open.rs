@@ -15,6 +15,9 @@ pub(crate) struct Opened {
 }
 
 pub(crate) fn open(tx: &mut Tx<'_>, who: &Credentials, ino: Ino, open_flags: u32) -> Result {
+    if matches!(tx.inode(ino), Err(ErrorCode::Stale)) {
+        remove::bring_back(tx, ino)?;
+    }
     let opened = open_existing(tx, who, ino, open_flags)?;
     let inode = tx.inode(ino)?;
     let parent = match tx.find(inode.parent)? {

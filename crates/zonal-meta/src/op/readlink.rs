@@ -6,7 +6,7 @@ use zonal_types::{ErrorCode, FileKind, Ino};
 use zonal_wire::MetaReply;
 
 pub(crate) fn readlink(tx: &mut Tx<'_>, ino: Ino) -> Result {
-    let inode = tx.inode(ino)?;
+    let inode = tx.inode_or_removed(ino)?;
     if inode.kind != FileKind::Symlink {
         return Err(ErrorCode::Invalid);
     }

@@ -3,17 +3,36 @@
 use super::Result;
 use crate::inode::{FLAG_ORPHAN, Inode};
 use crate::keys;
+use crate::recent::Removed;
 use crate::tx::{OrphanRecord, Tx, Volatile};
 use std::collections::BTreeSet;
-use zonal_types::{Codec, Ino, SessionId};
+use zonal_types::{Attr, Codec, ErrorCode, Ino, SessionId};
+use zonal_wire::MetaReply;
 
-/// One name less. The last one makes it an orphan (held open) or deletes it. Saves the inode.
-pub(crate) fn drop_link(tx: &mut Tx<'_>, mut inode: Inode) -> Result<()> {
+/// The answer to a removal: of what lost its last name and is not a file, the attributes, as nobody can ask for them
+/// any more.
+pub(crate) fn removed(inode: Option<&Inode>) -> MetaReply {
+    match inode {
+        Some(inode) if !inode.is_file() => MetaReply::Attr {
+            attr: Attr {
+                nlink: 0,
+                ..inode.attr()
+            },
+            data: None,
+            attr_ms: 0,
+        },
+        _ => MetaReply::Done,
+    }
+}
+
+/// One name less. The last one makes it an orphan (held open) or deletes it. Saves the inode; gives it back where that
+/// was the last name.
+pub(crate) fn drop_link(tx: &mut Tx<'_>, mut inode: Inode) -> Result<Option<Inode>> {
     inode.nlink = inode.nlink.saturating_sub(1);
     inode.changed(tx.now.wall);
     if inode.nlink > 0 {
         tx.save(inode);
-        return Ok(());
+        return Ok(None);
     }
     let mut holders = tx.env.opens.holders(inode.ino);
     if inode.is_file() {
@@ -21,10 +40,11 @@ pub(crate) fn drop_link(tx: &mut Tx<'_>, mut inode: Inode) -> Result<()> {
         holders.extend(tx.env.silent.iter().copied());
     }
     if holders.is_empty() {
-        return delete(tx, &inode);
+        delete(tx, &inode)?;
+    } else {
+        make_orphan(tx, inode.clone(), holders);
     }
-    make_orphan(tx, inode, holders);
-    Ok(())
+    Ok(Some(inode))
 }
 
 /// Keeps an inode without a name for these sessions.
@@ -50,10 +70,12 @@ pub(crate) fn forget_orphan(tx: &mut Tx<'_>, ino: Ino) {
 
 /// Removes the inode with its attributes; its layout moves to the deletions.
 pub(crate) fn delete(tx: &mut Tx<'_>, inode: &Inode) -> Result<()> {
+    let mut xattrs = Vec::new();
     if inode.xattrs != 0 {
         let (start, end) = keys::xattrs(inode.ino);
-        for key in tx.range(&start, &end)?.into_keys() {
-            tx.remove(key);
+        for (key, value) in tx.range(&start, &end)? {
+            tx.remove(key.clone());
+            xattrs.push((key, value));
         }
     }
     if inode.has(FLAG_ORPHAN) {
@@ -63,6 +85,25 @@ pub(crate) fn delete(tx: &mut Tx<'_>, inode: &Inode) -> Result<()> {
         tx.put(keys::deletion(inode.ino), inode.layout.to_bytes());
     }
     tx.erase(inode.ino);
-    tx.volatile.push(Volatile::InodeGone(inode.ino));
+    let mut inode = inode.clone();
+    inode.nlink = 0;
+    let removed = Box::new(Removed { inode, xattrs });
+    tx.volatile.push(Volatile::InodeGone(removed));
+    Ok(())
+}
+
+/// Brings a file back that was removed a moment ago, as an orphan that this session holds. `Stale` where it is not kept.
+pub(crate) fn bring_back(tx: &mut Tx<'_>, ino: Ino) -> Result<()> {
+    let kept = tx.env.recent.get(ino).cloned();
+    let kept = kept.filter(|kept| kept.inode.is_file());
+    let Removed { inode, xattrs } = kept.ok_or(ErrorCode::Stale)?;
+    for (key, value) in xattrs {
+        tx.put(key, value);
+    }
+    if !inode.layout.components.is_empty() {
+        tx.remove(keys::deletion(ino));
+    }
+    make_orphan(tx, inode, BTreeSet::from([tx.session]));
+    tx.volatile.push(Volatile::InodeBack(ino));
     Ok(())
 }

@@ -129,15 +129,17 @@ impl Move {
             _ => {}
         }
         self.entries(tx, from_cookie, &source_entry)?;
+        let mut gone = None;
         if let Some(target) = target {
             if self.exchange {
                 self.settle(tx, target, self.from.dir)?;
             } else if target.is_dir() {
                 self.count(tx, self.to.dir, -1, -1)?;
                 remove::delete(tx, &target)?;
+                gone = Some(target);
             } else {
                 self.count(tx, self.to.dir, -1, 0)?;
-                remove::drop_link(tx, target)?;
+                gone = remove::drop_link(tx, target)?;
             }
         }
         self.settle(tx, source, self.to.dir)?;
@@ -147,7 +149,7 @@ impl Move {
             dir.modified(wall);
             tx.save(dir);
         }
-        Ok(MetaReply::Done)
+        Ok(remove::removed(gone.as_ref()))
     }
 
     fn check(

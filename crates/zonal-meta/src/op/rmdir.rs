@@ -4,7 +4,6 @@ use super::{Result, remove, root};
 use crate::permission::{EXEC, Victim, check, may_delete};
 use crate::tx::Tx;
 use zonal_types::{Credentials, ErrorCode, FileKind, Ino, Name};
-use zonal_wire::MetaReply;
 
 pub(crate) fn rmdir(tx: &mut Tx<'_>, who: &Credentials, parent: Ino, name: &Name) -> Result {
     let mut dir = tx.directory(parent)?;
@@ -13,7 +12,7 @@ pub(crate) fn rmdir(tx: &mut Tx<'_>, who: &Credentials, parent: Ino, name: &Name
     if found.kind == FileKind::Directory && !tx.is_ours(found.ino) {
         return root::rmdir(tx, who, dir, cookie, &found);
     }
-    let inode = tx.target(found.ino)?;
+    let mut inode = tx.target(found.ino)?;
     may_delete(tx, who, &dir, Victim::from(&inode), true)?;
     if inode.size > 0 {
         return Err(ErrorCode::NotEmpty);
@@ -23,6 +22,7 @@ pub(crate) fn rmdir(tx: &mut Tx<'_>, who: &Credentials, parent: Ino, name: &Name
     dir.nlink = dir.nlink.saturating_sub(1);
     dir.modified(tx.now.wall);
     tx.save(dir);
+    inode.changed(tx.now.wall);
     remove::delete(tx, &inode)?;
-    Ok(MetaReply::Done)
+    Ok(remove::removed(Some(&inode)))
 }

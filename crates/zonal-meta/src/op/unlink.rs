@@ -5,7 +5,6 @@ use super::{Result, remove};
 use crate::permission::{EXEC, Victim, check, may_delete};
 use crate::tx::Tx;
 use zonal_types::{Credentials, ErrorCode, FileKind, Ino, Name};
-use zonal_wire::MetaReply;
 
 pub(crate) fn unlink(tx: &mut Tx<'_>, who: &Credentials, parent: Ino, name: &Name) -> Result {
     let mut dir = tx.directory(parent)?;
@@ -22,6 +21,6 @@ pub(crate) fn unlink(tx: &mut Tx<'_>, who: &Credentials, parent: Ino, name: &Nam
     dir.size = dir.size.saturating_sub(1);
     dir.modified(tx.now.wall);
     tx.save(dir);
-    remove::drop_link(tx, inode)?;
-    Ok(MetaReply::Done)
+    let gone = remove::drop_link(tx, inode)?;
+    Ok(remove::removed(gone.as_ref()))
 }

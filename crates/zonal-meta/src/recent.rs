@@ -1,0 +1,125 @@
+//! What was removed a moment ago and can still be asked for by its number.
+//!
+//! A client resolves a name and then opens what it found: two requests, between which another client may have replaced
+//! the file. POSIX knows no such gap, so a removed inode is kept in memory for [`RECENT_MS`]: its attributes can be
+//! read, and an open brings a file back as an orphan of the session that opens it. Its objects are not deleted before.
+//!
+//! *Invariants*: bounded by [`RECENT_MAX`] (the oldest go first); what was once given to the deletions is not here any
+//! more, so nothing comes back whose bytes may be gone; volatile (after a restart what was removed is removed).
+
+use crate::inode::Inode;
+use std::collections::{BTreeMap, VecDeque};
+use zonal_types::{Ino, Instant};
+
+/// How long a removed inode can be brought back.
+pub const RECENT_MS: u64 = 1_000;
+/// Removed inodes kept.
+pub const RECENT_MAX: usize = 1_024;
+/// Inodes with more bytes of extended attributes are not kept.
+pub const RECENT_XATTR_BYTES_MAX: usize = 4_096;
+
+/// A removed inode with its extended attributes, as they were stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Removed {
+    pub inode: Inode,
+    pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+/// Removed inodes, for a moment.
+#[derive(Debug, Default)]
+pub(crate) struct Recent {
+    removed: BTreeMap<Ino, (Removed, Instant)>,
+    order: VecDeque<(Instant, Ino)>,
+}
+
+impl Recent {
+    /// Keeps an inode for a moment from `now` on.
+    pub fn keep(&mut self, removed: Removed, now: Instant) {
+        let bytes: usize = removed
+            .xattrs
+            .iter()
+            .map(|(key, value)| key.len() + value.len())
+            .sum();
+        if bytes > RECENT_XATTR_BYTES_MAX {
+            return;
+        }
+        let until = now.plus_ms(RECENT_MS);
+        self.order.push_back((until, removed.inode.ino));
+        self.removed.insert(removed.inode.ino, (removed, until));
+        while self.order.len() > RECENT_MAX {
+            self.drop_oldest();
+        }
+    }
+
+    /// What is kept of an inode.
+    pub fn get(&self, ino: Ino) -> Option<&Removed> {
+        self.removed.get(&ino).map(|(removed, _until)| removed)
+    }
+
+    /// It was brought back.
+    pub fn forget(&mut self, ino: Ino) {
+        self.removed.remove(&ino);
+    }
+
+    /// Drops what is over.
+    pub fn sweep(&mut self, now: Instant) {
+        while self.order.front().is_some_and(|(until, _)| *until <= now) {
+            self.drop_oldest();
+        }
+    }
+
+    /// When the next one is over.
+    pub fn next_end(&self) -> Option<Instant> {
+        self.order.front().map(|(until, _ino)| *until)
+    }
+
+    pub fn len(&self) -> usize {
+        self.removed.len()
+    }
+
+    fn drop_oldest(&mut self) {
+        let Some((until, ino)) = self.order.pop_front() else {
+            return;
+        };
+        // It may have been brought back and removed again since.
+        if self.removed.get(&ino).is_some_and(|kept| kept.1 == until) {
+            self.removed.remove(&ino);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zonal_types::{FileKind, Timestamp, ZoneId};
+
+    fn removed(ino: u64) -> Removed {
+        let wall = Timestamp::default();
+        let inode = Inode::new(Ino(ino), FileKind::File, Ino::ROOT, ZoneId(1), wall);
+        let xattrs = Vec::new();
+        Removed { inode, xattrs }
+    }
+
+    #[test]
+    fn kept_for_a_moment_and_only_so_many() {
+        let mut recent = Recent::default();
+        recent.keep(removed(5), Instant(0));
+        recent.forget(Ino(5));
+        recent.keep(removed(5), Instant(0).plus_ms(10));
+        recent.sweep(Instant(0).plus_ms(RECENT_MS));
+        assert!(recent.get(Ino(5)).is_some());
+        recent.sweep(Instant(0).plus_ms(RECENT_MS + 10));
+        assert!(recent.get(Ino(5)).is_none() && recent.next_end().is_none());
+        for ino in 0..RECENT_MAX as u64 + 10 {
+            recent.keep(removed(ino), Instant(0));
+        }
+        assert_eq!((recent.len(), recent.order.len()), (RECENT_MAX, RECENT_MAX));
+        assert!(recent.get(Ino(9)).is_none() && recent.get(Ino(10)).is_some());
+        let mut large = removed(7);
+        large
+            .xattrs
+            .push((vec![0; 10], vec![0; RECENT_XATTR_BYTES_MAX]));
+        recent.keep(large, Instant(0));
+        assert!(recent.get(Ino(7)).is_none());
+    }
+}
