@@ -550,6 +550,24 @@ fn attributes_by_name_space() {
         Err(NoData),
         "a write takes it"
     );
+    // Also where the writer keeps set-id bits, and by a truncation.
+    let write = MetaRequest::ReportWrite {
+        ino: f,
+        size: 2,
+        mtime: Some(cell.now.wall),
+        allocated_delta: 0,
+        kill_suid: false,
+    };
+    for is_write in [true, false] {
+        root.setxattr(cell, f, "security.capability", b"cap", 0)
+            .unwrap();
+        if is_write {
+            root.call(cell, f, &write).unwrap();
+        } else {
+            root.truncate(cell, f, 7, 0).unwrap();
+        }
+        assert_eq!(root.getxattr(cell, f, "security.capability"), Err(NoData));
+    }
     setup.as_user(10, 20, |client, cell| {
         assert_eq!(names(client, cell), 4);
         assert_eq!(client.getxattr(cell, f, "trusted.t"), Err(NoData));

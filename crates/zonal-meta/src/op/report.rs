@@ -52,6 +52,7 @@ pub(crate) fn apply(tx: &mut Tx<'_>, inode: &mut Inode, report: &Report) -> Resu
             inode.set(FLAG_MTIME_SET, false);
         }
         inode.ctime = inode.ctime.max(mtime);
+        setattr::drop_capability(tx, inode);
     }
     if report.kill_suid {
         setattr::kill_set_id(tx, inode, false);

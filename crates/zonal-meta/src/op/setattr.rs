@@ -149,7 +149,8 @@ pub(crate) fn kill_set_id(tx: &mut Tx<'_>, inode: &mut Inode, drops_group: bool)
     drop_capability(tx, inode);
 }
 
-fn drop_capability(tx: &mut Tx<'_>, inode: &mut Inode) {
+/// Every write and every truncation takes the file's capabilities, whoever does it.
+pub(crate) fn drop_capability(tx: &mut Tx<'_>, inode: &mut Inode) {
     if inode.xattrs & xattr_flags::CAPABILITY != 0 {
         inode.xattrs &= !xattr_flags::CAPABILITY;
         tx.remove(keys::xattr(inode.ino, super::xattr::CAPABILITY_NAME));

@@ -38,6 +38,7 @@ pub(crate) fn truncate(tx: &mut Tx<'_>, who: &Credentials, request: &Truncate) -
     if request.kill_suid {
         setattr::kill_set_id(tx, &mut inode, !who.in_group(gid));
     }
+    setattr::drop_capability(tx, &mut inode);
     let attr = inode.attr();
     let data = inode.data();
     tx.save(inode);
