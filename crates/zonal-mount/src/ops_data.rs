@@ -61,17 +61,19 @@ impl ZonalFs {
         }
         let number = self.next_handle.fetch_add(1, Ordering::Relaxed);
         let goes_round = flags & O_APPEND != 0 || flags & O_ACCMODE == O_WRONLY;
+        let is_touch_due = flags & O_NOATIME == 0
+            && flags & O_ACCMODE != O_WRONLY
+            && self.is_touch_due(&opened.found.attr);
+        // A read of kept pages would not be seen here, and the access time would stay.
+        let keeps_pages = opened.keep_pages && !is_touch_due;
         let kernel_flags = if goes_round {
             OpenFlags::DIRECT_IO | OpenFlags::PARALLEL_DIRECT_WRITES
-        } else if opened.keep_pages {
+        } else if keeps_pages {
             OpenFlags::KEEP_CACHE
         } else {
             OpenFlags::NONE
         };
-        if flags & O_NOATIME == 0
-            && flags & O_ACCMODE != O_WRONLY
-            && self.is_touch_due(&opened.found.attr)
-        {
+        if is_touch_due {
             self.touch_due
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)

@@ -109,7 +109,24 @@ impl ZonalFs {
         };
         match attr {
             Some(done) if change == AttrChange::default() => Ok(done),
-            _ => block_on(self.client.setattr(&who, ino, change)),
+            _ => {
+                let done = block_on(self.client.setattr(&who, ino, change))?;
+                let rights = change.mode.is_some() || change.uid.is_some() || change.gid.is_some();
+                if rights && done.0.kind == FileKind::Directory {
+                    self.drop_names();
+                }
+                Ok(done)
+            }
+        }
+    }
+
+    /// After a change of who may pass through a directory: the kernel must ask again for the names that it knows, as it
+    /// lets everybody use those. Other mounts hear of it from the shard.
+    pub(crate) fn drop_names(&self) {
+        if let Some(notifier) = self.notifier.get()
+            && let Err(error) = notifier.inc_epoch()
+        {
+            tracing::debug!(%error, "the kernel cannot forget names; then none were cached");
         }
     }
 

@@ -9,6 +9,10 @@ use zonal_types::{ErrorCode, Ino};
 
 /// Where the inode's data is, as JSON. Read only.
 pub const LOCATE: &[u8] = b"zonal.locate";
+/// File capabilities: gone with the next write.
+const CAPABILITY: &[u8] = b"security.capability";
+/// Decides who may pass through a directory.
+const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
 /// Set on a directory: makes a directory in it, with its home in a zone.
 pub const MKDIR: &[u8] = b"zonal.mkdir";
 
@@ -26,7 +30,16 @@ impl ZonalFs {
         if name == LOCATE {
             return block_on(self.client.locate(ino)).map(|located| located.to_json().into_bytes());
         }
-        block_on(self.client.getxattr(&credentials(ctx), ino, name))
+        let who = credentials(ctx);
+        let value = block_on(self.client.getxattr(&who, ino, name))?;
+        if name == CAPABILITY
+            && let Some(file) = self.client.file(ino)
+        {
+            // What was written here takes the capabilities, once the shard hears of it.
+            block_on(self.client.flush(&file))?;
+            return block_on(self.client.getxattr(&who, ino, name));
+        }
+        Ok(value)
     }
 
     pub(crate) fn do_listxattr(&self, ctx: &Context<'_>, ino: Ino) -> Result<Vec<u8>, ErrorCode> {
@@ -47,13 +60,19 @@ impl ZonalFs {
         self.begin(ctx);
         let who = credentials(ctx);
         if set.name == MKDIR {
-            return self.mkdir_by_text(&who, ino, set.value);
+            let outcome = self.mkdir_by_text(&who, ino, set.value);
+            // The kernel does not know that a name was made, and may remember that there was none.
+            self.drop_names();
+            return outcome;
         }
         let outcome = block_on(
             self.client
                 .setxattr(&who, ino, set.name, set.value, set.flags),
         );
         self.hints.forget(&[ino]);
+        if set.name == ACCESS_ACL {
+            self.drop_names();
+        }
         outcome
     }
 
@@ -66,6 +85,9 @@ impl ZonalFs {
         self.begin(ctx);
         let outcome = block_on(self.client.removexattr(&credentials(ctx), ino, name));
         self.hints.forget(&[ino]);
+        if name == ACCESS_ACL {
+            self.drop_names();
+        }
         outcome
     }
 }
