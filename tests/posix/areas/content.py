@@ -83,7 +83,8 @@ def _(d):
             true(not STRICT[0], f"EFBIG at {at}")
             continue
         equal(os.fstat(fd).st_size, at + 1, "size")
-        equal(os.pread(fd, 8, at), b"z", "data")
+        # Linux refuses a range that ends past 2^63-1 before any file system sees it.
+        equal(os.pread(fd, min(8, TOP - at), at), b"z", "data")
     fails((errno.EFBIG, errno.EOVERFLOW, errno.EINVAL), os.pwrite, fd, b"z", TOP)
     past = os.pwrite(fd, b"a", 0)
     equal(past, 1)
