@@ -685,7 +685,9 @@ impl<N: Net> Client<N> {
     pub async fn touch(&self, ino: Ino) -> Result<(), ErrorCode> {
         let link = self.link_of(ino)?;
         // An access time is no change of what the kernel's pages show.
-        self.meta(&link, &MetaRequest::Touch { ino }).await.map(|_done| ())
+        self.meta(&link, &MetaRequest::Touch { ino })
+            .await
+            .map(|_done| ())
     }
 
     /// Layout and size of a file.

@@ -19,6 +19,12 @@ pub(crate) struct Place {
     pub(crate) epoch: Epoch,
 }
 
+/// A target that was asked to make everything durable.
+pub(crate) struct Syncing<N: Net> {
+    target: TargetId,
+    started: Result<(Place, N::Pending), ErrorCode>,
+}
+
 /// A request without its place: made anew for each attempt.
 pub(crate) type MakeRequest<'a> = &'a dyn Fn(ObjectRef) -> StorageRequest;
 
@@ -242,43 +248,65 @@ impl<N: Net> Client<N> {
 
     /// Makes durable what targets acknowledged, all at once.
     pub(crate) async fn sync_targets(&self, targets: &[TargetId]) -> Result<(), ErrorCode> {
-        let map = self.map();
-        let mut started = Vec::with_capacity(targets.len());
-        for target in targets {
-            let node = map
-                .target(*target)
-                .and_then(|target| map.node(target.node))
-                .ok_or(ErrorCode::WrongTarget)?;
-            let place = Place {
+        let started = self.start_sync(targets);
+        self.finish_sync(started).await
+    }
+
+    /// Asks targets to make durable what they acknowledged; the replies are for [`Self::finish_sync`].
+    pub(crate) fn start_sync(&self, targets: &[TargetId]) -> Vec<Syncing<N>> {
+        let start = |target: &TargetId| {
+            let started = self.target_place(*target).map(|place| {
+                let pending =
+                    self.start_storage(&place, &StorageRequest::Sync { target: *target }, &[]);
+                (place, pending)
+            });
+            Syncing {
                 target: *target,
-                address: node.address.clone(),
-                epoch: Epoch(0),
-            };
-            let pending =
-                self.start_storage(&place, &StorageRequest::Sync { target: *target }, &[]);
-            started.push((place, pending));
-        }
+                started,
+            }
+        };
+        targets.iter().map(start).collect()
+    }
+
+    /// Waits until all of them have; repeats what failed for as long as the deadline allows.
+    pub(crate) async fn finish_sync(&self, started: Vec<Syncing<N>>) -> Result<(), ErrorCode> {
         let mut failed = None;
-        for (place, pending) in started {
-            let mut outcome = self.storage_reply(&place, pending, None).await;
+        for Syncing { target, started } in started {
+            let mut outcome = match started {
+                Ok((place, pending)) => self
+                    .storage_reply(&place, pending, None)
+                    .await
+                    .map(|_done| ()),
+                Err(code) => Err(code),
+            };
             let deadline = self.net.now().plus_ms(self.options.deadline_ms);
             while matches!(
-                &outcome,
+                outcome,
                 Err(ErrorCode::Unreachable | ErrorCode::TimedOut | ErrorCode::NotReady)
             ) && self.net.now() < deadline
             {
                 self.net.sleep(RETRY_MS.1).await;
-                let again = self.start_storage(
-                    &place,
-                    &StorageRequest::Sync {
-                        target: place.target,
-                    },
-                    &[],
-                );
-                outcome = self.storage_reply(&place, again, None).await;
+                let place = self.target_place(target)?;
+                let again = self.start_storage(&place, &StorageRequest::Sync { target }, &[]);
+                outcome = self
+                    .storage_reply(&place, again, None)
+                    .await
+                    .map(|_done| ());
             }
             failed = outcome.err().or(failed);
         }
         failed.map_or(Ok(()), Err)
+    }
+
+    /// Where a target is, whatever slot it has.
+    pub(crate) fn target_place(&self, target: TargetId) -> Result<Place, ErrorCode> {
+        let map = self.map();
+        let node = map.target(target).and_then(|target| map.node(target.node));
+        let address = node.ok_or(ErrorCode::WrongTarget)?.address.clone();
+        Ok(Place {
+            target,
+            address,
+            epoch: Epoch(0),
+        })
     }
 }

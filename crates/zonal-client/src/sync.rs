@@ -22,7 +22,7 @@ pub(crate) struct LeftBehind {
 impl<N: Net> Client<N> {
     /// Makes a file's data, size and name durable.
     ///
-    /// One parallel round to the targets that were written, one report, one flush of the shard's log.
+    /// The targets that were written flush while the shard takes the report and flushes its log: one flush of latency.
     ///
     /// # Errors
     /// The first write that failed since the last flush; a target or shard that cannot make it durable.
@@ -32,12 +32,14 @@ impl<N: Net> Client<N> {
         let mut targets = std::mem::take(&mut file.state().unsynced);
         self.take_left_behind(file, &mut targets);
         let targets: Vec<TargetId> = targets.into_iter().collect();
-        let synced = self.sync_targets(&targets).await;
+        // Targets and shard flush their logs at the same time.
+        let syncing = self.start_sync(&targets);
+        let reported = self.send_report(file).await;
+        let logged = self.sync_shard_of(file.ino).await;
+        let synced = self.finish_sync(syncing).await;
         if synced.is_err() {
             file.state().unsynced.extend(targets);
         }
-        let reported = self.send_report(file).await;
-        let logged = self.sync_shard_of(file.ino).await;
         written.and(synced).and(reported).and(logged)
     }
 

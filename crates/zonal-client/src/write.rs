@@ -119,7 +119,7 @@ impl<N: Net> Client<N> {
                 }
                 Err(code) => {
                     let outcome = self.rewrite(file, &piece, bytes, code).await;
-                    note_outcome(file, &piece, outcome);
+                    self.note_outcome(file, &piece, bytes, outcome);
                 }
             }
         }
@@ -158,20 +158,58 @@ impl<N: Net> Client<N> {
                 )
             };
             for (piece, place, pending) in parts {
+                let part = piece_bytes(&bytes, at, &piece);
                 let outcome = match self.storage_reply(&place, pending, None).await {
                     Ok((reply, _)) => Ok((reply, place.target)),
-                    Err(code) => {
-                        self.rewrite(file, &piece, piece_bytes(&bytes, at, &piece), code)
-                            .await
-                    }
+                    Err(code) => self.rewrite(file, &piece, part, code).await,
                 };
-                note_outcome(file, &piece, outcome);
+                self.note_outcome(file, &piece, part, outcome);
             }
             let mut state = file.state();
             if let Some(done) = state.inflight.pop_front() {
                 self.dirty_bytes
                     .fetch_sub(done.bytes.len(), Ordering::Relaxed);
             }
+        }
+    }
+
+    /// Notes what became of a piece. One whose writer was killed while it waited goes back among the gathered writes, below
+    /// what is newer: it may be another process's.
+    fn note_outcome(
+        &self,
+        file: &File<N>,
+        piece: &Piece,
+        bytes: &[u8],
+        outcome: Result<(StorageReply, TargetId), ErrorCode>,
+    ) {
+        let mut state = file.state();
+        match outcome {
+            Ok((
+                StorageReply::Written {
+                    allocated_delta, ..
+                },
+                target,
+            )) => {
+                state.unsynced.insert(target);
+                let report = state.report_mut();
+                report.size = report.size.max(piece.file_offset + piece.length);
+                report.allocated_delta += allocated_delta;
+            }
+            Ok(_other) => state.error = Some(ErrorCode::Protocol),
+            Err(ErrorCode::Interrupted) => {
+                let before = state.dirty.bytes();
+                let newer = state
+                    .dirty
+                    .copies(piece.file_offset, piece.file_offset + piece.length);
+                state.dirty.insert(piece.file_offset, bytes);
+                for (at, newer) in newer {
+                    state.dirty.insert(at, &newer);
+                }
+                self.dirty_bytes
+                    .fetch_add(state.dirty.bytes() - before, Ordering::Relaxed);
+                state.dirty_since.get_or_insert(self.net.now());
+            }
+            Err(code) => state.error = Some(code),
         }
     }
 
@@ -255,6 +293,10 @@ impl<N: Net> Client<N> {
             Err(code) => {
                 let mut state = file.state();
                 state.reporting = None;
+                if code == ErrorCode::Stale {
+                    // The file is gone: there is nobody left to be told.
+                    return Err(code);
+                }
                 let mut merged = state.report.unwrap_or_default();
                 merged.size = merged.size.max(report.size);
                 merged.mtime = merged.mtime.or(report.mtime);
@@ -299,29 +341,6 @@ impl<N: Net> Client<N> {
             }
         }
         oldest
-    }
-}
-
-fn note_outcome<N: Net>(
-    file: &File<N>,
-    piece: &Piece,
-    outcome: Result<(StorageReply, TargetId), ErrorCode>,
-) {
-    let mut state = file.state();
-    match outcome {
-        Ok((
-            StorageReply::Written {
-                allocated_delta, ..
-            },
-            target,
-        )) => {
-            state.unsynced.insert(target);
-            let report = state.report_mut();
-            report.size = report.size.max(piece.file_offset + piece.length);
-            report.allocated_delta += allocated_delta;
-        }
-        Ok(_other) => state.error = Some(ErrorCode::Protocol),
-        Err(code) => state.error = Some(code),
     }
 }
 

@@ -30,6 +30,9 @@ pub struct SessionConfig {
     pub cache_symlinks: bool,
     /// Ask READDIRPLUS always, rather than when the kernel sees that attributes are used.
     pub readdirplus_always: bool,
+    /// The kernel checks permissions, ACLs included, with the attributes that it caches (implies default_permissions).
+    /// Needed where names are cached: a cached name is followed without asking.
+    pub check_permissions: bool,
 }
 
 impl Default for SessionConfig {
@@ -44,6 +47,7 @@ impl Default for SessionConfig {
             writeback_cache: false,
             cache_symlinks: false,
             readdirplus_always: false,
+            check_permissions: false,
         }
     }
 }
@@ -98,8 +102,7 @@ pub enum InitError {
     Unexpected,
 }
 
-/// Flags always wanted. Never POSIX_ACL (the file system judges ACLs itself), never
-/// AUTO_INVAL_DATA (pages are dropped when told to), never NO_OPEN.
+/// Flags always wanted. Never AUTO_INVAL_DATA (pages are dropped when told to), never NO_OPEN.
 const WANTED: u64 = init::ASYNC_READ
     | init::POSIX_LOCKS
     | init::FLOCK_LOCKS
@@ -130,6 +133,9 @@ fn agree(kernel: &Init, config: &SessionConfig) -> KernelInfo {
     }
     if config.cache_symlinks {
         wanted |= init::CACHE_SYMLINKS;
+    }
+    if config.check_permissions {
+        wanted |= init::POSIX_ACL;
     }
     if config.readdirplus_always {
         wanted &= !init::READDIRPLUS_AUTO;

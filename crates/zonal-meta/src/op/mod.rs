@@ -37,15 +37,11 @@ use zonal_wire::meta::Entry;
 /// What an operation ends with.
 pub(crate) type Result<T = zonal_wire::MetaReply, E = ErrorCode> = std::result::Result<T, E>;
 
-/// True where each user may search the directory, so that a cached entry of it lets nobody in who may not.
-pub(crate) fn is_open_to_all(dir: &Inode) -> bool {
-    dir.mode & 0o111 == 0o111 && !dir.has_acl()
-}
-
-/// What the name in `dir` leads to, with marks for caching.
+/// What the name in `dir` leads to, with marks for caching. Who may follow a cached entry is checked by the kernel, with
+/// attributes and ACLs that are cached under the same leases.
 pub(crate) fn entry(tx: &mut Tx<'_>, dir: &Inode, ino: Ino, kind: FileKind) -> Result<Entry> {
     tx.lease = Some(dir.ino);
-    let entry_ms = u32::from(is_open_to_all(dir));
+    let entry_ms = 1;
     if !tx.is_ours(ino) {
         return Ok(Entry {
             ino,

@@ -64,7 +64,10 @@ fn config(options: &Options, cell: &Cell) -> anyhow::Result<MountConfig> {
         core.write_behind_bytes = usize::try_from(size.0).unwrap_or(usize::MAX);
         core.write_behind_file_bytes = core.write_behind_file_bytes.min(core.write_behind_bytes);
     }
-    let mut session = SessionConfig::default();
+    let mut session = SessionConfig {
+        check_permissions: true,
+        ..SessionConfig::default()
+    };
     if let Some(workers) = options.workers {
         session.workers = workers.into();
     }

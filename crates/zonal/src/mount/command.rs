@@ -69,7 +69,8 @@ impl Options {
             ready_on_stdout: false,
             read_only: false,
             nosuid: false,
-            nodev: false,
+            // Linux asks no FUSE file system before it opens a device, so that their modes would guard nothing.
+            nodev: true,
             noexec: false,
             allow_other: true,
         }
@@ -154,7 +155,7 @@ impl Options {
         let words = [
             ("ro", self.read_only),
             ("nosuid", self.nosuid),
-            ("nodev", self.nodev),
+            ("dev", !self.nodev),
             ("noexec", self.noexec),
             ("no-cache", self.no_cache),
             ("noallow_other", !self.allow_other),
