@@ -64,6 +64,28 @@ def _(d):
     equal((os.stat(f"{d}/f").st_size, os.stat(f"{d}/f").st_uid), (0, 12345))
 
 
+@check("special-permission", "the mode of a FIFO, a socket or a device decides who may open it or connect to it", root=True)
+def _(d):
+    os.chdir(d)
+    os.chmod(d, 0o755)
+    os.mkfifo("p", 0o600)
+    os.mknod("null", stat.S_IFCHR | 0o600, os.makedev(1, 3))
+    server = socket.socket(socket.AF_UNIX)
+    server.bind("s")
+    server.listen()
+    os.chmod("s", 0o600)
+    alice = lambda fn, *args: as_user(12345, 12345, [], fn, *args)
+    for path, how in (("p", os.O_RDONLY | os.O_NONBLOCK), ("p", os.O_RDWR), ("null", os.O_RDWR)):
+        fails(errno.EACCES, alice, lambda: os.close(os.open(path, how)))
+    fails(errno.EACCES, alice, lambda: socket.socket(socket.AF_UNIX).connect("s"))
+    os.chmod("p", 0o604)
+    alice(lambda: os.close(os.open("p", os.O_RDONLY | os.O_NONBLOCK)))
+    fails(errno.EACCES, alice, lambda: os.close(os.open("p", os.O_RDWR)))
+    os.chmod("s", 0o666)
+    alice(lambda: socket.socket(socket.AF_UNIX).connect("s"))
+    os.chdir("/")
+
+
 @check("special-links", "special files are linked, renamed, given times and removed like others")
 def _(d):
     os.mkfifo(f"{d}/p")

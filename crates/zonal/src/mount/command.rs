@@ -69,8 +69,7 @@ impl Options {
             ready_on_stdout: false,
             read_only: false,
             nosuid: false,
-            // Linux asks no FUSE file system before it opens a device, so that their modes would guard nothing.
-            nodev: true,
+            nodev: false,
             noexec: false,
             allow_other: true,
         }
@@ -155,7 +154,7 @@ impl Options {
         let words = [
             ("ro", self.read_only),
             ("nosuid", self.nosuid),
-            ("dev", !self.nodev),
+            ("nodev", self.nodev),
             ("noexec", self.noexec),
             ("no-cache", self.no_cache),
             ("noallow_other", !self.allow_other),
