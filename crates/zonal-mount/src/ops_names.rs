@@ -109,20 +109,12 @@ impl ZonalFs {
         };
         match attr {
             Some(done) if change == AttrChange::default() => Ok(done),
-            _ => {
-                let done = block_on(self.client.setattr(&who, ino, change))?;
-                let rights = change.mode.is_some() || change.uid.is_some() || change.gid.is_some();
-                if rights && done.0.kind == FileKind::Directory {
-                    self.drop_names();
-                }
-                Ok(done)
-            }
+            _ => block_on(self.client.setattr(&who, ino, change)),
         }
     }
 
-    /// After a change of who may pass through a directory: the kernel must ask again for the names that it knows, as it
-    /// lets everybody use those. Other mounts hear of it from the shard.
-    pub(crate) fn drop_names(&self) {
+    /// A name was made that the kernel did not ask for: it must look again where it remembers that there was none.
+    fn drop_names(&self) {
         if let Some(notifier) = self.notifier.get()
             && let Err(error) = notifier.inc_epoch()
         {
@@ -229,8 +221,9 @@ impl ZonalFs {
         block_on(
             self.client
                 .mkdir(who, parent, name, (mode, 0), Some(ZoneId(zone))),
-        )
-        .map(|_found| ())
+        )?;
+        self.drop_names();
+        Ok(())
     }
 
     pub(crate) fn do_unlink(

@@ -11,8 +11,6 @@ use zonal_types::{ErrorCode, Ino};
 pub const LOCATE: &[u8] = b"zonal.locate";
 /// File capabilities: gone with the next write.
 const CAPABILITY: &[u8] = b"security.capability";
-/// Decides who may pass through a directory.
-const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
 /// Set on a directory: makes a directory in it, with its home in a zone.
 pub const MKDIR: &[u8] = b"zonal.mkdir";
 
@@ -60,19 +58,13 @@ impl ZonalFs {
         self.begin(ctx);
         let who = credentials(ctx);
         if set.name == MKDIR {
-            let outcome = self.mkdir_by_text(&who, ino, set.value);
-            // The kernel does not know that a name was made, and may remember that there was none.
-            self.drop_names();
-            return outcome;
+            return self.mkdir_by_text(&who, ino, set.value);
         }
         let outcome = block_on(
             self.client
                 .setxattr(&who, ino, set.name, set.value, set.flags),
         );
         self.hints.forget(&[ino]);
-        if set.name == ACCESS_ACL {
-            self.drop_names();
-        }
         outcome
     }
 
@@ -85,9 +77,6 @@ impl ZonalFs {
         self.begin(ctx);
         let outcome = block_on(self.client.removexattr(&credentials(ctx), ino, name));
         self.hints.forget(&[ino]);
-        if name == ACCESS_ACL {
-            self.drop_names();
-        }
         outcome
     }
 }
