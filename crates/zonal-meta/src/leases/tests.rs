@@ -1,3 +1,5 @@
+//! What leases promise: who is called back, how long a change waits, what a record covers.
+
 use super::*;
 
 const D: Ino = Ino(10);

@@ -1,3 +1,5 @@
+//! Locks: conflicts, queues, deadlocks, and the table against a plain model.
+
 use super::*;
 use std::collections::BTreeMap;
 
