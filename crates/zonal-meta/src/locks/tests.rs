@@ -1,3 +1,5 @@
+//! Tests of the lock table, against a model that has one entry a byte.
+
 //! Locks: conflicts, queues, deadlocks, and the table against a plain model.
 
 use super::*;
