@@ -1,5 +1,3 @@
-//! Tests of the call-back leases: grants, recalls, acknowledgements, expiry.
-
 //! What leases promise: who is called back, how long a change waits, what a record covers.
 
 use super::*;

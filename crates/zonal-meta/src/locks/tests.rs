@@ -1,5 +1,3 @@
-//! Tests of the lock table, against a model that has one entry a byte.
-
 //! Locks: conflicts, queues, deadlocks, and the table against a plain model.
 
 use super::*;
