@@ -193,7 +193,7 @@ def _(c, d):
 
 @check("data-passes-no-metadata-server", "512 MiB of data move under 2 MiB through each metadata server", limit=300)
 def _(c, d):
-    names = ("zonal_received_bytes", "zonal_sent_bytes")
+    names = ("zonal_net_bytes_in", "zonal_net_bytes_out")
     servers = [n for n in c.nodes() if n.startswith(("meta", "manager"))]
 
     def traffic():
