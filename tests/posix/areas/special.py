@@ -3,6 +3,7 @@ import errno
 import os
 import socket
 import stat
+import time
 
 from checks import as_user, equal, fails, true, write
 
@@ -84,6 +85,28 @@ def _(d):
     os.chmod("s", 0o666)
     alice(lambda: socket.socket(socket.AF_UNIX).connect("s"))
     os.chdir("/")
+
+
+@check("special-removed", "fstat of what was removed or replaced while open still answers, with no links: FIFOs, links, directories")
+def _(d):
+    os.mkfifo(f"{d}/p")
+    os.mkfifo(f"{d}/q")
+    os.symlink("x", f"{d}/l")
+    os.mkdir(f"{d}/e")
+    os.mkdir(f"{d}/g")
+    held = [os.open(f"{d}/p", os.O_RDWR), os.open(f"{d}/q", os.O_RDWR), os.open(f"{d}/l", os.O_PATH | os.O_NOFOLLOW),
+            os.open(f"{d}/e", os.O_RDONLY)]
+    inodes = [os.fstat(fd).st_ino for fd in held]
+    os.unlink(f"{d}/p")
+    write(f"{d}/f", b"over")
+    os.rename(f"{d}/f", f"{d}/q")
+    os.unlink(f"{d}/l")
+    os.rename(f"{d}/g", f"{d}/e")
+    time.sleep(1.5)
+    for fd, ino in zip(held, inodes):
+        got = os.fstat(fd)
+        equal((got.st_ino, got.st_nlink), (ino, 0))
+        os.close(fd)
 
 
 @check("special-links", "special files are linked, renamed, given times and removed like others")
