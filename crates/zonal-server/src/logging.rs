@@ -13,6 +13,9 @@ pub fn start(level: &str) {
         .with_writer(std::io::stderr)
         .with_ansi(false)
         .with_target(false)
+        // A line that cannot be written (disk full, reader gone) is lost. Telling so on the same standard error
+        // would panic, and again in the panic hook, which ends the process.
+        .log_internal_errors(false)
         .try_init();
     // A second start in one process (tests) keeps the first.
     drop(started);

@@ -299,6 +299,29 @@ fn one_process_may_serve_several_nodes() {
 }
 
 #[test]
+fn a_log_that_cannot_be_written_ends_nobody() {
+    let cell = Cell::up("log-full");
+    cell.down();
+    let full = fs::OpenOptions::new()
+        .write(true)
+        .open("/dev/full")
+        .unwrap();
+    let mut command = zonal();
+    command.arg("server");
+    for node in NODES {
+        command.arg("--config").arg(cell.config(node));
+    }
+    let mut child = command.stderr(full).spawn().unwrap();
+    let deadline = std::time::Instant::now() + Duration::from_secs(20);
+    while code(&cell.status()) != 0 {
+        assert!(std::time::Instant::now() < deadline && child.try_wait().unwrap().is_none());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    kill(child.id(), "TERM");
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
 fn a_cell_with_a_key_refuses_those_without() {
     let scratch = Scratch::new("key");
     let dir = scratch.0.to_str().unwrap();

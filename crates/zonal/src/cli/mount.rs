@@ -4,7 +4,7 @@ use crate::cell::connect::CellArgs;
 use crate::cell::folder;
 use crate::mount::command::{self, Options};
 use std::path::PathBuf;
-use zonal_server::units::Size;
+use zonal_server::units::{Millis, Size};
 
 /// Mount a cell
 ///
@@ -32,6 +32,10 @@ pub struct Mount {
     /// Gather at most this much of writes that are not yet sent; "0 B" sends each at once [default: 64 MiB]
     #[arg(long, value_name = "SIZE")]
     write_behind: Option<Size>,
+    /// How long a request waits for a server before the program gets an error, such as "10 s" (1 s to 10 min) [default:
+    /// 10 s]
+    #[arg(long, value_name = "TIME")]
+    deadline: Option<Millis>,
     /// Where a mount in the background logs [default: below the cell's folder, else nowhere]
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
@@ -55,6 +59,7 @@ impl Mount {
         options.foreground = self.foreground;
         options.no_cache = self.no_cache;
         options.write_behind = self.write_behind;
+        options.deadline = self.deadline;
         options.log = self.log;
         options.workers = self.workers;
         options.ready_on_stdout = self.ready_on_stdout;

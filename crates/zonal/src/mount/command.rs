@@ -12,7 +12,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use zonal_server::units::Size;
+use zonal_server::units::{Millis, Size};
 
 /// Everything that a mount can be told.
 #[derive(Debug, Clone)]
@@ -35,6 +35,8 @@ pub struct Options {
     pub no_cache: bool,
     /// Bound of gathered writes.
     pub write_behind: Option<Size>,
+    /// How long a request waits for a server.
+    pub deadline: Option<Millis>,
     /// Where the background process logs.
     pub log: Option<PathBuf>,
     /// Threads that serve the kernel.
@@ -64,6 +66,7 @@ impl Options {
             foreground: false,
             no_cache: false,
             write_behind: None,
+            deadline: None,
             log: None,
             workers: None,
             ready_on_stdout: false,
@@ -110,6 +113,7 @@ impl Options {
             "write-behind" | "write_behind" => {
                 self.write_behind = Some(value.parse().map_err(|_error| bad())?);
             }
+            "deadline" => self.deadline = Some(value.parse().map_err(|_error| bad())?),
             "" | "defaults" | "auto" | "noauto" | "user" | "nouser" | "users" | "_netdev"
             | "nofail" | "relatime" | "async" | "atime" | "diratime" => {}
             name if name.starts_with("x-") || name.starts_with("comment") => {}
@@ -150,6 +154,7 @@ impl Options {
             "--write-behind",
             self.write_behind.map(|size| size.to_string()),
         );
+        option("--deadline", self.deadline.map(|time| time.to_string()));
         option("--workers", self.workers.map(|workers| workers.to_string()));
         let words = [
             ("ro", self.read_only),
@@ -322,7 +327,8 @@ mod tests {
     fn options_of_fstab_are_understood() {
         let mut options = Options::new("/cell".into(), "/mnt".into());
         for option in
-            "rw,nosuid,zone=2,workers=3,write-behind=1MiB,_netdev,x-systemd.automount".split(',')
+            "rw,nosuid,zone=2,workers=3,write-behind=1MiB,deadline=3s,_netdev,x-systemd.automount"
+                .split(',')
         {
             options.apply(option).unwrap();
         }
