@@ -1,6 +1,6 @@
 //! What a shard is told from outside: its identity, the time, and who asks.
 
-use zonal_types::limits::SESSIONS_MAX;
+use zonal_types::limits::{OPENS_MAX, SESSIONS_MAX};
 use zonal_types::{Instant, SessionId, ShardId, Timestamp, ZoneId};
 
 /// The time of a request: `instant` for deadlines, `wall` for what inodes store.
@@ -57,7 +57,7 @@ impl ShardConfig {
             root_uid: 0,
             root_gid: 0,
             sessions_max: SESSIONS_MAX,
-            opens_max: 4 << 20,
+            opens_max: OPENS_MAX,
             hash_bits: 55,
             caching: true,
         }

@@ -144,6 +144,19 @@ impl EventQueues {
         self.queues.values().map(|queue| queue.pending.len()).sum()
     }
 
+    /// Events of the session that has most.
+    #[must_use]
+    pub fn longest(&self) -> usize {
+        let lengths = self.queues.values().map(|queue| queue.pending.len());
+        lengths.max().unwrap_or(0)
+    }
+
+    /// Bound on the events of one session; where it is reached the session ends.
+    #[must_use]
+    pub fn limit(&self) -> usize {
+        self.events_max
+    }
+
     /// True where nothing waits.
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -11,7 +11,7 @@ use zonal_types::{
 /// Version of the record.
 pub const INODE_FORMAT: u8 = 1;
 
-/// Its entry in the root shard is not settled, or it is being removed: accepts no entries.
+/// Its entry in the root shard is not settled: just made, or being removed.
 pub const FLAG_DETACHED: u8 = 1;
 /// It has no name (any more) and lives while it is open.
 pub const FLAG_ORPHAN: u8 = 2;
@@ -23,6 +23,8 @@ pub const FLAG_UNCONFIRMED: u8 = 8;
 pub const FLAG_MTIME_SET: u8 = 16;
 /// The layout policy was set on this directory, not inherited.
 pub const FLAG_OWN_POLICY: u8 = 32;
+/// It is being removed: accepts no entries.
+pub const FLAG_CLOSING: u8 = 64;
 
 codec_struct! {
     /// One inode, as stored.

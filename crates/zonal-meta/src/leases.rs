@@ -209,6 +209,12 @@ impl Leases {
         }
     }
 
+    /// Bound on the records.
+    #[must_use]
+    pub fn limit(&self) -> usize {
+        self.records_max
+    }
+
     /// Records held.
     #[must_use]
     pub fn len(&self) -> usize {

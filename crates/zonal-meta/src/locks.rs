@@ -174,6 +174,12 @@ impl LockTable {
         }
     }
 
+    /// Bounds on ranges held and requests waiting.
+    #[must_use]
+    pub fn limits(&self) -> (usize, usize) {
+        (self.ranges_max, self.waiters_max)
+    }
+
     /// Ranges held.
     #[must_use]
     pub fn range_count(&self) -> usize {

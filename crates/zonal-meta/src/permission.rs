@@ -168,7 +168,7 @@ pub(crate) fn may_delete(
 
 /// Linux's `may_create`: write and search in the directory, which must not be on its way out.
 pub(crate) fn may_create(tx: &Tx<'_>, who: &Credentials, dir: &Inode) -> Result<(), ErrorCode> {
-    if dir.has(crate::inode::FLAG_DETACHED) {
+    if dir.has(crate::inode::FLAG_CLOSING) {
         return Err(ErrorCode::NotFound);
     }
     check(tx, who, dir, WRITE | EXEC)

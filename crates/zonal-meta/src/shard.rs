@@ -24,7 +24,7 @@ use crate::session::{Sessions, SlotAnswer, SlotRecord};
 use crate::tx::{Env, Finished, OrphanRecord, Tx, Volatile};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use zonal_types::limits::{CACHE_GRACE_MS, CACHE_TERM_MS};
+use zonal_types::limits::{CACHE_GRACE_MS, CACHE_TERM_MS, SESSION_SLOTS_MAX};
 use zonal_types::{
     Codec, ErrorCode, FileKind, Ino, Instant, KvChange, KvRead, Layout, PartitionId, SessionId,
     Timestamp, ZoneId,
@@ -638,14 +638,26 @@ impl Shard {
     pub fn gauges(&self) -> Vec<(&'static str, u64)> {
         vec![
             ("sessions", self.sessions.len() as u64),
+            ("sessions_max", self.config.sessions_max as u64),
             ("slot_replies", self.sessions.replies_in_memory() as u64),
+            (
+                "slot_replies_max",
+                self.config.sessions_max as u64 * u64::from(SESSION_SLOTS_MAX),
+            ),
             ("opens", self.opens.len() as u64),
+            ("opens_max", self.config.opens_max as u64),
             ("orphans", self.opens.orphans.len() as u64),
             ("removed_inodes", self.recent.len() as u64),
+            ("removed_inodes_max", crate::recent::RECENT_MAX as u64),
             ("leases", self.leases.len() as u64),
+            ("leases_max", self.leases.limit() as u64),
             ("locks", self.locks.range_count() as u64),
+            ("locks_max", self.locks.limits().0 as u64),
             ("lock_waiters", self.locks.waiter_count() as u64),
+            ("lock_waiters_max", self.locks.limits().1 as u64),
             ("events_queued", self.events.len() as u64),
+            ("longest_event_queue", self.events.longest() as u64),
+            ("longest_event_queue_max", self.events.limit() as u64),
             ("append_tickets", self.tickets.len() as u64),
             ("waiting_requests", self.waiting.len() as u64),
             ("inodes", self.live_inodes),

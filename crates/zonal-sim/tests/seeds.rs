@@ -65,6 +65,10 @@ fn seeds_that_once_found_bugs_are_good() {
     for seed in [1, 5, 7, 16, 19, 56] {
         all_good(seed, 1, kill);
     }
+    // 20260, 20374: a first-level directory took no entries before the root shard's second message had arrived.
+    for seed in [20260, 20374] {
+        all_good(seed, 1, Options::default());
+    }
     // 1055: what a client holds was not told again where the first attempt failed.
     let long = Options {
         steps: 120,

@@ -7,7 +7,7 @@
 use super::{Result, entry, mkdir::Mkdir, new, rename::Place};
 use crate::acl::Acl;
 use crate::dentry::Dentry;
-use crate::inode::{FLAG_DETACHED, Inode};
+use crate::inode::{FLAG_CLOSING, FLAG_DETACHED, Inode};
 use crate::keys;
 use crate::outcome::{JunctionChange, Question};
 use crate::permission::{EXEC, Victim, WRITE, check, is_root, may_delete};
@@ -310,11 +310,11 @@ fn save_detached(tx: &mut Tx<'_>, ino: Ino, token: u64) {
     tx.put(keys::detached(ino), record.to_bytes());
 }
 
-/// Its entry is there.
+/// Its entry is there. (Entries were accepted before: who knows the inode knows it from its entry.)
 pub(crate) fn attach(tx: &mut Tx<'_>, ino: Ino) -> Result {
     let mut dir = first_level(tx, ino)?;
     if dir.has(FLAG_DETACHED) {
-        dir.set(FLAG_DETACHED, false);
+        dir.set(FLAG_DETACHED | FLAG_CLOSING, false);
         tx.save(dir);
         tx.remove(keys::detached(ino));
     }
@@ -327,8 +327,8 @@ pub(crate) fn detach_dir(tx: &mut Tx<'_>, ino: Ino) -> Result {
     if dir.size > 0 {
         return Err(ErrorCode::NotEmpty);
     }
-    if !dir.has(FLAG_DETACHED) {
-        dir.set(FLAG_DETACHED, true);
+    if !dir.has(FLAG_CLOSING) {
+        dir.set(FLAG_DETACHED | FLAG_CLOSING, true);
         tx.save(dir);
         save_detached(tx, ino, 0);
     }
@@ -344,6 +344,9 @@ pub(crate) fn drop_dir(tx: &mut Tx<'_>, ino: Ino) -> Result {
     };
     if !dir.has(FLAG_DETACHED) {
         return Err(ErrorCode::Invalid);
+    }
+    if dir.size > 0 {
+        return Err(ErrorCode::NotEmpty);
     }
     tx.remove(keys::detached(ino));
     super::remove::delete(tx, &dir)?;
