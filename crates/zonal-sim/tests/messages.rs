@@ -1,0 +1,221 @@
+//! Round trips of the hot operations, counted on a cell without faults: a regression here is one on every network.
+//!
+//! One zone, three targets, no event polls and no housekeeping beside the operations, so every message is theirs.
+//! A round trip is a request and its reply.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use zonal_client::Reserve;
+use zonal_sim::fault::Plant;
+use zonal_sim::rng::Rng;
+use zonal_sim::workload::{SimClient, create, list, lookup, make_dir, name, open, who};
+use zonal_sim::world::{Size, World};
+use zonal_types::{ErrorCode, Ino};
+
+const MIB: usize = 1 << 20;
+
+/// Runs a program on a fresh cell to its end.
+fn on_a_cell<P: Future<Output = Result<(), ErrorCode>> + 'static>(
+    program: impl FnOnce(Counter) -> P + 'static,
+) {
+    let size = Size {
+        zones: 1,
+        targets: 3,
+        clients: 1,
+    };
+    let world = World::build(size, Plant::None, Rng::new(1)).expect("a cell");
+    let outcome = Rc::new(RefCell::new(None));
+    let (inner, result) = (world.clone(), outcome.clone());
+    world.spawn_program(0, async move {
+        let done = async {
+            let client = Rc::new(inner.connect(0, Rng::new(2)).await?);
+            let home = make_dir(&client, Ino::ROOT, "home").await?;
+            program(Counter {
+                world: inner,
+                client,
+                home,
+            })
+            .await
+        };
+        *result.borrow_mut() = Some(done.await);
+    });
+    let limit = world.clock.now().plus_ms(60_000);
+    assert!(
+        world.clock.run(limit, || world.running() == 0),
+        "the program did not end"
+    );
+    assert_eq!(outcome.take(), Some(Ok(())));
+}
+
+struct Counter {
+    world: Rc<World>,
+    client: Rc<SimClient>,
+    home: Ino,
+}
+
+impl Counter {
+    /// What an operation returns, and its round trips.
+    async fn count<T>(
+        &self,
+        operation: impl Future<Output = Result<T, ErrorCode>>,
+    ) -> Result<(T, u64), ErrorCode> {
+        let before = self.world.network.messages();
+        let value = operation.await?;
+        let messages = self.world.network.messages() - before;
+        assert_eq!(messages % 2, 0, "every request was answered");
+        Ok((value, messages / 2))
+    }
+}
+
+#[test]
+fn names_cost_one_round_trip_each() {
+    on_a_cell(|cell| async move {
+        let (client, home) = (&cell.client, cell.home);
+        let (opened, trips) = cell.count(create(client, home, "f", true)).await?;
+        assert_eq!(trips, 1, "create and open");
+        let ino = opened.file.ino;
+        assert_eq!(
+            cell.count(client.release(ino)).await?.1,
+            0,
+            "closes are gathered"
+        );
+        assert_eq!(
+            cell.count(lookup(client, home, "f")).await?.1,
+            1,
+            "look-up with attributes"
+        );
+        assert_eq!(
+            cell.count(lookup(client, home, "absent")).await?.1,
+            1,
+            "look-up of nothing"
+        );
+        assert_eq!(cell.count(client.getattr(ino)).await?.1, 1, "attributes");
+        assert_eq!(
+            cell.count(open(client, ino)).await?.1,
+            1,
+            "open with layout"
+        );
+        assert_eq!(cell.count(make_dir(client, home, "d")).await?.1, 1, "mkdir");
+        let (from, to) = ((home, name("f")?), (home, name("g")?));
+        assert_eq!(
+            cell.count(client.rename(&who(), from, to, 0)).await?.1,
+            1,
+            "rename"
+        );
+        assert_eq!(
+            cell.count(client.hard_link(&who(), ino, home, name("h")?))
+                .await?
+                .1,
+            1,
+            "link"
+        );
+        assert_eq!(
+            cell.count(client.unlink(&who(), home, name("g")?)).await?.1,
+            1,
+            "unlink"
+        );
+        Ok(())
+    });
+}
+
+#[test]
+fn a_listing_with_attributes_is_one_round_trip() {
+    on_a_cell(|cell| async move {
+        for index in 0..100 {
+            let opened = create(&cell.client, cell.home, &format!("f{index}"), true).await?;
+            cell.client.release(opened.file.ino).await?;
+        }
+        let root = who();
+        let listing = cell.client.readdir(&root, cell.home, 0, 1000, true);
+        let ((entries, end), trips) = cell.count(listing).await?;
+        assert_eq!((entries.len(), end, trips), (100, true, 1));
+        assert!(entries.iter().all(|entry| entry.entry.attr.is_some()));
+        assert_eq!(cell.count(list(&cell.client, cell.home, 1000)).await?.1, 1);
+        Ok(())
+    });
+}
+
+#[test]
+fn a_stream_costs_one_round_trip_a_stripe_unit() {
+    on_a_cell(|cell| async move {
+        let opened = create(&cell.client, cell.home, "f", true).await?;
+        let (client, file) = (&cell.client, &*opened.file);
+        let write = async {
+            for index in 0..6 {
+                client
+                    .write(file, index * MIB as u64, &vec![7; MIB], false)
+                    .await?;
+            }
+            client.flush(file).await
+        };
+        assert_eq!(
+            cell.count(write).await?.1,
+            6 + 1,
+            "six units and one report"
+        );
+        let mut buffer = vec![0; 3 * MIB];
+        let (got, trips) = cell.count(client.read(file, 0, &mut buffer)).await?;
+        assert_eq!((got, trips), (3 * MIB, 3), "a row is read from all targets");
+        assert!(buffer.iter().all(|byte| *byte == 7));
+        Ok(())
+    });
+}
+
+#[test]
+fn small_writes_are_gathered() {
+    on_a_cell(|cell| async move {
+        let opened = create(&cell.client, cell.home, "f", true).await?;
+        let (client, file) = (&cell.client, &*opened.file);
+        let write = async {
+            for index in 0..100 {
+                client.write(file, index * 4096, &[1; 4096], false).await?;
+            }
+            client.flush(file).await
+        };
+        assert_eq!(
+            cell.count(write).await?.1,
+            2,
+            "100 writes: one to a target, one report"
+        );
+        assert_eq!(
+            cell.count(client.flush(file)).await?.1,
+            0,
+            "nothing to flush"
+        );
+        let write = async {
+            client.write(file, 0, &[2; 4096], false).await?;
+            client.fsync(file).await
+        };
+        assert_eq!(
+            cell.count(write).await?.1,
+            4,
+            "write, target's flush, report, shard's flush"
+        );
+        Ok(())
+    });
+}
+
+#[test]
+fn sizes_and_appends() {
+    on_a_cell(|cell| async move {
+        let opened = create(&cell.client, cell.home, "f", true).await?;
+        let (client, file) = (&cell.client, &*opened.file);
+        assert_eq!(
+            cell.count(client.append(file, b"line", false)).await?.1,
+            3,
+            "ticket, write, end"
+        );
+        let root = who();
+        let grow = client.truncate(&root, file.ino, 1 << 30, true, false);
+        assert_eq!(cell.count(grow).await?.1, 1, "growing tells the shard only");
+        let shrink = client.truncate(&root, file.ino, 2, true, false);
+        assert_eq!(
+            cell.count(shrink).await?.1,
+            1 + 3 + 1,
+            "shrinking tells every column, then confirms"
+        );
+        let reserve = client.reserve(file, 0, 100, Reserve::Punch, true);
+        assert_eq!(cell.count(reserve).await?.1, 3, "size, one column, report");
+        Ok(())
+    });
+}
