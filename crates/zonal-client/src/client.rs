@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use zonal_types::limits::{
-    REQUEST_DEADLINE_MS, WRITE_BEHIND_AGE_MS, WRITE_BEHIND_BYTES_DEFAULT,
+    LOCKS_MAX, OPENS_MAX, REQUEST_DEADLINE_MS, WRITE_BEHIND_AGE_MS, WRITE_BEHIND_BYTES_DEFAULT,
     WRITE_BEHIND_FILE_BYTES_MAX,
 };
 use zonal_types::{CellId, Codec, ErrorCode, Ino, MapVersion, ShardId, TraceId, ZoneId};
@@ -242,5 +242,47 @@ impl<N: Net> Client<N> {
     #[must_use]
     pub fn open_files(&self) -> usize {
         lock(&self.files).len()
+    }
+
+    /// What the client keeps in memory: name, how much, its bound.
+    #[must_use]
+    pub fn gauges(&self) -> Vec<(&'static str, u64, u64)> {
+        let shards = self.map().shards.len() as u64;
+        let locks: usize = lock(&self.held).values().map(Vec::len).sum();
+        let closes: usize = self
+            .all_links()
+            .iter()
+            .map(|link| link.closes())
+            .max()
+            .unwrap_or(0);
+        vec![
+            (
+                "open_files",
+                self.open_files() as u64,
+                shards * OPENS_MAX as u64,
+            ),
+            ("held_locks", locks as u64, shards * LOCKS_MAX as u64),
+            (
+                "seen_pages",
+                lock(&self.seen).len() as u64,
+                crate::seen::SEEN_MAX as u64,
+            ),
+            (
+                "left_behind",
+                lock(&self.left_behind).len() as u64,
+                crate::sync::LEFT_BEHIND_MAX as u64,
+            ),
+            (
+                "ghosts",
+                lock(&self.ghosts).len() as u64,
+                crate::ghosts::GHOSTS_MAX as u64,
+            ),
+            ("links", lock(&self.links).len() as u64, shards),
+            (
+                "longest_close_queue",
+                closes as u64,
+                shards * OPENS_MAX as u64,
+            ),
+        ]
     }
 }

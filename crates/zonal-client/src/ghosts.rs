@@ -30,6 +30,18 @@ impl Ghosts {
         }
     }
 
+    /// Inodes remembered now.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.attrs.len()
+    }
+
+    /// True where none is.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.attrs.is_empty()
+    }
+
     /// What it was.
     #[must_use]
     pub fn get(&self, ino: Ino) -> Option<Attr> {

@@ -52,6 +52,18 @@ impl Seen {
             .is_some_and(|(known, _at)| *known != change)
     }
 
+    /// Files remembered now.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.changes.len()
+    }
+
+    /// True where none is.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.changes.is_empty()
+    }
+
     /// Nothing is known of the pages any more.
     pub fn forget(&mut self, ino: Ino) {
         if let Some((_change, at)) = self.changes.remove(&ino) {

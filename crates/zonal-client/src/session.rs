@@ -71,6 +71,11 @@ impl Link {
         state.closes.len()
     }
 
+    /// Closes that wait to be sent.
+    pub(crate) fn closes(&self) -> usize {
+        lock(&self.state).closes.len()
+    }
+
     pub(crate) fn take_closes(&self) -> Vec<Ino> {
         std::mem::take(&mut lock(&self.state).closes)
     }

@@ -9,7 +9,7 @@ use zonal_types::{ErrorCode, Ino, TargetId};
 use zonal_wire::MetaRequest;
 
 /// Closed files of which targets with unflushed data are remembered.
-const LEFT_BEHIND_MAX: usize = 65_536;
+pub(crate) const LEFT_BEHIND_MAX: usize = 65_536;
 
 /// Targets by closed file.
 #[derive(Debug, Default)]
@@ -17,6 +17,13 @@ pub(crate) struct LeftBehind {
     files: BTreeMap<Ino, BTreeSet<TargetId>>,
     /// Some were forgotten: every target of a file must be asked.
     is_incomplete: bool,
+}
+
+impl LeftBehind {
+    /// Files remembered now.
+    pub(crate) fn len(&self) -> usize {
+        self.files.len()
+    }
 }
 
 impl<N: Net> Client<N> {

@@ -313,6 +313,22 @@ impl Engine {
         }
     }
 
+    /// Memory of both overlays now, and its bound: changes wait at twice the configured size, and what was let in
+    /// before ends below four times.
+    #[must_use]
+    pub fn overlay_memory(&self) -> (u64, u64) {
+        let frozen = lock(&self.append_lock).frozen_bytes;
+        let bytes = frozen + self.active_bytes.load(Ordering::Relaxed);
+        let bound = self.config.overlay_bytes.saturating_mul(4);
+        (bytes as u64, bound as u64)
+    }
+
+    /// Memory that the index may take to cache its pages.
+    #[must_use]
+    pub fn index_cache_bytes(&self) -> u64 {
+        self.config.cache_bytes as u64
+    }
+
     /// Whether a checkpoint is due: the log is half full or the overlay has reached its bound.
     #[must_use]
     pub fn wants_checkpoint(&self) -> bool {

@@ -158,6 +158,11 @@ impl Crew {
         }
     }
 
+    /// How many are parked.
+    pub(crate) fn parked_now(&self) -> u32 {
+        self.parked.load(Ordering::Acquire)
+    }
+
     fn call(&self) {
         let mut places = self.places();
         if places.calls < self.parked.load(Ordering::Acquire) {

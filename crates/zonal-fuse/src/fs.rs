@@ -64,6 +64,12 @@ impl Context<'_> {
     pub fn will_block(&self) {
         self.crew.will_block();
     }
+
+    /// Workers that are parked because the load does not need them.
+    #[must_use]
+    pub fn parked_workers(&self) -> u32 {
+        self.crew.parked_now()
+    }
 }
 
 /// A file system. Everything not implemented answers ENOSYS, which the kernel remembers for

@@ -23,7 +23,7 @@ const HOUSEKEEPING: Duration = Duration::from_millis(100);
 /// Pause after a shard did not answer a poll.
 const POLL_PAUSE: Duration = Duration::from_millis(200);
 /// Jobs that wait for the notifier.
-const JOBS_MAX: usize = 65_536;
+pub const JOBS_MAX: usize = 65_536;
 
 /// A lock request to be taken back (or, where it was granted, released).
 #[derive(Debug)]
@@ -78,6 +78,11 @@ impl Signal {
         }
         drop(queue);
         self.has_jobs.notify_one();
+    }
+
+    /// Jobs that wait now.
+    pub fn queued(&self) -> usize {
+        lock(&self.queue).jobs.len()
     }
 
     /// There is something to flush or to close. Cheap where that is known already.

@@ -34,13 +34,15 @@ pub struct ZonalFs {
     /// Files whose access time is due at their next read.
     pub(crate) touch_due: Mutex<BTreeSet<Ino>>,
     pub(crate) callers: crate::callers::Callers,
+    /// Workers of the FUSE session.
+    pub(crate) workers: usize,
     pub(crate) on_end: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 impl ZonalFs {
-    /// The file system of a connected client.
+    /// The file system of a connected client, served by so many workers.
     #[must_use]
-    pub fn new(client: Client<RealNet>) -> Self {
+    pub fn new(client: Client<RealNet>, workers: usize) -> Self {
         Self {
             client,
             notifier: OnceLock::new(),
@@ -51,6 +53,7 @@ impl ZonalFs {
             next_handle: AtomicU64::new(1),
             touch_due: Mutex::default(),
             callers: crate::callers::Callers::default(),
+            workers,
             on_end: OnceLock::new(),
         }
     }

@@ -10,7 +10,7 @@ use zonal_types::limits::xattr_flags;
 use zonal_types::{Attr, Ino};
 
 /// Inodes remembered.
-const HINTS_MAX: usize = 65_536;
+pub const HINTS_MAX: usize = 65_536;
 
 #[derive(Default)]
 struct State {
@@ -29,6 +29,12 @@ pub struct Mark(u64);
 impl Hints {
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Inodes remembered now.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.state().known.len()
     }
 
     /// To be taken before the request whose answer will be noted.

@@ -59,7 +59,7 @@ impl Mounted {
     pub fn start(path: &Path, config: MountConfig) -> Result<Self, StartError> {
         let net = RealNet::new(Arc::new(Pool::new(config.identity, config.pool)));
         let client = block_on(Client::connect(net, config.client)).map_err(StartError::Connect)?;
-        let fs = Arc::new(ZonalFs::new(client));
+        let fs = Arc::new(ZonalFs::new(client, config.session.workers));
         let session = Session::mount(fs.clone(), path, &config.mount, &config.session)?;
         if !session.kernel().has_inc_epoch() {
             tracing::info!(

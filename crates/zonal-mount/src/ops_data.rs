@@ -38,6 +38,8 @@ const SEEK_DATA: u32 = 3;
 const SEEK_HOLE: u32 = 4;
 /// An access time older than this is renewed by the next read (relatime), seconds.
 const RELATIME_SECONDS: i64 = 86_400;
+/// Files remembered whose access time is due; one that is forgotten keeps its old one.
+pub const TOUCH_DUE_MAX: usize = 65_536;
 /// Bytes that one copy_file_range moves at most: the kernel asks again.
 const COPY_MAX: u64 = 8 << 20;
 
@@ -74,10 +76,13 @@ impl ZonalFs {
             OpenFlags::NONE
         };
         if is_touch_due {
-            self.touch_due
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .insert(opened.found.attr.ino);
+            let due = self.touch_due.lock();
+            let mut due = due.unwrap_or_else(PoisonError::into_inner);
+            due.insert(opened.found.attr.ino);
+            // Files that are opened and never read would stay for ever.
+            if due.len() > TOUCH_DUE_MAX {
+                due.pop_first();
+            }
         }
         (number << HANDLE_BITS | bits, kernel_flags)
     }

@@ -9,6 +9,8 @@ use zonal_types::{ErrorCode, Ino};
 
 /// Where the inode's data is, as JSON. Read only.
 pub const LOCATE: &[u8] = b"zonal.locate";
+/// What the mount process keeps in memory, as one line of JSON; the same on every inode. Read only.
+pub const GAUGES: &[u8] = b"zonal.gauges";
 /// File capabilities: gone with the next write.
 const CAPABILITY: &[u8] = b"security.capability";
 /// Set on a directory: makes a directory in it, with its home in a zone.
@@ -27,6 +29,9 @@ impl ZonalFs {
         self.begin(ctx);
         if name == LOCATE {
             return block_on(self.client.locate(ino)).map(|located| located.to_json().into_bytes());
+        }
+        if name == GAUGES {
+            return Ok(self.gauges(ctx).into_bytes());
         }
         let who = credentials(ctx);
         let value = block_on(self.client.getxattr(&who, ino, name))?;

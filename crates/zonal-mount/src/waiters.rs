@@ -39,6 +39,12 @@ impl Waiters {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Requests that wait now.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.map().len()
+    }
+
     /// Parks a request.
     pub fn park(&self, unique: u64, waiter: Waiter) {
         self.map().insert(unique, waiter);

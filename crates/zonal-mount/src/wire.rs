@@ -58,6 +58,12 @@ impl RealNet {
         }
     }
 
+    /// The connections.
+    #[must_use]
+    pub fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
     /// Notes which request of the kernel the calling thread works on, until the next note.
     pub fn working_on(&self, unique: u64) {
         WORK.with_borrow_mut(|work| {

@@ -176,6 +176,12 @@ impl Pool {
         hosts.by_address.values().map(|host| host.idle.len()).sum()
     }
 
+    /// Bound on the idle connections, with the servers known at this moment.
+    #[must_use]
+    pub fn idle_limit_count(&self) -> usize {
+        self.hosts().by_address.len() * self.config.idle_max
+    }
+
     fn hosts(&self) -> MutexGuard<'_, Hosts> {
         // No code that can panic runs under this lock; a poisoned one is still whole.
         self.hosts.lock().unwrap_or_else(PoisonError::into_inner)

@@ -148,6 +148,7 @@ impl MetaRole {
     pub fn gauges(&self) -> Vec<(String, u64)> {
         let own = self.lock().shard.gauges();
         let stats = self.engine.stats();
+        let overlay = self.engine.overlay_memory();
         let named = |name: &str| format!("shard_{name}{{shard=\"{}\"}}", self.id);
         let mut gauges: Vec<(String, u64)> = own
             .into_iter()
@@ -155,8 +156,13 @@ impl MetaRole {
             .collect();
         gauges.extend([
             (named("log_used_bytes"), stats.log_used),
-            (named("log_bytes"), stats.log_capacity),
-            (named("overlay_bytes"), stats.overlay_bytes as u64),
+            (named("log_used_bytes_max"), stats.log_capacity),
+            (named("overlay_bytes"), overlay.0),
+            (named("overlay_bytes_max"), overlay.1),
+            (
+                named("index_cache_bytes_max"),
+                self.engine.index_cache_bytes(),
+            ),
             (named("checkpoints_total"), stats.checkpoints),
             (named("flushes_total"), stats.flushes),
             (named("healthy"), u64::from(self.is_healthy())),

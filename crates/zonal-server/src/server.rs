@@ -353,10 +353,13 @@ fn start_admin(
     if let Some(shard) = node.shard.clone() {
         node.metrics.add_gauges(Box::new(move || shard.gauges()));
     }
+    let connections_max = config.limits.connections as u64;
     if let Some(storage) = node.storage.clone() {
         node.metrics.add_gauges(Box::new(move || storage.gauges()));
+        let bound = ("net_connections_max".to_owned(), connections_max);
     }
     let map = Arc::clone(&node.map);
+            .chain([bound])
     node.metrics.add_gauges(Box::new(move || {
         vec![("map_version".to_owned(), map.current().version.0)]
     }));

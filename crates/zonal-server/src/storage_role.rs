@@ -134,11 +134,17 @@ impl Storage {
             ("target_total_bytes".into(), space.total),
             ("target_free_bytes".into(), space.free),
             ("target_objects".into(), space.objects),
+        let overlay = self.engine.overlay_memory();
             ("target_pending_bytes".into(), pending.0),
             ("target_pending_bytes_max".into(), pending.1),
             ("target_log_used_bytes".into(), stats.log_used),
-            ("target_log_bytes".into(), stats.log_capacity),
-            ("target_overlay_bytes".into(), stats.overlay_bytes as u64),
+            ("target_log_used_bytes_max".into(), stats.log_capacity),
+            ("target_overlay_bytes".into(), overlay.0),
+            ("target_overlay_bytes_max".into(), overlay.1),
+            (
+                "target_index_cache_bytes_max".into(),
+                self.engine.index_cache_bytes(),
+            ),
             ("target_checkpoints_total".into(), stats.checkpoints),
             ("target_flushes_total".into(), stats.flushes),
             (

@@ -59,6 +59,8 @@ limits! {
     CACHE_TERM_MS: u64 = 5_000, "ms";
     /// How much longer than that the shard remembers it (drift of clocks).
     CACHE_GRACE_MS: u64 = 500, "ms";
+    /// Files open at one shard, counted once a session.
+    OPENS_MAX: usize = 4_194_304, "files";
     /// Directories with recorded caching at one shard.
     CACHE_LEASES_MAX: usize = 262_144, "directories";
     /// Lock ranges held at one shard.

@@ -7,6 +7,7 @@
 mod cell;
 
 use cell::{Cell, NODES, Scratch, code, kill, lives, said, zonal};
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -254,6 +255,14 @@ fn noise_on_every_port_changes_nothing() {
 #[test]
 fn metrics_and_status_answer() {
     let cell = Cell::up("metrics");
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/metrics.md");
+    let page = fs::read_to_string(page).unwrap();
+    let rows = page.lines().filter_map(|line| line.strip_prefix("| `"));
+    let documented: BTreeSet<&str> = rows
+        .filter_map(|row| row.split('`').next())
+        .filter(|name| name.starts_with("zonal_") || name.starts_with("process_"))
+        .collect();
+    let mut scraped = BTreeSet::new();
     for node in NODES {
         let get = |path: &str| {
             let mut stream = TcpStream::connect(cell.address(node, true)).unwrap();
@@ -262,11 +271,11 @@ fn metrics_and_status_answer() {
             stream.read_to_string(&mut text).unwrap();
             text
         };
-        assert!(
-            get("/metrics").contains("zonal_map_version "),
-            "{}",
-            get("/metrics")
-        );
+        let metrics = get("/metrics");
+        assert!(metrics.contains("zonal_map_version "), "{metrics}");
+        let (_, body) = metrics.split_once("\r\n\r\n").unwrap();
+        let lines = body.lines().filter(|line| !line.starts_with('#'));
+        scraped.extend(lines.map(|line| line.split(['{', ' ']).next().unwrap().to_owned()));
         assert!(get("/health").ends_with("ok\n"));
         assert!(
             get("/status").contains("\"healthy\": true"),
@@ -274,6 +283,13 @@ fn metrics_and_status_answer() {
             get("/status")
         );
     }
+    // Shown only where a request failed.
+    scraped.insert("zonal_request_failures_total".to_owned());
+    let scraped: BTreeSet<&str> = scraped.iter().map(String::as_str).collect();
+    assert_eq!(
+        scraped, documented,
+        "what is scraped and what docs/metrics.md lists"
+    );
 }
 
 #[test]

@@ -1,0 +1,72 @@
+//! What a mount process keeps in memory, each with its bound: the answer to the extended attribute `zonal.gauges`.
+//!
+//! Every name `x` has a companion `x_max`; docs/metrics.md lists them. A figure above its bound is a defect.
+
+use crate::background::JOBS_MAX;
+use crate::fs::ZonalFs;
+use crate::hints::HINTS_MAX;
+use crate::ops_data::TOUCH_DUE_MAX;
+use std::fmt::Write;
+use std::sync::PoisonError;
+use zonal_fuse::Context;
+use zonal_types::limits::{LOCK_WAITERS_MAX, LOCKS_MAX};
+
+/// The largest write of the kernel: each worker may hold one on top of the gathered writes, until it is sent.
+const WRITE_BYTES_MAX: u64 = 1 << 20;
+
+impl ZonalFs {
+    /// Name, how much, bound.
+    fn gauge_list(&self, ctx: &Context<'_>) -> Vec<(&'static str, u64, u64)> {
+        let client = &self.client;
+        let pool = client.net().pool();
+        let shards = client.map().shards.len() as u64;
+        let workers = self.workers as u64;
+        let parked = u64::from(ctx.parked_workers());
+        let gathered = client.options().write_behind_bytes as u64;
+        let touch_due = {
+            let due = self.touch_due.lock();
+            due.unwrap_or_else(PoisonError::into_inner).len()
+        };
+        let owners: usize = {
+            let handles = self.handle_locks.lock();
+            let handles = handles.unwrap_or_else(PoisonError::into_inner);
+            handles.values().map(std::collections::BTreeSet::len).sum()
+        };
+        let mut list = vec![
+            (
+                "dirty_bytes",
+                client.dirty_bytes() as u64,
+                gathered + workers * WRITE_BYTES_MAX,
+            ),
+            ("hints", self.hints.len() as u64, HINTS_MAX as u64),
+            ("touch_due", touch_due as u64, TOUCH_DUE_MAX as u64),
+            ("lock_owners", owners as u64, shards * LOCKS_MAX as u64),
+            (
+                "waiting_locks",
+                self.waiters.len() as u64,
+                shards * LOCK_WAITERS_MAX as u64,
+            ),
+            ("queued_jobs", self.signal.queued() as u64, JOBS_MAX as u64),
+            (
+                "idle_connections",
+                pool.idle_count() as u64,
+                pool.idle_limit_count() as u64,
+            ),
+            ("workers_active", workers.saturating_sub(parked), workers),
+        ];
+        list.extend(client.gauges());
+        list
+    }
+
+    /// One line of JSON.
+    pub(crate) fn gauges(&self, ctx: &Context<'_>) -> String {
+        let mut out = String::from("{");
+        for (index, (name, value, max)) in self.gauge_list(ctx).into_iter().enumerate() {
+            let comma = if index > 0 { "," } else { "" };
+            // Writing to a String cannot fail.
+            let _ = write!(out, "{comma}\"{name}\":{value},\"{name}_max\":{max}");
+        }
+        out.push('}');
+        out
+    }
+}
