@@ -19,6 +19,7 @@ pub mod node;
 pub mod peers;
 #[cfg(test)]
 mod role_tests;
+mod seldom;
 pub mod server;
 mod storage_io;
 pub mod storage_role;

@@ -252,6 +252,37 @@ fn small_writes_pass_their_bound_many_times_and_survive() {
 }
 
 #[test]
+fn damage_done_while_a_target_is_down_is_an_error_and_never_zeros() {
+    let scratch = Scratch::new();
+    {
+        let opened = storage(&scratch.0);
+        write(&opened.storage, 5, 0, &pattern(1, 64 << 10));
+        write(&opened.storage, 6, 0, b"small");
+        storage_io::close(&opened.storage);
+    }
+    for entry in std::fs::read_dir(scratch.0.join("target/segments")).unwrap() {
+        let path = entry.unwrap().path();
+        let mut bytes = std::fs::read(&path).unwrap();
+        bytes.iter_mut().step_by(512).for_each(|byte| *byte ^= 1);
+        std::fs::write(&path, bytes).unwrap();
+    }
+    let opened = storage(&scratch.0);
+    for id in [5, 6] {
+        let target = opened.storage.lock();
+        let object = zonal_object::ObjectId {
+            data_id: DataId(id),
+            column: Column(0),
+        };
+        let cut = zonal_object::Cut::default();
+        let plan = target.plan_read(&*opened.storage.engine, object, cut, 0, 4096);
+        let plan = plan.unwrap();
+        let mut buffer = vec![0; plan.buffer_len()];
+        storage_io::fill(&opened.storage.segments, &plan, &mut buffer).unwrap();
+        assert!(plan.finish(&mut buffer).is_err(), "object {id}");
+    }
+}
+
+#[test]
 fn a_full_target_says_so_and_deletion_makes_room() {
     let scratch = Scratch::new();
     let opened = storage(&scratch.0);

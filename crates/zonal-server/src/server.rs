@@ -13,6 +13,7 @@ use crate::meta_background;
 use crate::meta_role::{MetaRole, Parts};
 use crate::node::Node;
 use crate::peers::Peers;
+use crate::seldom::Seldom;
 use crate::{clock, logging, storage_io, stores};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -136,7 +137,12 @@ fn open_shard_store(config: &NodeConfig) -> Result<Option<ShardStore>, ServerErr
             .map_err(|code| DiskError::Corrupt(format!("the index: {code}")))?;
         let engine = Arc::new(engine);
         let job = Box::new(|engine: &Engine| engine.checkpoint(&mut || Ok(())));
-        let report = Box::new(|error| tracing::error!(%error, "a checkpoint of the shard failed"));
+        let failed = Seldom::default();
+        let report = Box::new(move |error| {
+            if failed.is_due() {
+                tracing::error!(%error, "a checkpoint of the shard failed");
+            }
+        });
         let checkpointer = spawn_checkpointer(&engine, job, report)?;
         Ok(ShardStore {
             engine,
@@ -271,6 +277,9 @@ impl Running {
             let _ = thread.join();
         }
         drop(self.checkpointers);
+        if let Some(storage) = &self.node.storage {
+            storage_io::close(storage);
+        }
         for engine in &self.engines {
             if let Err(error) = engine.sync_all() {
                 tracing::error!(%error, "the last sync failed");
@@ -344,22 +353,22 @@ fn start_admin(
     server: &ServerHandle,
 ) -> Result<Option<Admin>, ServerError> {
     let connections = Arc::clone(server.metrics());
+    let connections_max = config.limits.connections as u64;
     node.metrics.add_gauges(Box::new(move || {
         let counters = connections.snapshot().into_iter();
+        let bound = ("net_connections_max".to_owned(), connections_max);
         counters
             .map(|(name, value)| (format!("net_{name}"), value))
+            .chain([bound])
             .collect()
     }));
     if let Some(shard) = node.shard.clone() {
         node.metrics.add_gauges(Box::new(move || shard.gauges()));
     }
-    let connections_max = config.limits.connections as u64;
     if let Some(storage) = node.storage.clone() {
         node.metrics.add_gauges(Box::new(move || storage.gauges()));
-        let bound = ("net_connections_max".to_owned(), connections_max);
     }
     let map = Arc::clone(&node.map);
-            .chain([bound])
     node.metrics.add_gauges(Box::new(move || {
         vec![("map_version".to_owned(), map.current().version.0)]
     }));

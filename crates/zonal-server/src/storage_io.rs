@@ -3,6 +3,7 @@
 use crate::config::NodeConfig;
 use crate::error::ServerError;
 use crate::map_cache::MapCache;
+use crate::seldom::Seldom;
 use crate::storage_role::Storage;
 use crate::stores;
 use std::path::Path;
@@ -72,7 +73,9 @@ pub(crate) fn checkpoint_after(storage: &Storage, seen: u64) -> Result<(), DiskE
         if let Err(error) = written {
             target.abort_checkpoint(plan);
             // They stay pending and go into the checkpoint as they are.
-            tracing::warn!(%error, "small writes cannot be moved to segments");
+            if storage.cannot_move.is_due() {
+                tracing::warn!(%error, "small writes cannot be moved to segments");
+            }
             break;
         }
         match target.commit_checkpoint(&*storage.engine, plan) {
@@ -82,7 +85,9 @@ pub(crate) fn checkpoint_after(storage: &Storage, seen: u64) -> Result<(), DiskE
                 }
             }
             Err(code) => {
-                tracing::warn!(%code, "small writes cannot be moved to segments");
+                if storage.cannot_move.is_due() {
+                    tracing::warn!(%code, "small writes cannot be moved to segments");
+                }
                 break;
             }
         }
@@ -96,6 +101,14 @@ pub(crate) fn checkpoint_after(storage: &Storage, seen: u64) -> Result<(), DiskE
     begun.commit(&mut || Ok(()))?;
     storage.lock().checkpoint_done();
     Ok(())
+}
+
+/// The last thing before an orderly end: everything into the index. A record that is only in the log is dropped at the next
+/// start where its data do not match, since they may never have arrived; what the index knows and does not match is damage.
+pub(crate) fn close(storage: &Storage) {
+    if let Err(error) = checkpoint(storage) {
+        tracing::warn!(%error, "the last checkpoint of the target failed");
+    }
 }
 
 fn identity(config: &NodeConfig, target: u32) -> Identity {
@@ -188,7 +201,12 @@ fn start_checkpointer(storage: &Arc<Storage>) -> Result<Checkpointer, DiskError>
         Some(storage) => checkpoint(&storage),
         None => Ok(()),
     });
-    let report = Box::new(|error| tracing::error!(%error, "a checkpoint of the target failed"));
+    let failed = Seldom::default();
+    let report = Box::new(move |error| {
+        if failed.is_due() {
+            tracing::error!(%error, "a checkpoint of the target failed");
+        }
+    });
     spawn_checkpointer(&storage.engine, job, report)
 }
 

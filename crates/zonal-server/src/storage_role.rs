@@ -10,6 +10,7 @@
 
 use crate::config::StorageConfig;
 use crate::map_cache::MapCache;
+use crate::seldom::Seldom;
 use crate::storage_io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -64,6 +65,8 @@ pub struct Storage {
     pub(crate) checkpointing: Mutex<()>,
     map: Arc<MapCache>,
     failed: AtomicBool,
+    /// That pending blocks stay pending.
+    pub(crate) cannot_move: Seldom,
     damaged: AtomicU64,
 }
 
@@ -85,6 +88,7 @@ impl Storage {
             checkpointing: Mutex::new(()),
             map,
             failed: AtomicBool::new(false),
+            cannot_move: Seldom::default(),
             damaged: AtomicU64::new(0),
         }
     }
@@ -130,11 +134,11 @@ impl Storage {
             (target.statfs(), target.pending_bytes())
         };
         let stats = self.engine.stats();
+        let overlay = self.engine.overlay_memory();
         vec![
             ("target_total_bytes".into(), space.total),
             ("target_free_bytes".into(), space.free),
             ("target_objects".into(), space.objects),
-        let overlay = self.engine.overlay_memory();
             ("target_pending_bytes".into(), pending.0),
             ("target_pending_bytes_max".into(), pending.1),
             ("target_log_used_bytes".into(), stats.log_used),
