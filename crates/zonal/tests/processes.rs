@@ -53,6 +53,32 @@ fn a_cell_comes_up_and_goes_down() {
 }
 
 #[test]
+fn several_that_make_one_cell_at_once_make_one() {
+    let scratch = Scratch::new("at-once");
+    let start = || {
+        let mut command = zonal();
+        command.args(["up", "--zones", "1", "--storage-nodes", "1", "--dir"]);
+        command.arg(scratch.0.join("cell"));
+        command.stdout(std::process::Stdio::piped());
+        command.stderr(std::process::Stdio::piped());
+        command.spawn().unwrap()
+    };
+    let children: Vec<_> = (0..4).map(|_| start()).collect();
+    for child in children {
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(code(&output), 0, "{}", said(&output));
+    }
+    let mut command = zonal();
+    command.args(["down", "--dir"]).arg(scratch.0.join("cell"));
+    let output = command.output().unwrap();
+    assert!(
+        said(&output).contains("stopped 3 of 3 servers"),
+        "{}",
+        said(&output)
+    );
+}
+
+#[test]
 fn killed_servers_come_back_with_the_same_map() {
     let cell = Cell::up("kill");
     let map = || {

@@ -57,11 +57,15 @@ impl Up {
         let dir = self.dir.clone().unwrap_or_else(folder::default_dir);
         std::fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
         let dir = folder::absolute(&dir)?;
-        let is_new = !Folder::is_cell(&dir);
-        if is_new {
-            check_empty(&dir)?;
+        if !Folder::is_cell(&dir)
+            && let Err(error) = check_empty(&dir)
+            && !is_made_by_another(&dir)
+        {
+            return Err(error);
         }
         let _lock = Folder::lock(&dir)?;
+        // Another command may have made it while this one waited for the lock.
+        let is_new = !Folder::is_cell(&dir);
         let folder = if is_new {
             let shape = Shape {
                 zones: self.zones,
@@ -106,6 +110,12 @@ impl Up {
         out::line(format_args!("  zonal status --cell {dir}"));
         out::line(format_args!("  zonal down --dir {dir}"));
     }
+}
+
+/// Whether a command that was making a cell here, and so has the lock, has made it.
+fn is_made_by_another(dir: &Path) -> bool {
+    let lock = std::fs::File::open(dir.join("lock"));
+    lock.is_ok_and(|lock| lock.lock().is_ok()) && Folder::is_cell(dir)
 }
 
 fn check_empty(dir: &Path) -> anyhow::Result<()> {

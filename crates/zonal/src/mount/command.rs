@@ -238,9 +238,18 @@ fn prepared(options: &Options) -> anyhow::Result<Options> {
     let mut options = options.clone();
     let path = std::path::absolute(&options.path).context("mount point")?;
     if mounts::is_mounted(&path) {
-        let text = format!("a cell is mounted on {} already", path.display());
-        let hint = format!("zonal umount {}", path.display());
-        return Err(Failure::new(IN_USE, text).hint(hint).into());
+        if !mounts::is_dead(&path) {
+            let text = format!("a cell is mounted on {} already", path.display());
+            let hint = format!("zonal umount {}", path.display());
+            return Err(Failure::new(IN_USE, text).hint(hint).into());
+        }
+        zonal_fuse::unmount(&path)
+            .with_context(|| format!("take away the dead mount on {}", path.display()))?;
+    } else if mounts::is_occupied(&path) {
+        let text = format!("something else is mounted on {}", path.display());
+        return Err(Failure::new(IN_USE, text)
+            .hint("name an empty directory")
+            .into());
     }
     let kind = std::fs::metadata(&path).map_err(|error| {
         Failure::new(
