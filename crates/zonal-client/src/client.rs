@@ -1,7 +1,7 @@
 //! The client of one cell: its map, its sessions, its open files.
 
 use crate::file::{File, Files};
-use crate::locks::HeldLocks;
+use crate::locks::{HeldLocks, WaitingLocks};
 use crate::net::{Message, Net};
 use crate::session::{Links, failure_code, lock};
 use std::collections::BTreeMap;
@@ -72,6 +72,7 @@ pub struct Client<N: Net> {
     pub(crate) links: Links,
     pub(crate) files: Files<N>,
     pub(crate) held: HeldLocks,
+    pub(crate) waiting_locks: WaitingLocks,
     /// Change counter of inodes whose pages the kernel may hold.
     pub(crate) seen: Mutex<crate::seen::Seen>,
     /// Attributes of what was removed here and may be open still.
@@ -102,6 +103,7 @@ impl<N: Net> Client<N> {
             links: Mutex::new(BTreeMap::new()),
             files: Mutex::new(BTreeMap::new()),
             held: Mutex::new(BTreeMap::new()),
+            waiting_locks: Mutex::new(BTreeMap::new()),
             seen: Mutex::new(crate::seen::Seen::default()),
             ghosts: Mutex::default(),
             left_behind: Mutex::default(),

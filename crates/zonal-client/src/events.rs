@@ -32,6 +32,7 @@ impl<N: Net> Client<N> {
         };
         // Events are queued at the shard from the session's start, so caching may begin with the first poll.
         link.set_listening(true);
+        let boot_before = link.boot();
         let reply = match self.meta(link, &request).await {
             Ok(reply) => reply,
             Err(code) => {
@@ -39,9 +40,19 @@ impl<N: Net> Client<N> {
                 return Err(code);
             }
         };
-        let MetaReply::Events { boot, events } = reply else {
+        let MetaReply::Events { boot, mut events } = reply else {
             return Err(ErrorCode::Protocol);
         };
+        if boot == boot_before && boot != link.boot() {
+            // The shard was restarted, and has heard what we hold, while this was on its way: its grants are void, and its
+            // numbers are not the new ones.
+            link.count_event();
+            events.retain(|(_seq, event)| !matches!(event, Event::LockGranted { .. }));
+            return Ok(Polled {
+                events: events.into_iter().map(|(_seq, event)| event).collect(),
+                restarted: true,
+            });
+        }
         let restarted = boot != link.boot();
         if restarted {
             link.count_event();
@@ -50,6 +61,9 @@ impl<N: Net> Client<N> {
         for (seq, event) in &events {
             link.count_event();
             link.ack(*seq);
+            if let Event::LockGranted { waiter, .. } = event {
+                self.note_grant(*waiter);
+            }
             if let Event::Invalidate {
                 inodes, data: true, ..
             } = event

@@ -11,6 +11,10 @@ use zonal_wire::{LockRange, MetaReply, MetaRequest};
 /// Ranges asked for and not released, by inode (a superset of what is held is enough: owners are told apart).
 pub(crate) type HeldLocks = Mutex<BTreeMap<Ino, Vec<LockRange>>>;
 
+/// Requests that may be queued at a shard, by waiter. A grant moves its range to what is held before anybody acts on it: a
+/// shard that restarts then hears of it, whatever became of the reply to the request.
+pub(crate) type WaitingLocks = Mutex<BTreeMap<u64, (Ino, LockRange)>>;
+
 /// The outcome of a lock request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LockOutcome {
@@ -41,11 +45,36 @@ impl<N: Net> Client<N> {
             wait: waiter.is_some(),
             waiter: waiter.unwrap_or(0),
         };
-        match self.meta(&link, &request).await {
+        if let Some(waiter) = waiter {
+            lock(&self.waiting_locks).insert(waiter, (ino, range));
+        }
+        let answer = self.meta(&link, &request).await;
+        if let Some(waiter) = waiter
+            && !matches!(answer, Err(ErrorCode::LockQueued))
+        {
+            lock(&self.waiting_locks).remove(&waiter);
+        }
+        match answer {
             Ok(_done) => self.lock_granted(ino, range).await,
             Err(ErrorCode::LockQueued) => Ok(LockOutcome::Queued),
             Err(code) => Err(code),
         }
+    }
+
+    /// The shard granted a queued request.
+    pub(crate) fn note_grant(&self, waiter: u64) {
+        let granted = lock(&self.waiting_locks).remove(&waiter);
+        if let Some((ino, range)) = granted {
+            self.hold(ino, range);
+        }
+    }
+
+    /// Remembers a lock for the shard's restart. The newest comes last: it decides where ranges overlap.
+    fn hold(&self, ino: Ino, range: LockRange) {
+        let mut held = lock(&self.held);
+        let ranges = held.entry(ino).or_default();
+        ranges.retain(|known| *known != range);
+        ranges.push(range);
     }
 
     /// The lock is held: remembers it, and learns what the last holder wrote.
@@ -53,7 +82,7 @@ impl<N: Net> Client<N> {
     /// # Errors
     /// A shard that does not answer.
     pub async fn lock_granted(&self, ino: Ino, range: LockRange) -> Result<LockOutcome, ErrorCode> {
-        lock(&self.held).entry(ino).or_default().push(range);
+        self.hold(ino, range);
         let link = self.link_of(ino)?;
         let reply = self
             .meta(&link, &MetaRequest::GetAttr { ino, data: true })
@@ -78,10 +107,11 @@ impl<N: Net> Client<N> {
     /// A shard that does not answer.
     pub async fn cancel_lock(&self, ino: Ino, waiter: u64) -> Result<bool, ErrorCode> {
         let link = self.link_of(ino)?;
-        match self
+        let answer = self
             .meta(&link, &MetaRequest::CancelLock { ino, waiter })
-            .await
-        {
+            .await;
+        lock(&self.waiting_locks).remove(&waiter);
+        match answer {
             Ok(_done) => Ok(true),
             Err(ErrorCode::UnknownLease) => Ok(false),
             Err(code) => Err(code),

@@ -134,7 +134,9 @@ impl Shard {
         let until = waited
             .until
             .unwrap_or_else(|| now.instant.plus_ms(u64::from(wait_ms.min(POLL_WAIT_MS))));
-        if events.is_empty() && now.instant < until {
+        // One from before our start must hear of it soon: others wait until it has told what it holds.
+        let is_silent = self.sessions.silent.contains(&session);
+        if events.is_empty() && now.instant < until && !is_silent {
             let waiting = Waiting {
                 until: Some(until),
                 ..Waiting::default()

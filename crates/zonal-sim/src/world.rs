@@ -25,7 +25,7 @@ const ATTEMPT_MS: u64 = 1_000;
 const DEADLINE_MS: u64 = 60_000;
 
 /// How long a poll for events waits at a shard, ms.
-const POLL_MS: u32 = 5_000;
+const POLL_MS: u32 = 20_000;
 
 #[derive(Debug, Clone, Copy)]
 enum Kind {
