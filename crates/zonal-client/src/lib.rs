@@ -5,7 +5,9 @@
 #![forbid(unsafe_code)]
 
 pub mod append;
+pub mod attributes;
 pub mod client;
+pub mod directories;
 pub mod dirty;
 pub mod events;
 pub mod file;
@@ -14,13 +16,16 @@ pub mod locate;
 pub mod locks;
 pub mod names;
 pub mod net;
+pub mod opening;
 pub mod read;
 pub mod seen;
 pub mod session;
 pub mod size;
+pub mod statfs;
 mod storage;
 pub mod sync;
 pub mod write;
+pub mod xattrs;
 
 pub use client::{Client, Options};
 pub use events::{POLL_WAIT_MS, Polled};

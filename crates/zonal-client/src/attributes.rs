@@ -1,0 +1,135 @@
+//! Attributes: what the shard says, with what was written here laid over it.
+
+use crate::client::Client;
+use crate::net::Net;
+use crate::session::lock;
+use zonal_types::{Attr, Credentials, ErrorCode, FileData, FileKind, Ino};
+use zonal_wire::{AttrChange, MetaReply, MetaRequest};
+impl<N: Net> Client<N> {
+    /// Attributes as this mount sees them: with what it wrote and did not report yet.
+    pub(crate) fn lay_own_writes(&self, mut attr: Attr, attr_ms: u32) -> (Attr, u32) {
+        if attr.kind != FileKind::File {
+            return (attr, attr_ms);
+        }
+        let Some(file) = self.file(attr.ino) else {
+            return (attr, attr_ms);
+        };
+        let mut state = file.state();
+        state.refresh(&attr, None);
+        if state.is_clean() {
+            return (attr, attr_ms);
+        }
+        attr.size = state.size;
+        for report in state.report.iter().chain(&state.reporting) {
+            attr.allocated = attr.allocated.saturating_add_signed(report.allocated_delta);
+            if let Some(mtime) = report.mtime {
+                attr.mtime = attr.mtime.max(mtime);
+                attr.ctime = attr.ctime.max(mtime);
+            }
+        }
+        attr.allocated += (state.dirty.bytes() as u64).next_multiple_of(4096);
+        (attr, 0)
+    }
+
+    /// Attributes of an inode and how long they may be cached.
+    ///
+    /// # Errors
+    /// `Stale` where it is gone.
+    pub async fn getattr(&self, ino: Ino) -> Result<(Attr, u32), ErrorCode> {
+        let link = self.link_of(ino)?;
+        let asked = self.asking(&link);
+        let reply = match self
+            .meta(&link, &MetaRequest::GetAttr { ino, data: false })
+            .await
+        {
+            Err(ErrorCode::Stale) => {
+                let ghost = lock(&self.ghosts).get(ino);
+                return ghost.map(|attr| (attr, 0)).ok_or(ErrorCode::Stale);
+            }
+            reply => reply?,
+        };
+        match reply {
+            MetaReply::Attr { attr, attr_ms, .. } => {
+                Ok(self.lay_own_writes(attr, self.cache_ms(&link, asked, attr_ms)))
+            }
+            _other => Err(ErrorCode::Protocol),
+        }
+    }
+
+    /// Checks permissions.
+    ///
+    /// # Errors
+    /// `Access` where they are missing.
+    pub async fn access(&self, who: &Credentials, ino: Ino, mask: u32) -> Result<(), ErrorCode> {
+        let link = self.link_of(ino)?;
+        self.meta(
+            &link,
+            &MetaRequest::Access {
+                who: who.clone(),
+                ino,
+                mask,
+            },
+        )
+        .await
+        .map(|_done| ())
+    }
+
+    /// Changes attributes. Unreported writes are reported first, so that they do not undo a time that is set here.
+    ///
+    /// # Errors
+    /// As the shard answers.
+    pub async fn setattr(
+        &self,
+        who: &Credentials,
+        ino: Ino,
+        change: AttrChange,
+    ) -> Result<(Attr, u32), ErrorCode> {
+        if let Some(file) = self.file(ino) {
+            let _gate = file.gate.lock().await;
+            self.flush_gated(&file).await?;
+        }
+        let link = self.link_of(ino)?;
+        let reply = self
+            .meta(
+                &link,
+                &MetaRequest::SetAttr {
+                    who: who.clone(),
+                    ino,
+                    change,
+                },
+            )
+            .await?;
+        self.note_own_change(ino, &reply);
+        match reply {
+            MetaReply::Attr { attr, .. } => Ok((attr, 0)),
+            _other => Err(ErrorCode::Protocol),
+        }
+    }
+
+    /// Tells the shard that a file was read (it applies relatime).
+    ///
+    /// # Errors
+    /// As the shard answers.
+    pub async fn touch(&self, ino: Ino) -> Result<(), ErrorCode> {
+        let link = self.link_of(ino)?;
+        // An access time is no change of what the kernel's pages show.
+        self.meta(&link, &MetaRequest::Touch { ino })
+            .await
+            .map(|_done| ())
+    }
+
+    /// Layout and size of a file.
+    ///
+    /// # Errors
+    /// `IsDirectory` and the like where it has none.
+    pub async fn file_data(&self, ino: Ino) -> Result<(Attr, Option<FileData>), ErrorCode> {
+        let link = self.link_of(ino)?;
+        match self
+            .meta(&link, &MetaRequest::GetAttr { ino, data: true })
+            .await?
+        {
+            MetaReply::Attr { attr, data, .. } => Ok((self.lay_own_writes(attr, 0).0, data)),
+            _other => Err(ErrorCode::Protocol),
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Directories: made, removed, listed with attributes in one round trip.
+
+use crate::client::Client;
+use crate::names::{Found, Looked};
+use crate::net::Net;
+use crate::session::lock;
+use zonal_types::{Credentials, ErrorCode, Ino, Name, ZoneId};
+use zonal_wire::{DirEntry, MetaReply, MetaRequest};
+impl<N: Net> Client<N> {
+    /// Makes a directory; in the root, with its home in `zone` (`None`: the mount's).
+    ///
+    /// # Errors
+    /// As the shard answers.
+    pub async fn mkdir(
+        &self,
+        who: &Credentials,
+        parent: Ino,
+        name: Name,
+        (mode, umask): (u32, u32),
+        zone: Option<ZoneId>,
+    ) -> Result<Found, ErrorCode> {
+        let zone = zone.unwrap_or(self.options.zone);
+        let link = self.link_of(parent)?;
+        let asked = self.asking(&link);
+        let request = MetaRequest::Mkdir {
+            who: who.clone(),
+            parent,
+            name,
+            mode,
+            umask,
+            zone,
+        };
+        match self.meta(&link, &request).await? {
+            MetaReply::Entry { mut entry } => {
+                self.cut_entry(&link, asked, &mut entry);
+                self.complete(entry).await
+            }
+            _other => Err(ErrorCode::Protocol),
+        }
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// As the shard answers.
+    pub async fn rmdir(&self, who: &Credentials, parent: Ino, name: Name) -> Result<(), ErrorCode> {
+        let link = self.link_of(parent)?;
+        // The root shard does not know the attributes of a zone's directory.
+        let looked = if parent == Ino::ROOT {
+            self.lookup(who, parent, name.clone()).await.ok()
+        } else {
+            None
+        };
+        let request = MetaRequest::Rmdir {
+            who: who.clone(),
+            parent,
+            name,
+        };
+        let reply = self.meta(&link, &request).await?;
+        if let Some(Looked::Found(found)) = looked {
+            lock(&self.ghosts).add(&found.attr);
+        }
+        self.note_removed(&reply);
+        Ok(())
+    }
+
+    /// Entries of a directory behind `cookie`; true: nothing follows.
+    ///
+    /// # Errors
+    /// As the shard answers.
+    pub async fn readdir(
+        &self,
+        who: &Credentials,
+        dir: Ino,
+        cookie: u64,
+        entries: u32,
+        plus: bool,
+    ) -> Result<(Vec<DirEntry>, bool), ErrorCode> {
+        let link = self.link_of(dir)?;
+        let asked = self.asking(&link);
+        let request = MetaRequest::ReadDir {
+            who: who.clone(),
+            dir,
+            cookie,
+            entries,
+            plus,
+        };
+        let MetaReply::Dir { mut entries, end } = self.meta(&link, &request).await? else {
+            return Err(ErrorCode::Protocol);
+        };
+        if plus {
+            for item in &mut entries {
+                self.cut_entry(&link, asked, &mut item.entry);
+                match item.entry.attr {
+                    Some(attr) => {
+                        let (attr, attr_ms) = self.lay_own_writes(attr, item.entry.attr_ms);
+                        (item.entry.attr, item.entry.attr_ms) = (Some(attr), attr_ms);
+                    }
+                    None => {
+                        // Another shard has it; without its attributes the entry is listed all the same.
+                        if let Ok((attr, attr_ms)) = self.getattr(item.entry.ino).await {
+                            (item.entry.attr, item.entry.attr_ms) = (Some(attr), attr_ms);
+                        }
+                    }
+                }
+            }
+        }
+        Ok((entries, end))
+    }
+
+    /// The directory above a directory.
+    ///
+    /// # Errors
+    /// As the shard answers.
+    pub async fn parent(&self, ino: Ino) -> Result<Ino, ErrorCode> {
+        let link = self.link_of(ino)?;
+        match self.meta(&link, &MetaRequest::Parent { ino }).await? {
+            MetaReply::Parent { parent } => Ok(parent),
+            _other => Err(ErrorCode::Protocol),
+        }
+    }
+}

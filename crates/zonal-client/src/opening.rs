@@ -1,0 +1,142 @@
+//! Making and opening files: one round trip, with layout, attributes and what the kernel may keep.
+
+use crate::client::Client;
+use crate::names::{Found, NewFile, Opened};
+use crate::net::Net;
+use crate::session::lock;
+use zonal_types::{Credentials, ErrorCode, Ino, Name};
+use zonal_wire::meta::flags;
+use zonal_wire::{MetaReply, MetaRequest};
+impl<N: Net> Client<N> {
+    pub(crate) fn create_request(
+        &self,
+        who: &Credentials,
+        parent: Ino,
+        name: Name,
+        new: NewFile,
+        open_flags: Option<u32>,
+    ) -> MetaRequest {
+        MetaRequest::Create {
+            who: who.clone(),
+            parent,
+            name,
+            kind: new.kind,
+            mode: new.mode,
+            umask: new.umask,
+            zone: self.options.zone,
+            open: open_flags.is_some(),
+            open_flags: open_flags.unwrap_or(0),
+            exclusive: open_flags.is_none_or(|open| open & flags::O_EXCL != 0),
+        }
+    }
+
+    /// Makes a file and opens it, or opens the one that is there (unless `O_EXCL`).
+    ///
+    /// # Errors
+    /// As the shard answers.
+    pub async fn create(
+        &self,
+        who: &Credentials,
+        parent: Ino,
+        name: Name,
+        new: NewFile,
+        open_flags: u32,
+    ) -> Result<Opened<N>, ErrorCode> {
+        let request = self.create_request(who, parent, name, new, Some(open_flags));
+        self.opening(parent, &request).await
+    }
+
+    /// Makes a file without a name and opens it.
+    ///
+    /// # Errors
+    /// As the shard answers.
+    pub async fn tmpfile(
+        &self,
+        who: &Credentials,
+        parent: Ino,
+        (mode, umask): (u32, u32),
+        exclusive: bool,
+    ) -> Result<Opened<N>, ErrorCode> {
+        let zone = self.options.zone;
+        let request = MetaRequest::Tmpfile {
+            who: who.clone(),
+            parent,
+            mode,
+            umask,
+            zone,
+            exclusive,
+        };
+        self.opening(parent, &request).await
+    }
+
+    /// Opens a file.
+    ///
+    /// # Errors
+    /// As the shard answers.
+    pub async fn open(
+        &self,
+        who: &Credentials,
+        ino: Ino,
+        open_flags: u32,
+    ) -> Result<Opened<N>, ErrorCode> {
+        if let Some(file) = self.file(ino) {
+            // What was written here is part of what this open must see.
+            let is_clean = file.state().is_clean();
+            if !is_clean {
+                self.flush(&file).await?;
+            }
+        }
+        self.opening(
+            ino,
+            &MetaRequest::Open {
+                who: who.clone(),
+                ino,
+                open_flags,
+            },
+        )
+        .await
+    }
+
+    async fn opening(&self, at: Ino, request: &MetaRequest) -> Result<Opened<N>, ErrorCode> {
+        let link = self.link_of(at)?;
+        let asked = self.asking(&link);
+        let reply = match self.meta(&link, request).await {
+            Err(ErrorCode::TruncateUnconfirmed) => {
+                if let MetaRequest::Open { ino, .. } = request {
+                    self.finish_others_truncate(*ino).await?;
+                }
+                self.meta(&link, request).await?
+            }
+            other => other?,
+        };
+        let MetaReply::Opened {
+            mut entry,
+            data,
+            push,
+        } = reply
+        else {
+            return Err(ErrorCode::Protocol);
+        };
+        self.cut_entry(&link, asked, &mut entry);
+        let attr = entry.attr.ok_or(ErrorCode::Protocol)?;
+        let file = self.open_file(&attr, data.clone());
+        if push {
+            if let Err(code) = self.push_truncate(entry.ino, &data).await {
+                self.release(entry.ino).await.ok();
+                return Err(code);
+            }
+            file.state().size = attr.size;
+        }
+        let keep_pages = lock(&self.seen).note(entry.ino, attr.change) && !push;
+        let attr_ms = if push { 0 } else { entry.attr_ms };
+        Ok(Opened {
+            found: Found {
+                attr,
+                entry_ms: entry.entry_ms,
+                attr_ms,
+            },
+            file,
+            keep_pages,
+        })
+    }
+}

@@ -1,0 +1,101 @@
+//! Extended attributes: the shard keeps and judges them.
+
+use crate::client::Client;
+use crate::net::Net;
+use zonal_types::{Blob, Credentials, ErrorCode, Ino};
+use zonal_wire::{MetaReply, MetaRequest};
+impl<N: Net> Client<N> {
+    /// The value of an extended attribute.
+    ///
+    /// # Errors
+    /// `NoData` where there is none.
+    pub async fn getxattr(
+        &self,
+        who: &Credentials,
+        ino: Ino,
+        name: &[u8],
+    ) -> Result<Vec<u8>, ErrorCode> {
+        let link = self.link_of(ino)?;
+        let request = MetaRequest::GetXattr {
+            who: who.clone(),
+            ino,
+            name: Blob(name.to_vec()),
+        };
+        match self.meta(&link, &request).await? {
+            MetaReply::Text { text } => Ok(text.0),
+            _other => Err(ErrorCode::Protocol),
+        }
+    }
+
+    /// Names of extended attributes.
+    ///
+    /// # Errors
+    /// As the shard answers.
+    pub async fn listxattr(&self, who: &Credentials, ino: Ino) -> Result<Vec<Vec<u8>>, ErrorCode> {
+        let link = self.link_of(ino)?;
+        match self
+            .meta(
+                &link,
+                &MetaRequest::ListXattr {
+                    who: who.clone(),
+                    ino,
+                },
+            )
+            .await?
+        {
+            MetaReply::Names { names } => Ok(names.into_iter().map(|name| name.0).collect()),
+            _other => Err(ErrorCode::Protocol),
+        }
+    }
+
+    /// Sets an extended attribute.
+    ///
+    /// # Errors
+    /// As the shard answers.
+    pub async fn setxattr(
+        &self,
+        who: &Credentials,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        flags: u32,
+    ) -> Result<(), ErrorCode> {
+        let link = self.link_of(ino)?;
+        let (name, value) = (Blob(name.to_vec()), Blob(value.to_vec()));
+        let reply = self
+            .meta(
+                &link,
+                &MetaRequest::SetXattr {
+                    who: who.clone(),
+                    ino,
+                    name,
+                    value,
+                    flags,
+                },
+            )
+            .await?;
+        self.note_own_change(ino, &reply);
+        Ok(())
+    }
+
+    /// Removes an extended attribute.
+    ///
+    /// # Errors
+    /// `NoData` where there is none.
+    pub async fn removexattr(
+        &self,
+        who: &Credentials,
+        ino: Ino,
+        name: &[u8],
+    ) -> Result<(), ErrorCode> {
+        let link = self.link_of(ino)?;
+        let request = MetaRequest::RemoveXattr {
+            who: who.clone(),
+            ino,
+            name: Blob(name.to_vec()),
+        };
+        let reply = self.meta(&link, &request).await?;
+        self.note_own_change(ino, &reply);
+        Ok(())
+    }
+}
