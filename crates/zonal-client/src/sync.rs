@@ -42,7 +42,12 @@ impl<N: Net> Client<N> {
         // Targets and shard flush their logs at the same time.
         let syncing = self.start_sync(&targets);
         let reported = self.send_report(file).await;
-        let logged = self.sync_shard_of(file.ino).await;
+        // A shard that took no report within the deadline is not asked again.
+        let logged = if reported.is_ok() {
+            self.sync_shard_of(file.ino).await
+        } else {
+            Ok(())
+        };
         let synced = self.finish_sync(syncing).await;
         if synced.is_err() {
             file.state().unsynced.extend(targets);

@@ -151,6 +151,7 @@ impl Background {
         };
         background.spawn("housekeeping", keep_house)?;
         background.spawn("notifier", run_jobs)?;
+        background.spawn("listings", crate::listings::run)?;
         for shard in fs.client.map().shards.iter().map(|shard| shard.id) {
             // Ends with the process: its poll may be under way for as long as a shard holds one.
             let fs = fs.clone();
@@ -173,6 +174,7 @@ impl Background {
     /// Ends housekeeping and notifier, flushes everything.
     pub fn end(self) {
         self.fs.signal.end();
+        self.fs.listings.end();
         for thread in self.threads {
             let _ = thread.join();
         }
@@ -285,6 +287,15 @@ fn watch(fs: &ZonalFs, shard: ShardId) {
 }
 
 fn carry_out(fs: &ZonalFs, event: &Event) {
+    drop_cached(fs, event);
+    match event {
+        Event::Invalidate { .. } => fs.listings.carried_out(event),
+        Event::LockGranted { ino, waiter } => fs.lock_was_granted(*ino, *waiter),
+    }
+}
+
+/// Makes the kernel drop what an event says is old.
+pub(crate) fn drop_cached(fs: &ZonalFs, event: &Event) {
     match event {
         Event::Invalidate {
             entries,
@@ -304,6 +315,6 @@ fn carry_out(fs: &ZonalFs, event: &Event) {
                 drop_pages(notifier, ino.0, *data);
             }
         }
-        Event::LockGranted { ino, waiter } => fs.lock_was_granted(*ino, *waiter),
+        Event::LockGranted { .. } => {}
     }
 }

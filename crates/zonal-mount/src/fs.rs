@@ -27,6 +27,7 @@ pub struct ZonalFs {
     pub(crate) notifier: OnceLock<Notifier>,
     pub(crate) waiters: Waiters,
     pub(crate) hints: Hints,
+    pub(crate) listings: crate::listings::Listings,
     pub(crate) signal: Arc<Signal>,
     /// Owners of byte-range locks taken through a handle: what is left at its release are OFD locks.
     pub(crate) handle_locks: Mutex<BTreeMap<u64, BTreeSet<u64>>>,
@@ -48,6 +49,7 @@ impl ZonalFs {
             notifier: OnceLock::new(),
             waiters: Waiters::default(),
             hints: Hints::default(),
+            listings: crate::listings::Listings::default(),
             signal: Arc::default(),
             handle_locks: Mutex::default(),
             next_handle: AtomicU64::new(1),

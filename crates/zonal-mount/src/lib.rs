@@ -8,6 +8,7 @@ mod convert;
 mod fs;
 mod gauges;
 mod hints;
+mod listings;
 mod mount;
 mod ops_data;
 mod ops_locks;

@@ -39,6 +39,9 @@ pub enum StartError {
     /// The kernel.
     #[error(transparent)]
     Mount(#[from] MountError),
+    /// The cell has no such zone.
+    #[error("the cell has no zone {0}")]
+    NoZone(zonal_types::ZoneId),
     /// The system.
     #[error("starting threads")]
     Threads(#[source] std::io::Error),
@@ -59,6 +62,10 @@ impl Mounted {
     pub fn start(path: &Path, config: MountConfig) -> Result<Self, StartError> {
         let net = RealNet::new(Arc::new(Pool::new(config.identity, config.pool)));
         let client = block_on(Client::connect(net, config.client)).map_err(StartError::Connect)?;
+        let zone = client.options().zone;
+        if client.map().zone(zone).is_none() {
+            return Err(StartError::NoZone(zone));
+        }
         let fs = Arc::new(ZonalFs::new(client, config.session.workers));
         let session = Session::mount(fs.clone(), path, &config.mount, &config.session)?;
         if !session.kernel().has_inc_epoch() {

@@ -217,6 +217,14 @@ impl ZonalFs {
         };
         let zone = u16::try_from(number(10)?).map_err(|_error| ErrorCode::Invalid)?;
         let mode = number(8)? & 0o7777;
+        let map = self.client.map();
+        if map.zone(ZoneId(zone)).is_none() {
+            return Err(ErrorCode::NoDevice);
+        }
+        if parent != Ino::ROOT && map.zone_of(parent) != Some(ZoneId(zone)) {
+            // Only first-level directories have a home of their own.
+            return Err(ErrorCode::CrossShard);
+        }
         let name = name(parts.next().unwrap_or_default())?;
         block_on(
             self.client
@@ -305,7 +313,12 @@ impl ZonalFs {
         self.begin(ctx);
         let mut buffer = reply.buffer();
         match self.fill(ctx, dir, (read.offset, read.size), plus, &mut buffer) {
-            Ok(()) => reply.entries(&buffer),
+            Ok(()) => {
+                if plus {
+                    self.listings.note();
+                }
+                reply.entries(&buffer);
+            }
             Err(code) => reply.err(errno(code)),
         }
     }

@@ -46,8 +46,35 @@ impl Mkdir {
             let mut value = format!("{} {mode:o} ", self.zone).into_bytes();
             value.extend_from_slice(name.as_bytes());
             attributes::set(parent, attributes::MKDIR, &value)
-                .with_context(|| format!("make {}", path.display()))?;
+                .with_context(|| format!("make {}", path.display()))
+                .map_err(|error| explain(error, self.zone))?;
         }
         Ok(())
+    }
+}
+
+/// What the errno says here. (A mount answers ENXIO for a zone that is not there, EXDEV for a home that cannot be.)
+fn explain(error: anyhow::Error, zone: u16) -> anyhow::Error {
+    let errno = error
+        .root_cause()
+        .downcast_ref::<rustix::io::Errno>()
+        .copied()
+        .or_else(|| {
+            let io = error.root_cause().downcast_ref::<std::io::Error>()?;
+            rustix::io::Errno::from_io_error(io)
+        });
+    match errno {
+        Some(rustix::io::Errno::NXIO) => {
+            Failure::new(2, format!("{error:#}: the cell has no zone {zone}"))
+                .hint("`zonal zone-map show` lists the zones")
+                .into()
+        }
+        Some(rustix::io::Errno::XDEV) => Failure::new(
+            2,
+            format!("{error:#}: only first-level directories have a home of their own"),
+        )
+        .hint("make it directly below the mount point")
+        .into(),
+        _ => error,
     }
 }

@@ -107,6 +107,9 @@ fn failure(error: &StartError, cell: &Cell) -> Failure {
             ),
         )
         .hint("is the cell up? `zonal up` starts what is down"),
+        StartError::NoZone(_) => {
+            Failure::new(2, error.to_string()).hint("`zonal zone-map show` lists the zones")
+        }
         StartError::Mount(MountError::DeviceDenied) => Failure::new(FAILED, error.to_string())
             .hint("mount as root, or let /dev/fuse be opened by this user"),
         _ => Failure::new(FAILED, chain(error)),
