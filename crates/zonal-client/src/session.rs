@@ -208,10 +208,7 @@ impl<N: Net> Client<N> {
             } else {
                 0
             };
-            let failed = match self
-                .send(link.shard, header, &body, request.name(), wait)
-                .await
-            {
+            let failed = match self.send(link, header, &body, request.name(), wait).await {
                 Ok(MetaReply::Failed { code }) => code.0,
                 Ok(reply) => return Ok(reply),
                 Err(code) => code,
@@ -237,15 +234,16 @@ impl<N: Net> Client<N> {
         }
     }
 
-    /// One attempt.
+    /// One attempt. A shard whose epoch is newer tells it, for the next attempt.
     async fn send(
         &self,
-        shard: ShardId,
+        link: &Link,
         header: Header,
         body: &[u8],
         doing: &str,
         wait_ms: u64,
     ) -> Result<MetaReply, ErrorCode> {
+        let shard = link.shard;
         let map = self.map();
         let known = map.shard(shard).and_then(|shard| map.node(shard.node));
         let Some(node) = known else {
@@ -264,7 +262,17 @@ impl<N: Net> Client<N> {
         match self.net.finish(pending, None).await {
             Ok(reply) => {
                 self.note_map_version(reply.header.map_version);
-                MetaReply::from_bytes(&reply.body).map_err(|_error| ErrorCode::Protocol)
+                match MetaReply::from_bytes(&reply.body).map_err(|_error| ErrorCode::Protocol)? {
+                    MetaReply::StaleShard {
+                        epoch, map_version, ..
+                    } => {
+                        self.note_map_version(map_version);
+                        let mut state = lock(&link.state);
+                        state.epoch = state.epoch.max(epoch);
+                        Err(ErrorCode::StaleEpoch)
+                    }
+                    reply => Ok(reply),
+                }
             }
             Err(failure) => {
                 self.net.complain(
@@ -312,7 +320,7 @@ impl<N: Net> Client<N> {
             };
             let header = self.header(Service::Meta, self.next_trace());
             match self
-                .send(link.shard, header, &request.to_bytes(), request.name(), 0)
+                .send(link, header, &request.to_bytes(), request.name(), 0)
                 .await
             {
                 Ok(MetaReply::Session {
@@ -365,7 +373,7 @@ impl<N: Net> Client<N> {
             header.epoch = state.epoch;
         }
         let failed = match self
-            .send(link.shard, header, &request.to_bytes(), request.name(), 0)
+            .send(link, header, &request.to_bytes(), request.name(), 0)
             .await
         {
             Ok(MetaReply::Failed { code }) => code.0,

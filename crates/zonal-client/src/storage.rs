@@ -120,6 +120,10 @@ impl<N: Net> Client<N> {
                 self.note_map_version(header.map_version);
                 match StorageReply::from_bytes(&body).map_err(|_error| ErrorCode::Protocol)? {
                     StorageReply::Failed { code, .. } => Err(code.0),
+                    StorageReply::Stale { map_version, .. } => {
+                        self.note_map_version(map_version);
+                        Err(ErrorCode::StaleEpoch)
+                    }
                     reply => Ok((reply, payload_bytes)),
                 }
             }

@@ -285,7 +285,7 @@ impl MetaRole {
             return Err(ErrorCode::Io);
         }
         if header.epoch != Epoch(0) && header.epoch < self.epoch {
-            return Err(ErrorCode::StaleEpoch);
+            return self.stale();
         }
         if matches!(request, MetaRequest::Sync) {
             self.engine.sync_all()?;
@@ -361,6 +361,18 @@ impl MetaRole {
                 }
             }
         }
+    }
+
+    /// What a sender with an older epoch must know.
+    fn stale(&self) -> Result<MetaReply, ErrorCode> {
+        let map = self.map.current();
+        let own = map.shard(self.id).ok_or(ErrorCode::StaleEpoch)?;
+        Ok(MetaReply::StaleShard {
+            shard: self.id,
+            node: own.node,
+            epoch: self.epoch,
+            map_version: map.version,
+        })
     }
 
     fn ask(

@@ -102,6 +102,7 @@ impl Node {
         reply.message(&answer);
         let failed = match answer {
             MetaReply::Failed { code } => Some(code.0),
+            MetaReply::StaleShard { .. } => Some(ErrorCode::StaleEpoch),
             _ => None,
         };
         Some(Done {

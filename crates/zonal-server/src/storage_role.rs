@@ -30,6 +30,8 @@ use zonal_wire::{Header, ObjectRef, StorageReply, StorageRequest};
 const RETRIES: usize = 100;
 /// Ranges in one reply of `Map`.
 const MAP_RANGES_MAX: u32 = 16_384;
+/// Slots in one refusal of an epoch.
+const STALE_SLOTS_MAX: usize = 16_384;
 
 /// Why a request failed, with words for the reply.
 pub(crate) struct Refused {
@@ -188,9 +190,13 @@ impl Storage {
             }
             Err(refused) => {
                 reply.truncate_payload(0);
-                reply.message(&StorageReply::Failed {
-                    code: ErrorNumber(refused.code),
-                    detail: refused.detail,
+                reply.message(&if refused.code == ErrorCode::StaleEpoch {
+                    self.stale()
+                } else {
+                    StorageReply::Failed {
+                        code: ErrorNumber(refused.code),
+                        detail: refused.detail,
+                    }
                 });
                 Err(refused.code)
             }
@@ -320,6 +326,22 @@ impl Storage {
                 self.map.current().version
             ),
         })
+    }
+
+    /// What a sender with an epoch that no slot has must know.
+    fn stale(&self) -> StorageReply {
+        let map = self.map.current();
+        let slots = map.sets.iter().flat_map(|set| {
+            let numbered = set.slots.iter().zip(0_u16..);
+            numbered.map(|(slot, number)| (set.id, number, slot.target, slot.slot_epoch))
+        });
+        StorageReply::Stale {
+            map_version: map.version,
+            slots: slots
+                .filter(|(_, _, target, _)| *target == self.id)
+                .take(STALE_SLOTS_MAX)
+                .collect(),
+        }
     }
 
     /// `None` where the epoch is a current one; else the newest.

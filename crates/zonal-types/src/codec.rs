@@ -182,6 +182,18 @@ impl<T: Codec> Codec for Vec<T> {
     }
 }
 
+impl<A: Codec, B: Codec, C: Codec, D: Codec> Codec for (A, B, C, D) {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.0.put(out);
+        self.1.put(out);
+        self.2.put(out);
+        self.3.put(out);
+    }
+    fn get(from: &mut Reader<'_>) -> Result<Self, CodecError> {
+        Ok((A::get(from)?, B::get(from)?, C::get(from)?, D::get(from)?))
+    }
+}
+
 impl<A: Codec, B: Codec> Codec for (A, B) {
     fn put(&self, out: &mut Vec<u8>) {
         self.0.put(out);

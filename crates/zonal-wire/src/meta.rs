@@ -8,8 +8,8 @@
 
 use crate::storage::ErrorNumber;
 use zonal_types::{
-    Attr, Blob, Credentials, Epoch, FileData, FileKind, Ino, Name, SessionId, StripePolicy,
-    Timestamp, ZoneId, codec_enum, codec_struct,
+    Attr, Blob, Credentials, Epoch, FileData, FileKind, Ino, MapVersion, Name, NodeId, SessionId,
+    ShardId, StripePolicy, Timestamp, ZoneId, codec_enum, codec_struct,
 };
 
 /// Linux flag values that cross the wire.
@@ -222,6 +222,9 @@ codec_enum! {
         /// `boot` changes with each start of the shard. `now`: the shard's calendar time.
         Session = 2 { session: SessionId, boot: u64, epoch: Epoch, term_ms: u64, now: Timestamp, resumed: bool },
         Events = 3 { boot: u64, events: Vec<(u64, Event)> },
+        /// Refused (`StaleEpoch`): the sender's epoch is below the shard's. What the shard knows of itself, out of the map
+        /// of this version.
+        StaleShard = 4 { shard: ShardId, node: NodeId, epoch: Epoch, map_version: MapVersion },
         Entry = 10 { entry: Entry },
         /// No such name; the absence may be cached for `entry_ms`.
         NoEntry = 11 { entry_ms: u32 },

@@ -5,7 +5,9 @@
 
 #![expect(missing_docs, reason = "fields are described with their variant")]
 
-use zonal_types::{Column, DataId, ErrorCode, TargetId, codec_enum, codec_struct};
+use zonal_types::{
+    Column, DataId, Epoch, ErrorCode, MapVersion, StripeSetId, TargetId, codec_enum, codec_struct,
+};
 
 codec_struct! {
     /// Which object, and what the sender knows of its file's truncations.
@@ -85,6 +87,9 @@ codec_enum! {
         Done = 8,
         /// Bytes in all and bytes free of the target.
         StatFs = 10 { total: u64, free: u64, objects: u64 },
+        /// Refused (`StaleEpoch`): the sender's epoch is none of this target's slots. `slots`: what the target knows of
+        /// its slots (set, slot, target, epoch), out of the map of this version.
+        Stale = 12 { map_version: MapVersion, slots: Vec<(StripeSetId, u16, TargetId, Epoch)> },
     }
 }
 

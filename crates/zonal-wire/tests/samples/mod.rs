@@ -5,7 +5,7 @@
 use zonal_types::layout::{Component, ComponentKind};
 use zonal_types::{
     Attr, Blob, CellId, Codec, Column, Credentials, DataId, Epoch, ErrorCode, FileData, FileKind,
-    Ino, Layout, LayoutGen, MapVersion, Name, NodeId, Redundancy, SessionId, StripePolicy,
+    Ino, Layout, LayoutGen, MapVersion, Name, NodeId, Redundancy, SessionId, ShardId, StripePolicy,
     StripeSetId, TargetId, Timestamp, TraceId, ZoneId,
 };
 use zonal_wire::{
@@ -206,6 +206,7 @@ pub fn meta_replies() -> Vec<MetaReply> {
         R::Done,
         R::Session { session: SessionId(8), boot: 2, epoch: Epoch(1), term_ms: 60_000, now: time(8), resumed: true },
         R::Events { boot: 2, events: events().into_iter().enumerate().map(|(index, event)| (index as u64 + 5, event)).collect() },
+        R::StaleShard { shard: ShardId(1), node: NodeId(4), epoch: Epoch(3), map_version: MapVersion(9) },
         R::Entry { entry: entry() },
         R::Entry { entry: elsewhere },
         R::NoEntry { entry_ms: 5000 },
@@ -267,6 +268,7 @@ pub fn storage_replies() -> Vec<StorageReply> {
         R::Stat { object_bytes: 1, allocated: 4096, truncate_seq: 6 },
         R::Done,
         R::StatFs { total: 1 << 40, free: 1 << 39, objects: 12 },
+        R::Stale { map_version: MapVersion(7), slots: vec![(StripeSetId(2), 5, TargetId(6), Epoch(4))] },
     ]
 }
 

@@ -1,0 +1,184 @@
+//! A slot's epoch rises while a client writes: the target refuses the old one with the newer entry, and the write goes on.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test ends where something is not as it should be"
+)]
+
+mod cell;
+
+use cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use zonal_client::names::NewFile;
+use zonal_client::{Client, Options};
+use zonal_mount::{RealNet, block_on};
+use zonal_net::{Address, Identity, PayloadInto, Pool, PoolConfig, Request, Role};
+use zonal_types::{Blob, CellId, Codec, Credentials, Epoch, ErrorCode, Ino, Name, NodeId, ZoneId};
+use zonal_wire::{
+    Header, ManagerReply, ManagerRequest, NewKind, Service, StorageReply, StorageRequest,
+};
+use zonal_zonemap::{MapEdit, ZoneMap};
+
+const PIECE: usize = 64 << 10;
+
+fn pool() -> Pool {
+    let identity = Identity::new(CellId::default(), Role::Client, NodeId(0), None);
+    Pool::new(identity, PoolConfig::default())
+}
+
+fn call(pool: &Pool, address: &str, header: Header, body: &[u8]) -> Vec<u8> {
+    let request = Request {
+        operation: "a test's request",
+        header,
+        body,
+        payload: &[],
+    };
+    let to = Address::any_node(address.parse().unwrap());
+    pool.call(to, request, PayloadInto::Owned).unwrap().body
+}
+
+/// Sets every slot to the target that it has, which raises its epoch.
+fn raise(pool: &Pool, manager: &str, map: &ZoneMap) -> ZoneMap {
+    let mut edits = Vec::new();
+    for set in &map.sets {
+        for (slot, number) in set.slots.iter().zip(0..) {
+            edits.push(MapEdit::SetSlot {
+                set: set.id,
+                slot: number,
+                target: slot.target,
+            });
+        }
+    }
+    let request = ManagerRequest::Edit {
+        expected: map.version,
+        edits: Blob(edits.to_bytes()),
+    };
+    let header = Header::request(Service::Manager, map.cell);
+    let reply = call(pool, manager, header, &request.to_bytes());
+    match ManagerReply::from_bytes(&reply).unwrap() {
+        ManagerReply::Map { map, .. } => ZoneMap::from_bytes(&map.0).unwrap(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Asks each target with an epoch.
+fn ask(pool: &Pool, map: &ZoneMap, epoch_of: &ZoneMap) -> Vec<StorageReply> {
+    let target = &map.targets[0];
+    let node = map.node(target.node).unwrap();
+    let mut header = Header::request(Service::Storage, map.cell);
+    header.map_version = epoch_of.version;
+    let slots = epoch_of.sets.iter().flat_map(|set| &set.slots);
+    slots
+        .filter(|slot| slot.target == target.id)
+        .map(|slot| {
+            header.epoch = slot.slot_epoch;
+            let request = StorageRequest::StatFs { target: target.id };
+            let deadline = Instant::now() + Duration::from_secs(20);
+            loop {
+                let reply = call(pool, &node.address, header, &request.to_bytes());
+                match StorageReply::from_bytes(&reply).unwrap() {
+                    // A server fetches a newer map at most every 50 ms.
+                    StorageReply::Failed { code, .. } if code.0 == ErrorCode::NotReady => {
+                        assert!(Instant::now() < deadline, "no newer map at the target");
+                        std::thread::sleep(Duration::from_millis(5));
+                    }
+                    reply => return reply,
+                }
+            }
+        })
+        .collect()
+}
+
+/// Ends the writer also where an assertion fails.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_write_goes_on_when_a_slots_epoch_rises_under_it() {
+    let cell = Cell::up("epoch");
+    let manager = cell.address("manager", false).to_string();
+    let options = Options::new(&manager, ZoneId(1), 7);
+    let net = RealNet::new(Arc::new(pool()));
+    let client = block_on(Client::connect(net, options)).unwrap();
+    let old = client.map();
+    let who = Credentials {
+        uid: 0,
+        gid: 0,
+        groups: Vec::new(),
+    };
+    let new = NewFile {
+        kind: NewKind::File,
+        mode: 0o644,
+        umask: 0,
+    };
+    let name = Name::new(b"grows").unwrap();
+    let flags = zonal_wire::meta::flags::O_RDWR;
+    let opened = block_on(client.create(&who, Ino::ROOT, name, new, flags)).unwrap();
+    let file = &opened.file;
+
+    let written = AtomicU64::new(0);
+    let is_over = AtomicBool::new(false);
+    let edits = std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                let step = written.load(Ordering::Relaxed);
+                let bytes = vec![step as u8; PIECE];
+                // One place is written again and again: no space runs out, and each write is one to the target.
+                let offset = step % 64 * PIECE as u64;
+                block_on(client.write_through(file, offset, &bytes, false)).unwrap();
+                written.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        let over = Over(&is_over);
+        let tools = pool();
+        let mut map = old.as_ref().clone();
+        for _ in 0..3 {
+            let before = map;
+            map = raise(&tools, &manager, &before);
+            assert!(map.version > before.version);
+            // The target hears of the newer map, and then refuses what it took before.
+            assert!(matches!(
+                ask(&tools, &map, &map)[..],
+                [StorageReply::StatFs { .. }]
+            ));
+            let set = &map.sets[0];
+            let slot = &set.slots[0];
+            assert_eq!(
+                ask(&tools, &map, &before),
+                [StorageReply::Stale {
+                    map_version: map.version,
+                    slots: vec![(set.id, 0, slot.target, slot.slot_epoch)],
+                }]
+            );
+            let deadline = Instant::now() + Duration::from_secs(20);
+            let start = written.load(Ordering::Relaxed);
+            while written.load(Ordering::Relaxed) < start + 3 {
+                assert!(
+                    !writer.is_finished() && Instant::now() < deadline,
+                    "no write goes on"
+                );
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        drop(over);
+        writer.join().unwrap();
+        map
+    });
+    let epoch = |map: &ZoneMap| map.sets[0].slots[0].slot_epoch;
+    assert_eq!(epoch(&edits), Epoch(epoch(&old).0 + 3));
+    assert_eq!(epoch(&client.map()), epoch(&edits));
+    let count = written.load(Ordering::Relaxed);
+    for place in 0..count.min(64) {
+        let last = place + (count - 1 - place) / 64 * 64;
+        let mut bytes = vec![0; PIECE];
+        let read = block_on(client.read(file, place * PIECE as u64, &mut bytes)).unwrap();
+        assert!(read == PIECE && bytes.iter().all(|byte| *byte == last as u8));
+    }
+    block_on(client.close()).unwrap();
+}
