@@ -12,7 +12,7 @@
 //! *Units*: bytes.
 
 use std::collections::{BTreeMap, BTreeSet};
-use zonal_types::limits::{FILE_BYTES_MAX, REQUEST_DEADLINE_MS};
+use zonal_types::limits::{APPEND_TICKETS_MAX, FILE_BYTES_MAX, REQUEST_DEADLINE_MS};
 use zonal_types::{ErrorCode, Ino, Instant, SessionId};
 
 /// How long an unfinished ticket holds up those behind it: then its client has given up trying.
@@ -56,7 +56,7 @@ impl Tickets {
     /// Reserves `length` bytes behind the committed size and all tickets; returns where.
     ///
     /// # Errors
-    /// `FileTooBig` where that is beyond the largest file.
+    /// `FileTooBig` where that is beyond the largest file; `Overloaded` where there are [`APPEND_TICKETS_MAX`].
     pub fn begin(
         &mut self,
         ino: Ino,
@@ -77,6 +77,9 @@ impl Tickets {
         }
         if length == 0 {
             return Ok(offset);
+        }
+        if self.len() >= APPEND_TICKETS_MAX {
+            return Err(ErrorCode::Overloaded);
         }
         let ticket = Ticket {
             session,
@@ -254,6 +257,21 @@ fn trim(tickets: &mut BTreeMap<u64, Ticket>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_number_of_tickets_is_bounded_and_an_end_makes_room() {
+        let mut tickets = Tickets::new();
+        for ino in 0..APPEND_TICKETS_MAX as u64 {
+            tickets.begin(Ino(5 + ino % 3), A, 1, 0, T).unwrap();
+        }
+        assert_eq!(tickets.begin(F, B, 1, 0, T), Err(ErrorCode::Overloaded));
+        assert_eq!(tickets.end(F, A, 0, (1, 1), T), Ok(End::Published(Some(1))));
+        assert!(tickets.begin(F, B, 1, 0, T).is_ok());
+        assert_eq!(tickets.len(), APPEND_TICKETS_MAX);
+        tickets.session_gone(A);
+        tickets.session_gone(B);
+        assert!(tickets.is_empty());
+    }
 
     const F: Ino = Ino(5);
     const A: SessionId = SessionId(1);

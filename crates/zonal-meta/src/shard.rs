@@ -24,7 +24,7 @@ use crate::session::{Sessions, SlotAnswer, SlotRecord};
 use crate::tx::{Env, Finished, OrphanRecord, Tx, Volatile};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use zonal_types::limits::{CACHE_GRACE_MS, CACHE_TERM_MS, SESSION_SLOTS_MAX};
+use zonal_types::limits::{APPEND_TICKETS_MAX, CACHE_GRACE_MS, CACHE_TERM_MS, SESSION_SLOTS_MAX};
 use zonal_types::{
     Codec, ErrorCode, FileKind, Ino, Instant, KvChange, KvRead, Layout, PartitionId, SessionId,
     Timestamp, ZoneId,
@@ -659,6 +659,7 @@ impl Shard {
             ("longest_event_queue", self.events.longest() as u64),
             ("longest_event_queue_max", self.events.limit() as u64),
             ("append_tickets", self.tickets.len() as u64),
+            ("append_tickets_max", APPEND_TICKETS_MAX as u64),
             ("waiting_requests", self.waiting.len() as u64),
             ("inodes", self.live_inodes),
         ]

@@ -67,6 +67,8 @@ limits! {
     LOCKS_MAX: usize = 1_048_576, "ranges";
     /// Lock requests waiting at one shard.
     LOCK_WAITERS_MAX: usize = 65_536, "requests";
+    /// Appends under way at one shard.
+    APPEND_TICKETS_MAX: usize = 65_536, "tickets";
     /// Entries in one readdir reply.
     READDIR_ENTRIES_MAX: usize = 4096, "entries";
     /// Connections that one server accepts.
