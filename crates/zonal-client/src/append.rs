@@ -7,7 +7,7 @@ use crate::client::Client;
 use crate::file::File;
 use crate::net::Net;
 use zonal_types::ErrorCode;
-use zonal_wire::{MetaReply, MetaRequest, StorageReply, StorageRequest};
+use zonal_wire::{MetaReply, MetaRequest, StorageRequest};
 
 impl<N: Net> Client<N> {
     /// Appends `bytes`; returns where they are.
@@ -91,13 +91,7 @@ impl<N: Net> Client<N> {
             let (reply, _, target) = self
                 .storage_retry(file, at, &make, part, None, None)
                 .await?;
-            file.state().unsynced.insert(target);
-            if let StorageReply::Written {
-                allocated_delta, ..
-            } = reply
-            {
-                delta += allocated_delta;
-            }
+            delta += file.state().note_written(target, &reply);
         }
         Ok(delta)
     }

@@ -9,12 +9,13 @@ use crate::dirty::{Dirty, copy_overlap, overlap};
 use crate::net::Net;
 use crate::session::lock;
 use crate::storage::Place;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use crate::unsynced::Unsynced;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use zonal_layout::Piece;
 use zonal_types::{Attr, ErrorCode, FileData, Ino, Instant, TargetId, Timestamp};
-use zonal_wire::{MetaReply, MetaRequest};
+use zonal_wire::{MetaReply, MetaRequest, StorageReply};
 
 /// Open and dirty files by inode.
 pub(crate) type Files<N> = Mutex<BTreeMap<Ino, Arc<File<N>>>>;
@@ -40,8 +41,8 @@ pub(crate) struct FileState<N: Net> {
     /// What the shard is being told: its answers do not have it yet.
     pub(crate) reporting: Option<Report>,
     pub(crate) opens: usize,
-    /// Targets that acknowledged data which they have not been asked to make durable.
-    pub(crate) unsynced: BTreeSet<TargetId>,
+    /// What was acknowledged and is not durable yet.
+    pub(crate) unsynced: Unsynced,
     /// A write that failed after it was accepted: told at the next flush or fsync, once.
     pub(crate) error: Option<ErrorCode>,
     pub(crate) dirty_since: Option<Instant>,
@@ -74,6 +75,20 @@ impl<N: Net> File<N> {
 }
 
 impl<N: Net> FileState<N> {
+    /// Notes that a target acknowledged a change; returns by how much it changed the allocated bytes.
+    pub(crate) fn note_written(&mut self, target: TargetId, reply: &StorageReply) -> i64 {
+        let StorageReply::Written {
+            allocated_delta,
+            verifier,
+            ..
+        } = reply
+        else {
+            return 0;
+        };
+        self.unsynced.insert(target, *verifier);
+        *allocated_delta
+    }
+
     /// Nothing is written that the shard and the targets do not know.
     pub(crate) fn is_clean(&self) -> bool {
         self.dirty.is_empty()
@@ -172,8 +187,10 @@ impl<N: Net> Client<N> {
         let file = files
             .entry(ino)
             .or_insert_with(|| Arc::new(self.detached_file(ino, data.clone())));
+        let boot = self.link_of(ino).map_or(0, |link| link.boot());
         let mut state = file.state();
         state.opens += 1;
+        state.unsynced.tell(boot, None);
         state.refresh(attr, Some(data));
         drop(state);
         file.clone()
@@ -193,7 +210,7 @@ impl<N: Net> Client<N> {
                 report: None,
                 reporting: None,
                 opens: 0,
-                unsynced: BTreeSet::new(),
+                unsynced: Unsynced::default(),
                 error: None,
                 dirty_since: None,
             }),
@@ -245,7 +262,7 @@ impl<N: Net> Client<N> {
     }
 
     /// Asks the shard for the newest size and layout of a file.
-    pub(crate) async fn refetch(&self, file: &File<N>) -> Result<(), ErrorCode> {
+    pub(crate) async fn refetch(&self, file: &File<N>) -> Result<Attr, ErrorCode> {
         let link = self.link_of(file.ino)?;
         match self
             .meta(
@@ -259,7 +276,7 @@ impl<N: Net> Client<N> {
         {
             MetaReply::Attr { attr, data, .. } => {
                 file.state().refresh(&attr, data);
-                Ok(())
+                Ok(attr)
             }
             _other => Err(ErrorCode::Protocol),
         }

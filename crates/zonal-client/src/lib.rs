@@ -24,6 +24,7 @@ pub mod size;
 pub mod statfs;
 mod storage;
 pub mod sync;
+mod unsynced;
 pub mod write;
 pub mod xattrs;
 

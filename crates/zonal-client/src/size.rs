@@ -136,17 +136,7 @@ impl<N: Net> Client<N> {
             .await?;
         let allocated_delta = replies
             .iter()
-            .map(|(_, _, reply, target)| {
-                file.state().unsynced.insert(*target);
-                if let StorageReply::Written {
-                    allocated_delta, ..
-                } = reply
-                {
-                    *allocated_delta
-                } else {
-                    0
-                }
-            })
+            .map(|(_, _, reply, target)| file.state().note_written(*target, reply))
             .sum();
         let link = self.link_of(ino)?;
         let request = MetaRequest::ConfirmTruncate {
@@ -214,13 +204,7 @@ impl<N: Net> Client<N> {
                 let (reply, _, target) = self
                     .storage_retry(file, (index, column), &make, &[], None, None)
                     .await?;
-                file.state().unsynced.insert(target);
-                if let StorageReply::Written {
-                    allocated_delta, ..
-                } = reply
-                {
-                    delta += allocated_delta;
-                }
+                delta += file.state().note_written(target, &reply);
             }
         }
         {

@@ -4,6 +4,7 @@ use crate::client::Client;
 use crate::file::File;
 use crate::net::{Message, Net, Reply};
 use crate::session::failure_code;
+use crate::unsynced::Unsynced;
 use zonal_layout::{Piece, object_bytes};
 use zonal_types::{Codec, Column, Component, Epoch, ErrorCode, FileData, TargetId};
 use zonal_wire::{ObjectRef, Service, StorageReply, StorageRequest};
@@ -156,7 +157,9 @@ impl<N: Net> Client<N> {
         loop {
             if let Some(code) = failed {
                 match code {
-                    ErrorCode::StaleTruncate => self.refetch(file).await?,
+                    ErrorCode::StaleTruncate => {
+                        self.refetch(file).await?;
+                    }
                     ErrorCode::StaleEpoch | ErrorCode::WrongTarget => self.refresh_map().await?,
                     ErrorCode::Unreachable
                     | ErrorCode::TimedOut
@@ -251,9 +254,9 @@ impl<N: Net> Client<N> {
     }
 
     /// Makes durable what targets acknowledged, all at once.
-    pub(crate) async fn sync_targets(&self, targets: &[TargetId]) -> Result<(), ErrorCode> {
-        let started = self.start_sync(targets);
-        self.finish_sync(started).await
+    pub(crate) async fn sync_targets(&self, unsynced: &mut Unsynced) -> Result<(), ErrorCode> {
+        let started = self.start_sync(&unsynced.targets());
+        self.finish_sync(started, unsynced).await
     }
 
     /// Asks targets to make durable what they acknowledged; the replies are for [`Self::finish_sync`].
@@ -272,15 +275,17 @@ impl<N: Net> Client<N> {
         targets.iter().map(start).collect()
     }
 
-    /// Waits until all of them have; repeats what failed for as long as the deadline allows.
-    pub(crate) async fn finish_sync(&self, started: Vec<Syncing<N>>) -> Result<(), ErrorCode> {
+    /// Waits until all of them have; repeats what failed for as long as the deadline allows. What is durable, or is lost
+    /// (`Io`, once), leaves `unsynced`.
+    pub(crate) async fn finish_sync(
+        &self,
+        started: Vec<Syncing<N>>,
+        unsynced: &mut Unsynced,
+    ) -> Result<(), ErrorCode> {
         let mut failed = None;
         for Syncing { target, started } in started {
             let mut outcome = match started {
-                Ok((place, pending)) => self
-                    .storage_reply(&place, pending, None)
-                    .await
-                    .map(|_done| ()),
+                Ok((place, pending)) => self.storage_reply(&place, pending, None).await,
                 Err(code) => Err(code),
             };
             let deadline = self.net.now().plus_ms(self.options.deadline_ms);
@@ -292,11 +297,19 @@ impl<N: Net> Client<N> {
                 self.net.sleep(RETRY_MS.1).await;
                 let place = self.target_place(target)?;
                 let again = self.start_storage(&place, &StorageRequest::Sync { target }, &[]);
-                outcome = self
-                    .storage_reply(&place, again, None)
-                    .await
-                    .map(|_done| ());
+                outcome = self.storage_reply(&place, again, None).await;
             }
+            let outcome = match outcome {
+                Ok((StorageReply::Synced { verifier }, _)) => {
+                    if unsynced.synced(target, verifier) {
+                        Ok(())
+                    } else {
+                        Err(ErrorCode::Io)
+                    }
+                }
+                Ok(_other) => Err(ErrorCode::Protocol),
+                Err(code) => Err(code),
+            };
             failed = outcome.err().or(failed);
         }
         failed.map_or(Ok(()), Err)

@@ -4,17 +4,22 @@ use crate::client::Client;
 use crate::file::File;
 use crate::net::Net;
 use crate::session::lock;
-use std::collections::{BTreeMap, BTreeSet};
-use zonal_types::{ErrorCode, Ino, TargetId};
-use zonal_wire::MetaRequest;
+use crate::unsynced::Unsynced;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use zonal_types::{ErrorCode, Ino};
+use zonal_wire::{MetaReply, MetaRequest};
+
+/// Restarts of a shard that one fsync bears.
+const SHARD_LIVES_MAX: usize = 4;
 
 /// Closed files of which targets with unflushed data are remembered.
 pub(crate) const LEFT_BEHIND_MAX: usize = 65_536;
 
-/// Targets by closed file.
+/// What closed files have not made durable.
 #[derive(Debug, Default)]
 pub(crate) struct LeftBehind {
-    files: BTreeMap<Ino, BTreeSet<TargetId>>,
+    files: BTreeMap<Ino, Unsynced>,
     /// Some were forgotten: every target of a file must be asked.
     is_incomplete: bool,
 }
@@ -32,32 +37,66 @@ impl<N: Net> Client<N> {
     /// The targets that were written flush while the shard takes the report and flushes its log: one flush of latency.
     ///
     /// # Errors
-    /// The first write that failed since the last flush; a target or shard that cannot make it durable.
+    /// The first write that failed since the last flush; a target or shard that cannot make it durable; `Io`, once, where
+    /// a target lost what it had acknowledged.
     pub async fn fsync(&self, file: &File<N>) -> Result<(), ErrorCode> {
         let _gate = file.gate.lock().await;
         let written = self.flush_data(file).await;
-        let mut targets = std::mem::take(&mut file.state().unsynced);
-        self.take_left_behind(file, &mut targets);
-        let targets: Vec<TargetId> = targets.into_iter().collect();
+        let left = self.take_left_behind(file);
+        let mut unsynced = {
+            let mut state = file.state();
+            state.unsynced.append(left);
+            state.unsynced.take_targets()
+        };
         // Targets and shard flush their logs at the same time.
-        let syncing = self.start_sync(&targets);
+        let syncing = self.start_sync(&unsynced.targets());
         let reported = self.send_report(file).await;
         // A shard that took no report within the deadline is not asked again.
         let logged = if reported.is_ok() {
-            self.sync_shard_of(file.ino).await
+            self.sync_file_at_shard(file).await
         } else {
             Ok(())
         };
-        let synced = self.finish_sync(syncing).await;
-        if synced.is_err() {
-            file.state().unsynced.extend(targets);
-        }
+        let synced = self.finish_sync(syncing, &mut unsynced).await;
+        // What is left could not be asked.
+        file.state().unsynced.append(unsynced);
         written.and(synced).and(reported).and(logged)
     }
 
+    /// Makes durable what the shard was told of a file. A shard that was restarted meanwhile may have lost it with its power:
+    /// then it is told again.
+    async fn sync_file_at_shard(&self, file: &File<N>) -> Result<(), ErrorCode> {
+        for _ in 0..SHARD_LIVES_MAX {
+            let boot = self.sync_shard(file.ino).await?;
+            let told = {
+                let mut state = file.state();
+                if state.unsynced.shard_synced(boot) {
+                    return Ok(());
+                }
+                // Whatever is told from here on is told to this boot or a later one.
+                state.unsynced.shard_boot = Some(boot);
+                state.unsynced.told
+            };
+            // `Stale`: the file itself is lost.
+            let attr = self.refetch(file).await?;
+            let Some(told) = told else { continue };
+            let seq = file.state().data.truncate_seq;
+            if attr.size < told.size && seq == told.truncate_seq {
+                {
+                    let mut state = file.state();
+                    let report = state.report_mut();
+                    report.size = report.size.max(told.size);
+                    report.mtime = report.mtime.max(told.mtime);
+                }
+                self.send_report(file).await?;
+            }
+        }
+        Err(ErrorCode::Io)
+    }
+
     /// Remembers what a file that is closed now has not made durable: a later open's fsync covers it.
-    pub(crate) fn leave_behind(&self, ino: Ino, targets: BTreeSet<TargetId>) {
-        if targets.is_empty() {
+    pub(crate) fn leave_behind(&self, ino: Ino, unsynced: Unsynced) {
+        if unsynced.is_empty() {
             return;
         }
         let mut left = lock(&self.left_behind);
@@ -65,18 +104,29 @@ impl<N: Net> Client<N> {
             left.files.clear();
             left.is_incomplete = true;
         }
-        left.files.entry(ino).or_default().extend(targets);
+        left.files.entry(ino).or_default().append(unsynced);
     }
 
-    fn take_left_behind(&self, file: &File<N>, targets: &mut BTreeSet<TargetId>) {
-        let is_incomplete = {
+    fn take_left_behind(&self, file: &File<N>) -> Unsynced {
+        let (mut unsynced, is_incomplete) = {
             let mut left = lock(&self.left_behind);
-            targets.extend(left.files.remove(&file.ino).unwrap_or_default());
-            left.is_incomplete
+            let unsynced = left.files.remove(&file.ino).unwrap_or_default();
+            (unsynced, left.is_incomplete)
         };
         if is_incomplete {
             let data = file.state().data.clone();
-            targets.extend(self.bytes_by_target(&data, u64::MAX).into_keys());
+            let all = self.bytes_by_target(&data, u64::MAX);
+            all.into_keys()
+                .for_each(|target| unsynced.insert_any(target));
+        }
+        unsynced
+    }
+
+    async fn sync_shard(&self, ino: Ino) -> Result<u64, ErrorCode> {
+        let link = self.link_of(ino)?;
+        match self.meta(&link, &MetaRequest::Sync).await? {
+            MetaReply::Synced { boot } => Ok(boot),
+            _other => Err(ErrorCode::Protocol),
         }
     }
 
@@ -85,8 +135,7 @@ impl<N: Net> Client<N> {
     /// # Errors
     /// What the shard answers.
     pub async fn sync_shard_of(&self, ino: Ino) -> Result<(), ErrorCode> {
-        let link = self.link_of(ino)?;
-        self.meta(&link, &MetaRequest::Sync).await.map(|_done| ())
+        self.sync_shard(ino).await.map(|_boot| ())
     }
 
     /// Flushes all files of this mount and makes everything durable that it wrote.
@@ -95,22 +144,58 @@ impl<N: Net> Client<N> {
     /// The first failure; the rest is done all the same.
     pub async fn sync_all(&self) -> Result<(), ErrorCode> {
         let mut failed = None;
-        let mut targets = BTreeSet::new();
+        let mut unsynced = Unsynced::default();
+        let mut open = Vec::new();
         for file in self.all_files() {
             if let Err(code) = self.flush(&file).await {
                 failed = Some(code);
             }
-            targets.append(&mut file.state().unsynced);
+            let own = file.state().unsynced.take_targets();
+            unsynced.append(own.clone());
+            open.push((file, own));
         }
-        // What closed files left behind is not listed by file: every target of the cell is asked.
-        targets.extend(self.map().targets.iter().map(|target| target.id));
-        let targets: Vec<TargetId> = targets.into_iter().collect();
-        let synced = self.sync_targets(&targets).await;
+        let closed = std::mem::take(&mut lock(&self.left_behind).files);
+        for left in closed.values() {
+            unsynced.append(left.clone());
+        }
+        // Some of what closed files left behind may be forgotten: every target of the cell is asked.
+        for target in &self.map().targets {
+            unsynced.insert_any(target.id);
+        }
+        let synced = self.sync_targets(&mut unsynced).await;
+        if synced.is_err_and(|code| code != ErrorCode::Io) {
+            for (file, own) in &open {
+                file.state().unsynced.append(own.clone());
+            }
+            for (ino, left) in closed {
+                self.leave_behind(ino, left);
+            }
+        }
         for link in self.all_links() {
-            if let Err(code) = self.meta(&link, &MetaRequest::Sync).await {
-                failed = Some(code);
+            match self.meta(&link, &MetaRequest::Sync).await {
+                Ok(MetaReply::Synced { boot }) => {
+                    for (file, _own) in &open {
+                        let of_link = self
+                            .link_of(file.ino)
+                            .is_ok_and(|of| Arc::ptr_eq(&of, &link));
+                        if of_link && let Err(code) = self.settle_file(file, boot).await {
+                            failed = Some(code);
+                        }
+                    }
+                }
+                Ok(_other) => failed = Some(ErrorCode::Protocol),
+                Err(code) => failed = Some(code),
             }
         }
         failed.map_or(synced, Err)
+    }
+
+    /// The shard has flushed its log in this boot. A file about which it was told in another one is looked after.
+    async fn settle_file(&self, file: &File<N>, boot: u64) -> Result<(), ErrorCode> {
+        if file.state().unsynced.shard_boot == Some(boot) {
+            return Ok(());
+        }
+        let _gate = file.gate.lock().await;
+        self.sync_file_at_shard(file).await
     }
 }

@@ -7,6 +7,7 @@
 use crate::client::Client;
 use crate::file::{File, Inflight};
 use crate::net::Net;
+use crate::unsynced::Told;
 use std::sync::atomic::Ordering;
 use zonal_layout::Piece;
 use zonal_types::limits::FILE_BYTES_MAX;
@@ -184,13 +185,8 @@ impl<N: Net> Client<N> {
     ) {
         let mut state = file.state();
         match outcome {
-            Ok((
-                StorageReply::Written {
-                    allocated_delta, ..
-                },
-                target,
-            )) => {
-                state.unsynced.insert(target);
+            Ok((reply @ StorageReply::Written { .. }, target)) => {
+                let allocated_delta = state.note_written(target, &reply);
                 let report = state.report_mut();
                 report.size = report.size.max(piece.file_offset + piece.length);
                 report.allocated_delta += allocated_delta;
@@ -280,11 +276,18 @@ impl<N: Net> Client<N> {
             allocated_delta: report.allocated_delta,
             kill_suid: report.kill_suid,
         };
+        let boot = link.boot();
         match self.meta(&link, &request).await {
             Ok(reply) => {
                 self.note_own_change(file.ino, &reply);
                 let mut state = file.state();
                 state.reporting = None;
+                let told = Told {
+                    size: report.size,
+                    mtime: report.mtime,
+                    truncate_seq: state.data.truncate_seq,
+                };
+                state.unsynced.tell(boot, Some(told));
                 if let MetaReply::Attr { attr, .. } = reply {
                     state.refresh(&attr, None);
                 }

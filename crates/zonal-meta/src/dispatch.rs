@@ -23,7 +23,9 @@ pub(crate) fn run(tx: &mut Tx<'_>, request: &MetaRequest) -> Result {
         MetaRequest::ListXattr { who, ino } => op::xattr::list(tx, who, *ino),
         MetaRequest::StatFs => op::statfs::statfs(tx),
         // The shell syncs its log before it sends the reply.
-        MetaRequest::Sync => Ok(MetaReply::Done),
+        MetaRequest::Sync => Ok(MetaReply::Synced {
+            boot: tx.env.config.boot,
+        }),
         MetaRequest::Parent { ino } => op::lookup::parent(tx, *ino),
         MetaRequest::HasEntry { ino } => op::lookup::has_entry(tx, *ino),
         _ => run_mutation(tx, request),

@@ -18,6 +18,12 @@ const EVENTS_AT_ONCE: usize = 1024;
 const POLL_WAIT_MS: u32 = 30_000;
 
 impl Shard {
+    /// Differs at each start.
+    #[must_use]
+    pub fn boot(&self) -> u64 {
+        self.config.boot
+    }
+
     /// Opens a session, or gives a client back the one that it has.
     pub(crate) fn open_session(
         &mut self,

@@ -289,7 +289,8 @@ impl MetaRole {
         }
         if matches!(request, MetaRequest::Sync) {
             self.engine.sync_all()?;
-            return Ok(MetaReply::Done);
+            let boot = self.lock().shard.boot();
+            return Ok(MetaReply::Synced { boot });
         }
         if matches!(request, MetaRequest::StatFs) && header.session == SessionId(0) {
             // A tool without a session.

@@ -284,7 +284,8 @@ impl Storage {
             }
             StorageRequest::Sync { .. } => {
                 self.engine.sync_all()?;
-                Ok(StorageReply::Done)
+                let verifier = crate::clock::power_number();
+                Ok(StorageReply::Synced { verifier })
             }
             StorageRequest::Delete { objects, .. } => {
                 let ids = objects.iter().map(|(data_id, column)| ObjectId {
@@ -597,6 +598,7 @@ fn written(outcome: Outcome) -> StorageReply {
     StorageReply::Written {
         allocated_delta: outcome.allocated_delta,
         object_bytes: outcome.object_bytes,
+        verifier: crate::clock::power_number(),
     }
 }
 

@@ -4,7 +4,7 @@
 //! unsynced segment writes.
 
 use crate::rng::Rng;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use zonal_object::Record;
 use zonal_types::{ErrorCode, KvChange, KvRead};
@@ -19,6 +19,7 @@ pub struct Disk {
     notes: RefCell<Vec<Vec<u8>>>,
     segments: RefCell<BTreeMap<u32, Vec<u8>>>,
     unsynced_writes: RefCell<Vec<(u32, u64, Vec<u8>)>>,
+    power_losses: Cell<u64>,
 }
 
 struct Logged {
@@ -72,6 +73,12 @@ impl Disk {
         self.notes.borrow_mut().clear();
     }
 
+    /// How often the power failed.
+    #[must_use]
+    pub fn power_losses(&self) -> u64 {
+        self.power_losses.get()
+    }
+
     /// Everything so far is durable.
     pub fn sync(&self) {
         self.unsynced.borrow_mut().clear();
@@ -112,6 +119,7 @@ impl Disk {
     /// The power fails: unsynced records from some point on are gone, and some of the unsynced segment writes.
     /// `is_whole` tells whether a surviving record's data arrived; the log ends before the first whose did not.
     pub fn lose_power(&self, rng: &mut Rng, is_whole: impl Fn(&Self, &Record) -> bool) {
+        self.power_losses.set(self.power_losses.get() + 1);
         let writes = std::mem::take(&mut *self.unsynced_writes.borrow_mut());
         for (segment, offset, before) in writes.iter().rev() {
             if rng.chance(300) {

@@ -86,6 +86,14 @@ impl StorageNode {
         self.target.borrow().statfs().objects
     }
 
+    fn written(&self, outcome: zonal_object::Outcome) -> StorageReply {
+        StorageReply::Written {
+            allocated_delta: outcome.allocated_delta,
+            object_bytes: outcome.object_bytes,
+            verifier: self.disk.power_losses(),
+        }
+    }
+
     fn cut(&self, object: &ObjectRef) -> Cut {
         if self.plant == Plant::TargetIgnoresTruncation {
             return Cut::default();
@@ -184,7 +192,8 @@ impl StorageNode {
                 if self.plant != Plant::SyncDoesNothing {
                     self.disk.sync();
                 }
-                StorageReply::Done
+                let verifier = self.disk.power_losses();
+                StorageReply::Synced { verifier }
             }
             StorageRequest::Delete { objects, .. } => {
                 let objects = objects
@@ -291,7 +300,7 @@ impl StorageNode {
             if let Committed::Done { record, outcome } = committed {
                 self.log(record);
                 self.maybe_checkpoint()?;
-                return Ok(written(outcome));
+                return Ok(self.written(outcome));
             }
         }
     }
@@ -326,10 +335,10 @@ impl StorageNode {
                 Step::Log { record, done } => {
                     self.log(record);
                     if let Some(outcome) = done {
-                        return Ok(written(outcome));
+                        return Ok(self.written(outcome));
                     }
                 }
-                Step::Done(outcome) => return Ok(written(outcome)),
+                Step::Done(outcome) => return Ok(self.written(outcome)),
             }
         }
     }
@@ -402,12 +411,5 @@ fn id_of(object: &ObjectRef) -> ObjectId {
     ObjectId {
         data_id: object.data_id,
         column: object.column,
-    }
-}
-
-fn written(outcome: zonal_object::Outcome) -> StorageReply {
-    StorageReply::Written {
-        allocated_delta: outcome.allocated_delta,
-        object_bytes: outcome.object_bytes,
     }
 }

@@ -73,6 +73,10 @@ fn seeds_that_once_found_bugs_are_good() {
     for seed in [30317, 30713] {
         all_good(seed, 1, Options::default());
     }
+    // 30082, 30459, 30521: fsync returned for writes that a target had lost with its power before it was asked to sync.
+    for seed in [30082, 30459, 30521] {
+        all_good(seed, 1, Options::default());
+    }
     // 1055: what a client holds was not told again where the first attempt failed.
     let long = Options {
         steps: 120,

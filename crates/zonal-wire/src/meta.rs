@@ -225,6 +225,8 @@ codec_enum! {
         /// Refused (`StaleEpoch`): the sender's epoch is below the shard's. What the shard knows of itself, out of the map
         /// of this version.
         StaleShard = 4 { shard: ShardId, node: NodeId, epoch: Epoch, map_version: MapVersion },
+        /// Everything is durable that the shard acknowledged since the start with this `boot`.
+        Synced = 5 { boot: u64 },
         Entry = 10 { entry: Entry },
         /// No such name; the absence may be cached for `entry_ms`.
         NoEntry = 11 { entry_ms: u32 },

@@ -77,14 +77,17 @@ codec_enum! {
         Failed = 0 { code: ErrorNumber, detail: String },
         /// Payload: the bytes. `object_bytes`: length of the object.
         Read = 1 { object_bytes: u64 },
-        /// Done. `allocated_delta`: change of allocated bytes (4 KiB blocks) of the object.
-        Written = 2 { allocated_delta: i64, object_bytes: u64 },
+        /// Done. `allocated_delta`: change of allocated bytes (4 KiB blocks) of the object. `verifier` changes where the
+        /// target may have lost what it acknowledged.
+        Written = 2 { allocated_delta: i64, object_bytes: u64, verifier: u64 },
         /// Data ranges (start, length).
         Map = 6 { ranges: Vec<(u64, u64)>, object_bytes: u64 },
         /// Length and allocated bytes.
         Stat = 7 { object_bytes: u64, allocated: u64, truncate_seq: u64 },
         /// Done.
         Done = 8,
+        /// Everything is durable that was acknowledged with this verifier.
+        Synced = 11 { verifier: u64 },
         /// Bytes in all and bytes free of the target.
         StatFs = 10 { total: u64, free: u64, objects: u64 },
         /// Refused (`StaleEpoch`): the sender's epoch is none of this target's slots. `slots`: what the target knows of

@@ -207,6 +207,7 @@ pub fn meta_replies() -> Vec<MetaReply> {
         R::Session { session: SessionId(8), boot: 2, epoch: Epoch(1), term_ms: 60_000, now: time(8), resumed: true },
         R::Events { boot: 2, events: events().into_iter().enumerate().map(|(index, event)| (index as u64 + 5, event)).collect() },
         R::StaleShard { shard: ShardId(1), node: NodeId(4), epoch: Epoch(3), map_version: MapVersion(9) },
+        R::Synced { boot: 5 },
         R::Entry { entry: entry() },
         R::Entry { entry: elsewhere },
         R::NoEntry { entry_ms: 5000 },
@@ -263,10 +264,11 @@ pub fn storage_replies() -> Vec<StorageReply> {
     vec![
         R::Failed { code: ErrorNumber(ErrorCode::Corrupt), detail: "block 3".into() },
         R::Read { object_bytes: 1 << 20 },
-        R::Written { allocated_delta: -4096, object_bytes: 9 },
+        R::Written { allocated_delta: -4096, object_bytes: 9, verifier: 77 },
         R::Map { ranges: vec![(0, 4096), (8192, 1)], object_bytes: 8193 },
         R::Stat { object_bytes: 1, allocated: 4096, truncate_seq: 6 },
         R::Done,
+        R::Synced { verifier: 78 },
         R::StatFs { total: 1 << 40, free: 1 << 39, objects: 12 },
         R::Stale { map_version: MapVersion(7), slots: vec![(StripeSetId(2), 5, TargetId(6), Epoch(4))] },
     ]

@@ -1,0 +1,144 @@
+//! What targets and the shard acknowledged of a file and have not been asked to make durable, and in which of their lives.
+//!
+//! A target that lost its power may have lost what it acknowledged before; its verifier is another one then. A sync
+//! of the new life says nothing of the old one's writes: whoever syncs must hear of it. A restarted shard is asked what it
+//! knows, and told again.
+
+use std::collections::{BTreeMap, BTreeSet};
+use zonal_types::{TargetId, Timestamp};
+
+/// What the shard was told of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Told {
+    pub(crate) size: u64,
+    pub(crate) mtime: Option<Timestamp>,
+    /// The last shrink known then: a smaller file after another one is not what was lost.
+    pub(crate) truncate_seq: u64,
+}
+
+/// Targets, each with the verifiers under which it acknowledged.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Unsynced {
+    targets: BTreeMap<TargetId, BTreeSet<u64>>,
+    /// The shard's boot when it was first told something; later ones may not know it.
+    pub(crate) shard_boot: Option<u64>,
+    pub(crate) told: Option<Told>,
+}
+
+impl Unsynced {
+    /// A target acknowledged a change.
+    pub(crate) fn insert(&mut self, target: TargetId, verifier: u64) {
+        self.targets.entry(target).or_default().insert(verifier);
+    }
+
+    /// A target that is to be synced whatever it acknowledged.
+    pub(crate) fn insert_any(&mut self, target: TargetId) {
+        self.targets.entry(target).or_default();
+    }
+
+    /// Takes over what another knows.
+    pub(crate) fn append(&mut self, other: Self) {
+        for (target, verifiers) in other.targets {
+            self.targets.entry(target).or_default().extend(verifiers);
+        }
+        if let Some(boot) = other.shard_boot {
+            self.tell(boot, other.told);
+        }
+    }
+
+    /// The shard, at `boot` or later, acknowledged `told` or made the file known to us.
+    pub(crate) fn tell(&mut self, boot: u64, told: Option<Told>) {
+        self.shard_boot.get_or_insert(boot);
+        let Some(new) = told else { return };
+        self.told = Some(match self.told {
+            Some(old) if old.truncate_seq > new.truncate_seq => old,
+            Some(old) if old.truncate_seq == new.truncate_seq => Told {
+                size: old.size.max(new.size),
+                mtime: old.mtime.max(new.mtime),
+                ..new
+            },
+            _ => new,
+        });
+    }
+
+    /// The shard made durable what it was told in this boot. False: it was told something in another one.
+    #[must_use]
+    pub(crate) fn shard_synced(&mut self, boot: u64) -> bool {
+        if self.shard_boot.is_some_and(|known| known != boot) {
+            return false;
+        }
+        self.shard_boot = Some(boot);
+        self.told = None;
+        true
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.targets.is_empty() && self.told.is_none()
+    }
+
+    pub(crate) fn targets(&self) -> Vec<TargetId> {
+        self.targets.keys().copied().collect()
+    }
+
+    /// Takes the targets out; what the shard was told stays.
+    pub(crate) fn take_targets(&mut self) -> Self {
+        Self {
+            targets: std::mem::take(&mut self.targets),
+            ..Self::default()
+        }
+    }
+
+    /// The target made durable what it acknowledged under `verifier`. False: it acknowledged something in another life,
+    /// which is lost.
+    #[must_use]
+    pub(crate) fn synced(&mut self, target: TargetId, verifier: u64) -> bool {
+        let known = self.targets.remove(&target).unwrap_or_default();
+        known.iter().all(|acknowledged| *acknowledged == verifier)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const T: TargetId = TargetId(1);
+
+    #[test]
+    fn a_sync_covers_one_life_only() {
+        let mut unsynced = Unsynced::default();
+        unsynced.insert(T, 7);
+        unsynced.insert(T, 7);
+        assert!(unsynced.synced(T, 7) && unsynced.is_empty());
+        unsynced.insert(T, 7);
+        assert!(!unsynced.synced(T, 8), "lost with the power");
+        assert!(unsynced.synced(T, 8), "told once");
+        unsynced.insert(T, 7);
+        let mut other = Unsynced::default();
+        other.insert(T, 8);
+        other.insert_any(TargetId(2));
+        unsynced.append(other);
+        assert_eq!(unsynced.targets(), [T, TargetId(2)]);
+        assert!(!unsynced.synced(T, 8), "the first half is lost");
+        assert!(unsynced.synced(TargetId(2), 9));
+    }
+
+    #[test]
+    fn a_restarted_shard_is_told_the_largest_size_since_the_last_shrink() {
+        let told = |size, truncate_seq| Told {
+            size,
+            mtime: None,
+            truncate_seq,
+        };
+        let mut unsynced = Unsynced::default();
+        unsynced.tell(3, None);
+        unsynced.tell(3, Some(told(10, 0)));
+        unsynced.tell(4, Some(told(7, 0)));
+        assert!(!unsynced.shard_synced(4) && !unsynced.is_empty());
+        assert_eq!(unsynced.told, Some(told(10, 0)));
+        unsynced.tell(4, Some(told(5, 1)));
+        unsynced.tell(4, Some(told(9, 0)));
+        assert_eq!(unsynced.told, Some(told(5, 1)));
+        unsynced.shard_boot = Some(4);
+        assert!(unsynced.shard_synced(4) && unsynced.is_empty());
+    }
+}
