@@ -6,6 +6,7 @@
 use crate::client::Client;
 use crate::file::File;
 use crate::net::Net;
+use std::sync::atomic::Ordering;
 use zonal_types::ErrorCode;
 use zonal_wire::{MetaReply, MetaRequest, StorageRequest};
 
@@ -49,7 +50,10 @@ impl<N: Net> Client<N> {
             return Err(ErrorCode::Protocol);
         };
         file.state().take_data(data);
+        link.appending.fetch_add(1, Ordering::SeqCst);
+        // A restarted shard is not told what we hold before this is over, and gives no places away before it is told.
         let written = self.write_pieces(file, offset, bytes).await;
+        link.appending.fetch_sub(1, Ordering::SeqCst);
         let end = MetaRequest::AppendEnd {
             ino: file.ino,
             offset,

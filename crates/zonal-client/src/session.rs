@@ -16,6 +16,9 @@ use zonal_wire::{Entry, Header, MetaReply, MetaRequest, NO_SLOT, Service};
 /// Pause before a request is repeated, at first and at most.
 const RETRY_MS: (u64, u64) = (20, 500);
 
+/// How long appends under way are waited for before a restarted shard is told what is held: within its grace for locks.
+const APPENDS_END_MS: u64 = 3_000;
+
 /// What this client has at one shard.
 pub struct Link {
     shard: ShardId,
@@ -24,6 +27,8 @@ pub struct Link {
     state: Mutex<LinkState>,
     /// Events seen; a reply that was asked for before the latest one is not cached.
     events: AtomicU64,
+    /// Appends whose bytes are on their way to places that the shard reserved.
+    pub(crate) appending: AtomicU64,
 }
 
 #[derive(Default)]
@@ -56,6 +61,7 @@ impl Link {
                 ..LinkState::default()
             }),
             events: AtomicU64::new(0),
+            appending: AtomicU64::new(0),
         }
     }
 
@@ -359,7 +365,14 @@ impl<N: Net> Client<N> {
     /// Tells a new or restarted session what this client still holds there.
     ///
     /// `always`: also that it holds nothing. A restarted shard keeps what an old session had open until it hears that.
+    ///
+    /// A restarted shard has forgotten reservations, and gives places away again once it has heard this: appends that
+    /// write to such places end before.
     async fn reclaim(&self, link: &Link, always: bool) -> Result<(), ErrorCode> {
+        let until = self.net.now().plus_ms(APPENDS_END_MS);
+        while link.appending.load(Ordering::SeqCst) > 0 && self.net.now() < until {
+            self.net.sleep(RETRY_MS.0).await;
+        }
         let opens = self.opens_at(link.shard);
         let locks = self.locks_at(link.shard);
         if !always && opens.is_empty() && locks.is_empty() {

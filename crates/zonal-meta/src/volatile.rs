@@ -108,6 +108,11 @@ impl Shard {
             }
             MetaRequest::Close { inos } => self.close(kv, now, caller, inos)?,
             MetaRequest::AppendBegin { ino, length, limit } => {
+                // Places that were reserved before our start may still be written to.
+                let until = self.lock_grace_until;
+                if now.instant < until && !self.sessions.silent.is_empty() {
+                    return Ok(Some(self.wait(Waiting::default(), until, WaitOn::Recalls)));
+                }
                 let mut tickets = std::mem::take(&mut self.tickets);
                 let mut tx = self.tx(kv, now, session);
                 let result = op::append::begin(&mut tx, &mut tickets, *ino, *length, *limit);

@@ -77,6 +77,10 @@ fn seeds_that_once_found_bugs_are_good() {
     for seed in [30082, 30459, 30521] {
         all_good(seed, 1, Options::default());
     }
+    // 30428, 30899: an append wrote to the place that a restarted shard had given to another one.
+    for seed in [30428, 30899] {
+        all_good(seed, 1, Options::default());
+    }
     // 1055: what a client holds was not told again where the first attempt failed.
     let long = Options {
         steps: 120,
