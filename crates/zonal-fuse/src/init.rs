@@ -40,7 +40,7 @@ impl Default for SessionConfig {
         Self {
             workers: 16,
             pin_workers: false,
-            max_readahead: 1 << 20,
+            max_readahead: 4 << 20,
             max_write: 1 << 20,
             max_background: 64,
             congestion_threshold: 48,

@@ -49,6 +49,7 @@ mod mount;
 mod notify;
 pub mod null;
 mod operation;
+mod readahead;
 mod reply;
 pub mod request;
 mod session;

@@ -69,6 +69,7 @@ impl Session {
         config: &SessionConfig,
     ) -> Result<Self, MountError> {
         let kernel = init::negotiate(&main, config)?;
+        crate::readahead::set(path, config.max_readahead);
         let workers = config.workers.max(1);
         let main = Arc::new(main);
         let mut channels = vec![main.clone()];

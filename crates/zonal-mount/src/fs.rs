@@ -27,6 +27,7 @@ pub struct ZonalFs {
     pub(crate) notifier: OnceLock<Notifier>,
     pub(crate) waiters: Waiters,
     pub(crate) hints: Hints,
+    pub(crate) directories: crate::directories::Directories,
     pub(crate) listings: crate::listings::Listings,
     pub(crate) signal: Arc<Signal>,
     /// Owners of byte-range locks taken through a handle: what is left at its release are OFD locks.
@@ -49,6 +50,7 @@ impl ZonalFs {
             notifier: OnceLock::new(),
             waiters: Waiters::default(),
             hints: Hints::default(),
+            directories: crate::directories::Directories::default(),
             listings: crate::listings::Listings::default(),
             signal: Arc::default(),
             handle_locks: Mutex::default(),
@@ -238,7 +240,7 @@ impl FileSystem for ZonalFs {
 
     fn opendir(&self, ctx: &Context<'_>, ino: u64, _flags: u32, reply: ReplyOpen) {
         let outcome = self.do_opendir(ctx, Ino(ino));
-        answer!(reply, outcome, flags => reply.opened(0, flags));
+        answer!(reply, outcome, (fh, flags) => reply.opened(fh, flags));
     }
 
     fn readdir(&self, ctx: &Context<'_>, ino: u64, read: &Read, reply: ReplyDirectory) {
@@ -247,6 +249,11 @@ impl FileSystem for ZonalFs {
 
     fn readdirplus(&self, ctx: &Context<'_>, ino: u64, read: &Read, reply: ReplyDirectory) {
         self.do_readdir(ctx, Ino(ino), read, true, reply);
+    }
+
+    fn releasedir(&self, _ctx: &Context<'_>, _ino: u64, release: &Release, reply: ReplyEmpty) {
+        self.directories.close(release.fh);
+        reply.ok();
     }
 
     fn fsyncdir(&self, ctx: &Context<'_>, ino: u64, _fh: u64, _datasync: bool, reply: ReplyEmpty) {

@@ -5,6 +5,7 @@ mod block;
 mod caller;
 mod callers;
 mod convert;
+mod directories;
 mod fs;
 mod gauges;
 mod hints;

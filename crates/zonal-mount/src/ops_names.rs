@@ -4,6 +4,7 @@ use crate::block::block_on;
 use crate::caller::credentials;
 use crate::convert::{errno, kernel_attr, kernel_entry, kernel_time, name, set_time, valid};
 use crate::fs::ZonalFs;
+use std::sync::atomic::Ordering;
 use zonal_client::names::{Found, Looked, NewFile};
 use zonal_fuse::request::{Mknod, Rename};
 use zonal_fuse::{Context, DirBuffer, Entry as KernelEntry, FileKind as KernelKind, OpenFlags};
@@ -47,6 +48,9 @@ impl ZonalFs {
         match looked {
             Ok(Looked::Found(found)) => {
                 self.hints.note(mark, &found.attr, found.attr_ms);
+                if found.attr.kind == FileKind::Directory && bytes != b"." && bytes != b".." {
+                    self.directories.note_parent(found.attr.ino, parent);
+                }
                 reply.entry(&kernel_entry(&found));
             }
             Ok(Looked::Absent(0)) => reply.err(errno(ErrorCode::NotFound)),
@@ -294,12 +298,17 @@ impl ZonalFs {
     }
 
     /// The superuser may read any directory, so nothing needs to be asked for it.
-    pub(crate) fn do_opendir(&self, ctx: &Context<'_>, ino: Ino) -> Result<OpenFlags, ErrorCode> {
+    pub(crate) fn do_opendir(
+        &self,
+        ctx: &Context<'_>,
+        ino: Ino,
+    ) -> Result<(u64, OpenFlags), ErrorCode> {
         self.begin(ctx);
         if ctx.uid != 0 {
             block_on(self.client.access(&credentials(ctx), ino, R_OK))?;
         }
-        Ok(OpenFlags::NONE)
+        let fh = self.next_handle.fetch_add(1, Ordering::Relaxed);
+        Ok((fh, OpenFlags::NONE))
     }
 
     pub(crate) fn do_readdir(
@@ -312,7 +321,16 @@ impl ZonalFs {
     ) {
         self.begin(ctx);
         let mut buffer = reply.buffer();
-        match self.fill(ctx, dir, (read.offset, read.size), plus, &mut buffer) {
+        if read.offset == 0 {
+            // From the start, or rewound: where it ended before says nothing.
+            self.directories.close(read.fh);
+        }
+        let outcome = if self.directories.is_at_end(read.fh, read.offset) {
+            Ok(())
+        } else {
+            self.fill(ctx, dir, read, plus, &mut buffer)
+        };
+        match outcome {
             Ok(()) => {
                 if plus {
                     self.listings.note();
@@ -327,10 +345,11 @@ impl ZonalFs {
         &self,
         ctx: &Context<'_>,
         dir: Ino,
-        (offset, size): (u64, u32),
+        read: &zonal_fuse::request::Read,
         plus: bool,
         buffer: &mut DirBuffer,
     ) -> Result<(), ErrorCode> {
+        let (offset, size) = (read.offset, read.size);
         let directory = KernelKind::from_mode(FileKind::Directory.mode_bits());
         let mut dot = |ino: Ino, cookie: u64, text: &[u8]| {
             if plus {
@@ -343,7 +362,10 @@ impl ZonalFs {
             return Ok(());
         }
         if offset < DOT_DOT {
-            let above = block_on(self.client.parent(dir))?;
+            let above = match self.directories.parent(dir) {
+                Some(above) => above,
+                None => block_on(self.client.parent(dir))?,
+            };
             if !dot(above, DOT_DOT, b"..") {
                 return Ok(());
             }
@@ -352,12 +374,18 @@ impl ZonalFs {
         // An entry takes 24 bytes and its name, 128 more with attributes.
         let entries = (size / if plus { 160 } else { 32 }).clamp(1, 4096);
         let cookie = if offset <= DOT_DOT { 0 } else { offset };
-        let (entries, _end) =
+        let (entries, end) =
             block_on(
                 self.client
                     .readdir(&credentials(ctx), dir, cookie, entries, plus),
             )?;
+        let last = entries
+            .last()
+            .map_or(offset.max(DOT_DOT), |item| item.cookie);
         for item in entries {
+            if plus && item.entry.kind == FileKind::Directory {
+                self.directories.note_parent(item.entry.ino, dir);
+            }
             let kind = KernelKind::from_mode(item.entry.kind.mode_bits());
             let name = item.name.as_bytes();
             let fits = match (plus, item.entry.attr) {
@@ -381,8 +409,11 @@ impl ZonalFs {
                 (false, _) => buffer.add(item.entry.ino.0, item.cookie, kind, name),
             };
             if !fits {
-                break;
+                return Ok(());
             }
+        }
+        if end {
+            self.directories.note_end(read.fh, last);
         }
         Ok(())
     }

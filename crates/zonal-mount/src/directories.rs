@@ -1,0 +1,76 @@
+//! What the mount remembers of directories to save round trips: where a listing ended, and what is above.
+//!
+//! Bounds: [`PARENTS_MAX`] parents (a full table is emptied); one entry an open directory handle.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use zonal_types::Ino;
+
+/// Parents remembered.
+const PARENTS_MAX: usize = 65_536;
+
+/// Tables of directories.
+#[derive(Default)]
+pub struct Directories {
+    /// Directory above, as the last look-up or listing had it. Only for the number of `..` in listings.
+    parents: Mutex<BTreeMap<Ino, Ino>>,
+    /// By open handle: the cookie behind which the shard said that nothing follows.
+    ends: Mutex<BTreeMap<u64, u64>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Directories {
+    /// `dir` lies in `above`.
+    pub fn note_parent(&self, dir: Ino, above: Ino) {
+        let mut parents = lock(&self.parents);
+        if parents.len() >= PARENTS_MAX {
+            parents.clear();
+        }
+        parents.insert(dir, above);
+    }
+
+    /// The directory above, where it is known.
+    #[must_use]
+    pub fn parent(&self, dir: Ino) -> Option<Ino> {
+        lock(&self.parents).get(&dir).copied()
+    }
+
+    /// A listing through this handle ended behind `cookie`.
+    pub fn note_end(&self, fh: u64, cookie: u64) {
+        lock(&self.ends).insert(fh, cookie);
+    }
+
+    /// True where a listing through this handle was told that nothing follows `cookie`. (What is made behind it meanwhile
+    /// may be listed or not, as POSIX has it; a rewound listing asks again.)
+    #[must_use]
+    pub fn is_at_end(&self, fh: u64, cookie: u64) -> bool {
+        cookie != 0 && lock(&self.ends).get(&fh) == Some(&cookie)
+    }
+
+    /// The handle is closed.
+    pub fn close(&self, fh: u64) {
+        lock(&self.ends).remove(&fh);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_end_belongs_to_its_handle_and_cookie() {
+        let directories = Directories::default();
+        directories.note_end(1, 77);
+        assert!(directories.is_at_end(1, 77));
+        assert!(
+            !directories.is_at_end(1, 76)
+                && !directories.is_at_end(2, 77)
+                && !directories.is_at_end(1, 0)
+        );
+        directories.close(1);
+        assert!(!directories.is_at_end(1, 77));
+    }
+}
