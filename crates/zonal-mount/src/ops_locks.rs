@@ -4,7 +4,7 @@ use crate::background::Cancel;
 use crate::block::block_on;
 use crate::convert::errno;
 use crate::fs::ZonalFs;
-use crate::waiters::{Taken, Waiter};
+use crate::waiters::{Queued, Taken, Waiter};
 use std::sync::PoisonError;
 use zonal_client::LockOutcome;
 use zonal_fuse::request::Lock;
@@ -98,6 +98,7 @@ impl ZonalFs {
                 range,
                 reply,
                 is_sent: false,
+                is_granted: false,
             },
         );
         if ctx.interrupted() && self.interrupt_waiter(unique) {
@@ -113,28 +114,31 @@ impl ZonalFs {
                     waiter: unique,
                 }),
             },
-            Ok(LockOutcome::Queued) => {
-                if !self.waiters.mark_sent(unique) {
-                    self.signal.cancel(Cancel {
-                        ino,
-                        range,
-                        waiter: unique,
-                    });
-                }
-            }
-            Err(code) => {
-                if let Some(waiter) = self.waiters.take(unique) {
-                    waiter.reply.err(errno(code));
-                }
-            }
+            Ok(LockOutcome::Queued) => match self.waiters.mark_sent(unique) {
+                Queued::Waits => {}
+                Queued::Granted(waiter) => self.finish_granted(ino, waiter),
+                Queued::Gone => self.signal.cancel(Cancel {
+                    ino,
+                    range,
+                    waiter: unique,
+                }),
+            },
+            Err(code) => match self.waiters.take(unique) {
+                Some(waiter) if waiter.is_granted => self.finish_granted(ino, waiter),
+                Some(waiter) => waiter.reply.err(errno(code)),
+                None => {}
+            },
         }
     }
 
     /// The shard granted a request that waited.
     pub(crate) fn lock_was_granted(&self, ino: Ino, unique: u64) {
-        let Some(waiter) = self.waiters.take(unique) else {
-            return;
-        };
+        if let Some(waiter) = self.waiters.take_granted(unique) {
+            self.finish_granted(ino, waiter);
+        }
+    }
+
+    fn finish_granted(&self, ino: Ino, waiter: Waiter) {
         match block_on(self.client.lock_granted(ino, waiter.range)) {
             Ok(LockOutcome::Granted { changed }) => self.answer_granted(ino, changed, waiter.reply),
             Ok(LockOutcome::Queued) => waiter.reply.err(Errno::IO),

@@ -17,6 +17,19 @@ pub struct Waiter {
     pub reply: ReplyEmpty,
     /// The shard has queued it. Before that the worker which sends it takes care of a signal.
     pub is_sent: bool,
+    /// The grant was quicker than the reply that it is queued: the worker that sent it answers.
+    pub is_granted: bool,
+}
+
+/// What the worker that sent a request finds when the shard has queued it.
+#[derive(Debug)]
+pub enum Queued {
+    /// It waits.
+    Waits,
+    /// It was granted already.
+    Granted(Waiter),
+    /// A signal took it: it must be taken back at the shard.
+    Gone,
 }
 
 /// What a signal found.
@@ -56,13 +69,29 @@ impl Waiters {
         self.map().remove(&unique)
     }
 
-    /// The shard has queued it; false where it was answered meanwhile.
+    /// The shard has queued it.
     #[must_use]
-    pub fn mark_sent(&self, unique: u64) -> bool {
-        self.map().get_mut(&unique).is_some_and(|waiter| {
-            waiter.is_sent = true;
-            true
-        })
+    pub fn mark_sent(&self, unique: u64) -> Queued {
+        let mut map = self.map();
+        match map.get_mut(&unique) {
+            Some(waiter) if !waiter.is_granted => {
+                waiter.is_sent = true;
+                Queued::Waits
+            }
+            _ => map.remove(&unique).map_or(Queued::Gone, Queued::Granted),
+        }
+    }
+
+    /// The shard has granted it. `None` where its worker will see that, or a signal took it.
+    #[must_use]
+    pub fn take_granted(&self, unique: u64) -> Option<Waiter> {
+        let mut map = self.map();
+        let waiter = map.get_mut(&unique)?;
+        if waiter.is_sent {
+            return map.remove(&unique);
+        }
+        waiter.is_granted = true;
+        None
     }
 
     /// Takes a request because of a signal.
