@@ -271,6 +271,6 @@ mod tests {
         }
         assert!(info.has_inc_epoch() && info.has_prune());
         assert_eq!(info.max_write, 1 << 20);
-        assert_eq!(info.max_readahead, 1 << 20);
+        assert_eq!(info.max_readahead, 4 << 20);
     }
 }
