@@ -5,15 +5,24 @@ use crate::net::Net;
 use crate::session::lock;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
-use zonal_types::{ErrorCode, Ino};
-use zonal_wire::{LockRange, MetaReply, MetaRequest};
+use zonal_types::{ErrorCode, Ino, ShardId};
+use zonal_wire::{Event, LockRange, MetaReply, MetaRequest};
 
 /// Ranges asked for and not released, by inode (a superset of what is held is enough: owners are told apart).
 pub(crate) type HeldLocks = Mutex<BTreeMap<Ino, Vec<LockRange>>>;
 
 /// Requests that may be queued at a shard, by waiter. A grant moves its range to what is held before anybody acts on it: a
 /// shard that restarts then hears of it, whatever became of the reply to the request.
-pub(crate) type WaitingLocks = Mutex<BTreeMap<u64, (Ino, LockRange)>>;
+pub(crate) type WaitingLocks = Mutex<BTreeMap<u64, Waiting>>;
+
+/// One of them.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Waiting {
+    ino: Ino,
+    range: LockRange,
+    /// The shard said that it is queued: the request itself is over, so a restarted shard must be asked anew.
+    is_queued: bool,
+}
 
 /// The outcome of a lock request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,13 +55,27 @@ impl<N: Net> Client<N> {
             waiter: waiter.unwrap_or(0),
         };
         if let Some(waiter) = waiter {
-            lock(&self.waiting_locks).insert(waiter, (ino, range));
+            let is_queued = false;
+            lock(&self.waiting_locks).insert(
+                waiter,
+                Waiting {
+                    ino,
+                    range,
+                    is_queued,
+                },
+            );
         }
         let answer = self.meta(&link, &request).await;
-        if let Some(waiter) = waiter
-            && !matches!(answer, Err(ErrorCode::LockQueued))
-        {
-            lock(&self.waiting_locks).remove(&waiter);
+        if let Some(waiter) = waiter {
+            let mut waiting = lock(&self.waiting_locks);
+            if matches!(answer, Err(ErrorCode::LockQueued)) {
+                // Where the grant was quicker, it is not there any more.
+                if let Some(waiting) = waiting.get_mut(&waiter) {
+                    waiting.is_queued = true;
+                }
+            } else {
+                waiting.remove(&waiter);
+            }
         }
         match answer {
             Ok(_done) => self.lock_granted(ino, range).await,
@@ -64,9 +87,38 @@ impl<N: Net> Client<N> {
     /// The shard granted a queued request.
     pub(crate) fn note_grant(&self, waiter: u64) {
         let granted = lock(&self.waiting_locks).remove(&waiter);
-        if let Some((ino, range)) = granted {
+        if let Some(Waiting { ino, range, .. }) = granted {
             self.hold(ino, range);
         }
+    }
+
+    /// Queues again what a restarted shard has forgotten. Returns the grants, as the shard would have told them.
+    pub async fn queue_locks_again(&self, shard: ShardId) -> Vec<Event> {
+        let map = self.map();
+        let at_shard = |ino: Ino| {
+            map.shard_of(ino.partition())
+                .is_some_and(|known| known.id == shard)
+        };
+        let queued: Vec<(u64, Waiting)> = lock(&self.waiting_locks)
+            .iter()
+            .filter(|(_, waiting)| waiting.is_queued && at_shard(waiting.ino))
+            .map(|(waiter, waiting)| (*waiter, *waiting))
+            .collect();
+        let mut granted = Vec::new();
+        for (waiter, Waiting { ino, range, .. }) in queued {
+            let link = self.link(shard);
+            let request = MetaRequest::Lock {
+                ino,
+                range,
+                wait: true,
+                waiter,
+            };
+            if self.meta(&link, &request).await.is_ok() {
+                self.note_grant(waiter);
+                granted.push(Event::LockGranted { ino, waiter });
+            }
+        }
+        granted
     }
 
     /// Remembers a lock for the shard's restart. The newest comes last: it decides where ranges overlap.

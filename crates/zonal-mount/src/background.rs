@@ -280,6 +280,10 @@ fn watch(fs: &ZonalFs, shard: ShardId) {
                     }
                 }
                 polled.events.iter().for_each(|event| carry_out(fs, event));
+                if polled.restarted {
+                    let granted = block_on(fs.client.queue_locks_again(shard));
+                    granted.iter().for_each(|event| carry_out(fs, event));
+                }
             }
             Err(_told_already) => std::thread::sleep(POLL_PAUSE),
         }
