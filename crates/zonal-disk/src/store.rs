@@ -119,6 +119,10 @@ pub fn load_identity(dir: &Path) -> Result<Option<Stored>, DiskError> {
     Ok(stored)
 }
 
+/// How often, and at which distance, a lock that another process has is tried again: two seconds in all.
+const LOCK_TRIES: u32 = 100;
+const LOCK_PAUSE: std::time::Duration = std::time::Duration::from_millis(20);
+
 fn lock_dir(dir: &Path) -> Result<File, DiskError> {
     let open = OpenOptions::new()
         .create(true)
@@ -126,10 +130,18 @@ fn lock_dir(dir: &Path) -> Result<File, DiskError> {
         .write(true)
         .open(dir.join(LOCK));
     let file = open.map_err(|error| DiskError::io("lock file", error))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(DiskError::Locked(dir.into())),
-        Err(TryLockError::Error(error)) => Err(DiskError::io("lock file", error)),
+    // A process that was killed holds its locks until the kernel has taken all of it down, which is after kill(2) returned.
+    let mut tries = LOCK_TRIES;
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(TryLockError::WouldBlock) if tries > 0 => {
+                tries -= 1;
+                std::thread::sleep(LOCK_PAUSE);
+            }
+            Err(TryLockError::WouldBlock) => return Err(DiskError::Locked(dir.into())),
+            Err(TryLockError::Error(error)) => return Err(DiskError::io("lock file", error)),
+        }
     }
 }
 

@@ -12,11 +12,13 @@
 //! *Units*: bytes.
 
 use std::collections::{BTreeMap, BTreeSet};
-use zonal_types::limits::{APPEND_TICKETS_MAX, FILE_BYTES_MAX, REQUEST_DEADLINE_MS};
+use zonal_types::limits::{APPEND_TICKETS_MAX, FILE_BYTES_MAX, SESSION_TERM_MS};
 use zonal_types::{ErrorCode, Ino, Instant, SessionId};
 
-/// How long an unfinished ticket holds up those behind it: then its client has given up trying.
-pub const TICKET_MS: u64 = REQUEST_DEADLINE_MS + 2_000;
+/// How long an unfinished ticket holds up those behind it: longer than any client tries (`zonal mount --deadline` is a
+/// minute at most), so that no append which was passed over is finished or repeated later. A dead client's tickets end with its
+/// session, before that.
+pub const TICKET_MS: u64 = SESSION_TERM_MS + 5_000;
 
 #[derive(Debug, Clone, Copy)]
 struct Ticket {

@@ -3,7 +3,10 @@
 //! One zone, three targets, no event polls and no housekeeping beside the operations, so every message is theirs.
 //! A round trip is a request and its reply.
 
-#![expect(clippy::expect_used, reason = "a test may end where the cell cannot be made")]
+#![expect(
+    clippy::expect_used,
+    reason = "a test may end where the cell cannot be made"
+)]
 
 use std::cell::RefCell;
 use std::rc::Rc;

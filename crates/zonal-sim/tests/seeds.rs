@@ -81,6 +81,13 @@ fn seeds_that_once_found_bugs_are_good() {
     for seed in [30428, 30899] {
         all_good(seed, 1, Options::default());
     }
+    // An append that others had passed over was finished after a restart, and repeated.
+    for seed in [30382, 50042] {
+        all_good(seed, 1, Options::default());
+    }
+    for seed in [40270, 41060, 41271] {
+        all_good(seed, 1, kill);
+    }
     // 1055: what a client holds was not told again where the first attempt failed.
     let long = Options {
         steps: 120,

@@ -32,7 +32,7 @@ pub struct Mount {
     /// Gather at most this much of writes that are not yet sent; "0 B" sends each at once [default: 64 MiB]
     #[arg(long, value_name = "SIZE")]
     write_behind: Option<Size>,
-    /// How long a request waits for a server before the program gets an error, such as "10 s" (1 s to 10 min) [default:
+    /// How long a request waits for a server before the program gets an error, such as "10 s" (1 s to 60 s) [default:
     /// 10 s]
     #[arg(long, value_name = "TIME")]
     deadline: Option<Millis>,

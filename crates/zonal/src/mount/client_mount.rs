@@ -65,8 +65,8 @@ fn config(options: &Options, cell: &Cell) -> anyhow::Result<MountConfig> {
         core.write_behind_file_bytes = core.write_behind_file_bytes.min(core.write_behind_bytes);
     }
     if let Some(deadline) = options.deadline {
-        if !(1_000..=600_000).contains(&deadline.0) {
-            let text = format!("--deadline {deadline} is not between 1 s and 10 min");
+        if !(1_000..=60_000).contains(&deadline.0) {
+            let text = format!("--deadline {deadline} is not between 1 s and 60 s");
             return Err(Failure::new(2, text).into());
         }
         core.deadline_ms = deadline.0;
