@@ -46,6 +46,9 @@ pub enum ManagerError {
         /// Its node.
         node: zonal_types::NodeId,
     },
+    /// Joins come as such and are checked as such; junctions change only together with the root shard.
+    #[error("only slots and states of targets are changed by edits from outside")]
+    Foreign,
     /// An address that cannot be dialled.
     #[error("\"{0}\" is no address")]
     Address(String),
@@ -57,6 +60,7 @@ impl ManagerError {
             Self::Edit(EditError::VersionMoved { .. }) => ErrorCode::StaleEpoch,
             Self::Edit(EditError::TargetDiffers { .. }) => ErrorCode::WrongTarget,
             Self::Edit(_) | Self::ShardTaken { .. } | Self::Address(_) => ErrorCode::Invalid,
+            Self::Foreign => ErrorCode::NotPermitted,
             Self::Disk(error) => error.code(),
             Self::Stored(code) => *code,
         }
@@ -208,6 +212,9 @@ impl Manager {
             ManagerRequest::Edit { expected, edits } => {
                 let edits = Vec::<MapEdit>::from_bytes(&edits.0)
                     .map_err(|_error| ManagerError::Stored(ErrorCode::Protocol))?;
+                if !edits.iter().all(is_for_tools) {
+                    return Err(ManagerError::Foreign);
+                }
                 reply_of(&*self.edit(&edits, Some(expected))?)
             }
             ManagerRequest::Junction { .. } => reply_of(&self.published.current()),
@@ -225,6 +232,14 @@ impl Manager {
             }
         })
     }
+}
+
+/// Whether a tool may ask for it.
+fn is_for_tools(edit: &MapEdit) -> bool {
+    matches!(
+        edit,
+        MapEdit::SetSlot { .. } | MapEdit::SetTargetState { .. }
+    )
 }
 
 /// The zone's number where it is free, so that people find their way.
