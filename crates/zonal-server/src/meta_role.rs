@@ -210,10 +210,8 @@ impl MetaRole {
         effect: Vec<KvChange>,
         junctions: Vec<JunctionChange>,
     ) -> Result<Option<Arc<ZoneMap>>, ManagerError> {
-        // A key's fifth byte is its tag (zonal_meta::keys).
-        let deletes = effect.iter().any(|change| {
-            change.value.is_some() && change.key.get(4) == Some(&zonal_meta::keys::TAG_DELETION)
-        });
+        let deletes = puts(&effect, zonal_meta::keys::TAG_DELETION);
+        let reserves = puts(&effect, zonal_meta::keys::TAG_IDS);
         let map = match &self.manager {
             Some(manager) if !junctions.is_empty() => {
                 let edits: Vec<MapEdit> = junctions.into_iter().map(edit_of).collect();
@@ -227,6 +225,10 @@ impl MetaRole {
                 None
             }
         };
+        if reserves {
+            // One flush in a thousand creates: a number that was given must not be given again after a power loss.
+            self.engine.sync_all()?;
+        }
         if deletes && !state.has_deletions {
             state.has_deletions = true;
             self.pushing.notify_all();
@@ -454,6 +456,13 @@ impl MetaRole {
         let header = Header::request(zonal_wire::Service::Meta, self.map.current().cell);
         self.handle(&header, request)
     }
+}
+
+/// True where the effect sets a key with this tag: a key's fifth byte (zonal_meta::keys).
+fn puts(effect: &[KvChange], tag: u8) -> bool {
+    effect
+        .iter()
+        .any(|change| change.value.is_some() && change.key.get(4) == Some(&tag))
 }
 
 pub(crate) fn wait_timeout<'a>(

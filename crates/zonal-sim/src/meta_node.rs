@@ -159,7 +159,14 @@ impl MetaNode {
                     after,
                 } => {
                     if !effect.is_empty() {
+                        let reserves = effect
+                            .iter()
+                            .any(|change| change.key.get(4) == Some(&zonal_meta::keys::TAG_IDS));
                         self.disk.append_changes(effect);
+                        if reserves {
+                            // As the server does: numbers are durable before they are given.
+                            self.disk.sync();
+                        }
                     }
                     self.change_map(junctions);
                     self.wake(&wake, recheck);
