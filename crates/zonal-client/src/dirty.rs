@@ -56,7 +56,7 @@ impl Dirty {
         let end = offset + data.len() as u64;
         self.cut(offset, end);
         let mut start = offset;
-        let mut run = Vec::with_capacity(data.len());
+        let mut run = Vec::with_capacity(room_for(data.len()));
         let before = self
             .runs
             .range(..offset)
@@ -171,6 +171,18 @@ impl Dirty {
         self.runs
             .last_key_value()
             .map_or(0, |(at, run)| at + run.len() as u64)
+    }
+}
+
+/// Room for a run that begins with `bytes`. A large write that does not begin on a page comes in two requests, the second of a
+/// few bytes: they must not move the first.
+fn room_for(bytes: usize) -> usize {
+    const LARGE: usize = 64 << 10;
+    const UNIT: usize = 1 << 20;
+    if bytes < LARGE {
+        bytes
+    } else {
+        bytes.next_multiple_of(UNIT)
     }
 }
 
