@@ -77,6 +77,8 @@ pub struct Client<N: Net> {
     pub(crate) seen: Mutex<crate::seen::Seen>,
     /// Attributes of what was removed here and may be open still.
     pub(crate) ghosts: Mutex<crate::ghosts::Ghosts>,
+    /// Directories of which every name is known.
+    pub(crate) known: Mutex<crate::known::Known>,
     pub(crate) left_behind: Mutex<crate::sync::LeftBehind>,
     pub(crate) dirty_bytes: AtomicUsize,
     traces: AtomicU64,
@@ -106,6 +108,7 @@ impl<N: Net> Client<N> {
             waiting_locks: Mutex::new(BTreeMap::new()),
             seen: Mutex::new(crate::seen::Seen::default()),
             ghosts: Mutex::default(),
+            known: Mutex::default(),
             left_behind: Mutex::default(),
             dirty_bytes: AtomicUsize::new(0),
             traces: AtomicU64::new(first_trace),
@@ -257,6 +260,7 @@ impl<N: Net> Client<N> {
             .map(|link| link.closes())
             .max()
             .unwrap_or(0);
+        let (known_directories, known_names) = lock(&self.known).len();
         vec![
             (
                 "open_files",
@@ -268,6 +272,16 @@ impl<N: Net> Client<N> {
                 "seen_pages",
                 lock(&self.seen).len() as u64,
                 crate::seen::SEEN_MAX as u64,
+            ),
+            (
+                "known_directories",
+                known_directories as u64,
+                crate::known::KNOWN_DIRECTORIES_MAX as u64,
+            ),
+            (
+                "known_names",
+                known_names as u64,
+                crate::known::KNOWN_NAMES_MAX as u64,
             ),
             (
                 "left_behind",

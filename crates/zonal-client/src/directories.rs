@@ -20,6 +20,7 @@ impl<N: Net> Client<N> {
         zone: Option<ZoneId>,
     ) -> Result<Found, ErrorCode> {
         let zone = zone.unwrap_or(self.options.zone);
+        self.will_have(parent, &name);
         let link = self.link_of(parent)?;
         let asked = self.asking(&link);
         let request = MetaRequest::Mkdir {
@@ -32,6 +33,10 @@ impl<N: Net> Client<N> {
         };
         match self.meta(&link, &request).await? {
             MetaReply::Entry { mut entry } => {
+                self.note_renewed(&link, asked, parent, &entry);
+                if let Some(attr) = &entry.attr {
+                    self.note_made(&link, asked, attr, entry.attr_ms);
+                }
                 self.cut_entry(&link, asked, &mut entry);
                 self.complete(entry).await
             }

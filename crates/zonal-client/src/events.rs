@@ -47,6 +47,7 @@ impl<N: Net> Client<N> {
             // The shard was restarted, and has heard what we hold, while this was on its way: its grants are void, and its
             // numbers are not the new ones.
             link.count_event();
+            lock(&self.known).forget_all();
             events.retain(|(_seq, event)| !matches!(event, Event::LockGranted { .. }));
             return Ok(Polled {
                 events: events.into_iter().map(|(_seq, event)| event).collect(),
@@ -56,10 +57,12 @@ impl<N: Net> Client<N> {
         let restarted = boot != link.boot();
         if restarted {
             link.count_event();
+            lock(&self.known).forget_all();
             self.note_boot(link, boot).await?;
         }
         for (seq, event) in &events {
             link.count_event();
+            self.forget_known(event);
             link.ack(*seq);
             if let Event::LockGranted { waiter, .. } = event {
                 self.note_grant(*waiter);

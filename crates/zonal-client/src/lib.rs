@@ -12,6 +12,7 @@ pub mod dirty;
 pub mod events;
 pub mod file;
 pub mod ghosts;
+pub mod known;
 pub mod locate;
 pub mod locks;
 pub mod names;

@@ -61,6 +61,9 @@ impl<N: Net> Client<N> {
         parent: Ino,
         name: Name,
     ) -> Result<Looked, ErrorCode> {
+        if let Some(ms) = self.known_absent(parent, &name) {
+            return Ok(Looked::Absent(ms));
+        }
         let link = self.link_of(parent)?;
         let asked = self.asking(&link);
         match self
@@ -132,11 +135,13 @@ impl<N: Net> Client<N> {
         name: Name,
         new: NewFile,
     ) -> Result<Found, ErrorCode> {
+        self.will_have(parent, &name);
         let request = self.create_request(who, parent, name, new, None);
         let link = self.link_of(parent)?;
         let asked = self.asking(&link);
         match self.meta(&link, &request).await? {
             MetaReply::Entry { mut entry } | MetaReply::Opened { mut entry, .. } => {
+                self.note_renewed(&link, asked, parent, &entry);
                 self.cut_entry(&link, asked, &mut entry);
                 self.complete(entry).await
             }
@@ -189,6 +194,7 @@ impl<N: Net> Client<N> {
             return Err(ErrorCode::CrossShard);
         }
         let link = self.link_of(parent)?;
+        self.will_have(new_parent, &new_name);
         let request = MetaRequest::Rename {
             who: who.clone(),
             parent,
@@ -219,6 +225,7 @@ impl<N: Net> Client<N> {
             return Err(ErrorCode::CrossShard);
         }
         let link = self.link_of(parent)?;
+        self.will_have(parent, &name);
         let reply = self
             .meta(
                 &link,

@@ -42,6 +42,7 @@ impl<N: Net> Client<N> {
         new: NewFile,
         open_flags: u32,
     ) -> Result<Opened<N>, ErrorCode> {
+        self.will_have(parent, &name);
         let request = self.create_request(who, parent, name, new, Some(open_flags));
         self.opening(parent, &request).await
     }
@@ -117,6 +118,7 @@ impl<N: Net> Client<N> {
         else {
             return Err(ErrorCode::Protocol);
         };
+        self.note_renewed(&link, asked, at, &entry);
         self.cut_entry(&link, asked, &mut entry);
         let attr = entry.attr.ok_or(ErrorCode::Protocol)?;
         let file = self.open_file(&attr, data.clone());

@@ -303,6 +303,7 @@ impl<N: Net> Client<N> {
     }
 
     fn lose_session(&self, link: &Link, session: SessionId) {
+        lock(&self.known).forget_all();
         let mut state = lock(&link.state);
         if state.session == session {
             state.session = SessionId(0);

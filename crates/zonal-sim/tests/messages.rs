@@ -73,6 +73,31 @@ impl Counter {
 }
 
 #[test]
+fn a_name_that_cannot_be_there_costs_nothing_where_the_directory_was_made_here() {
+    on_a_cell(|cell| async move {
+        let client = &cell.client;
+        // Without a poll for events nothing may be believed.
+        client
+            .poll_events(&client.link_to(zonal_types::ShardId(1)), 0)
+            .await?;
+        let (dir, _) = cell.count(make_dir(client, cell.home, "made")).await?;
+        assert_eq!(cell.count(lookup(client, dir, "f")).await?.1, 0, "absent");
+        let (opened, trips) = cell.count(create(client, dir, "f", true)).await?;
+        assert_eq!(trips, 1, "create and open");
+        client.release(opened.file.ino).await?;
+        assert_eq!(cell.count(lookup(client, dir, "f")).await?.1, 1, "there");
+        assert_eq!(cell.count(lookup(client, dir, "g")).await?.1, 0, "absent");
+        client.unlink(&who(), dir, name("f")?).await?;
+        assert_eq!(
+            cell.count(lookup(client, dir, "f")).await?.1,
+            1,
+            "what was there once is asked for"
+        );
+        Ok(())
+    });
+}
+
+#[test]
 fn names_cost_one_round_trip_each() {
     on_a_cell(|cell| async move {
         let (client, home) = (&cell.client, cell.home);

@@ -1,0 +1,207 @@
+//! Directories of which every name is known: nobody need be asked for a name that is not there.
+//!
+//! A directory is known from the moment this client makes it, while the lease on it goes on without a gap and no event names
+//! it. Each creation asks the kernel's question first (LOOKUP, then CREATE), so this halves its round trips.
+//!
+//! *Invariants*: (1) a name is added before the request that makes it is sent, and never taken out, so that a name said to be
+//! absent is absent; (2) an event is counted at its link before it is looked for here, and a grant is checked against that
+//! count under the table's lock, so that no directory is known past an event. Names are kept as 64-bit sums: two that collide cost a
+//! round trip. Bounds: [`KNOWN_DIRECTORIES_MAX`], [`KNOWN_NAMES_MAX`]; a directory that would pass them is forgotten.
+
+use crate::client::Client;
+use crate::net::Net;
+use crate::session::{Asked, Link, lock};
+use std::collections::{BTreeMap, BTreeSet};
+use zonal_types::{Attr, FileKind, Ino, Instant, Name};
+use zonal_wire::{Entry, Event};
+
+/// Directories known at once.
+pub const KNOWN_DIRECTORIES_MAX: usize = 4_096;
+/// Names known at once, in all directories (8 bytes and the tree's share each).
+pub const KNOWN_NAMES_MAX: usize = 262_144;
+
+#[derive(Debug)]
+struct Directory {
+    until: Instant,
+    names: BTreeSet<u64>,
+}
+
+/// Directories by inode.
+#[derive(Debug, Default)]
+pub(crate) struct Known {
+    directories: BTreeMap<Ino, Directory>,
+    names: usize,
+}
+
+impl Known {
+    /// `dir` was made and is empty; that may be believed until `until`.
+    fn begin(&mut self, dir: Ino, until: Instant, now: Instant) {
+        if self.directories.len() >= KNOWN_DIRECTORIES_MAX {
+            self.drop_expired(now);
+        }
+        if self.directories.len() < KNOWN_DIRECTORIES_MAX {
+            let names = BTreeSet::new();
+            self.forget(dir);
+            self.directories.insert(dir, Directory { until, names });
+        }
+    }
+
+    /// The lease goes on until `until`, where it had not ended.
+    fn extend(&mut self, dir: Ino, until: Instant, now: Instant) {
+        match self.directories.get_mut(&dir) {
+            Some(known) if known.until > now => known.until = known.until.max(until),
+            Some(_ended) => self.forget(dir),
+            None => {}
+        }
+    }
+
+    /// A name that may be there from now on.
+    fn add(&mut self, dir: Ino, name: &Name) {
+        let Some(known) = self.directories.get_mut(&dir) else {
+            return;
+        };
+        self.names += usize::from(known.names.insert(sum(name)));
+        if self.names > KNOWN_NAMES_MAX {
+            self.forget(dir);
+        }
+    }
+
+    /// How long it may be believed that `dir` has no such name, ms.
+    fn absent_ms(&self, dir: Ino, name: &Name, now: Instant) -> Option<u32> {
+        let known = self.directories.get(&dir)?;
+        let left = u32::try_from(known.until.ms_since(now)).unwrap_or(u32::MAX);
+        (left > 0 && !known.names.contains(&sum(name))).then_some(left)
+    }
+
+    pub(crate) fn forget(&mut self, dir: Ino) {
+        if let Some(known) = self.directories.remove(&dir) {
+            self.names -= known.names.len();
+        }
+    }
+
+    pub(crate) fn forget_all(&mut self) {
+        *self = Self::default();
+    }
+
+    fn drop_expired(&mut self, now: Instant) {
+        self.directories.retain(|_dir, known| known.until > now);
+        self.names = self
+            .directories
+            .values()
+            .map(|known| known.names.len())
+            .sum();
+    }
+
+    /// Directories and names held.
+    pub(crate) fn len(&self) -> (usize, usize) {
+        (self.directories.len(), self.names)
+    }
+}
+
+/// FNV-1a, 64 bits.
+fn sum(name: &Name) -> u64 {
+    let bytes = name.as_bytes().iter();
+    bytes.fold(0xcbf2_9ce4_8422_2325, |sum, byte| {
+        (sum ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}
+
+impl<N: Net> Client<N> {
+    /// How long it is known that `dir` has no entry `name`, ms; `None` where the shard must be asked.
+    pub(crate) fn known_absent(&self, dir: Ino, name: &Name) -> Option<u32> {
+        lock(&self.known).absent_ms(dir, name, self.net.now())
+    }
+
+    /// To be called before a request that may make `name`.
+    pub(crate) fn will_have(&self, dir: Ino, name: &Name) {
+        lock(&self.known).add(dir, name);
+    }
+
+    /// A directory was made by us; the reply covers it.
+    pub(crate) fn note_made(&self, link: &Link, asked: Asked, attr: &Attr, granted_ms: u32) {
+        if attr.kind != FileKind::Directory {
+            return;
+        }
+        let mut known = lock(&self.known);
+        let now = self.net.now();
+        // Under the lock: see (2) at the head.
+        let left = self.cache_ms(link, asked, granted_ms);
+        if left > 0 {
+            known.begin(attr.ino, now.plus_ms(left.into()), now);
+        }
+    }
+
+    /// A reply renewed the lease on `dir`.
+    pub(crate) fn note_renewed(&self, link: &Link, asked: Asked, dir: Ino, entry: &Entry) {
+        let mut known = lock(&self.known);
+        let now = self.net.now();
+        let left = self.cache_ms(link, asked, entry.entry_ms);
+        if left > 0 {
+            known.extend(dir, now.plus_ms(left.into()), now);
+        }
+    }
+
+    /// An event, after it was counted.
+    pub(crate) fn forget_known(&self, event: &Event) {
+        if let Event::Invalidate { entries, .. } = event {
+            lock(&self.known).forget(*entries);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(text: &str) -> Name {
+        Name::new(text.as_bytes()).unwrap()
+    }
+
+    fn at(ms: u64) -> Instant {
+        Instant(0).plus_ms(ms)
+    }
+
+    #[test]
+    fn only_names_that_were_never_made_are_absent() {
+        let mut known = Known::default();
+        assert_eq!(known.absent_ms(Ino(5), &name("a"), at(0)), None);
+        known.begin(Ino(5), at(100), at(0));
+        assert_eq!(known.absent_ms(Ino(5), &name("a"), at(40)), Some(60));
+        known.add(Ino(5), &name("a"));
+        assert_eq!(known.absent_ms(Ino(5), &name("a"), at(40)), None);
+        assert_eq!(known.absent_ms(Ino(5), &name("b"), at(40)), Some(60));
+        known.forget(Ino(5));
+        assert_eq!(known.absent_ms(Ino(5), &name("b"), at(40)), None);
+        assert_eq!(known.len(), (0, 0));
+    }
+
+    #[test]
+    fn a_lease_that_had_a_gap_is_not_renewed() {
+        let mut known = Known::default();
+        known.begin(Ino(5), at(100), at(0));
+        known.extend(Ino(5), at(150), at(90));
+        assert_eq!(known.absent_ms(Ino(5), &name("a"), at(140)), Some(10));
+        known.extend(Ino(5), at(300), at(150));
+        assert_eq!(known.absent_ms(Ino(5), &name("a"), at(160)), None);
+    }
+
+    #[test]
+    fn the_table_is_bounded() {
+        let mut known = Known::default();
+        for ino in 0..KNOWN_DIRECTORIES_MAX as u64 + 9 {
+            known.begin(Ino(ino), at(100), at(0));
+        }
+        assert_eq!(known.len().0, KNOWN_DIRECTORIES_MAX);
+        for number in 0..=KNOWN_NAMES_MAX {
+            known.add(Ino(7), &name(&number.to_string()));
+        }
+        assert_eq!(
+            known.len(),
+            (KNOWN_DIRECTORIES_MAX - 1, 0),
+            "the largest is forgotten"
+        );
+        known.begin(Ino(7), at(100), at(0));
+        known.begin(Ino(u64::MAX), at(300), at(200));
+        assert_eq!(known.len(), (1, 0), "what ended makes room");
+    }
+}
