@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io;
+use std::num::NonZeroU64;
 use std::os::unix::fs::FileExt;
 
 /// The log's file: fixed length, written in place. Offsets and lengths in bytes.
@@ -32,6 +33,10 @@ pub trait LogFile: Send + Sync {
     /// When the medium fails.
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
 
+    /// Advice: this range will be written next, in parts that are no whole pages. What is not in the page cache then would be read
+    /// within the write.
+    fn will_write(&self, _offset: u64, _length: u64) {}
+
     /// Makes all writes that were finished before the call durable.
     ///
     /// # Errors
@@ -50,6 +55,12 @@ impl LogFile for File {
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.write_all_at(bytes, offset)
+    }
+
+    fn will_write(&self, offset: u64, length: u64) {
+        let length = NonZeroU64::new(length);
+        // Only advice: a failure costs time.
+        let _ = rustix::fs::fadvise(self, offset, length, rustix::fs::Advice::WillNeed);
     }
 
     fn sync(&self) -> io::Result<()> {

@@ -29,6 +29,9 @@ use crate::record::{self, Lsn, Record};
 /// Buffers kept for encoding, and the largest that is kept.
 const POOL: usize = 8;
 const POOLED_BYTES: usize = 256 << 10;
+/// How often, and half of how far, the log is brought into the page cache before it is written. A write of part of a page that is
+/// not there waits for the disk.
+const AHEAD_BYTES: u64 = 256 << 10;
 
 /// Bounds of one engine.
 #[derive(Debug, Clone, Copy)]
@@ -110,6 +113,8 @@ pub struct Engine {
     written: AtomicU64,
     tail: AtomicU64,
     active_bytes: AtomicUsize,
+    /// Up to here the log was announced to the kernel.
+    announced: AtomicU64,
     appends: AtomicU64,
     pub(crate) checkpoints: AtomicU64,
     pool: Mutex<Vec<Vec<u8>>>,
@@ -159,6 +164,7 @@ impl Engine {
             written: AtomicU64::new(head),
             tail: AtomicU64::new(start.origin.applied),
             appends: AtomicU64::new(0),
+            announced: AtomicU64::new(0),
             checkpoints: AtomicU64::new(0),
             pool: Mutex::new(Vec::new()),
             signal: Arc::new(Signal::default()),
@@ -440,7 +446,14 @@ impl Engine {
     }
 
     fn write_log(&self, position: u64, bytes: &[u8]) -> Result<(), DiskError> {
-        let written = self.log.write_at(position % self.capacity, bytes);
+        let offset = position % self.capacity;
+        let end = position + bytes.len() as u64;
+        if end + AHEAD_BYTES / 2 > self.announced.load(Ordering::Relaxed) {
+            let length = (end - position + AHEAD_BYTES).min(self.capacity - offset);
+            self.log.will_write(offset, length);
+            self.announced.store(position + length, Ordering::Relaxed);
+        }
+        let written = self.log.write_at(offset, bytes);
         written.map_err(|error| {
             // The file is pre-written: a failure here is the medium's, not a lack of space.
             self.group.fail();

@@ -253,6 +253,11 @@ impl MemDisk {
         let log = Box::new(MemLog(Arc::clone(&self.log)));
         open_parts(log, index, TAG, config, replay)
     }
+
+    pub fn open_with_log(&self, log: Box<dyn LogFile>) -> Result<Engine, DiskError> {
+        let index = Index::open_backend(MemIndex(Arc::clone(&self.index)), 1 << 20)?;
+        open_parts(log, index, TAG, Config::default(), &mut |_, _, _| true)
+    }
 }
 
 pub fn identity() -> Identity {
