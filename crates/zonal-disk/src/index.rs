@@ -39,7 +39,7 @@ impl Progress {
         out
     }
 
-    fn decode(bytes: &[u8]) -> Option<Self> {
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; PROGRESS_SIZE] = bytes.try_into().ok()?;
         let word = |at: usize| {
             let field = bytes.get(at..at + 8)?.try_into().ok()?;
@@ -240,7 +240,7 @@ fn seal(out: &mut Vec<u8>, key: &[u8], value: &[u8]) {
     out.extend_from_slice(&checksum(key, value).to_le_bytes());
 }
 
-fn unseal<'a>(key: &[u8], sealed: &'a [u8]) -> Result<&'a [u8], DiskError> {
+pub(crate) fn unseal<'a>(key: &[u8], sealed: &'a [u8]) -> Result<&'a [u8], DiskError> {
     match sealed.split_last_chunk::<4>() {
         Some((value, crc)) if checksum(key, value) == u32::from_le_bytes(*crc) => Ok(value),
         _ => Err(DiskError::Corrupt(

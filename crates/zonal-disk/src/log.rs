@@ -278,17 +278,17 @@ impl<'a> Reader<'a> {
             extent.synced = extent.synced.max(found.header.synced);
             epoch = found.header.epoch;
         }
-        self.check_beyond(extent.end, epoch)?;
-        Ok(extent)
+        match self.proof_beyond(extent.end, epoch)? {
+            Some(lsn) => Err(DiskError::Corrupt(format!(
+                "log: no valid record at {}, but one at {lsn} proves it was there",
+                extent.end
+            ))),
+            None => Ok(extent),
+        }
     }
 
-    /// Looks for proof, in what lies beyond the end, that more was once durable.
-    fn check_beyond(&mut self, end: u64, epoch: u64) -> Result<(), DiskError> {
-        let lost = |lsn: u64| {
-            let what =
-                format!("log: no valid record at {end}, but one at {lsn} proves it was there");
-            DiskError::Corrupt(what)
-        };
+    /// Looks, in what lies beyond the end, for the position of a header that proves that more was once durable.
+    pub(crate) fn proof_beyond(&mut self, end: u64, epoch: u64) -> Result<Option<u64>, DiskError> {
         let mut position = end;
         while position < self.origin.applied + self.origin.capacity {
             let offset = position % self.origin.capacity;
@@ -300,12 +300,12 @@ impl<'a> Reader<'a> {
                 let later_epoch = header.epoch > self.origin.epoch;
                 let claims = header.lsn == position && header.epoch >= epoch && header.synced > end;
                 if later_lap || later_epoch || claims {
-                    return Err(lost(header.lsn));
+                    return Ok(Some(header.lsn));
                 }
             }
             position += ALIGN as u64;
         }
-        Ok(())
+        Ok(None)
     }
 }
 

@@ -11,9 +11,9 @@ use crate::index::Index;
 use crate::log;
 use crate::replay::{Replay, open_parts};
 
-const LOCK: &str = "lock";
-const LOG: &str = "log";
-const INDEX: &str = "index.redb";
+pub(crate) const LOCK: &str = "lock";
+pub(crate) const LOG: &str = "log";
+pub(crate) const INDEX: &str = "index.redb";
 /// What a format that did not end may leave behind.
 const OURS: [&str; 3] = [LOCK, LOG, INDEX];
 const ZEROES: usize = 1 << 20;
@@ -130,6 +130,11 @@ fn lock_dir(dir: &Path) -> Result<File, DiskError> {
         .write(true)
         .open(dir.join(LOCK));
     let file = open.map_err(|error| DiskError::io("lock file", error))?;
+    take_lock(file, dir)
+}
+
+/// Takes the lock on the open lock file of `dir`.
+pub(crate) fn take_lock(file: File, dir: &Path) -> Result<File, DiskError> {
     // A process that was killed holds its locks until the kernel has taken all of it down, which is after kill(2) returned.
     let mut tries = LOCK_TRIES;
     loop {

@@ -1,0 +1,404 @@
+//! A store of a stopped process, opened to be looked at: nothing is written, and damage is told instead of refused.
+//!
+//! The log's records behind the index are replayed into memory; the index is read by [`RawIndex`], which needs no repair
+//! of the library's. What cannot be read is listed ([`ReadStore::damage`]) or met by a walk ([`Found`]). Holds the
+//! store's lock where there is one, so that no process opens it meanwhile.
+
+use std::fs::{self, File};
+use std::path::Path;
+
+use zonal_types::{ErrorCode, KvRead};
+
+use crate::disk::LogFile;
+use crate::error::DiskError;
+use crate::identity::{self, Identity, Stored};
+use crate::index::Progress;
+use crate::log::{self, Header, Kind, Origin, Reader};
+use crate::overlay::Overlay;
+use crate::raw_index::{Found, RawIndex, Visit};
+use crate::record::{self, Lsn};
+use crate::replay::Replay;
+use crate::store::{self, INDEX, LOCK, LOG};
+
+/// Names that a store's folder may hold besides its own files.
+const KNOWN: [&str; 4] = ["segments", "lost+found", "identity.new", "index.redb.new"];
+
+/// What is wrong with the files of a store.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum StoreDamage {
+    /// Nobody can tell whose store it is.
+    #[error("the identity is unusable: {0}")]
+    Identity(String),
+    /// The log's file cannot be used.
+    #[error("the log is lost: {0}")]
+    LogLost(String),
+    /// Records that were durable are missing.
+    #[error("the log ends at {end}, but a header at {proof} proves that there was more")]
+    LogTorn {
+        /// The last position that can be read.
+        end: u64,
+        /// Where the proof is.
+        proof: u64,
+    },
+    /// A record was durable, and what it refers to is not there.
+    #[error("the durable record that ends at {0} cannot be applied, nor what is behind it")]
+    LogRecord(u64),
+    /// The index's file cannot be used.
+    #[error("the index is lost: {0}")]
+    IndexLost(String),
+    /// A file or folder that no store has.
+    #[error("{0} does not belong to the store")]
+    Foreign(String),
+}
+
+/// Where a store's log was found to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LogEnd {
+    /// The index holds everything below.
+    pub applied: u64,
+    /// The last record that can be read ends here.
+    pub end: u64,
+    /// The highest epoch seen.
+    pub epoch: u64,
+    /// Records replayed.
+    pub records: u64,
+}
+
+/// A store, opened to be looked at.
+pub struct ReadStore {
+    stored: Option<Stored>,
+    damage: Vec<StoreDamage>,
+    index: Option<RawIndex>,
+    overlay: Overlay,
+    log: LogEnd,
+    _lock: Option<File>,
+}
+
+impl std::fmt::Debug for ReadStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ReadStore")
+            .field("stored", &self.stored)
+            .field("damage", &self.damage)
+            .field("log", &self.log)
+            .finish_non_exhaustive()
+    }
+}
+
+impl ReadStore {
+    /// Opens the store in `dir`; `replay` is told of the log's records as at an opening for use.
+    ///
+    /// # Errors
+    /// `NotFormatted` where there is no store, the differences of [`Stored::check`], `WrongVersion`, `Locked`, `Io`.
+    pub fn open(
+        dir: &Path,
+        expected: &Identity,
+        replay: &mut Replay<'_>,
+    ) -> Result<Self, DiskError> {
+        let mut damage = Vec::new();
+        let stored = match identity::load(dir) {
+            Ok(Some(stored)) => {
+                stored.check(expected)?;
+                Some(stored)
+            }
+            Ok(None) if !dir.join(LOG).exists() && !dir.join(INDEX).exists() => {
+                return Err(DiskError::NotFormatted(dir.into()));
+            }
+            Ok(None) => {
+                damage.push(StoreDamage::Identity("the file is missing".into()));
+                None
+            }
+            Err(DiskError::Corrupt(what)) => {
+                damage.push(StoreDamage::Identity(what));
+                None
+            }
+            Err(error) => return Err(error),
+        };
+        let lock = match File::open(dir.join(LOCK)) {
+            Ok(file) => Some(store::take_lock(file, dir)?),
+            Err(_) => None,
+        };
+        look_for_strangers(dir, &mut damage)?;
+        let index = match RawIndex::open(&dir.join(INDEX)) {
+            Ok(index) => Some(index),
+            Err(error) => {
+                damage.push(StoreDamage::IndexLost(error.to_string()));
+                None
+            }
+        };
+        let mut opened = Self {
+            stored,
+            damage,
+            index,
+            overlay: Overlay::default(),
+            log: LogEnd::default(),
+            _lock: lock,
+        };
+        opened.read_log(dir, replay);
+        Ok(opened)
+    }
+
+    /// The identity, where it can be read.
+    #[must_use]
+    pub fn stored(&self) -> Option<&Stored> {
+        self.stored.as_ref()
+    }
+
+    /// What is wrong with its files. Damage inside of the index is met by [`Self::walk`].
+    #[must_use]
+    pub fn damage(&self) -> &[StoreDamage] {
+        &self.damage
+    }
+
+    /// How far the log goes.
+    #[must_use]
+    pub fn log(&self) -> LogEnd {
+        self.log
+    }
+
+    /// Visits what there is from `start` (inclusive) to `end` (exclusive; `None`: all behind), in key order, damage
+    /// included; false ends the walk.
+    pub fn walk(&self, start: &[u8], end: Option<&[u8]>, visit: &mut dyn FnMut(Found<'_>) -> bool) {
+        let mut recent = self
+            .overlay
+            .iter()
+            .filter(|(key, _)| *key >= start && end.is_none_or(|end| *key < end))
+            .peekable();
+        let mut goes_on = true;
+        if let Some(index) = &self.index {
+            goes_on = index.walk(start, end, &mut |found| {
+                let key = match found {
+                    Found::Entry(key, _) | Found::BadEntry { key } => key,
+                    Found::BadPage { .. } | Found::Mended { .. } => return visit(found),
+                };
+                while let Some((newer, value)) = recent.next_if(|(newer, _)| *newer < key) {
+                    if let Some(value) = value
+                        && !visit(Found::Entry(newer, value))
+                    {
+                        return false;
+                    }
+                }
+                match recent.next_if(|(newer, _)| *newer == key) {
+                    Some((_, Some(value))) => visit(Found::Entry(key, value)),
+                    Some((_, None)) => true,
+                    None => visit(found),
+                }
+            });
+        }
+        for (key, value) in recent {
+            if !goes_on {
+                return;
+            }
+            if let Some(value) = value {
+                goes_on = visit(Found::Entry(key, value));
+            }
+        }
+    }
+
+    /// Every entry that lies anywhere in a lost index's file, of any age, in no order. Where the index is not lost:
+    /// nothing.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn carve(dir: &Path, visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<(), DiskError> {
+        let file = match File::open(dir.join(INDEX)) {
+            Ok(file) => file,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(DiskError::io("index", error)),
+        };
+        let length = file
+            .metadata()
+            .map_err(|error| DiskError::io("index", error))?
+            .len();
+        crate::raw_index::carve(&file, length, visit);
+        Ok(())
+    }
+
+    fn read_log(&mut self, dir: &Path, replay: &mut Replay<'_>) {
+        let lost = |what: String| StoreDamage::LogLost(what);
+        let opened = File::open(dir.join(LOG)).and_then(|file| Ok((LogFile::len(&file)?, file)));
+        let (capacity, file) = match opened {
+            Ok(opened) => opened,
+            Err(error) => return self.damage.push(lost(error.to_string())),
+        };
+        let expected = self.stored.map_or(capacity, |stored| stored.log_bytes);
+        if capacity != expected || !log::valid_capacity(capacity) {
+            let what = format!("{capacity} bytes long, not {expected}");
+            return self.damage.push(lost(what));
+        }
+        let tag = self.stored.map(|stored| stored.tag());
+        let origin = match (&self.index, tag) {
+            (Some(index), Some(store)) => Ok(Some(origin(capacity, store, &index.progress))),
+            (index, tag) => oldest_chain(&file, capacity, tag, index.as_ref()),
+        };
+        let replayed = origin.and_then(|origin| match origin {
+            Some(origin) => self.replay(&file, origin, replay),
+            None => Ok(()),
+        });
+        if let Err(error) = replayed {
+            self.damage.push(lost(error.to_string()));
+        }
+    }
+
+    fn replay(
+        &mut self,
+        file: &File,
+        origin: Origin,
+        replay: &mut Replay<'_>,
+    ) -> Result<(), DiskError> {
+        self.log = LogEnd {
+            applied: origin.applied,
+            end: origin.applied,
+            epoch: origin.applied_epoch,
+            records: 0,
+        };
+        // Twice, as an opening for use does: what is synced is told by later headers.
+        let mut reader = Reader::new(file, origin);
+        let (mut end, mut epoch, mut synced) = (origin.applied, origin.applied_epoch, 0);
+        while let Some(found) = reader.at(end, epoch)? {
+            (end, epoch) = (found.end, found.header.epoch);
+            synced = synced.max(found.header.synced);
+        }
+        if let Some(proof) = reader.proof_beyond(end, epoch)? {
+            self.damage.push(StoreDamage::LogTorn { end, proof });
+            synced = end;
+        }
+        let (mut position, mut epoch) = (origin.applied, origin.applied_epoch);
+        while position < end {
+            let Some(found) = reader.at(position, epoch)? else {
+                break;
+            };
+            (position, epoch) = (found.end, found.header.epoch);
+            self.log.end = position;
+            self.log.epoch = epoch;
+            if found.header.kind == Kind::Pad || found.header.dropped {
+                continue;
+            }
+            let Some(record) = record::decode(reader.payload(&found.header)?) else {
+                self.damage.push(StoreDamage::LogRecord(found.end));
+                break;
+            };
+            let was_durable = found.end <= synced;
+            if replay(&record, Lsn(found.end), was_durable) {
+                self.log.records += 1;
+                for change in record.changes {
+                    self.overlay.apply(change);
+                }
+            } else if was_durable {
+                self.damage.push(StoreDamage::LogRecord(found.end));
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn origin(capacity: u64, store: u64, progress: &Progress) -> Origin {
+    Origin {
+        capacity,
+        store,
+        applied: progress.applied,
+        applied_epoch: progress.applied_epoch,
+        epoch: progress.epoch,
+    }
+}
+
+fn look_for_strangers(dir: &Path, damage: &mut Vec<StoreDamage>) -> Result<(), DiskError> {
+    let failed = |error| DiskError::io("list directory", error);
+    let mut names = Vec::new();
+    for entry in fs::read_dir(dir).map_err(failed)? {
+        let name = entry.map_err(failed)?.file_name();
+        let known = [identity::FILE_NAME, LOCK, LOG, INDEX];
+        let is_known = known.iter().chain(&KNOWN).any(|known| name == *known);
+        if !is_known {
+            names.push(name.to_string_lossy().into_owned());
+        }
+    }
+    names.sort_unstable();
+    damage.extend(names.into_iter().map(StoreDamage::Foreign));
+    Ok(())
+}
+
+/// Without an index to say where the log begins: the records that follow one another up to the newest. Without an
+/// identity, of the store whose header is found first.
+fn oldest_chain(
+    file: &File,
+    capacity: u64,
+    tag: Option<u64>,
+    index: Option<&RawIndex>,
+) -> Result<Option<Origin>, DiskError> {
+    let mut tag = tag;
+    let mut found: Vec<(u64, u64, u64)> = Vec::new();
+    let mut window = vec![0; 1 << 20];
+    let mut at = 0;
+    while at < capacity {
+        let length = usize::try_from(capacity - at).unwrap_or(usize::MAX);
+        let window = &mut window[..length.min(1 << 20)];
+        file.read_at(at, window)
+            .map_err(|error| DiskError::io("read the log", error))?;
+        for (step, bytes) in window.chunks_exact(log::ALIGN).enumerate() {
+            let position = at + (step * log::ALIGN) as u64;
+            if let Some(header) = Header::decode(bytes)
+                && header.lsn % capacity == position
+                && *tag.get_or_insert(header.store) == header.store
+            {
+                let size = log::record_size(header.payload_len as usize) as u64;
+                found.push((header.lsn, header.lsn + size, header.epoch));
+            }
+        }
+        at += window.len() as u64;
+    }
+    let Some(store) = tag else {
+        return Ok(None);
+    };
+    if let Some(index) = index {
+        return Ok(Some(origin(capacity, store, &index.progress)));
+    }
+    found.sort_unstable();
+    let mut chain: Option<(u64, u64, u64)> = None;
+    let mut newest = 0;
+    for (lsn, end, epoch) in found {
+        newest = newest.max(epoch);
+        chain = match chain {
+            Some((first, behind, of)) if behind == lsn && epoch >= of => Some((first, end, epoch)),
+            // Inside of a record: bytes of a payload that look like a header.
+            Some((first, behind, of)) if lsn < behind => Some((first, behind, of)),
+            _ => Some((lsn, end, epoch)),
+        };
+    }
+    Ok(chain.map(|(first, ..)| Origin {
+        capacity,
+        store,
+        applied: first,
+        applied_epoch: 0,
+        epoch: newest,
+    }))
+}
+
+impl KvRead for ReadStore {
+    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, ErrorCode> {
+        match (self.overlay.get(key), &self.index) {
+            (Some(value), _) => Ok(value.map(<[u8]>::to_vec)),
+            (None, Some(index)) => index.get(key).map_err(ErrorCode::from),
+            (None, None) => Ok(None),
+        }
+    }
+
+    fn scan(
+        &self,
+        start: &[u8],
+        end: &[u8],
+        visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<(), ErrorCode> {
+        let mut result = Ok(());
+        let walk: &mut Visit<'_> = &mut |found| match found {
+            Found::Entry(key, value) => visit(key, value),
+            Found::Mended { .. } => true,
+            _ => {
+                result = Err(ErrorCode::Corrupt);
+                false
+            }
+        };
+        self.walk(start, Some(end), walk);
+        result
+    }
+}

@@ -1,0 +1,253 @@
+//! A store that is only looked at: what is read is what was written, nothing changes on disk, damage is told.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use common::{Rng, put_record};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use zonal_disk::{
+    Config, DiskError, Engine, Found, Identity, ReadStore, Room, StoreDamage, StoreKind,
+};
+use zonal_types::{KvChange, KvRead};
+
+const WHO: Identity = Identity {
+    cell: [7; 16],
+    kind: StoreKind::Shard,
+    id: 3,
+};
+const CONFIG: Config = Config {
+    log_bytes: 1 << 20,
+    overlay_bytes: 1 << 20,
+    cache_bytes: 1 << 20,
+    room_wait: std::time::Duration::from_secs(1),
+};
+
+type Map = BTreeMap<Vec<u8>, Vec<u8>>;
+
+struct Dir(PathBuf);
+
+impl Dir {
+    fn new(name: &str) -> Self {
+        let dir =
+            std::env::temp_dir().join(format!("zonal-read-only-{}-{name}", std::process::id()));
+        let _ = fs::remove_dir_all(&dir);
+        Self(dir)
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A store with records in the index and some only in the log; killed, not closed, where `kill`.
+fn fill(dir: &Path, seed: u64) -> Map {
+    Engine::format(dir, WHO, &CONFIG).unwrap();
+    let engine = Engine::open(dir, &WHO, CONFIG, &mut |_, _, _| true).unwrap();
+    let mut rng = Rng(seed);
+    let mut map = Map::new();
+    for round in 0..40 {
+        let mut changes = Vec::new();
+        for _ in 0..60 {
+            let key = format!("{:06}", rng.below(6000)).into_bytes();
+            if rng.below(5) == 0 {
+                map.remove(&key);
+                changes.push(KvChange::remove(key));
+            } else {
+                let length = if rng.below(50) == 0 { 9000 } else { 120 };
+                let value = vec![u8::try_from(rng.below(256)).unwrap(); length];
+                map.insert(key.clone(), value.clone());
+                changes.push(KvChange::put(key, value));
+            }
+        }
+        engine.append_with(changes, b"note", Room::Normal).unwrap();
+        if round % 6 == 5 {
+            engine.checkpoint(&mut || Ok(())).unwrap();
+        }
+    }
+    engine.sync_all().unwrap();
+    // Its header says that all before was durable.
+    engine.append(&put_record("a", "last")).unwrap();
+    map.insert(b"a".to_vec(), b"last".to_vec());
+    map
+}
+
+fn open(dir: &Path) -> ReadStore {
+    ReadStore::open(dir, &WHO, &mut |_, _, _| true).unwrap()
+}
+
+/// Entries; how many bad pages and entries, and mended pages.
+fn walk(store: &ReadStore) -> (Map, usize, usize) {
+    let (mut map, mut bad, mut mended) = (Map::new(), 0, 0);
+    let mut last = Vec::new();
+    store.walk(&[], None, &mut |found| {
+        match found {
+            Found::Entry(key, value) => {
+                assert!(last.as_slice() < key || map.is_empty(), "not in order");
+                last = key.to_vec();
+                map.insert(key.to_vec(), value.to_vec());
+            }
+            Found::BadEntry { .. } | Found::BadPage { .. } => bad += 1,
+            Found::Mended { .. } => mended += 1,
+        }
+        true
+    });
+    (map, bad, mended)
+}
+
+fn bytes_of(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let entries = fs::read_dir(dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
+    entries
+        .map(|path| (path.clone(), fs::read(path).unwrap()))
+        .collect()
+}
+
+#[test]
+fn what_is_read_is_what_was_written_and_nothing_changes() {
+    for seed in 0..6 {
+        let dir = Dir::new(&format!("same-{seed}"));
+        let map = fill(&dir.0, seed);
+        let before = bytes_of(&dir.0);
+        let store = open(&dir.0);
+        assert_eq!(store.damage(), []);
+        assert!(store.log().records > 0);
+        assert_eq!(walk(&store), (map.clone(), 0, 0));
+        for number in 0..6000 {
+            let key = format!("{number:06}").into_bytes();
+            assert_eq!(store.get(&key).unwrap().as_ref(), map.get(&key));
+        }
+        let mut rng = Rng(seed);
+        for _ in 0..200 {
+            let mut ends = [rng.below(6500), rng.below(6500)];
+            ends.sort_unstable();
+            let [from, to] = ends.map(|end| format!("{end:06}").into_bytes());
+            let mut seen = Map::new();
+            store
+                .scan(&from, &to, &mut |key, value| {
+                    seen.insert(key.to_vec(), value.to_vec());
+                    true
+                })
+                .unwrap();
+            let wanted = map
+                .range(from..to)
+                .map(|(key, value)| (key.clone(), value.clone()));
+            assert_eq!(seen, wanted.collect());
+        }
+        drop(store);
+        assert_eq!(bytes_of(&dir.0), before);
+    }
+}
+
+#[test]
+fn a_store_in_use_is_refused() {
+    let dir = Dir::new("locked");
+    fill(&dir.0, 1);
+    let engine = Engine::open(&dir.0, &WHO, CONFIG, &mut |_, _, _| true).unwrap();
+    let refused = ReadStore::open(&dir.0, &WHO, &mut |_, _, _| true);
+    assert!(matches!(refused, Err(DiskError::Locked(_))));
+    drop(engine);
+    open(&dir.0);
+    let other = Identity { id: 4, ..WHO };
+    let refused = ReadStore::open(&dir.0, &other, &mut |_, _, _| true);
+    assert!(matches!(refused, Err(DiskError::WrongId { .. })));
+}
+
+#[test]
+fn damaged_files_are_told_and_what_is_left_is_right() {
+    let dir = Dir::new("damage");
+    let map = fill(&dir.0, 9);
+    let index = fs::read(dir.0.join("index.redb")).unwrap();
+    let (mut told, mut whole, mut flips_mended) = (0, 0, 0);
+    for seed in 0..240 {
+        let mut rng = Rng(seed);
+        let mut damaged = index.clone();
+        let at = usize::try_from(rng.below(damaged.len() as u64)).unwrap();
+        let kind = rng.below(4);
+        match kind {
+            0 => damaged[at] ^= 1 << rng.below(8),
+            1 => damaged[at / 4096 * 4096..(at / 4096 + 1) * 4096].fill(0),
+            2 => {
+                let other = usize::try_from(rng.below(damaged.len() as u64 / 4096)).unwrap();
+                let page = damaged[other * 4096..(other + 1) * 4096].to_vec();
+                damaged[at / 4096 * 4096..(at / 4096 + 1) * 4096].copy_from_slice(&page);
+            }
+            _ => damaged.truncate(at),
+        }
+        fs::write(dir.0.join("index.redb"), &damaged).unwrap();
+        let store = open(&dir.0);
+        let (found, bad, mended) = walk(&store);
+        for (key, value) in &found {
+            assert_eq!(map.get(key), Some(value), "seed {seed}: a wrong value");
+        }
+        if found == map {
+            whole += 1;
+            flips_mended += mended;
+        } else {
+            told += 1;
+            let damage = bad + store.damage().len();
+            assert!(damage > 0, "seed {seed}: entries are missing silently");
+            assert!(
+                kind > 0 || at < 4096,
+                "seed {seed}: one flipped bit loses something"
+            );
+        }
+    }
+    assert!(
+        told > 30 && whole > 30 && flips_mended > 5,
+        "{told}, {whole}, {flips_mended}"
+    );
+}
+
+#[test]
+fn a_young_store_without_its_index_is_whole_in_its_log() {
+    let dir = Dir::new("young");
+    Engine::format(&dir.0, WHO, &CONFIG).unwrap();
+    let engine = Engine::open(&dir.0, &WHO, CONFIG, &mut |_, _, _| true).unwrap();
+    for number in 0..100 {
+        engine
+            .append(&put_record(&format!("{number:03}"), "value"))
+            .unwrap();
+        if number == 50 {
+            engine.checkpoint(&mut || Ok(())).unwrap();
+        }
+    }
+    drop(engine);
+    fs::remove_file(dir.0.join("index.redb")).unwrap();
+    fs::remove_file(dir.0.join("identity")).unwrap();
+    fs::write(dir.0.join("notes.txt"), "mine").unwrap();
+    let store = open(&dir.0);
+    let kinds = store.damage();
+    assert!(matches!(
+        kinds,
+        [
+            StoreDamage::Identity(_),
+            StoreDamage::Foreign(_),
+            StoreDamage::IndexLost(_)
+        ]
+    ));
+    assert_eq!(walk(&store).0.len(), 100);
+    assert_eq!(store.log().applied, 0);
+}
+
+#[test]
+fn a_torn_log_gives_the_records_before_and_is_told() {
+    let dir = Dir::new("torn");
+    fill(&dir.0, 4);
+    let clean = open(&dir.0).log();
+    let mut log = fs::read(dir.0.join("log")).unwrap();
+    // The first record behind the index was durable.
+    let at = usize::try_from(clean.applied % (1 << 20)).unwrap();
+    log[at + 70] ^= 1;
+    fs::write(dir.0.join("log"), &log).unwrap();
+    let store = open(&dir.0);
+    assert!(matches!(store.damage(), [StoreDamage::LogTorn { end, .. }] if *end == clean.applied));
+    assert_eq!(store.log().records, 0);
+    drop(store);
+    fs::remove_file(dir.0.join("log")).unwrap();
+    assert!(matches!(open(&dir.0).damage(), [StoreDamage::LogLost(_)]));
+}
