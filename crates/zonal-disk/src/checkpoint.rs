@@ -67,6 +67,18 @@ impl Engine {
         self.room.notify_all();
     }
 
+    /// The medium may have lost what the index had flushed, as with any failed flush; a full one has not.
+    fn index_failed(&self, error: &DiskError) {
+        let why = format!("the index cannot be written: {error}");
+        match error {
+            DiskError::NoSpace(_) => self.fail(why),
+            _ => {
+                self.group.fail_flush(why);
+                self.wake_waiters();
+            }
+        }
+    }
+
     /// An index commit that runs out of space would end the index's use: refuse before.
     fn check_space(&self, bytes: usize) -> Result<(), DiskError> {
         let Some(free_space) = &self.free_space else {
@@ -118,7 +130,9 @@ impl Checkpoint<'_> {
             let written = engine.index.commit(frozen.iter(), &progress);
             let snapshot = written.and_then(|()| engine.index.snapshot());
             // Whether the commit arrived is not known: only a new opening can tell.
-            Some(Arc::new(snapshot.inspect_err(|_| engine.fail())?))
+            Some(Arc::new(
+                snapshot.inspect_err(|error| engine.index_failed(error))?,
+            ))
         };
         self.frozen = None;
         let mut guard = lock(&engine.append_lock);
@@ -241,7 +255,7 @@ pub fn spawn_checkpointer(
                     let call = AssertUnwindSafe(|| job(&engine));
                     let result = catch_unwind(call).unwrap_or_else(|_| {
                         // The job's state is unknown: without checkpoints, no changes either.
-                        engine.fail();
+                        engine.fail("a checkpoint panicked".into());
                         Err(DiskError::Failed)
                     });
                     if let Err(error) = result {

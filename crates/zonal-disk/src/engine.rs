@@ -23,6 +23,7 @@ use crate::group::{Group, lock};
 use crate::index::Index;
 use crate::log::{self, HEADER, Header, Kind};
 use crate::overlay::Overlay;
+use crate::power::Past;
 use crate::read::Views;
 use crate::record::{self, Lsn, Record};
 
@@ -81,6 +82,8 @@ pub struct Stats {
     pub log_capacity: u64,
     /// Memory of the active overlay in bytes.
     pub overlay_bytes: usize,
+    /// Reads of the index's blocks that failed their checksum since opening.
+    pub damaged_blocks: u64,
 }
 
 /// State under the append lock.
@@ -121,6 +124,8 @@ pub struct Engine {
     pub(crate) signal: Arc<Signal>,
     pub(crate) checkpoint_turn: Mutex<()>,
     pub(crate) free_space: Option<Box<dyn Fn() -> std::io::Result<u64> + Send + Sync>>,
+    pub(crate) past: Past,
+    pub(crate) verifier: u64,
     /// Held, so that no other process opens the store.
     pub(crate) _directory_lock: Option<std::fs::File>,
 }
@@ -170,6 +175,8 @@ impl Engine {
             signal: Arc::new(Signal::default()),
             checkpoint_turn: Mutex::new(()),
             free_space: None,
+            past: Past::Lost,
+            verifier: 0,
             _directory_lock: None,
         })
     }
@@ -303,6 +310,25 @@ impl Engine {
         self.group.failed()
     }
 
+    /// The failure that has ended all changes, in words.
+    #[must_use]
+    pub fn failure(&self) -> Option<&str> {
+        self.group.failure()
+    }
+
+    /// What became of the writes that were not flushed when the store was last open.
+    #[must_use]
+    pub fn past(&self) -> Past {
+        self.past
+    }
+
+    /// A number that stays as long as everything acknowledged is there, flushed or not; another one tells that
+    /// unflushed writes may be gone.
+    #[must_use]
+    pub fn verifier(&self) -> u64 {
+        self.verifier
+    }
+
     /// Figures for gauges and tests.
     #[must_use]
     pub fn stats(&self) -> Stats {
@@ -316,6 +342,7 @@ impl Engine {
                 .saturating_sub(self.tail.load(Ordering::Acquire)),
             log_capacity: self.capacity,
             overlay_bytes: self.active_bytes.load(Ordering::Relaxed),
+            damaged_blocks: self.index.damaged(),
         }
     }
 
@@ -381,12 +408,12 @@ impl Engine {
     }
 
     /// Ends all changes after a failure that leaves doubt about what is stored.
-    pub(crate) fn fail(&self) {
-        self.group.fail();
+    pub(crate) fn fail(&self, why: String) {
+        self.group.fail(why);
         self.wake_waiters();
     }
 
-    fn wake_waiters(&self) {
+    pub(crate) fn wake_waiters(&self) {
         drop(lock(&self.append_lock));
         self.room.notify_all();
     }
@@ -456,7 +483,8 @@ impl Engine {
         let written = self.log.write_at(offset, bytes);
         written.map_err(|error| {
             // The file is pre-written: a failure here is the medium's, not a lack of space.
-            self.group.fail();
+            self.group
+                .fail(format!("the log cannot be written: {error}"));
             self.room.notify_all();
             DiskError::Io {
                 what: "write the log".into(),

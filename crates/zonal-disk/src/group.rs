@@ -4,7 +4,7 @@
 //! without it: after the first failure nothing is ever reported durable again.
 
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 
@@ -21,12 +21,17 @@ pub(crate) fn wait<'a, T>(condvar: &Condvar, guard: MutexGuard<'a, T>) -> MutexG
     condvar.wait(guard).unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Notes a failed flush for those who open the store after us; false where that is not possible.
+pub(crate) type NoteDoubt = Box<dyn Fn() -> bool + Send + Sync>;
+
 /// Who flushes, and up to where it is durable.
 pub(crate) struct Group {
     leading: Mutex<bool>,
     done: Condvar,
     synced: AtomicU64,
-    failed: AtomicBool,
+    /// Why nothing is promised any more.
+    failed: OnceLock<String>,
+    doubt: OnceLock<NoteDoubt>,
     flushes: AtomicU64,
     data: OnceLock<Flusher>,
 }
@@ -37,7 +42,8 @@ impl Group {
             leading: Mutex::new(false),
             done: Condvar::new(),
             synced: AtomicU64::new(synced),
-            failed: AtomicBool::new(false),
+            failed: OnceLock::new(),
+            doubt: OnceLock::new(),
             flushes: AtomicU64::new(0),
             data: OnceLock::new(),
         }
@@ -53,12 +59,35 @@ impl Group {
     }
 
     pub(crate) fn failed(&self) -> bool {
-        self.failed.load(Ordering::Acquire)
+        self.failed.get().is_some()
+    }
+
+    /// What ended all promises.
+    pub(crate) fn failure(&self) -> Option<&str> {
+        self.failed.get().map(String::as_str)
+    }
+
+    /// What to do when a flush has failed.
+    pub(crate) fn on_doubt(&self, note: NoteDoubt) {
+        // Set once, by the opening.
+        let _ = self.doubt.set(note);
+    }
+
+    /// A flush failed: what was to become durable may be gone, also for those who come after this process.
+    pub(crate) fn fail_flush(&self, mut why: String) {
+        if let Some(note) = self.doubt.get()
+            && !self.failed()
+            && !note()
+        {
+            why.push_str("; the store takes no note of it either: do not use it before the machine was restarted");
+        }
+        self.fail(why);
     }
 
     /// Refuses everything from now on.
-    pub(crate) fn fail(&self) {
-        self.failed.store(true, Ordering::Release);
+    pub(crate) fn fail(&self, why: String) {
+        // The first failure is the one to tell of.
+        let _ = self.failed.set(why);
         // Taken so that nobody is between looking at the flag and waiting.
         drop(lock(&self.leading));
         self.done.notify_all();
@@ -95,13 +124,13 @@ impl Group {
             // Read before the flush begins: all of it, with its data, was written by now.
             let target = written.load(Ordering::Acquire);
             let flushed = self.flush(log);
+            if let Err(error) = &flushed {
+                self.fail_flush(format!("a flush failed: {error}"));
+            }
             leading = lock(&self.leading);
             *leading = false;
-            match flushed {
-                Ok(()) => {
-                    self.synced.fetch_max(target, Ordering::AcqRel);
-                }
-                Err(_) => self.failed.store(true, Ordering::Release),
+            if flushed.is_ok() {
+                self.synced.fetch_max(target, Ordering::AcqRel);
             }
             self.done.notify_all();
             flushed.map_err(|error| DiskError::Io {

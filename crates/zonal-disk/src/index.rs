@@ -1,17 +1,23 @@
 //! The checkpointed state: one ordered table in an embedded store (redb), and how far the log is in it.
 //!
-//! The library checks the structure it reads, not each value, so every value carries a crc32c of key
-//! and value behind it. Damage may make the library panic: each call is guarded, and a panic becomes
+//! The library does not check what it reads: every value carries a crc32c of key and value behind it, and every block
+//! of the file has one beside the file ([`crate::sums`]). Damage may make the library panic: each call is guarded, and a panic becomes
 //! `Corrupt`. Commits are durable and leave the allocator's state behind, so that opening after a crash
 //! does not walk the whole file.
 
+use std::fs::{File, OpenOptions};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use redb::{Database, Durability, ReadableDatabase, StorageBackend, TableDefinition};
 
 use crate::error::DiskError;
+use crate::sums::{Summed, SumsStore};
 
+/// Of the file with the checksums, beside the index.
+const SUMS_EXTENSION: &str = "sums";
 const ENTRIES: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("entries");
 const META: TableDefinition<'static, &str, &[u8]> = TableDefinition::new("meta");
 const PROGRESS: &str = "progress";
@@ -66,6 +72,7 @@ impl Progress {
 /// The embedded store.
 pub struct Index {
     database: Database,
+    damaged: Arc<AtomicU64>,
 }
 
 /// An unchanging view of the table as of one commit.
@@ -79,15 +86,17 @@ impl Index {
     /// # Errors
     /// When the medium fails.
     pub fn create_file(path: &Path, cache_bytes: usize) -> Result<Self, DiskError> {
-        match std::fs::remove_file(path) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return Err(DiskError::io("remove the index", error));
+        for old in [path, &path.with_extension(SUMS_EXTENSION)] {
+            match std::fs::remove_file(old) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(DiskError::io("remove the index", error));
+                }
+                _ => {}
             }
-            _ => {}
         }
-        let index = guarded(|| Ok(builder(cache_bytes).create(path)?)).map(Self::over)?;
-        index.initialise()?;
-        Ok(index)
+        let mut options = File::options();
+        options.read(true).write(true).create_new(true);
+        Self::open_with(&options, path, cache_bytes)
     }
 
     /// Opens the index at `path`.
@@ -95,7 +104,42 @@ impl Index {
     /// # Errors
     /// When the medium fails or the file is damaged.
     pub fn open_file(path: &Path, cache_bytes: usize) -> Result<Self, DiskError> {
-        guarded(|| Ok(builder(cache_bytes).open(path)?)).map(Self::over)
+        Self::open_with(File::options().read(true).write(true), path, cache_bytes)
+    }
+
+    fn open_with(options: &OpenOptions, path: &Path, cache: usize) -> Result<Self, DiskError> {
+        let fail = |error| DiskError::io("open the index", error);
+        let file = options.open(path).map_err(fail)?;
+        let mut options = File::options();
+        options.read(true).write(true).create(true).truncate(false);
+        let sums = options
+            .open(path.with_extension(SUMS_EXTENSION))
+            .map_err(fail)?;
+        let backend = redb::backends::FileBackend::new(file)?;
+        Self::open_summed(backend, Box::new(sums), cache)
+    }
+
+    /// As [`Self::open_backend`], with the checksums of its blocks in `sums`.
+    ///
+    /// # Errors
+    /// As [`Self::open_backend`].
+    pub fn open_summed(
+        backend: impl StorageBackend,
+        sums: Box<dyn SumsStore>,
+        cache_bytes: usize,
+    ) -> Result<Self, DiskError> {
+        let damaged = Arc::new(AtomicU64::new(0));
+        let summed = Summed::new(backend, sums, Arc::clone(&damaged))
+            .map_err(|error| DiskError::io("checksums of the index", error))?;
+        let mut index = Self::open_backend(summed, cache_bytes)?;
+        index.damaged = damaged;
+        Ok(index)
+    }
+
+    /// Reads of blocks that failed their checksum, since opening.
+    #[must_use]
+    pub fn damaged(&self) -> u64 {
+        self.damaged.load(Ordering::Relaxed)
     }
 
     /// Opens an index over `backend`; an empty one is made ready.
@@ -119,7 +163,10 @@ impl Index {
     }
 
     fn over(database: Database) -> Self {
-        Self { database }
+        Self {
+            database,
+            damaged: Arc::default(),
+        }
     }
 
     fn initialise(&self) -> Result<(), DiskError> {

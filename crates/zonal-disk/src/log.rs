@@ -171,6 +171,8 @@ pub struct Origin {
     pub applied_epoch: u64,
     /// Highest epoch that may have written.
     pub epoch: u64,
+    /// The kernel has kept all that was written, flushed or not.
+    pub kept: bool,
 }
 
 /// One thing found in the log.
@@ -298,8 +300,12 @@ impl<'a> Reader<'a> {
             {
                 let later_lap = header.lsn > position;
                 let later_epoch = header.epoch > self.origin.epoch;
-                let claims = header.lsn == position && header.epoch >= epoch && header.synced > end;
-                if later_lap || later_epoch || claims {
+                let here = header.lsn == position;
+                let claims = here && header.epoch >= epoch && header.synced > end;
+                // Appends follow one another: what stands behind proves that what is before it was written whole.
+                let follows =
+                    self.origin.kept && here && position > end && header.epoch == self.origin.epoch;
+                if later_lap || later_epoch || claims || follows {
                     return Ok(Some(header.lsn));
                 }
             }

@@ -15,13 +15,22 @@ use crate::identity::{self, Identity, Stored};
 use crate::index::Progress;
 use crate::log::{self, Header, Kind, Origin, Reader};
 use crate::overlay::Overlay;
+use crate::power;
 use crate::raw_index::{Found, RawIndex, Visit};
 use crate::record::{self, Lsn};
 use crate::replay::Replay;
-use crate::store::{self, INDEX, LOCK, LOG};
+use crate::store::{self, INDEX, LOCK, LOG, SUMS};
 
 /// Names that a store's folder may hold besides its own files.
-const KNOWN: [&str; 4] = ["segments", "lost+found", "identity.new", "index.redb.new"];
+const KNOWN: [&str; 7] = [
+    "segments",
+    "lost+found",
+    "identity.new",
+    "index.redb.new",
+    SUMS,
+    power::FILE_NAME,
+    power::TEMP_NAME,
+];
 
 /// What is wrong with the files of a store.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -299,6 +308,7 @@ fn origin(capacity: u64, store: u64, progress: &Progress) -> Origin {
         applied: progress.applied,
         applied_epoch: progress.applied_epoch,
         epoch: progress.epoch,
+        kept: false,
     }
 }
 
@@ -371,6 +381,7 @@ fn oldest_chain(
         applied: first,
         applied_epoch: 0,
         epoch: newest,
+        kept: false,
     }))
 }
 

@@ -8,15 +8,32 @@ use crate::log::{self, Extent, Kind, Origin, Reader};
 use crate::overlay::Overlay;
 use crate::record::{self, Lsn, Record};
 
-/// Told of each record in order: the record, its name, and whether it was known to be durable with its
-/// caller's data. Returns false to drop a record whose data did not arrive.
+/// Told of each record in order: the record, its name, and whether it is certain to be there with its caller's
+/// data (it was durable, or the kernel has kept all writes). Returns false to drop a record whose data did not arrive.
 pub type Replay<'a> = dyn FnMut(&Record, Lsn, bool) -> bool + 'a;
 
-/// Opens an engine over its parts: the log's file, the index, and the tag of the store.
+/// Opens an engine over its parts: the log's file, the index, and the tag of the store. Nothing is known of writes
+/// that were not flushed.
 ///
 /// # Errors
 /// `Corrupt` where records are missing that were durable, or one is dropped that was; `Io`.
 pub fn open_parts(
+    log: Box<dyn LogFile>,
+    index: Index,
+    store: u64,
+    config: Config,
+    replay: &mut Replay<'_>,
+) -> Result<Engine, DiskError> {
+    open_parts_after(false, log, index, store, config, replay)
+}
+
+/// As [`open_parts`]; `kept` says that the kernel has kept all that was written: then only the last record may be
+/// incomplete (its writing was cut by the kill of the process), and anything else that is missing is damage.
+///
+/// # Errors
+/// As [`open_parts`].
+pub fn open_parts_after(
+    kept: bool,
     log: Box<dyn LogFile>,
     index: Index,
     store: u64,
@@ -34,6 +51,7 @@ pub fn open_parts(
         applied: progress.applied,
         applied_epoch: progress.applied_epoch,
         epoch: progress.epoch,
+        kept,
     };
     let extent = Reader::new(log.as_ref(), origin).extent()?;
     let overlay = rebuild(log.as_ref(), origin, extent, replay)?;
@@ -75,12 +93,12 @@ fn rebuild(
         let payload = reader.payload(&found.header)?;
         let undecodable = || DiskError::Corrupt(format!("log: record at {}", found.header.lsn));
         let record = record::decode(payload).ok_or_else(undecodable)?;
-        let synced = found.end <= extent.synced;
-        if replay(&record, Lsn(found.end), synced) {
+        let certain = origin.kept || found.end <= extent.synced;
+        if replay(&record, Lsn(found.end), certain) {
             for change in record.changes {
                 overlay.apply(change);
             }
-        } else if synced {
+        } else if certain {
             let what = format!("data of the durable record at {}", found.header.lsn);
             return Err(DiskError::Corrupt(what));
         } else {

@@ -341,9 +341,10 @@ impl DataSync for Segments {
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.sync_dirty().map_err(|error| match error {
-            DiskError::Io { source, .. } => source,
-            other => io::Error::other(other),
+        self.sync_dirty().map_err(|error| match &error {
+            // With the segment's number.
+            DiskError::Io { source, .. } => io::Error::new(source.kind(), error),
+            _ => io::Error::other(error),
         })
     }
 }

@@ -9,13 +9,15 @@ use crate::error::DiskError;
 use crate::identity::{self, Identity, Stored};
 use crate::index::Index;
 use crate::log;
-use crate::replay::{Replay, open_parts};
+use crate::power::{self, BootId, Past};
+use crate::replay::{Replay, open_parts_after};
 
 pub(crate) const LOCK: &str = "lock";
 pub(crate) const LOG: &str = "log";
 pub(crate) const INDEX: &str = "index.redb";
+pub(crate) const SUMS: &str = "index.sums";
 /// What a format that did not end may leave behind.
-const OURS: [&str; 3] = [LOCK, LOG, INDEX];
+const OURS: [&str; 6] = [LOCK, LOG, INDEX, SUMS, power::FILE_NAME, power::TEMP_NAME];
 const ZEROES: usize = 1 << 20;
 
 impl Engine {
@@ -72,11 +74,29 @@ impl Engine {
         config: Config,
         replay: &mut Replay<'_>,
     ) -> Result<Self, DiskError> {
+        Self::open_at_boot(dir, expected, config, power::kernel_boot(), replay)
+    }
+
+    /// As [`Self::open`], under a given start of the kernel.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn open_at_boot(
+        dir: &Path,
+        expected: &Identity,
+        config: Config,
+        boot: Option<BootId>,
+        replay: &mut Replay<'_>,
+    ) -> Result<Self, DiskError> {
         let Some(stored) = load_identity(dir)? else {
             return Err(DiskError::NotFormatted(dir.into()));
         };
         stored.check(expected)?;
         let directory_lock = lock_dir(dir)?;
+        let power = power::look(dir, boot)?;
+        if power.past == Past::Doubted {
+            power::drop_cached(dir)?;
+        }
         let log = OpenOptions::new()
             .read(true)
             .write(true)
@@ -95,7 +115,17 @@ impl Engine {
             return Err(missing("index", error));
         }
         let index = Index::open_file(&path, config.cache_bytes)?;
-        let mut engine = open_parts(Box::new(log), index, stored.tag(), config, replay)?;
+        let kept = power.past == Past::Kept;
+        let log = Box::new(log);
+        let mut engine = open_parts_after(kept, log, index, stored.tag(), config, replay)?;
+        // Now that everything has been verified: from here on a kill of the process loses nothing.
+        power::save(dir, &power.note)?;
+        engine.past = power.past;
+        engine.verifier = power.note.verifier;
+        let noted = dir.to_path_buf();
+        engine
+            .group
+            .on_doubt(Box::new(move || power::save_doubt(&noted, &power.note)));
         let watched = directory_lock.try_clone();
         let watched = watched.map_err(|error| DiskError::io("lock file", error))?;
         engine.free_space = Some(Box::new(move || {

@@ -102,11 +102,19 @@ fn histories_with_crashes_keep_their_promises() {
     }
 }
 
-/// A disk as a loss of power would leave it, with what was promised and what was there.
-struct Moment {
-    disk: MemDisk,
-    synced: usize,
-    appended: usize,
+/// How many states are tried at each sync point and unit; `ZONAL_CRASH_STATES` for more.
+fn states_a_point() -> usize {
+    let text = std::env::var("ZONAL_CRASH_STATES").unwrap_or_default();
+    text.parse().unwrap_or(8)
+}
+
+/// What was appended, and how much of it a sync has returned for.
+#[derive(Default)]
+struct Promised {
+    history: Mutex<Vec<Changes>>,
+    synced: AtomicUsize,
+    points: AtomicUsize,
+    states: AtomicUsize,
 }
 
 #[test]
@@ -114,45 +122,43 @@ fn every_sync_point_leaves_a_store_that_opens() {
     let mut rng = Rng(77);
     let disk = MemDisk::new();
     let engine = disk.open().unwrap();
-    let synced = Arc::new(AtomicUsize::new(0));
-    let appended = Arc::new(AtomicUsize::new(0));
-    let moments = Arc::new(Mutex::new(Vec::new()));
-    for file in [&disk.log, &disk.index] {
-        let (synced, appended) = (Arc::clone(&synced), Arc::clone(&appended));
-        let (moments, watched) = (Arc::clone(&moments), disk.clone());
+    let promised = Arc::new(Promised::default());
+    let files = [&disk.log, &disk.index, &disk.sums];
+    for file in files {
+        let (promised, watched) = (Arc::clone(&promised), disk.clone());
         let mut rng = Rng(rng.next());
         *file.observer.lock().unwrap() = Some(Box::new(move || {
-            moments.lock().unwrap().push(Moment {
-                disk: watched.after_power_loss(&mut rng),
-                synced: synced.load(Ordering::Relaxed),
-                appended: appended.load(Ordering::Relaxed),
-            });
+            let synced = promised.synced.load(Ordering::Relaxed);
+            promised.points.fetch_add(1, Ordering::Relaxed);
+            for unit in [512, 4096] {
+                for state in watched.states(unit, states_a_point(), &mut rng) {
+                    let engine = state.open().unwrap();
+                    survived(&engine, &promised.history.lock().unwrap(), synced);
+                    promised.states.fetch_add(1, Ordering::Relaxed);
+                }
+            }
         }));
     }
-    let mut history = Vec::new();
     for number in 0..150 {
         let next = changes(number, &mut rng);
-        history.push(next.clone());
+        promised.history.lock().unwrap().push(next.clone());
         engine.append_with(next, b"", Room::Normal).unwrap();
-        appended.store(history.len(), Ordering::Relaxed);
         if number % 10 == 4 {
             engine.sync_all().unwrap();
-            synced.store(history.len(), Ordering::Relaxed);
+            promised.synced.store(number + 1, Ordering::Relaxed);
         }
         if number % 30 == 20 {
             engine.checkpoint(&mut || Ok(())).unwrap();
-            synced.store(history.len(), Ordering::Relaxed);
+            promised.synced.store(number + 1, Ordering::Relaxed);
         }
     }
-    for file in [&disk.log, &disk.index] {
+    for file in files {
         *file.observer.lock().unwrap() = None;
     }
-    let moments = std::mem::take(&mut *moments.lock().unwrap());
-    assert!(moments.len() > 40);
-    for moment in moments {
-        let engine = moment.disk.open().unwrap();
-        survived(&engine, &history[..moment.appended], moment.synced);
-    }
+    let points = promised.points.load(Ordering::Relaxed);
+    let states = promised.states.load(Ordering::Relaxed);
+    println!("{states} states at {points} sync points");
+    assert!(points > 40 && states > 40 * 8);
 }
 
 #[test]
@@ -243,6 +249,8 @@ fn an_index_of_an_earlier_time_does_not_pass() {
     let mixed = MemDisk {
         log: disk.after_kill().log,
         index: common::MemFile::holding(old),
+        sums: common::MemFile::holding(Vec::new()),
+        kept: false,
     };
     assert!(matches!(mixed.open(), Err(DiskError::Corrupt(_))));
 }

@@ -6,7 +6,8 @@ mod common;
 use std::fs;
 
 use common::{TempDir, identity};
-use zonal_disk::{Config, DiskError, Engine, Identity, StoreKind};
+use zonal_disk::disk::SyncHook;
+use zonal_disk::{Config, DiskError, Engine, Identity, Past, StoreKind};
 
 fn small() -> Config {
     Config {
@@ -139,4 +140,42 @@ fn missing_or_cut_files_are_damage() {
             Err(DiskError::Corrupt(_))
         ));
     }
+}
+
+#[test]
+fn a_failed_flush_is_known_to_those_who_open_the_store_next() {
+    let dir = TempDir::new("doubt");
+    Engine::format(&dir.0, identity(), &small()).unwrap();
+    let open = |boot| {
+        Engine::open_at_boot(
+            &dir.0,
+            &identity(),
+            small(),
+            Some([boot; 16]),
+            &mut |_, _, _| true,
+        )
+        .unwrap()
+    };
+    let engine = open(1);
+    let first = engine.verifier();
+    assert_eq!(engine.past(), Past::Lost);
+    drop(engine);
+    let engine = open(1);
+    assert_eq!((engine.past(), engine.verifier()), (Past::Kept, first));
+    let hook = SyncHook(|| Err(std::io::Error::other("planted")));
+    engine.set_data_sync(std::sync::Arc::new(hook)).unwrap();
+    engine.append(&common::put_record("a", "1")).unwrap();
+    assert!(engine.sync_all().is_err());
+    assert!(engine.failure().unwrap().contains("planted"));
+    assert!(engine.append(&common::put_record("b", "1")).is_err());
+    drop(engine);
+    let engine = open(1);
+    assert_eq!(engine.past(), Past::Doubted);
+    let second = engine.verifier();
+    assert_ne!(second, first);
+    drop(engine);
+    let engine = open(1);
+    assert_eq!((engine.past(), engine.verifier()), (Past::Kept, second));
+    drop(engine);
+    assert_eq!(open(2).past(), Past::Lost);
 }

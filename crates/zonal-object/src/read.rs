@@ -102,6 +102,19 @@ impl ReadPlan {
         }
     }
 
+    /// Whose bytes these are.
+    #[must_use]
+    pub fn object(&self) -> ObjectId {
+        self.object
+    }
+
+    /// The byte of the object that byte `at` of the buffer is.
+    #[must_use]
+    pub fn offset_of(&self, at: usize) -> u64 {
+        let part = self.parts.iter().rev().find(|part| part.at <= at);
+        part.map_or(0, |part| part.block * BLOCK + (at - part.at) as u64)
+    }
+
     /// A plan for single written blocks, one behind the other in the buffer.
     pub(crate) fn of_blocks(object: ObjectId, blocks: &[(u64, Place, u32)]) -> Self {
         let mut plan = Self::new(object, 0);

@@ -1,4 +1,4 @@
-//! The only place of the server that reads clocks, and the kernel's identity of its start; cores get the values.
+//! The only place of the server that reads clocks; cores get the values.
 
 use std::sync::OnceLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -42,19 +42,4 @@ pub fn boot_number() -> u64 {
         .unwrap_or(0)
         .wrapping_mul(1_000_000_000)
         .wrapping_add(u64::from(wall.nanos))
-}
-
-/// A number that stays while the machine has not been started anew: what a process of it gave to the kernel before is still
-/// there, though the process may have been killed. Where the kernel does not tell, it differs at each start of a process.
-#[must_use]
-pub fn power_number() -> u64 {
-    static NUMBER: OnceLock<u64> = OnceLock::new();
-    *NUMBER.get_or_init(|| {
-        let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
-        digits
-            .get(..16)
-            .and_then(|digits| u64::from_str_radix(digits, 16).ok())
-            .unwrap_or_else(boot_number)
-    })
 }

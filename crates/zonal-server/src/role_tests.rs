@@ -260,26 +260,77 @@ fn damage_done_while_a_target_is_down_is_an_error_and_never_zeros() {
         write(&opened.storage, 6, 0, b"small");
         storage_io::close(&opened.storage);
     }
-    for entry in std::fs::read_dir(scratch.0.join("target/segments")).unwrap() {
+    damage_segments(&scratch.0);
+    let opened = storage(&scratch.0);
+    assert_eq!(first_block(&opened.storage, 5), None);
+    assert_eq!(first_block(&opened.storage, 6), None);
+}
+
+/// Flips bits all over the segments of a target.
+fn damage_segments(dir: &Path) {
+    for entry in std::fs::read_dir(dir.join("target/segments")).unwrap() {
         let path = entry.unwrap().path();
         let mut bytes = std::fs::read(&path).unwrap();
         bytes.iter_mut().step_by(512).for_each(|byte| *byte ^= 1);
         std::fs::write(&path, bytes).unwrap();
     }
-    let opened = storage(&scratch.0);
-    for id in [5, 6] {
-        let target = opened.storage.lock();
-        let object = zonal_object::ObjectId {
-            data_id: DataId(id),
-            column: Column(0),
-        };
-        let cut = zonal_object::Cut::default();
-        let plan = target.plan_read(&*opened.storage.engine, object, cut, 0, 4096);
-        let plan = plan.unwrap();
-        let mut buffer = vec![0; plan.buffer_len()];
-        storage_io::fill(&opened.storage.segments, &plan, &mut buffer).unwrap();
-        assert!(plan.finish(&mut buffer).is_err(), "object {id}");
+}
+
+/// What a reader of the first block of an object gets: `None` for damage.
+fn first_block(storage: &Storage, id: u64) -> Option<usize> {
+    let object = zonal_object::ObjectId {
+        data_id: DataId(id),
+        column: Column(0),
+    };
+    let cut = zonal_object::Cut::default();
+    let target = storage.lock();
+    let plan = target.plan_read(&*storage.engine, object, cut, 0, 4096);
+    let plan = plan.unwrap();
+    let mut buffer = vec![0; plan.buffer_len()];
+    storage_io::fill(&storage.segments, &plan, &mut buffer).unwrap();
+    plan.finish(&mut buffer).ok().map(|range| range.len())
+}
+
+#[test]
+fn after_a_kill_data_that_do_not_match_are_damage_and_after_a_loss_of_power_they_never_arrived() {
+    let scratch = Scratch::new();
+    let kept = {
+        let opened = storage(&scratch.0);
+        write(&opened.storage, 5, 0, &pattern(1, 64 << 10));
+        opened.storage.engine.verifier()
+    };
+    // Killed: nothing was flushed, and the log alone has the record.
+    damage_segments(&scratch.0);
+    {
+        let opened = storage(&scratch.0);
+        assert_eq!(first_block(&opened.storage, 5), None);
+        assert_eq!(opened.storage.engine.verifier(), kept);
     }
+    // A store that does not say under which start of the kernel it was open.
+    std::fs::remove_file(scratch.0.join("target/power")).unwrap();
+    let opened = storage(&scratch.0);
+    assert_eq!(first_block(&opened.storage, 5), Some(0));
+    assert_ne!(opened.storage.engine.verifier(), kept);
+}
+
+#[test]
+fn a_medium_that_takes_no_writes_is_not_asked_to_acknowledge() {
+    let scratch = Scratch::new();
+    let opened = storage(&scratch.0);
+    write(&opened.storage, 5, 0, &pattern(1, 64 << 10));
+    assert_eq!(opened.storage.failure(), None);
+    // A segment in place of which there is something that takes no writes.
+    let failed = opened
+        .storage
+        .write_segment(3, u64::from(u32::MAX), &[0; 4096]);
+    assert!(
+        failed.is_err() && opened.storage.is_healthy(),
+        "a wrong range is our fault"
+    );
+    std::fs::create_dir(scratch.0.join("target/segments/seg.00000003.new")).unwrap();
+    assert!(opened.storage.write_segment(3, 0, &[0; 4096]).is_err());
+    assert!(opened.storage.failure().unwrap().contains("segment 3"));
+    assert!(!opened.storage.is_healthy());
 }
 
 #[test]

@@ -25,16 +25,26 @@ pub(crate) fn fill(
     plan: &ReadPlan,
     buffer: &mut [u8],
 ) -> Result<(), DiskError> {
+    fill_from(segments, plan, buffer).map_err(|(_, error)| error)
+}
+
+/// As [`fill`]; a failure comes with the first byte of the buffer that it is about.
+pub(crate) fn fill_from(
+    segments: &Segments,
+    plan: &ReadPlan,
+    buffer: &mut [u8],
+) -> Result<(), (usize, DiskError)> {
     for read in plan.reads() {
+        let at = read.buffer.start;
         let Some(part) = buffer.get_mut(read.buffer) else {
-            return Err(DiskError::Range("a read past its buffer".into()));
+            return Err((at, DiskError::Range("a read past its buffer".into())));
         };
         segments
             .read_at(read.segment, read.offset, part)
             .map_err(|error| match error {
                 // The index names it, so it has to be there.
-                DiskError::Range(what) => DiskError::Corrupt(what),
-                other => other,
+                DiskError::Range(what) => (at, DiskError::Corrupt(what)),
+                other => (at, other),
             })?;
     }
     Ok(())
@@ -66,9 +76,8 @@ pub(crate) fn checkpoint_after(storage: &Storage, seen: u64) -> Result<(), DiskE
             break;
         }
         left = left.saturating_sub((plan.bytes() / BLOCK) as usize);
-        let written = plan.for_each_write(|segment, offset, bytes| {
-            storage.segments.write_at(segment, offset, bytes)
-        });
+        let written = plan
+            .for_each_write(|segment, offset, bytes| storage.write_segment(segment, offset, bytes));
         let mut target = storage.lock();
         if let Err(error) = written {
             target.abort_checkpoint(plan);
@@ -103,8 +112,8 @@ pub(crate) fn checkpoint_after(storage: &Storage, seen: u64) -> Result<(), DiskE
     Ok(())
 }
 
-/// The last thing before an orderly end: everything into the index. A record that is only in the log is dropped at the next
-/// start where its data do not match, since they may never have arrived; what the index knows and does not match is damage.
+/// The last thing before an orderly end: everything into the index. After a loss of power a record that is only in the log
+/// is dropped where its data do not match, since they may never have arrived; what the index knows and does not match is damage.
 pub(crate) fn close(storage: &Storage) {
     if let Err(error) = checkpoint(storage) {
         tracing::warn!(%error, "the last checkpoint of the target failed");
@@ -212,8 +221,9 @@ fn start_checkpointer(storage: &Arc<Storage>) -> Result<Checkpointer, DiskError>
 
 type Parts = (Engine, Arc<Segments>, Vec<Vec<u8>>);
 
-/// Opens log and segments; gives the notes of the log's records. A record that was not known to be durable is dropped
-/// with all behind it where its data did not arrive.
+/// Opens log and segments; gives the notes of the log's records. Where unflushed writes may be gone, a record that was
+/// not known to be durable is dropped with all behind it if its data did not arrive. Where the kernel has kept them, data
+/// that do not match are damage: the record stays, and who reads them gets an error.
 fn open_parts(
     dir: &Path,
     identity: &Identity,
@@ -232,12 +242,12 @@ fn open_parts(
     let mut notes = Vec::new();
     let mut failure = None;
     let mut dropped = 0_u64;
-    let mut replay = |record: &zonal_disk::Record, _lsn, synced: bool| {
+    let mut replay = |record: &zonal_disk::Record, _lsn, certain: bool| {
         if dropped > 0 {
             dropped += 1;
             return false;
         }
-        if !synced {
+        if !certain {
             let opened = match &segments {
                 Some(opened) => Ok(Arc::clone(opened)),
                 None => Segments::open(&dir.join("segments"), bounds).map(Arc::new),

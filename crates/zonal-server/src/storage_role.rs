@@ -12,8 +12,8 @@ use crate::config::StorageConfig;
 use crate::map_cache::MapCache;
 use crate::seldom::Seldom;
 use crate::storage_io;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use zonal_disk::engine::Room;
 use zonal_disk::{DiskError, Engine, Lsn, Segments};
 use zonal_net::{PayloadBuf, ReplyBuilder};
@@ -66,10 +66,12 @@ pub struct Storage {
     /// Held over a checkpoint. Before `target`.
     pub(crate) checkpointing: Mutex<()>,
     map: Arc<MapCache>,
-    failed: AtomicBool,
+    /// Why it does not serve any more.
+    failed: OnceLock<String>,
     /// That pending blocks stay pending.
     pub(crate) cannot_move: Seldom,
     damaged: AtomicU64,
+    unreadable: AtomicU64,
 }
 
 impl Storage {
@@ -89,9 +91,10 @@ impl Storage {
             segments,
             checkpointing: Mutex::new(()),
             map,
-            failed: AtomicBool::new(false),
+            failed: OnceLock::new(),
             cannot_move: Seldom::default(),
             damaged: AtomicU64::new(0),
+            unreadable: AtomicU64::new(0),
         }
     }
 
@@ -103,10 +106,7 @@ impl Storage {
     pub(crate) fn append(&self, record: Record) -> Result<Lsn, DiskError> {
         self.engine
             .append_with(record.changes, &record.note, Room::Reserve)
-            .inspect_err(|error| {
-                tracing::error!(%error, "the target stops serving: its log takes no record");
-                self.failed.store(true, Ordering::Release);
-            })
+            .inspect_err(|error| self.stop_serving(&format!("its log takes no record: {error}")))
     }
 
     /// The target, when there is room in the log for any one record: an append under the mutex must not wait for a
@@ -122,10 +122,63 @@ impl Storage {
         }
     }
 
+    /// Ends service until a restart.
+    fn stop_serving(&self, why: &str) {
+        if self.failed.set(why.to_owned()).is_ok() {
+            tracing::error!(target_id = self.id.0, why, "the target stops serving");
+        }
+    }
+
+    /// Why it does not serve, where it does not.
+    #[must_use]
+    pub fn failure(&self) -> Option<String> {
+        let engine = self.engine.failure();
+        self.failed
+            .get()
+            .map(String::as_str)
+            .or(engine)
+            .map(str::to_owned)
+    }
+
     /// Whether it serves.
     #[must_use]
     pub fn is_healthy(&self) -> bool {
-        !self.failed.load(Ordering::Acquire) && !self.engine.failed()
+        self.failed.get().is_none() && !self.engine.failed()
+    }
+
+    /// Makes everything written durable. The first failure is told in the log, with what becomes of the target.
+    fn sync(&self, lsn: Lsn) -> Result<(), Refused> {
+        self.engine.sync(lsn).map_err(|error| {
+            self.stop_serving(self.engine.failure().unwrap_or("a flush failed"));
+            error.into()
+        })
+    }
+
+    /// Writes to a segment. A medium that takes no writes is not asked to acknowledge any more.
+    pub(crate) fn write_segment(
+        &self,
+        segment: u32,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<(), DiskError> {
+        let written = self.segments.write_at(segment, offset, bytes);
+        if let Err(error @ DiskError::Io { .. }) = &written {
+            self.stop_serving(&format!("the medium takes no writes: {error}"));
+        }
+        written
+    }
+
+    /// Reads what a plan wants; a failure of the medium is told with target, object and offset.
+    fn fill(&self, plan: &zonal_object::ReadPlan, buffer: &mut [u8]) -> Result<(), Refused> {
+        storage_io::fill_from(&self.segments, plan, buffer).map_err(|(at, error)| {
+            let (object, offset) = (plan.object(), plan.offset_of(at));
+            self.unreadable.fetch_add(1, Ordering::Relaxed);
+            tracing::error!(target_id = self.id.0, %object, offset, %error, "stored data cannot be read");
+            Refused {
+                code: error.code(),
+                detail: format!("object {object} byte {offset}: {error}"),
+            }
+        })
     }
 
     /// Figures for people.
@@ -156,6 +209,14 @@ impl Storage {
             (
                 "target_damaged_blocks_total".into(),
                 self.damaged.load(Ordering::Relaxed),
+            ),
+            (
+                "target_index_damaged_blocks_total".into(),
+                stats.damaged_blocks,
+            ),
+            (
+                "target_read_errors_total".into(),
+                self.unreadable.load(Ordering::Relaxed),
             ),
             ("target_healthy".into(), u64::from(self.is_healthy())),
         ]
@@ -213,7 +274,11 @@ impl Storage {
         if !self.is_healthy() {
             return Err(Refused {
                 code: ErrorCode::Io,
-                detail: "the target's log failed; restart it".into(),
+                detail: format!(
+                    "target {} does not serve until it is restarted: {}",
+                    self.id,
+                    self.failure().unwrap_or_default()
+                ),
             });
         }
         self.check_sender(header, target_of(request))?;
@@ -231,13 +296,14 @@ impl Storage {
             } => {
                 let (outcome, lsn) = self.write(object, *offset, payload)?;
                 if *sync {
-                    self.engine.sync(lsn)?;
+                    self.sync(lsn)?;
                 }
-                Ok(written(outcome))
+                Ok(self.written(outcome))
             }
             StorageRequest::Truncate { object } => {
                 let (id, cut) = named(object);
-                self.edit(Edit::truncate(id, cut)).map(written)
+                self.edit(Edit::truncate(id, cut))
+                    .map(|outcome| self.written(outcome))
             }
             StorageRequest::Punch {
                 object,
@@ -246,7 +312,7 @@ impl Storage {
             } => {
                 let (id, cut) = named(object);
                 self.edit(Edit::punch(id, cut, *offset, *length)?)
-                    .map(written)
+                    .map(|outcome| self.written(outcome))
             }
             StorageRequest::Allocate {
                 object,
@@ -256,7 +322,7 @@ impl Storage {
             } => {
                 let (id, cut) = named(object);
                 self.edit(Edit::allocate(id, cut, *offset, *length, *zero)?)
-                    .map(written)
+                    .map(|outcome| self.written(outcome))
             }
             StorageRequest::Map {
                 object,
@@ -283,8 +349,8 @@ impl Storage {
                 })
             }
             StorageRequest::Sync { .. } => {
-                self.engine.sync_all()?;
-                let verifier = crate::clock::power_number();
+                self.sync(self.engine.head())?;
+                let verifier = self.engine.verifier();
                 Ok(StorageReply::Synced { verifier })
             }
             StorageRequest::Delete { objects, .. } => {
@@ -389,7 +455,7 @@ impl Storage {
             // A ragged range of the longest length takes more than a payload holds; it is copied once.
             if plan.buffer_len() > PAYLOAD_BYTES_MAX {
                 let mut buffer = vec![0; plan.buffer_len()];
-                storage_io::fill(&self.segments, &plan, &mut buffer)?;
+                self.fill(&plan, &mut buffer)?;
                 if let Ok(range) = plan.finish(&mut buffer) {
                     reply
                         .payload_mut(range.len())
@@ -398,7 +464,7 @@ impl Storage {
                 }
             } else {
                 let buffer = reply.payload_mut(plan.buffer_len());
-                storage_io::fill(&self.segments, &plan, buffer)?;
+                self.fill(&plan, buffer)?;
                 if let Ok(range) = plan.finish(buffer) {
                     let count = range.len();
                     if range.start > 0 {
@@ -486,13 +552,13 @@ impl Storage {
     fn carry_out(&self, plan: &mut WritePlan, payload: &[u8]) -> Result<(Outcome, Lsn), Refused> {
         for write in plan.writes() {
             let bytes = payload.get(write.payload).ok_or(ErrorCode::Invalid)?;
-            self.segments.write_at(write.segment, write.offset, bytes)?;
+            self.write_segment(write.segment, write.offset, bytes)?;
         }
         plan.checksum(payload);
         for _ in 0..RETRIES {
             if let Some(old) = plan.old_blocks() {
                 let mut buffer = vec![0; old.buffer_len()];
-                storage_io::fill(&self.segments, old, &mut buffer)?;
+                self.fill(old, &mut buffer)?;
                 if let Err(damage) = plan.supply(&mut buffer) {
                     if self.lock().refresh_write(&*self.engine, plan)? {
                         continue;
@@ -547,7 +613,7 @@ impl Storage {
                         continue;
                     };
                     let mut buffer = vec![0; old.buffer_len()];
-                    storage_io::fill(&self.segments, &old, &mut buffer)?;
+                    self.fill(&old, &mut buffer)?;
                     if let Err(found) = edit.supply(&mut buffer) {
                         if damage.as_ref() == Some(&old) {
                             return Err(self.damaged_base(&found));
@@ -573,6 +639,14 @@ impl Storage {
         }
     }
 
+    fn written(&self, outcome: Outcome) -> StorageReply {
+        StorageReply::Written {
+            allocated_delta: outcome.allocated_delta,
+            object_bytes: outcome.object_bytes,
+            verifier: self.engine.verifier(),
+        }
+    }
+
     /// Everything durable, at the end.
     ///
     /// # Errors
@@ -592,14 +666,6 @@ fn named(object: &ObjectRef) -> (ObjectId, Cut) {
         bytes: object.truncate_bytes,
     };
     (id, cut)
-}
-
-fn written(outcome: Outcome) -> StorageReply {
-    StorageReply::Written {
-        allocated_delta: outcome.allocated_delta,
-        object_bytes: outcome.object_bytes,
-        verifier: crate::clock::power_number(),
-    }
 }
 
 fn target_of(request: &StorageRequest) -> TargetId {

@@ -12,7 +12,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use zonal_disk::index::Index;
-use zonal_disk::replay::open_parts;
+use zonal_disk::replay::{open_parts, open_parts_after};
+use zonal_disk::sums::SumsStore;
 use zonal_disk::{Config, DiskError, Engine, Identity, LogFile, Lsn, Record, StoreKind};
 use zonal_types::{KvChange, KvRead};
 
@@ -90,6 +91,40 @@ impl MemFile {
 
     pub fn live(&self) -> Vec<u8> {
         self.image.lock().unwrap().live.clone()
+    }
+
+    /// The units of at most `unit` bytes that are written and not durable, in order.
+    pub fn pending(&self, unit: usize) -> Vec<(usize, Vec<u8>)> {
+        let image = self.image.lock().unwrap();
+        let mut out = Vec::new();
+        for pending in &image.pending {
+            let Pending::Write { at, bytes } = pending else {
+                continue;
+            };
+            let mut done = 0;
+            while done < bytes.len() {
+                let here = at + done;
+                let step = (unit - here % unit).min(bytes.len() - done);
+                out.push((here, bytes[done..done + step].to_vec()));
+                done += step;
+            }
+        }
+        out
+    }
+
+    /// The durable bytes, with `units` of those that are not.
+    pub fn durable_with<'a>(&self, units: impl Iterator<Item = &'a (usize, Vec<u8>)>) -> Vec<u8> {
+        let image = self.image.lock().unwrap();
+        let mut out = image.durable.clone();
+        for pending in &image.pending {
+            if let Pending::Resize(len) = pending {
+                out.resize(*len, 0);
+            }
+        }
+        for (at, bytes) in units {
+            put(&mut out, *at, bytes);
+        }
+        out
     }
 
     /// What a loss of power may leave: the durable bytes, and of each pending sector any one of the
@@ -209,11 +244,30 @@ impl redb::StorageBackend for MemIndex {
     }
 }
 
+/// The side of the index's checksums.
+pub struct MemSums(pub Arc<MemFile>);
+
+impl SumsStore for MemSums {
+    fn load(&self) -> io::Result<Vec<u8>> {
+        Ok(self.0.live())
+    }
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.0.do_write(offset, bytes);
+        Ok(())
+    }
+    fn sync(&self) -> io::Result<()> {
+        self.0.do_sync()
+    }
+}
+
 /// A whole store in memory.
 #[derive(Clone)]
 pub struct MemDisk {
     pub log: Arc<MemFile>,
     pub index: Arc<MemFile>,
+    pub sums: Arc<MemFile>,
+    /// What an opening is told: the kernel kept all writes.
+    pub kept: bool,
 }
 
 impl MemDisk {
@@ -221,6 +275,8 @@ impl MemDisk {
         Self {
             log: MemFile::holding(vec![0; usize::try_from(LOG_BYTES).unwrap()]),
             index: MemFile::holding(Vec::new()),
+            sums: MemFile::holding(Vec::new()),
+            kept: false,
         }
     }
 
@@ -229,7 +285,56 @@ impl MemDisk {
         Self {
             log: MemFile::holding(self.log.survivor(rng)),
             index: MemFile::holding(self.index.survivor(rng)),
+            sums: MemFile::holding(self.sums.survivor(rng)),
+            kept: false,
         }
+    }
+
+    /// States that a loss of power may leave, at most `limit`: every choice of the units that are not durable where
+    /// there are few; else every prefix, every single one lost, every single one arrived, and random choices.
+    pub fn states(&self, unit: usize, limit: usize, rng: &mut Rng) -> Vec<Self> {
+        let files = [&self.log, &self.index, &self.sums];
+        let pending: Vec<(usize, (usize, Vec<u8>))> = files
+            .iter()
+            .enumerate()
+            .flat_map(|(file, from)| from.pending(unit).into_iter().map(move |unit| (file, unit)))
+            .collect();
+        let count = pending.len();
+        let mut choices: Vec<Vec<bool>> = Vec::new();
+        if count < 32 && 1_usize << count <= limit {
+            choices.extend(
+                (0..1_usize << count)
+                    .map(|mask| (0..count).map(|bit| mask >> bit & 1 == 1).collect()),
+            );
+        } else {
+            for at in 0..=count {
+                choices.push((0..count).map(|unit| unit < at).collect());
+                choices.push((0..count).map(|unit| unit != at).collect());
+                choices.push((0..count).map(|unit| unit == at).collect());
+            }
+            while choices.len() > limit / 2 {
+                choices.swap_remove(rng.below(choices.len() as u64) as usize);
+            }
+            while choices.len() < limit {
+                choices.push((0..count).map(|_| rng.below(2) == 0).collect());
+            }
+        }
+        let state = |choice: &Vec<bool>| {
+            let chosen = |file: usize| {
+                let units = pending
+                    .iter()
+                    .zip(choice)
+                    .filter(move |((of, _), taken)| *of == file && **taken);
+                MemFile::holding(files[file].durable_with(units.map(|((_, unit), _)| unit)))
+            };
+            Self {
+                log: chosen(0),
+                index: chosen(1),
+                sums: chosen(2),
+                kept: false,
+            }
+        };
+        choices.iter().map(state).collect()
     }
 
     /// The disk after the process was killed.
@@ -237,6 +342,8 @@ impl MemDisk {
         Self {
             log: MemFile::holding(self.log.live()),
             index: MemFile::holding(self.index.live()),
+            sums: MemFile::holding(self.sums.live()),
+            kept: false,
         }
     }
 
@@ -249,9 +356,10 @@ impl MemDisk {
         config: Config,
         replay: &mut dyn FnMut(&Record, Lsn, bool) -> bool,
     ) -> Result<Engine, DiskError> {
-        let index = Index::open_backend(MemIndex(Arc::clone(&self.index)), 1 << 20)?;
+        let sums = Box::new(MemSums(Arc::clone(&self.sums)));
+        let index = Index::open_summed(MemIndex(Arc::clone(&self.index)), sums, 1 << 20)?;
         let log = Box::new(MemLog(Arc::clone(&self.log)));
-        open_parts(log, index, TAG, config, replay)
+        open_parts_after(self.kept, log, index, TAG, config, replay)
     }
 
     pub fn open_with_log(&self, log: Box<dyn LogFile>) -> Result<Engine, DiskError> {

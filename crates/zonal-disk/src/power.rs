@@ -1,0 +1,249 @@
+//! Whether what a store wrote without a flush is still there: the `power` file of its directory.
+//!
+//! While the kernel runs on, it keeps what a process gave it, though the process be killed. Two things end that:
+//! another start of the kernel (its boot id tells), and a flush that failed (the kernel may drop pages that it
+//! could not write, and later flushes say nothing of them). The file holds the boot under which the store was
+//! last open, whether a flush failed since, and the *verifier*: a random number that is drawn anew whenever
+//! unflushed writes may be gone, so that whoever got them acknowledged can tell.
+//!
+//! Invariants: the file is written when the opening has verified everything, so a start that is cut short counts for
+//! nothing; a file that is missing or damaged means that nothing is known, as after a loss of power.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::Path;
+
+use rustix::fs::{Advice, fadvise};
+
+use crate::error::DiskError;
+use crate::identity::sync_dir;
+
+/// Name of the file.
+pub const FILE_NAME: &str = "power";
+/// What a writing that was cut short leaves.
+pub(crate) const TEMP_NAME: &str = "power.new";
+const MAGIC: &[u8; 8] = b"ZONALPWR";
+const VERSION: u32 = 1;
+const FLAG_DOUBT: u32 = 1;
+const SIZE: usize = 48;
+const CRC_AT: usize = SIZE - 4;
+
+/// Identity of a start of the kernel.
+pub type BootId = [u8; 16];
+
+/// The present start of the kernel; `None` where it does not tell.
+#[must_use]
+pub fn kernel_boot() -> Option<BootId> {
+    let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();
+    let mut id = [0; 16];
+    if digits.len() != 32 {
+        return None;
+    }
+    for (byte, pair) in id.iter_mut().zip(digits.chunks(2)) {
+        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
+    }
+    Some(id)
+}
+
+/// What the file says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Note {
+    /// The start of the kernel under which the store was last open; zero where it was not known.
+    pub boot: BootId,
+    /// A flush failed since.
+    pub doubt: bool,
+    /// See the head of the file.
+    pub verifier: u64,
+}
+
+impl Note {
+    /// The file's bytes.
+    #[must_use]
+    pub fn encode(&self) -> [u8; SIZE] {
+        let mut out = [0; SIZE];
+        out[..8].copy_from_slice(MAGIC);
+        out[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        let flags = if self.doubt { FLAG_DOUBT } else { 0 };
+        out[12..16].copy_from_slice(&flags.to_le_bytes());
+        out[16..32].copy_from_slice(&self.boot);
+        out[32..40].copy_from_slice(&self.verifier.to_le_bytes());
+        let crc = crc_fast::crc32_iscsi(&out[..CRC_AT]);
+        out[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
+        out
+    }
+
+    /// Decodes the file's bytes; `None` where they are none of ours.
+    #[must_use]
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let bytes: &[u8; SIZE] = bytes.try_into().ok()?;
+        let word = |at: usize| {
+            let field = bytes.get(at..at + 4)?.try_into().ok()?;
+            Some(u32::from_le_bytes(field))
+        };
+        let known = bytes[..8] == *MAGIC && word(8)? == VERSION;
+        if !known || crc_fast::crc32_iscsi(&bytes[..CRC_AT]) != word(CRC_AT)? {
+            return None;
+        }
+        Some(Self {
+            boot: bytes.get(16..32)?.try_into().ok()?,
+            doubt: word(12)? & FLAG_DOUBT != 0,
+            verifier: u64::from_le_bytes(bytes.get(32..40)?.try_into().ok()?),
+        })
+    }
+}
+
+/// What became of unflushed writes of before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Past {
+    /// The kernel has them.
+    Kept,
+    /// Nothing is known of them: the power went, or this is another machine.
+    Lost,
+    /// A flush failed: what the page cache shows may not be on the medium.
+    Doubted,
+}
+
+/// What an opening learns, and what it will write when it has verified the store.
+#[derive(Debug, Clone, Copy)]
+pub struct Power {
+    /// What became of unflushed writes of before.
+    pub past: Past,
+    /// The note of this opening.
+    pub note: Note,
+}
+
+/// Reads the file of `dir`. `boot` is the present start of the kernel.
+///
+/// # Errors
+/// When there is no randomness, or the file is there and cannot be read.
+pub fn look(dir: &Path, boot: Option<BootId>) -> Result<Power, DiskError> {
+    let known = match fs::read(dir.join(FILE_NAME)) {
+        Ok(bytes) => Note::decode(&bytes),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) => return Err(DiskError::io("read the power file", error)),
+    };
+    let past = match known {
+        Some(note) if note.doubt => Past::Doubted,
+        Some(note) if boot == Some(note.boot) => Past::Kept,
+        _ => Past::Lost,
+    };
+    let verifier = match known {
+        Some(note) if past == Past::Kept => note.verifier,
+        _ => random()?,
+    };
+    let note = Note {
+        boot: boot.unwrap_or_default(),
+        doubt: false,
+        verifier,
+    };
+    Ok(Power { past, note })
+}
+
+/// Writes the file of `dir`, durably and atomically.
+///
+/// # Errors
+/// When the medium fails.
+pub fn save(dir: &Path, note: &Note) -> Result<(), DiskError> {
+    let write = || -> io::Result<()> {
+        let temp = dir.join(TEMP_NAME);
+        let mut file = File::create(&temp)?;
+        file.write_all(&note.encode())?;
+        file.sync_all()?;
+        fs::rename(&temp, dir.join(FILE_NAME))?;
+        sync_dir(dir)
+    };
+    write().map_err(|error| DiskError::io("write the power file", error))
+}
+
+/// Notes that a flush failed. On a medium that takes no writes any more the file is taken away instead, which says the
+/// same; true where one of the two was done.
+#[must_use]
+pub fn save_doubt(dir: &Path, note: &Note) -> bool {
+    let doubtful = Note {
+        doubt: true,
+        ..*note
+    };
+    // Removed first: if the second step fails, the file is at least not there to say that all is well.
+    let removed = fs::remove_file(dir.join(FILE_NAME)).is_ok();
+    save(dir, &doubtful).is_ok() || removed
+}
+
+/// Lets go of what the page cache has of the files in `dir` and its `segments`, so that reads show what the medium has.
+pub(crate) fn drop_cached(dir: &Path) -> Result<(), DiskError> {
+    let fail = |error| DiskError::io("read what the medium has", error);
+    for folder in [dir.to_path_buf(), dir.join("segments")] {
+        let entries = match fs::read_dir(&folder) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(fail(error)),
+        };
+        for entry in entries {
+            let entry = entry.map_err(fail)?;
+            if !entry.file_type().map_err(fail)?.is_file() {
+                continue;
+            }
+            let file = File::options().read(true).write(true).open(entry.path());
+            let file = file.map_err(fail)?;
+            // Dirty pages are not dropped. Whether this one fails again does not matter: what is read counts.
+            let _ = file.sync_data();
+            fadvise(&file, 0, None, Advice::DontNeed).map_err(|error| fail(error.into()))?;
+        }
+    }
+    Ok(())
+}
+
+fn random() -> Result<u64, DiskError> {
+    let mut bytes = [0; 8];
+    getrandom::fill(&mut bytes)
+        .map_err(|error| DiskError::io("random bytes", io::Error::other(error)))?;
+    Ok(u64::from_le_bytes(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOTE: Note = Note {
+        boot: [3; 16],
+        doubt: false,
+        verifier: 77,
+    };
+
+    fn folder(name: &str) -> std::path::PathBuf {
+        let dir = std::env::temp_dir().join(format!("zonal-power-{name}-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        dir
+    }
+
+    #[test]
+    fn only_the_same_start_of_the_kernel_keeps_writes() {
+        let dir = folder("same");
+        let first = look(&dir, Some([3; 16])).unwrap();
+        assert_eq!(first.past, Past::Lost);
+        save(&dir, &first.note).unwrap();
+        let again = look(&dir, Some([3; 16])).unwrap();
+        assert_eq!((again.past, again.note), (Past::Kept, first.note));
+        let other = look(&dir, Some([4; 16])).unwrap();
+        assert_eq!(other.past, Past::Lost);
+        assert_ne!(other.note.verifier, first.note.verifier);
+        assert_eq!(look(&dir, None).unwrap().past, Past::Lost);
+        assert!(save_doubt(&dir, &first.note));
+        let doubted = look(&dir, Some([3; 16])).unwrap();
+        assert_eq!(doubted.past, Past::Doubted);
+        assert_ne!(doubted.note.verifier, first.note.verifier);
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn a_damaged_file_knows_nothing() {
+        let good = NOTE.encode();
+        assert_eq!(Note::decode(&good), Some(NOTE));
+        for at in 0..SIZE {
+            let mut bytes = good;
+            bytes[at] ^= 0x10;
+            assert_eq!(Note::decode(&bytes), None, "byte {at}");
+        }
+        assert_eq!(Note::decode(&good[..SIZE - 1]), None);
+    }
+}
