@@ -45,6 +45,9 @@ pub trait Net {
     /// A request under way.
     type Pending;
 
+    /// Where a payload may go without passing through this process's memory: a pipe to the kernel.
+    type Sink;
+
     /// Monotonic time.
     fn now(&self) -> Instant;
 
@@ -65,6 +68,18 @@ pub trait Net {
         &self,
         pending: Self::Pending,
         payload: Option<&mut [u8]>,
+    ) -> impl Future<Output = Result<Reply, NetFailure>>;
+
+    /// Whether payloads from `address` can go into a sink for less than into a buffer.
+    fn suits_sink(&self, address: &str) -> bool;
+
+    /// As [`Self::finish`], with a payload of `bytes` bytes into an empty sink. Where the reply has no payload of that length, the sink is
+    /// empty again.
+    fn finish_into(
+        &self,
+        pending: Self::Pending,
+        sink: &mut Self::Sink,
+        bytes: usize,
     ) -> impl Future<Output = Result<Reply, NetFailure>>;
 
     /// Tells people, once and rarely, that a server does not answer.

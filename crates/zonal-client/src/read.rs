@@ -4,9 +4,21 @@
 
 use crate::client::Client;
 use crate::file::{File, lay_over};
-use crate::net::Net;
+use crate::net::{Net, NetFailure};
 use zonal_types::{ErrorCode, FileData};
 use zonal_wire::{ObjectRef, StorageRequest};
+
+/// Reads shorter than this go into a buffer, sink or not: a copy of a few pages costs less than moving them.
+const SINK_BYTES_MIN: usize = 64 << 10;
+
+/// Where the bytes of a read are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReadInto {
+    /// So many at the front of the buffer.
+    Buffer(usize),
+    /// All that was asked for, in the sink.
+    Sink,
+}
 
 impl<N: Net> Client<N> {
     /// Reads at `offset` into `out`; returns the number of bytes, less than asked only at the end of the file.
@@ -19,6 +31,23 @@ impl<N: Net> Client<N> {
         offset: u64,
         out: &mut [u8],
     ) -> Result<usize, ErrorCode> {
+        match self.read_into(file, offset, out, None).await? {
+            ReadInto::Buffer(bytes) => Ok(bytes),
+            ReadInto::Sink => Err(ErrorCode::Protocol),
+        }
+    }
+
+    /// As [`Self::read`], or, where the whole range lies in one piece and nothing of our own is to be laid over it, into `sink`.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub async fn read_into(
+        &self,
+        file: &File<N>,
+        offset: u64,
+        out: &mut [u8],
+        sink: Option<&mut N::Sink>,
+    ) -> Result<ReadInto, ErrorCode> {
         let end = offset.saturating_add(out.len() as u64);
         // At the end: maybe somebody else made it longer.
         let is_behind = file.state().size <= offset;
@@ -36,10 +65,44 @@ impl<N: Net> Client<N> {
         let length = usize::try_from(size.saturating_sub(offset))
             .unwrap_or(usize::MAX)
             .min(out.len());
+        let is_whole = length == out.len() && length >= SINK_BYTES_MIN && copies.is_empty();
+        if let Some(sink) = sink
+            && is_whole
+            && self.read_sunk(&data, offset, length, sink).await?
+        {
+            return Ok(ReadInto::Sink);
+        }
         let out = &mut out[..length];
         self.read_stored(file, &data, offset, out).await?;
         lay_over(&copies, offset, out);
-        Ok(length)
+        Ok(ReadInto::Buffer(length))
+    }
+
+    /// Reads a range that lies in one piece into an empty sink. False: not done, for whatever reason; the sink is empty.
+    async fn read_sunk(
+        &self,
+        data: &FileData,
+        offset: u64,
+        length: usize,
+        sink: &mut N::Sink,
+    ) -> Result<bool, ErrorCode> {
+        let pieces = self.pieces(data, offset, length as u64)?;
+        let [piece] = pieces.as_slice() else {
+            return Ok(false);
+        };
+        let component = &data.layout.components[piece.component];
+        let place = self.place(component, piece.column)?;
+        if !self.net.suits_sink(&place.address) {
+            return Ok(false);
+        }
+        let object = Self::object(data, component, piece.column, place.target);
+        let pending = self.start_storage(&place, &read_request(object, piece), &[]);
+        match self.net.finish_into(pending, sink, length).await {
+            Ok(reply) => Ok(reply.payload_bytes == length),
+            // It took all the time there is.
+            Err(NetFailure::TimedOut) => Err(ErrorCode::TimedOut),
+            Err(_failure) => Ok(false),
+        }
     }
 
     /// Reads what the targets have; holes are zeros.

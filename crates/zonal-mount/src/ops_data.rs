@@ -12,6 +12,7 @@ use std::cell::RefCell;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use zonal_client::names::{NewFile, Opened};
+use zonal_client::read::ReadInto;
 use zonal_client::{File, Reserve};
 use zonal_fuse::request::{CopyFileRange, Create, Fallocate, Open, Read, Release, Write};
 use zonal_fuse::{Context, Entry as KernelEntry, Errno, OpenFlags, ReplyData};
@@ -19,7 +20,7 @@ use zonal_types::{Attr, ErrorCode, Ino};
 use zonal_wire::NewKind;
 use zonal_wire::meta::flags::{O_ACCMODE, O_APPEND, O_TRUNC, O_WRONLY};
 
-use crate::wire::RealNet;
+use crate::wire::{RealNet, Sink};
 
 /// Flags of open(2) that a handle remembers.
 const O_DSYNC: u32 = 0o10_000;
@@ -45,6 +46,7 @@ const COPY_MAX: u64 = 8 << 20;
 
 thread_local! {
     static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    static SINK: RefCell<Sink> = RefCell::default();
 }
 
 impl ZonalFs {
@@ -165,10 +167,17 @@ impl ZonalFs {
             if buffer.len() < size {
                 buffer.resize(size, 0);
             }
-            match block_on(self.client.read(&file, read.offset, &mut buffer[..size])) {
-                Ok(bytes) => reply.data(&buffer[..bytes]),
-                Err(code) => reply.err(errno(code)),
-            }
+            SINK.with_borrow_mut(|sink| {
+                let out = &mut buffer[..size];
+                let read =
+                    self.client
+                        .read_into(&file, read.offset, out, sink.prepare(reply.unique()));
+                match block_on(read) {
+                    Ok(ReadInto::Buffer(bytes)) => reply.data(&buffer[..bytes]),
+                    Ok(ReadInto::Sink) => sink.answer(reply),
+                    Err(code) => reply.err(errno(code)),
+                }
+            });
         });
     }
 

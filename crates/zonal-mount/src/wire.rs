@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use zonal_client::net::{Message, Net, NetFailure, Reply};
+use zonal_fuse::{ReplyData, ReplyPipe};
 use zonal_net::{Address, Canceller, Flight, NetError, PayloadInto, Pool, Request};
 use zonal_types::{ErrorCode, Instant, Timestamp};
 use zonal_wire::Service;
@@ -124,8 +125,64 @@ fn failure(error: &NetError) -> NetFailure {
     }
 }
 
+/// Where the data of a read go on their way to the kernel: a pipe of the worker.
+#[derive(Default)]
+pub struct Sink {
+    pipe: Option<ReplyPipe>,
+    unique: u64,
+    /// This process may not have such pipes.
+    is_refused: bool,
+}
+
+impl Sink {
+    /// Ready for the data of request `unique`; `None` where there are no pipes.
+    pub fn prepare(&mut self, unique: u64) -> Option<&mut Self> {
+        if self.pipe.is_none() && !self.is_refused {
+            self.pipe = ReplyPipe::new()
+                .inspect_err(|error| tracing::debug!(%error, "reads are copied"))
+                .ok();
+            self.is_refused = self.pipe.is_none();
+        }
+        self.unique = unique;
+        (!self.is_refused).then_some(self)
+    }
+
+    /// Answers with what it was filled with.
+    pub fn answer(&mut self, reply: ReplyData) {
+        if let Some(pipe) = self.pipe.take()
+            && reply.piped(&pipe)
+        {
+            self.pipe = Some(pipe);
+        }
+    }
+}
+
+/// Waits for a reply so that [`RealNet::cancel`] can end it.
+fn watched<T>(
+    pending: RealPending,
+    finish: impl FnOnce(Flight) -> Result<T, NetError>,
+) -> Result<T, NetFailure> {
+    let mut flight = pending.0?;
+    let work = WORK.with_borrow(Clone::clone);
+    if let Some(work) = &work {
+        *lock(&work.flight) = Some(flight.canceller());
+        if work.cancelled.load(Ordering::SeqCst) {
+            return Err(NetFailure::Refused(ErrorCode::Interrupted));
+        }
+    }
+    let outcome = finish(flight);
+    if let Some(work) = &work {
+        *lock(&work.flight) = None;
+    }
+    outcome.map_err(|error| {
+        tracing::debug!(%error, "no reply");
+        failure(&error)
+    })
+}
+
 impl Net for RealNet {
     type Pending = RealPending;
+    type Sink = Sink;
 
     fn now(&self) -> Instant {
         Instant(u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX))
@@ -183,30 +240,41 @@ impl Net for RealNet {
         pending: RealPending,
         payload: Option<&mut [u8]>,
     ) -> Result<Reply, NetFailure> {
-        let mut flight = pending.0?;
-        let work = WORK.with_borrow(Clone::clone);
-        if let Some(work) = &work {
-            *lock(&work.flight) = Some(flight.canceller());
-            if work.cancelled.load(Ordering::SeqCst) {
-                return Err(NetFailure::Refused(ErrorCode::Interrupted));
-            }
-        }
         let into = payload.map_or(PayloadInto::Owned, PayloadInto::One);
-        let outcome = flight.finish(into);
-        if let Some(work) = &work {
-            *lock(&work.flight) = None;
+        watched(pending, |flight| flight.finish(into)).map(|reply| Reply {
+            header: reply.header,
+            body: reply.body,
+            payload_bytes: reply.payload_bytes,
+        })
+    }
+
+    fn suits_sink(&self, address: &str) -> bool {
+        let address = address.parse::<SocketAddr>();
+        address.is_ok_and(|tcp| self.pool.is_local(Address::any_node(tcp)))
+    }
+
+    async fn finish_into(
+        &self,
+        pending: RealPending,
+        sink: &mut Sink,
+        bytes: usize,
+    ) -> Result<Reply, NetFailure> {
+        let pipe = sink.pipe.take();
+        let mut pipe = pipe.ok_or(NetFailure::Refused(ErrorCode::NotSupported))?;
+        // A pipe that is not put back is closed, with what may be left in it.
+        if pipe.begin(sink.unique, bytes).is_err() {
+            return Err(NetFailure::Refused(ErrorCode::Io));
         }
-        match outcome {
-            Ok(reply) => Ok(Reply {
-                header: reply.header,
-                body: reply.body,
-                payload_bytes: reply.payload_bytes,
-            }),
-            Err(error) => {
-                tracing::debug!(%error, "no reply");
-                Err(failure(&error))
-            }
+        let into = PayloadInto::Pipe(pipe.entrance());
+        let reply = watched(pending, |flight| flight.finish(into))?;
+        if reply.payload_bytes == bytes {
+            sink.pipe = Some(pipe);
         }
+        Ok(Reply {
+            header: reply.header,
+            body: reply.body,
+            payload_bytes: reply.payload_bytes,
+        })
     }
 
     fn complain(&self, server: &str, doing: &str, failure: NetFailure) {

@@ -13,7 +13,7 @@ use zonal_wire::frame::{Header, Service};
 
 use crate::buffer::AlignedBuf;
 use crate::error::{Fault, NetError};
-use crate::frame_io::{Clock, Conn, FrameBounds, IoFail};
+use crate::frame_io::{Clock, Conn, FrameBounds, IoFail, Take};
 use crate::handler::ReplyBuilder;
 use crate::handshake::{answer, refuse};
 use crate::identity::Peer;
@@ -124,9 +124,9 @@ impl<'a> Conversation<'a> {
     }
 
     fn receive(&mut self, clock: &Clock) -> Result<Header, IoFail> {
-        let header = self
-            .conn
-            .receive_head(FrameBounds::FULL, &mut self.body, clock)?;
+        let header =
+            self.conn
+                .receive_head(FrameBounds::FULL, Take::WhatCame, &mut self.body, clock)?;
         if !header.is_request || header.service == Service::Connection {
             return Err(IoFail::Fault(Fault::OutOfTurn));
         }

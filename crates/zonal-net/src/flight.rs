@@ -1,5 +1,6 @@
 //! One call: a request on its way, its reply, and ending it early.
 
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -9,7 +10,7 @@ use zonal_wire::frame::{Header, Service};
 
 use crate::address::{Address, Endpoint};
 use crate::error::{Fault, NetError};
-use crate::frame_io::{Clock, FrameBounds, FrameOut, IoFail};
+use crate::frame_io::{Clock, FrameBounds, FrameOut, IoFail, Take};
 use crate::handshake::{Handshake, refusal};
 use crate::metrics::add;
 use crate::pool::{Link, Pool, named};
@@ -38,6 +39,9 @@ pub enum PayloadInto<'a, 'b> {
     One(&'a mut [u8]),
     /// Into these slices, in order.
     Many(&'a mut [&'b mut [u8]]),
+    /// Into this pipe, which is empty. From a Unix socket the pages that it received are moved, not copied. After an error the
+    /// pipe may hold part of the payload.
+    Pipe(BorrowedFd<'a>),
 }
 
 /// What came back.
@@ -184,7 +188,11 @@ impl<'a> InFlight<'a> {
     fn receive(&mut self, into: PayloadInto<'_, '_>) -> Result<Reply, NetError> {
         let mut body = Vec::new();
         let bytes_before = self.link.conn.bytes_in;
-        let mut head = self.receive_head(&mut body);
+        let take = match into {
+            PayloadInto::Pipe(_) => Take::HeadOnly,
+            _ => Take::WhatCame,
+        };
+        let mut head = self.receive_head(take, &mut body);
         let is_cancelled = self
             .cancel
             .as_ref()
@@ -201,7 +209,7 @@ impl<'a> InFlight<'a> {
             self.is_resent = true;
             add(&self.pool.metrics.resent, 1);
             self.send().map_err(|fail| self.named(&fail))?;
-            head = self.receive_head(&mut body);
+            head = self.receive_head(take, &mut body);
         }
         let header = head.map_err(|fail| self.named(&fail))?;
         self.check(&header, &body)?;
@@ -215,6 +223,7 @@ impl<'a> InFlight<'a> {
             }
             PayloadInto::One(slice) => conn.receive_payload(&header, &mut [slice], &self.clock),
             PayloadInto::Many(slices) => conn.receive_payload(&header, slices, &self.clock),
+            PayloadInto::Pipe(pipe) => conn.receive_payload_to_pipe(&header, pipe, &self.clock),
         };
         received.map_err(|fail| self.named(&fail))?;
         body.truncate(header.body_bytes as usize);
@@ -229,10 +238,10 @@ impl<'a> InFlight<'a> {
         })
     }
 
-    fn receive_head(&mut self, body: &mut Vec<u8>) -> Result<Header, IoFail> {
+    fn receive_head(&mut self, take: Take, body: &mut Vec<u8>) -> Result<Header, IoFail> {
         self.link
             .conn
-            .receive_head(FrameBounds::FULL, body, &self.clock)
+            .receive_head(FrameBounds::FULL, take, body, &self.clock)
     }
 
     /// Refuses a reply that does not belong to the request.

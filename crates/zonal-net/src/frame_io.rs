@@ -18,12 +18,15 @@
 //! verified before anybody sees it.
 
 use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crc_fast::{CrcAlgorithm, Digest};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
+use rustix::pipe::{SpliceFlags, splice};
 use zonal_types::ErrorCode;
 use zonal_types::limits::{BODY_BYTES_MAX, PAYLOAD_BYTES_MAX, TLV_BYTES_MAX};
 use zonal_wire::frame::{HEADER_BYTES, Header};
@@ -149,6 +152,15 @@ impl FrameBounds {
     };
 }
 
+/// How much to receive with the head of a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Take {
+    /// What of the rest came along: one system call for a small frame.
+    WhatCame,
+    /// Nothing of the payload: it goes elsewhere.
+    HeadOnly,
+}
+
 /// What to send.
 #[derive(Debug, Clone, Copy)]
 pub struct FrameOut<'a> {
@@ -266,7 +278,7 @@ impl Conn {
     /// `TimedOut` leaves the connection usable.
     pub fn await_bytes(&mut self, clock: &Clock) -> Result<(), IoFail> {
         if !self.has_bytes() {
-            self.fill(clock, true)?;
+            self.fill(IN_BYTES, clock, true)?;
         }
         Ok(())
     }
@@ -278,12 +290,17 @@ impl Conn {
     pub fn receive_head(
         &mut self,
         bounds: FrameBounds,
+        take: Take,
         body: &mut Vec<u8>,
         clock: &Clock,
     ) -> Result<Header, IoFail> {
         let mut is_first = !self.has_bytes();
+        let most = match take {
+            Take::WhatCame => IN_BYTES,
+            Take::HeadOnly => HEADER_BYTES,
+        };
         while self.end - self.start < HEADER_BYTES {
-            self.fill(clock, is_first)?;
+            self.fill(most, clock, is_first)?;
             is_first = false;
         }
         let mut head = [0; HEADER_BYTES];
@@ -353,6 +370,40 @@ impl Conn {
         Ok(())
     }
 
+    /// Receives the payload into a pipe: pages are moved. A payload with a checksum is refused, for nobody would look at it, and so
+    /// is one for which the pipe has no room.
+    ///
+    /// # Errors
+    /// Any; the connection is not to be used again.
+    pub fn receive_payload_to_pipe(
+        &mut self,
+        header: &Header,
+        pipe: BorrowedFd<'_>,
+        clock: &Clock,
+    ) -> Result<(), IoFail> {
+        let mut left = header.payload_bytes as usize;
+        if header.payload_crc.is_some() || self.has_bytes() {
+            return Err(IoFail::Broken(Errno::OPNOTSUPP));
+        }
+        while left > 0 {
+            self.limit_receive(clock)?;
+            match splice(&*self.stream, None, pipe, None, left, SpliceFlags::empty()) {
+                Ok(0) => return Err(IoFail::Fault(Fault::Cut)),
+                Ok(count) => {
+                    self.bytes_in += count as u64;
+                    left -= count;
+                    // A splice waits for room in the pipe, and nobody would make it.
+                    if left > 0 && !has_room(pipe) {
+                        return Err(IoFail::Broken(Errno::NOBUFS));
+                    }
+                }
+                Err(Errno::INTR | Errno::AGAIN) => {}
+                Err(errno) => return Err(IoFail::Broken(errno)),
+            }
+        }
+        Ok(())
+    }
+
     /// Receives the payload into a reusable buffer.
     ///
     /// # Errors
@@ -384,7 +435,8 @@ impl Conn {
         Ok(())
     }
 
-    fn fill(&mut self, clock: &Clock, is_first: bool) -> Result<(), IoFail> {
+    /// Receives until the small buffer holds `most` bytes at most.
+    fn fill(&mut self, most: usize, clock: &Clock, is_first: bool) -> Result<(), IoFail> {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
         } else if self.start > 0 {
@@ -393,7 +445,7 @@ impl Conn {
         }
         loop {
             self.limit_receive(clock)?;
-            let free = &mut self.inbuf[self.end..];
+            let free = &mut self.inbuf[self.end..most.max(self.end)];
             match self
                 .stream
                 .receive(&mut [IoSliceMut::new(free)], RecvFlags::empty())
@@ -422,6 +474,11 @@ impl Conn {
         }
         Ok(())
     }
+}
+
+fn has_room(pipe: BorrowedFd<'_>) -> bool {
+    let mut fds = [PollFd::from_borrowed_fd(pipe, PollFlags::OUT)];
+    poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
 }
 
 fn bounded(what: &'static str, bytes: usize, max: usize) -> Result<u32, IoFail> {

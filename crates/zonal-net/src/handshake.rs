@@ -26,7 +26,7 @@ use zonal_wire::frame::{Header, Service};
 
 use crate::address::Endpoint;
 use crate::error::{Fault, NetError};
-use crate::frame_io::{Clock, Conn, FrameBounds, FrameOut, IoFail};
+use crate::frame_io::{Clock, Conn, FrameBounds, FrameOut, IoFail, Take};
 use crate::identity::{CellKey, Identity, Peer, Role};
 
 /// Bytes of a nonce and of a proof.
@@ -351,7 +351,7 @@ fn say(conn: &mut Conn, header: Header, message: &Handshake, clock: &Clock) -> R
 
 fn hear(conn: &mut Conn, clock: &Clock) -> Result<(Header, Handshake), IoFail> {
     let mut body = Vec::new();
-    let header = conn.receive_head(FrameBounds::HANDSHAKE, &mut body, clock)?;
+    let header = conn.receive_head(FrameBounds::HANDSHAKE, Take::WhatCame, &mut body, clock)?;
     if header.service != Service::Connection || header.tlv_bytes != 0 {
         return Err(IoFail::Fault(Fault::OutOfTurn));
     }

@@ -208,6 +208,17 @@ impl Pool {
     }
 
     /// Takes a connection back after a complete reply.
+    /// True where the last idle connection to this server is on this machine.
+    #[must_use]
+    pub fn is_local(&self, to: Address) -> bool {
+        let hosts = self.hosts();
+        let host = hosts.by_address.get(&to);
+        host.and_then(|host| host.idle.back())
+            .is_some_and(|(link, _since)| {
+                link.peer.endpoint.is_unix() && !self.config.is_unix_checked
+            })
+    }
+
     pub(crate) fn give_back(&self, to: Address, link: Link) {
         let mut hosts = self.hosts();
         let host = hosts.by_address.entry(to).or_default();

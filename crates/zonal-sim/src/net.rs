@@ -365,6 +365,7 @@ impl SimNet {
 
 impl Net for SimNet {
     type Pending = Pending;
+    type Sink = Vec<u8>;
 
     fn now(&self) -> Instant {
         self.network.clock.now()
@@ -407,6 +408,28 @@ impl Net for SimNet {
             header,
             body: answer.body,
             payload_bytes: count,
+        })
+    }
+
+    fn suits_sink(&self, _address: &str) -> bool {
+        true
+    }
+
+    async fn finish_into(
+        &self,
+        pending: Pending,
+        sink: &mut Vec<u8>,
+        bytes: usize,
+    ) -> Result<Reply, NetFailure> {
+        let (header, answer) = pending.receive().await?;
+        let payload_bytes = answer.payload.len();
+        if payload_bytes == bytes {
+            sink.extend_from_slice(&answer.payload);
+        }
+        Ok(Reply {
+            header,
+            body: answer.body,
+            payload_bytes,
         })
     }
 

@@ -11,6 +11,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 use zonal_client::Reserve;
+use zonal_client::read::ReadInto;
 use zonal_sim::fault::Plant;
 use zonal_sim::rng::Rng;
 use zonal_sim::workload::{SimClient, create, list, lookup, make_dir, name, open, who};
@@ -246,6 +247,49 @@ fn sizes_and_appends() {
         );
         let reserve = client.reserve(file, 0, 100, Reserve::Punch, true);
         assert_eq!(cell.count(reserve).await?.1, 3, "size, one column, report");
+        Ok(())
+    });
+}
+
+#[test]
+fn a_range_in_one_piece_can_go_past_the_buffer() {
+    on_a_cell(|cell| async move {
+        let client = &cell.client;
+        let (opened, _) = cell.count(create(client, cell.home, "f", true)).await?;
+        let data: Vec<u8> = (0..2 * MIB).map(|at| (at / 5) as u8).collect();
+        client.write(&opened.file, 0, &data, false).await?;
+        let mut buffer = vec![0; 2 * MIB];
+        let mut sink = Vec::new();
+        // Not yet acknowledged: our own bytes are laid over.
+        let read = client.read_into(&opened.file, 0, &mut buffer[..MIB], Some(&mut sink));
+        assert_eq!(read.await?, ReadInto::Buffer(MIB));
+        client.flush(&opened.file).await?;
+        let read = client.read_into(&opened.file, 0, &mut buffer[..MIB], Some(&mut sink));
+        let (into, trips) = cell.count(read).await?;
+        assert_eq!((into, trips), (ReadInto::Sink, 1));
+        assert!(sink == data[..MIB]);
+        // Two pieces, and the end of the file.
+        sink.clear();
+        let read = client.read_into(&opened.file, 0, &mut buffer, Some(&mut sink));
+        assert_eq!(read.await?, ReadInto::Buffer(2 * MIB));
+        assert!(buffer == data && sink.is_empty());
+        let behind = (MIB + MIB / 2) as u64;
+        let read = client.read_into(&opened.file, behind, &mut buffer[..MIB], Some(&mut sink));
+        assert_eq!(read.await?, ReadInto::Buffer(MIB / 2));
+        assert!(buffer[..MIB / 2] == data[MIB + MIB / 2..] && sink.is_empty());
+        // A hole at the end is shorter at its target than in the file.
+        let who = who();
+        client
+            .truncate(&who, opened.file.ino, 4 * MIB as u64, true, false)
+            .await?;
+        let read = client.read_into(
+            &opened.file,
+            3 * MIB as u64,
+            &mut buffer[..MIB],
+            Some(&mut sink),
+        );
+        assert_eq!(read.await?, ReadInto::Buffer(MIB));
+        assert!(buffer[..MIB].iter().all(|byte| *byte == 0) && sink.is_empty());
         Ok(())
     });
 }
