@@ -7,6 +7,8 @@
 pub mod admin;
 pub mod clock;
 pub mod config;
+#[cfg(test)]
+mod crash_tests;
 pub mod error;
 mod join;
 pub mod logging;

@@ -19,10 +19,10 @@ use zonal_zonemap::{MapEdit, ZoneMap};
 
 const CELL: CellId = CellId([7; 16]);
 
-struct Scratch(PathBuf);
+pub(crate) struct Scratch(pub PathBuf);
 
 impl Scratch {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("zonal-roles-{}-{count}", std::process::id());
@@ -152,13 +152,13 @@ fn what_does_not_fit_the_map_is_refused() {
     assert_eq!(cache.current(), before);
 }
 
-struct Opened {
-    storage: Arc<Storage>,
+pub(crate) struct Opened {
+    pub storage: Arc<Storage>,
     map: Arc<MapCache>,
     _checkpointer: zonal_disk::Checkpointer,
 }
 
-fn storage(dir: &Path) -> Opened {
+pub(crate) fn storage(dir: &Path) -> Opened {
     let text = format!(
         "cell = \"{CELL}\"\nnode = 2\nlisten = \"127.0.0.1:7002\"\nmanager_address = \"127.0.0.1:7001\"\n\
          [zone]\nid = 1\n[storage]\ntarget = 1\ncapacity = \"64 MiB\"\nsegment = \"1 MiB\"\n\
@@ -175,7 +175,7 @@ fn storage(dir: &Path) -> Opened {
     }
 }
 
-fn object(id: u64) -> ObjectRef {
+pub(crate) fn object(id: u64) -> ObjectRef {
     ObjectRef {
         target: TargetId(1),
         data_id: DataId(id),
@@ -186,7 +186,7 @@ fn object(id: u64) -> ObjectRef {
     }
 }
 
-fn write(storage: &Storage, id: u64, offset: u64, bytes: &[u8]) {
+pub(crate) fn write(storage: &Storage, id: u64, offset: u64, bytes: &[u8]) {
     let result = storage.write(&object(id), offset, bytes);
     assert!(
         result.is_ok(),
@@ -195,7 +195,7 @@ fn write(storage: &Storage, id: u64, offset: u64, bytes: &[u8]) {
     );
 }
 
-fn read(storage: &Storage, id: u64, offset: u64, length: usize) -> Vec<u8> {
+pub(crate) fn read(storage: &Storage, id: u64, offset: u64, length: usize) -> Vec<u8> {
     let object = zonal_object::ObjectId {
         data_id: DataId(id),
         column: Column(0),
@@ -212,7 +212,7 @@ fn read(storage: &Storage, id: u64, offset: u64, length: usize) -> Vec<u8> {
 }
 
 /// Bytes that tell from which write they are.
-fn pattern(seed: usize, length: usize) -> Vec<u8> {
+pub(crate) fn pattern(seed: usize, length: usize) -> Vec<u8> {
     (0..length)
         .map(|index| ((seed * 31 + index * 7) % 251) as u8)
         .collect()

@@ -589,7 +589,7 @@ impl Storage {
     }
 
     /// An edit goes on where it stopped, so one that ran into a bound is not begun anew.
-    fn edit(&self, mut edit: Edit) -> Result<Outcome, Refused> {
+    pub(crate) fn edit(&self, mut edit: Edit) -> Result<Outcome, Refused> {
         self.with_space(|| self.run_edit(&mut edit))
     }
 

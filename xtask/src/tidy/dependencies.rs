@@ -22,6 +22,7 @@ const TIERS: [&[&str]; 5] = [
         "zonal-server",
         "zonal-fuse",
         "zonal-mount",
+        "zonal-faultfs",
     ],
     &["zonal"],
 ];

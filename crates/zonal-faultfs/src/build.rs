@@ -1,0 +1,189 @@
+//! Makes the folder that a loss of power would leave at some moment.
+//!
+//! All changes from the first that was not durable on are undone, newest first; then those up to the moment are done
+//! again: durable ones whole, of the others what the choice says.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use crate::history::{Change, Event, History};
+
+/// A seeded generator (splitmix64).
+#[derive(Debug, Clone)]
+pub struct Rng(pub u64);
+
+impl Rng {
+    /// The next number.
+    pub fn draw(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `bound`.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.draw() % bound.max(1)
+    }
+}
+
+/// Which state.
+#[derive(Debug, Clone)]
+pub struct Choice {
+    /// Events that have happened.
+    pub events: usize,
+    /// Bytes that arrive as one: 512 or 4096.
+    pub unit: u64,
+    /// Chance of a unit to arrive, of 4: 0 none, 4 all.
+    pub odds: u64,
+    /// Draws the rest.
+    pub rng: Rng,
+}
+
+impl Choice {
+    /// The state of a seed, after `events`.
+    #[must_use]
+    pub fn of_seed(seed: u64, unit: u64, events: usize) -> Self {
+        let mut rng = Rng(seed);
+        let odds = rng.below(5);
+        Self {
+            events,
+            unit: unit.max(1),
+            odds,
+            rng,
+        }
+    }
+
+    fn arrives(&mut self) -> bool {
+        self.rng.below(4) < self.odds
+    }
+}
+
+/// Turns the folder `root`, which is as after all of `history`, into a state of before. `places` are the files' paths in it.
+///
+/// # Errors
+/// When the folder fails, or is not what the history says.
+pub fn build(
+    root: &Path,
+    history: &History,
+    mut places: BTreeMap<u64, PathBuf>,
+    mut choice: Choice,
+) -> io::Result<()> {
+    let count = choice.events.min(history.events.len());
+    let pending = history.pending(count);
+    let first = pending.first().copied().unwrap_or(count).min(count);
+    for event in history.events.iter().skip(first).rev() {
+        if let Event::Change(change) = event {
+            undo(root, change, &mut places)?;
+        }
+    }
+    let is_name = |index: &usize| {
+        matches!(
+            history.events.get(*index),
+            Some(Event::Change(Change::Name { .. }))
+        )
+    };
+    let names = pending.iter().filter(|index| is_name(index)).count() as u64;
+    let mut names_left = if choice.odds >= 4 {
+        names
+    } else {
+        choice.rng.below(names + 1)
+    };
+    for (index, event) in history.events.iter().enumerate().take(count).skip(first) {
+        let Event::Change(change) = event else {
+            continue;
+        };
+        if !pending.contains(&index) {
+            redo(root, change, &mut places)?;
+            continue;
+        }
+        match change {
+            Change::Name { .. } => {
+                if names_left > 0 {
+                    names_left -= 1;
+                    redo(root, change, &mut places)?;
+                }
+            }
+            Change::Resize { .. } => {
+                if choice.arrives() {
+                    redo(root, change, &mut places)?;
+                }
+            }
+            Change::Write { node, at, new, .. } => {
+                let file = open(root, &places, *node)?;
+                let mut done = 0;
+                while done < new.len() as u64 {
+                    let here = at + done;
+                    let step = (choice.unit - here % choice.unit).min(new.len() as u64 - done);
+                    if choice.arrives() {
+                        let range = usize_of(done)..usize_of(done + step);
+                        file.write_all_at(new.get(range).unwrap_or_default(), here)?;
+                    }
+                    done += step;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn usize_of(value: u64) -> usize {
+    usize::try_from(value).unwrap_or(usize::MAX)
+}
+
+fn open(root: &Path, places: &BTreeMap<u64, PathBuf>, node: u64) -> io::Result<File> {
+    let path = places.get(&node).ok_or(io::ErrorKind::NotFound)?;
+    File::options().write(true).open(root.join(path))
+}
+
+fn undo(root: &Path, change: &Change, places: &mut BTreeMap<u64, PathBuf>) -> io::Result<()> {
+    match change {
+        Change::Write { node, at, old, .. } => open(root, places, *node)?.write_all_at(old, *at),
+        Change::Resize {
+            node, from, cut, ..
+        } => {
+            let file = open(root, places, *node)?;
+            file.set_len(*from)?;
+            file.write_all_at(cut, from - cut.len() as u64)
+        }
+        Change::Name {
+            node,
+            from,
+            to,
+            replaced,
+        } => {
+            fs::rename(root.join(to), root.join(from))?;
+            places.insert(*node, from.clone());
+            if let Some((other, kept)) = replaced {
+                fs::rename(root.join(kept), root.join(to))?;
+                places.insert(*other, to.clone());
+            }
+            Ok(())
+        }
+    }
+}
+
+fn redo(root: &Path, change: &Change, places: &mut BTreeMap<u64, PathBuf>) -> io::Result<()> {
+    match change {
+        Change::Write { node, at, new, .. } => open(root, places, *node)?.write_all_at(new, *at),
+        Change::Resize { node, to, .. } => open(root, places, *node)?.set_len(*to),
+        Change::Name {
+            node,
+            from,
+            to,
+            replaced,
+        } => {
+            if let Some((other, kept)) = replaced {
+                fs::rename(root.join(to), root.join(kept))?;
+                places.insert(*other, kept.clone());
+            }
+            fs::rename(root.join(from), root.join(to))?;
+            places.insert(*node, to.clone());
+            Ok(())
+        }
+    }
+}

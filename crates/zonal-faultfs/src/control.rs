@@ -1,0 +1,144 @@
+//! Orders over a Unix socket: a line in, a line out, `ok ...` or `error ...`.
+//!
+//! ```text
+//! fail read|write|sync PART [FROM TO [TIMES]]   calls on files whose path contains PART (- for all) give EIO
+//! flip PART OFFSET MASK                         the byte reads with these bits changed
+//! clear                                         no fail, no flip, no lie
+//! lie on|off                                    flushes do nothing
+//! budget BYTES|off                              ENOSPC from here on
+//! record                                        remember everything from now on
+//! status                                        ok EVENTS PENDING READS WRITES SYNCS
+//! cut SEED UNIT                                 the power goes and comes back
+//! snapshot FOLDER SEED UNIT [EVENT]             such a state of now, or after so many events, into a new folder
+//! ```
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::build::Choice;
+use crate::disk::Disk;
+use crate::faults::{Call, Rule};
+
+/// Longest order.
+const LINE_MAX: u64 = 8192;
+
+/// Answers orders, one connection after the other, until the socket fails.
+pub fn serve(disk: &Arc<Disk>, listener: &UnixListener) {
+    for stream in listener.incoming().flatten() {
+        // A client that went away is no reason to end.
+        let _ = converse(disk, &stream);
+    }
+}
+
+fn converse(disk: &Disk, stream: &UnixStream) -> std::io::Result<()> {
+    let mut lines = BufReader::new(std::io::Read::take(stream, LINE_MAX));
+    let mut out = stream;
+    let mut line = String::new();
+    while lines.read_line(&mut line)? > 0 {
+        let answer = match order(disk, line.trim()) {
+            Ok(text) => format!("ok {text}\n"),
+            Err(text) => format!("error {text}\n"),
+        };
+        out.write_all(answer.as_bytes())?;
+        line.clear();
+    }
+    Ok(())
+}
+
+fn number<T: std::str::FromStr>(text: Option<&&str>, what: &str) -> Result<T, String> {
+    text.ok_or_else(|| format!("{what} is missing"))?
+        .parse()
+        .map_err(|_error| format!("{what} is no number"))
+}
+
+/// Carries one order out.
+///
+/// # Errors
+/// Words for the sender.
+pub fn order(disk: &Disk, line: &str) -> Result<String, String> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let word = |index: usize| words.get(index);
+    let part = |index: usize| match word(index) {
+        Some(&"-") | None => String::new(),
+        Some(part) => (*part).to_owned(),
+    };
+    let failed = |error: std::io::Error| error.to_string();
+    match words.as_slice() {
+        ["fail", call, ..] => {
+            let call = match *call {
+                "read" => Call::Read,
+                "write" => Call::Write,
+                "sync" => Call::Sync,
+                other => return Err(format!("no call {other}")),
+            };
+            let (from, to) = match word(3) {
+                Some(_) => (number(word(3), "FROM")?, number(word(4), "TO")?),
+                None => (0, u64::MAX),
+            };
+            let left = word(5).map(|_| number(word(5), "TIMES")).transpose()?;
+            disk.faults(|faults| {
+                faults.add(Rule {
+                    call,
+                    part: part(2),
+                    from,
+                    to,
+                    left,
+                });
+            });
+            Ok(String::new())
+        }
+        ["flip", _, _, _] => {
+            let (from, mask) = (number(word(2), "OFFSET")?, number(word(3), "MASK")?);
+            disk.faults(|faults| {
+                faults.add(Rule {
+                    call: Call::Flip(mask),
+                    part: part(1),
+                    from,
+                    to: from + 1,
+                    left: None,
+                });
+            });
+            Ok(String::new())
+        }
+        ["clear"] => {
+            disk.faults(crate::faults::Faults::clear);
+            Ok(String::new())
+        }
+        ["lie", state] => {
+            disk.faults(|faults| faults.lie = *state == "on");
+            Ok(String::new())
+        }
+        ["budget", bytes] => {
+            let budget = match *bytes {
+                "off" => None,
+                _ => Some(number(word(1), "BYTES")?),
+            };
+            disk.faults(|faults| faults.budget = budget);
+            Ok(String::new())
+        }
+        ["record"] => Ok(disk.record().to_string()),
+        ["status"] => {
+            let ((events, pending), counts) = (disk.events(), disk.counts());
+            let (reads, writes, syncs) = (counts.reads, counts.writes, counts.syncs);
+            Ok(format!("{events} {pending} {reads} {writes} {syncs}"))
+        }
+        ["cut", _, _] => {
+            let (seed, unit) = (number(word(1), "SEED")?, number(word(2), "UNIT")?);
+            disk.cut(seed, unit).map_err(failed)?;
+            Ok(String::new())
+        }
+        ["snapshot", folder, ..] => {
+            let (seed, unit) = (number(word(2), "SEED")?, number(word(3), "UNIT")?);
+            let events = match word(4) {
+                Some(_) => number(word(4), "EVENT")?,
+                None => usize::MAX,
+            };
+            let choice = Choice::of_seed(seed, unit, events);
+            disk.snapshot(Path::new(folder), choice).map_err(failed)?;
+            Ok(String::new())
+        }
+        _ => Err(format!("no order: {line}")),
+    }
+}

@@ -1,0 +1,100 @@
+//! What is to go wrong.
+
+use rustix::io::Errno;
+
+/// What a rule is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Call {
+    /// Reads fail.
+    Read,
+    /// Writes and allocations fail.
+    Write,
+    /// Flushes fail.
+    Sync,
+    /// One byte reads changed.
+    Flip(u8),
+}
+
+/// One fault.
+#[derive(Debug, Clone)]
+pub struct Rule {
+    /// What it is about.
+    pub call: Call,
+    /// Part of the path below the root; empty for all files.
+    pub part: String,
+    /// First byte.
+    pub from: u64,
+    /// One behind the last byte.
+    pub to: u64,
+    /// How often it still strikes; `None` for ever.
+    pub left: Option<u64>,
+}
+
+/// All faults.
+#[derive(Debug, Default)]
+pub struct Faults {
+    rules: Vec<Rule>,
+    /// Flushes are acknowledged, and nothing becomes durable.
+    pub lie: bool,
+    /// The most that all files together may take, in bytes.
+    pub budget: Option<u64>,
+}
+
+impl Faults {
+    /// Adds a rule.
+    pub fn add(&mut self, rule: Rule) {
+        self.rules.push(rule);
+    }
+
+    /// No rules, no lies; the budget stays.
+    pub fn clear(&mut self) {
+        self.rules.clear();
+        self.lie = false;
+    }
+
+    fn strikes(&mut self, call: Call, path: &str, from: u64, to: u64) -> bool {
+        let found = self.rules.iter_mut().find(|rule| {
+            rule.call == call
+                && path.contains(&rule.part)
+                && rule.from < to.max(from + 1)
+                && from < rule.to
+                && rule.left != Some(0)
+        });
+        if let Some(left) = found.as_ref().and_then(|rule| rule.left) {
+            if let Some(rule) = found {
+                rule.left = Some(left - 1);
+            }
+            return true;
+        }
+        found.is_some()
+    }
+
+    /// The fault of a call on `from..to` of a file.
+    ///
+    /// # Errors
+    /// EIO where a rule strikes.
+    pub fn check(&mut self, call: Call, path: &str, from: u64, to: u64) -> Result<(), Errno> {
+        if self.strikes(call, path, from, to) {
+            return Err(Errno::IO);
+        }
+        Ok(())
+    }
+
+    /// Changes bytes that were read at `from`.
+    pub fn flip(&mut self, path: &str, from: u64, bytes: &mut [u8]) {
+        for rule in &self.rules {
+            let Call::Flip(mask) = rule.call else {
+                continue;
+            };
+            let at = rule
+                .from
+                .checked_sub(from)
+                .and_then(|at| usize::try_from(at).ok());
+            if let Some(byte) = at.and_then(|at| bytes.get_mut(at))
+                && path.contains(&rule.part)
+            {
+                *byte ^= mask;
+            }
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! Each fault, through a real mount.
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test program")]
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use zonal_faultfs::build::Choice;
+use zonal_faultfs::{Disk, control, mount};
+use zonal_fuse::{MountError, Session};
+
+struct Scratch {
+    dir: PathBuf,
+    disk: Arc<Disk>,
+    session: Option<Session>,
+}
+
+impl Scratch {
+    /// None, said visibly, when this machine cannot mount.
+    fn new() -> Option<Self> {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let dir =
+            std::env::temp_dir().join(format!("zonal-faultfs-{}-{number}", std::process::id()));
+        fs::create_dir_all(dir.join("mnt")).unwrap();
+        let disk = Arc::new(Disk::new(&dir.join("below")).unwrap());
+        match mount(&disk, &dir.join("mnt")) {
+            Ok(session) => Some(Self {
+                dir,
+                disk,
+                session: Some(session),
+            }),
+            Err(
+                error @ (MountError::NoDevice | MountError::DeviceDenied | MountError::Helper(_)),
+            ) => {
+                eprintln!("SKIPPED: {error}");
+                fs::remove_dir_all(&dir).unwrap();
+                None
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.dir.join("mnt").join(name)
+    }
+
+    fn order(&self, line: &str) -> String {
+        control::order(&self.disk, line).unwrap()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if let Some(session) = self.session.take() {
+            let _ = session.unmount(Duration::from_secs(2));
+        }
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+fn file(path: &Path) -> File {
+    let mut options = File::options();
+    options.read(true).write(true).create(true).truncate(false);
+    options.open(path).unwrap()
+}
+
+fn number_of<T>(result: std::io::Result<T>) -> Option<i32> {
+    result.err().and_then(|error| error.raw_os_error())
+}
+
+#[test]
+fn without_faults_it_is_a_folder() {
+    let Some(scratch) = Scratch::new() else {
+        return;
+    };
+    fs::create_dir(scratch.at("d")).unwrap();
+    fs::write(scratch.at("d/a"), b"hello").unwrap();
+    fs::write(scratch.at("b"), b"old").unwrap();
+    fs::rename(scratch.at("d/a"), scratch.at("b")).unwrap();
+    assert_eq!(fs::read(scratch.at("b")).unwrap(), b"hello");
+    let open = file(&scratch.at("b"));
+    fs::remove_file(scratch.at("b")).unwrap();
+    open.write_all_at(b"x", 9).unwrap();
+    assert_eq!(open.metadata().unwrap().len(), 10);
+    fs::remove_dir(scratch.at("d")).unwrap();
+    assert_eq!(fs::read_dir(scratch.at("")).unwrap().count(), 0);
+    let (first, second) = (file(&scratch.at("l")), file(&scratch.at("l")));
+    assert!(first.try_lock().is_ok() && second.try_lock().is_err());
+    drop(first);
+    // The kernel tells of a close a moment later.
+    let freed = (0..500).any(|_| {
+        std::thread::sleep(Duration::from_millis(10));
+        second.try_lock().is_ok()
+    });
+    assert!(freed);
+}
+
+#[test]
+fn chosen_calls_fail_and_bits_flip() {
+    let Some(scratch) = Scratch::new() else {
+        return;
+    };
+    let (one, two) = (file(&scratch.at("one")), file(&scratch.at("two")));
+    one.write_all_at(&[7; 10_000], 0).unwrap();
+    scratch.order("fail write one 4096 8192");
+    scratch.order("fail sync two 0 1 1");
+    assert_eq!(number_of(one.write_all_at(b"x", 5000)), Some(libc::EIO));
+    one.write_all_at(b"x", 9000).unwrap();
+    assert_eq!(number_of(two.sync_data()), Some(libc::EIO));
+    two.sync_data().unwrap();
+    scratch.order("flip one 100 16");
+    scratch.order("fail read one 200 300");
+    let mut bytes = [0; 4];
+    one.read_exact_at(&mut bytes, 99).unwrap();
+    assert_eq!(bytes, [7, 7 ^ 16, 7, 7]);
+    assert_eq!(
+        number_of(one.read_exact_at(&mut bytes, 298)),
+        Some(libc::EIO)
+    );
+    scratch.order("clear");
+    one.read_exact_at(&mut bytes, 99).unwrap();
+    assert_eq!(bytes, [7; 4]);
+    assert!(control::order(&scratch.disk, "fail nothing").is_err());
+}
+
+#[test]
+fn it_is_full_at_its_budget_and_what_is_there_can_be_written() {
+    let Some(scratch) = Scratch::new() else {
+        return;
+    };
+    let one = file(&scratch.at("one"));
+    one.write_all_at(&[7; 65_536], 0).unwrap();
+    scratch.order("budget 131072");
+    assert_eq!(
+        number_of(one.write_all_at(&[7; 131_072], 65_536)),
+        Some(libc::ENOSPC)
+    );
+    one.write_all_at(&[8; 4096], 8192).unwrap();
+    let space = rustix::fs::statvfs(scratch.at("")).unwrap();
+    assert_eq!(space.f_blocks * space.f_frsize, 131_072);
+    assert_eq!(space.f_bavail * space.f_frsize, 65_536);
+    scratch.order("budget off");
+    one.write_all_at(&[7; 131_072], 65_536).unwrap();
+}
+
+#[test]
+fn a_cut_keeps_what_was_flushed_and_any_part_of_the_rest() {
+    let Some(scratch) = Scratch::new() else {
+        return;
+    };
+    let one = file(&scratch.at("one"));
+    one.write_all_at(&[1; 8192], 0).unwrap();
+    one.sync_all().unwrap();
+    File::open(scratch.at("")).unwrap().sync_all().unwrap();
+    one.write_all_at(&[2; 4096], 0).unwrap();
+    one.write_all_at(&[3; 4096], 4096).unwrap();
+    fs::write(scratch.at("two"), b"new").unwrap();
+    fs::rename(scratch.at("two"), scratch.at("three")).unwrap();
+    assert_eq!(scratch.disk.events().1, 6);
+    let mut seen = BTreeSet::new();
+    for seed in 0..60 {
+        let to = scratch.dir.join(format!("state-{seed}"));
+        let choice = Choice::of_seed(seed, 4096, usize::MAX);
+        scratch.disk.snapshot(&to, choice).unwrap();
+        let bytes = fs::read(to.join("one")).unwrap();
+        assert_eq!(bytes.len(), 8192);
+        assert!(
+            bytes[..4096].iter().all(|byte| *byte == bytes[0]),
+            "a torn unit"
+        );
+        let names = (to.join("two").exists(), to.join("three").exists());
+        assert_ne!(names, (true, true));
+        seen.insert((bytes[0], bytes[8191], names));
+        fs::remove_dir_all(to).unwrap();
+    }
+    let old_and_new: BTreeSet<_> = seen.iter().map(|state| (state.0, state.1)).collect();
+    assert_eq!(
+        old_and_new,
+        BTreeSet::from([(1, 1), (1, 3), (2, 1), (2, 3)])
+    );
+    let names: BTreeSet<_> = seen.iter().map(|state| state.2).collect();
+    assert_eq!(names.len(), 3, "no file, its first name, its second");
+    // The disk itself goes on as if nothing had happened; then its power goes.
+    assert_eq!(fs::read(scratch.at("three")).unwrap(), b"new");
+    drop(one);
+    scratch.order("cut 3 4096");
+    assert_eq!(fs::read(scratch.at("one")).unwrap().len(), 8192);
+    assert_eq!(scratch.disk.events(), (0, 0));
+}
+
+#[test]
+fn a_flush_that_lies_keeps_nothing() {
+    let Some(scratch) = Scratch::new() else {
+        return;
+    };
+    write_and_flush(&scratch);
+    scratch.order("lie on");
+    let one = file(&scratch.at("one"));
+    one.write_all_at(&[2; 8192], 0).unwrap();
+    one.sync_all().unwrap();
+    let lost = (0..20).any(|seed| {
+        let to = scratch.dir.join(format!("lie-{seed}"));
+        let choice = Choice::of_seed(seed, 512, usize::MAX);
+        scratch.disk.snapshot(&to, choice).unwrap();
+        fs::read(to.join("one")).unwrap() != [2; 8192]
+    });
+    assert!(lost);
+}
+
+fn write_and_flush(scratch: &Scratch) {
+    let one = file(&scratch.at("one"));
+    one.write_all_at(&[1; 8192], 0).unwrap();
+    one.sync_all().unwrap();
+    File::open(scratch.at("")).unwrap().sync_all().unwrap();
+}
+
+#[test]
+fn with_everything_recorded_any_earlier_moment_can_be_made() {
+    let Some(scratch) = Scratch::new() else {
+        return;
+    };
+    scratch.order("record");
+    let one = file(&scratch.at("one"));
+    for step in 0..10 {
+        one.write_all_at(&[step; 512], 0).unwrap();
+        one.sync_all().unwrap();
+    }
+    fs::remove_file(scratch.at("one")).unwrap();
+    File::open(scratch.at("")).unwrap().sync_all().unwrap();
+    let points = scratch.disk.sync_points();
+    assert_eq!(points.len(), 11);
+    for (step, point) in points.iter().take(10).enumerate() {
+        let to = scratch.dir.join(format!("moment-{step}"));
+        // Right behind the flush; the name may not have arrived yet, so all of the rest is to.
+        let mut choice = Choice::of_seed(0, 512, point + 1);
+        choice.odds = 4;
+        scratch.disk.snapshot(&to, choice).unwrap();
+        assert_eq!(
+            fs::read(to.join("one")).unwrap(),
+            [u8::try_from(step).unwrap(); 512]
+        );
+    }
+    let to = scratch.dir.join("end");
+    let choice = Choice::of_seed(0, 512, usize::MAX);
+    scratch.disk.snapshot(&to, choice).unwrap();
+    assert!(!to.join("one").exists());
+}

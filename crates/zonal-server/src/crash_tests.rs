@@ -1,0 +1,218 @@
+//! A whole target through losses of power: what a disk may be left with at any moment of a history opens, and holds
+//! what was promised then.
+
+use crate::role_tests::{Scratch, object, pattern, read, storage, write};
+use crate::storage_io;
+use crate::storage_role::Storage;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use zonal_faultfs::build::{Choice, Rng};
+use zonal_faultfs::{Disk, mount};
+use zonal_object::Edit;
+
+const OBJECTS: u64 = 3;
+/// Bytes of each object that the history is about.
+const REACH: usize = 1 << 20;
+
+#[derive(Clone)]
+enum Step {
+    Write { id: u64, at: usize, bytes: Vec<u8> },
+    Punch { id: u64, at: usize, length: usize },
+}
+
+/// What all objects hold after the first steps.
+type Contents = Vec<Vec<u8>>;
+
+fn contents(steps: &[Step]) -> Contents {
+    let mut out = vec![Vec::new(); OBJECTS as usize];
+    for step in steps {
+        match step {
+            Step::Write { id, at, bytes } => {
+                let object: &mut Vec<u8> = &mut out[*id as usize];
+                let end = at + bytes.len();
+                object.resize(object.len().max(end), 0);
+                object[*at..end].copy_from_slice(bytes);
+            }
+            Step::Punch { id, at, length } => {
+                let object = &mut out[*id as usize];
+                let end = (at + length).min(object.len());
+                if *at < end {
+                    object[*at..end].fill(0);
+                }
+            }
+        }
+    }
+    out
+}
+
+fn next_step(rng: &mut Rng, number: usize) -> Step {
+    let id = rng.below(OBJECTS);
+    let at = rng.below(REACH as u64 - 200_000) as usize;
+    let (at, length) = match rng.below(5) {
+        // Whole blocks that are there or not: they go to segments.
+        0 => (at / 4096 * 4096, 65_536 + 4096 * rng.below(16) as usize),
+        1 => (at, 70_000 + rng.below(60_000) as usize),
+        // Small ones go by the log; the same few blocks again and again.
+        2 => (at % 20_000, 1 + rng.below(6000) as usize),
+        3 => (at % 8 * 4096, 4096),
+        _ => {
+            let length = 1 + rng.below(150_000) as usize;
+            return Step::Punch { id, at, length };
+        }
+    };
+    Step::Write {
+        id,
+        at,
+        bytes: pattern(number + 1, length),
+    }
+}
+
+fn carry_out(storage: &Storage, step: &Step) {
+    match step {
+        Step::Write { id, at, bytes } => write(storage, *id, *at as u64, bytes),
+        Step::Punch { id, at, length } => {
+            let named = zonal_object::ObjectId {
+                data_id: object(*id).data_id,
+                column: object(*id).column,
+            };
+            let cut = zonal_object::Cut::default();
+            let edit = Edit::punch(named, cut, *at as u64, *length as u64).unwrap();
+            assert!(storage.edit(edit).is_ok());
+        }
+    }
+}
+
+fn held(storage: &Storage) -> Contents {
+    (0..OBJECTS)
+        .map(|id| read(storage, id, 0, 2 * REACH))
+        .collect()
+}
+
+/// A history with the moments at which its steps began and its flushes returned, counted in events of the disk.
+#[derive(Default)]
+struct History {
+    steps: Vec<Step>,
+    begun: Vec<usize>,
+    /// Event, and steps that were durable from then on.
+    durable: Vec<(usize, usize)>,
+}
+
+impl History {
+    fn run(storage: &Storage, disk: &Disk, seed: u64, count: usize) -> Self {
+        let mut rng = Rng(seed);
+        let mut history = Self::default();
+        for number in 0..count {
+            let step = next_step(&mut rng, number);
+            history.begun.push(disk.events().0);
+            carry_out(storage, &step);
+            history.steps.push(step);
+            let flushes = match rng.below(8) {
+                0 | 1 => storage.engine.sync_all().is_ok(),
+                2 => storage_io::checkpoint(storage).is_ok(),
+                _ => continue,
+            };
+            assert!(flushes);
+            history.durable.push((disk.events().0, history.steps.len()));
+        }
+        history
+    }
+
+    /// The least and the most steps that may be there at a moment.
+    fn range(&self, events: usize) -> (usize, usize) {
+        let flushed = self
+            .durable
+            .iter()
+            .rev()
+            .find(|(event, _)| *event <= events);
+        let most = self.begun.iter().filter(|event| **event < events).count();
+        (flushed.map_or(0, |(_, steps)| *steps), most)
+    }
+}
+
+/// Opens what was left, as after a loss of power, and compares.
+fn check(dir: &Path, history: &History, events: usize) -> Result<(), String> {
+    // Another start of the kernel.
+    let _ = std::fs::remove_file(dir.join("target/power"));
+    let opened = storage(dir);
+    let found = held(&opened.storage);
+    let (least, most) = history.range(events);
+    if !(least..=most).any(|steps| contents(&history.steps[..steps]) == found) {
+        return Err(format!("none of the states {least} to {most}"));
+    }
+    let target = opened.storage.lock();
+    target
+        .check(&*opened.storage.engine)
+        .map_err(|broken| format!("{broken:?}"))?;
+    Ok(())
+}
+
+/// How many states of a history are tried; `ZONAL_CRASH_STATES` for more.
+fn states() -> usize {
+    let text = std::env::var("ZONAL_CRASH_STATES").unwrap_or_default();
+    text.parse().unwrap_or(30)
+}
+
+/// Runs a history and tries states of it; what did not hold. `None` where this machine cannot mount.
+fn failures(seed: u64, count: usize, lies: bool) -> Option<Vec<String>> {
+    let scratch = Scratch::new();
+    let point = scratch.0.join("mnt");
+    std::fs::create_dir(&point).unwrap();
+    let disk = Arc::new(Disk::new(&scratch.0.join("below")).unwrap());
+    let Ok(session) = mount(&disk, &point) else {
+        println!("SKIPPED: this machine cannot mount");
+        return None;
+    };
+    drop(storage(&point));
+    disk.record();
+    disk.faults(|faults| faults.lie = lies);
+    let history = {
+        let opened = storage(&point);
+        History::run(&opened.storage, &disk, seed, 60)
+    };
+    let (end, _) = disk.events();
+    // Each flush, just before it and just behind it; then moments drawn by seed.
+    let points = disk.sync_points();
+    let mut rng = Rng(seed);
+    let mut moments: Vec<usize> = points.iter().flat_map(|at| [*at, at + 1]).collect();
+    while moments.len() > count / 2 {
+        moments.swap_remove(rng.below(moments.len() as u64) as usize);
+    }
+    while moments.len() < count {
+        moments.push(rng.below(end as u64 + 1) as usize);
+    }
+    let mut failed = Vec::new();
+    for (number, events) in moments.iter().enumerate() {
+        let unit = if number % 2 == 0 { 512 } else { 4096 };
+        let to = scratch.0.join(format!("state-{number}"));
+        let choice = Choice::of_seed(number as u64, unit, *events);
+        disk.snapshot(&to, choice).unwrap();
+        let run = std::panic::AssertUnwindSafe(|| check(&to, &history, *events));
+        match std::panic::catch_unwind(run) {
+            Ok(Ok(())) => {}
+            Ok(Err(text)) => failed.push(format!("state {number} at {events}: {text}")),
+            Err(_) => failed.push(format!("state {number} at {events}: a panic")),
+        }
+        std::fs::remove_dir_all(&to).unwrap();
+    }
+    let (states, flushes) = (moments.len(), points.len());
+    println!("seed {seed}: {states} states of {end} events, {flushes} flushes");
+    session.unmount(Duration::from_secs(5)).unwrap();
+    Some(failed)
+}
+
+#[test]
+fn every_moment_of_a_history_leaves_a_target_that_holds_what_was_promised() {
+    for seed in 1..=3 {
+        let failed = failures(seed, states(), false).unwrap_or_default();
+        assert!(failed.is_empty(), "seed {seed}: {failed:#?}");
+    }
+}
+
+#[test]
+fn a_disk_that_lies_is_found_out() {
+    std::panic::set_hook(Box::new(|_| ()));
+    let failed = failures(1, 20, true);
+    let _ = std::panic::take_hook();
+    assert!(failed.is_none_or(|failed| !failed.is_empty()));
+}
