@@ -82,7 +82,7 @@ impl Engine {
 }
 
 /// Visits `range` of the three layers merged; false where `visit` ended it.
-fn merge(
+pub(crate) fn merge(
     active: &[Entry],
     frozen: &Overlay,
     snapshot: &Snapshot,

@@ -23,7 +23,7 @@ use crate::identity::sync_dir;
 pub const MIN_SEGMENT: u64 = 1 << 20;
 /// Largest segment, in bytes.
 pub const MAX_SEGMENT: u64 = 1 << 30;
-const PREFIX: &str = "seg.";
+pub(crate) const PREFIX: &str = "seg.";
 const UNFINISHED: &str = ".new";
 
 /// Bounds of a folder of segments.
@@ -70,7 +70,7 @@ struct Dirty {
 
 /// A folder of segment files. Shared by reference.
 pub struct Segments {
-    dir: PathBuf,
+    pub(crate) dir: PathBuf,
     config: SegmentsConfig,
     files: RwLock<BTreeMap<u32, Arc<File>>>,
     making: Mutex<()>,
@@ -277,7 +277,12 @@ impl Segments {
         files.get(&segment).cloned()
     }
 
-    fn check_range(&self, segment: u32, offset: u64, length: usize) -> Result<(), DiskError> {
+    pub(crate) fn check_range(
+        &self,
+        segment: u32,
+        offset: u64,
+        length: usize,
+    ) -> Result<(), DiskError> {
         let end = offset.checked_add(length as u64);
         if end.is_none_or(|end| end > self.config.segment_bytes) {
             let what = format!("{length} bytes at {offset} of segment {segment}");

@@ -3,6 +3,7 @@
 
 use crate::keys;
 use std::collections::BTreeMap;
+use zonal_types::limits::RESTORE_STEP;
 use zonal_types::{Codec, ErrorCode, KvRead, PartitionId, codec_struct};
 
 /// Numbers reserved at a time.
@@ -53,6 +54,22 @@ impl IdRange {
         }
         .to_bytes()
     }
+}
+
+/// What a partition's record becomes when its shard is restored from a backup: what was given since is never given again.
+pub(crate) fn restored(stored: Option<&[u8]>) -> Result<Vec<u8>, ErrorCode> {
+    let mut record = match stored {
+        Some(bytes) => Record::from_bytes(bytes).map_err(|_error| ErrorCode::Corrupt)?,
+        None => Record {
+            reserved: FIRST,
+            live_inodes: 0,
+        },
+    };
+    record.reserved = record.reserved.saturating_add(RESTORE_STEP);
+    if record.reserved >= END {
+        return Err(ErrorCode::NoSpace);
+    }
+    Ok(record.to_bytes())
 }
 
 /// The ranges of all partitions, read when first used.

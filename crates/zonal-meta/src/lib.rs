@@ -23,6 +23,7 @@ mod opens;
 pub mod outcome;
 pub mod permission;
 mod recent;
+pub mod restore;
 mod session;
 pub mod shard;
 mod tx;

@@ -108,6 +108,7 @@ fn operation(service: Service) -> &'static str {
         Service::Storage => "a storage request",
         Service::Manager => "a request for the zone map",
         Service::Connection => "the handshake",
+        Service::Admin => "a request to the server itself",
     }
 }
 

@@ -29,6 +29,7 @@ mod draft;
 pub mod edit;
 pub mod ids;
 pub mod key;
+pub mod list;
 pub mod map;
 pub mod note;
 mod pending;

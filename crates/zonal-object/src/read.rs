@@ -204,27 +204,53 @@ impl ReadPlan {
         Ok(self.result.clone())
     }
 
+    /// Every stored block that is not what its record says, of a buffer that was read as [`Self::reads`] tells.
+    #[must_use]
+    pub fn damaged(&self, buffer: &[u8]) -> Vec<Damage> {
+        let parts = self.parts.iter();
+        parts
+            .filter_map(|part| match part.source {
+                Source::Stored(place) => {
+                    let range = part.at..part.at + part.blocks * BLOCK_BYTES;
+                    let bytes = buffer.get(range).unwrap_or_default();
+                    Some(self.damaged_of(part, place, bytes))
+                }
+                Source::Zeros | Source::Pending(_) => None,
+            })
+            .flatten()
+            .collect()
+    }
+
     fn verify(&self, part: &Part, place: Place, bytes: &[u8]) -> Result<(), Damage> {
+        match self.damaged_of(part, place, bytes).next() {
+            Some(damage) => Err(damage),
+            None => Ok(()),
+        }
+    }
+
+    fn damaged_of(&self, part: &Part, place: Place, bytes: &[u8]) -> impl Iterator<Item = Damage> {
         let expected = self
             .crcs
             .get(part.crc..part.crc + part.blocks)
             .unwrap_or(&[]);
-        for (index, expected) in expected.iter().enumerate() {
-            let at = index * BLOCK_BYTES;
-            let block = bytes.get(at..at + BLOCK_BYTES).unwrap_or(&[]);
-            let found = crc_fast::crc32_iscsi(block);
-            if found != *expected || block.is_empty() {
-                return Err(Damage {
-                    object: self.object,
-                    offset: (part.block + index as u64) * BLOCK,
+        let first = part.block;
+        let object = self.object;
+        expected
+            .iter()
+            .enumerate()
+            .filter_map(move |(index, expected)| {
+                let at = index * BLOCK_BYTES;
+                let block = bytes.get(at..at + BLOCK_BYTES).unwrap_or(&[]);
+                let found = crc_fast::crc32_iscsi(block);
+                (found != *expected || block.is_empty()).then(|| Damage {
+                    object,
+                    offset: (first + index as u64) * BLOCK,
                     segment: place.segment,
                     segment_offset: place.offset() + at as u64,
                     expected: *expected,
                     found,
-                });
-            }
-        }
-        Ok(())
+                })
+            })
     }
 }
 

@@ -9,7 +9,9 @@ use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use toml::Spanned;
-use zonal_types::limits::{CONNECTIONS_MAX, REQUEST_DEADLINE_MS};
+use zonal_types::limits::{
+    CONNECTIONS_MAX, REQUEST_DEADLINE_MS, SCRUB_PERIOD_MS_DEFAULT, SCRUB_RATE_DEFAULT,
+};
 use zonal_types::{CellId, NodeId, TargetId, ZoneId};
 
 const KIB: u64 = 1 << 10;
@@ -109,6 +111,10 @@ pub struct StorageConfig {
     pub segment: u64,
     /// Memory of small writes that are not yet in segments.
     pub pending: u64,
+    /// Bytes a second of a scrub.
+    pub scrub_rate: u64,
+    /// Time from the end of a scrub to the next; 0: only when told.
+    pub scrub_period: Millis,
     /// Its store.
     pub store: StoreConfig,
 }
@@ -222,6 +228,8 @@ struct RawStorage {
     capacity: Spanned<Size>,
     segment: Option<Spanned<Size>>,
     pending: Option<Spanned<Size>>,
+    scrub_rate: Option<Spanned<Size>>,
+    scrub_period: Option<Spanned<Millis>>,
     log: Option<Spanned<Size>>,
     overlay: Option<Spanned<Size>>,
     cache: Option<Spanned<Size>>,
@@ -330,6 +338,18 @@ impl Source<'_> {
                 raw.pending.as_ref(),
                 16 * MIB,
                 256 * KIB..=4 * GIB,
+            )?,
+            scrub_rate: self.size(
+                "scrub_rate",
+                raw.scrub_rate.as_ref(),
+                SCRUB_RATE_DEFAULT,
+                64 * KIB..=64 * GIB,
+            )?,
+            scrub_period: self.time(
+                "scrub_period",
+                raw.scrub_period.as_ref(),
+                SCRUB_PERIOD_MS_DEFAULT,
+                0..=31_536_000_000,
             )?,
             store: self.store(raw.log.as_ref(), raw.overlay.as_ref(), raw.cache.as_ref())?,
         })

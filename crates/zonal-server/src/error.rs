@@ -96,15 +96,8 @@ impl ServerError {
             Self::Config(_)
             | Self::Key { .. }
             | Self::Net(NetError::KeylessBind { .. } | NetError::KeyLength { .. }) => 3,
-            Self::Store {
-                source: DiskError::Config(_),
-                ..
-            } => 3,
-            Self::Store {
-                source: DiskError::Locked(_),
-                ..
-            } => 6,
-            Self::Store { .. } | Self::Contents { .. } | Self::JoinRefused { .. } => 5,
+            Self::Store { source, .. } => store_exit_code(source),
+            Self::Contents { .. } | Self::JoinRefused { .. } => 5,
             Self::Listen { source, .. } | Self::Net(NetError::Bind { source, .. })
                 if in_use(source) =>
             {
@@ -120,7 +113,19 @@ fn in_use(error: &std::io::Error) -> bool {
     error.kind() == std::io::ErrorKind::AddrInUse
 }
 
-fn store_hint(error: &DiskError) -> Option<String> {
+/// The exit code for a store that is refused.
+#[must_use]
+pub fn store_exit_code(error: &DiskError) -> u8 {
+    match error {
+        DiskError::Config(_) => 3,
+        DiskError::Locked(_) => 6,
+        _ => 5,
+    }
+}
+
+/// What to do about a store that is refused.
+#[must_use]
+pub fn store_hint(error: &DiskError) -> Option<String> {
     Some(match error {
         DiskError::NotFormatted(_) => "format it with: zonal server --config node.toml --format".into(),
         DiskError::NotOurs(_) => "choose an empty folder; nothing here was touched".into(),
@@ -129,6 +134,7 @@ fn store_hint(error: &DiskError) -> Option<String> {
             "the folder belongs to another node: check `dir`, `cell` and the numbers in node.toml; nothing was touched".into()
         }
         DiskError::WrongVersion { .. } => "use the program version that made the store".into(),
+        DiskError::AlreadyFormatted(_) => "nothing was touched; with --force the store is put aside and kept".into(),
         DiskError::NoSpace(_) => "free some space below the folder, or lower the sizes in node.toml".into(),
         _ => return None,
     })

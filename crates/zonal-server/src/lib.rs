@@ -7,6 +7,7 @@
 pub mod admin;
 pub mod clock;
 pub mod config;
+mod control;
 #[cfg(test)]
 mod crash_tests;
 pub mod error;
@@ -19,13 +20,19 @@ pub mod meta_role;
 pub mod metrics;
 pub mod node;
 pub mod peers;
+pub mod restore;
 #[cfg(test)]
 mod role_tests;
+mod scrub;
+mod scrub_record;
+#[cfg(test)]
+mod scrub_tests;
 mod seldom;
 pub mod server;
 mod storage_io;
 pub mod storage_role;
 mod stores;
+mod trouble;
 pub mod units;
 
 pub use config::NodeConfig;

@@ -11,6 +11,7 @@ use crate::clock;
 use crate::manager_role::{Manager, ManagerError};
 use crate::map_cache::MapCache;
 use crate::peers::{PeerError, Peers};
+use crate::trouble::Trouble;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -54,6 +55,7 @@ pub struct MetaRole {
     pub(crate) pushing: Condvar,
     failed: AtomicBool,
     stopping: AtomicBool,
+    pub(crate) trouble: Trouble,
 }
 
 fn now() -> Now {
@@ -126,6 +128,7 @@ impl MetaRole {
             pushing: Condvar::new(),
             failed: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
+            trouble: Trouble::default(),
         })
     }
 
@@ -135,6 +138,11 @@ impl MetaRole {
 
     pub(crate) fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)
+    }
+
+    /// Which shard it is, and its epoch.
+    pub(crate) fn identity(&self) -> (ShardId, Epoch) {
+        (self.id, self.epoch)
     }
 
     /// Whether it serves.
@@ -196,6 +204,7 @@ impl MetaRole {
         let result = self.try_log(state, effect, junctions);
         result.map_err(|error| {
             tracing::error!(%error, "the shard stops serving: its log takes no record");
+            self.trouble.medium(&error.to_string());
             self.failed.store(true, Ordering::Release);
             match error {
                 ManagerError::Disk(error) => error.code(),
@@ -276,10 +285,15 @@ impl MetaRole {
 
     /// Answers a request, when it can be answered.
     pub fn handle(&self, header: &Header, request: &MetaRequest) -> MetaReply {
-        match self.answer(header, request) {
-            Ok(reply) => reply,
-            Err(code) => failure(code),
+        let reply = self.answer(header, request).unwrap_or_else(failure);
+        if let MetaReply::Failed { code } = &reply {
+            match code.0 {
+                ErrorCode::Io if self.is_healthy() => self.trouble.medium(request.name()),
+                ErrorCode::Corrupt => self.trouble.damage(request.name()),
+                _ => {}
+            }
         }
+        reply
     }
 
     fn answer(&self, header: &Header, request: &MetaRequest) -> Result<MetaReply, ErrorCode> {
@@ -290,7 +304,8 @@ impl MetaRole {
             return self.stale();
         }
         if matches!(request, MetaRequest::Sync) {
-            self.engine.sync_all()?;
+            let synced = self.engine.sync_all();
+            synced.inspect_err(|error| self.trouble.medium(&error.to_string()))?;
             let boot = self.lock().shard.boot();
             return Ok(MetaReply::Synced { boot });
         }

@@ -38,7 +38,7 @@ pub type GaugeSource = Box<dyn Fn() -> Vec<(String, u64)> + Send + Sync>;
 
 /// All metrics of a process.
 pub struct Metrics {
-    operations: [Vec<Operation>; 3],
+    operations: [Vec<Operation>; SERVICES.len()],
     gauges: Mutex<Vec<GaugeSource>>,
 }
 
@@ -46,7 +46,7 @@ impl Default for Metrics {
     fn default() -> Self {
         let tags = || (0..TAGS).map(|_| Operation::new()).collect();
         Self {
-            operations: [tags(), tags(), tags()],
+            operations: [tags(), tags(), tags(), tags()],
             gauges: Mutex::default(),
         }
     }
@@ -57,11 +57,12 @@ fn index(service: Service) -> Option<usize> {
         Service::Meta => Some(0),
         Service::Storage => Some(1),
         Service::Manager => Some(2),
+        Service::Admin => Some(3),
         Service::Connection => None,
     }
 }
 
-const SERVICES: [&str; 3] = ["meta", "storage", "manager"];
+const SERVICES: [&str; 4] = ["meta", "storage", "manager", "admin"];
 
 /// The bucket of a latency: the first whose bound is not below it.
 fn bucket(us: u64) -> usize {

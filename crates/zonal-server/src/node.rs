@@ -1,5 +1,6 @@
 //! One node: hands each request to the role it is for, measures it, and tells of slow ones.
 
+use crate::control::Control;
 use crate::manager_role::Manager;
 use crate::map_cache::MapCache;
 use crate::meta_role::MetaRole;
@@ -11,8 +12,8 @@ use zonal_net::{Handler, PayloadBuf, Peer, ReplyBuilder, Role};
 use zonal_types::{Codec, ErrorCode, SessionId};
 use zonal_wire::storage::ErrorNumber;
 use zonal_wire::{
-    Header, ManagerReply, ManagerRequest, MetaReply, MetaRequest, Service, StorageReply,
-    StorageRequest,
+    AdminReply, AdminRequest, Header, ManagerReply, ManagerRequest, MetaReply, MetaRequest,
+    Service, StorageReply, StorageRequest,
 };
 
 /// The roles of a node behind one listener.
@@ -27,6 +28,8 @@ pub struct Node {
     pub shard: Option<Arc<MetaRole>>,
     /// The storage role.
     pub storage: Option<Arc<Storage>>,
+    /// Answers commands.
+    pub control: Arc<Control>,
     /// Requests that take longer are logged.
     pub slow: Duration,
 }
@@ -50,9 +53,26 @@ impl Node {
 
     /// Ends waits, so that connections and background threads can end.
     pub fn stopping_roles(&self) {
+        self.control.stop();
         if let Some(shard) = &self.shard {
             shard.stop();
         }
+    }
+
+    fn admin(&self, peer: &Peer, body: &[u8], reply: &mut ReplyBuilder) -> Option<Done> {
+        let request = AdminRequest::from_bytes(body).ok()?;
+        let answer = self.control.handle(peer.role, &request);
+        reply.message(&answer);
+        let failed = match answer {
+            AdminReply::Failed { code, .. } => Some(code.0),
+            _ => None,
+        };
+        Some(Done {
+            tag: request.tag(),
+            name: request.name(),
+            failed,
+            waits: false,
+        })
     }
 
     fn manager(&self, body: &[u8], reply: &mut ReplyBuilder) -> Option<Done> {
@@ -165,6 +185,7 @@ fn refuse(peer: &Peer, header: &Header, reply: &mut ReplyBuilder) {
     match header.service {
         Service::Meta => reply.message(&MetaReply::Failed { code }),
         Service::Storage => reply.message(&StorageReply::Failed { code, detail }),
+        Service::Admin => reply.message(&AdminReply::Failed { code, detail }),
         Service::Manager | Service::Connection => {
             reply.message(&ManagerReply::Failed { code, detail });
         }
@@ -186,6 +207,7 @@ impl Handler for Node {
             Service::Manager => self.manager(body, reply),
             Service::Meta => self.meta(peer, header, body, reply),
             Service::Storage => self.storage(header, body, payload, reply),
+            Service::Admin => self.admin(peer, body, reply),
             Service::Connection => None,
         };
         reply.header.map_version = self.map.current().version;

@@ -154,6 +154,7 @@ fn what_does_not_fit_the_map_is_refused() {
 
 pub(crate) struct Opened {
     pub storage: Arc<Storage>,
+    pub config: NodeConfig,
     map: Arc<MapCache>,
     _checkpointer: zonal_disk::Checkpointer,
 }
@@ -170,6 +171,7 @@ pub(crate) fn storage(dir: &Path) -> Opened {
     let opened = storage_io::open(&config, &map).unwrap().unwrap();
     Opened {
         storage: opened.storage,
+        config,
         map,
         _checkpointer: opened.checkpointer,
     }

@@ -5,6 +5,7 @@
 
 use crate::admin::Admin;
 use crate::config::NodeConfig;
+use crate::control::Control;
 use crate::error::ServerError;
 use crate::join;
 use crate::manager_role::{MAP_KEY, Manager, ManagerError};
@@ -13,7 +14,9 @@ use crate::meta_background;
 use crate::meta_role::{MetaRole, Parts};
 use crate::node::Node;
 use crate::peers::Peers;
+use crate::scrub::Scrub;
 use crate::seldom::Seldom;
+use crate::storage_role::Storage;
 use crate::{clock, logging, storage_io, stores};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -233,12 +236,16 @@ impl Running {
             checkpointers.push(target.checkpointer);
             target.storage
         });
+        let (scrub, thread) = start_scrub(config, storage.as_ref())?.unzip();
+        background.extend(thread);
+        let control = Control::new(storage.clone().zip(scrub), shard.clone());
         let node = Arc::new(Node {
             metrics: Arc::default(),
             map,
             manager,
             shard,
             storage,
+            control,
             slow: config.limits.slow_operation.duration(),
         });
         let serving = ServerConfig {
@@ -286,6 +293,22 @@ impl Running {
             }
         }
     }
+}
+
+type Started = Option<(Arc<Scrub>, JoinHandle<()>)>;
+
+fn start_scrub(
+    config: &NodeConfig,
+    storage: Option<&Arc<Storage>>,
+) -> Result<Started, ServerError> {
+    let (Some(storage), Some(config)) = (storage, &config.storage_role) else {
+        return Ok(None);
+    };
+    let started = Scrub::start(storage, config);
+    started.map(Some).map_err(|source| ServerError::System {
+        what: "a thread",
+        source,
+    })
 }
 
 fn refused(config: &NodeConfig, error: &ManagerError) -> ServerError {
@@ -368,6 +391,8 @@ fn start_admin(
     if let Some(storage) = node.storage.clone() {
         node.metrics.add_gauges(Box::new(move || storage.gauges()));
     }
+    let control = Arc::clone(&node.control);
+    node.metrics.add_gauges(Box::new(move || control.gauges()));
     let map = Arc::clone(&node.map);
     node.metrics.add_gauges(Box::new(move || {
         vec![("map_version".to_owned(), map.current().version.0)]

@@ -12,6 +12,7 @@ use crate::config::StorageConfig;
 use crate::map_cache::MapCache;
 use crate::seldom::Seldom;
 use crate::storage_io;
+use crate::trouble::Trouble;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use zonal_disk::engine::Room;
@@ -72,6 +73,7 @@ pub struct Storage {
     pub(crate) cannot_move: Seldom,
     damaged: AtomicU64,
     unreadable: AtomicU64,
+    pub(crate) trouble: Trouble,
 }
 
 impl Storage {
@@ -95,7 +97,13 @@ impl Storage {
             cannot_move: Seldom::default(),
             damaged: AtomicU64::new(0),
             unreadable: AtomicU64::new(0),
+            trouble: Trouble::default(),
         }
+    }
+
+    /// Which target it is.
+    pub(crate) fn id(&self) -> TargetId {
+        self.id
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Target> {
@@ -250,6 +258,11 @@ impl Storage {
                 Ok(())
             }
             Err(refused) => {
+                match refused.code {
+                    ErrorCode::Io if self.is_healthy() => self.trouble.medium(&refused.detail),
+                    ErrorCode::Corrupt => self.trouble.damage(&refused.detail),
+                    _ => {}
+                }
                 reply.truncate_payload(0);
                 reply.message(&if refused.code == ErrorCode::StaleEpoch {
                     self.stale()

@@ -87,6 +87,18 @@ limits! {
     WRITE_BEHIND_FILE_BYTES_MAX: usize = 8_388_608, "bytes";
     /// Deadline of one request, by default.
     REQUEST_DEADLINE_MS: u64 = 10_000, "ms";
+    /// Bytes a second that a scrub reads, by default.
+    SCRUB_RATE_DEFAULT: u64 = 67_108_864, "bytes";
+    /// Time from the end of a scrub to the next, by default.
+    SCRUB_PERIOD_MS_DEFAULT: u64 = 604_800_000, "ms";
+    /// Damaged blocks that a scrub keeps by name.
+    SCRUB_DAMAGED_MAX: usize = 1024, "blocks";
+    /// Objects in one reply of a list.
+    OBJECTS_LISTED_MAX: usize = 4096, "objects";
+    /// How far a restored backup moves on every number that must not be given twice.
+    RESTORE_STEP: u64 = 4_294_967_296, "numbers";
+    /// How long a server keeps a snapshot that nobody reads.
+    SNAPSHOT_TERM_MS: u64 = 60_000, "ms";
 }
 
 /// Bits of [`crate::attr::Attr::xattrs`].

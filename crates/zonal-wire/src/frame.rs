@@ -4,7 +4,7 @@
 //!  offset size field              meaning
 //!       0    4 magic              "ZNL1"
 //!       4    2 version            1
-//!       6    1 service            1 meta, 2 storage, 3 manager, 4 connection (hello, proof)
+//!       6    1 service            1 meta, 2 storage, 3 manager, 4 connection (hello, proof), 5 admin
 //!       7    1 kind               1 request, 2 reply
 //!       8    4 flags              bit 0: payload_crc is set; others 0
 //!      12    4 body length        bytes of the encoded message
@@ -52,6 +52,8 @@ pub enum Service {
     Manager,
     /// The connection itself: hello and proof.
     Connection,
+    /// The server's own state, for commands.
+    Admin,
 }
 
 impl Service {
@@ -61,6 +63,7 @@ impl Service {
             Self::Storage => 2,
             Self::Manager => 3,
             Self::Connection => 4,
+            Self::Admin => 5,
         }
     }
 
@@ -70,6 +73,7 @@ impl Service {
             2 => Self::Storage,
             3 => Self::Manager,
             4 => Self::Connection,
+            5 => Self::Admin,
             _ => return None,
         })
     }

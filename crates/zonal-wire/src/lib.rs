@@ -1,11 +1,15 @@
 //! Frames and messages between clients, managers, shards and targets.
 #![forbid(unsafe_code)]
 
+pub mod admin;
 pub mod frame;
 pub mod manager;
 pub mod meta;
 pub mod storage;
 
+pub use admin::{
+    AdminReply, AdminRequest, Damaged, ObjectEntry, RoleHealth, ScrubReport, ScrubState,
+};
 pub use frame::{HEADER_BYTES, Header, NO_SLOT, Service};
 pub use manager::{JoinTarget, ManagerReply, ManagerRequest};
 pub use meta::{

@@ -4,7 +4,7 @@
 //! overlap; the slots of a stripe set are targets of its zone; a set's width and order never change.
 
 use std::collections::{BTreeMap, BTreeSet};
-use zonal_types::limits::{NODES_MAX, SLOTS_MAX, ZONES_MAX};
+use zonal_types::limits::{NODES_MAX, RESTORE_STEP, SLOTS_MAX, ZONES_MAX};
 use zonal_types::{
     CellId, Epoch, Ino, MapVersion, NodeId, PartitionId, ShardId, StripeSetId, TargetId, ZoneId,
     codec_enum, codec_struct,
@@ -196,6 +196,18 @@ impl ZoneMap {
             sets: Vec::new(),
             junctions: Vec::new(),
         }
+    }
+
+    /// The map of a backup that is restored: newer than any that somebody may have seen since, and with owners that
+    /// refuse whoever knows an older one.
+    #[must_use]
+    pub fn restored(&self) -> Self {
+        let mut map = self.clone();
+        map.version = MapVersion(map.version.0.saturating_add(RESTORE_STEP));
+        for shard in &mut map.shards {
+            shard.epoch = Epoch(shard.epoch.0.saturating_add(RESTORE_STEP));
+        }
+        map
     }
 
     /// The zone with this id.

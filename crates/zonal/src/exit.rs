@@ -2,9 +2,11 @@
 
 use crate::out;
 use std::process::ExitCode;
+use zonal_disk::DiskError;
 use zonal_net::NetError;
 use zonal_server::ServerError;
 use zonal_server::config::ConfigError;
+use zonal_server::error::{store_exit_code, store_hint};
 
 /// Something failed.
 pub const FAILED: u8 = 1;
@@ -12,6 +14,8 @@ pub const FAILED: u8 = 1;
 pub const CONFIG: u8 = 3;
 /// A server does not answer, or refuses us.
 pub const UNREACHABLE: u8 = 4;
+/// A folder, store or file is refused.
+pub const REFUSED: u8 = 5;
 /// A port, folder or mount point is in use.
 pub const IN_USE: u8 = 6;
 /// There is no cell, mount or file where one was named.
@@ -31,7 +35,7 @@ pub const TABLE: &[(u8, &str)] = &[
         "a server does not answer, or does not accept us (key, cell, version)",
     ),
     (
-        5,
+        REFUSED,
         "a folder or store is refused: not formatted, not ours, another cell's, or unknown to the manager",
     ),
     (IN_USE, "a port, folder or mount point is in use"),
@@ -80,6 +84,9 @@ fn judge(error: &anyhow::Error) -> (u8, Option<String>) {
         }
         if let Some(error) = cause.downcast_ref::<ServerError>() {
             return (error.exit_code(), error.hint());
+        }
+        if let Some(error) = cause.downcast_ref::<DiskError>() {
+            return (store_exit_code(error), store_hint(error));
         }
         if let Some(error) = cause.downcast_ref::<ConfigError>() {
             return (CONFIG, Some(error.hint().to_owned()));

@@ -3,11 +3,13 @@
 //! Errors are printed with their causes and, where there is one, a `Hint:` line; exit codes are in [`exit`].
 #![forbid(unsafe_code)]
 
+mod backup;
 mod cell;
 mod cli;
 mod exit;
 mod mount;
 mod out;
+mod progress;
 
 use clap::Parser;
 use std::process::ExitCode;

@@ -46,6 +46,21 @@ pub fn bytes(value: u64) -> String {
     }
 }
 
+/// How long ago a point in calendar time is: `5 min ago`.
+pub fn ago(seconds: i64) -> String {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let now = now.map_or(0, |since| {
+        i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
+    });
+    let past = now.saturating_sub(seconds).max(0);
+    match past {
+        0..120 => format!("{past} s ago"),
+        120..7200 => format!("{} min ago", past / 60),
+        7200..172_800 => format!("{} h ago", past / 3600),
+        _ => format!("{} days ago", past / 86_400),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #[test]

@@ -9,9 +9,10 @@ use zonal_types::{
     StripeSetId, TargetId, Timestamp, TraceId, ZoneId,
 };
 use zonal_wire::{
-    AttrChange, DirEntry, Entry, ErrorNumber, Event, Header, JoinTarget, LockKind, LockRange,
-    ManagerReply, ManagerRequest, MetaReply, MetaRequest, NewKind, ObjectRef, Service, SetTime,
-    StorageReply, StorageRequest,
+    AdminReply, AdminRequest, AttrChange, Damaged, DirEntry, Entry, ErrorNumber, Event, Header,
+    JoinTarget, LockKind, LockRange, ManagerReply, ManagerRequest, MetaReply, MetaRequest, NewKind,
+    ObjectEntry, ObjectRef, RoleHealth, ScrubReport, ScrubState, Service, SetTime, StorageReply,
+    StorageRequest,
 };
 
 pub fn headers() -> Vec<(&'static str, Header)> {
@@ -38,6 +39,7 @@ pub fn headers() -> Vec<(&'static str, Header)> {
         ("reply", full.reply()),
         ("meta", Header::request(Service::Meta, cell)),
         ("connection", Header::request(Service::Connection, cell)),
+        ("admin", Header::request(Service::Admin, cell)),
     ]
 }
 
@@ -296,6 +298,42 @@ pub fn manager_replies() -> Vec<ManagerReply> {
     ]
 }
 
+#[rustfmt::skip]
+pub fn admin_requests() -> Vec<AdminRequest> {
+    use AdminRequest as A;
+    let target = TargetId(6);
+    vec![
+        A::Health,
+        A::ScrubStart { target, rate: 64 << 20, anew: true },
+        A::ScrubStop { target },
+        A::ScrubStatus { target },
+        A::ListObjects { target, after: Some((DataId(77), Column(2))), limit: 1000 },
+        A::SnapshotBegin { shard: ShardId(2) },
+        A::SnapshotRead { snapshot: 5, after: Blob(b"key".to_vec()) },
+        A::SnapshotEnd { snapshot: 5 },
+    ]
+}
+
+#[rustfmt::skip]
+pub fn admin_replies() -> Vec<AdminReply> {
+    use AdminReply as R;
+    let damaged = Damaged { data_id: DataId(78), column: Column(1), offset: 8192, detail: "sums to 1 instead of 2".into() };
+    let report = ScrubReport {
+        state: ScrubState::Running, rate: 1 << 20, started: time(1000), ended: time(0), objects: 3, bytes: 4 << 20,
+        objects_now: 9, bytes_now: 12 << 20, data_id: DataId(79), column: Column(4), damaged_blocks: 1, damaged: vec![damaged],
+    };
+    let object = ObjectEntry { data_id: DataId(80), column: Column(3), object_bytes: 5000, allocated: 8192, truncate_seq: 2 };
+    vec![
+        R::Failed { code: ErrorNumber(ErrorCode::Busy), detail: "a snapshot is being read".into() },
+        R::Done,
+        R::Health { roles: vec![RoleHealth { role: "target 6".into(), serves: false, trouble: "flush failed".into() }] },
+        R::Scrub { report },
+        R::Objects { objects: vec![object], end: true },
+        R::Snapshot { snapshot: 5, shard: ShardId(2), epoch: Epoch(3), position: 65_536, map_version: MapVersion(9) },
+        R::Entries { entries: vec![(Blob(b"key".to_vec()), Blob(b"value".to_vec()))], end: false },
+    ]
+}
+
 /// Decodes, and where that succeeds encodes again; returns what came out. Must not panic on any input.
 pub type Roundtrip = fn(&[u8]) -> Option<Vec<u8>>;
 
@@ -338,6 +376,8 @@ pub fn kinds() -> Vec<Kind> {
         kind!(StorageReply, storage_replies()),
         kind!(ManagerRequest, manager_requests()),
         kind!(ManagerReply, manager_replies()),
+        kind!(AdminRequest, admin_requests()),
+        kind!(AdminReply, admin_replies()),
     ]
 }
 

@@ -1,14 +1,14 @@
 //! The cell that a command talks to: `--cell DIR|ADDRESS`, the key, and calls to its servers.
 
 use super::folder::{Folder, default_dir};
-use crate::exit::{CONFIG, Failure, UNREACHABLE};
+use crate::exit::{CONFIG, FAILED, Failure, UNREACHABLE};
 use anyhow::Context;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use zonal_net::{Address, CellKey, Identity, PayloadInto, Pool, PoolConfig, Request, Role};
-use zonal_types::{CellId, Codec, ErrorCode, MapVersion, NodeId};
-use zonal_wire::{Header, ManagerReply, ManagerRequest, Service};
+use zonal_types::{CellId, Codec, ErrorCode, MapVersion, NodeId, TargetId};
+use zonal_wire::{AdminReply, AdminRequest, Header, ManagerReply, ManagerRequest, Service};
 use zonal_zonemap::ZoneMap;
 
 /// Which cell is meant.
@@ -132,6 +132,40 @@ impl Cell {
         };
         let reply = self.pool.call(to, request, PayloadInto::Owned)?;
         T::from_bytes(&reply.body).with_context(|| format!("the reply of {to}"))
+    }
+
+    /// Where a node is.
+    pub fn address(map: &ZoneMap, node: NodeId) -> anyhow::Result<Address> {
+        let known = map.node(node);
+        let known = known.with_context(|| format!("the zone map has no node {node}"))?;
+        let tcp = known.address.parse();
+        Ok(Address::new(
+            tcp.with_context(|| format!("address of node {node}"))?,
+            node,
+        ))
+    }
+
+    /// Asks what a server says of itself; its refusal is an error.
+    pub fn admin(&self, to: Address, request: &AdminRequest) -> anyhow::Result<AdminReply> {
+        match self.call(to, Service::Admin, request.name(), &request.to_bytes())? {
+            AdminReply::Failed { code, detail } => {
+                let text = format!("{to} refuses: {detail} ({})", code.0);
+                Err(Failure::new(FAILED, text).into())
+            }
+            reply => Ok(reply),
+        }
+    }
+
+    /// Asks the server of a target.
+    pub fn ask_target(
+        &self,
+        map: &ZoneMap,
+        target: TargetId,
+        request: &AdminRequest,
+    ) -> anyhow::Result<AdminReply> {
+        let known = map.target(target);
+        let known = known.with_context(|| format!("the zone map has no target {target}"))?;
+        self.admin(Self::address(map, known.node)?, request)
     }
 
     /// The zone map, from the manager.

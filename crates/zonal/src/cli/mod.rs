@@ -7,9 +7,11 @@ mod down;
 mod layout;
 mod locate;
 mod man;
+mod meta;
 mod mkdir;
 mod mount;
 mod reference;
+mod scrub;
 mod server;
 mod status;
 mod umount;
@@ -43,7 +45,11 @@ enum Command {
     Layout(layout::Layout),
     Locate(locate::Locate),
     #[command(subcommand)]
+    Meta(meta::Meta),
+    #[command(subcommand)]
     ZoneMap(zone_map::ZoneMapCommand),
+    #[command(subcommand)]
+    Scrub(scrub::Scrub),
     Server(server::Server),
     #[command(subcommand)]
     Config(config::Config),
@@ -67,7 +73,9 @@ impl Cli {
             Command::Mkdir(command) => command.run(),
             Command::Layout(command) => command.run(),
             Command::Locate(command) => command.run(),
+            Command::Meta(command) => command.run(),
             Command::ZoneMap(command) => command.run(),
+            Command::Scrub(command) => command.run(),
             Command::Server(command) => command.run(),
             Command::Config(command) => command.run(),
             Command::Bench(command) => command.run(),

@@ -7,12 +7,15 @@ use crate::out;
 use serde_json::{Value, json};
 use zonal_net::Address;
 use zonal_types::Codec;
-use zonal_wire::{MetaReply, MetaRequest, Service, StorageReply, StorageRequest};
+use zonal_wire::{
+    AdminReply, AdminRequest, MetaReply, MetaRequest, Service, StorageReply, StorageRequest,
+};
 use zonal_zonemap::{Node, ZoneMap};
 
 /// Show zones, nodes, targets, capacity and health
 ///
-/// Asks every server of the cell, each with a deadline of 3 s. Exits with 1 where one does not serve.
+/// Asks every server of the cell, each with a deadline of 3 s. Exits with 1 where one does not serve, or tells of errors of
+/// its medium or of damaged data.
 #[derive(Debug, clap::Args)]
 pub struct Status {
     #[command(flatten)]
@@ -57,9 +60,9 @@ impl Status {
         }
         let bad = seen.iter().filter(|seen| seen.error.is_some()).count();
         if bad > 0 {
-            let text = format!("{bad} of {} nodes do not serve", map.nodes.len());
+            let text = format!("{bad} of {} nodes are not well", map.nodes.len());
             return Err(Failure::new(FAILED, text)
-                .hint("`zonal up` starts what is down")
+                .hint("`zonal up` starts what is down; the log of a node tells more")
                 .into());
         }
         Ok(())
@@ -123,7 +126,29 @@ fn look_at(cell: &Cell, map: &ZoneMap, node: &Node) -> Seen {
         };
         seen.targets.push((target.id.0, numbers));
     }
+    if answers {
+        let trouble = trouble(cell, to);
+        seen.error = trouble.or(seen.error);
+    }
     seen
+}
+
+/// What the node itself says is wrong: that is the reason of what was seen from here.
+fn trouble(cell: &Cell, to: Address) -> Option<String> {
+    match cell.admin(to, &AdminRequest::Health) {
+        Ok(AdminReply::Health { roles }) => {
+            let mut roles = roles.into_iter();
+            let bad = roles.find(|role| !role.serves || !role.trouble.is_empty())?;
+            let rest = if bad.serves {
+                ""
+            } else {
+                ", it does not serve"
+            };
+            Some(format!("{}: {}{rest}", bad.role, bad.trouble))
+        }
+        Ok(_) => Some("an odd answer about its health".into()),
+        Err(error) => Some(format!("{error:#}")),
+    }
 }
 
 fn print(cell: &Cell, map: &ZoneMap, seen: &[Seen]) {

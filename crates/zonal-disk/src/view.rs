@@ -1,0 +1,98 @@
+//! The contents of a store at one position of its log, readable while the store goes on.
+//!
+//! Memory: a copy of the active overlay, at most four times its configured size. On disk: pages of the index that later
+//! checkpoints replace stay until the view is dropped.
+
+use std::sync::Arc;
+
+use zonal_types::{ErrorCode, KvRead};
+
+use crate::engine::Engine;
+use crate::error::DiskError;
+use crate::group::lock;
+use crate::index::Snapshot;
+use crate::overlay::{Entry, Overlay};
+use crate::read::merge;
+use crate::record::Lsn;
+
+/// An unchanging view of a store.
+pub struct View {
+    active: Vec<Entry>,
+    frozen: Arc<Overlay>,
+    snapshot: Arc<Snapshot>,
+    position: Lsn,
+}
+
+impl Engine {
+    /// The contents as of now, once they are durable.
+    ///
+    /// # Errors
+    /// As [`Engine::sync`].
+    pub fn view(&self) -> Result<View, DiskError> {
+        let (view, position) = {
+            let guard = lock(&self.append_lock);
+            let views = self.views();
+            let position = Lsn(guard.head);
+            let active = views.active.iter();
+            let view = View {
+                active: active
+                    .map(|(key, value)| (key.to_vec(), value.map(<[u8]>::to_vec)))
+                    .collect(),
+                frozen: views.frozen.clone().unwrap_or_default(),
+                snapshot: Arc::clone(&views.snapshot),
+                position,
+            };
+            (view, position)
+        };
+        self.sync(position)?;
+        Ok(view)
+    }
+}
+
+impl View {
+    /// All records that end here or before are in it.
+    #[must_use]
+    pub fn position(&self) -> Lsn {
+        self.position
+    }
+
+    fn walk(
+        &self,
+        start: &[u8],
+        end: &[u8],
+        visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<(), DiskError> {
+        let first = self
+            .active
+            .partition_point(|entry| entry.0.as_slice() < start);
+        let behind = self
+            .active
+            .partition_point(|entry| entry.0.as_slice() < end);
+        let active = self.active.get(first..behind).unwrap_or_default();
+        merge(active, &self.frozen, &self.snapshot, (start, end), visit).map(drop)
+    }
+}
+
+impl KvRead for View {
+    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, ErrorCode> {
+        let at = self
+            .active
+            .binary_search_by(|entry| entry.0.as_slice().cmp(key));
+        if let Ok(at) = at {
+            return Ok(self.active.get(at).and_then(|entry| entry.1.clone()));
+        }
+        if let Some(value) = self.frozen.get(key) {
+            return Ok(value.map(<[u8]>::to_vec));
+        }
+        self.snapshot.get(key).map_err(ErrorCode::from)
+    }
+
+    fn scan(
+        &self,
+        start: &[u8],
+        end: &[u8],
+        visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<(), ErrorCode> {
+        self.walk(start, end, visit).map_err(ErrorCode::from)
+    }
+}

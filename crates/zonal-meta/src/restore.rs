@@ -1,0 +1,160 @@
+//! What a backup's entries become in the store that takes the shard's place.
+//!
+//! Between the backup and its restoring numbers were given, files were cut, and caches were filled, of which the backup
+//! knows nothing. So every number that must never be given twice goes up by [`RESTORE_STEP`]: inode numbers (which are data
+//! ids) and sessions; change counters, so that no cache takes its copy for the present one; and the number of the last
+//! shrink of each file with data, which is then its size in the backup: targets cut what was written behind it later, and
+//! refuse nothing as older than they know.
+
+use crate::ids;
+use crate::inode::{FLAG_UNCONFIRMED, Inode};
+use crate::keys;
+use zonal_types::limits::RESTORE_STEP;
+use zonal_types::{Codec, ErrorCode, KvChange, PartitionId};
+
+/// Partition and tag of a key.
+fn parts(key: &[u8]) -> Option<(u32, u8)> {
+    let (partition, rest) = key.split_first_chunk::<4>()?;
+    Some((u32::from_be_bytes(*partition), *rest.first()?))
+}
+
+/// The partition whose reserved numbers `key` holds.
+#[must_use]
+pub fn ids_of(key: &[u8]) -> Option<PartitionId> {
+    match parts(key)? {
+        (keys::SHARD_PARTITION, _) => None,
+        (partition, keys::TAG_IDS) => Some(PartitionId(partition)),
+        _ => None,
+    }
+}
+
+/// The value of an entry in the new store.
+///
+/// # Errors
+/// `Corrupt` where it cannot be decoded; `NoSpace` where a partition has no numbers left.
+pub fn value(key: &[u8], value: Vec<u8>) -> Result<Vec<u8>, ErrorCode> {
+    match parts(key).ok_or(ErrorCode::Corrupt)? {
+        (keys::SHARD_PARTITION, keys::TAG_IDS) => {
+            let next = u64::from_bytes(&value).map_err(|_error| ErrorCode::Corrupt)?;
+            Ok(next.saturating_add(RESTORE_STEP).to_bytes())
+        }
+        (keys::SHARD_PARTITION, _) => Ok(value),
+        (_, keys::TAG_IDS) => ids::restored(Some(&value)),
+        (_, keys::TAG_INODE) => {
+            let ino = keys::ino_of(key).ok_or(ErrorCode::Corrupt)?;
+            let mut inode = Inode::decode(ino, &value)?;
+            inode.change = inode.change.wrapping_add(RESTORE_STEP);
+            if inode.is_file() && !inode.layout.components.is_empty() {
+                inode.truncate_seq = inode.truncate_seq.saturating_add(RESTORE_STEP);
+                inode.truncate_size = inode.size;
+                inode.set(FLAG_UNCONFIRMED, true);
+            }
+            Ok(inode.to_bytes())
+        }
+        _ => Ok(value),
+    }
+}
+
+/// Entries that the new store needs and the backup did not have: of partitions without a number given so far, and of
+/// sessions.
+///
+/// # Errors
+/// `NoSpace` where a partition has no numbers left.
+pub fn missing(
+    partitions: &[PartitionId],
+    is_there: impl Fn(&[u8]) -> bool,
+) -> Result<Vec<KvChange>, ErrorCode> {
+    let mut changes = Vec::new();
+    if !is_there(&keys::session_ids()) {
+        let value = RESTORE_STEP.to_bytes();
+        changes.push(KvChange::put(keys::session_ids(), value));
+    }
+    for partition in partitions {
+        let key = keys::ids(*partition);
+        if !is_there(&key) {
+            changes.push(KvChange::put(key, ids::restored(None)?));
+        }
+    }
+    Ok(changes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zonal_types::{
+        Column, Component, ComponentKind, DataId, FileKind, Ino, Redundancy, StripeSetId,
+        Timestamp, ZoneId,
+    };
+
+    fn file(size: u64, has_data: bool) -> Inode {
+        let ino = Ino::new(PartitionId(3), 77);
+        let mut inode = Inode::new(
+            ino,
+            FileKind::File,
+            Ino::ROOT,
+            ZoneId(1),
+            Timestamp::default(),
+        );
+        (inode.size, inode.truncate_seq, inode.truncate_size) = (size, 4, 10);
+        if has_data {
+            inode.layout.components.push(Component {
+                kind: ComponentKind::Striped,
+                start: 0,
+                end: u64::MAX,
+                data_id: DataId(ino.0),
+                zone: ZoneId(1),
+                set: StripeSetId(1),
+                start_column: Column(0),
+                count: 2,
+                unit: 1 << 20,
+                span: 0,
+                redundancy: Redundancy::None,
+            });
+        }
+        inode
+    }
+
+    fn through(inode: &Inode) -> Inode {
+        let key = keys::inode(inode.ino);
+        Inode::decode(inode.ino, &value(&key, inode.to_bytes()).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_file_with_data_is_cut_at_its_size_and_caches_see_a_change() {
+        let before = file(5000, true);
+        let after = through(&before);
+        assert_eq!(after.truncate_seq, 4 + RESTORE_STEP);
+        assert_eq!((after.size, after.truncate_size), (5000, 5000));
+        assert!(after.has(FLAG_UNCONFIRMED));
+        assert_eq!(after.change, before.change + RESTORE_STEP);
+        let bare = through(&file(5000, false));
+        assert_eq!((bare.truncate_seq, bare.truncate_size), (4, 10));
+        assert!(!bare.has(FLAG_UNCONFIRMED));
+    }
+
+    #[test]
+    fn no_number_is_given_twice() {
+        let partitions = [PartitionId(1), PartitionId(2)];
+        let stored = ids::restored(None).unwrap();
+        let again = value(&keys::ids(PartitionId(1)), stored.clone()).unwrap();
+        assert!(u64::from_bytes(&again[..8]).unwrap() >= 2 * RESTORE_STEP);
+        let added = missing(&partitions, |key| key == keys::ids(PartitionId(1))).unwrap();
+        let keys: Vec<_> = added.iter().map(|change| change.key.clone()).collect();
+        assert_eq!(keys, [keys::session_ids(), keys::ids(PartitionId(2))]);
+        assert_eq!(added[1].value, Some(stored));
+        let sessions = value(&keys::session_ids(), 5_u64.to_bytes()).unwrap();
+        assert_eq!(u64::from_bytes(&sessions), Ok(5 + RESTORE_STEP));
+    }
+
+    #[test]
+    fn damage_is_an_error() {
+        for key in [
+            keys::inode(Ino(9)),
+            keys::ids(PartitionId(0)),
+            keys::session_ids(),
+        ] {
+            assert_eq!(value(&key, vec![1, 2, 3]), Err(ErrorCode::Corrupt));
+        }
+        assert_eq!(value(b"abc", Vec::new()), Err(ErrorCode::Corrupt));
+    }
+}

@@ -1,0 +1,151 @@
+//! Walking a target's index: its objects, and their chunks for a scrub. In key order, in steps that the caller bounds; a
+//! step reads the store as it is then, so that nothing is held between two.
+
+use crate::ids::{BLOCK, ObjectId};
+use crate::key::{self, Named};
+use crate::sealed::{self, Header};
+use crate::target::ObjectStat;
+use zonal_types::{Column, DataId, ErrorCode, KvRead};
+
+/// An object and what `stat` tells of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Listed {
+    /// The object.
+    pub object: ObjectId,
+    /// Its length and allocation.
+    pub stat: ObjectStat,
+}
+
+/// A record of the index, on a walk over all of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Passed {
+    /// The object.
+    pub object: ObjectId,
+    /// Number of the chunk; `None`: the object's header, which comes before its chunks.
+    pub chunk: Option<u64>,
+}
+
+impl Passed {
+    /// Where a walk goes on behind this one.
+    #[must_use]
+    pub fn behind(&self) -> Vec<u8> {
+        let mut next = match self.chunk {
+            None => key::header(self.object),
+            Some(number) => key::chunk(self.object, number),
+        };
+        next.push(0);
+        next
+    }
+}
+
+/// Where a walk over all records begins.
+#[must_use]
+pub fn first() -> Vec<u8> {
+    vec![key::OBJECT]
+}
+
+fn behind(object: ObjectId) -> Option<ObjectId> {
+    if let Some(column) = object.column.0.checked_add(1) {
+        return Some(ObjectId {
+            column: Column(column),
+            ..object
+        });
+    }
+    let data_id = object.data_id.0.checked_add(1)?;
+    Some(ObjectId {
+        data_id: DataId(data_id),
+        column: Column(0),
+    })
+}
+
+/// The object to which the first key at or behind `start` belongs, with its header where that key is one.
+fn next_object(
+    kv: &dyn KvRead,
+    start: &[u8],
+) -> Result<Option<(ObjectId, Option<Header>)>, ErrorCode> {
+    let mut found = Ok(None);
+    kv.scan(start, &[key::OBJECT + 1], &mut |key, value| {
+        found = match key::parse(key) {
+            Ok(Named::Header(object)) => {
+                sealed::decode(key, value).map(|header| Some((object, Some(header))))
+            }
+            Ok(Named::Chunk(object, _)) => Ok(Some((object, None))),
+            Ok(_) | Err(_) => Err(ErrorCode::Corrupt),
+        };
+        false
+    })?;
+    found
+}
+
+/// Up to `limit` objects behind `after`, and whether there are no more. Objects being deleted are left out. One look-up
+/// an object, however large it is.
+///
+/// # Errors
+/// `Corrupt`, or what `kv` gives.
+pub fn objects(
+    kv: &dyn KvRead,
+    after: Option<ObjectId>,
+    limit: usize,
+) -> Result<(Vec<Listed>, bool), ErrorCode> {
+    let mut list = Vec::new();
+    let mut start = match after.map(behind) {
+        None => first(),
+        Some(Some(object)) => key::header(object),
+        Some(None) => return Ok((list, true)),
+    };
+    while list.len() < limit {
+        let Some((object, header)) = next_object(kv, &start)? else {
+            return Ok((list, true));
+        };
+        if let Some(header) = header.filter(|header| !header.deleting) {
+            let stat = ObjectStat {
+                object_bytes: header.object_bytes,
+                allocated: header.blocks.saturating_mul(BLOCK),
+                truncate_seq: header.truncate_seq,
+            };
+            list.push(Listed { object, stat });
+        }
+        let Some(next) = behind(object) else {
+            return Ok((list, true));
+        };
+        start = key::header(next);
+    }
+    Ok((list, false))
+}
+
+/// Up to `limit` records from `start` on, which is [`first`] or [`Passed::behind`] an earlier one. Fewer: there are no more.
+///
+/// # Errors
+/// `Corrupt` for a key that is none of ours, or what `kv` gives.
+pub fn records(kv: &dyn KvRead, start: &[u8], limit: usize) -> Result<Vec<Passed>, ErrorCode> {
+    let mut found = Vec::new();
+    let mut failed = None;
+    kv.scan(start, &[key::OBJECT + 1], &mut |key, _value| {
+        match key::parse(key) {
+            Ok(Named::Header(object)) => found.push(Passed {
+                object,
+                chunk: None,
+            }),
+            Ok(Named::Chunk(object, number)) => found.push(Passed {
+                object,
+                chunk: Some(number),
+            }),
+            Ok(_) | Err(_) => failed = Some(ErrorCode::Corrupt),
+        }
+        failed.is_none() && found.len() < limit
+    })?;
+    match failed {
+        Some(code) => Err(code),
+        None => Ok(found),
+    }
+}
+
+/// The object at or behind which a walk goes on from `start`.
+#[must_use]
+pub fn object_at(start: &[u8]) -> Option<ObjectId> {
+    let known = start.strip_suffix(&[0]).unwrap_or(start);
+    match key::parse(known) {
+        Ok(Named::Header(object) | Named::Chunk(object, _)) => Some(object),
+        _ => None,
+    }
+}

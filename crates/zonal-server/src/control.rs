@@ -1,0 +1,275 @@
+//! What commands ask of a running server: its health, scrubs, lists of objects, snapshots for backups. Mounts are refused.
+//!
+//! A snapshot keeps a copy of the store's overlay in memory and pages of its index on disk, so there is one at a time, and
+//! one that nobody reads goes by itself (a thread that lives as long as the snapshot).
+//! Lock order: `Control::held` is held over nothing else.
+
+use crate::clock;
+use crate::meta_role::MetaRole;
+use crate::scrub::Scrub;
+use crate::storage_role::{Refused, Storage};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use zonal_disk::View;
+use zonal_net::Role;
+use zonal_object::{ObjectId, list};
+use zonal_types::limits::{OBJECTS_LISTED_MAX, SNAPSHOT_TERM_MS};
+use zonal_types::{Blob, ErrorCode, KvRead, ShardId, TargetId};
+use zonal_wire::storage::ErrorNumber;
+use zonal_wire::{AdminReply, AdminRequest, ObjectEntry, RoleHealth};
+
+/// Bytes of keys and values in one reply; one entry more may pass it.
+const ENTRIES_BYTES: usize = 256 << 10;
+/// Behind every key of a shard or a manager.
+const END_KEY: [u8; 8] = [0xff; 8];
+
+struct Held {
+    id: u64,
+    view: Arc<View>,
+    used: Instant,
+}
+
+/// Answers commands.
+pub struct Control {
+    storage: Option<(Arc<Storage>, Arc<Scrub>)>,
+    shard: Option<Arc<MetaRole>>,
+    held: Mutex<(Option<Held>, bool)>,
+    change: Condvar,
+}
+
+impl Control {
+    pub(crate) fn new(
+        storage: Option<(Arc<Storage>, Arc<Scrub>)>,
+        shard: Option<Arc<MetaRole>>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            storage,
+            shard,
+            held: Mutex::new((None, false)),
+            change: Condvar::new(),
+        })
+    }
+
+    /// Ends the scrub's thread and lets go of a snapshot.
+    pub(crate) fn stop(&self) {
+        if let Some((_, scrub)) = &self.storage {
+            scrub.stop_thread();
+        }
+        *self.held() = (None, true);
+        self.change.notify_all();
+    }
+
+    /// Figures for people.
+    pub(crate) fn gauges(&self) -> Vec<(String, u64)> {
+        let scrub = self.storage.as_ref().map(|(_, scrub)| scrub);
+        scrub.map_or_else(Vec::new, |scrub| scrub.gauges())
+    }
+
+    fn held(&self) -> MutexGuard<'_, (Option<Held>, bool)> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Answers a request.
+    pub(crate) fn handle(self: &Arc<Self>, asking: Role, request: &AdminRequest) -> AdminReply {
+        let answer = if asking == Role::Client {
+            Err(Refused {
+                code: ErrorCode::NotPermitted,
+                detail: "for commands, not for mounts".into(),
+            })
+        } else {
+            self.answer(request)
+        };
+        answer.unwrap_or_else(|refused| AdminReply::Failed {
+            code: ErrorNumber(refused.code),
+            detail: refused.detail,
+        })
+    }
+
+    fn answer(self: &Arc<Self>, request: &AdminRequest) -> Result<AdminReply, Refused> {
+        Ok(match request {
+            AdminRequest::Health => AdminReply::Health {
+                roles: self.health(),
+            },
+            AdminRequest::ScrubStart { target, rate, anew } => {
+                self.target(*target)?.1.begin(*rate, *anew);
+                AdminReply::Done
+            }
+            AdminRequest::ScrubStop { target } => {
+                self.target(*target)?.1.pause();
+                AdminReply::Done
+            }
+            AdminRequest::ScrubStatus { target } => AdminReply::Scrub {
+                report: self.target(*target)?.1.report(),
+            },
+            AdminRequest::ListObjects {
+                target,
+                after,
+                limit,
+            } => {
+                let (storage, _) = self.target(*target)?;
+                let after = after.map(|(data_id, column)| ObjectId { data_id, column });
+                let limit = (*limit as usize).min(OBJECTS_LISTED_MAX);
+                let (found, end) = list::objects(&*storage.engine, after, limit)?;
+                let objects = found.into_iter().map(|listed| ObjectEntry {
+                    data_id: listed.object.data_id,
+                    column: listed.object.column,
+                    object_bytes: listed.stat.object_bytes,
+                    allocated: listed.stat.allocated,
+                    truncate_seq: listed.stat.truncate_seq,
+                });
+                AdminReply::Objects {
+                    objects: objects.collect(),
+                    end,
+                }
+            }
+            AdminRequest::SnapshotBegin { shard } => self.begin_snapshot(*shard)?,
+            AdminRequest::SnapshotRead { snapshot, after } => {
+                let view = self.view(*snapshot)?;
+                let (entries, end) = read(&view, &after.0)?;
+                AdminReply::Entries { entries, end }
+            }
+            AdminRequest::SnapshotEnd { snapshot } => {
+                let mut held = self.held();
+                held.0.take_if(|held| held.id == *snapshot);
+                drop(held);
+                self.change.notify_all();
+                AdminReply::Done
+            }
+        })
+    }
+
+    fn target(&self, wanted: TargetId) -> Result<(&Arc<Storage>, &Arc<Scrub>), Refused> {
+        match &self.storage {
+            Some((storage, scrub)) if storage.id() == wanted => Ok((storage, scrub)),
+            _ => Err(Refused {
+                code: ErrorCode::WrongTarget,
+                detail: format!("target {wanted} is not here"),
+            }),
+        }
+    }
+
+    fn health(&self) -> Vec<RoleHealth> {
+        let mut roles = Vec::new();
+        if let Some(shard) = &self.shard {
+            let (id, _) = shard.identity();
+            roles.push(of_role(
+                format!("shard {id}"),
+                shard.is_healthy(),
+                shard.trouble.text(),
+            ));
+        }
+        if let Some((storage, _)) = &self.storage {
+            let role = format!("target {}", storage.id());
+            let trouble = match storage.failure() {
+                Some(why) => why,
+                None => storage.trouble.text(),
+            };
+            roles.push(of_role(role, storage.is_healthy(), trouble));
+        }
+        roles
+    }
+
+    fn begin_snapshot(self: &Arc<Self>, wanted: ShardId) -> Result<AdminReply, Refused> {
+        let shard = self.shard.as_ref();
+        let shard = shard.filter(|shard| shard.identity().0 == wanted);
+        let shard = shard.ok_or_else(|| Refused {
+            code: ErrorCode::NotOwner,
+            detail: format!("shard {wanted} is not here"),
+        })?;
+        let map_version = shard.map.current().version;
+        let view = Arc::new(shard.engine.view()?);
+        let position = view.position().0;
+        let id = clock::boot_number();
+        {
+            let mut held = self.held();
+            if held.0.is_some() || held.1 {
+                return Err(Refused {
+                    code: ErrorCode::Busy,
+                    detail: "another command reads a snapshot of this shard".into(),
+                });
+            }
+            held.0 = Some(Held {
+                id,
+                view,
+                used: Instant::now(),
+            });
+        }
+        let watched = Arc::clone(self);
+        let thread = std::thread::Builder::new().name("snapshot".into());
+        if let Err(error) = thread.spawn(move || watched.watch(id)) {
+            *self.held() = (None, false);
+            return Err(Refused {
+                code: ErrorCode::NoMemory,
+                detail: error.to_string(),
+            });
+        }
+        let (shard, epoch) = shard.identity();
+        Ok(AdminReply::Snapshot {
+            snapshot: id,
+            shard,
+            epoch,
+            position,
+            map_version,
+        })
+    }
+
+    /// Lets go of a snapshot that nobody reads any more.
+    fn watch(&self, id: u64) {
+        let term = Duration::from_millis(SNAPSHOT_TERM_MS);
+        let mut held = self.held();
+        while let Some(snapshot) = held.0.as_ref().filter(|held| held.id == id) {
+            let left = term.saturating_sub(snapshot.used.elapsed());
+            if left.is_zero() {
+                tracing::warn!("a snapshot that nobody reads is given up");
+                held.0 = None;
+                return;
+            }
+            let waited = self.change.wait_timeout(held, left);
+            held = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    fn view(&self, id: u64) -> Result<Arc<View>, Refused> {
+        let mut held = self.held();
+        let found = held.0.as_mut().filter(|held| held.id == id);
+        let found = found.ok_or_else(|| Refused {
+            code: ErrorCode::NotFound,
+            detail: "the snapshot is gone".into(),
+        })?;
+        found.used = Instant::now();
+        Ok(Arc::clone(&found.view))
+    }
+}
+
+fn of_role(role: String, serves: bool, trouble: String) -> RoleHealth {
+    let trouble = if trouble.is_empty() && !serves {
+        "its log failed; its server must be started again".to_owned()
+    } else {
+        trouble
+    };
+    RoleHealth {
+        role,
+        serves,
+        trouble,
+    }
+}
+
+type Entries = Vec<(Blob, Blob)>;
+
+fn read(view: &View, after: &[u8]) -> Result<(Entries, bool), ErrorCode> {
+    let mut start = after.to_vec();
+    if !start.is_empty() {
+        start.push(0);
+    }
+    let (mut entries, mut bytes, mut end) = (Vec::new(), 0, true);
+    view.scan(&start, &END_KEY, &mut |key, value| {
+        if bytes >= ENTRIES_BYTES {
+            end = false;
+            return false;
+        }
+        bytes += key.len() + value.len();
+        entries.push((Blob(key.to_vec()), Blob(value.to_vec())));
+        true
+    })?;
+    Ok((entries, end))
+}

@@ -1,0 +1,252 @@
+//! A new store of a shard or a manager out of a backup's entries, beside the one that it is to replace.
+//!
+//! Nothing of the old store is touched before the new one is whole ([`NewStore::finish`]); then the old folder gets another
+//! name and stays until somebody removes it. A process that has the old store open keeps the restore from beginning.
+
+use crate::config::NodeConfig;
+use crate::error::ServerError;
+use crate::manager_role::MAP_KEY;
+use crate::stores;
+use std::collections::BTreeSet;
+use std::fs::{self, File, TryLockError};
+use std::path::{Path, PathBuf};
+use zonal_disk::engine::Room;
+use zonal_disk::identity::sync_dir;
+use zonal_disk::{DiskError, Engine, Identity, StoreKind};
+use zonal_meta::restore;
+use zonal_types::{Codec, ErrorCode, KvChange, PartitionId};
+use zonal_zonemap::ZoneMap;
+
+/// Bytes of keys and values in one record.
+const RECORD_BYTES: usize = 256 << 10;
+/// How many names are tried for the folder that is replaced.
+const NAMES: u32 = 1000;
+
+/// A store under way.
+pub struct NewStore {
+    /// Where it will be.
+    dir: PathBuf,
+    /// Where it is made.
+    temporary: PathBuf,
+    engine: Engine,
+    kind: StoreKind,
+    ids: BTreeSet<PartitionId>,
+    has_sessions: bool,
+    batch: Vec<KvChange>,
+    batch_bytes: usize,
+    entries: u64,
+    /// The old store's lock, where there is one.
+    _old: Option<File>,
+}
+
+fn store_error(dir: &Path) -> impl Fn(DiskError) -> ServerError + '_ {
+    move |source| ServerError::Store {
+        dir: dir.to_owned(),
+        source,
+    }
+}
+
+fn with_suffix(dir: &Path, suffix: &str) -> PathBuf {
+    let mut name = dir.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
+/// Holds the lock of the store in `dir`, where there is one.
+fn lock_old(dir: &Path) -> Result<Option<File>, DiskError> {
+    let Ok(file) = File::open(dir.join("lock")) else {
+        return Ok(None);
+    };
+    match file.try_lock() {
+        Ok(()) => Ok(Some(file)),
+        Err(TryLockError::WouldBlock) => Err(DiskError::Locked(dir.into())),
+        Err(TryLockError::Error(error)) => Err(DiskError::io("lock file", error)),
+    }
+}
+
+fn is_empty(dir: &Path) -> bool {
+    fs::read_dir(dir).map_or(true, |mut entries| entries.next().is_none())
+}
+
+impl NewStore {
+    /// Makes an empty store beside the one of the node's shard. `force`: also where there is one already.
+    ///
+    /// # Errors
+    /// `AlreadyFormatted` where there is a store and no `force`, `Locked` where its process runs, what the disk says.
+    pub fn begin(config: &NodeConfig, force: bool) -> Result<Self, ServerError> {
+        let (dir, kind, store) = match (&config.manager_role, &config.meta_role) {
+            (Some(store), _) => (config.manager_dir(), StoreKind::Manager, store),
+            (None, Some(store)) => (config.meta_dir(), StoreKind::Shard, store),
+            (None, None) => {
+                let text = "the node has no metadata to restore".to_owned();
+                return Err(store_error(&config.dir)(DiskError::Config(text)));
+            }
+        };
+        let failed = store_error(&dir);
+        if !is_empty(&dir) && !force {
+            return Err(failed(DiskError::AlreadyFormatted(dir.clone())));
+        }
+        let old = lock_old(&dir).map_err(&failed)?;
+        let temporary = with_suffix(&dir, ".restoring");
+        // Left over from a restore that did not end; nothing else has this name.
+        match fs::remove_dir_all(&temporary) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(failed(DiskError::io("remove an earlier try", error)));
+            }
+            _ => {}
+        }
+        let identity = Identity {
+            cell: config.cell.0,
+            kind,
+            id: config.node.0,
+        };
+        let bounds = stores::engine_config(store);
+        let engine = Engine::format(&temporary, identity, &bounds)
+            .and_then(|_stored| Engine::open(&temporary, &identity, bounds, &mut |_, _, _| true))
+            .map_err(&failed)?;
+        drop(failed);
+        Ok(Self {
+            dir,
+            temporary,
+            engine,
+            kind,
+            ids: BTreeSet::new(),
+            has_sessions: false,
+            batch: Vec::new(),
+            batch_bytes: 0,
+            entries: 0,
+            _old: old,
+        })
+    }
+
+    /// Where the store will be.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Whether it is a manager's.
+    #[must_use]
+    pub fn is_manager(&self) -> bool {
+        self.kind == StoreKind::Manager
+    }
+
+    /// Entries taken.
+    #[must_use]
+    pub fn entries(&self) -> u64 {
+        self.entries
+    }
+
+    fn contents(&self, code: ErrorCode) -> ServerError {
+        ServerError::Contents {
+            dir: self.dir.clone(),
+            code,
+        }
+    }
+
+    /// Takes an entry of the backup.
+    ///
+    /// # Errors
+    /// `Contents` for one that cannot be decoded; what the disk says.
+    pub fn take(&mut self, key: Vec<u8>, value: Vec<u8>) -> Result<(), ServerError> {
+        let value = if key == MAP_KEY {
+            let map = ZoneMap::from_bytes(&value);
+            let map = map.map_err(|_error| self.contents(ErrorCode::Corrupt))?;
+            map.restored().to_bytes()
+        } else {
+            restore::value(&key, value).map_err(|code| self.contents(code))?
+        };
+        self.ids.extend(restore::ids_of(&key));
+        self.has_sessions |= key == zonal_meta::keys::session_ids();
+        self.entries += 1;
+        self.put(KvChange::put(key, value))
+    }
+
+    fn put(&mut self, change: KvChange) -> Result<(), ServerError> {
+        self.batch_bytes += change.key.len() + change.value.as_ref().map_or(0, Vec::len);
+        self.batch.push(change);
+        if self.batch_bytes >= RECORD_BYTES {
+            self.write()?;
+        }
+        Ok(())
+    }
+
+    fn write(&mut self) -> Result<(), ServerError> {
+        let batch = std::mem::take(&mut self.batch);
+        self.batch_bytes = 0;
+        let written = self.engine.append_with(batch, &[], Room::Normal);
+        let checkpointed = written.and_then(|_lsn| {
+            if self.engine.wants_checkpoint() {
+                self.engine.checkpoint(&mut || Ok(()))?;
+            }
+            Ok(())
+        });
+        checkpointed.map_err(store_error(&self.dir))
+    }
+
+    /// All entries are there: completes the store and makes it durable. It does not yet stand in for the old one.
+    ///
+    /// # Errors
+    /// What the disk says.
+    pub fn finish(mut self, partitions: &[PartitionId]) -> Result<ReadyStore, ServerError> {
+        let has = |key: &[u8]| match restore::ids_of(key) {
+            Some(partition) => self.ids.contains(&partition),
+            None => self.has_sessions,
+        };
+        let missing = restore::missing(partitions, has).map_err(|code| self.contents(code))?;
+        for change in missing {
+            self.put(change)?;
+        }
+        self.write()?;
+        let settled = self.engine.checkpoint(&mut || Ok(()));
+        settled.map_err(store_error(&self.dir))?;
+        Ok(ReadyStore {
+            dir: self.dir,
+            temporary: self.temporary,
+            _old: self._old,
+        })
+    }
+}
+
+/// A whole store that waits to take its place.
+pub struct ReadyStore {
+    dir: PathBuf,
+    temporary: PathBuf,
+    _old: Option<File>,
+}
+
+impl ReadyStore {
+    /// Takes the place; gives the folder in which the old store is kept, where there was one.
+    ///
+    /// # Errors
+    /// What the disk says. A crash between the two steps leaves the old store under its new name and the new one under
+    /// `.restoring`; the restore can then be run again.
+    pub fn take_place(self) -> Result<Option<PathBuf>, ServerError> {
+        let failed = store_error(&self.dir);
+        let moved = |what: &str, error| failed(DiskError::io(what, error));
+        let mut kept = None;
+        if is_empty(&self.dir) {
+            match fs::remove_dir(&self.dir) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(moved("remove the empty folder", error));
+                }
+                _ => {}
+            }
+        } else {
+            let names =
+                (1..=NAMES).map(|number| with_suffix(&self.dir, &format!(".replaced-{number}")));
+            let free = names.into_iter().find(|name| !name.exists());
+            let name = free.ok_or_else(|| {
+                failed(DiskError::NoSpace(
+                    "remove some of the .replaced-N folders".into(),
+                ))
+            })?;
+            fs::rename(&self.dir, &name).map_err(|error| moved("keep the old store", error))?;
+            kept = Some(name);
+        }
+        fs::rename(&self.temporary, &self.dir)
+            .and_then(|()| sync_dir(self.dir.parent().unwrap_or(Path::new("."))))
+            .map_err(|error| moved("put the new store in its place", error))?;
+        Ok(kept)
+    }
+}

@@ -1,0 +1,111 @@
+//! What a target remembers of its scrub, in its own index under a key that is the server's.
+//!
+//! It goes there without a record of the log: the next checkpoint makes it durable, and where a kill comes first the scrub
+//! goes on from an earlier place.
+
+use crate::clock;
+use crate::config::StorageConfig;
+use zonal_types::{Blob, Codec, ErrorCode, KvChange, KvRead, Timestamp, codec_struct};
+use zonal_wire::{Damaged, ScrubState};
+
+/// Key of the record: behind all keys of the target itself.
+pub const SCRUB_KEY: [u8; 1] = [0x80];
+/// Version of the record.
+const FORMAT: u8 = 1;
+
+codec_struct! {
+    /// The record.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct ScrubRecord {
+        format: u8,
+        state: ScrubState,
+        /// Bytes a second of this pass.
+        rate: u64,
+        /// When the pass was begun and when it ended (0: not yet).
+        started: Timestamp,
+        ended: Timestamp,
+        /// When the next one begins by itself; 0: not at all.
+        due: Timestamp,
+        /// Key of the index at which it goes on; empty: from the start.
+        next: Blob,
+        objects: u64,
+        bytes: u64,
+        damaged_blocks: u64,
+        damaged: Vec<Damaged>,
+    }
+}
+
+impl ScrubRecord {
+    /// Of a target that was never scrubbed.
+    pub fn new(config: &StorageConfig) -> Self {
+        Self {
+            format: FORMAT,
+            state: ScrubState::Idle,
+            rate: config.scrub_rate,
+            started: Timestamp::default(),
+            ended: Timestamp::default(),
+            due: due(config),
+            next: Blob::default(),
+            objects: 0,
+            bytes: 0,
+            damaged_blocks: 0,
+            damaged: Vec::new(),
+        }
+    }
+
+    /// The record in `kv`, or a new one.
+    ///
+    /// # Errors
+    /// `Corrupt`, `WrongVersion`, or what `kv` gives.
+    pub fn load(kv: &dyn KvRead, config: &StorageConfig) -> Result<Self, ErrorCode> {
+        let Some(bytes) = kv.get(&SCRUB_KEY)? else {
+            return Ok(Self::new(config));
+        };
+        match bytes.first() {
+            Some(&FORMAT) => {}
+            Some(_) => return Err(ErrorCode::WrongVersion),
+            None => return Err(ErrorCode::Corrupt),
+        }
+        let mut record = Self::from_bytes(&bytes).map_err(|_error| ErrorCode::Corrupt)?;
+        if config.scrub_period.0 == 0 || record.due == Timestamp::default() {
+            record.due = due(config);
+        }
+        Ok(record)
+    }
+
+    /// The change that keeps it.
+    pub fn change(&self) -> KvChange {
+        KvChange::put(SCRUB_KEY.to_vec(), self.to_bytes())
+    }
+
+    /// Begins a pass.
+    pub fn begin(&mut self, rate: u64, config: &StorageConfig) {
+        *self = Self {
+            state: ScrubState::Running,
+            rate,
+            started: clock::wall(),
+            ..Self::new(config)
+        };
+    }
+
+    /// The pass came to its end.
+    pub fn end(&mut self, state: ScrubState, config: &StorageConfig) {
+        self.state = state;
+        self.ended = clock::wall();
+        self.due = due(config);
+        self.next = Blob::default();
+    }
+}
+
+/// When the next pass begins by itself.
+fn due(config: &StorageConfig) -> Timestamp {
+    let period = i64::try_from(config.scrub_period.0 / 1000).unwrap_or(i64::MAX);
+    let now = clock::wall();
+    match period {
+        0 => Timestamp::default(),
+        period => Timestamp {
+            seconds: now.seconds.saturating_add(period),
+            nanos: 0,
+        },
+    }
+}

@@ -1,0 +1,130 @@
+//! Messages of commands that look after a running server: health, scrub, lists of objects, backups.
+//!
+//! They are for commands and servers; a mount that sends one is refused. None of them changes what a program sees.
+
+#![expect(missing_docs, reason = "fields are described with their variant")]
+
+use crate::storage::ErrorNumber;
+use zonal_types::{
+    Blob, Column, DataId, Epoch, MapVersion, ShardId, TargetId, Timestamp, codec_enum, codec_struct,
+};
+
+codec_struct! {
+    /// What a role says of itself.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct RoleHealth {
+        /// `shard 3`, `target 7`.
+        role: String,
+        /// Whether it takes requests.
+        serves: bool,
+        /// What is wrong, for people; empty: nothing.
+        trouble: String,
+    }
+}
+
+codec_enum! {
+    /// Whether a scrub is under way.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum ScrubState {
+        /// Nothing was begun, or the last pass came to its end.
+        Idle = 1,
+        /// A pass is under way.
+        Running = 2,
+        /// Stopped by a command; `start` goes on from there.
+        Stopped = 3,
+        /// The index could not be read further; `zonal fsck` tells more.
+        Failed = 4,
+    }
+}
+
+codec_struct! {
+    /// One finding of a scrub.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Damaged {
+        data_id: DataId,
+        column: Column,
+        /// First byte of the block in the object.
+        offset: u64,
+        /// What is wrong with it.
+        detail: String,
+    }
+}
+
+codec_struct! {
+    /// How far a target's scrub is: of the pass under way, or else of the last one.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct ScrubReport {
+        state: ScrubState,
+        /// Bytes a second.
+        rate: u64,
+        /// When the pass was begun, and when it ended (0: not yet).
+        started: Timestamp,
+        ended: Timestamp,
+        /// Objects and bytes looked at so far.
+        objects: u64,
+        bytes: u64,
+        /// Objects and allocated bytes of the target now, as a measure for the two before.
+        objects_now: u64,
+        bytes_now: u64,
+        /// Where it is.
+        data_id: DataId,
+        column: Column,
+        /// Damaged blocks found by the pass, and the first of them by name.
+        damaged_blocks: u64,
+        damaged: Vec<Damaged>,
+    }
+}
+
+codec_struct! {
+    /// An object in a list.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct ObjectEntry {
+        data_id: DataId,
+        column: Column,
+        /// One behind the last byte.
+        object_bytes: u64,
+        /// Allocated bytes.
+        allocated: u64,
+        truncate_seq: u64,
+    }
+}
+
+codec_enum! {
+    /// What a command asks of a server.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub enum AdminRequest {
+        /// What is wrong with the roles of this node.
+        Health = 1,
+        /// Begins a scrub, or goes on with a stopped one. `rate`: bytes a second, 0: as configured. `anew`: from the start.
+        ScrubStart = 10 { target: TargetId, rate: u64, anew: bool },
+        /// Stops it; it keeps its place.
+        ScrubStop = 11 { target: TargetId },
+        ScrubStatus = 12 { target: TargetId },
+        /// Objects behind `after` (`None`: from the first) in order, at most `limit`.
+        ListObjects = 20 { target: TargetId, after: Option<(DataId, Column)>, limit: u32 },
+        /// Fixes the contents of this node's shard as they are now, to be read by `SnapshotRead`. One at a time.
+        SnapshotBegin = 30 { shard: ShardId },
+        /// Entries of the snapshot's store behind `after` (empty: from the first) in key order.
+        SnapshotRead = 31 { snapshot: u64, after: Blob },
+        /// Lets go of the snapshot. One that nobody reads from for `SNAPSHOT_TERM_MS` goes by itself.
+        SnapshotEnd = 32 { snapshot: u64 },
+    }
+}
+
+codec_enum! {
+    /// The answer.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub enum AdminReply {
+        Failed = 0 { code: ErrorNumber, detail: String },
+        Done = 1,
+        Health = 2 { roles: Vec<RoleHealth> },
+        Scrub = 10 { report: ScrubReport },
+        /// `end`: nothing follows.
+        Objects = 20 { objects: Vec<ObjectEntry>, end: bool },
+        /// `position`: of the log; all before it is in the snapshot, and durable. `map_version`: of the map that the shard
+        /// used then.
+        Snapshot = 30 { snapshot: u64, shard: ShardId, epoch: Epoch, position: u64, map_version: MapVersion },
+        /// Keys and values. `end`: nothing follows.
+        Entries = 31 { entries: Vec<(Blob, Blob)>, end: bool },
+    }
+}

@@ -1,0 +1,8 @@
+//! Backups of metadata: snapshots of all shards in one stream, and back.
+
+mod format;
+mod restore;
+mod take;
+
+pub use restore::restore;
+pub use take::take;

@@ -1,0 +1,180 @@
+//! `zonal meta`: backups of metadata.
+
+use crate::backup;
+use crate::cell::Folder;
+use crate::cell::connect::CellArgs;
+use crate::exit::{Failure, IN_USE};
+use crate::out;
+use crate::progress::Progress;
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use zonal_server::{NodeConfig, ServerError};
+
+/// Back up and restore metadata: names, attributes, layouts, the zone map; not what is in files
+#[derive(Debug, clap::Subcommand)]
+pub enum Meta {
+    /// Write a snapshot of all shards to a file while the cell runs
+    ///
+    /// All of it is of one moment, durable and checksummed. What files hold stays on the targets and is not part of it.
+    Backup {
+        #[command(flatten)]
+        cell: CellArgs,
+        /// The file to write
+        #[arg(long, value_name = "FILE")]
+        to: PathBuf,
+        /// Replace the file where it exists
+        #[arg(long)]
+        force: bool,
+        /// Show on standard error how far it is
+        #[arg(long)]
+        progress: bool,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Make the metadata stores of a stopped cell out of a backup
+    ///
+    /// Unmount the cell everywhere first. The stores that are replaced stay beside the new ones under the name
+    /// `...replaced-N`. Files made since the backup are gone from the name space, and `zonal fsck` lists their objects; files
+    /// removed since are back, without their bytes; what was written into files since then stays up to their size of then.
+    Restore {
+        /// Folder of the cell [default: as for `zonal up`]
+        #[arg(long, value_name = "DIR", conflicts_with = "config")]
+        cell: Option<PathBuf>,
+        /// Configs of the nodes to restore, where the cell was not made by `zonal up`
+        #[arg(long, value_name = "FILE")]
+        config: Vec<PathBuf>,
+        /// The backup
+        #[arg(long, value_name = "FILE")]
+        from: PathBuf,
+        /// Also where there are stores
+        #[arg(long)]
+        force: bool,
+        /// Show on standard error how far it is
+        #[arg(long)]
+        progress: bool,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+impl Meta {
+    pub fn run(self) -> anyhow::Result<()> {
+        match self {
+            Self::Backup {
+                cell,
+                to,
+                force,
+                progress,
+                json,
+            } => back_up(&cell, &to, force, progress, json),
+            Self::Restore {
+                cell,
+                config,
+                from,
+                force,
+                progress,
+                json,
+            } => {
+                let configs = configs(cell.as_deref(), &config)?;
+                restore(&configs, &from, force, progress, json)
+            }
+        }
+    }
+}
+
+fn back_up(
+    cell: &CellArgs,
+    to: &Path,
+    force: bool,
+    progress: bool,
+    as_json: bool,
+) -> anyhow::Result<()> {
+    if to.exists() && !force {
+        let text = format!("{} exists", to.display());
+        return Err(Failure::new(IN_USE, text)
+            .hint("name another file, or give --force")
+            .into());
+    }
+    let cell = cell.open()?;
+    let mut progress = Progress::new("entries", progress);
+    let taken = backup::take(&cell, to, &mut progress)?;
+    if as_json {
+        let shards = taken.shards.iter().map(|shard| {
+            json!({
+                "shard": shard.shard.0,
+                "node": shard.node.0,
+                "epoch": shard.epoch.0,
+                "position": shard.position,
+            })
+        });
+        let shown = json!({
+            "file": to,
+            "bytes": taken.bytes,
+            "entries": taken.entries,
+            "map_version": taken.map_version,
+            "shards": shards.collect::<Vec<Value>>(),
+        });
+        out::line(format_args!("{shown:#}"));
+    } else {
+        out::line(format_args!(
+            "{} shards, {} entries, {} in {}",
+            taken.shards.len(),
+            taken.entries,
+            out::bytes(taken.bytes),
+            to.display()
+        ));
+    }
+    Ok(())
+}
+
+fn configs(cell: Option<&Path>, files: &[PathBuf]) -> anyhow::Result<Vec<NodeConfig>> {
+    if !files.is_empty() {
+        let configs = files.iter().map(|path| NodeConfig::load(path));
+        return Ok(configs
+            .collect::<Result<_, _>>()
+            .map_err(ServerError::from)?);
+    }
+    let dir = cell.map_or_else(crate::cell::folder::default_dir, Path::to_owned);
+    let folder = Folder::open(&dir)?;
+    let configs = folder.configs()?.into_iter().map(|(_name, config)| config);
+    Ok(configs.collect())
+}
+
+fn restore(
+    configs: &[NodeConfig],
+    from: &Path,
+    force: bool,
+    progress: bool,
+    as_json: bool,
+) -> anyhow::Result<()> {
+    let mut progress = Progress::new("entries", progress);
+    let restored = backup::restore(configs, from, force, &mut progress)?;
+    if as_json {
+        let shards = restored.iter().map(|done| {
+            json!({
+                "shard": done.shard.0,
+                "dir": done.dir,
+                "entries": done.entries,
+                "kept": done.kept,
+            })
+        });
+        let shown = json!({ "shards": shards.collect::<Vec<Value>>() });
+        out::line(format_args!("{shown:#}"));
+        return Ok(());
+    }
+    for done in &restored {
+        out::line(format_args!(
+            "shard {}: {} entries in {}",
+            done.shard,
+            done.entries,
+            done.dir.display()
+        ));
+        if let Some(kept) = &done.kept {
+            out::line(format_args!("  the store before is in {}", kept.display()));
+        }
+    }
+    out::line("now: `zonal up`, then `zonal fsck`");
+    Ok(())
+}

@@ -1,0 +1,42 @@
+//! How far a long command is, on standard error, once a second at most. Silent unless asked for.
+
+use crate::out;
+use std::time::{Duration, Instant};
+
+const EVERY: Duration = Duration::from_secs(1);
+
+/// Progress of one command.
+pub struct Progress {
+    what: Option<&'static str>,
+    started: Instant,
+    shown: Instant,
+}
+
+impl Progress {
+    /// `what` is counted; shown where `wanted`.
+    pub fn new(what: &'static str, wanted: bool) -> Self {
+        let now = Instant::now();
+        Self {
+            what: wanted.then_some(what),
+            started: now,
+            shown: now,
+        }
+    }
+
+    /// This much is done by now.
+    pub fn at(&mut self, count: u64, bytes: u64) {
+        let Some(what) = self.what else {
+            return;
+        };
+        if self.shown.elapsed() < EVERY {
+            return;
+        }
+        self.shown = Instant::now();
+        let seconds = self.started.elapsed().as_secs_f64().max(0.001);
+        let rate = count as f64 / seconds;
+        out::note(format_args!(
+            "{count} {what}, {}, {rate:.0} {what}/s",
+            out::bytes(bytes)
+        ));
+    }
+}

@@ -1,0 +1,127 @@
+//! `zonal scrub` and `zonal status` on a cell of real processes whose disk loses a byte.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test ends where something is not as it should be"
+)]
+
+mod cell;
+
+use cell::{Cell, code, said, zonal};
+use std::os::unix::fs::FileExt;
+use std::process::Output;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use zonal_client::names::NewFile;
+use zonal_client::{Client, Options};
+use zonal_mount::{RealNet, block_on};
+use zonal_net::{Identity, Pool, PoolConfig, Role};
+use zonal_types::{CellId, Credentials, Ino, Name, NodeId, ZoneId};
+use zonal_wire::NewKind;
+
+const MARK: [u8; 4096] = [0xa7; 4096];
+
+fn scrub(cell: &Cell, arguments: &[&str]) -> Output {
+    let mut command = zonal();
+    command.arg("scrub").args(arguments);
+    command.arg("--cell").arg(cell.dir()).output().unwrap()
+}
+
+/// Writes 2 MiB of which one block is the mark.
+fn write_file(cell: &Cell) {
+    let identity = Identity::new(CellId::default(), Role::Client, NodeId(0), None);
+    let pool = Arc::new(Pool::new(identity, PoolConfig::default()));
+    let manager = cell.address("manager", false).to_string();
+    let options = Options::new(&manager, ZoneId(1), 7);
+    let client = block_on(Client::connect(RealNet::new(pool), options)).unwrap();
+    let who = Credentials {
+        uid: 0,
+        gid: 0,
+        groups: Vec::new(),
+    };
+    let new = NewFile {
+        kind: NewKind::File,
+        mode: 0o644,
+        umask: 0,
+    };
+    let name = Name::new(b"marked").unwrap();
+    let flags = zonal_wire::meta::flags::O_RDWR;
+    let opened = block_on(client.create(&who, Ino::ROOT, name, new, flags)).unwrap();
+    let mut bytes = vec![0x11; 2 << 20];
+    bytes[40_960..45_056].copy_from_slice(&MARK);
+    block_on(client.write_through(&opened.file, 0, &bytes, true)).unwrap();
+    block_on(client.close()).unwrap();
+}
+
+fn flip(cell: &Cell) {
+    let segments = cell.dir().join("storage1-1/target/segments");
+    let mut found = 0;
+    for entry in std::fs::read_dir(segments).unwrap() {
+        let path = entry.unwrap().path();
+        let bytes = std::fs::read(&path).unwrap();
+        for (block, _) in bytes
+            .chunks_exact(4096)
+            .enumerate()
+            .filter(|(_, block)| *block == MARK)
+        {
+            let file = std::fs::File::options().write(true).open(&path).unwrap();
+            file.write_all_at(&[MARK[0] ^ 1], block as u64 * 4096 + 9)
+                .unwrap();
+            file.sync_all().unwrap();
+            found += 1;
+        }
+    }
+    assert_eq!(found, 1);
+}
+
+fn until_done(cell: &Cell) -> Output {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    loop {
+        let status = scrub(cell, &["status", "--json"]);
+        if said(&status).contains("\"state\": \"done\"") {
+            return status;
+        }
+        assert!(Instant::now() < deadline, "{}", said(&status));
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn a_damaged_block_is_found_named_and_told_by_status() {
+    let cell = Cell::up("scrub");
+    write_file(&cell);
+    let never = scrub(&cell, &["status"]);
+    assert_eq!(code(&never), 0, "{}", said(&never));
+    assert!(said(&never).contains("never"), "{}", said(&never));
+    let begin = ["start", "--anew", "--rate", "10 GiB"];
+    assert_eq!(code(&scrub(&cell, &begin)), 0);
+    let clean = until_done(&cell);
+    assert_eq!(code(&clean), 0, "{}", said(&clean));
+    assert!(
+        said(&clean).contains("\"damaged_blocks\": 0"),
+        "{}",
+        said(&clean)
+    );
+    assert_eq!(code(&cell.status()), 0, "{}", said(&cell.status()));
+
+    flip(&cell);
+    assert_eq!(code(&scrub(&cell, &begin)), 0);
+    let damaged = until_done(&cell);
+    assert_eq!(code(&damaged), 1, "{}", said(&damaged));
+    assert!(
+        said(&damaged).contains("\"offset\": 40960"),
+        "{}",
+        said(&damaged)
+    );
+    let log = cell.log("storage1-1");
+    assert!(log.contains("scrub: stored data is damaged"), "{log}");
+    let status = cell.status();
+    assert_eq!(code(&status), 1);
+    assert!(
+        said(&status).contains("target 1: stored data is damaged"),
+        "{}",
+        said(&status)
+    );
+
+    let elsewhere = scrub(&cell, &["status", "--target", "9"]);
+    assert_eq!(code(&elsewhere), 7, "{}", said(&elsewhere));
+}

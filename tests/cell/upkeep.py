@@ -1,0 +1,218 @@
+#!/usr/bin/env python3
+"""What commands do for a cell that is looked after: scrub, backup and restore of metadata.
+
+    tests/cell/upkeep.py --work DIR [--only PART,...] [--list]
+
+Each check has a cell of its own below DIR (2 zones, 2 storage nodes each), mounted; ZONAL names the binary. Root only: it
+mounts, and removes and damages the cell's own files.
+"""
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "posix"))
+from checks import Registry, argument_parser, equal, true, write  # noqa: E402
+
+R = Registry()
+check = R.check
+ZONAL = os.environ.get("ZONAL", "zonal")
+MIB = 1 << 20
+
+
+class Cell:
+    """A cell of a check's own."""
+
+    def __init__(self, work):
+        self.base = tempfile.mkdtemp(prefix="upkeep-", dir=work)
+        self.folder, self.mount = f"{self.base}/cell", f"{self.base}/mnt"
+        os.mkdir(self.mount)
+
+    def __enter__(self):
+        self.up()
+        self.zonal("mkdir", "--zone", "1", f"{self.mount}/one")
+        self.zonal("mkdir", "--zone", "2", f"{self.mount}/two")
+        return self
+
+    def __exit__(self, *_):
+        subprocess.run([ZONAL, "down", "--dir", self.folder], capture_output=True, timeout=60, check=False)
+        if not os.path.ismount(self.mount):
+            shutil.rmtree(self.base, ignore_errors=True)
+
+    def zonal(self, *args, code=0, limit=120):
+        done = subprocess.run([ZONAL, *args], capture_output=True, text=True, timeout=limit, check=False)
+        equal(done.returncode, code, f"exit of zonal {' '.join(args)}: {done.stderr.strip()[-400:]}")
+        return done
+
+    def json(self, *args, **more):
+        return json.loads(self.zonal(*args, **more).stdout)
+
+    def up(self):
+        self.zonal("up", "--dir", self.folder, "--mount", self.mount, "--zones", "2", "--storage-nodes", "2",
+                   "--capacity", "1 GiB")
+
+    def down(self):
+        self.zonal("down", "--dir", self.folder)
+
+
+def tree(base, count=30):
+    """Files of all sizes, links, attributes."""
+    for name in ("a", "a/b", "c"):
+        os.makedirs(f"{base}/{name}", exist_ok=True)
+    for i in range(count):
+        folder = ("a", "a/b", "c")[i % 3]
+        write(f"{base}/{folder}/f{i}", os.urandom(i * 37_123 % (3 * MIB)))
+    os.symlink("a/f0", f"{base}/symlink")
+    os.link(f"{base}/a/f3", f"{base}/hard")
+    os.setxattr(f"{base}/c/f2", "user.color", b"blue")
+    os.chmod(f"{base}/a/f6", 0o4711)
+    os.chown(f"{base}/a/f9", 12, 34)
+
+
+def manifest(base):
+    """Everything that a program sees below a directory."""
+    out = {}
+    for folder, folders, files in os.walk(base):
+        for name in [*folders, *files]:
+            path = os.path.join(folder, name)
+            s = os.lstat(path)
+            seen = [s.st_mode, s.st_uid, s.st_gid, s.st_nlink, s.st_mtime_ns, s.st_ino, sorted(
+                (k, os.getxattr(path, k, follow_symlinks=False)) for k in os.listxattr(path, follow_symlinks=False))]
+            if os.path.islink(path):
+                seen.append(os.readlink(path))
+            elif name in files:
+                with open(path, "rb") as f:
+                    seen += [s.st_size, hashlib.blake2b(f.read()).hexdigest()]
+            out[os.path.relpath(path, base)] = seen
+    return out
+
+
+class Load:
+    """Makes, writes and removes files and first-level directories until it is told to end."""
+
+    def __init__(self, mount):
+        self.mount, self.over, self.rounds, self.error = mount, False, 0, None
+        self.thread = threading.Thread(target=self.run)
+
+    def __enter__(self):
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.over = True
+        self.thread.join(60)
+        true(not self.thread.is_alive(), "the load does not end")
+        if self.error:
+            raise self.error
+
+    def until(self, rounds):
+        while self.rounds < rounds and self.thread.is_alive():
+            time.sleep(0.005)
+
+    def run(self):
+        try:
+            while not self.over:
+                i = self.rounds
+                folder = f"{self.mount}/one/load{i % 7}"
+                os.makedirs(folder, exist_ok=True)
+                write(f"{folder}/f{i}", os.urandom(5000))
+                os.rename(f"{folder}/f{i}", f"{folder}/g{i}")
+                if i % 3 == 0:
+                    os.unlink(f"{folder}/g{i}")
+                if i % 20 == 0:
+                    os.mkdir(f"{self.mount}/top{i}")
+                if i % 40 == 0:
+                    os.rmdir(f"{self.mount}/top{i}")
+                self.rounds += 1
+        except OSError as error:
+            self.error = error
+
+
+@check("backup", "a backup taken under load brings back every name, attribute and byte of what was settled", limit=300)
+def _(work):
+    with Cell(work) as c:
+        for zone in ("one", "two"):
+            tree(f"{c.mount}/{zone}/kept")
+        before = {zone: manifest(f"{c.mount}/{zone}/kept") for zone in ("one", "two")}
+        inodes = {s[5] for seen in before.values() for s in seen.values()}
+        os.sync()
+        backup = f"{c.base}/backup"
+        with Load(c.mount) as load:
+            load.until(20)
+            taken = c.json("meta", "backup", "--cell", c.folder, "--to", backup, "--json")
+            equal(len(taken["shards"]), 3, "shards in the backup")
+            load.until(60)
+        c.zonal("meta", "backup", "--cell", c.folder, "--to", backup, code=6)
+        write(f"{c.mount}/one/young", b"younger than the backup")
+        young = os.stat(f"{c.mount}/one/young").st_ino
+        c.zonal("meta", "restore", "--cell", c.folder, "--from", backup, "--force", code=6)
+        c.down()
+        c.zonal("meta", "restore", "--cell", c.folder, "--from", backup, code=5)
+        for node, store in (("manager", "manager"), ("meta1", "shard"), ("meta2", "shard")):
+            shutil.rmtree(f"{c.folder}/{node}/{store}")
+        restored = c.json("meta", "restore", "--cell", c.folder, "--from", backup, "--json")
+        equal(len(restored["shards"]), 3, "shards restored")
+        c.up()
+        for zone in ("one", "two"):
+            equal(manifest(f"{c.mount}/{zone}/kept"), before[zone], f"what zone {zone} has after the restore")
+        true(not os.path.exists(f"{c.mount}/one/young"), "a file that is younger than the backup is there")
+        # New files get numbers, and so objects, that nobody had before, the young file's included.
+        for i in range(100):
+            path = f"{c.mount}/{('one', 'two')[i % 2]}/new{i}"
+            write(path, b"x" * i)
+            made = os.stat(path).st_ino
+            true(made not in inodes and made != young, f"inode number {made} is given twice")
+        # What is cut and grown again shows zeros, not what was behind it; rewriting works.
+        path = f"{c.mount}/one/kept/a/f27"
+        size = os.path.getsize(path)
+        os.truncate(path, 10)
+        os.truncate(path, size)
+        with open(path, "rb") as f:
+            data = f.read()
+        true(not any(data[10:]), "bytes behind a cut came back")
+        write(path, b"again")
+        c.down()
+        # With --force the stores are put aside, and kept.
+        again = c.json("meta", "restore", "--cell", c.folder, "--from", backup, "--force", "--json")
+        for shard in again["shards"]:
+            true(os.path.exists(f"{shard['kept']}/identity"), "the store that was replaced is gone")
+        c.up()
+        equal(c.json("status", "--cell", c.folder, "--json")["healthy"], True, "health")
+
+
+@check("backup-damaged", "a backup that is damaged, cut short or of another cell changes nothing", limit=300)
+def _(work):
+    with Cell(work) as c, Cell(work) as other:
+        backup = f"{c.base}/backup"
+        c.zonal("meta", "backup", "--cell", c.folder, "--to", backup)
+        c.down()
+        other.down()
+        c.zonal("meta", "restore", "--cell", other.folder, "--from", backup, "--force", code=5)
+        with open(backup, "rb") as f:
+            good = f.read()
+        damaged = bytearray(good)
+        damaged[len(good) // 2] ^= 4
+        for what, data in (("damaged", bytes(damaged)), ("cut short", good[:-30]), ("empty", b"")):
+            write(f"{c.base}/bad", data)
+            done = c.zonal("meta", "restore", "--cell", c.folder, "--from", f"{c.base}/bad", "--force", code=5)
+            true("stream" in done.stderr, f"{what}: {done.stderr}")
+        for node, store in (("manager", "manager"), ("meta1", "shard"), ("meta2", "shard")):
+            names = os.listdir(f"{c.folder}/{node}")
+            true(not any("replaced" in name for name in names), f"{store} was replaced: {names}")
+        c.up()
+        true(os.path.isdir(f"{c.mount}/one"), "the cell lost a directory")
+
+
+def main():
+    parser = argument_parser(__doc__)
+    parser.add_argument("--work", required=True, help="where the cells go; a directory")
+    R.run("upkeep", parser, lambda args, _check: ((args.work,), lambda _result: None))
+
+
+if __name__ == "__main__":
+    main()
