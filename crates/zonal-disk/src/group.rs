@@ -1,5 +1,8 @@
 //! Group commit: one leader flushes for everybody who waits, log and caller's data in parallel.
 //!
+//! As many as waited at the end of the last flush probably come again: the leader waits for them a little, as long as they keep
+//! coming. A caller who is alone never waits.
+//!
 //! A flush that failed may have lost what it was to make durable, and a second one would report success
 //! without it: after the first failure nothing is ever reported durable again.
 
@@ -7,6 +10,7 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use crate::disk::{DataSync, LogFile};
 use crate::error::DiskError;
@@ -24,10 +28,29 @@ pub(crate) fn wait<'a, T>(condvar: &Condvar, guard: MutexGuard<'a, T>) -> MutexG
 /// Notes a failed flush for those who open the store after us; false where that is not possible.
 pub(crate) type NoteDoubt = Box<dyn Fn() -> bool + Send + Sync>;
 
+/// How long a leader waits for the next of those it expects: twice the last flush, within these.
+const QUIET: (Duration, Duration) = (Duration::from_micros(100), Duration::from_millis(1));
+/// How long it waits for all of them.
+const GATHER_MAX: Duration = Duration::from_millis(2);
+
+/// Whose turn it is.
+#[derive(Default)]
+struct Turn {
+    /// Somebody gathers or flushes.
+    is_led: bool,
+    /// Calls that wait, the leader's among them.
+    waiting: usize,
+    /// How many waited when the last flush was over.
+    expected: usize,
+    last_flush: Duration,
+}
+
 /// Who flushes, and up to where it is durable.
 pub(crate) struct Group {
-    leading: Mutex<bool>,
+    turn: Mutex<Turn>,
     done: Condvar,
+    /// For the leader: somebody came.
+    came: Condvar,
     synced: AtomicU64,
     /// Why nothing is promised any more.
     failed: OnceLock<String>,
@@ -39,8 +62,9 @@ pub(crate) struct Group {
 impl Group {
     pub(crate) fn new(synced: u64) -> Self {
         Self {
-            leading: Mutex::new(false),
+            turn: Mutex::default(),
             done: Condvar::new(),
+            came: Condvar::new(),
             synced: AtomicU64::new(synced),
             failed: OnceLock::new(),
             doubt: OnceLock::new(),
@@ -89,7 +113,7 @@ impl Group {
         // The first failure is the one to tell of.
         let _ = self.failed.set(why);
         // Taken so that nobody is between looking at the flag and waiting.
-        drop(lock(&self.leading));
+        drop(lock(&self.turn));
         self.done.notify_all();
     }
 
@@ -107,41 +131,75 @@ impl Group {
         written: &AtomicU64,
         position: u64,
     ) -> Result<(), DiskError> {
-        let mut leading = lock(&self.leading);
+        let mut turn = lock(&self.turn);
+        turn.waiting += 1;
+        self.came.notify_one();
+        let (mut turn, outcome) = self.sync_in_turn(turn, log, written, position);
+        turn.waiting -= 1;
+        outcome
+    }
+
+    fn sync_in_turn<'a>(
+        &'a self,
+        mut turn: MutexGuard<'a, Turn>,
+        log: &dyn LogFile,
+        written: &AtomicU64,
+        position: u64,
+    ) -> (MutexGuard<'a, Turn>, Result<(), DiskError>) {
         loop {
             if self.failed() {
-                return Err(DiskError::Failed);
+                return (turn, Err(DiskError::Failed));
             }
             if self.synced() >= position {
-                return Ok(());
+                return (turn, Ok(()));
             }
-            if *leading {
-                leading = wait(&self.done, leading);
+            if turn.is_led {
+                turn = wait(&self.done, turn);
                 continue;
             }
-            *leading = true;
-            drop(leading);
+            turn.is_led = true;
+            turn = self.gather(turn);
+            drop(turn);
             // Read before the flush begins: all of it, with its data, was written by now.
             let target = written.load(Ordering::Acquire);
+            let begin = Instant::now();
             let flushed = self.flush(log);
+            let took = begin.elapsed();
             if let Err(error) = &flushed {
                 self.fail_flush(format!("a flush failed: {error}"));
             }
-            leading = lock(&self.leading);
-            *leading = false;
+            turn = lock(&self.turn);
+            turn.is_led = false;
+            turn.expected = turn.waiting;
+            turn.last_flush = took;
             if flushed.is_ok() {
                 self.synced.fetch_max(target, Ordering::AcqRel);
             }
             self.done.notify_all();
-            flushed.map_err(|error| DiskError::Io {
-                what: "flush".into(),
-                source: error,
-            })?;
+            if let Err(source) = flushed {
+                let what = "flush".into();
+                return (turn, Err(DiskError::Io { what, source }));
+            }
             if target < position {
                 // Asked for a position that nobody has written: all there is, is durable.
-                return Ok(());
+                return (turn, Ok(()));
             }
         }
+    }
+
+    /// Waits for those who will probably come, as long as they do.
+    fn gather<'a>(&self, mut turn: MutexGuard<'a, Turn>) -> MutexGuard<'a, Turn> {
+        let quiet = (turn.last_flush * 2).clamp(QUIET.0, QUIET.1);
+        let begin = Instant::now();
+        while turn.waiting < turn.expected && begin.elapsed() < GATHER_MAX {
+            let came = self.came.wait_timeout(turn, quiet);
+            let (next, timed_out) = came.unwrap_or_else(PoisonError::into_inner);
+            turn = next;
+            if timed_out.timed_out() {
+                break;
+            }
+        }
+        turn
     }
 
     fn flush(&self, log: &dyn LogFile) -> io::Result<()> {
