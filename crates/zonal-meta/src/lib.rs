@@ -11,6 +11,7 @@ mod caching;
 mod check;
 pub mod config;
 pub mod dentry;
+pub mod describe;
 mod dispatch;
 pub mod events;
 mod ids;

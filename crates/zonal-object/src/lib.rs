@@ -25,6 +25,7 @@ pub mod check;
 pub mod checkpoint;
 pub mod chunk;
 pub mod delete;
+pub mod describe;
 mod draft;
 pub mod edit;
 pub mod ids;

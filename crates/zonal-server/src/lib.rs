@@ -37,3 +37,4 @@ pub mod units;
 
 pub use config::NodeConfig;
 pub use error::ServerError;
+pub use scrub_record::SCRUB_KEY;

@@ -3,6 +3,7 @@
 
 pub mod attr;
 pub mod codec;
+pub mod describe;
 pub mod error;
 pub mod ids;
 pub mod layout;

@@ -6,6 +6,7 @@
 mod backup;
 mod cell;
 mod cli;
+mod dump;
 mod exit;
 mod mount;
 mod out;

@@ -5,18 +5,12 @@
 )]
 
 mod cell;
+mod file;
 
 use cell::{Cell, code, said, zonal};
 use std::os::unix::fs::FileExt;
 use std::process::Output;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
-use zonal_client::names::NewFile;
-use zonal_client::{Client, Options};
-use zonal_mount::{RealNet, block_on};
-use zonal_net::{Identity, Pool, PoolConfig, Role};
-use zonal_types::{CellId, Credentials, Ino, Name, NodeId, ZoneId};
-use zonal_wire::NewKind;
 
 const MARK: [u8; 4096] = [0xa7; 4096];
 
@@ -26,30 +20,11 @@ fn scrub(cell: &Cell, arguments: &[&str]) -> Output {
     command.arg("--cell").arg(cell.dir()).output().unwrap()
 }
 
-/// Writes 2 MiB of which one block is the mark.
-fn write_file(cell: &Cell) {
-    let identity = Identity::new(CellId::default(), Role::Client, NodeId(0), None);
-    let pool = Arc::new(Pool::new(identity, PoolConfig::default()));
-    let manager = cell.address("manager", false).to_string();
-    let options = Options::new(&manager, ZoneId(1), 7);
-    let client = block_on(Client::connect(RealNet::new(pool), options)).unwrap();
-    let who = Credentials {
-        uid: 0,
-        gid: 0,
-        groups: Vec::new(),
-    };
-    let new = NewFile {
-        kind: NewKind::File,
-        mode: 0o644,
-        umask: 0,
-    };
-    let name = Name::new(b"marked").unwrap();
-    let flags = zonal_wire::meta::flags::O_RDWR;
-    let opened = block_on(client.create(&who, Ino::ROOT, name, new, flags)).unwrap();
+/// 2 MiB of which one block is the mark.
+fn content() -> Vec<u8> {
     let mut bytes = vec![0x11; 2 << 20];
     bytes[40_960..45_056].copy_from_slice(&MARK);
-    block_on(client.write_through(&opened.file, 0, &bytes, true)).unwrap();
-    block_on(client.close()).unwrap();
+    bytes
 }
 
 fn flip(cell: &Cell) {
@@ -88,7 +63,7 @@ fn until_done(cell: &Cell) -> Output {
 #[test]
 fn a_damaged_block_is_found_named_and_told_by_status() {
     let cell = Cell::up("scrub");
-    write_file(&cell);
+    file::write(&cell, &content());
     let never = scrub(&cell, &["status"]);
     assert_eq!(code(&never), 0, "{}", said(&never));
     assert!(said(&never).contains("never"), "{}", said(&never));

@@ -1,6 +1,6 @@
 //! Backups of metadata: snapshots of all shards in one stream, and back.
 
-mod format;
+pub mod format;
 mod restore;
 mod take;
 

@@ -4,6 +4,7 @@ mod bench;
 mod completions;
 mod config;
 mod down;
+mod dump;
 mod layout;
 mod locate;
 mod man;
@@ -55,6 +56,7 @@ enum Command {
     Config(config::Config),
     #[command(subcommand)]
     Bench(bench::Bench),
+    Dump(dump::Dump),
     Completions(completions::Completions),
     Man(man::Man),
     #[command(hide = true)]
@@ -79,6 +81,7 @@ impl Cli {
             Command::Server(command) => command.run(),
             Command::Config(command) => command.run(),
             Command::Bench(command) => command.run(),
+            Command::Dump(command) => command.run(),
             Command::Completions(command) => command.run(),
             Command::Man(command) => command.run(),
             Command::CliReference(command) => command.run(),

@@ -1,0 +1,203 @@
+//! Keys and values of a shard's store in words, for `zonal dump`. The zone map beside the root's shard is the manager's and
+//! not described here.
+
+use crate::dentry::Dentry;
+use crate::inode::Inode;
+use crate::keys;
+use crate::session::{SessionRecord, SlotRecord};
+use crate::tx::OrphanRecord;
+use zonal_types::describe::{Described, Field};
+use zonal_types::{Codec, ErrorCode, Layout, Timestamp};
+
+fn decode<T: Codec>(value: &[u8]) -> Result<T, ErrorCode> {
+    T::from_bytes(value).map_err(|_error| ErrorCode::Corrupt)
+}
+
+/// What an entry is.
+///
+/// # Errors
+/// `Corrupt` where key or value cannot be decoded.
+pub fn entry(key: &[u8], value: &[u8]) -> Result<Described, ErrorCode> {
+    let (partition, rest) = key.split_first_chunk::<4>().ok_or(ErrorCode::Corrupt)?;
+    let partition = u32::from_be_bytes(*partition);
+    let tag = *rest.first().ok_or(ErrorCode::Corrupt)?;
+    if partition == keys::SHARD_PARTITION {
+        return of_shard(tag, key, value);
+    }
+    let described = if tag == keys::TAG_IDS {
+        let (reserved, live) = decode::<(u64, u64)>(value)?;
+        Described::new("reserved inode numbers")
+            .with("first_free", reserved)
+            .with("inodes", live)
+    } else {
+        of_ino(tag, key, value)?
+    };
+    Ok(described.with("partition", partition))
+}
+
+fn of_shard(tag: u8, key: &[u8], value: &[u8]) -> Result<Described, ErrorCode> {
+    Ok(match tag {
+        keys::TAG_FORMAT => {
+            let (format, (shard, bits)) = decode::<(u16, (u32, u32))>(value)?;
+            Described::new("format")
+                .with("format", format)
+                .with("shard", shard)
+                .with("hash_bits", bits)
+        }
+        keys::TAG_IDS => {
+            Described::new("reserved session numbers").with("first_free", decode::<u64>(value)?)
+        }
+        keys::TAG_SESSION => {
+            let id = keys::ino_of(key).ok_or(ErrorCode::Corrupt)?;
+            let record: SessionRecord = decode(value)?;
+            Described::new("session")
+                .with("session", id.0)
+                .with("client", record.client)
+                .with("zone", record.zone.0)
+                .with("name", record.name)
+        }
+        keys::TAG_SLOT => {
+            let (session, slot) = keys::slot_of(key).ok_or(ErrorCode::Corrupt)?;
+            let record: SlotRecord = decode(value)?;
+            Described::new("last reply of a slot")
+                .with("session", session.0)
+                .with("slot", slot)
+                .with("sequence", record.sequence)
+                .with("reply", record.reply.name())
+        }
+        _ => return Err(ErrorCode::Corrupt),
+    })
+}
+
+fn of_ino(tag: u8, key: &[u8], value: &[u8]) -> Result<Described, ErrorCode> {
+    let ino = keys::ino_of(key).ok_or(ErrorCode::Corrupt)?;
+    let named = |what| Described::new(what).with("ino", ino.0);
+    Ok(match tag {
+        keys::TAG_INODE => inode(&Inode::decode(ino, value)?),
+        keys::TAG_DENTRY => {
+            let dentry = Dentry::decode(value)?;
+            let cookie = keys::dentry_cookie(key).ok_or(ErrorCode::Corrupt)?;
+            let what = if dentry.is_mark() {
+                "mark of a removed entry"
+            } else {
+                "entry"
+            };
+            Described::new(what)
+                .with("directory", ino.0)
+                .with("cookie", cookie)
+                .with("ino", dentry.ino.0)
+                .with("kind", format!("{:?}", dentry.kind))
+                .with("chained", dentry.chained)
+                .with("name", dentry.name.as_bytes())
+        }
+        keys::TAG_XATTR => named("extended attribute")
+            .with("name", key.get(keys::XATTR_NAME_AT..).unwrap_or_default())
+            .with("value", value),
+        keys::TAG_ORPHAN => {
+            let record: OrphanRecord = decode(value)?;
+            let sessions: Field = record.sessions.iter().map(|session| session.0).collect();
+            named("orphan").with("sessions", sessions)
+        }
+        keys::TAG_DELETION => {
+            named("deletion to push").with("layout", layout(&decode::<Layout>(value)?))
+        }
+        keys::TAG_DETACHED => {
+            let (token, since) = decode::<(u64, Timestamp)>(value)?;
+            named("first-level directory that is not settled")
+                .with("token", token)
+                .with("since", since)
+        }
+        _ => return Err(ErrorCode::Corrupt),
+    })
+}
+
+fn inode(inode: &Inode) -> Described {
+    let mut shown = Described::new("inode")
+        .with("ino", inode.ino.0)
+        .with("kind", format!("{:?}", inode.kind))
+        .with("mode", format!("{:o}", inode.mode))
+        .with("uid", inode.uid)
+        .with("gid", inode.gid)
+        .with("nlink", inode.nlink)
+        .with("rdev", inode.rdev)
+        .with("size", inode.size)
+        .with("allocated", inode.allocated)
+        .with("truncate_seq", inode.truncate_seq)
+        .with("truncate_size", inode.truncate_size)
+        .with("time_seq", inode.time_seq)
+        .with("times_set", inode.times_set)
+        .with("atime", inode.atime)
+        .with("mtime", inode.mtime)
+        .with("ctime", inode.ctime)
+        .with("btime", inode.btime)
+        .with("change", inode.change)
+        .with("xattrs", inode.xattrs)
+        .with("flags", inode.flags)
+        .with("parent", inode.parent.0)
+        .with("home", inode.home.0);
+    if let Some(policy) = &inode.policy {
+        let fields = vec![
+            ("unit", Field::from(policy.unit)),
+            ("count", Field::from(policy.count)),
+        ];
+        shown = shown.with("policy", fields);
+    }
+    if !inode.layout.components.is_empty() {
+        shown = shown.with("layout", layout(&inode.layout));
+    }
+    if !inode.inline.0.is_empty() {
+        shown = shown.with("inline", inode.inline.0.as_slice());
+    }
+    shown
+}
+
+fn layout(layout: &Layout) -> Field {
+    let components = layout.components.iter().map(|component| {
+        vec![
+            ("start", Field::from(component.start)),
+            ("end", Field::from(component.end)),
+            ("data_id", Field::from(component.data_id.0)),
+            ("zone", Field::from(component.zone.0)),
+            ("set", Field::from(component.set.0)),
+            ("start_column", Field::from(component.start_column.0)),
+            ("count", Field::from(component.count)),
+            ("unit", Field::from(component.unit)),
+        ]
+    });
+    Field::Group(vec![
+        ("generation", Field::from(layout.layout_gen.0)),
+        ("components", components.collect()),
+    ])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn garbage_is_an_error_and_never_a_panic() {
+        let mut state = 7_u64;
+        let mut next = || {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            (state >> 33) as u8
+        };
+        let starts = [
+            &[0, 0, 0, 3, 0x10][..],
+            &[0, 0, 0, 3, 0x20],
+            &[0, 0, 0, 3, 0x01],
+            &[0xff, 0xff, 0xff, 0xff, 0x71],
+            &[0, 0, 0, 3, 0x50],
+            &[],
+        ];
+        let mut refused = 0;
+        for round in 0..60_000_usize {
+            let mut key = starts[round % starts.len()].to_vec();
+            key.extend((0..round / 7 % 24).map(|_| next()));
+            let value: Vec<u8> = (0..round % 97).map(|_| next()).collect();
+            refused += usize::from(entry(&key, &value).is_err());
+        }
+        assert!(refused > 30_000, "{refused}");
+    }
+}

@@ -1,0 +1,171 @@
+//! Keys, values and notes of a target in words, for `zonal dump`.
+
+use crate::chunk::{BlockState, Chunk};
+use crate::ids::{BLOCK, CHUNK_BLOCKS, Extent, ObjectId, TargetConfig};
+use crate::key::{self, Named};
+use crate::note::Note;
+use crate::sealed::{self, Header, TargetRecord};
+use zonal_types::ErrorCode;
+use zonal_types::describe::{Described, Field};
+
+/// Any geometry: a chunk is shown also where nobody knows the target's.
+const ANY: TargetConfig = TargetConfig {
+    segment_units: u32::MAX,
+    segments: u32::MAX,
+    pending_blocks_max: 0,
+};
+
+fn of_object(what: &'static str, object: ObjectId) -> Described {
+    Described::new(what)
+        .with("data_id", object.data_id.0)
+        .with("column", object.column.0)
+}
+
+/// What an entry is.
+///
+/// # Errors
+/// `Corrupt` where key or value cannot be decoded, `WrongVersion` for a newer value.
+pub fn entry(key: &[u8], value: &[u8]) -> Result<Described, ErrorCode> {
+    Ok(match key::parse(key)? {
+        Named::Target => {
+            let record: TargetRecord = sealed::decode(key, value)?;
+            Described::new("target")
+                .with("segment_units", record.segment_units)
+                .with("objects", record.objects)
+        }
+        Named::Segment(number) => {
+            let bits = sealed::open(key, value)?;
+            let used: u32 = bits.iter().map(|byte| byte.count_ones()).sum();
+            Described::new("allocation of a segment")
+                .with("segment", number)
+                .with("units", bits.len() as u64 * 8)
+                .with("used", used)
+                .with("runs", runs(bits))
+        }
+        Named::Tombstone(object) => {
+            sealed::open(key, value)?;
+            of_object("deletion under way", object)
+        }
+        Named::Pending(object, block) => {
+            let bytes = sealed::open(key, value)?;
+            of_object("pending block", object)
+                .with("offset", block.saturating_mul(BLOCK))
+                .with("crc32c", hex(crc_fast::crc32_iscsi(bytes)))
+        }
+        Named::Header(object) => {
+            let header: Header = sealed::decode(key, value)?;
+            of_object("object", object)
+                .with("object_bytes", header.object_bytes)
+                .with("blocks", header.blocks)
+                .with("truncate_seq", header.truncate_seq)
+                .with("version", header.version)
+                .with("deleting", header.deleting)
+        }
+        Named::Chunk(object, number) => {
+            let chunk = Chunk::decode(&ANY, key, value)?;
+            let first = number.saturating_mul(CHUNK_BLOCKS);
+            of_object("chunk", object)
+                .with("chunk", number)
+                .with("offset", first.saturating_mul(BLOCK))
+                .with("version", chunk.version)
+                .with("blocks", blocks(&chunk))
+        }
+    })
+}
+
+/// Used runs of a bitmap, as `first-last`.
+fn runs(bits: &[u8]) -> Field {
+    let is_used = |unit: usize| {
+        bits.get(unit / 8)
+            .is_some_and(|byte| byte >> (unit % 8) & 1 == 1)
+    };
+    let (mut found, mut unit, end) = (Vec::new(), 0, bits.len() * 8);
+    while unit < end {
+        if !is_used(unit) {
+            unit += 1;
+            continue;
+        }
+        let first = unit;
+        while unit < end && is_used(unit) {
+            unit += 1;
+        }
+        found.push(format!("{first}-{}", unit - 1));
+    }
+    found.into_iter().collect()
+}
+
+fn hex(crc: u32) -> String {
+    format!("{crc:08x}")
+}
+
+fn blocks(chunk: &Chunk) -> Field {
+    let placed = chunk.placed().map(|(block, place)| {
+        let mut fields = vec![
+            ("block", Field::from(block)),
+            ("segment", Field::from(place.segment)),
+            ("unit", Field::from(place.unit)),
+        ];
+        if let BlockState::Written(_, crc) = chunk.get(block) {
+            fields.push(("crc32c", Field::from(hex(crc))));
+        }
+        fields
+    });
+    placed.collect()
+}
+
+/// What the note of a record of the log says.
+///
+/// # Errors
+/// `Corrupt` where it cannot be decoded.
+pub fn note(bytes: &[u8]) -> Result<Described, ErrorCode> {
+    let note = Note::decode(bytes)?;
+    let extents = |list: &[Extent]| -> Field {
+        let shown = list.iter().map(|extent| {
+            let last = u64::from(extent.unit) + u64::from(extent.count);
+            format!(
+                "{}:{}-{}",
+                extent.segment,
+                extent.unit,
+                last.saturating_sub(1)
+            )
+        });
+        shown.collect()
+    };
+    let removed = note.removed.iter();
+    let removed =
+        removed.map(|(object, (first, end))| format!("{object}:{first}-{}", end.saturating_sub(1)));
+    let put = note.put.iter();
+    let put = put.map(|(object, block, _bytes)| format!("{object}:{block}"));
+    Ok(Described::new("note")
+        .with("taken", extents(&note.taken))
+        .with("freed", extents(&note.freed))
+        .with("objects", note.objects)
+        .with("pending_removed", removed.collect::<Field>())
+        .with("pending_put", put.collect::<Field>()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn garbage_is_an_error_and_never_a_panic() {
+        let mut state = 7_u64;
+        let mut next = || {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            (state >> 33) as u8
+        };
+        let starts = [&[1][..], &[2, 0, 0, 0, 1], &[3], &[4], &[0x10], &[]];
+        let mut refused = 0;
+        for round in 0..60_000_usize {
+            let mut key = starts[round % starts.len()].to_vec();
+            key.extend((0..round / 7 % 24).map(|_| next()));
+            let value: Vec<u8> = (0..round % 97).map(|_| next()).collect();
+            refused += usize::from(entry(&key, &value).is_err());
+            let _ = note(&value);
+        }
+        assert!(refused > 30_000, "{refused}");
+    }
+}

@@ -1,0 +1,181 @@
+//! The ordered store: index and log together, as an opening would see it.
+
+use super::segments::Segments;
+use super::{Part, entry, hex, print::Printer};
+use crate::exit::{Failure, REFUSED};
+use anyhow::Context;
+use std::path::Path;
+use zonal_disk::identity::Stored;
+use zonal_disk::{Found, ReadStore, StoreKind};
+use zonal_types::describe::Described;
+
+const PART: &str = "index";
+
+/// Shows the entries whose keys begin with `prefix`.
+pub fn show(
+    dir: &Path,
+    stored: Option<&Stored>,
+    part: Option<Part>,
+    prefix: &[u8],
+    printer: &mut Printer,
+) -> anyhow::Result<()> {
+    let Some(stored) = stored else {
+        if part.is_some() {
+            let text = "without an identity nobody can tell whose index it is";
+            return Err(Failure::new(REFUSED, text).into());
+        }
+        return Ok(());
+    };
+    let kind = stored.identity.kind;
+    let opened = ReadStore::open(dir, &stored.identity, &mut |_, _, _| true);
+    let opened = opened.with_context(|| dir.display().to_string())?;
+    for damage in opened.damage() {
+        printer.damage(PART, None, &damage.to_string());
+    }
+    let wants = |wanted: Part| part.is_none_or(|part| part == wanted);
+    if wants(Part::Map) && kind == StoreKind::Manager {
+        map(&opened, printer);
+    }
+    let mut segments = (wants(Part::Segments) && kind == StoreKind::Target).then(Segments::default);
+    let with_entries = wants(Part::Index);
+    let end = behind(prefix);
+    let start = if segments.is_some() { &[][..] } else { prefix };
+    let stop = if segments.is_some() {
+        None
+    } else {
+        end.as_deref()
+    };
+    opened.walk(start, stop, &mut |found| {
+        let is_wanted = |key: &[u8]| with_entries && key.starts_with(prefix);
+        match found {
+            Found::Entry(key, value) => {
+                if let Some(segments) = &mut segments {
+                    segments.take(key, value);
+                }
+                if is_wanted(key) {
+                    one(kind, key, value, printer);
+                }
+            }
+            Found::BadEntry { key } if is_wanted(key) => {
+                printer.damage(PART, Some(hex(key)), "key or value fails its checksum");
+            }
+            Found::BadEntry { .. } => {}
+            Found::BadPage {
+                offset,
+                depth,
+                above,
+                upto,
+            } => {
+                let upto = upto.map_or("the end".to_owned(), hex);
+                let text = format!(
+                    "a page at depth {depth} cannot be used: keys above {} up to {upto} may be missing",
+                    hex(above)
+                );
+                printer.damage(PART, Some(format!("@{offset}")), &text);
+            }
+            Found::Mended { offset } => {
+                let text = "a page with one flipped bit; what it held is shown";
+                printer.damage(PART, Some(format!("@{offset}")), text);
+            }
+        }
+        segments.is_some() || !with_entries || printer.wants(PART)
+    });
+    if let Some(segments) = segments {
+        segments.show(dir, printer)?;
+    }
+    Ok(())
+}
+
+/// The first key behind all that begin with `prefix`.
+fn behind(prefix: &[u8]) -> Option<Vec<u8>> {
+    let mut end = prefix.to_vec();
+    while let Some(last) = end.pop() {
+        if last < 0xff {
+            end.push(last + 1);
+            return Some(end);
+        }
+    }
+    None
+}
+
+fn one(kind: StoreKind, key: &[u8], value: &[u8], printer: &mut Printer) {
+    let at = Some(hex(key));
+    match entry(Some(kind), key, value) {
+        Some(described) => printer.entry(PART, at, &described),
+        None => {
+            let text = format!("cannot be decoded, {} bytes: {}", value.len(), hex(value));
+            printer.damage(PART, at, &text);
+        }
+    }
+}
+
+/// The zone map in full.
+fn map(store: &ReadStore, printer: &mut Printer) {
+    use zonal_types::{Codec, KvRead};
+    let bytes = match store.get(&zonal_server::manager_role::MAP_KEY) {
+        Ok(Some(bytes)) => bytes,
+        Ok(None) => return,
+        Err(code) => return printer.damage("map", None, code.text()),
+    };
+    match zonal_zonemap::ZoneMap::from_bytes(&bytes) {
+        Ok(map) => {
+            for zone in &map.zones {
+                let shown = Described::new("zone")
+                    .with("zone", zone.id.0)
+                    .with("name", zone.name.as_str());
+                printer.entry("map", None, &shown);
+            }
+            for node in &map.nodes {
+                let shown = Described::new("node")
+                    .with("node", node.id.0)
+                    .with("zone", node.zone.0)
+                    .with("address", node.address.as_str());
+                printer.entry("map", None, &shown);
+            }
+            for shard in &map.shards {
+                let shown = Described::new("shard")
+                    .with("shard", shard.id.0)
+                    .with("zone", shard.zone.0)
+                    .with("node", shard.node.0)
+                    .with("epoch", shard.epoch.0);
+                printer.entry("map", None, &shown);
+            }
+            for target in &map.targets {
+                let shown = Described::new("target")
+                    .with("target", target.id.0)
+                    .with("node", target.node.0)
+                    .with("uuid", hex(&target.uuid))
+                    .with("capacity", target.capacity)
+                    .with("state", target.state.name());
+                printer.entry("map", None, &shown);
+            }
+            for range in &map.partitions {
+                let shown = Described::new("partitions")
+                    .with("first", range.first.0)
+                    .with("count", range.count)
+                    .with("shard", range.shard.0);
+                printer.entry("map", None, &shown);
+            }
+            for set in &map.sets {
+                let slots = set
+                    .slots
+                    .iter()
+                    .map(|slot| format!("target {} epoch {}", slot.target, slot.slot_epoch));
+                let slots: zonal_types::describe::Field = slots.collect();
+                let shown = Described::new("stripe set")
+                    .with("set", set.id.0)
+                    .with("zone", set.zone.0)
+                    .with("slots", slots);
+                printer.entry("map", None, &shown);
+            }
+            for junction in &map.junctions {
+                let shown = Described::new("junction")
+                    .with("ino", junction.ino.0)
+                    .with("path", junction.path.as_str())
+                    .with("zone", junction.zone.0);
+                printer.entry("map", None, &shown);
+            }
+        }
+        Err(error) => printer.damage("map", None, &error.to_string()),
+    }
+}

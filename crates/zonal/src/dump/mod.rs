@@ -1,0 +1,194 @@
+//! Stored structures in words, for `zonal dump`. Whatever bytes it is given, it ends and shows what it can.
+
+mod index;
+mod log;
+mod print;
+mod segments;
+mod stream;
+
+pub use print::Printer;
+
+use crate::exit::{Failure, NOT_FOUND, REFUSED};
+use anyhow::Context;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+use zonal_disk::identity::{self, FORMAT_VERSION, Stored};
+use zonal_disk::{DiskError, StoreKind};
+use zonal_types::CellId;
+use zonal_types::describe::{Described, Field};
+
+/// A part of a store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Part {
+    /// Whose store it is.
+    Identity,
+    /// Every record in the log's file, old laps included.
+    Log,
+    /// The ordered store as it is now: index and log together.
+    Index,
+    /// What of each segment is in use.
+    Segments,
+    /// The zone map (manager).
+    Map,
+}
+
+/// Bytes that keys begin with.
+#[derive(Debug, Clone)]
+pub struct Prefix(pub Vec<u8>);
+
+impl std::str::FromStr for Prefix {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        parse_hex(text).map(Self)
+    }
+}
+
+fn parse_hex(text: &str) -> Result<Vec<u8>, String> {
+    let digits: Vec<u8> = text.bytes().filter(|byte| *byte != b' ').collect();
+    let (pairs, rest) = digits.as_chunks::<2>();
+    if !rest.is_empty() {
+        return Err("an even number of hexadecimal digits".to_owned());
+    }
+    let byte = |pair: &[u8; 2]| {
+        let text = std::str::from_utf8(pair).ok()?;
+        u8::from_str_radix(text, 16).ok()
+    };
+    let bytes: Option<Vec<u8>> = pairs.iter().map(byte).collect();
+    bytes.ok_or_else(|| "hexadecimal digits".to_owned())
+}
+
+/// Bytes as two digits each.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Shows what is at `path`.
+pub fn path(
+    path: &Path,
+    part: Option<Part>,
+    prefix: &[u8],
+    printer: &mut Printer,
+) -> anyhow::Result<()> {
+    if path.is_dir() {
+        return store(path, part, prefix, printer);
+    }
+    if !path.exists() {
+        return Err(Failure::new(NOT_FOUND, format!("{} is not there", path.display())).into());
+    }
+    let folder = path.parent().unwrap_or(Path::new("."));
+    let folder = if folder.as_os_str().is_empty() {
+        Path::new(".")
+    } else {
+        folder
+    };
+    let part = match path.file_name().and_then(|name| name.to_str()) {
+        Some("identity") => Part::Identity,
+        Some("log") => Part::Log,
+        Some("index.redb") => Part::Index,
+        _ if is_stream(path)? => return stream::show(path, printer),
+        _ => {
+            let text = format!("{} is nothing that can be shown", path.display());
+            return Err(Failure::new(REFUSED, text)
+                .hint("name a store's folder, its identity, log or index.redb, or a stream")
+                .into());
+        }
+    };
+    store(folder, Some(part), prefix, printer)
+}
+
+fn is_stream(path: &Path) -> anyhow::Result<bool> {
+    let mut magic = [0; 8];
+    let mut file = File::open(path).with_context(|| path.display().to_string())?;
+    Ok(file.read_exact(&mut magic).is_ok() && &magic == b"ZONALSTR")
+}
+
+fn store(
+    dir: &Path,
+    part: Option<Part>,
+    prefix: &[u8],
+    printer: &mut Printer,
+) -> anyhow::Result<()> {
+    let stored = match identity::load(dir) {
+        Ok(stored) => stored,
+        Err(error @ DiskError::Corrupt(_)) => {
+            printer.damage("identity", None, &error.to_string());
+            None
+        }
+        Err(error) => return Err(error).with_context(|| dir.display().to_string()),
+    };
+    let holds_something = ["identity", "log", "index.redb"]
+        .iter()
+        .any(|name| dir.join(name).exists());
+    if !holds_something {
+        let text = format!("{} holds no store", dir.display());
+        return Err(Failure::new(NOT_FOUND, text).into());
+    }
+    let wants = |wanted: Part| part.is_none_or(|part| part == wanted);
+    if wants(Part::Identity)
+        && let Some(stored) = &stored
+    {
+        printer.entry("identity", None, &identity_of(stored));
+    }
+    if wants(Part::Log) {
+        log::show(&dir.join("log"), stored.as_ref(), printer)?;
+    }
+    let of_index = [Part::Index, Part::Segments, Part::Map];
+    if of_index.into_iter().any(wants) {
+        index::show(dir, stored.as_ref(), part, prefix, printer)?;
+    }
+    Ok(())
+}
+
+fn identity_of(stored: &Stored) -> Described {
+    Described::new("identity")
+        .with("format", FORMAT_VERSION)
+        .with("kind", stored.identity.kind.to_string())
+        .with("cell", CellId(stored.identity.cell).to_string())
+        .with("number", stored.identity.id)
+        .with("uuid", hex(&stored.uuid))
+        .with("log_bytes", stored.log_bytes)
+}
+
+/// What an entry of a store is; where its kind is not known, what it can be.
+pub fn entry(kind: Option<StoreKind>, key: &[u8], value: &[u8]) -> Option<Described> {
+    let of_map = || -> Option<Described> {
+        use zonal_types::Codec;
+        let map = zonal_zonemap::ZoneMap::from_bytes(value).ok()?;
+        let found = map.check();
+        let what = Described::new("zone map")
+            .with("version", map.version.0)
+            .with("cell", map.cell.to_string())
+            .with("zones", map.zones.len() as u64)
+            .with("nodes", map.nodes.len() as u64)
+            .with("targets", map.targets.len() as u64)
+            .with("shards", map.shards.len() as u64)
+            .with("sets", map.sets.len() as u64)
+            .with("junctions", map.junctions.len() as u64);
+        let broken: Field = found.iter().map(|broken| format!("{broken:?}")).collect();
+        Some(if found.is_empty() {
+            what
+        } else {
+            what.with("broken", broken)
+        })
+    };
+    let of_shard = || {
+        if key == zonal_server::manager_role::MAP_KEY {
+            of_map()
+        } else {
+            zonal_meta::describe::entry(key, value).ok()
+        }
+    };
+    let of_target = || {
+        if key == zonal_server::SCRUB_KEY {
+            Some(Described::new("scrub").with("record", value))
+        } else {
+            zonal_object::describe::entry(key, value).ok()
+        }
+    };
+    match kind {
+        Some(StoreKind::Target) => of_target(),
+        Some(StoreKind::Shard | StoreKind::Manager) => of_shard(),
+        None => of_target().or_else(of_shard),
+    }
+}

@@ -1,0 +1,90 @@
+//! What of each segment file is in use: as the index's records refer to it, and whether the file is there.
+
+use super::print::Printer;
+use anyhow::Context;
+use std::collections::BTreeMap;
+use std::path::Path;
+use zonal_object::chunk::Chunk;
+use zonal_object::key::{self, Named};
+use zonal_object::{TargetConfig, ids::BLOCK};
+use zonal_types::describe::Described;
+
+const PART: &str = "segments";
+const ANY: TargetConfig = TargetConfig {
+    segment_units: u32::MAX,
+    segments: u32::MAX,
+    pending_blocks_max: 0,
+};
+
+#[derive(Default)]
+struct Used {
+    units: u64,
+    /// One behind the last unit.
+    end: u64,
+}
+
+/// Counts as the index is walked; memory for each segment, not for each object.
+#[derive(Default)]
+pub struct Segments {
+    used: BTreeMap<u32, Used>,
+}
+
+impl Segments {
+    /// Takes an entry of the index.
+    pub fn take(&mut self, key: &[u8], value: &[u8]) {
+        if !matches!(key::parse(key), Ok(Named::Chunk(..))) {
+            return;
+        }
+        let Ok(chunk) = Chunk::decode(&ANY, key, value) else {
+            return;
+        };
+        for (_, place) in chunk.placed() {
+            let used = self.used.entry(place.segment).or_default();
+            used.units += 1;
+            used.end = used.end.max(u64::from(place.unit) + 1);
+        }
+    }
+
+    /// Shows each segment that is used or has a file.
+    pub fn show(mut self, dir: &Path, printer: &mut Printer) -> anyhow::Result<()> {
+        let mut files = BTreeMap::new();
+        let entries = match std::fs::read_dir(dir.join("segments")) {
+            Ok(entries) => Some(entries),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+            Err(error) => return Err(error).context("segments"),
+        };
+        for file in entries.into_iter().flatten() {
+            let file = file.context("segments")?;
+            let name = file.file_name().to_string_lossy().into_owned();
+            let number = name.strip_prefix("seg.").and_then(|text| text.parse().ok());
+            let Some(number) = number else {
+                printer.damage(PART, Some(name), "not a segment's file");
+                continue;
+            };
+            files.insert(number, file.metadata().context("segments")?.len());
+            self.used.entry(number).or_default();
+        }
+        for (number, used) in &self.used {
+            let at = Some(number.to_string());
+            let Some(bytes) = files.get(number) else {
+                printer.damage(
+                    PART,
+                    at,
+                    &format!("the file is missing; {} units are used", used.units),
+                );
+                continue;
+            };
+            if used.end * BLOCK > *bytes {
+                let text = format!("{bytes} bytes long, used to byte {}", used.end * BLOCK);
+                printer.damage(PART, at, &text);
+                continue;
+            }
+            let shown = Described::new("segment")
+                .with("bytes", *bytes)
+                .with("used_bytes", used.units * BLOCK)
+                .with("used_to", used.end * BLOCK);
+            printer.entry(PART, at, &shown);
+        }
+        Ok(())
+    }
+}

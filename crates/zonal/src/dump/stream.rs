@@ -1,0 +1,82 @@
+//! Streams: backups of metadata and exported objects.
+
+use super::{entry, hex, print::Printer};
+use crate::backup::format::{ENTRIES, Entries, MAP, SHARD, SHARD_END, ShardEnd, ShardStart};
+use anyhow::Context;
+use std::fs::File;
+use std::io::BufReader;
+use std::path::Path;
+use zonal_disk::StoreKind;
+use zonal_disk::stream::{Frame, StreamKind, StreamReader};
+use zonal_types::describe::Described;
+use zonal_types::{CellId, Codec};
+
+const PART: &str = "stream";
+
+/// Shows a stream.
+pub fn show(path: &Path, printer: &mut Printer) -> anyhow::Result<()> {
+    let file = File::open(path).with_context(|| path.display().to_string())?;
+    let mut reader = StreamReader::new(BufReader::with_capacity(1 << 20, file))
+        .with_context(|| path.display().to_string())?;
+    let header = *reader.header();
+    let shown = Described::new(header.kind.name())
+        .with("cell", CellId(header.cell).to_string())
+        .with("made", header.made);
+    printer.entry(PART, None, &shown);
+    loop {
+        let frame = match reader.next_frame() {
+            Ok(Some(frame)) => frame,
+            Ok(None) => return Ok(()),
+            Err(error) => {
+                // Behind a damaged frame nothing can be told from anything.
+                printer.damage(PART, None, &error.to_string());
+                return Ok(());
+            }
+        };
+        let at = format!("@{}", frame.offset);
+        let done = match header.kind {
+            StreamKind::Backup => backup(&frame, &at, printer),
+            StreamKind::Objects => None,
+        };
+        if done.is_none() {
+            let text = format!("a frame of kind {} that cannot be decoded", frame.kind);
+            printer.damage(PART, Some(at), &text);
+        }
+    }
+}
+
+fn backup(frame: &Frame, at: &str, printer: &mut Printer) -> Option<()> {
+    match frame.kind {
+        MAP => {
+            let key = zonal_server::manager_role::MAP_KEY;
+            let map = entry(Some(StoreKind::Manager), &key, &frame.payload)?;
+            printer.entry(PART, Some(at.to_owned()), &map);
+        }
+        SHARD => {
+            let start = ShardStart::from_bytes(&frame.payload).ok()?;
+            let shown = Described::new("shard")
+                .with("shard", start.shard.0)
+                .with("node", start.node.0)
+                .with("epoch", start.epoch.0)
+                .with("position", start.position)
+                .with("map_version", start.map_version.0);
+            printer.entry(PART, Some(at.to_owned()), &shown);
+        }
+        ENTRIES => {
+            for (key, value) in Entries::from_bytes(&frame.payload).ok()? {
+                let at = Some(format!("{at} {}", hex(&key.0)));
+                match entry(Some(StoreKind::Manager), &key.0, &value.0) {
+                    Some(shown) => printer.entry(PART, at, &shown),
+                    None => printer.damage(PART, at, "cannot be decoded"),
+                }
+            }
+        }
+        SHARD_END => {
+            let end = ShardEnd::from_bytes(&frame.payload).ok()?;
+            let shown = Described::new("end of the shard").with("entries", end.entries);
+            printer.entry(PART, Some(at.to_owned()), &shown);
+        }
+        _ => return None,
+    }
+    Some(())
+}

@@ -1,0 +1,162 @@
+//! `zonal dump` of every structure, whole and damaged in many ways: it ends, tells what is damaged, and never crashes.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test ends where something is not as it should be"
+)]
+
+mod cell;
+mod file;
+
+use cell::{Cell, code, said, zonal};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+fn dump(path: &Path, more: &[&str]) -> Output {
+    let mut command = zonal();
+    command.arg("dump").arg(path).args(more).output().unwrap()
+}
+
+fn shows(path: &Path, more: &[&str], wanted: &[&str]) {
+    let output = dump(path, more);
+    assert_eq!(code(&output), 0, "{}", said(&output));
+    for text in wanted {
+        assert!(
+            said(&output).contains(text),
+            "{text} is not in\n{}",
+            said(&output)
+        );
+    }
+}
+
+/// A small generator (SplitMix64): the same damage in each run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        ((z ^ (z >> 31)) % bound as u64) as usize
+    }
+}
+
+/// Damages a copy of `good` in one of many ways; always among the bytes that are in use.
+fn damaged(good: &[u8], round: usize, random: &mut Random) -> Vec<u8> {
+    let mut bytes = good.to_vec();
+    let used = good.iter().rposition(|byte| *byte != 0).unwrap_or(0) + 1;
+    match round % 5 {
+        0 => bytes[random.below(used)] ^= 1 << random.below(8),
+        1 => {
+            for _ in 0..64 {
+                bytes[random.below(used)] = random.below(256) as u8;
+            }
+        }
+        2 => bytes.truncate(random.below(used)),
+        3 => {
+            let start = random.below(used);
+            let end = (start + 4096).min(used);
+            bytes[start..end].fill(0);
+        }
+        _ => bytes
+            .iter_mut()
+            .take(256 << 10)
+            .for_each(|byte| *byte = random.below(256) as u8),
+    }
+    bytes
+}
+
+#[test]
+fn everything_stored_can_be_shown_and_damage_ends_nothing() {
+    let cell = Cell::up("dump");
+    file::write(&cell, &vec![0x5a; 1 << 20]);
+    let backup = cell.dir().join("backup");
+    let mut command = zonal();
+    command.args(["meta", "backup", "--to"]).arg(&backup);
+    let taken = command.arg("--cell").arg(cell.dir()).output().unwrap();
+    assert_eq!(code(&taken), 0, "{}", said(&taken));
+    let target = cell.dir().join("storage1-1/target");
+    // The log is shown while the server runs; what needs the whole store is not.
+    shows(&target.join("log"), &[], &["log @0 record"]);
+    assert_eq!(code(&dump(&target, &[])), 6);
+    assert_eq!(code(&cell.down()), 0);
+
+    shows(
+        &target,
+        &["--part", "identity"],
+        &["kind=target", "number=1"],
+    );
+    shows(
+        &target,
+        &["--json", "--part", "index"],
+        &[
+            "\"what\":\"object\"",
+            "\"what\":\"chunk\"",
+            "\"object_bytes\":1048576",
+        ],
+    );
+    shows(&target, &["--part", "segments"], &["used_bytes=1048576"]);
+    let manager = cell.dir().join("manager/manager");
+    shows(
+        &manager,
+        &["--part", "map"],
+        &["map shard", "map stripe set"],
+    );
+    shows(&manager, &["--prefix", "0000000020"], &["name=\"marked\""]);
+    shows(
+        &manager.join("index.redb"),
+        &[],
+        &["kind=File", "size=1048576"],
+    );
+    shows(
+        &backup,
+        &[],
+        &[
+            "a backup of metadata",
+            "name=\"marked\"",
+            "end of the shard",
+        ],
+    );
+    let limited = said(&dump(&manager, &["--part", "index", "--limit", "2"]));
+    assert_eq!(
+        limited
+            .lines()
+            .filter(|line| line.starts_with("index"))
+            .count(),
+        2
+    );
+    assert_eq!(code(&dump(&cell.config("meta1"), &[])), 5);
+    assert_eq!(code(&dump(&cell.dir().join("nothing"), &[])), 7);
+
+    let mut random = Random(42);
+    let (mut told, mut runs) = (0, 0);
+    let files: Vec<PathBuf> = [&target, &manager]
+        .into_iter()
+        .flat_map(|store| ["identity", "log", "index.redb"].map(|name| store.join(name)))
+        .chain([backup])
+        .collect();
+    for path in files {
+        let good = fs::read(&path).unwrap();
+        for round in 0..5 {
+            fs::write(&path, damaged(&good, round, &mut random)).unwrap();
+            let whole = if path.ends_with("backup") {
+                path.clone()
+            } else {
+                path.parent().unwrap().to_owned()
+            };
+            let output = dump(&whole, if round % 2 == 0 { &["--json"] } else { &[] });
+            let place = format!("{}, round {round}: {}", path.display(), said(&output));
+            assert!(
+                [0, 1, 5, 7].contains(&code(&output)),
+                "{}: {place}",
+                code(&output)
+            );
+            assert!(!said(&output).contains("panicked"), "{place}");
+            told += usize::from(code(&output) != 0);
+            runs += 1;
+        }
+        fs::write(&path, good).unwrap();
+    }
+    // A bit in a page that nobody uses, or in what the log no longer needs, is no damage.
+    assert!(told * 2 > runs, "{told} of {runs} damages were told");
+}
