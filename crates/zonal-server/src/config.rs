@@ -15,6 +15,10 @@ use zonal_types::limits::{
 use zonal_types::{CellId, NodeId, TargetId, ZoneId};
 
 const KIB: u64 = 1 << 10;
+/// Cache of a shard's index where nothing is set: look-ups in large directories go all over it.
+const SHARD_CACHE_DEFAULT: u64 = 48 * MIB;
+/// Cache of a target's index where nothing is set.
+const TARGET_CACHE_DEFAULT: u64 = 16 * MIB;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
@@ -303,7 +307,7 @@ impl Source<'_> {
         &self,
         log: Option<&Spanned<Size>>,
         overlay: Option<&Spanned<Size>>,
-        cache: Option<&Spanned<Size>>,
+        (cache, cache_default): (Option<&Spanned<Size>>, u64),
     ) -> Result<StoreConfig, ConfigError> {
         let bytes = self.size("log", log, 32 * MIB, 8 * MIB..=GIB)?;
         if bytes % 4096 != 0 {
@@ -313,7 +317,7 @@ impl Source<'_> {
         Ok(StoreConfig {
             log: bytes,
             overlay: self.size("overlay", overlay, 8 * MIB, MIB..=4 * GIB)?,
-            cache: self.size("cache", cache, 8 * MIB, MIB..=1024 * GIB)?,
+            cache: self.size("cache", cache, cache_default, MIB..=1024 * GIB)?,
         })
     }
 
@@ -351,7 +355,11 @@ impl Source<'_> {
                 SCRUB_PERIOD_MS_DEFAULT,
                 0..=31_536_000_000,
             )?,
-            store: self.store(raw.log.as_ref(), raw.overlay.as_ref(), raw.cache.as_ref())?,
+            store: self.store(
+                raw.log.as_ref(),
+                raw.overlay.as_ref(),
+                (raw.cache.as_ref(), TARGET_CACHE_DEFAULT),
+            )?,
         })
     }
 
@@ -421,8 +429,10 @@ impl Source<'_> {
             (Some(_), None) => raw.advertise.unwrap_or(raw.listen),
             (None, None) => return Err(self.together("`manager_address` is missing")),
         };
-        let stores =
-            |raw: &RawStore| self.store(raw.log.as_ref(), raw.overlay.as_ref(), raw.cache.as_ref());
+        let stores = |raw: &RawStore| {
+            let cache = (raw.cache.as_ref(), SHARD_CACHE_DEFAULT);
+            self.store(raw.log.as_ref(), raw.overlay.as_ref(), cache)
+        };
         let folder = self.path.parent().unwrap_or(Path::new("."));
         let config = NodeConfig {
             path: self.path.to_owned(),
