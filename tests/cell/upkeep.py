@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What commands do for a cell that is looked after: scrub, backup and restore of metadata.
+"""What commands do for a cell that is looked after: backup and restore of metadata, export and import of objects.
 
     tests/cell/upkeep.py --work DIR [--only PART,...] [--list]
 
@@ -206,6 +206,122 @@ def _(work):
             true(not any("replaced" in name for name in names), f"{store} was replaced: {names}")
         c.up()
         true(os.path.isdir(f"{c.mount}/one"), "the cell lost a directory")
+
+
+def data_of(c, stream):
+    """{(data id, column): (length, [(offset, bytes of data)], lost ranges)} of exported objects, as `zonal dump` shows them."""
+    out, now = {}, None
+    for line in c.zonal("dump", "--json", stream).stdout.splitlines():
+        record = json.loads(line)
+        fields = record["fields"]
+        if record["what"] == "object":
+            now = (fields["data_id"], fields["column"])
+            out[now] = [fields["object_bytes"], 0, []]
+        elif record["what"] == "data":
+            out[now][1] += fields["bytes"]
+        elif record["what"] == "lost":
+            out[now][2].append(fields["offset"])
+    return out
+
+
+def contents_of(stream):
+    """{(data id, column): its bytes, holes as zeros} out of the frames of exported objects (docs/on-disk-format.md)."""
+    out, now = {}, None
+    with open(stream, "rb") as f:
+        data = f.read()
+    at = 64
+    while at < len(data):
+        kind, length = data[at], int.from_bytes(data[at + 4:at + 8], "little")
+        body = data[at + 12:at + 12 + length]
+        if kind == 1:
+            now = (int.from_bytes(body[:8], "little"), int.from_bytes(body[8:10], "little"))
+            out[now] = bytearray(int.from_bytes(body[10:18], "little"))
+        elif kind == 2:
+            offset = int.from_bytes(body[:8], "little")
+            out[now][offset:offset + length - 8] = body[8:]
+        at += 12 + length
+    return {k: bytes(v) for k, v in out.items()}
+
+
+@check("target-export", "objects come out of a target whole, running or stopped, and go into another one", limit=300)
+def _(work):
+    with Cell(work) as c:
+        tree(f"{c.mount}/one/kept")
+        big = os.urandom(3 * MIB)
+        write(f"{c.mount}/one/big", big)
+        with open(f"{c.mount}/one/holes", "wb") as f:
+            f.write(b"start")
+            f.seek(5 * MIB + 77)
+            f.write(b"end")
+        os.truncate(f"{c.mount}/one/kept/c/f29", 100_000)
+        fd = os.open(f"{c.mount}/one/holes", os.O_RDONLY)
+        os.fsync(fd)
+        os.close(fd)
+        os.sync()
+        os.fsync(fd := os.open(c.mount, os.O_RDONLY))
+        os.close(fd)
+        at = ("--cell", c.folder, "--target")
+        listed = [json.loads(line) for line in c.zonal("target", "ls", *at, "1", "--paths", "--json").stdout.splitlines()]
+        paths = {o["path"] for o in listed}
+        true("/one/big" in paths and any(str(p).startswith("/one/kept/a/b/f") for p in paths), f"these paths only: {sorted(map(str, paths))}")
+        number = os.stat(f"{c.mount}/one/big").st_ino
+        mine = [o for o in listed if o["data_id"] == number]
+        equal([o["path"] for o in mine], ["/one/big"], "path of an object")
+        one, two, again = (f"{c.base}/{name}" for name in ("one.out", "two.out", "again.out"))
+        told = c.json("target", "export", *at, "1", "--to", one, "--json")
+        equal((told["objects"], told["lost_bytes"]), (len(listed), 0), "objects exported")
+        c.zonal("target", "export", *at, "1", "--to", one, code=6)
+        c.zonal("target", "export", *at, "2", "--to", two)
+        # The stripes put together are the file.
+        both = {**contents_of(one), **contents_of(two)}
+        columns = sorted(k for k in both if k[0] == number)
+        equal(len(columns), 2, "columns of a file over two targets")
+        row = [both[k] for k in columns]
+        whole = b"".join(part[i * MIB:(i + 1) * MIB] for i in range(3) for part in row)
+        true(whole == big, "the exported stripes are not the file")
+        # Into another target; there twice only by force; and out again as it was.
+        c.zonal("target", "import", *at, "2", "--from", one)
+        c.zonal("target", "import", *at, "2", "--from", one, code=6)
+        c.zonal("target", "import", *at, "2", "--from", one, "--force")
+        c.zonal("target", "export", *at, "2", "--to", again)
+        true(contents_of(again) == both, "what was imported differs")
+        equal({k: v[0] for k, v in data_of(c, again).items()}, {k: len(v) for k, v in both.items()}, "lengths of objects")
+        with open(one, "rb") as f:
+            data = bytearray(f.read())
+        data[len(data) // 2] ^= 1
+        write(f"{c.base}/bad", bytes(data))
+        c.zonal("target", "import", *at, "3", "--from", f"{c.base}/bad", code=5)
+        equal(c.zonal("target", "ls", *at, "3").stdout, "", "objects after a refused import")
+        store = f"{c.folder}/storage1-1/target"
+        c.zonal("target", "ls", "--dir", store, code=6)
+        c.down()
+        stopped = f"{c.base}/stopped.out"
+        c.zonal("target", "export", "--dir", store, "--to", stopped)
+        true(contents_of(stopped) == contents_of(one), "a stopped target gives other bytes than a running one")
+        # A damaged block is left out and named, the rest is there.
+        found = []
+        for name in os.listdir(f"{store}/segments"):
+            with open(f"{store}/segments/{name}", "r+b") as f:
+                data = f.read()
+                place = data.find(contents_of(one)[(number, columns_of(one, number))][8192:12288])
+                if place >= 0:
+                    found.append(name)
+                    f.seek(place + 5)
+                    f.write(bytes([data[place + 5] ^ 1]))
+        equal(len(found), 1, "places of the block")
+        damaged = f"{c.base}/damaged.out"
+        told = c.json("target", "export", "--dir", store, "--to", damaged, "--json", code=1)
+        equal([(d["data_id"], d["offset"], d["length"]) for d in told["damaged"]], [(number, 8192, 4096)], "what is damaged")
+        before, after = contents_of(one), contents_of(damaged)
+        key = (number, columns_of(one, number))
+        expected = bytearray(before[key])
+        expected[8192:12288] = bytes(4096)
+        true(after.pop(key) == bytes(expected) and before.pop(key) and after == before, "more than the block is missing")
+
+
+def columns_of(stream, number):
+    """The one column of a file in a stream."""
+    return next(column for data_id, column in contents_of(stream) if data_id == number)
 
 
 def main():

@@ -3,7 +3,7 @@
 
 use crate::ids::{BLOCK, ObjectId};
 use crate::key::{self, Named};
-use crate::sealed::{self, Header};
+use crate::sealed::{self, Header, TargetRecord};
 use crate::target::ObjectStat;
 use zonal_types::{Column, DataId, ErrorCode, KvRead};
 
@@ -36,6 +36,19 @@ impl Passed {
         next.push(0);
         next
     }
+}
+
+/// Units of a segment, as the target wrote them down with its first checkpoint.
+///
+/// # Errors
+/// `Corrupt`, or what `kv` gives.
+pub fn segment_units(kv: &dyn KvRead) -> Result<Option<u32>, ErrorCode> {
+    let key = key::target();
+    let Some(value) = kv.get(&key)? else {
+        return Ok(None);
+    };
+    let record: TargetRecord = sealed::decode(&key, &value)?;
+    Ok(Some(record.segment_units))
 }
 
 /// Where a walk over all records begins.

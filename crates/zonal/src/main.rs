@@ -11,6 +11,7 @@ mod exit;
 mod mount;
 mod out;
 mod progress;
+mod transfer;
 
 use clap::Parser;
 use std::process::ExitCode;

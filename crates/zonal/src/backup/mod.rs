@@ -5,4 +5,4 @@ mod restore;
 mod take;
 
 pub use restore::restore;
-pub use take::take;
+pub use take::{take, wall_seconds};

@@ -8,7 +8,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use zonal_net::{Address, CellKey, Identity, PayloadInto, Pool, PoolConfig, Request, Role};
 use zonal_types::{CellId, Codec, ErrorCode, MapVersion, NodeId, TargetId};
-use zonal_wire::{AdminReply, AdminRequest, Header, ManagerReply, ManagerRequest, Service};
+use zonal_wire::{
+    AdminReply, AdminRequest, Header, ManagerReply, ManagerRequest, Service, StorageReply,
+    StorageRequest,
+};
 use zonal_zonemap::ZoneMap;
 
 /// Which cell is meant.
@@ -132,6 +135,25 @@ impl Cell {
         };
         let reply = self.pool.call(to, request, PayloadInto::Owned)?;
         T::from_bytes(&reply.body).with_context(|| format!("the reply of {to}"))
+    }
+
+    /// Asks a target, with bytes that go along and come back.
+    pub fn storage(
+        &self,
+        to: Address,
+        request: &StorageRequest,
+        payload: &[u8],
+    ) -> anyhow::Result<(StorageReply, Vec<u8>)> {
+        let sent = Request {
+            operation: request.name(),
+            header: Header::request(Service::Storage, self.id),
+            body: &request.to_bytes(),
+            payload: &[payload],
+        };
+        let reply = self.pool.call(to, sent, PayloadInto::Owned)?;
+        let message = StorageReply::from_bytes(&reply.body);
+        let message = message.with_context(|| format!("the reply of {to}"))?;
+        Ok((message, reply.payload))
     }
 
     /// Where a node is.

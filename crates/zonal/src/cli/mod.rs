@@ -15,6 +15,7 @@ mod reference;
 mod scrub;
 mod server;
 mod status;
+mod target;
 mod umount;
 mod up;
 mod zone_map;
@@ -39,6 +40,8 @@ enum Command {
     Up(up::Up),
     Down(down::Down),
     Status(status::Status),
+    #[command(subcommand)]
+    Target(target::Target),
     Mount(mount::Mount),
     Umount(umount::Umount),
     Mkdir(mkdir::Mkdir),
@@ -70,6 +73,7 @@ impl Cli {
             Command::Up(command) => command.run(),
             Command::Down(command) => command.run(),
             Command::Status(command) => command.run(),
+            Command::Target(command) => command.run(),
             Command::Mount(command) => command.run(),
             Command::Umount(command) => command.run(),
             Command::Mkdir(command) => command.run(),

@@ -2,6 +2,7 @@
 
 use super::{entry, hex, print::Printer};
 use crate::backup::format::{ENTRIES, Entries, MAP, SHARD, SHARD_END, ShardEnd, ShardStart};
+use crate::transfer::format::{self, Lost, ObjectEnd, ObjectStart};
 use anyhow::Context;
 use std::fs::File;
 use std::io::BufReader;
@@ -36,13 +37,50 @@ pub fn show(path: &Path, printer: &mut Printer) -> anyhow::Result<()> {
         let at = format!("@{}", frame.offset);
         let done = match header.kind {
             StreamKind::Backup => backup(&frame, &at, printer),
-            StreamKind::Objects => None,
+            StreamKind::Objects => objects(&frame, &at, printer),
         };
         if done.is_none() {
             let text = format!("a frame of kind {} that cannot be decoded", frame.kind);
             printer.damage(PART, Some(at), &text);
         }
     }
+}
+
+fn objects(frame: &Frame, at: &str, printer: &mut Printer) -> Option<()> {
+    let at = Some(at.to_owned());
+    match frame.kind {
+        format::OBJECT => {
+            let start = ObjectStart::from_bytes(&frame.payload).ok()?;
+            let shown = Described::new("object")
+                .with("data_id", start.data_id.0)
+                .with("column", start.column.0)
+                .with("object_bytes", start.object_bytes)
+                .with("truncate_seq", start.truncate_seq);
+            printer.entry(PART, at, &shown);
+        }
+        format::DATA => {
+            let (offset, bytes) = format::split_data(&frame.payload).ok()?;
+            let shown = Described::new("data")
+                .with("offset", offset)
+                .with("bytes", bytes.len() as u64);
+            printer.entry(PART, at, &shown);
+        }
+        format::LOST => {
+            let lost = Lost::from_bytes(&frame.payload).ok()?;
+            let shown = Described::new("lost")
+                .with("offset", lost.offset)
+                .with("bytes", lost.length)
+                .with("detail", lost.detail);
+            printer.entry(PART, at, &shown);
+        }
+        format::OBJECT_END => {
+            let end = ObjectEnd::from_bytes(&frame.payload).ok()?;
+            let shown = Described::new("end of the object").with("data_bytes", end.data_bytes);
+            printer.entry(PART, at, &shown);
+        }
+        _ => return None,
+    }
+    Some(())
 }
 
 fn backup(frame: &Frame, at: &str, printer: &mut Printer) -> Option<()> {

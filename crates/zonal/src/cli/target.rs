@@ -1,0 +1,285 @@
+//! `zonal target`: the objects of a target.
+
+use crate::cell::connect::{Cell, CellArgs};
+use crate::exit::{FAILED, Failure, IN_USE};
+use crate::out;
+use crate::progress::Progress;
+use crate::transfer::{self, Names, Remote, Source, Stopped};
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use zonal_object::ObjectId;
+use zonal_types::{Column, DataId, TargetId};
+use zonal_wire::ObjectEntry;
+
+/// List, export and import the objects of a target
+#[derive(Debug, clap::Subcommand)]
+pub enum Target {
+    /// List objects: data id and column, bytes, allocated bytes
+    Ls {
+        #[command(flatten)]
+        which: Which,
+        /// With the path of each object's file (a target that runs)
+        #[arg(long, conflicts_with = "dir")]
+        paths: bool,
+        /// One JSON object a line
+        #[arg(long)]
+        json: bool,
+    },
+    /// Write objects to a file, each with its place and checksummed; what is damaged is named and left out
+    ///
+    /// Exits with 1 where something was damaged; the file then has all the rest.
+    Export {
+        #[command(flatten)]
+        which: Which,
+        /// Only this object (several may be given) [default: all]
+        #[arg(long, value_name = "DATA_ID.COLUMN")]
+        object: Vec<ObjectName>,
+        /// The file to write
+        #[arg(long, value_name = "FILE")]
+        to: PathBuf,
+        /// Replace the file where it exists
+        #[arg(long)]
+        force: bool,
+        /// Show on standard error how far it is
+        #[arg(long)]
+        progress: bool,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Write the objects of a file that was exported to a target that runs
+    ///
+    /// A file that is damaged, cut short or of another cell changes nothing.
+    Import {
+        #[command(flatten)]
+        cell: CellArgs,
+        /// The target
+        #[arg(long, value_name = "N")]
+        target: u32,
+        /// The file
+        #[arg(long, value_name = "FILE")]
+        from: PathBuf,
+        /// Also where objects are there already
+        #[arg(long)]
+        force: bool,
+        /// Show on standard error how far it is
+        #[arg(long)]
+        progress: bool,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// A target that runs, or the store of one that is stopped.
+#[derive(Debug, clap::Args)]
+pub struct Which {
+    #[command(flatten)]
+    cell: CellArgs,
+    /// The target, through its server
+    #[arg(long, value_name = "N", required_unless_present = "dir")]
+    target: Option<u32>,
+    /// The store of a stopped target: the folder with `identity`, `log` and so on; it is only read
+    #[arg(long, value_name = "DIR", conflicts_with = "target")]
+    dir: Option<PathBuf>,
+}
+
+/// A data id and a column.
+#[derive(Debug, Clone, Copy)]
+pub struct ObjectName(ObjectId);
+
+impl std::str::FromStr for ObjectName {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parts = text.split_once('.');
+        let parsed = parts.and_then(|(data_id, column)| {
+            Some(ObjectId {
+                data_id: DataId(data_id.parse().ok()?),
+                column: Column(column.parse().ok()?),
+            })
+        });
+        parsed.map(Self).ok_or_else(|| {
+            "a data id, a dot and a column, as `zonal target ls` shows them".to_owned()
+        })
+    }
+}
+
+impl Which {
+    /// Calls `with` with the target opened and the cell that it is of.
+    fn open<T>(
+        &self,
+        with: impl FnOnce(&mut dyn Source, [u8; 16], Option<&Cell>) -> anyhow::Result<T>,
+    ) -> anyhow::Result<T> {
+        if let Some(dir) = &self.dir {
+            let mut stopped = Stopped::open(dir)?;
+            let cell = stopped.cell();
+            return with(&mut stopped, cell, None);
+        }
+        let cell = self.cell.open()?;
+        let map = cell.map()?;
+        let target = TargetId(self.target.unwrap_or_default());
+        let mut remote = Remote::new(&cell, &map, target)?;
+        with(&mut remote, map.cell.0, Some(&cell))
+    }
+}
+
+impl Target {
+    pub fn run(self) -> anyhow::Result<()> {
+        match self {
+            Self::Ls { which, paths, json } => which.open(|source, _cell_id, cell| {
+                let names = cell.filter(|_| paths).map(Names::new).transpose()?;
+                ls(source, names, json)
+            }),
+            Self::Export {
+                which,
+                object,
+                to,
+                force,
+                progress,
+                json,
+            } => {
+                refuse_existing(&to, force)?;
+                let only: Vec<ObjectId> = object.iter().map(|name| name.0).collect();
+                let mut progress = Progress::new("objects", progress);
+                let exported = which.open(|source, cell, _| {
+                    transfer::export(source, cell, &only, &to, &mut progress)
+                })?;
+                told(&exported, &to, json)
+            }
+            Self::Import {
+                cell,
+                target,
+                from,
+                force,
+                progress,
+                json,
+            } => {
+                let cell = cell.open()?;
+                let map = cell.map()?;
+                let remote = Remote::new(&cell, &map, TargetId(target))?;
+                let mut progress = Progress::new("objects", progress);
+                let imported = transfer::import(&remote, map.cell, &from, force, &mut progress)?;
+                let lost: u64 = imported.lost.iter().map(|(_, lost)| lost.length).sum();
+                if json {
+                    let shown = json!({
+                        "objects": imported.objects,
+                        "data_bytes": imported.data_bytes,
+                        "lost_bytes": lost,
+                    });
+                    out::line(format_args!("{shown:#}"));
+                } else {
+                    out::line(format_args!(
+                        "{} objects, {} of data, on target {target}",
+                        imported.objects,
+                        out::bytes(imported.data_bytes)
+                    ));
+                }
+                for (object, lost) in &imported.lost {
+                    out::note(format_args!(
+                        "object {object}: {} bytes at {} were damaged where they were exported, and read as zeros now",
+                        lost.length, lost.offset
+                    ));
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+fn refuse_existing(path: &Path, force: bool) -> anyhow::Result<()> {
+    if path.exists() && !force {
+        let text = format!("{} exists", path.display());
+        return Err(Failure::new(IN_USE, text)
+            .hint("name another file, or give --force")
+            .into());
+    }
+    Ok(())
+}
+
+fn ls(source: &mut dyn Source, mut names: Option<Names>, as_json: bool) -> anyhow::Result<()> {
+    let mut show = |entry: &ObjectEntry| {
+        let path = names.as_mut().map(|names| names.path(entry.data_id));
+        if as_json {
+            let mut shown = json!({
+                "data_id": entry.data_id.0,
+                "column": entry.column.0,
+                "object_bytes": entry.object_bytes,
+                "allocated_bytes": entry.allocated,
+                "truncate_seq": entry.truncate_seq,
+            });
+            if let (Value::Object(fields), Some(path)) = (&mut shown, path) {
+                fields.insert("path".into(), path.into());
+            }
+            out::line(shown);
+        } else {
+            let path = match path {
+                Some(Some(path)) => format!("  {path}"),
+                Some(None) => "  (no name)".to_owned(),
+                None => String::new(),
+            };
+            out::line(format_args!(
+                "{}.{}  {}  {}{path}",
+                entry.data_id, entry.column, entry.object_bytes, entry.allocated
+            ));
+        }
+    };
+    let mut after = None;
+    loop {
+        let (objects, end) = source.list(after)?;
+        objects.iter().for_each(&mut show);
+        match objects.last() {
+            Some(last) if !end => {
+                after = Some(ObjectId {
+                    data_id: last.data_id,
+                    column: last.column,
+                });
+            }
+            _ => break,
+        }
+    }
+    names.map_or(Ok(()), Names::close)
+}
+
+fn told(exported: &transfer::Exported, to: &Path, as_json: bool) -> anyhow::Result<()> {
+    if as_json {
+        let damaged = exported.damaged.iter().map(|(object, lost)| {
+            json!({
+                "data_id": object.data_id.0,
+                "column": object.column.0,
+                "offset": lost.offset,
+                "length": lost.length,
+                "detail": lost.detail,
+            })
+        });
+        let shown = json!({
+            "file": to,
+            "bytes": exported.bytes,
+            "objects": exported.objects,
+            "data_bytes": exported.data_bytes,
+            "lost_bytes": exported.lost_bytes,
+            "damaged": damaged.collect::<Vec<Value>>(),
+        });
+        out::line(format_args!("{shown:#}"));
+    } else {
+        out::line(format_args!(
+            "{} objects, {} of data in {}",
+            exported.objects,
+            out::bytes(exported.data_bytes),
+            to.display()
+        ));
+        for (object, lost) in &exported.damaged {
+            out::line(format_args!(
+                "object {object}, {} bytes at {}: {}",
+                lost.length, lost.offset, lost.detail
+            ));
+        }
+    }
+    if exported.lost_bytes > 0 {
+        let text = format!(
+            "{} bytes are damaged and were left out",
+            exported.lost_bytes
+        );
+        return Err(Failure::new(FAILED, text).into());
+    }
+    Ok(())
+}

@@ -1,0 +1,162 @@
+//! Objects into a stream. What is damaged is left out, named, and the rest goes on.
+
+use super::format::{DATA, LOST, Lost, OBJECT, OBJECT_END, ObjectEnd, ObjectStart, data};
+use super::source::{Piece, Source, each, id};
+use crate::backup::wall_seconds;
+use crate::progress::Progress;
+use anyhow::Context;
+use std::fs::File;
+use std::io::BufWriter;
+use std::path::Path;
+use zonal_disk::stream::{StreamHeader, StreamKind, StreamWriter};
+use zonal_object::ObjectId;
+use zonal_types::Codec;
+use zonal_types::limits::BLOCK_BYTES;
+use zonal_wire::ObjectEntry;
+
+/// Bytes read at once.
+const PIECE: u32 = 1 << 20;
+const BLOCK: u32 = BLOCK_BYTES as u32;
+
+/// What was exported.
+#[derive(Default)]
+pub struct Exported {
+    pub objects: u64,
+    pub data_bytes: u64,
+    /// Bytes that are damaged, and of which objects.
+    pub lost_bytes: u64,
+    pub damaged: Vec<(ObjectId, Lost)>,
+    /// Of the stream.
+    pub bytes: u64,
+}
+
+/// Damaged ranges kept by name.
+const NAMED_MAX: usize = 10_000;
+
+/// Writes the objects in `only`, or all, to `path`, whole or not at all.
+pub fn export(
+    source: &mut dyn Source,
+    cell: [u8; 16],
+    only: &[ObjectId],
+    path: &Path,
+    progress: &mut Progress,
+) -> anyhow::Result<Exported> {
+    let mut partial = path.as_os_str().to_owned();
+    partial.push(".partial");
+    let partial = Path::new(&partial);
+    let written = write(source, cell, only, partial, progress);
+    if written.is_err() {
+        // Best effort: what failed is already being reported.
+        let _ = std::fs::remove_file(partial);
+    }
+    let exported = written?;
+    std::fs::rename(partial, path).with_context(|| path.display().to_string())?;
+    Ok(exported)
+}
+
+fn write(
+    source: &mut dyn Source,
+    cell: [u8; 16],
+    only: &[ObjectId],
+    path: &Path,
+    progress: &mut Progress,
+) -> anyhow::Result<Exported> {
+    let file = File::create(path).with_context(|| path.display().to_string())?;
+    let header = StreamHeader {
+        kind: StreamKind::Objects,
+        cell,
+        made: wall_seconds(),
+    };
+    let mut out = StreamWriter::new(BufWriter::with_capacity(1 << 20, file), &header)?;
+    let mut exported = Exported::default();
+    each(source, only, &mut |source, entry| {
+        object(source, &entry, &mut out, &mut exported)?;
+        progress.at(exported.objects, out.bytes());
+        Ok(())
+    })?;
+    let bytes = out.bytes();
+    let file = out.finish()?.into_inner().context("write the stream")?;
+    file.sync_all().context("flush the stream")?;
+    exported.bytes = bytes;
+    Ok(exported)
+}
+
+type Out = StreamWriter<BufWriter<File>>;
+
+fn object(
+    source: &mut dyn Source,
+    entry: &ObjectEntry,
+    out: &mut Out,
+    exported: &mut Exported,
+) -> anyhow::Result<()> {
+    let start = ObjectStart {
+        data_id: entry.data_id,
+        column: entry.column,
+        object_bytes: entry.object_bytes,
+        truncate_seq: entry.truncate_seq,
+    };
+    out.frame(OBJECT, &start.to_bytes())?;
+    exported.objects += 1;
+    let object = id(entry);
+    let before = exported.data_bytes;
+    let mut offset = 0;
+    loop {
+        let (ranges, end) = source.ranges(object, offset)?;
+        for (start, length) in &ranges {
+            let stop = start.saturating_add(*length).min(entry.object_bytes);
+            range(source, object, *start, stop, out, exported)?;
+            offset = start.saturating_add(*length);
+        }
+        if end || ranges.is_empty() {
+            break;
+        }
+    }
+    let end = ObjectEnd {
+        data_bytes: exported.data_bytes - before,
+    };
+    out.frame(OBJECT_END, &end.to_bytes())?;
+    Ok(())
+}
+
+/// Reads a range by pieces, and a piece that is damaged by blocks.
+fn range(
+    source: &mut dyn Source,
+    object: ObjectId,
+    start: u64,
+    end: u64,
+    out: &mut Out,
+    exported: &mut Exported,
+) -> anyhow::Result<()> {
+    let mut at = start;
+    let mut small_to = 0;
+    while at < end {
+        let step = if at < small_to { BLOCK } else { PIECE };
+        // To the next multiple, so that a block is read as it lies.
+        let step = u64::from(step) - at % u64::from(step);
+        let length = step.min(end - at);
+        let wanted = u32::try_from(length).unwrap_or(PIECE);
+        match source.read(object, at, wanted)? {
+            Piece::Bytes(bytes) if bytes.is_empty() => return Ok(()),
+            Piece::Bytes(bytes) => {
+                out.frame(DATA, &data(at, &bytes))?;
+                exported.data_bytes += bytes.len() as u64;
+                at += bytes.len() as u64;
+            }
+            Piece::Damaged(_) if wanted > BLOCK => small_to = at + length,
+            Piece::Damaged(detail) => {
+                let lost = Lost {
+                    offset: at,
+                    length,
+                    detail,
+                };
+                out.frame(LOST, &lost.to_bytes())?;
+                exported.lost_bytes += length;
+                if exported.damaged.len() < NAMED_MAX {
+                    exported.damaged.push((object, lost));
+                }
+                at += length;
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,191 @@
+//! Objects out of a stream into a target that runs.
+//!
+//! The stream is read to its end before the first object is written, so that one that is damaged or cut short changes
+//! nothing. What the stream says is damaged is not written: it reads as a hole, and is named.
+
+use super::format::{DATA, LOST, Lost, OBJECT, OBJECT_END, ObjectEnd, ObjectStart, split_data};
+use super::remote::Remote;
+use crate::exit::{FAILED, Failure, IN_USE, NOT_FOUND, REFUSED};
+use crate::progress::Progress;
+use anyhow::Context;
+use std::fs::File;
+use std::io::BufReader;
+use std::path::Path;
+use zonal_disk::stream::{Frame, StreamKind, StreamReader};
+use zonal_object::ObjectId;
+use zonal_types::limits::STORAGE_IO_BYTES_MAX;
+use zonal_types::{CellId, Codec};
+use zonal_wire::{StorageReply, StorageRequest};
+
+/// What was imported.
+#[derive(Default)]
+pub struct Imported {
+    pub objects: u64,
+    pub data_bytes: u64,
+    pub lost: Vec<(ObjectId, Lost)>,
+}
+
+struct Current {
+    start: ObjectStart,
+    data_bytes: u64,
+    /// One behind the last byte written.
+    end: u64,
+}
+
+impl Current {
+    fn id(&self) -> ObjectId {
+        ObjectId {
+            data_id: self.start.data_id,
+            column: self.start.column,
+        }
+    }
+}
+
+fn open(path: &Path, cell: CellId) -> anyhow::Result<StreamReader<BufReader<File>>> {
+    let file = File::open(path)
+        .map_err(|error| Failure::new(NOT_FOUND, format!("{}: {error}", path.display())))?;
+    let reader = StreamReader::new(BufReader::with_capacity(1 << 20, file))
+        .with_context(|| path.display().to_string())?;
+    if reader.header().kind != StreamKind::Objects {
+        let text = format!("{} holds {}", path.display(), reader.header().kind.name());
+        return Err(Failure::new(REFUSED, text).into());
+    }
+    if reader.header().cell != cell.0 {
+        let found = CellId(reader.header().cell);
+        let text = format!("the objects are of cell {found}, not of {cell}");
+        return Err(Failure::new(REFUSED, text)
+            .hint("data ids mean nothing in another cell; nothing was touched")
+            .into());
+    }
+    Ok(reader)
+}
+
+/// Writes the objects of the stream in `path` to the target. `force`: also those that are there already, over what is there.
+pub fn import(
+    remote: &Remote<'_>,
+    cell: CellId,
+    path: &Path,
+    force: bool,
+    progress: &mut Progress,
+) -> anyhow::Result<Imported> {
+    let shown = || path.display().to_string();
+    let mut check = open(path, cell)?;
+    while let Some(frame) = check.next_frame().with_context(shown)? {
+        if !force && frame.kind == OBJECT {
+            refuse_existing(remote, &decode(path, &frame)?)?;
+        }
+    }
+    let mut reader = open(path, cell)?;
+    let mut done = Imported::default();
+    let mut current: Option<Current> = None;
+    while let Some(frame) = reader.next_frame().with_context(shown)? {
+        match (frame.kind, &mut current) {
+            (OBJECT, None) => {
+                current = Some(Current {
+                    start: decode(path, &frame)?,
+                    data_bytes: 0,
+                    end: 0,
+                });
+            }
+            (DATA, Some(current)) => {
+                let (offset, bytes) = split_data(&frame.payload).map_err(|_| odd(path, &frame))?;
+                write(remote, current, offset, bytes)?;
+            }
+            (LOST, Some(current)) => done.lost.push((current.id(), decode(path, &frame)?)),
+            (OBJECT_END, Some(ended)) => {
+                let end: ObjectEnd = decode(path, &frame)?;
+                if end.data_bytes != ended.data_bytes {
+                    return Err(odd(path, &frame));
+                }
+                finish(remote, ended)?;
+                done.objects += 1;
+                done.data_bytes += ended.data_bytes;
+                progress.at(done.objects, done.data_bytes);
+                current = None;
+            }
+            _ => return Err(odd(path, &frame)),
+        }
+    }
+    if current.is_some() {
+        return Err(Failure::new(FAILED, format!("{}: an object without an end", shown())).into());
+    }
+    remote.sync()?;
+    Ok(done)
+}
+
+fn odd(path: &Path, frame: &Frame) -> anyhow::Error {
+    let text = format!(
+        "{}: an unexpected frame at byte {}",
+        path.display(),
+        frame.offset
+    );
+    Failure::new(FAILED, text).into()
+}
+
+fn decode<T: Codec>(path: &Path, frame: &Frame) -> anyhow::Result<T> {
+    T::from_bytes(&frame.payload).map_err(|_error| odd(path, frame))
+}
+
+fn refuse_existing(remote: &Remote<'_>, start: &ObjectStart) -> anyhow::Result<()> {
+    let object = ObjectId {
+        data_id: start.data_id,
+        column: start.column,
+    };
+    let request = StorageRequest::Stat {
+        object: remote.object(object, 0, 0),
+    };
+    match remote.must(&request, &[])? {
+        StorageReply::Stat {
+            object_bytes: 0,
+            allocated: 0,
+            truncate_seq: 0,
+        } => Ok(()),
+        StorageReply::Stat { object_bytes, .. } => {
+            let text = format!("object {object} is there already, {object_bytes} bytes");
+            Err(Failure::new(IN_USE, text)
+                .hint("nothing was touched; --force writes over what is there")
+                .into())
+        }
+        other => Err(anyhow::anyhow!("an odd answer: {other:?}")),
+    }
+}
+
+fn write(
+    remote: &Remote<'_>,
+    current: &mut Current,
+    offset: u64,
+    bytes: &[u8],
+) -> anyhow::Result<()> {
+    let (start, object) = (current.start, current.id());
+    let mut at = offset;
+    for part in bytes.chunks(STORAGE_IO_BYTES_MAX) {
+        let request = StorageRequest::Write {
+            object: remote.object(object, start.truncate_seq, start.object_bytes),
+            offset: at,
+            sync: false,
+            expected_version: 0,
+            txn: 0,
+            snap_epoch: 0,
+        };
+        let written = remote.must(&request, part);
+        written.with_context(|| format!("object {object} at byte {at}"))?;
+        at += part.len() as u64;
+    }
+    current.data_bytes += bytes.len() as u64;
+    current.end = current.end.max(at);
+    Ok(())
+}
+
+/// A hole at the end gets its last byte, so that the object is as long as it was; the last shrink is told where no write did.
+fn finish(remote: &Remote<'_>, current: &mut Current) -> anyhow::Result<()> {
+    let (start, object) = (current.start, current.id());
+    if current.end < start.object_bytes {
+        let before = current.data_bytes;
+        write(remote, current, start.object_bytes - 1, &[0])?;
+        current.data_bytes = before;
+    } else if current.end == 0 && start.truncate_seq > 0 {
+        let object = remote.object(object, start.truncate_seq, start.object_bytes);
+        remote.must(&StorageRequest::Truncate { object }, &[])?;
+    }
+    Ok(())
+}

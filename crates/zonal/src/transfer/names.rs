@@ -1,0 +1,104 @@
+//! Paths of objects: a data id is the number of an inode, which knows its directory, which knows its names.
+
+use crate::cell::connect::Cell;
+use anyhow::Context;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use zonal_client::{Client, Options};
+use zonal_mount::{RealNet, block_on};
+use zonal_net::{Identity, Pool, PoolConfig, Role};
+use zonal_types::limits::READDIR_ENTRIES_MAX;
+use zonal_types::{Credentials, DataId, ErrorCode, Ino, NodeId, ZoneId};
+
+/// Entries remembered; past it all are forgotten.
+const ENTRIES_MAX: usize = 1 << 20;
+/// Directories above one another: more than a path can name is a cycle.
+const DEPTH_MAX: usize = 2048;
+
+/// Looks paths up in a cell that is up.
+pub struct Names {
+    client: Client<RealNet>,
+    who: Credentials,
+    known: BTreeMap<Ino, BTreeMap<Ino, String>>,
+    entries: usize,
+}
+
+impl Names {
+    /// Connects as a client would.
+    pub fn new(cell: &Cell) -> anyhow::Result<Self> {
+        let identity = Identity::new(cell.id, Role::Tool, NodeId(0), cell.key.clone());
+        let pool = Arc::new(Pool::new(identity, PoolConfig::default()));
+        let mut random = [0; 8];
+        getrandom::fill(&mut random).map_err(|error| anyhow::anyhow!("random bytes: {error}"))?;
+        let options = Options::new(
+            &cell.manager.to_string(),
+            ZoneId(1),
+            u64::from_le_bytes(random),
+        );
+        let client = block_on(Client::connect(RealNet::new(pool), options));
+        Ok(Self {
+            client: client.map_err(|code| anyhow::anyhow!("look paths up: {code}"))?,
+            who: Credentials {
+                uid: 0,
+                gid: 0,
+                groups: Vec::new(),
+            },
+            known: BTreeMap::new(),
+            entries: 0,
+        })
+    }
+
+    /// A path below the cell's root of the file with these bytes; `None` where it has none.
+    pub fn path(&mut self, data: DataId) -> Option<String> {
+        let mut ino = Ino(data.0);
+        let mut parts = Vec::new();
+        while ino != Ino::ROOT {
+            if parts.len() > DEPTH_MAX {
+                return None;
+            }
+            let parent = block_on(self.client.parent(ino)).ok()?;
+            parts.push(self.name_in(parent, ino)?);
+            ino = parent;
+        }
+        parts.reverse();
+        Some(format!("/{}", parts.join("/")))
+    }
+
+    fn name_in(&mut self, dir: Ino, wanted: Ino) -> Option<String> {
+        if !self.known.contains_key(&dir) {
+            let names = self.list(dir).ok()?;
+            if self.entries > ENTRIES_MAX {
+                self.known.clear();
+                self.entries = 0;
+            }
+            self.entries += names.len();
+            self.known.insert(dir, names);
+        }
+        self.known.get(&dir)?.get(&wanted).cloned()
+    }
+
+    fn list(&self, dir: Ino) -> Result<BTreeMap<Ino, String>, ErrorCode> {
+        let limit = u32::try_from(READDIR_ENTRIES_MAX).unwrap_or(u32::MAX);
+        let (mut names, mut cookie) = (BTreeMap::new(), 0);
+        loop {
+            let listing = self.client.readdir(&self.who, dir, cookie, limit, false);
+            let (entries, end) = block_on(listing)?;
+            for entry in &entries {
+                let name = String::from_utf8_lossy(entry.name.as_bytes()).into_owned();
+                names.entry(entry.entry.ino).or_insert(name);
+            }
+            match entries.last() {
+                Some(last) if !end => cookie = last.cookie,
+                _ => return Ok(names),
+            }
+        }
+    }
+
+    /// Ends the session.
+    pub fn close(self) -> anyhow::Result<()> {
+        let closed = block_on(self.client.close());
+        closed
+            .map_err(|code| anyhow::anyhow!("{code}"))
+            .context("end the session")
+    }
+}

@@ -1,0 +1,136 @@
+//! A target that runs, through its server.
+
+use super::source::{Piece, Source};
+use crate::cell::connect::Cell;
+use crate::exit::{FAILED, Failure};
+use anyhow::Context;
+use zonal_net::Address;
+use zonal_object::ObjectId;
+use zonal_types::limits::OBJECTS_LISTED_MAX;
+use zonal_types::{ErrorCode, TargetId};
+use zonal_wire::{AdminReply, AdminRequest, ObjectEntry, ObjectRef, StorageReply, StorageRequest};
+use zonal_zonemap::ZoneMap;
+
+/// A reply with its payload, or the refusal.
+type Answer = Result<(StorageReply, Vec<u8>), (ErrorCode, String)>;
+
+/// Ranges in one reply.
+const RANGES: u32 = 1024;
+
+/// A target of a cell that is up.
+pub struct Remote<'a> {
+    cell: &'a Cell,
+    to: Address,
+    target: TargetId,
+}
+
+impl<'a> Remote<'a> {
+    /// Finds the target in the map.
+    pub fn new(cell: &'a Cell, map: &ZoneMap, target: TargetId) -> anyhow::Result<Self> {
+        let known = map.target(target);
+        let known = known.ok_or_else(|| {
+            Failure::new(
+                crate::exit::NOT_FOUND,
+                format!("the cell has no target {target}"),
+            )
+            .hint("`zonal zone-map show` lists the targets")
+        })?;
+        Ok(Self {
+            cell,
+            to: Cell::address(map, known.node)?,
+            target,
+        })
+    }
+
+    /// The object at this target, with what is known of its last shrink.
+    pub fn object(&self, object: ObjectId, truncate_seq: u64, truncate_bytes: u64) -> ObjectRef {
+        ObjectRef {
+            target: self.target,
+            data_id: object.data_id,
+            column: object.column,
+            layout_gen: 0,
+            truncate_seq,
+            truncate_bytes,
+        }
+    }
+
+    /// Asks; a refusal is its code and words.
+    fn ask(&self, request: &StorageRequest, payload: &[u8]) -> anyhow::Result<Answer> {
+        let (reply, payload) = self.cell.storage(self.to, request, payload)?;
+        Ok(match reply {
+            StorageReply::Failed { code, detail } => Err((code.0, detail)),
+            reply => Ok((reply, payload)),
+        })
+    }
+
+    /// Makes what was written durable.
+    pub fn sync(&self) -> anyhow::Result<()> {
+        let target = self.target;
+        self.must(&StorageRequest::Sync { target }, &[]).map(drop)
+    }
+
+    /// Asks; a refusal is an error.
+    pub fn must(&self, request: &StorageRequest, payload: &[u8]) -> anyhow::Result<StorageReply> {
+        match self.ask(request, payload)? {
+            Ok((reply, _)) => Ok(reply),
+            Err((code, detail)) => {
+                let text = format!(
+                    "target {} refuses {}: {code} {detail}",
+                    self.target,
+                    request.name()
+                );
+                Err(Failure::new(FAILED, text).into())
+            }
+        }
+    }
+}
+
+impl Source for Remote<'_> {
+    fn list(&mut self, after: Option<ObjectId>) -> anyhow::Result<(Vec<ObjectEntry>, bool)> {
+        let request = AdminRequest::ListObjects {
+            target: self.target,
+            after: after.map(|object| (object.data_id, object.column)),
+            limit: u32::try_from(OBJECTS_LISTED_MAX).unwrap_or(u32::MAX),
+        };
+        match self.cell.admin(self.to, &request)? {
+            AdminReply::Objects { objects, end } => Ok((objects, end)),
+            other => Err(anyhow::anyhow!("an odd answer: {other:?}")),
+        }
+    }
+
+    fn ranges(&mut self, object: ObjectId, offset: u64) -> anyhow::Result<(Vec<(u64, u64)>, bool)> {
+        let request = StorageRequest::Map {
+            object: self.object(object, 0, 0),
+            offset,
+            end: u64::MAX,
+            limit: RANGES,
+        };
+        match self
+            .must(&request, &[])
+            .with_context(|| format!("object {object}"))?
+        {
+            StorageReply::Map { ranges, .. } => {
+                let end = ranges.len() < RANGES as usize;
+                Ok((ranges, end))
+            }
+            other => Err(anyhow::anyhow!("an odd answer: {other:?}")),
+        }
+    }
+
+    fn read(&mut self, object: ObjectId, offset: u64, length: u32) -> anyhow::Result<Piece> {
+        let request = StorageRequest::Read {
+            object: self.object(object, 0, 0),
+            offset,
+            length,
+        };
+        match self.ask(&request, &[])? {
+            Ok((StorageReply::Read { .. }, payload)) => Ok(Piece::Bytes(payload)),
+            Ok((other, _)) => Err(anyhow::anyhow!("an odd answer: {other:?}")),
+            Err((ErrorCode::Corrupt | ErrorCode::Io, detail)) => Ok(Piece::Damaged(detail)),
+            Err((code, detail)) => {
+                let text = format!("object {object} at byte {offset}: {code} {detail}");
+                Err(Failure::new(FAILED, text).into())
+            }
+        }
+    }
+}
