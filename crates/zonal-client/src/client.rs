@@ -206,7 +206,7 @@ impl<N: Net> Client<N> {
                 }
                 Ok(())
             }
-            ManagerReply::Unchanged { .. } => Ok(()),
+            ManagerReply::Unchanged { .. } | ManagerReply::Started => Ok(()),
             ManagerReply::Failed { code, .. } => Err(code.0),
         }
     }

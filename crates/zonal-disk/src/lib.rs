@@ -25,6 +25,7 @@ pub mod read_only;
 pub mod record;
 pub mod replay;
 pub mod segments;
+pub mod starts;
 pub mod store;
 pub mod stream;
 pub mod sums;

@@ -19,10 +19,11 @@ use crate::power;
 use crate::raw_index::{Found, RawIndex, Visit};
 use crate::record::{self, Lsn};
 use crate::replay::Replay;
+use crate::starts;
 use crate::store::{self, INDEX, LOCK, LOG, SUMS};
 
 /// Names that a store's folder may hold besides its own files.
-const KNOWN: [&str; 7] = [
+const KNOWN: [&str; 9] = [
     "segments",
     "lost+found",
     "identity.new",
@@ -30,6 +31,8 @@ const KNOWN: [&str; 7] = [
     SUMS,
     power::FILE_NAME,
     power::TEMP_NAME,
+    starts::FILE_NAME,
+    starts::TEMP_NAME,
 ];
 
 /// What is wrong with the files of a store.

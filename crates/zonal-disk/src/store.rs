@@ -11,13 +11,23 @@ use crate::index::Index;
 use crate::log;
 use crate::power::{self, BootId, Past};
 use crate::replay::{Replay, open_parts_after};
+use crate::starts;
 
 pub(crate) const LOCK: &str = "lock";
 pub(crate) const LOG: &str = "log";
 pub(crate) const INDEX: &str = "index.redb";
 pub(crate) const SUMS: &str = "index.sums";
 /// What a format that did not end may leave behind.
-const OURS: [&str; 6] = [LOCK, LOG, INDEX, SUMS, power::FILE_NAME, power::TEMP_NAME];
+const OURS: [&str; 8] = [
+    LOCK,
+    LOG,
+    INDEX,
+    SUMS,
+    power::FILE_NAME,
+    power::TEMP_NAME,
+    starts::FILE_NAME,
+    starts::TEMP_NAME,
+];
 const ZEROES: usize = 1 << 20;
 
 impl Engine {

@@ -38,17 +38,35 @@ pub(crate) fn request(
     }
 }
 
-/// Asks until the manager answers; false where `stop` became true first.
+/// Joins; false where `stop` became true first.
 ///
 /// # Errors
-/// `JoinRefused`, or what cannot get better by waiting (key, cell, version).
+/// As [`ask`].
 pub(crate) fn join(
     config: &NodeConfig,
     peers: &Peers,
     map: &MapCache,
     request: &ManagerRequest,
-    mut stop: impl FnMut() -> bool,
+    stop: &mut dyn FnMut() -> bool,
 ) -> Result<bool, ServerError> {
+    let reply = ask(config, peers, request, stop)?;
+    let joined = reply.is_some();
+    if let Some(reply) = reply {
+        map.take(reply);
+    }
+    Ok(joined)
+}
+
+/// Asks until the manager answers; `None` where `stop` became true first.
+///
+/// # Errors
+/// `JoinRefused`, or what cannot get better by waiting (key, cell, version).
+pub(crate) fn ask(
+    config: &NodeConfig,
+    peers: &Peers,
+    request: &ManagerRequest,
+    stop: &mut dyn FnMut() -> bool,
+) -> Result<Option<ManagerReply>, ServerError> {
     let mut pause = PAUSE.0;
     let mut complained: Option<Instant> = None;
     while !stop() {
@@ -61,10 +79,7 @@ pub(crate) fn join(
                 });
             }
             Ok(ManagerReply::Failed { detail, .. }) => detail,
-            Ok(reply) => {
-                map.take(reply);
-                return Ok(true);
-            }
+            Ok(reply) => return Ok(Some(reply)),
             Err(PeerError::Net(error)) if !error.is_retryable() => return Err(error.into()),
             Err(error) => chain(&error),
         };
@@ -75,7 +90,7 @@ pub(crate) fn join(
         std::thread::sleep(pause);
         pause = (pause * 2).min(PAUSE.1);
     }
-    Ok(false)
+    Ok(None)
 }
 
 fn is_final(code: ErrorCode) -> bool {

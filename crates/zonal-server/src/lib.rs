@@ -29,6 +29,7 @@ mod scrub_record;
 mod scrub_tests;
 mod seldom;
 pub mod server;
+mod starts;
 mod storage_io;
 pub mod storage_role;
 mod stores;

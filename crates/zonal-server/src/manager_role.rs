@@ -6,12 +6,13 @@
 //! Lock order: the root shard's mutex, then `Manager::newest`, then the engine's own.
 
 use crate::map_cache::MapCache;
+use crate::starts::{self, Known, StartError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use zonal_disk::engine::Room;
 use zonal_disk::{DiskError, Engine};
 use zonal_types::{Blob, CellId, Codec, ErrorCode, KvChange, KvRead, MapVersion, ShardId, ZoneId};
 use zonal_wire::storage::ErrorNumber;
-use zonal_wire::{ManagerReply, ManagerRequest};
+use zonal_wire::{ManagerReply, ManagerRequest, StoreStart};
 use zonal_zonemap::{EditError, MapEdit, ZoneMap};
 
 /// Key of the encoded map. Behind all keys of the root shard (whose own end with tag 0x71).
@@ -46,6 +47,9 @@ pub enum ManagerError {
         /// Its node.
         node: zonal_types::NodeId,
     },
+    /// A store is not the one that was used last.
+    #[error(transparent)]
+    Start(#[from] StartError),
     /// Joins come as such and are checked as such; junctions change only together with the root shard.
     #[error("only slots and states of targets are changed by edits from outside")]
     Foreign,
@@ -61,6 +65,7 @@ impl ManagerError {
             Self::Edit(EditError::TargetDiffers { .. }) => ErrorCode::WrongTarget,
             Self::Edit(_) | Self::ShardTaken { .. } | Self::Address(_) => ErrorCode::Invalid,
             Self::Foreign => ErrorCode::NotPermitted,
+            Self::Start(error) => error.code(),
             Self::Disk(error) => error.code(),
             Self::Stored(code) => *code,
         }
@@ -196,6 +201,43 @@ impl Manager {
         self.edit(&[join], None)
     }
 
+    /// Takes a start of a store that `node` has opened; durable when this returns.
+    ///
+    /// # Errors
+    /// Where the store is another one, an older image or a copy; where the log fails.
+    pub fn start(&self, node: zonal_types::NodeId, store: &StoreStart) -> Result<(), ManagerError> {
+        let _joining = self.joining.lock().unwrap_or_else(PoisonError::into_inner);
+        let map = Arc::clone(&self.newest());
+        let mut targets = map.targets.iter();
+        let differs =
+            |target: &&zonal_zonemap::Target| target.node != node || target.uuid != store.uuid;
+        if let Some(target) =
+            targets.find(|target| store.kind == starts::TARGET && target.id.0 == store.id)
+            && differs(&target)
+        {
+            return Err(EditError::TargetDiffers {
+                target: target.id,
+                node: target.node,
+            }
+            .into());
+        }
+        let key = starts::key(store);
+        let stored = self.engine.get(&key).map_err(ManagerError::Stored)?;
+        let known = stored.map(|bytes| Known::from_bytes(&bytes)).transpose();
+        let known = known.map_err(|_error| ManagerError::Stored(ErrorCode::Corrupt))?;
+        starts::judge(known.as_ref(), store)?;
+        let next = Known {
+            uuid: store.uuid,
+            mark: store.mark,
+        };
+        if known.as_ref() != Some(&next) {
+            let change = KvChange::put(key, next.to_bytes());
+            self.engine.append_with(vec![change], &[], Room::Reserve)?;
+        }
+        // Also where nothing changed: the request before, of which this is the repetition, may not have got so far.
+        Ok(self.engine.sync_all()?)
+    }
+
     fn answer(&self, request: ManagerRequest) -> Result<ManagerReply, ManagerError> {
         Ok(match request {
             ManagerRequest::GetMap { have } => {
@@ -209,6 +251,10 @@ impl Manager {
                 }
             }
             ManagerRequest::Join { .. } => reply_of(&*self.join(request, false)?),
+            ManagerRequest::Start { node, store } => {
+                self.start(node, &store)?;
+                ManagerReply::Started
+            }
             ManagerRequest::Edit { expected, edits } => {
                 let edits = Vec::<MapEdit>::from_bytes(&edits.0)
                     .map_err(|_error| ManagerError::Stored(ErrorCode::Protocol))?;

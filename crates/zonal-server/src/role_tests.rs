@@ -152,6 +152,58 @@ fn what_does_not_fit_the_map_is_refused() {
     assert_eq!(cache.current(), before);
 }
 
+/// A start of target 1 by a node: marks by number, the last of them is proposed.
+fn start(node: u32, uuid: u8, taken: u64, proposed: &[u64]) -> ManagerRequest {
+    let mark = |number: &u64| zonal_wire::StartMark {
+        number: *number,
+        tag: number * 7,
+    };
+    ManagerRequest::Start {
+        node: NodeId(node),
+        store: zonal_wire::StoreStart {
+            kind: crate::starts::TARGET,
+            id: 1,
+            uuid: [uuid; 16],
+            mark: mark(proposed.last().unwrap()),
+            taken: mark(&taken),
+            proposed: proposed.iter().map(mark).collect(),
+        },
+    }
+}
+
+#[test]
+fn an_older_image_of_a_target_is_refused_also_after_the_managers_restart() {
+    let scratch = Scratch::new();
+    {
+        let (manager, _) = manager(&scratch.0);
+        manager.join(join(1, 1, false, None), true).unwrap();
+        for request in [
+            start(3, 1, 0, &[1]),
+            join(3, 1, false, Some((1, 1))),
+            start(3, 1, 1, &[2]),
+            start(3, 1, 1, &[2]),
+            start(3, 1, 1, &[2, 3]),
+        ] {
+            assert_eq!(
+                failed(&manager.handle(request.clone())),
+                None,
+                "{request:?}"
+            );
+        }
+    }
+    let (manager, _) = manager(&scratch.0);
+    for request in [
+        // Of when 1 was the last; on another node; formatted anew.
+        start(3, 1, 1, &[2]),
+        start(4, 1, 3, &[4]),
+        start(3, 2, 3, &[4]),
+    ] {
+        let reply = manager.handle(request.clone());
+        assert_eq!(failed(&reply), Some(ErrorCode::WrongTarget), "{request:?}");
+    }
+    assert_eq!(manager.handle(start(3, 1, 3, &[4])), ManagerReply::Started);
+}
+
 pub(crate) struct Opened {
     pub storage: Arc<Storage>,
     pub config: NodeConfig,

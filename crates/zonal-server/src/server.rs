@@ -17,7 +17,7 @@ use crate::peers::Peers;
 use crate::scrub::Scrub;
 use crate::seldom::Seldom;
 use crate::storage_role::Storage;
-use crate::{clock, logging, storage_io, stores};
+use crate::{clock, logging, starts, storage_io, stores};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::path::{Path, PathBuf};
@@ -30,6 +30,7 @@ use zonal_net::{
     CellKey, ListenConfig, Listeners, Pool, PoolConfig, Role, ServerConfig, ServerHandle, serve,
 };
 use zonal_types::{ErrorCode, KvRead, ShardId};
+use zonal_wire::StoreStart;
 
 /// Formats the stores of a node that are not there yet.
 ///
@@ -113,6 +114,7 @@ fn read_key(path: Option<&Path>) -> Result<Option<CellKey>, ServerError> {
 struct ShardStore {
     engine: Arc<Engine>,
     dir: PathBuf,
+    uuid: [u8; 16],
     checkpointer: Checkpointer,
     /// There is nothing in it but a zone map.
     is_new: bool,
@@ -130,11 +132,14 @@ fn open_shard_store(config: &NodeConfig) -> Result<Option<ShardStore>, ServerErr
     };
     let open = || -> Result<ShardStore, DiskError> {
         let bounds = stores::engine_config(store);
-        let engine = Engine::open(&dir, &identity(config, kind), bounds, &mut |_, _, _| true)?;
+        let me = identity(config, kind);
+        let stored = zonal_disk::store::load_identity(&dir)?;
+        let uuid = stored.map_or([0; 16], |stored| stored.uuid);
+        let engine = Engine::open(&dir, &me, bounds, &mut |_, _, _| true)?;
         let mut is_new = true;
         engine
             .scan(&[], &[0xff; 8], &mut |key, _value| {
-                is_new = key == MAP_KEY;
+                is_new = key == MAP_KEY || starts::is_record(key);
                 is_new
             })
             .map_err(|code| DiskError::Corrupt(format!("the index: {code}")))?;
@@ -150,6 +155,7 @@ fn open_shard_store(config: &NodeConfig) -> Result<Option<ShardStore>, ServerErr
         Ok(ShardStore {
             engine,
             dir: dir.clone(),
+            uuid,
             checkpointer,
             is_new,
         })
@@ -196,25 +202,10 @@ impl Running {
         };
         let listeners = Listeners::bind(&listen, &me)?;
 
-        let join = join::request(
-            config,
-            config.advertise,
-            target.as_ref().map(|target| target.uuid),
-        );
-        let manager = match (&config.manager_role, &store) {
-            (Some(_), Some(store)) => {
-                let manager = open_manager(config, store, &map)?;
-                manager
-                    .join(join, true)
-                    .map_err(|error| refused(config, &error))?;
-                Some(manager)
-            }
-            _ => {
-                if !join::join(config, &peers, &map, &join, stop)? {
-                    return Ok(None);
-                }
-                None
-            }
+        let manager = match enter(config, (&store, &target), &map, &peers, stop)? {
+            Entered::Manager(manager) => Some(manager),
+            Entered::Node => None,
+            Entered::Stopped => return Ok(None),
         };
         let mut background = Vec::new();
         let mut checkpointers = Vec::new();
@@ -307,6 +298,88 @@ fn start_scrub(
     let started = Scrub::start(storage, config);
     started.map(Some).map_err(|source| ServerError::System {
         what: "a thread",
+        source,
+    })
+}
+
+/// How a node came into its cell.
+enum Entered {
+    /// As its manager.
+    Manager(Arc<Manager>),
+    /// As any other.
+    Node,
+    /// It was told to stop before.
+    Stopped,
+}
+
+/// Has the starts of the node's stores taken, then joins.
+fn enter(
+    config: &NodeConfig,
+    (store, target): (&Option<ShardStore>, &Option<storage_io::Opened>),
+    map: &Arc<MapCache>,
+    peers: &Peers,
+    stop: &mut dyn FnMut() -> bool,
+) -> Result<Entered, ServerError> {
+    let uuid = target.as_ref().map(|target| target.uuid);
+    let join = join::request(config, config.advertise, uuid);
+    let shard = store.as_ref().filter(|_| config.manager_role.is_none());
+    let opened = opened_stores(config, shard, target.as_ref())?;
+    if let (Some(_), Some(store)) = (&config.manager_role, store) {
+        let manager = open_manager(config, store, map)?;
+        let refused = |error: ManagerError| refused(config, &error);
+        for (dir, start) in &opened {
+            manager.start(config.node, start).map_err(refused)?;
+            taken(dir, start)?;
+        }
+        manager.join(join, true).map_err(refused)?;
+        return Ok(Entered::Manager(manager));
+    }
+    for (dir, start) in &opened {
+        let request = starts::request(config.node, start);
+        if join::ask(config, peers, &request, stop)?.is_none() {
+            return Ok(Entered::Stopped);
+        }
+        taken(dir, start)?;
+    }
+    if join::join(config, peers, map, &join, stop)? {
+        Ok(Entered::Node)
+    } else {
+        Ok(Entered::Stopped)
+    }
+}
+
+/// The stores that this node has opened, each with the start that is to be taken.
+fn opened_stores(
+    config: &NodeConfig,
+    shard: Option<&ShardStore>,
+    target: Option<&storage_io::Opened>,
+) -> Result<Vec<(PathBuf, StoreStart)>, ServerError> {
+    let mut out = Vec::new();
+    if let Some(shard) = shard {
+        out.push((shard.dir.clone(), starts::SHARD, config.node.0, shard.uuid));
+    }
+    if let (Some(target), Some(storage)) = (target, &config.storage_role) {
+        out.push((
+            config.target_dir(),
+            starts::TARGET,
+            storage.target.0,
+            target.uuid,
+        ));
+    }
+    let begun = out.into_iter().map(|(dir, kind, id, uuid)| {
+        let start = starts::begin(&dir, kind, id, uuid);
+        let start = start.map_err(|source| ServerError::Store {
+            dir: dir.clone(),
+            source,
+        })?;
+        Ok((dir, start))
+    });
+    begun.collect()
+}
+
+fn taken(dir: &Path, start: &StoreStart) -> Result<(), ServerError> {
+    starts::taken(dir, start).map_err(|source| ServerError::Store {
+        dir: dir.to_owned(),
         source,
     })
 }

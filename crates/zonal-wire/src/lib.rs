@@ -11,7 +11,7 @@ pub use admin::{
     AdminReply, AdminRequest, Damaged, ObjectEntry, RoleHealth, ScrubReport, ScrubState,
 };
 pub use frame::{HEADER_BYTES, Header, NO_SLOT, Service};
-pub use manager::{JoinTarget, ManagerReply, ManagerRequest};
+pub use manager::{JoinTarget, ManagerReply, ManagerRequest, StartMark, StoreStart};
 pub use meta::{
     AttrChange, DirEntry, Entry, Event, LockKind, LockRange, MetaReply, MetaRequest, NewKind,
     SetTime,

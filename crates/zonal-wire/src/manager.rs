@@ -17,6 +17,34 @@ codec_struct! {
     }
 }
 
+codec_struct! {
+    /// One start of a store: a number that rises, and a random tag.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct StartMark {
+        number: u64,
+        tag: u64,
+    }
+}
+
+codec_struct! {
+    /// A store that a node has opened and wants to serve.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct StoreStart {
+        /// 1 shard, 2 target.
+        kind: u8,
+        /// Number of the shard's node or of the target.
+        id: u32,
+        /// Identity of the store.
+        uuid: [u8; 16],
+        /// This start.
+        mark: StartMark,
+        /// The last start that the store knows to be taken; number 0: none.
+        taken: StartMark,
+        /// Starts since then of which it does not know.
+        proposed: Vec<StartMark>,
+    }
+}
+
 codec_enum! {
     /// What is asked of a manager.
     #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,6 +57,8 @@ codec_enum! {
         Edit = 3 { expected: MapVersion, edits: Blob },
         /// A new first-level directory's inode (asked by tools): zone of a junction.
         Junction = 4 { ino: Ino },
+        /// Takes a start of a store, unless a later one was taken: then it is an older image or a copy.
+        Start = 5 { node: NodeId, store: StoreStart },
     }
 }
 
@@ -41,5 +71,7 @@ codec_enum! {
         Map = 1 { version: MapVersion, map: Blob },
         /// The sender's map is the newest.
         Unchanged = 2 { version: MapVersion },
+        /// The start is taken, durably.
+        Started = 3,
     }
 }

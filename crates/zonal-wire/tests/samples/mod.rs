@@ -11,8 +11,8 @@ use zonal_types::{
 use zonal_wire::{
     AdminReply, AdminRequest, AttrChange, Damaged, DirEntry, Entry, ErrorNumber, Event, Header,
     JoinTarget, LockKind, LockRange, ManagerReply, ManagerRequest, MetaReply, MetaRequest, NewKind,
-    ObjectEntry, ObjectRef, RoleHealth, ScrubReport, ScrubState, Service, SetTime, StorageReply,
-    StorageRequest,
+    ObjectEntry, ObjectRef, RoleHealth, ScrubReport, ScrubState, Service, SetTime, StartMark,
+    StorageReply, StorageRequest, StoreStart,
 };
 
 pub fn headers() -> Vec<(&'static str, Header)> {
@@ -279,12 +279,15 @@ pub fn storage_replies() -> Vec<StorageReply> {
 #[rustfmt::skip]
 pub fn manager_requests() -> Vec<ManagerRequest> {
     use ManagerRequest as M;
+    let mark = |number| StartMark { number, tag: number << 32 };
+    let store = StoreStart { kind: 2, id: 6, uuid: *b"fedcba9876543210", mark: mark(5), taken: mark(3), proposed: vec![mark(4), mark(5)] };
     let target = JoinTarget { target: TargetId(6), uuid: *b"fedcba9876543210", capacity: 1 << 40 };
     vec![
         M::GetMap { have: MapVersion(7) },
         M::Join { node: NodeId(3), zone: ZoneId(1), zone_name: "zone1".into(), address: "127.0.0.1:7100".into(), meta: true, targets: vec![target] },
         M::Edit { expected: MapVersion(7), edits: Blob(vec![1, 2, 3]) },
         M::Junction { ino: ino(16) },
+        M::Start { node: NodeId(3), store },
     ]
 }
 
@@ -295,6 +298,7 @@ pub fn manager_replies() -> Vec<ManagerReply> {
         R::Failed { code: ErrorNumber(ErrorCode::Busy), detail: "try again".into() },
         R::Map { version: MapVersion(8), map: Blob(vec![1, 0]) },
         R::Unchanged { version: MapVersion(8) },
+        R::Started,
     ]
 }
 

@@ -1,0 +1,185 @@
+//! Which start of a store this is: the `starts` file of its directory, by which a cell tells a store from its copies and
+//! from older images of it.
+//!
+//! Each start of a store proposes a new *mark* (a number that rises, and a random tag) and goes to work only when the
+//! manager has taken it. The file holds the last mark that the manager took, and those proposed since then: the manager
+//! may have taken one of them and its answer may have been lost. A copy has the marks of the time when it was made. Once
+//! the store itself, or another copy, has had a mark taken, none of the copy's is the newest.
+//!
+//! Invariants: a mark is durable here before it is proposed; a mark is drawn once.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::Path;
+
+use crate::error::DiskError;
+use crate::identity::sync_dir;
+
+/// Name of the file.
+pub const FILE_NAME: &str = "starts";
+/// What a writing that was cut short leaves.
+pub(crate) const TEMP_NAME: &str = "starts.new";
+/// Marks that are proposed and not known to be taken, at most: after so many starts in vain the last is used again.
+pub const PROPOSALS_MAX: usize = 16;
+const MAGIC: &[u8; 8] = b"ZONALSTA";
+const VERSION: u32 = 1;
+const MARK: usize = 16;
+const HEAD: usize = 16;
+
+/// One start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Mark {
+    /// Rises with each start; 0: none.
+    pub number: u64,
+    /// Random.
+    pub tag: u64,
+}
+
+/// What the file holds.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Starts {
+    /// The last mark known to be taken; number 0 where there is none.
+    pub taken: Mark,
+    /// Marks proposed since, oldest first.
+    pub proposed: Vec<Mark>,
+}
+
+impl Starts {
+    /// The file's bytes.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = MAGIC.to_vec();
+        out.extend_from_slice(&VERSION.to_le_bytes());
+        let count = u32::try_from(self.proposed.len()).unwrap_or(u32::MAX);
+        out.extend_from_slice(&count.to_le_bytes());
+        for mark in std::iter::once(&self.taken).chain(&self.proposed) {
+            out.extend_from_slice(&mark.number.to_le_bytes());
+            out.extend_from_slice(&mark.tag.to_le_bytes());
+        }
+        let crc = crc_fast::crc32_iscsi(&out);
+        out.extend_from_slice(&crc.to_le_bytes());
+        out
+    }
+
+    /// Decodes the file's bytes; `None` where they are none of ours.
+    #[must_use]
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let (body, crc) = bytes.split_last_chunk::<4>()?;
+        let head = body.get(..HEAD)?;
+        let version = u32::from_le_bytes(head.get(8..12)?.try_into().ok()?);
+        let count = u32::from_le_bytes(head.get(12..16)?.try_into().ok()?) as usize;
+        let known = head.get(..8)? == MAGIC && version == VERSION && count <= PROPOSALS_MAX;
+        if !known || crc_fast::crc32_iscsi(body) != u32::from_le_bytes(*crc) {
+            return None;
+        }
+        let (marks, rest) = body.get(HEAD..)?.as_chunks::<MARK>();
+        if !rest.is_empty() || marks.len() != count + 1 {
+            return None;
+        }
+        let mut marks = marks.iter().map(|mark| {
+            let (number, tag) = mark.split_at(8);
+            Some(Mark {
+                number: u64::from_le_bytes(number.try_into().ok()?),
+                tag: u64::from_le_bytes(tag.try_into().ok()?),
+            })
+        });
+        Some(Self {
+            taken: marks.next()??,
+            proposed: marks.collect::<Option<_>>()?,
+        })
+    }
+}
+
+fn load(dir: &Path) -> Result<Starts, DiskError> {
+    match fs::read(dir.join(FILE_NAME)) {
+        // Damaged is as good as missing: whether the store is the newest is then the manager's to say.
+        Ok(bytes) => Ok(Starts::decode(&bytes).unwrap_or_default()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Starts::default()),
+        Err(error) => Err(DiskError::io("read the starts", error)),
+    }
+}
+
+fn save(dir: &Path, starts: &Starts) -> Result<(), DiskError> {
+    let write = || -> io::Result<()> {
+        let temp = dir.join(TEMP_NAME);
+        let mut file = File::create(&temp)?;
+        file.write_all(&starts.encode())?;
+        file.sync_all()?;
+        fs::rename(&temp, dir.join(FILE_NAME))?;
+        sync_dir(dir)
+    };
+    write().map_err(|error| DiskError::io("write the starts", error))
+}
+
+/// Begins a start of the store in `dir`, which is open: the last of the marks proposed is this start's.
+///
+/// # Errors
+/// When the medium fails or there is no randomness.
+pub fn propose(dir: &Path) -> Result<Starts, DiskError> {
+    let mut starts = load(dir)?;
+    if starts.proposed.len() < PROPOSALS_MAX {
+        let mut tag = [0; 8];
+        getrandom::fill(&mut tag)
+            .map_err(|error| DiskError::io("random bytes", io::Error::other(error)))?;
+        let last = starts.proposed.last().unwrap_or(&starts.taken).number;
+        starts.proposed.push(Mark {
+            number: last.saturating_add(1),
+            tag: u64::from_le_bytes(tag),
+        });
+        save(dir, &starts)?;
+    }
+    Ok(starts)
+}
+
+/// The manager has taken `mark`.
+///
+/// # Errors
+/// When the medium fails.
+pub fn taken(dir: &Path, mark: Mark) -> Result<(), DiskError> {
+    let starts = Starts {
+        taken: mark,
+        proposed: Vec::new(),
+    };
+    save(dir, &starts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_rise_and_are_kept_until_one_is_taken() {
+        let dir = std::env::temp_dir().join(format!("zonal-starts-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let first = propose(&dir).unwrap();
+        assert_eq!((first.taken.number, first.proposed[0].number), (0, 1));
+        let second = propose(&dir).unwrap();
+        assert_eq!(second.proposed[..1], first.proposed[..]);
+        taken(&dir, second.proposed[1]).unwrap();
+        let third = propose(&dir).unwrap();
+        assert_eq!(third.taken, second.proposed[1]);
+        assert_eq!(third.proposed[0].number, 3);
+        for _ in 0..PROPOSALS_MAX * 2 {
+            assert!(propose(&dir).unwrap().proposed.len() <= PROPOSALS_MAX);
+        }
+        fs::write(dir.join(FILE_NAME), b"damaged").unwrap();
+        assert_eq!(propose(&dir).unwrap().taken, Mark::default());
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn damage_is_noticed() {
+        let starts = Starts {
+            taken: Mark { number: 5, tag: 6 },
+            proposed: vec![Mark { number: 7, tag: 8 }],
+        };
+        let good = starts.encode();
+        assert_eq!(Starts::decode(&good), Some(starts));
+        for at in 0..good.len() {
+            let mut bytes = good.clone();
+            bytes[at] ^= 4;
+            assert_eq!(Starts::decode(&bytes), None, "byte {at}");
+            assert_eq!(Starts::decode(&good[..at]), None);
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! Whether a store that comes up is the one that the cell used last: the manager's record of starts, and a node's part.
+//!
+//! The manager keeps, for each store, its uuid and the last mark taken. A store that knows that mark is the one that was used
+//! last. One that does not is a copy, or an image of before, and is refused before it can serve or change the map.
+//! See docs/rfcs/2026-11-21-starts-of-stores.md.
+
+use std::path::Path;
+use zonal_disk::DiskError;
+use zonal_disk::starts::{self, Mark};
+use zonal_types::{ErrorCode, codec_struct};
+use zonal_wire::{ManagerRequest, StartMark, StoreStart};
+
+/// Key of the records in the manager's store; the kind and the number of the store follow. Behind the zone map.
+const KEY: [u8; 5] = [0xff, 0xff, 0xff, 0xff, 0xf1];
+/// Kinds of stores, as [`StoreStart::kind`] has them.
+pub(crate) const SHARD: u8 = 1;
+pub(crate) const TARGET: u8 = 2;
+
+codec_struct! {
+    /// What the manager knows of a store.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub(crate) struct Known {
+        /// Its identity.
+        uuid: [u8; 16],
+        /// The last start taken.
+        mark: StartMark,
+    }
+}
+
+/// Why a store may not serve.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum StartError {
+    /// It was formatted anew, or is another one.
+    #[error("{what} {id} is known with another store: this one was formatted apart from it")]
+    OtherStore {
+        /// Shard or target.
+        what: &'static str,
+        /// Its number.
+        id: u32,
+    },
+    /// A later start was taken.
+    #[error(
+        "{what} {id} is an older image or a copy: it was last in use at its start {found}, the cell has seen its start {newest}"
+    )]
+    NotNewest {
+        /// Shard or target.
+        what: &'static str,
+        /// Its number.
+        id: u32,
+        /// The last start that it knows to be taken.
+        found: u64,
+        /// The last start taken.
+        newest: u64,
+    },
+    /// A kind that this program does not know.
+    #[error("a store of kind {0}")]
+    Kind(u8),
+}
+
+impl StartError {
+    pub(crate) fn code(&self) -> ErrorCode {
+        match self {
+            Self::OtherStore { .. } | Self::NotNewest { .. } => ErrorCode::WrongTarget,
+            Self::Kind(_) => ErrorCode::Invalid,
+        }
+    }
+}
+
+/// Key of a store's record.
+pub(crate) fn key(store: &StoreStart) -> Vec<u8> {
+    let mut key = KEY.to_vec();
+    key.push(store.kind);
+    key.extend_from_slice(&store.id.to_be_bytes());
+    key
+}
+
+/// Whether a key is a manager's and not the root shard's.
+pub(crate) fn is_record(key: &[u8]) -> bool {
+    key.starts_with(&KEY)
+}
+
+/// Whether `store` may serve, by what is known of it.
+///
+/// # Errors
+/// See [`StartError`].
+pub(crate) fn judge(known: Option<&Known>, store: &StoreStart) -> Result<(), StartError> {
+    let what = match store.kind {
+        SHARD => "shard of node",
+        TARGET => "target",
+        other => return Err(StartError::Kind(other)),
+    };
+    let id = store.id;
+    let Some(known) = known else {
+        return Ok(());
+    };
+    if known.uuid != store.uuid {
+        return Err(StartError::OtherStore { what, id });
+    }
+    // A repeated request, or one of the marks that the store knows.
+    let mut marks = [store.mark, store.taken]
+        .into_iter()
+        .chain(store.proposed.iter().copied());
+    // Taken later than all that is known here: it is the manager that is of before, and the store cannot help that.
+    let is_ahead = store.taken.number > known.mark.number;
+    if is_ahead || marks.any(|mark| mark == known.mark) {
+        return Ok(());
+    }
+    Err(StartError::NotNewest {
+        what,
+        id,
+        found: store.taken.number,
+        newest: known.mark.number,
+    })
+}
+
+/// A start of the store in `dir`, to be proposed.
+///
+/// # Errors
+/// Where the disk fails.
+pub(crate) fn begin(
+    dir: &Path,
+    kind: u8,
+    id: u32,
+    uuid: [u8; 16],
+) -> Result<StoreStart, DiskError> {
+    let found = starts::propose(dir)?;
+    let wire = |mark: &Mark| StartMark {
+        number: mark.number,
+        tag: mark.tag,
+    };
+    Ok(StoreStart {
+        kind,
+        id,
+        uuid,
+        mark: wire(found.proposed.last().unwrap_or(&found.taken)),
+        taken: wire(&found.taken),
+        proposed: found.proposed.iter().map(wire).collect(),
+    })
+}
+
+/// The manager has taken it.
+///
+/// # Errors
+/// Where the disk fails.
+pub(crate) fn taken(dir: &Path, store: &StoreStart) -> Result<(), DiskError> {
+    let mark = Mark {
+        number: store.mark.number,
+        tag: store.mark.tag,
+    };
+    starts::taken(dir, mark)
+}
+
+/// The request for a start.
+pub(crate) fn request(node: zonal_types::NodeId, store: &StoreStart) -> ManagerRequest {
+    ManagerRequest::Start {
+        node,
+        store: store.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mark(number: u64) -> StartMark {
+        StartMark {
+            number,
+            tag: number * 1000,
+        }
+    }
+
+    fn store(mark_number: u64, taken: u64) -> StoreStart {
+        StoreStart {
+            kind: TARGET,
+            id: 3,
+            uuid: [1; 16],
+            mark: mark(mark_number),
+            taken: mark(taken),
+            proposed: vec![mark(mark_number)],
+        }
+    }
+
+    fn known(number: u64) -> Known {
+        Known {
+            uuid: [1; 16],
+            mark: mark(number),
+        }
+    }
+
+    #[test]
+    fn only_the_newest_of_a_store_and_its_images_serves() {
+        assert_eq!(judge(None, &store(1, 0)), Ok(()));
+        assert_eq!(judge(Some(&known(1)), &store(2, 1)), Ok(()));
+        // The answer to it was lost; the same start, and the next one, which knows that it was proposed.
+        assert_eq!(judge(Some(&known(2)), &store(2, 1)), Ok(()));
+        let mut next = store(3, 1);
+        next.proposed.insert(0, mark(2));
+        assert_eq!(judge(Some(&known(2)), &next), Ok(()));
+        // A copy of when 1 was taken.
+        let refused = judge(Some(&known(2)), &store(9, 1));
+        assert!(matches!(
+            refused,
+            Err(StartError::NotNewest {
+                found: 1,
+                newest: 2,
+                ..
+            })
+        ));
+        // The same number, drawn by a copy.
+        let mut copy = store(2, 1);
+        copy.mark.tag = 7;
+        copy.proposed[0].tag = 7;
+        assert!(judge(Some(&known(2)), &copy).is_err());
+        let mut other = store(2, 1);
+        other.uuid = [2; 16];
+        assert!(matches!(
+            judge(Some(&known(1)), &other),
+            Err(StartError::OtherStore { .. })
+        ));
+        // A manager of before.
+        assert_eq!(judge(Some(&known(2)), &store(6, 5)), Ok(()));
+    }
+}
