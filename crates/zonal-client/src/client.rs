@@ -196,7 +196,10 @@ impl<N: Net> Client<N> {
     fn take_map(&self, body: &[u8]) -> Result<(), ErrorCode> {
         match ManagerReply::from_bytes(body).map_err(|_error| ErrorCode::Protocol)? {
             ManagerReply::Map { map, .. } => {
-                let map = ZoneMap::from_bytes(&map.0).map_err(|_error| ErrorCode::Protocol)?;
+                let map = ZoneMap::decode(&map.0).map_err(|code| match code {
+                    ErrorCode::WrongVersion => code,
+                    _ => ErrorCode::Protocol,
+                })?;
                 let mut current = lock(&self.map);
                 if current.version.0 > 0 && current.cell != map.cell {
                     return Err(ErrorCode::WrongCell);

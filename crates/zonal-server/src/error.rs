@@ -85,6 +85,10 @@ impl ServerError {
             Self::JoinRefused { .. } => {
                 "is this the right cell, zone and target number? `zonal zone-map show` tells what the manager knows".into()
             }
+            Self::Contents {
+                code: ErrorCode::WrongVersion,
+                ..
+            } => NEWER.into(),
             _ => return None,
         })
     }
@@ -108,6 +112,10 @@ impl ServerError {
         }
     }
 }
+
+/// What to do where a newer program was here before.
+const NEWER: &str =
+    "a newer zonal wrote this: use that version or a later one; nothing was touched";
 
 fn in_use(error: &std::io::Error) -> bool {
     error.kind() == std::io::ErrorKind::AddrInUse
@@ -133,7 +141,7 @@ pub fn store_hint(error: &DiskError) -> Option<String> {
         DiskError::WrongCell { .. } | DiskError::WrongKind { .. } | DiskError::WrongId { .. } => {
             "the folder belongs to another node: check `dir`, `cell` and the numbers in node.toml; nothing was touched".into()
         }
-        DiskError::WrongVersion { .. } => "use the program version that made the store".into(),
+        DiskError::WrongVersion { .. } => NEWER.into(),
         DiskError::AlreadyFormatted(_) => "nothing was touched; with --force the store is put aside and kept".into(),
         DiskError::NoSpace(_) => "free some space below the folder, or lower the sizes in node.toml".into(),
         _ => return None,

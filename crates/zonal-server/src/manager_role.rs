@@ -84,8 +84,7 @@ impl Manager {
     ) -> Result<Self, ManagerError> {
         let stored = engine.get(&MAP_KEY).map_err(ManagerError::Stored)?;
         let map = match stored {
-            Some(bytes) => ZoneMap::from_bytes(&bytes)
-                .map_err(|_error| ManagerError::Stored(ErrorCode::Corrupt))?,
+            Some(bytes) => ZoneMap::decode(&bytes).map_err(ManagerError::Stored)?,
             None => ZoneMap::new(cell),
         };
         if map.cell != cell || !map.check().is_empty() {

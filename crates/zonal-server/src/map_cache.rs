@@ -7,7 +7,7 @@ use crate::clock;
 use crate::peers::Peers;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use zonal_types::{CellId, Codec, Instant, MapVersion};
+use zonal_types::{CellId, Instant, MapVersion};
 use zonal_wire::{ManagerReply, ManagerRequest};
 use zonal_zonemap::ZoneMap;
 
@@ -100,7 +100,7 @@ impl MapCache {
     /// Takes the map out of a manager's reply.
     pub fn take(&self, reply: ManagerReply) {
         match reply {
-            ManagerReply::Map { map, .. } => match ZoneMap::from_bytes(&map.0) {
+            ManagerReply::Map { map, .. } => match ZoneMap::decode(&map.0) {
                 Ok(map) if map.check().is_empty() && map.cell == self.current().cell => {
                     self.publish(Arc::new(map));
                 }
@@ -117,6 +117,7 @@ impl MapCache {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use zonal_types::Codec;
 
     #[test]
     fn only_newer_maps_are_taken() {

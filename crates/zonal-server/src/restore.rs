@@ -150,8 +150,7 @@ impl NewStore {
     /// `Contents` for one that cannot be decoded; what the disk says.
     pub fn take(&mut self, key: Vec<u8>, value: Vec<u8>) -> Result<(), ServerError> {
         let value = if key == MAP_KEY {
-            let map = ZoneMap::from_bytes(&value);
-            let map = map.map_err(|_error| self.contents(ErrorCode::Corrupt))?;
+            let map = ZoneMap::decode(&value).map_err(|code| self.contents(code))?;
             map.restored().to_bytes()
         } else {
             restore::value(&key, value).map_err(|code| self.contents(code))?

@@ -6,8 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use zonal_types::limits::{NODES_MAX, RESTORE_STEP, SLOTS_MAX, ZONES_MAX};
 use zonal_types::{
-    CellId, Epoch, Ino, MapVersion, NodeId, PartitionId, ShardId, StripeSetId, TargetId, ZoneId,
-    codec_enum, codec_struct,
+    CellId, Codec, Epoch, ErrorCode, Ino, MapVersion, NodeId, PartitionId, Reader, ShardId,
+    StripeSetId, TargetId, ZoneId, codec_enum, codec_struct,
 };
 
 codec_struct! {
@@ -196,6 +196,18 @@ impl ZoneMap {
             sets: Vec::new(),
             junctions: Vec::new(),
         }
+    }
+
+    /// The map in a store or a message.
+    ///
+    /// # Errors
+    /// `WrongVersion` for a newer format, which says so in its first field; `Corrupt` for what is no map.
+    pub fn decode(bytes: &[u8]) -> Result<Self, ErrorCode> {
+        let format = u16::get(&mut Reader::new(bytes)).map_err(|_error| ErrorCode::Corrupt)?;
+        if format != MAP_FORMAT {
+            return Err(ErrorCode::WrongVersion);
+        }
+        Self::from_bytes(bytes).map_err(|_error| ErrorCode::Corrupt)
     }
 
     /// The map of a backup that is restored: newer than any that somebody may have seen since, and with owners that

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use zonal_types::{
-    CellId, Codec, Ino, NodeId, PartitionId, ShardId, StripeSetId, TargetId, ZoneId,
+    CellId, Codec, ErrorCode, Ino, NodeId, PartitionId, ShardId, StripeSetId, TargetId, ZoneId,
 };
 use zonal_wire::JoinTarget;
 use zonal_zonemap::{MapEdit, ZoneMap};
@@ -123,4 +123,20 @@ fn a_map_has_the_bytes_written_down() {
         .map(|byte| format!("{byte:02x}"))
         .collect();
     assert_eq!(hex, include_str!("../testdata/map.hex").trim());
+}
+
+#[test]
+fn a_newer_map_is_refused_as_such_whatever_follows() {
+    let mut map = ZoneMap::new(CellId([5; 16]));
+    assert_eq!(ZoneMap::decode(&map.to_bytes()), Ok(map.clone()));
+    map.format += 1;
+    let newer = map.to_bytes();
+    for bytes in [
+        newer.as_slice(),
+        &newer[..2],
+        &[newer.as_slice(), b"more"].concat(),
+    ] {
+        assert_eq!(ZoneMap::decode(bytes), Err(ErrorCode::WrongVersion));
+    }
+    assert_eq!(ZoneMap::decode(&newer[..1]), Err(ErrorCode::Corrupt));
 }

@@ -198,9 +198,12 @@ impl Cell {
         let to = Address::any_node(self.manager);
         let reply = self.call(to, Service::Manager, request.name(), &request.to_bytes());
         match reply.context("the manager does not give the zone map")? {
-            ManagerReply::Map { map, .. } => {
-                ZoneMap::from_bytes(&map.0).context("the zone map cannot be decoded")
-            }
+            ManagerReply::Map { map, .. } => ZoneMap::decode(&map.0).map_err(|code| {
+                let text = format!("the zone map cannot be decoded: {code}");
+                Failure::new(UNREACHABLE, text)
+                    .hint("use the same version of zonal everywhere")
+                    .into()
+            }),
             ManagerReply::Failed { code, .. } if code.0 == ErrorCode::WrongTarget => {
                 let text = format!("{} is not a manager", self.manager);
                 Err(Failure::new(UNREACHABLE, text)

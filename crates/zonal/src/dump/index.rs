@@ -111,13 +111,13 @@ fn one(kind: StoreKind, key: &[u8], value: &[u8], printer: &mut Printer) {
 
 /// The zone map in full.
 fn map(store: &ReadStore, printer: &mut Printer) {
-    use zonal_types::{Codec, KvRead};
+    use zonal_types::KvRead;
     let bytes = match store.get(&zonal_server::manager_role::MAP_KEY) {
         Ok(Some(bytes)) => bytes,
         Ok(None) => return,
         Err(code) => return printer.damage("map", None, code.text()),
     };
-    match zonal_zonemap::ZoneMap::from_bytes(&bytes) {
+    match zonal_zonemap::ZoneMap::decode(&bytes) {
         Ok(map) => {
             for zone in &map.zones {
                 let shown = Described::new("zone")

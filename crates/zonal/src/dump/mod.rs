@@ -153,8 +153,7 @@ fn identity_of(stored: &Stored) -> Described {
 /// What an entry of a store is; where its kind is not known, what it can be.
 pub fn entry(kind: Option<StoreKind>, key: &[u8], value: &[u8]) -> Option<Described> {
     let of_map = || -> Option<Described> {
-        use zonal_types::Codec;
-        let map = zonal_zonemap::ZoneMap::from_bytes(value).ok()?;
+        let map = zonal_zonemap::ZoneMap::decode(value).ok()?;
         let found = map.check();
         let what = Described::new("zone map")
             .with("version", map.version.0)
