@@ -11,9 +11,21 @@ use zonal_types::KvRead;
 
 /// Version, store, its kind, entries, and the crc32c of all keys and values with their lengths.
 const STORES: &[(&str, &str, StoreKind, u64, u32)] = &[
-    ("v0.1.0", "manager/manager", StoreKind::Manager, 9, 350_420_670),
-    ("v0.1.0", "meta1/shard", StoreKind::Shard, 27, 2_415_229_205),
-    ("v0.1.0", "storage1-1/target", StoreKind::Target, 18, 4_191_423_883),
+    (
+        "v0.1.0",
+        "manager/manager",
+        StoreKind::Manager,
+        11,
+        2_161_260_114,
+    ),
+    ("v0.1.0", "meta1/shard", StoreKind::Shard, 27, 3_702_347_101),
+    (
+        "v0.1.0",
+        "storage1-1/target",
+        StoreKind::Target,
+        18,
+        1_145_155_214,
+    ),
 ];
 
 fn unpacked(version: &str, test: &str) -> PathBuf {

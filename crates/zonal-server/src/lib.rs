@@ -39,3 +39,4 @@ pub mod units;
 pub use config::NodeConfig;
 pub use error::ServerError;
 pub use scrub_record::SCRUB_KEY;
+pub use starts::describe as describe_start;

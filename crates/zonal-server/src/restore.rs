@@ -6,7 +6,7 @@
 use crate::config::NodeConfig;
 use crate::error::ServerError;
 use crate::manager_role::MAP_KEY;
-use crate::stores;
+use crate::{starts, stores};
 use std::collections::BTreeSet;
 use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
@@ -149,6 +149,10 @@ impl NewStore {
     /// # Errors
     /// `Contents` for one that cannot be decoded; what the disk says.
     pub fn take(&mut self, key: Vec<u8>, value: Vec<u8>) -> Result<(), ServerError> {
+        if starts::is_of_shard(&key) {
+            // The stores that the manager knew are not those that are made now.
+            return Ok(());
+        }
         let value = if key == MAP_KEY {
             let map = ZoneMap::decode(&value).map_err(|code| self.contents(code))?;
             map.restored().to_bytes()

@@ -7,7 +7,8 @@
 use std::path::Path;
 use zonal_disk::DiskError;
 use zonal_disk::starts::{self, Mark};
-use zonal_types::{ErrorCode, codec_struct};
+use zonal_types::describe::Described;
+use zonal_types::{Codec, ErrorCode, codec_struct};
 use zonal_wire::{ManagerRequest, StartMark, StoreStart};
 
 /// Key of the records in the manager's store; the kind and the number of the store follow. Behind the zone map.
@@ -77,6 +78,31 @@ pub(crate) fn key(store: &StoreStart) -> Vec<u8> {
 /// Whether a key is a manager's and not the root shard's.
 pub(crate) fn is_record(key: &[u8]) -> bool {
     key.starts_with(&KEY)
+}
+
+/// Whether a key is that of the record of a shard's store.
+pub(crate) fn is_of_shard(key: &[u8]) -> bool {
+    is_record(key) && key.get(KEY.len()) == Some(&SHARD)
+}
+
+/// A record in words; `None` where the key is none of a record, or the value is damaged.
+#[must_use]
+pub fn describe(key: &[u8], value: &[u8]) -> Option<Described> {
+    let (kind, id) = key.strip_prefix(&KEY)?.split_first()?;
+    let known = Known::from_bytes(value).ok()?;
+    let kind = match *kind {
+        SHARD => "shard of node",
+        TARGET => "target",
+        _ => return None,
+    };
+    Some(
+        Described::new("last start of a store")
+            .with("kind", kind)
+            .with("number", u32::from_be_bytes(id.try_into().ok()?))
+            .with("uuid", &known.uuid[..])
+            .with("start", known.mark.number)
+            .with("tag", known.mark.tag),
+    )
 }
 
 /// Whether `store` may serve, by what is known of it.

@@ -132,8 +132,11 @@ fn everything_stored_can_be_shown_and_damage_ends_nothing() {
     let (mut told, mut runs) = (0, 0);
     let files: Vec<PathBuf> = [&target, &manager]
         .into_iter()
-        .flat_map(|store| ["identity", "log", "index.redb"].map(|name| store.join(name)))
+        .flat_map(|store| {
+            ["identity", "starts", "power", "log", "index.redb"].map(|name| store.join(name))
+        })
         .chain([backup])
+        .filter(|path| path.exists())
         .collect();
     for path in files {
         let good = fs::read(&path).unwrap();

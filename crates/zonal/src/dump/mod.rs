@@ -2,6 +2,7 @@
 
 mod index;
 mod log;
+mod notes;
 mod print;
 mod segments;
 mod stream;
@@ -21,7 +22,7 @@ use zonal_types::describe::{Described, Field};
 /// A part of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Part {
-    /// Whose store it is.
+    /// Whose store it is, and what it notes of its starts and of losses of power.
     Identity,
     /// Every record in the log's file, old laps included.
     Log,
@@ -83,7 +84,7 @@ pub fn path(
         folder
     };
     let part = match path.file_name().and_then(|name| name.to_str()) {
-        Some("identity") => Part::Identity,
+        Some("identity" | "starts" | "power") => Part::Identity,
         Some("log") => Part::Log,
         Some("index.redb") => Part::Index,
         _ if is_stream(path)? => return stream::show(path, printer),
@@ -130,6 +131,9 @@ fn store(
     {
         printer.entry("identity", None, &identity_of(stored));
     }
+    if wants(Part::Identity) {
+        notes::show(dir, printer);
+    }
     if wants(Part::Log) {
         log::show(&dir.join("log"), stored.as_ref(), printer)?;
     }
@@ -173,10 +177,10 @@ pub fn entry(kind: Option<StoreKind>, key: &[u8], value: &[u8]) -> Option<Descri
     };
     let of_shard = || {
         if key == zonal_server::manager_role::MAP_KEY {
-            of_map()
-        } else {
-            zonal_meta::describe::entry(key, value).ok()
+            return of_map();
         }
+        zonal_server::describe_start(key, value)
+            .or_else(|| zonal_meta::describe::entry(key, value).ok())
     };
     let of_target = || {
         if key == zonal_server::SCRUB_KEY {
