@@ -152,11 +152,11 @@ impl Control {
         let mut roles = Vec::new();
         if let Some(shard) = &self.shard {
             let (id, _) = shard.identity();
-            roles.push(of_role(
-                format!("shard {id}"),
-                shard.is_healthy(),
-                shard.trouble.text(),
-            ));
+            let trouble = match shard.engine.failure() {
+                Some(why) => why.to_owned(),
+                None => shard.trouble.text(),
+            };
+            roles.push(of_role(format!("shard {id}"), shard.is_healthy(), trouble));
         }
         if let Some((storage, _)) = &self.storage {
             let role = format!("target {}", storage.id());

@@ -195,12 +195,13 @@ impl Scrub {
             };
             let mut goes_on = true;
             for passed in &found {
+                let begun = Instant::now();
                 let verified = match passed.chunk {
                     Some(number) => self.verify(passed.object, number, &mut buffer),
                     None => Verified::default(),
                 };
                 self.took(&pass, *passed, &verified);
-                free_at = free_at.max(Instant::now()) + pace(verified.bytes, pass.rate);
+                free_at = free_at.max(begun) + pace(verified.bytes, pass.rate);
                 goes_on = self.rest(&pass, free_at);
                 if !goes_on {
                     break;

@@ -13,12 +13,14 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use zonal_net::{Address, Identity, NetError, PayloadInto, Pool, PoolConfig, Request, Role};
 use zonal_types::{
-    Blob, CellId, Codec, Column, Credentials, DataId, Epoch, Ino, MapVersion, Name, NodeId,
-    PartitionId, SessionId, ShardId, StripePolicy, StripeSetId, TargetId, Timestamp, ZoneId,
+    Blob, CellId, Codec, Column, Credentials, DataId, Epoch, ErrorCode, Ino, MapVersion, Name,
+    NodeId, PartitionId, SessionId, ShardId, StripePolicy, StripeSetId, TargetId, Timestamp,
+    ZoneId,
 };
 use zonal_wire::{
-    AttrChange, Header, JoinTarget, LockKind, LockRange, ManagerReply, ManagerRequest, MetaReply,
-    MetaRequest, NewKind, ObjectRef, Service, SetTime, StorageReply, StorageRequest,
+    AdminReply, AdminRequest, AttrChange, Header, JoinTarget, LockKind, LockRange, ManagerReply,
+    ManagerRequest, MetaReply, MetaRequest, NewKind, ObjectRef, Service, SetTime, StorageReply,
+    StorageRequest,
 };
 use zonal_zonemap::{MapEdit, TargetState, ZoneMap};
 
@@ -124,6 +126,7 @@ impl<'a> Server<'a> {
         let is_typed = match self.service {
             Service::Meta => MetaReply::from_bytes(body).is_ok(),
             Service::Storage => StorageReply::from_bytes(body).is_ok(),
+            Service::Admin => AdminReply::from_bytes(body).is_ok(),
             _ => ManagerReply::from_bytes(body).is_ok(),
         };
         assert!(is_typed, "reply {body:?} to {request:?}");
@@ -201,7 +204,7 @@ impl<'a> Server<'a> {
                 MetaRequest::from_bytes(body),
                 Ok(MetaRequest::PollEvents { .. } | MetaRequest::CloseSession)
             ),
-            Service::Storage => true,
+            Service::Storage | Service::Admin => true,
             _ => match ManagerRequest::from_bytes(body) {
                 Ok(ManagerRequest::Join { .. }) => false,
                 Ok(ManagerRequest::Edit { edits, .. }) => {
@@ -592,6 +595,54 @@ fn valid_manager(map: &ZoneMap) -> Vec<Vec<u8>> {
     requests.iter().map(Codec::to_bytes).collect()
 }
 
+fn valid_admin(target: TargetId) -> Vec<Vec<u8>> {
+    let requests = [
+        AdminRequest::Health,
+        AdminRequest::ScrubStart {
+            target,
+            rate: 1 << 20,
+            anew: true,
+        },
+        AdminRequest::ScrubStop { target },
+        AdminRequest::ScrubStatus { target },
+        AdminRequest::ListObjects {
+            target,
+            after: Some((DataId(u64::MAX), Column(u16::MAX))),
+            limit: u32::MAX,
+        },
+        AdminRequest::SnapshotBegin { shard: ShardId(1) },
+        AdminRequest::SnapshotRead {
+            snapshot: 1,
+            after: Blob(vec![0xff; 5000]),
+        },
+        AdminRequest::SnapshotEnd { snapshot: 1 },
+    ];
+    requests.iter().map(Codec::to_bytes).collect()
+}
+
+/// What is for commands is refused from mounts, whatever it is.
+fn refuses_mounts(pool: &Pool, to: SocketAddr, target: TargetId) {
+    let mut server = Server::new(pool, to, Service::Admin);
+    for body in valid_admin(target) {
+        let header = server.header();
+        let reply = server.send(header, &body, &[]).unwrap();
+        match AdminReply::from_bytes(&reply).unwrap() {
+            AdminReply::Failed { code, .. } => assert_eq!(code.0, ErrorCode::NotPermitted),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// Garbage of one that may ask.
+fn odd_commands(to: SocketAddr, target: TargetId, random: &mut Random) {
+    let tool = Identity::new(CellId::default(), Role::Tool, NodeId(0), None);
+    let pool = Pool::new(tool, PoolConfig::default());
+    let mut admin = Server::new(&pool, to, Service::Admin);
+    admin.random_bodies(random);
+    admin.mutated(random, &valid_admin(target));
+    admin.odd_headers(&valid_admin(target)[0]);
+}
+
 fn map_of(manager: &mut Server<'_>) -> ZoneMap {
     let request = ManagerRequest::GetMap {
         have: MapVersion(0),
@@ -691,6 +742,11 @@ fn servers_survive_requests_that_no_client_sends() {
         valid_meta(dir),
         valid_storage(target),
     ];
+    for to in [storage.to, zone.to] {
+        refuses_mounts(&pool, to, target);
+        odd_commands(to, target, &mut random);
+        lap("commands");
+    }
     let mut servers = [manager, root, zone, storage];
     for (server, valid) in servers.iter_mut().zip(&valid) {
         server.random_bodies(&mut random);
