@@ -16,15 +16,15 @@ const STORES: &[(&str, &str, StoreKind, u64, u32)] = &[
         "manager/manager",
         StoreKind::Manager,
         11,
-        2_161_260_114,
+        3_887_392_810,
     ),
-    ("v0.1.0", "meta1/shard", StoreKind::Shard, 27, 3_702_347_101),
+    ("v0.1.0", "meta1/shard", StoreKind::Shard, 27, 3_139_415_560),
     (
         "v0.1.0",
         "storage1-1/target",
         StoreKind::Target,
         18,
-        1_145_155_214,
+        3_199_868_343,
     ),
 ];
 

@@ -176,6 +176,14 @@ impl Control {
             code: ErrorCode::NotOwner,
             detail: format!("shard {wanted} is not here"),
         })?;
+        let busy = || Refused {
+            code: ErrorCode::Busy,
+            detail: "another command reads a snapshot of this shard".into(),
+        };
+        // Looked at before, too: a snapshot takes memory.
+        if self.held().0.is_some() {
+            return Err(busy());
+        }
         let map_version = shard.map.current().version;
         let view = Arc::new(shard.engine.view()?);
         let position = view.position().0;
@@ -183,10 +191,7 @@ impl Control {
         {
             let mut held = self.held();
             if held.0.is_some() || held.1 {
-                return Err(Refused {
-                    code: ErrorCode::Busy,
-                    detail: "another command reads a snapshot of this shard".into(),
-                });
+                return Err(busy());
             }
             held.0 = Some(Held {
                 id,

@@ -276,6 +276,12 @@ impl Scrub {
         record.bytes += verified.bytes;
         record.objects += u64::from(passed.chunk.is_none());
         for (offset, detail) in &verified.damaged {
+            // After a kill a part is looked at again.
+            let place = (object.data_id, object.column, *offset);
+            let mut known = record.damaged.iter();
+            if known.any(|known| (known.data_id, known.column, known.offset) == place) {
+                continue;
+            }
             tracing::error!(
                 target_id = self.config.target.0,
                 object = %object,

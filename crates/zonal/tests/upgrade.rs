@@ -1,7 +1,7 @@
 //! Stores of every released version open for ever, and those of a newer one are refused and left alone.
 //!
 //! `crates/zonal-disk/testdata/VERSION/cell.pack` is a small cell whose servers were killed: a part of what it holds is in
-//! indexes and segments, a part in logs only. A release adds one, made by
+//! indexes and segments, a part in logs only; beside them a backup and exported objects. A release adds one, made by
 //! `ZONAL_FIXTURE=v0.1.0 cargo test -p zonal --test upgrade -- --ignored make`; those that are there never change.
 #![allow(
     clippy::unwrap_used,
@@ -173,9 +173,17 @@ fn fill_late(user: &User) {
 }
 
 fn check(user: &User) {
+    check_names(user, 9);
     for (path, expected) in contents() {
         assert!(user.read(path) == expected, "{path}");
     }
+}
+
+fn is_late(path: &str) -> bool {
+    path.starts_with("dir/late")
+}
+
+fn check_names(user: &User, count: usize) {
     let small = user.find("dir/small");
     assert_eq!((small.mode & 0o777, small.nlink), (0o640, 2));
     assert_eq!(user.find("dir/linked").ino, small.ino);
@@ -186,7 +194,7 @@ fn check(user: &User) {
     let dir = user.find("dir").ino;
     let (entries, end) = block_on(user.0.readdir(&who(), dir, 0, 100, true)).unwrap();
     assert!(end);
-    assert_eq!(entries.len(), 9);
+    assert_eq!(entries.len(), count);
 }
 
 /// A cell out of a fixture, with ports that are free here.
@@ -267,6 +275,45 @@ fn scrubbed(cell: &Cell) {
     }
 }
 
+#[test]
+fn streams_of_every_version_are_read() {
+    for version in VERSIONS {
+        let cell = unpacked(version);
+        let (backup, objects) = (cell.dir().join("backup"), cell.dir().join("objects"));
+        for (stream, wanted) in [
+            (&backup, "name=\"holes\""),
+            (&objects, "object_bytes=203000"),
+        ] {
+            let shown = zonal().arg("dump").arg(stream).output().unwrap();
+            assert_eq!(code(&shown), 0, "{version}: {}", said(&shown));
+            assert!(said(&shown).contains(wanted), "{version}: {}", said(&shown));
+        }
+        let mut command = zonal();
+        command
+            .args(["meta", "restore", "--force", "--from"])
+            .arg(&backup);
+        let restored = command.arg("--cell").arg(cell.dir()).output().unwrap();
+        assert_eq!(code(&restored), 0, "{version}: {}", said(&restored));
+        let up = cell.up_again();
+        assert_eq!(code(&up), 0, "{version}: {}", said(&up));
+        let user = User::of(&cell);
+        // What came after the backup is not there.
+        check_names(&user, 7);
+        for (path, expected) in contents() {
+            assert!(is_late(path) || user.read(path) == expected, "{path}");
+        }
+        let mut command = zonal();
+        command.args(["target", "import", "--target", "1", "--force", "--from"]);
+        let imported = command.arg(&objects).arg("--cell").arg(cell.dir()).output();
+        let imported = imported.unwrap();
+        assert_eq!(code(&imported), 0, "{version}: {}", said(&imported));
+        for (path, expected) in contents() {
+            assert!(is_late(path) || user.read(path) == expected, "{path}");
+        }
+        block_on(user.0.close()).unwrap();
+    }
+}
+
 /// Every file of the stores, by name.
 fn stored(cell: &Cell) -> BTreeMap<PathBuf, Vec<u8>> {
     let stores = ["manager/manager", "meta1/shard", "storage1-1/target"];
@@ -338,6 +385,17 @@ fn make_the_fixture_of_this_version() {
     let user = User::of(&cell);
     fill(&user);
     block_on(user.0.close()).unwrap();
+    for (command, to) in [
+        ("meta backup", "backup"),
+        ("target export --target 1", "objects"),
+    ] {
+        let mut made = zonal();
+        made.args(command.split(' '))
+            .arg("--to")
+            .arg(cell.dir().join(to));
+        let made = made.arg("--cell").arg(cell.dir()).output().unwrap();
+        assert_eq!(code(&made), 0, "{}", said(&made));
+    }
     // All of this into indexes and segments; what comes next stays in logs.
     assert_eq!(code(&cell.down()), 0);
     assert_eq!(code(&cell.up_again()), 0);
