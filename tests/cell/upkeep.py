@@ -149,6 +149,16 @@ def _(work):
             load.until(60)
         c.zonal("meta", "backup", "--cell", c.folder, "--to", backup, code=6)
         write(f"{c.mount}/one/young", b"younger than the backup")
+        # What the targets will know and the backup does not: a file made longer, one cut and written anew.
+        longer, cut = f"{c.mount}/one/kept/a/f15", f"{c.mount}/two/kept/c/f20"
+        with open(longer, "ab") as f:
+            f.write(b"Z" * 400_000)
+            f.flush()
+            os.fsync(f.fileno())
+        for size in (70_000, 10):
+            os.truncate(cut, size)
+        write(cut, b"anew")
+        cut_before = before["two"].pop("c/f20")
         young = os.stat(f"{c.mount}/one/young").st_ino
         c.zonal("meta", "restore", "--cell", c.folder, "--from", backup, "--force", code=6)
         c.down()
@@ -158,8 +168,26 @@ def _(work):
         restored = c.json("meta", "restore", "--cell", c.folder, "--from", backup, "--json")
         equal(len(restored["shards"]), 3, "shards restored")
         c.up()
+        after = {zone: manifest(f"{c.mount}/{zone}/kept") for zone in ("one", "two")}
+        equal(after["two"].pop("c/f20")[:7], cut_before[:7], "attributes of a file that was cut")
+        equal(os.path.getsize(cut), cut_before[7], "its size")
         for zone in ("one", "two"):
-            equal(manifest(f"{c.mount}/{zone}/kept"), before[zone], f"what zone {zone} has after the restore")
+            equal(after[zone], before[zone], f"what zone {zone} has after the restore")
+        size = os.path.getsize(longer)
+        os.truncate(longer, size + 500_000)
+        with open(longer, "rb") as f:
+            f.seek(size)
+            true(not any(f.read()), "bytes written after the backup are in a file that grew")
+        with open(cut, "r+b") as f:
+            f.seek(1000)
+            f.write(b"new")
+            f.flush()
+            os.fsync(f.fileno())
+        with open(cut, "rb") as f:
+            data = f.read()
+        true(data[1000:1003] == b"new" and len(data) == cut_before[7], "a file that was cut takes no writes")
+        os.truncate(cut, 500)
+        equal(os.path.getsize(cut), 500, "size after it was cut again")
         true(not os.path.exists(f"{c.mount}/one/young"), "a file that is younger than the backup is there")
         # New files get numbers, and so objects, that nobody had before, the young file's included.
         for i in range(100):
