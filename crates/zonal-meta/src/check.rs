@@ -164,6 +164,12 @@ impl Shard {
                 found.broken.push(format!("orphan {ino} differs in memory"));
             }
         }
+        let missed = found.deletions.iter();
+        for ino in missed.filter(|ino| !self.deletions.may_have(**ino)) {
+            found.broken.push(format!(
+                "nobody looks for the objects of removed inode {ino}"
+            ));
+        }
         if self.opens.orphans.len() != found.orphans.len() {
             found
                 .broken

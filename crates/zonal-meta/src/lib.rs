@@ -10,6 +10,7 @@ pub mod append;
 mod caching;
 mod check;
 pub mod config;
+mod deletions;
 pub mod dentry;
 pub mod describe;
 mod dispatch;

@@ -7,6 +7,7 @@
 use crate::append::{End, Tickets};
 use crate::caching;
 use crate::config::{Caller, Now, ShardConfig};
+use crate::deletions::Deletions;
 use crate::dentry::siphash;
 use crate::dispatch;
 use crate::events::EventQueues;
@@ -16,8 +17,7 @@ use crate::keys;
 use crate::leases::{Change, Leases};
 use crate::opens::Opens;
 use crate::outcome::{
-    Attempt, Deletion, Detached, Facts, JunctionChange, Outcome, PendingCall, Question, Ticked,
-    WaitOn,
+    Attempt, Detached, Facts, JunctionChange, Outcome, PendingCall, Question, Ticked, WaitOn,
 };
 use crate::recent::Recent;
 use crate::session::{Sessions, SlotAnswer, SlotRecord};
@@ -26,8 +26,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use zonal_types::limits::{APPEND_TICKETS_MAX, CACHE_GRACE_MS, CACHE_TERM_MS, SESSION_SLOTS_MAX};
 use zonal_types::{
-    Codec, ErrorCode, FileKind, Ino, Instant, KvChange, KvRead, Layout, PartitionId, SessionId,
-    Timestamp, ZoneId,
+    Codec, ErrorCode, FileKind, Ino, Instant, KvChange, KvRead, PartitionId, SessionId, Timestamp,
+    ZoneId,
 };
 use zonal_wire::frame::NO_SLOT;
 use zonal_wire::storage::ErrorNumber;
@@ -59,6 +59,7 @@ pub struct Shard {
     pub(crate) partitions: Vec<PartitionId>,
     pub(crate) opens: Opens,
     pub(crate) recent: Recent,
+    pub(crate) deletions: Deletions,
     pub(crate) ids: Ids,
     pub(crate) live_inodes: u64,
     pub(crate) sessions: Sessions,
@@ -128,6 +129,7 @@ impl Shard {
             partitions,
             opens,
             recent: Recent::default(),
+            deletions: Deletions::default(),
             ids: Ids::default(),
             sessions,
             events,
@@ -144,7 +146,11 @@ impl Shard {
 
     /// A newer zone map.
     pub fn set_map(&mut self, map: Arc<ZoneMap>) {
-        self.partitions = map.partitions_of(self.config.shard);
+        let partitions = map.partitions_of(self.config.shard);
+        if self.partitions != partitions {
+            self.partitions = partitions;
+            self.deletions.read_again();
+        }
         self.map = map;
     }
 
@@ -409,9 +415,13 @@ impl Shard {
                 Volatile::InodeBack(ino) => {
                     self.live_inodes = self.live_inodes.saturating_add(1);
                     self.recent.forget(ino);
+                    self.deletions.remove(ino);
                 }
                 Volatile::InodeGone(removed) => {
                     let ino = removed.inode.ino;
+                    if !removed.inode.layout.components.is_empty() {
+                        self.deletions.add(ino);
+                    }
                     if !removed.inode.is_dir() {
                         self.recent.keep(*removed, now);
                     }
@@ -565,57 +575,6 @@ impl Shard {
         self.sessions.next_expiry()
     }
 
-    /// Layouts whose objects are to be deleted at the targets, in the order of their inodes. Those of inodes removed a
-    /// moment ago wait, see [`Self::next_deletion`].
-    ///
-    /// # Errors
-    /// What the store says; `Corrupt`.
-    pub fn deletions(
-        &mut self,
-        kv: &dyn KvRead,
-        now: Instant,
-        limit: usize,
-    ) -> Result<Vec<Deletion>, ErrorCode> {
-        self.recent.sweep(now);
-        let mut found = Vec::new();
-        let mut broken = false;
-        for partition in &self.partitions {
-            if found.len() >= limit {
-                break;
-            }
-            let (start, end) = keys::tag_range(partition.0, keys::TAG_DELETION);
-            kv.scan(&start, &end, &mut |key, value| {
-                let is_kept = keys::ino_of(key).is_some_and(|ino| self.recent.get(ino).is_some());
-                match Layout::from_bytes(value) {
-                    Ok(_) if is_kept => {}
-                    Ok(layout) => found.push(Deletion {
-                        key: key.to_vec(),
-                        layout,
-                    }),
-                    Err(_) => broken = true,
-                }
-                found.len() < limit && !broken
-            })?;
-        }
-        if broken {
-            Err(ErrorCode::Corrupt)
-        } else {
-            Ok(found)
-        }
-    }
-
-    /// When [`Self::deletions`] has more than now, if nothing happens until then.
-    #[must_use]
-    pub fn next_deletion(&self) -> Option<Instant> {
-        self.recent.next_end()
-    }
-
-    /// The targets have deleted these; to be logged.
-    #[must_use]
-    pub fn deletion_done(&mut self, keys: Vec<Vec<u8>>) -> Vec<KvChange> {
-        keys.into_iter().map(KvChange::remove).collect()
-    }
-
     /// Directories that have been detached for more than a minute.
     ///
     /// # Errors
@@ -649,6 +608,11 @@ impl Shard {
             ("orphans", self.opens.orphans.len() as u64),
             ("removed_inodes", self.recent.len() as u64),
             ("removed_inodes_max", crate::recent::RECENT_MAX as u64),
+            ("known_deletions", self.deletions.len() as u64),
+            (
+                "known_deletions_max",
+                crate::deletions::DELETIONS_KNOWN_MAX as u64,
+            ),
             ("leases", self.leases.len() as u64),
             ("leases_max", self.leases.limit() as u64),
             ("locks", self.locks.range_count() as u64),

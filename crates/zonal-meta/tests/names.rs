@@ -6,7 +6,7 @@ mod common;
 use common::*;
 use zonal_meta::dentry::{Dentry, name_cookie};
 use zonal_meta::{JunctionChange, keys};
-use zonal_types::{Codec, ErrorCode, FileKind, Ino};
+use zonal_types::{Codec, ErrorCode, FileKind, Ino, KvRead};
 use zonal_wire::meta::NewKind;
 use zonal_wire::meta::flags::{RENAME_EXCHANGE, RENAME_NOREPLACE};
 use zonal_wire::{MetaReply, MetaRequest};
@@ -582,6 +582,65 @@ fn a_removed_file_can_be_opened_for_a_moment_longer() {
     assert_eq!(store.shard.deletions(&store.kv, now, 10).unwrap().len(), 1);
     assert_eq!(other.open(&mut cell, f, 0), Err(ErrorCode::Stale));
     assert_eq!(other.attr(&mut cell, f), Err(ErrorCode::Stale));
+}
+
+/// A store that counts how often it is searched.
+struct Counting<'a>(&'a dyn KvRead, std::cell::Cell<usize>);
+
+impl KvRead for Counting<'_> {
+    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, ErrorCode> {
+        self.0.get(key)
+    }
+
+    fn scan(
+        &self,
+        start: &[u8],
+        end: &[u8],
+        visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<(), ErrorCode> {
+        self.1.set(self.1.get() + 1);
+        self.0.scan(start, end, visit)
+    }
+}
+
+#[test]
+fn deletions_of_this_life_are_known_and_those_from_before_are_found() {
+    let (mut cell, mut client, home) = start();
+    let remove = |cell: &mut Cell, client: &mut Client, count: usize| {
+        for index in 0..count {
+            let name = format!("f{index}");
+            client.create(cell, home, &name, 0o644).unwrap();
+            client.unlink(cell, home, &name).unwrap();
+        }
+        cell.pass_ms(2_000);
+    };
+    let work_off = |cell: &mut Cell, searches_max: usize| {
+        let now = cell.now.instant;
+        let store = &mut cell.stores[1];
+        let (mut done, mut searches) = (0, 0);
+        loop {
+            let counting = Counting(&store.kv, std::cell::Cell::new(0));
+            let found = store.shard.deletions(&counting, now, 100).unwrap();
+            searches += counting.1.get();
+            if found.is_empty() {
+                break;
+            }
+            done += found.len();
+            let keys = found.into_iter().map(|deletion| deletion.key).collect();
+            let effect = store.shard.deletion_done(keys);
+            store.kv.apply(&effect);
+        }
+        assert!(searches <= searches_max, "{searches} searches of the store");
+        done
+    };
+    work_off(&mut cell, usize::MAX);
+    remove(&mut cell, &mut client, 450);
+    assert_eq!(work_off(&mut cell, 0), 450);
+    remove(&mut cell, &mut client, 2_500);
+    cell.restart(1);
+    cell.assert_sound();
+    assert_eq!(work_off(&mut cell, usize::MAX), 2_500);
+    cell.assert_sound();
 }
 
 #[test]

@@ -1,0 +1,155 @@
+//! Layouts whose objects are to be deleted at the targets.
+//!
+//! The store has a key for each (`keys::deletion`). Looking for them there means stepping over all that were removed since the
+//! last checkpoint, so their inodes are remembered too: those of this life as they come, those from before by reading the
+//! store once, in parts.
+//!
+//! *Invariants*: what is not known lies at or behind the place where reading goes on; bounded by [`DELETIONS_KNOWN_MAX`]: where more
+//! come, reading begins anew.
+
+use crate::keys;
+use crate::outcome::Deletion;
+use crate::shard::Shard;
+use std::collections::BTreeSet;
+use zonal_types::{Codec, ErrorCode, Ino, Instant, KvChange, KvRead, Layout};
+
+/// Inodes remembered.
+pub const DELETIONS_KNOWN_MAX: usize = 65_536;
+/// Keys read from the store at once.
+const READ_AT_ONCE: usize = 1_024;
+
+/// Inodes whose objects are to be deleted.
+#[derive(Debug)]
+pub(crate) struct Deletions {
+    known: BTreeSet<Ino>,
+    /// Where reading the store goes on; `None`: all are known.
+    unread: Option<Vec<u8>>,
+}
+
+impl Default for Deletions {
+    fn default() -> Self {
+        Self {
+            known: BTreeSet::new(),
+            unread: Some(Vec::new()),
+        }
+    }
+}
+
+impl Deletions {
+    /// The store has one more.
+    pub fn add(&mut self, ino: Ino) {
+        if self.known.len() < DELETIONS_KNOWN_MAX {
+            self.known.insert(ino);
+        } else {
+            self.read_again();
+        }
+    }
+
+    /// The store has it no more.
+    pub fn remove(&mut self, ino: Ino) {
+        self.known.remove(&ino);
+    }
+
+    /// There may be some that nobody told of.
+    pub fn read_again(&mut self) {
+        self.unread = Some(Vec::new());
+    }
+
+    pub fn len(&self) -> usize {
+        self.known.len()
+    }
+
+    /// Whether `ino` is known, or could still be found.
+    pub fn may_have(&self, ino: Ino) -> bool {
+        let key = keys::deletion(ino);
+        self.known.contains(&ino) || self.unread.as_ref().is_some_and(|from| *from <= key)
+    }
+}
+
+impl Shard {
+    /// Layouts whose objects are to be deleted at the targets, in the order of their inodes. Those of inodes removed a
+    /// moment ago wait, see [`Self::next_deletion`].
+    ///
+    /// # Errors
+    /// What the store says; `Corrupt`.
+    pub fn deletions(
+        &mut self,
+        kv: &dyn KvRead,
+        now: Instant,
+        limit: usize,
+    ) -> Result<Vec<Deletion>, ErrorCode> {
+        self.recent.sweep(now);
+        loop {
+            let mut found = Vec::new();
+            let mut gone = Vec::new();
+            let due = self.deletions.known.iter();
+            let due = due.filter(|ino| self.recent.get(**ino).is_none());
+            for ino in due {
+                if found.len() >= limit {
+                    break;
+                }
+                let key = keys::deletion(*ino);
+                match kv.get(&key)? {
+                    Some(value) => {
+                        let layout = Layout::from_bytes(&value);
+                        let layout = layout.map_err(|_error| ErrorCode::Corrupt)?;
+                        found.push(Deletion { key, layout });
+                    }
+                    None => gone.push(*ino),
+                }
+            }
+            gone.into_iter().for_each(|ino| self.deletions.remove(ino));
+            if found.len() >= limit || !self.read_deletions(kv)? {
+                return Ok(found);
+            }
+        }
+    }
+
+    /// Reads more of the store, where there is room for what is found. False: nothing new.
+    fn read_deletions(&mut self, kv: &dyn KvRead) -> Result<bool, ErrorCode> {
+        let room = DELETIONS_KNOWN_MAX.saturating_sub(self.deletions.known.len());
+        let limit = room.min(READ_AT_ONCE);
+        let (Some(from), true) = (self.deletions.unread.clone(), limit > 0) else {
+            return Ok(false);
+        };
+        let mut found = Vec::new();
+        let mut next = None;
+        for partition in &self.partitions {
+            let (start, end) = keys::tag_range(partition.0, keys::TAG_DELETION);
+            let start = start.max(from.clone());
+            if start >= end {
+                continue;
+            }
+            kv.scan(&start, &end, &mut |key, _value| {
+                if found.len() >= limit {
+                    next = Some(key.to_vec());
+                    return false;
+                }
+                found.extend(keys::ino_of(key));
+                true
+            })?;
+            if next.is_some() {
+                break;
+            }
+        }
+        self.deletions.unread = next;
+        let before = self.deletions.len();
+        self.deletions.known.extend(found);
+        Ok(self.deletions.len() > before || self.deletions.unread.is_some())
+    }
+
+    /// When [`Self::deletions`] has more than now, if nothing happens until then.
+    #[must_use]
+    pub fn next_deletion(&self) -> Option<Instant> {
+        self.recent.next_end()
+    }
+
+    /// The targets have deleted these; to be logged.
+    #[must_use]
+    pub fn deletion_done(&mut self, keys: Vec<Vec<u8>>) -> Vec<KvChange> {
+        for ino in keys.iter().filter_map(|key| keys::ino_of(key)) {
+            self.deletions.remove(ino);
+        }
+        keys.into_iter().map(KvChange::remove).collect()
+    }
+}
