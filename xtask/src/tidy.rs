@@ -56,7 +56,7 @@ impl File {
 }
 
 /// Crates that do no I/O, in the order of their tiers.
-const CORES: [&str; 7] = [
+const CORES: [&str; 8] = [
     "zonal-types",
     "zonal-wire",
     "zonal-layout",
@@ -64,6 +64,7 @@ const CORES: [&str; 7] = [
     "zonal-meta",
     "zonal-object",
     "zonal-client",
+    "zonal-fsck",
 ];
 
 /// Folders that hold nothing of ours.

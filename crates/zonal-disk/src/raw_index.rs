@@ -77,6 +77,10 @@ pub(crate) struct RawIndex {
     root: Option<Link>,
     pub progress: Progress,
     mends_left: Cell<u32>,
+    /// What the checksums beside the file say of its blocks; 0: nothing.
+    sums: Vec<u32>,
+    /// Pages read so far.
+    pub pages_read: Cell<u64>,
 }
 
 /// A page as the one above knows it.
@@ -165,6 +169,8 @@ impl RawIndex {
             root: None,
             progress: Progress::default(),
             mends_left: Cell::new(MENDS_MAX),
+            sums: Vec::new(),
+            pages_read: Cell::new(0),
         };
         let primary = usize::from(header[9] & 1 != 0);
         for at in [SLOTS[primary], SLOTS[1 - primary]] {
@@ -223,6 +229,45 @@ impl RawIndex {
                 self.find(branch.child(at.unwrap_or(branch.keys))?, key, depth + 1)
             }
             _ => None,
+        }
+    }
+
+    /// From now on, a sound page that the file `sums` says is damaged counts as mended: a server would refuse it.
+    pub fn compare_with(&mut self, sums: &Path) {
+        let bytes = std::fs::read(sums).unwrap_or_default();
+        let (words, _rest) = bytes.as_chunks::<4>();
+        self.sums = words.iter().map(|word| u32::from_le_bytes(*word)).collect();
+    }
+
+    fn is_refused(&self, offset: u64, bytes: &[u8]) -> bool {
+        let numbers = usize::try_from(offset / PAGE).unwrap_or(usize::MAX)..;
+        bytes
+            .chunks(PAGE as usize)
+            .zip(numbers)
+            .any(|(block, number)| {
+                let expected = self.sums.get(number).copied().unwrap_or(0);
+                number > 0 && expected != 0 && crate::sums::sum(block) != expected
+            })
+    }
+
+    /// Pages of the file.
+    pub fn pages(&self) -> u64 {
+        self.length / PAGE
+    }
+
+    /// How deep below the root the leaves are: a tree has all of them at one depth.
+    pub fn leaf_depth(&self) -> Option<u32> {
+        self.depth_below(self.root?, 0)
+    }
+
+    fn depth_below(&self, link: Link, depth: u32) -> Option<u32> {
+        let bytes = self.page(link).trusted()?;
+        match Branch::of(&bytes) {
+            None => Some(depth),
+            Some(_) if depth > DEPTH_MAX => None,
+            Some(branch) => (0..=branch.keys)
+                .filter_map(|at| branch.child(at))
+                .find_map(|child| self.depth_below(child, depth + 1)),
         }
     }
 
@@ -354,6 +399,7 @@ impl RawIndex {
             return Page::Gone;
         };
         let mut bytes = vec![0; usize::try_from(length).unwrap_or(0)];
+        self.pages_read.set(self.pages_read.get() + length / PAGE);
         // A page that the medium does not give is a damaged page: the walk goes on.
         if self.file.read_exact_at(&mut bytes, offset).is_err() {
             return Page::Gone;
@@ -364,7 +410,11 @@ impl RawIndex {
                 .is_some_and(|used| xxh3_128(used) == link.checksum)
         };
         if holds(&bytes) {
-            return Page::Sound(bytes);
+            return if self.is_refused(offset, &bytes) {
+                Page::Mended(bytes)
+            } else {
+                Page::Sound(bytes)
+            };
         }
         let is_empty = bytes.iter().all(|byte| *byte == 0);
         if is_empty || bytes.len() > MEND_BYTES_MAX || self.mends_left.get() == 0 {

@@ -5,6 +5,7 @@
 //! store's lock where there is one, so that no process opens it meanwhile.
 
 use std::fs::{self, File};
+use std::io;
 use std::path::Path;
 
 use zonal_types::{ErrorCode, KvRead};
@@ -14,8 +15,10 @@ use crate::error::DiskError;
 use crate::identity::{self, Identity, Stored};
 use crate::index::Progress;
 use crate::log::{self, Header, Kind, Origin, Reader};
+use crate::mend::{NEW_INDEX, NEW_LOG, NEW_SUMS};
 use crate::overlay::Overlay;
 use crate::power;
+use crate::probe;
 use crate::raw_index::{Found, RawIndex, Visit};
 use crate::record::{self, Lsn};
 use crate::replay::Replay;
@@ -23,11 +26,13 @@ use crate::starts;
 use crate::store::{self, INDEX, LOCK, LOG, SUMS};
 
 /// Names that a store's folder may hold besides its own files.
-const KNOWN: [&str; 9] = [
+const KNOWN: [&str; 11] = [
     "segments",
     "lost+found",
     "identity.new",
-    "index.redb.new",
+    NEW_INDEX,
+    NEW_SUMS,
+    NEW_LOG,
     SUMS,
     power::FILE_NAME,
     power::TEMP_NAME,
@@ -58,6 +63,9 @@ pub enum StoreDamage {
     /// The index's file cannot be used.
     #[error("the index is lost: {0}")]
     IndexLost(String),
+    /// The library that serves it cannot open the index, though its entries can be read.
+    #[error("the index cannot be opened for use: {0}")]
+    IndexShut(String),
     /// A file or folder that no store has.
     #[error("{0} does not belong to the store")]
     Foreign(String),
@@ -119,9 +127,15 @@ impl ReadStore {
                 damage.push(StoreDamage::Identity("the file is missing".into()));
                 None
             }
-            Err(DiskError::Corrupt(what)) => {
-                damage.push(StoreDamage::Identity(what));
-                None
+            Err(error @ (DiskError::Corrupt(_) | DiskError::WrongVersion { .. })) => {
+                let mended = identity::load_mended(dir);
+                if let Some(stored) = &mended {
+                    stored.check(expected)?;
+                } else if matches!(error, DiskError::WrongVersion { .. }) {
+                    return Err(error);
+                }
+                damage.push(StoreDamage::Identity(error.to_string()));
+                mended
             }
             Err(error) => return Err(error),
         };
@@ -131,7 +145,13 @@ impl ReadStore {
         };
         look_for_strangers(dir, &mut damage)?;
         let index = match RawIndex::open(&dir.join(INDEX)) {
-            Ok(index) => Some(index),
+            Ok(mut index) => {
+                index.compare_with(&dir.join(SUMS));
+                if let Err(error) = probe::probe(&dir.join(INDEX), &dir.join(SUMS)) {
+                    damage.push(StoreDamage::IndexShut(error.to_string()));
+                }
+                Some(index)
+            }
             Err(error) => {
                 damage.push(StoreDamage::IndexLost(error.to_string()));
                 None
@@ -165,6 +185,13 @@ impl ReadStore {
     #[must_use]
     pub fn log(&self) -> LogEnd {
         self.log
+    }
+
+    /// Pages of the index read so far, and all of them: for estimates.
+    #[must_use]
+    pub fn pages(&self) -> (u64, u64) {
+        let index = self.index.as_ref();
+        index.map_or((0, 0), |index| (index.pages_read.get(), index.pages()))
     }
 
     /// Visits what there is from `start` (inclusive) to `end` (exclusive; `None`: all behind), in key order, damage
@@ -206,6 +233,16 @@ impl ReadStore {
         }
     }
 
+    /// How deep below the root the leaves of the index are; `None` where none can be reached.
+    pub(crate) fn leaf_depth(&self) -> Option<u32> {
+        self.index.as_ref().and_then(RawIndex::leaf_depth)
+    }
+
+    /// Whether the log says anything of a key.
+    pub(crate) fn mentions(&self, key: &[u8]) -> bool {
+        self.overlay.get(key).is_some()
+    }
+
     /// Every entry that lies anywhere in a lost index's file, of any age, in no order. Where the index is not lost:
     /// nothing.
     ///
@@ -214,7 +251,7 @@ impl ReadStore {
     pub fn carve(dir: &Path, visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<(), DiskError> {
         let file = match File::open(dir.join(INDEX)) {
             Ok(file) => file,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             Err(error) => return Err(DiskError::io("index", error)),
         };
         let length = file
@@ -233,17 +270,29 @@ impl ReadStore {
             Err(error) => return self.damage.push(lost(error.to_string())),
         };
         let expected = self.stored.map_or(capacity, |stored| stored.log_bytes);
-        if capacity != expected || !log::valid_capacity(capacity) {
+        if capacity != expected {
             let what = format!("{capacity} bytes long, not {expected}");
-            return self.damage.push(lost(what));
+            self.damage.push(lost(what));
         }
+        if !log::valid_capacity(expected) {
+            return self.damage.push(lost(format!("{expected} bytes long")));
+        }
+        let file = Whole {
+            file,
+            length: capacity,
+            capacity: expected,
+        };
+        let capacity = expected;
         let tag = self.stored.map(|stored| stored.tag());
         let origin = match (&self.index, tag) {
             (Some(index), Some(store)) => Ok(Some(origin(capacity, store, &index.progress))),
             (index, tag) => oldest_chain(&file, capacity, tag, index.as_ref()),
         };
+        // As an opening for use would take it.
+        let kept = power::look(dir, power::kernel_boot())
+            .is_ok_and(|power| power.past == power::Past::Kept);
         let replayed = origin.and_then(|origin| match origin {
-            Some(origin) => self.replay(&file, origin, replay),
+            Some(origin) => self.replay(&file, Origin { kept, ..origin }, replay),
             None => Ok(()),
         });
         if let Err(error) = replayed {
@@ -253,7 +302,7 @@ impl ReadStore {
 
     fn replay(
         &mut self,
-        file: &File,
+        file: &Whole,
         origin: Origin,
         replay: &mut Replay<'_>,
     ) -> Result<(), DiskError> {
@@ -289,7 +338,7 @@ impl ReadStore {
                 self.damage.push(StoreDamage::LogRecord(found.end));
                 break;
             };
-            let was_durable = found.end <= synced;
+            let was_durable = origin.kept || found.end <= synced;
             if replay(&record, Lsn(found.end), was_durable) {
                 self.log.records += 1;
                 for change in record.changes {
@@ -300,6 +349,34 @@ impl ReadStore {
                 break;
             }
         }
+        Ok(())
+    }
+}
+
+/// A log's file that may have been cut: what is missing reads as zeroes.
+struct Whole {
+    file: File,
+    length: u64,
+    capacity: u64,
+}
+
+impl LogFile for Whole {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.capacity)
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        let there = self.length.saturating_sub(offset).min(buffer.len() as u64);
+        let (there, missing) = buffer.split_at_mut(usize::try_from(there).unwrap_or(0));
+        missing.fill(0);
+        LogFile::read_at(&self.file, offset, there)
+    }
+
+    fn write_at(&self, _offset: u64, _bytes: &[u8]) -> io::Result<()> {
+        Err(io::ErrorKind::PermissionDenied.into())
+    }
+
+    fn sync(&self) -> io::Result<()> {
         Ok(())
     }
 }
@@ -334,7 +411,7 @@ fn look_for_strangers(dir: &Path, damage: &mut Vec<StoreDamage>) -> Result<(), D
 /// Without an index to say where the log begins: the records that follow one another up to the newest. Without an
 /// identity, of the store whose header is found first.
 fn oldest_chain(
-    file: &File,
+    file: &Whole,
     capacity: u64,
     tag: Option<u64>,
     index: Option<&RawIndex>,

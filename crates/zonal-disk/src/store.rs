@@ -191,7 +191,7 @@ pub(crate) fn take_lock(file: File, dir: &Path) -> Result<File, DiskError> {
 }
 
 /// Writes the log's zeroes for real, so that later flushes carry no allocation.
-fn write_log(path: &Path, bytes: u64) -> io::Result<()> {
+pub(crate) fn write_log(path: &Path, bytes: u64) -> io::Result<()> {
     let mut file = File::create(path)?;
     let zeroes = vec![0; ZEROES];
     let mut left = bytes;

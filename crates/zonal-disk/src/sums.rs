@@ -155,7 +155,7 @@ impl Known {
 }
 
 /// A checksum; never the value that says "not known".
-fn sum(bytes: &[u8]) -> u32 {
+pub(crate) fn sum(bytes: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(bytes).max(1)
 }
 

@@ -47,6 +47,9 @@ pub struct ShardConfig {
 }
 
 impl ShardConfig {
+    /// Bits of a name's hash that stores have, other than those of tests.
+    pub const HASH_BITS: u32 = 55;
+
     /// The usual bounds.
     #[must_use]
     pub fn new(shard: ShardId, zone: ZoneId, boot: u64) -> Self {
@@ -58,7 +61,7 @@ impl ShardConfig {
             root_gid: 0,
             sessions_max: SESSIONS_MAX,
             opens_max: OPENS_MAX,
-            hash_bits: 55,
+            hash_bits: Self::HASH_BITS,
             caching: true,
         }
     }

@@ -9,7 +9,7 @@ use zonal_types::{Codec, ErrorCode, KvRead, PartitionId, codec_struct};
 /// Numbers reserved at a time.
 const RESERVE: u64 = 1024;
 /// First number given; smaller ones are for what the shard makes itself (the root is 1).
-const FIRST: u64 = 16;
+pub(crate) const FIRST: u64 = 16;
 /// First number that does not fit any more.
 const END: u64 = 1 << zonal_types::ids::INO_SEQUENCE_BITS;
 
@@ -22,6 +22,20 @@ codec_struct! {
         /// Inodes of the shard at that time, for statfs.
         live_inodes: u64,
     }
+}
+
+/// The first number that was not given, as a stored value says.
+pub(crate) fn reserved_in(bytes: &[u8]) -> Option<u64> {
+    Some(Record::from_bytes(bytes).ok()?.reserved)
+}
+
+/// A value to store.
+pub(crate) fn record(reserved: u64, live_inodes: u64) -> Vec<u8> {
+    Record {
+        reserved,
+        live_inodes,
+    }
+    .to_bytes()
 }
 
 /// Numbers of a partition that may be given.

@@ -24,6 +24,8 @@ pub const TAG_ORPHAN: u8 = 0x40;
 pub const TAG_DELETION: u8 = 0x50;
 /// Directory inode whose entry in the root shard is not settled.
 pub const TAG_DETACHED: u8 = 0x60;
+/// Behind all tags of a shard. (In a manager's store the zone map is behind it.)
+pub const TAG_END: u8 = 0x80;
 /// Session.
 pub const TAG_SESSION: u8 = 0x70;
 /// Last reply of a slot.

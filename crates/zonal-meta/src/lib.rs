@@ -8,7 +8,7 @@
 pub mod acl;
 pub mod append;
 mod caching;
-mod check;
+pub mod check;
 pub mod config;
 mod deletions;
 pub mod dentry;
@@ -25,6 +25,7 @@ mod opens;
 pub mod outcome;
 pub mod permission;
 mod recent;
+pub mod repair;
 pub mod restore;
 mod session;
 pub mod shard;

@@ -1,25 +1,64 @@
-//! Every invariant of a target, for tests and fsck. Walks the whole index.
+//! Every invariant of a target's store: one implementation for tests, the simulator and fsck, which reads a store in
+//! key order and needs no target that opens. Memory: two bits a unit, and the pending blocks.
 
-use crate::chunk::Chunk;
-use crate::ids::{CHUNK_BLOCKS, ObjectId, Place};
+use crate::bits::Bits;
+use crate::chunk::{BlockState, Chunk};
+use crate::ids::{BLOCK, CHUNK_BLOCKS, ObjectId, Place, TargetConfig};
 use crate::key::{self, Named};
-use crate::sealed::{self, Header};
+use crate::note::{BlockBytes, Note};
+use crate::sealed::{self, Header, TargetRecord};
 use crate::target::Target;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use zonal_types::limits::{BLOCK_BYTES, FILE_BYTES_MAX};
 use zonal_types::{ErrorCode, KvRead};
 
 /// An invariant that does not hold.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Broken {
-    /// The store could not be read or holds damage.
+    /// The store could not be read.
     #[error("the index cannot be read: {0}")]
     Unreadable(ErrorCode),
+    /// A key that no target writes, or a value that cannot be read.
+    #[error("key {} or its value is damaged", .key.iter().map(|byte| format!("{byte:02x}")).collect::<String>())]
+    Key {
+        /// The key.
+        key: Vec<u8>,
+    },
+    /// A note of the log that cannot be read or does not fit what is there.
+    #[error("the allocations of the log do not fit the stored ones")]
+    Note,
+    /// The store is of segments of another size than the target is configured for.
+    #[error("segments have {found} units, not {expected}")]
+    Geometry {
+        /// In the store.
+        found: u32,
+        /// As configured.
+        expected: u32,
+    },
     /// Two records refer to one unit.
-    #[error("unit {} of segment {} is referred to twice", .0.unit, .0.segment)]
-    Twice(Place),
-    /// A record refers to a unit that the allocator takes for free.
-    #[error("unit {} of segment {} is in use and not marked", .0.unit, .0.segment)]
-    NotMarked(Place),
+    #[error("unit {} of segment {} is referred to twice, also by block {block} of object {object}", .place.unit, .place.segment)]
+    Twice {
+        /// The unit.
+        place: Place,
+        /// The object whose record came second.
+        object: ObjectId,
+        /// Its block.
+        block: u64,
+    },
+    /// A record refers to a unit outside of the target.
+    #[error("block {block} of object {object} lies in segment {}, which is outside of the target", .place.segment)]
+    Outside {
+        /// The unit.
+        place: Place,
+        /// The object.
+        object: ObjectId,
+        /// Its block.
+        block: u64,
+    },
+    /// Records refer to units that the allocator takes for free.
+    #[error("{0} units are in use and not marked")]
+    NotMarked(u64),
     /// The allocator holds units that no record refers to.
     #[error("{0} units are marked and not in use")]
     Leaked(u64),
@@ -44,6 +83,335 @@ pub enum Broken {
         /// What there is.
         found: u64,
     },
+    /// A tombstone of an object that lives: it would be deleted at the next start.
+    #[error("object {0} lives and has a tombstone")]
+    Tombstone(ObjectId),
+    /// An object whose deletion has begun, without the tombstone that makes it go on.
+    #[error("object {0} is half deleted and has no tombstone")]
+    HalfDeleted(ObjectId),
+}
+
+/// An object that was found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KnownObject {
+    /// Which.
+    pub object: ObjectId,
+    /// Its length.
+    pub bytes: u64,
+    /// Blocks that are allocated, pending or lost.
+    pub blocks: u64,
+    /// Of them lost.
+    pub lost: u64,
+    /// The last shrink that was applied.
+    pub truncate_seq: u64,
+    /// Its deletion has begun.
+    pub deleting: bool,
+}
+
+/// What a survey tells.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Told {
+    /// Something is wrong.
+    Broken(Broken),
+    /// An object, with or without a header.
+    Object(KnownObject),
+    /// A written block that is not pending: where, and what it must sum to.
+    Block(ObjectId, u64, Place, u32),
+    /// Lost blocks of an object, from the first to the one behind the last.
+    Lost(ObjectId, u64, u64),
+}
+
+#[derive(Debug)]
+struct Current {
+    object: ObjectId,
+    header: Option<Header>,
+    blocks: u64,
+    lost: u64,
+    end: u64,
+    lost_run: Option<(u64, u64)>,
+    /// Blocks of it that are pending and were not met in a chunk.
+    pending: BTreeSet<u64>,
+}
+
+/// A target's store, read in key order.
+#[derive(Debug)]
+pub struct Survey {
+    config: TargetConfig,
+    notes: Option<Vec<Vec<u8>>>,
+    /// What the allocator says.
+    pub marked: Bits,
+    /// What records refer to.
+    pub used: Bits,
+    /// Pending blocks of the store and the log.
+    pending: BTreeMap<(ObjectId, u64), Option<BlockBytes>>,
+    /// Objects with pending blocks that were not met yet.
+    pending_left: BTreeSet<ObjectId>,
+    tombstones: BTreeSet<ObjectId>,
+    counted: u64,
+    /// Objects with a header.
+    pub objects: u64,
+    current: Option<Current>,
+}
+
+impl Survey {
+    /// A survey of a store with these notes in its log, in order.
+    #[must_use]
+    pub fn new(config: TargetConfig, notes: Vec<Vec<u8>>) -> Self {
+        Self {
+            config,
+            notes: Some(notes),
+            marked: Bits::default(),
+            used: Bits::default(),
+            pending: BTreeMap::new(),
+            pending_left: BTreeSet::new(),
+            tombstones: BTreeSet::new(),
+            counted: 0,
+            objects: 0,
+            current: None,
+        }
+    }
+
+    /// Pending blocks, as they are at the end of the log.
+    pub(crate) fn pending(&self) -> impl Iterator<Item = (ObjectId, u64, &BlockBytes)> {
+        self.pending
+            .iter()
+            .filter_map(|((object, block), bytes)| Some((*object, *block, bytes.as_ref()?)))
+    }
+
+    /// Takes the next key. Those that are not a target's are not for it.
+    pub fn take(&mut self, key: &[u8], value: &[u8], tell: &mut dyn FnMut(Told)) {
+        if key.first().is_some_and(|space| *space >= key::OTHERS) {
+            return;
+        }
+        if key.first().is_some_and(|space| *space >= key::OBJECT) {
+            self.apply_notes(tell);
+        }
+        if self.decode(key, value, tell).is_err() {
+            tell(Told::Broken(Broken::Key { key: key.to_vec() }));
+        }
+    }
+
+    /// After the last key.
+    pub fn finish(&mut self, tell: &mut dyn FnMut(Told)) {
+        self.apply_notes(tell);
+        self.leave(tell);
+        for object in std::mem::take(&mut self.pending_left) {
+            self.enter(object, None);
+            self.leave(tell);
+        }
+        let (unmarked, leaked) = (
+            self.used.beyond(&self.marked),
+            self.marked.beyond(&self.used),
+        );
+        if unmarked > 0 {
+            tell(Told::Broken(Broken::NotMarked(unmarked)));
+        }
+        if leaked > 0 {
+            tell(Told::Broken(Broken::Leaked(leaked)));
+        }
+        if self.counted != self.objects {
+            let (counted, found) = (self.counted, self.objects);
+            tell(Told::Broken(Broken::Objects { counted, found }));
+        }
+    }
+
+    fn apply_notes(&mut self, tell: &mut dyn FnMut(Told)) {
+        let Some(notes) = self.notes.take() else {
+            return;
+        };
+        let mut fits = true;
+        for bytes in notes {
+            let Ok(note) = Note::decode(&bytes) else {
+                fits = false;
+                continue;
+            };
+            let bound = u64::from(self.config.segment_units);
+            let is_inside = |extent: &&crate::ids::Extent| {
+                u64::from(extent.unit) + u64::from(extent.count) <= bound
+            };
+            for extent in note.taken.iter().filter(is_inside) {
+                self.marked.set(extent, true);
+            }
+            for extent in note.freed.iter().filter(is_inside) {
+                self.marked.set(extent, false);
+            }
+            for (object, (first, end)) in note.removed {
+                let range = (object, first)..(object, end.max(first));
+                let gone: Vec<_> = self.pending.range(range).map(|(at, _)| *at).collect();
+                for at in gone {
+                    self.pending.remove(&at);
+                }
+            }
+            for (object, block, bytes) in note.put {
+                self.pending.insert((object, block), Some(bytes));
+            }
+            self.counted = self.counted.saturating_add_signed(note.objects);
+        }
+        self.pending_left = self.pending.keys().map(|(object, _)| *object).collect();
+        if !fits {
+            tell(Told::Broken(Broken::Note));
+        }
+    }
+
+    fn decode(
+        &mut self,
+        key: &[u8],
+        value: &[u8],
+        tell: &mut dyn FnMut(Told),
+    ) -> Result<(), ErrorCode> {
+        match key::parse(key)? {
+            Named::Target => {
+                let record: TargetRecord = sealed::decode(key, value)?;
+                let expected = self.config.segment_units;
+                if record.segment_units != expected {
+                    let found = record.segment_units;
+                    tell(Told::Broken(Broken::Geometry { found, expected }));
+                }
+                self.counted = record.objects;
+            }
+            Named::Segment(number) => {
+                let body = sealed::open(key, value)?;
+                let words = body
+                    .chunks_exact(8)
+                    .filter_map(|bytes| bytes.try_into().ok());
+                let words: Vec<u64> = words.map(u64::from_le_bytes).collect();
+                let expected = (self.config.segment_units as usize).div_ceil(64);
+                if words.len() != expected || body.len() != expected * 8 {
+                    return Err(ErrorCode::Corrupt);
+                }
+                self.marked.load(number, words);
+            }
+            Named::Tombstone(object) => {
+                sealed::open(key, value)?;
+                self.tombstones.insert(object);
+            }
+            Named::Pending(object, block) => {
+                let bytes = sealed::open(key, value)?;
+                let bytes: [u8; BLOCK_BYTES] =
+                    bytes.try_into().map_err(|_error| ErrorCode::Corrupt)?;
+                self.pending.insert((object, block), Some(Arc::new(bytes)));
+            }
+            Named::Header(object) => {
+                self.leave(tell);
+                let header: Header = sealed::decode(key, value)?;
+                if header.object_bytes > FILE_BYTES_MAX {
+                    return Err(ErrorCode::Corrupt);
+                }
+                self.enter(object, Some(header));
+            }
+            Named::Chunk(object, number) => {
+                if self.current.as_ref().is_none_or(|now| now.object != object) {
+                    self.leave(tell);
+                    self.enter(object, None);
+                }
+                let chunk = Chunk::decode(&self.config, key, value)?;
+                let first = number.checked_mul(CHUNK_BLOCKS).ok_or(ErrorCode::Corrupt)?;
+                self.chunk(object, first, &chunk, tell);
+            }
+        }
+        Ok(())
+    }
+
+    fn chunk(&mut self, object: ObjectId, first: u64, chunk: &Chunk, tell: &mut dyn FnMut(Told)) {
+        let Some(current) = &mut self.current else {
+            return;
+        };
+        for (step, state) in chunk.blocks() {
+            let block = first + step;
+            let is_pending = current.pending.remove(&block);
+            current.blocks += 1;
+            current.end = block + 1;
+            if let Some(place) = state.place() {
+                if place.segment >= self.config.segments && !self.marked.has(place) {
+                    tell(Told::Broken(Broken::Outside {
+                        place,
+                        object,
+                        block,
+                    }));
+                } else if !self.used.insert(place) {
+                    tell(Told::Broken(Broken::Twice {
+                        place,
+                        object,
+                        block,
+                    }));
+                }
+            }
+            match state {
+                BlockState::Written(place, crc) if !is_pending => {
+                    tell(Told::Block(object, block, place, crc));
+                }
+                BlockState::Lost if !is_pending => {
+                    current.lost += 1;
+                    current.lost_run = match current.lost_run {
+                        Some((from, end)) if end == block => Some((from, block + 1)),
+                        other => {
+                            if let Some((from, end)) = other {
+                                tell(Told::Lost(object, from, end));
+                            }
+                            Some((block, block + 1))
+                        }
+                    };
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn enter(&mut self, object: ObjectId, header: Option<Header>) {
+        self.pending_left.remove(&object);
+        let pending = self.pending.range((object, 0)..=(object, u64::MAX));
+        self.current = Some(Current {
+            object,
+            header,
+            blocks: 0,
+            lost: 0,
+            end: 0,
+            lost_run: None,
+            pending: pending.map(|((_, block), _)| *block).collect(),
+        });
+    }
+
+    fn leave(&mut self, tell: &mut dyn FnMut(Told)) {
+        let Some(current) = self.current.take() else {
+            return;
+        };
+        let object = current.object;
+        if let Some((from, end)) = current.lost_run {
+            tell(Told::Lost(object, from, end));
+        }
+        let blocks = current.blocks + current.pending.len() as u64;
+        let end = current.pending.last().map_or(0, |block| block + 1);
+        let header = current.header.clone().unwrap_or_else(|| Header {
+            object_bytes: current.end.max(end).saturating_mul(BLOCK),
+            blocks,
+            ..Header::default()
+        });
+        if current.header.is_none() {
+            tell(Told::Broken(Broken::NoHeader(object)));
+        } else {
+            self.objects += 1;
+        }
+        if header.blocks != blocks {
+            tell(Told::Broken(Broken::Blocks {
+                object,
+                counted: header.blocks,
+                found: blocks,
+            }));
+        }
+        match (self.tombstones.contains(&object), header.deleting) {
+            (true, false) => tell(Told::Broken(Broken::Tombstone(object))),
+            (false, true) => tell(Told::Broken(Broken::HalfDeleted(object))),
+            _ => {}
+        }
+        tell(Told::Object(KnownObject {
+            object,
+            bytes: header.object_bytes,
+            blocks,
+            lost: current.lost,
+            truncate_seq: header.truncate_seq,
+            deleting: header.deleting,
+        }));
+    }
 }
 
 impl Target {
@@ -52,66 +420,25 @@ impl Target {
     /// # Errors
     /// The first that is broken.
     pub fn check(&self, kv: &dyn KvRead) -> Result<(), Broken> {
-        let mut places = BTreeSet::new();
-        let mut headers: BTreeMap<ObjectId, Header> = BTreeMap::new();
-        let mut blocks: BTreeMap<ObjectId, BTreeSet<u64>> = BTreeMap::new();
-        let mut broken = None;
-        let mut visit = |key: &[u8], value: &[u8]| -> Result<(), Broken> {
-            match key::parse(key).map_err(Broken::Unreadable)? {
-                Named::Header(object) => {
-                    let header = sealed::decode(key, value).map_err(Broken::Unreadable)?;
-                    headers.insert(object, header);
-                }
-                Named::Chunk(object, number) => {
-                    let chunk =
-                        Chunk::decode(&self.config, key, value).map_err(Broken::Unreadable)?;
-                    let own = blocks.entry(object).or_default();
-                    for (block, place) in chunk.placed() {
-                        own.insert(number.saturating_mul(CHUNK_BLOCKS).saturating_add(block));
-                        if !places.insert(place) {
-                            return Err(Broken::Twice(place));
-                        }
-                        if !self.space.is_live(place) {
-                            return Err(Broken::NotMarked(place));
-                        }
-                    }
-                }
-                _ => return Err(Broken::Unreadable(ErrorCode::Corrupt)),
+        let mut survey = Survey::new(self.config, Vec::new());
+        for (segment, words) in self.space.live_words() {
+            survey.marked.load(segment, words.to_vec());
+        }
+        survey.pending = self.pending.iter().map(|(at, _)| (*at, None)).collect();
+        survey.tombstones.clone_from(&self.deleting);
+        survey.counted = self.statfs().objects;
+        let mut first = None;
+        let mut tell = |told| {
+            if let Told::Broken(broken) = told {
+                first.get_or_insert(broken);
             }
-            Ok(())
         };
         kv.scan(&[key::OBJECT], &[key::OBJECT + 1], &mut |key, value| {
-            broken = visit(key, value).err();
-            broken.is_none()
+            survey.take(key, value, &mut tell);
+            true
         })
         .map_err(Broken::Unreadable)?;
-        if let Some(broken) = broken {
-            return Err(broken);
-        }
-        for ((object, block), _) in self.pending.iter() {
-            blocks.entry(*object).or_default().insert(*block);
-        }
-        if let Some(object) = blocks.keys().find(|object| !headers.contains_key(object)) {
-            return Err(Broken::NoHeader(*object));
-        }
-        for (object, header) in &headers {
-            let found = blocks.get(object).map_or(0, BTreeSet::len) as u64;
-            if found != header.blocks {
-                return Err(Broken::Blocks {
-                    object: *object,
-                    counted: header.blocks,
-                    found,
-                });
-            }
-        }
-        let leaked = self.space.live().saturating_sub(places.len() as u64);
-        if leaked > 0 {
-            return Err(Broken::Leaked(leaked));
-        }
-        let (counted, found) = (self.statfs().objects, headers.len() as u64);
-        if counted != found {
-            return Err(Broken::Objects { counted, found });
-        }
-        Ok(())
+        survey.finish(&mut tell);
+        first.map_or(Ok(()), Err)
     }
 }

@@ -1,10 +1,10 @@
 //! The index record of a chunk: where its 64 blocks lie and what they must sum to.
 //!
-//! Three states a block: hole (no place), unwritten (a place, reads as zeros), written (a place and a
-//! checksum). On disk places are runs; in memory one slot a block, since every operation goes by block.
+//! Four states a block: hole (no place), unwritten (a place, reads as zeros), written (a place and a
+//! checksum), lost (contents that a repair could not save: reads are an error until it is written anew). On disk places are runs; in memory one slot a block, since every operation goes by block.
 //!
 //! Decoding checks everything that later arithmetic relies on: runs in order, without overlap, inside
-//! their segment; written blocks have places.
+//! their segment; a block that is marked as written and has no place is a lost one.
 
 use crate::ids::{CHUNK_BLOCKS, Place, TargetConfig};
 use crate::sealed;
@@ -35,6 +35,8 @@ pub enum BlockState {
     Unwritten(Place),
     /// Contents with their crc32c.
     Written(Place, u32),
+    /// It had contents, which are lost.
+    Lost,
 }
 
 impl BlockState {
@@ -42,7 +44,7 @@ impl BlockState {
     #[must_use]
     pub fn place(self) -> Option<Place> {
         match self {
-            Self::Hole => None,
+            Self::Hole | Self::Lost => None,
             Self::Unwritten(place) | Self::Written(place, _) => Some(place),
         }
     }
@@ -72,6 +74,7 @@ impl Chunk {
     pub fn get(&self, block: u64) -> BlockState {
         let at = index(block);
         match self.places[at] {
+            None if self.written >> at & 1 == 1 => BlockState::Lost,
             None => BlockState::Hole,
             Some(place) if self.written >> at & 1 == 1 => BlockState::Written(place, self.crcs[at]),
             Some(place) => BlockState::Unwritten(place),
@@ -85,23 +88,44 @@ impl Chunk {
         self.places[at] = state.place();
         self.written &= !(1 << at);
         self.crcs[at] = 0;
-        if let BlockState::Written(_, crc) = state {
-            self.written |= 1 << at;
-            self.crcs[at] = crc;
+        match state {
+            BlockState::Written(_, crc) => {
+                self.written |= 1 << at;
+                self.crcs[at] = crc;
+            }
+            BlockState::Lost => self.written |= 1 << at,
+            BlockState::Hole | BlockState::Unwritten(_) => {}
         }
         old
     }
 
-    /// Bit set of written blocks.
+    /// A chunk of which nothing is left but that its first `blocks` blocks had contents.
+    #[must_use]
+    pub fn lost(blocks: u64) -> Self {
+        let mut chunk = Self::default();
+        for block in 0..blocks.min(CHUNK_BLOCKS) {
+            chunk.set(block, BlockState::Lost);
+        }
+        chunk
+    }
+
+    /// Bit set of written and of lost blocks.
     #[must_use]
     pub fn written(&self) -> u64 {
         self.written
     }
 
-    /// True where no block has a place.
+    /// True where every block is a hole.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.places.iter().all(Option::is_none)
+        self.written == 0 && self.places.iter().all(Option::is_none)
+    }
+
+    /// Blocks that are not holes (index in the chunk).
+    pub fn blocks(&self) -> impl Iterator<Item = (u64, BlockState)> + '_ {
+        (0..CHUNK_BLOCKS)
+            .map(|block| (block, self.get(block)))
+            .filter(|(_, state)| *state != BlockState::Hole)
     }
 
     /// Blocks with a place (index in the chunk).
@@ -142,7 +166,9 @@ impl Chunk {
                 place.unit.put(out);
             }
             for at in (0..BLOCKS).filter(|at| self.written >> at & 1 == 1) {
-                self.crcs[at].put(out);
+                if self.places[at].is_some() {
+                    self.crcs[at].put(out);
+                }
             }
         })
     }
@@ -183,10 +209,9 @@ impl Chunk {
             }
         }
         for at in (0..BLOCKS).filter(|at| chunk.written >> at & 1 == 1) {
-            if chunk.places[at].is_none() {
-                return Err(CodecError::BadValue);
+            if chunk.places[at].is_some() {
+                chunk.crcs[at] = u32::get(&mut from)?;
             }
-            chunk.crcs[at] = u32::get(&mut from)?;
         }
         if from.left() > 0 {
             return Err(CodecError::Trailing);
@@ -214,6 +239,7 @@ mod tests {
             };
             chunk.set(block, BlockState::Written(place, block as u32 * 7));
         }
+        chunk.set(50, BlockState::Lost);
         chunk.set(
             63,
             BlockState::Unwritten(Place {

@@ -315,7 +315,7 @@ impl Target {
                     self.check_edge_room()?;
                     complete &= edit.zero_part(&mut draft, block, &range)?;
                 }
-                BlockState::Hole if zero => needs.push(block),
+                BlockState::Hole | BlockState::Lost if zero => needs.push(block),
                 BlockState::Written(place, _) | BlockState::Unwritten(place) if zero => {
                     draft.set(block, BlockState::Unwritten(place))?;
                 }

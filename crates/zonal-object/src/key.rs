@@ -16,6 +16,9 @@ pub const PENDING: u8 = 0x04;
 /// Objects: header and chunks.
 pub const OBJECT: u8 = 0x10;
 
+/// Keys from here on are not the target's.
+pub const OTHERS: u8 = 0x80;
+
 const HEADER: u8 = 0x00;
 const CHUNK: u8 = 0x01;
 
@@ -70,6 +73,22 @@ pub fn chunk(object: ObjectId, number: u64) -> Vec<u8> {
     key.push(CHUNK);
     key.extend_from_slice(&number.to_be_bytes());
     key
+}
+
+/// All keys of an object but its pending blocks: the first, and the one behind the last.
+#[must_use]
+pub fn object_range(object: ObjectId) -> (Vec<u8>, Vec<u8>) {
+    let mut end = with_object(OBJECT, object);
+    end.push(CHUNK + 1);
+    (with_object(OBJECT, object), end)
+}
+
+/// All pending blocks of an object that a checkpoint found: the first key, and the one behind the last.
+#[must_use]
+pub fn pending_range(object: ObjectId) -> (Vec<u8>, Vec<u8>) {
+    let mut end = pending(object, u64::MAX);
+    end.push(0);
+    (pending(object, 0), end)
 }
 
 /// What a key names.

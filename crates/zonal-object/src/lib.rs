@@ -21,6 +21,7 @@
 //! An append that fails leaves the target ahead of its log: the shell must stop serving it.
 #![forbid(unsafe_code)]
 
+pub mod bits;
 pub mod check;
 pub mod checkpoint;
 pub mod chunk;
@@ -35,12 +36,13 @@ pub mod map;
 pub mod note;
 mod pending;
 pub mod read;
+pub mod repair;
 mod sealed;
 mod space;
 pub mod target;
 pub mod write;
 
-pub use check::Broken;
+pub use check::{Broken, KnownObject, Survey, Told};
 pub use checkpoint::CheckpointPlan;
 pub use delete::{Delete, DeleteStep};
 pub use edit::{Edit, Step};

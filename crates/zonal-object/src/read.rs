@@ -304,6 +304,7 @@ impl Target {
             let (source, crc) = match (pending, stored) {
                 (Some(bytes), _) => (Source::Pending(bytes.clone()), 0),
                 (None, BlockState::Written(place, crc)) => (Source::Stored(place), crc),
+                (None, BlockState::Lost) => return Err(ErrorCode::Corrupt),
                 (None, _) => (Source::Zeros, 0),
             };
             plan.push(block, source, crc);

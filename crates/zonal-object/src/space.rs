@@ -145,6 +145,7 @@ impl Space {
     }
 
     /// Units that index records refer to.
+    #[cfg(test)]
     pub fn live(&self) -> u64 {
         self.live
     }
@@ -357,14 +358,9 @@ impl Space {
         Ok(())
     }
 
-    /// True where a record refers to this place.
-    pub fn is_live(&self, place: Place) -> bool {
-        self.segments
-            .get(place.segment as usize)
-            .is_some_and(|segment| {
-                place.unit < self.units
-                    && segment.live[(place.unit / 64) as usize] >> (place.unit % 64) & 1 == 1
-            })
+    /// What records refer to, a bit a unit, by segment.
+    pub fn live_words(&self) -> impl Iterator<Item = (u32, &[u64])> {
+        (0_u32..).zip(self.segments.iter().map(|segment| segment.live.as_slice()))
     }
 }
 

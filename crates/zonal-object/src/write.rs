@@ -77,8 +77,10 @@ impl Bases {
         if let Some(bytes) = draft.pending_bytes(block) {
             return Ok(Some(*bytes));
         }
-        let BlockState::Written(place, crc) = draft.stored(block)? else {
-            return Ok(Some([0; BLOCK_BYTES]));
+        let (place, crc) = match draft.stored(block)? {
+            BlockState::Written(place, crc) => (place, crc),
+            BlockState::Lost => return Err(ErrorCode::Corrupt),
+            BlockState::Hole | BlockState::Unwritten(_) => return Ok(Some([0; BLOCK_BYTES])),
         };
         let known = self
             .fetched

@@ -40,6 +40,10 @@ pub const TABLE: &[(u8, &str)] = &[
     ),
     (IN_USE, "a port, folder or mount point is in use"),
     (NOT_FOUND, "no cell, mount or file where one was named"),
+    (
+        8,
+        "`zonal fsck` could not check (its 1: everything found was put right; its 4: something is left)",
+    ),
 ];
 
 /// An error that a command knows the exit code and a hint of.

@@ -15,6 +15,7 @@ const TIERS: [&[&str]; 5] = [
         "zonal-meta",
         "zonal-object",
         "zonal-client",
+        "zonal-fsck",
     ],
     &[
         "zonal-net",
@@ -23,6 +24,7 @@ const TIERS: [&[&str]; 5] = [
         "zonal-fuse",
         "zonal-mount",
         "zonal-faultfs",
+        "zonal-offline",
     ],
     &["zonal"],
 ];

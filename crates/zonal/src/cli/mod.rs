@@ -5,6 +5,7 @@ mod completions;
 mod config;
 mod down;
 mod dump;
+mod fsck;
 mod layout;
 mod locate;
 mod man;
@@ -52,6 +53,7 @@ enum Command {
     Meta(meta::Meta),
     #[command(subcommand)]
     ZoneMap(zone_map::ZoneMapCommand),
+    Fsck(fsck::Fsck),
     #[command(subcommand)]
     Scrub(scrub::Scrub),
     Server(server::Server),
@@ -81,6 +83,7 @@ impl Cli {
             Command::Locate(command) => command.run(),
             Command::Meta(command) => command.run(),
             Command::ZoneMap(command) => command.run(),
+            Command::Fsck(command) => command.run(),
             Command::Scrub(command) => command.run(),
             Command::Server(command) => command.run(),
             Command::Config(command) => command.run(),

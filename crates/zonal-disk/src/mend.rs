@@ -1,0 +1,238 @@
+//! A store whose files are damaged gets new ones: an index with all that can still be read, an empty log, an identity.
+//!
+//! Everything is written beside what is there and put in its place by renames, the index first, so that an interruption
+//! leaves a store that can be mended again. The damaged index stays as `index.redb.bad` in the store's `lost+found`.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::path::Path;
+
+use zonal_types::KvChange;
+
+use crate::engine::Config;
+use crate::error::DiskError;
+use crate::identity::{self, Identity, Stored, sync_dir};
+use crate::index::{Index, Progress};
+use crate::log;
+use crate::raw_index::Found;
+use crate::read_only::{ReadStore, StoreDamage};
+use crate::replay::Replay;
+use crate::store::{self, INDEX, LOG, SUMS};
+
+pub(crate) const NEW_INDEX: &str = "index-new.redb";
+/// As [`Index::create_file`] names them.
+pub(crate) const NEW_SUMS: &str = "index-new.sums";
+pub(crate) const NEW_LOG: &str = "log.new";
+const ATTIC: &str = "lost+found";
+/// Bytes of entries in one commit of the new index, and in memory while old entries are sorted.
+const BATCH_BYTES: usize = 16 << 20;
+
+/// Keys above the first and up to the second (`None`: all behind) that could not be read.
+pub type LostKeys = (Vec<u8>, Option<Vec<u8>>);
+
+/// What a mending is told.
+pub struct Mend<'a> {
+    /// Whose store it is.
+    pub identity: Identity,
+    /// Bounds, and the length of a log where there is none.
+    pub config: Config,
+    /// The store's own number, where somebody else knows it.
+    pub uuid: Option<[u8; 16]>,
+    /// Changes that belong on top: what only the log's notes said.
+    pub extra: Vec<KvChange>,
+    /// Of two values of one key, whether the second is the newer one. For entries of a lost index, of any age.
+    pub is_newer: &'a IsNewer<'a>,
+}
+
+/// Of a key, an older and a newer value: whether the second is the newer one.
+pub type IsNewer<'a> = dyn Fn(&[u8], &[u8], &[u8]) -> bool + 'a;
+
+/// Entries on their way into a new index.
+struct Filling<'a> {
+    index: Index,
+    batch: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
+    bytes: usize,
+    is_newer: &'a IsNewer<'a>,
+    failed: Option<DiskError>,
+}
+
+impl Filling<'_> {
+    fn put(&mut self, key: &[u8], value: Option<&[u8]>) -> bool {
+        self.bytes += key.len() + value.map_or(0, <[u8]>::len) + 64;
+        self.batch.insert(key.to_vec(), value.map(<[u8]>::to_vec));
+        if self.bytes >= BATCH_BYTES {
+            self.failed = self.flush(Progress::default()).err();
+        }
+        self.failed.is_none()
+    }
+
+    /// An entry that may be older than one that is there.
+    fn put_newest(&mut self, key: &[u8], value: &[u8]) {
+        if self.failed.is_some() {
+            return;
+        }
+        let known = match self.batch.get(key) {
+            Some(known) => Ok(known.clone()),
+            None => self.index.snapshot().and_then(|snapshot| snapshot.get(key)),
+        };
+        match known {
+            Ok(Some(known)) if !(self.is_newer)(key, &known, value) => {}
+            Ok(_) => {
+                self.put(key, Some(value));
+            }
+            Err(error) => self.failed = Some(error),
+        }
+    }
+
+    fn flush(&mut self, progress: Progress) -> Result<(), DiskError> {
+        let batch = std::mem::take(&mut self.batch);
+        self.bytes = 0;
+        let changes = batch
+            .iter()
+            .map(|(key, value)| (key.as_slice(), value.as_deref()));
+        self.index.commit(changes, &progress)
+    }
+}
+
+/// Mends the files of the store in `dir`; `replay` as at an opening for use. Gives the keys that are lost with pages of
+/// the index.
+///
+/// # Errors
+/// As [`ReadStore::open`]; `NoSpace`, `Io`.
+pub fn mend(
+    dir: &Path,
+    mend: &Mend<'_>,
+    replay: &mut Replay<'_>,
+) -> Result<Vec<LostKeys>, DiskError> {
+    let store = ReadStore::open(dir, &mend.identity, replay)?;
+    let end = store.log();
+    let is_lost = |damage: &StoreDamage| matches!(damage, StoreDamage::IndexLost(_));
+    let is_index_lost = store.damage().iter().any(is_lost);
+    let path = dir.join(NEW_INDEX);
+    let mut filling = Filling {
+        index: Index::create_file(&path, mend.config.cache_bytes)?,
+        batch: BTreeMap::new(),
+        bytes: 0,
+        is_newer: mend.is_newer,
+        failed: None,
+    };
+    let mut lost: Vec<LostKeys> = Vec::new();
+    if is_index_lost {
+        ReadStore::carve(dir, &mut |key, value| filling.put_newest(key, value))?;
+        lost.push((Vec::new(), None));
+    }
+    let leaves = store.leaf_depth();
+    let mut carve = false;
+    store.walk(&[], None, &mut |found| match found {
+        Found::Entry(key, value) => filling.put(key, Some(value)),
+        Found::BadEntry { key } => {
+            lost.push((key.to_vec(), Some(key.to_vec())));
+            true
+        }
+        Found::BadPage {
+            depth, above, upto, ..
+        } => {
+            carve |= leaves.is_none_or(|leaves| depth < leaves);
+            lost.push((above.to_vec(), upto.map(<[u8]>::to_vec)));
+            true
+        }
+        Found::Mended { .. } => true,
+    });
+    if carve {
+        // The pages below one that is lost are there, among older ones.
+        let ranges = lost.clone();
+        let mut older = Vec::new();
+        ReadStore::carve(dir, &mut |key, value| {
+            if is_among(key, &ranges) && !store.mentions(key) {
+                older.push((key.to_vec(), value.to_vec()));
+            }
+            if older.len() >= BATCH_BYTES / 256 {
+                for (key, value) in older.drain(..) {
+                    filling.put_newest(&key, &value);
+                }
+            }
+        })?;
+        for (key, value) in older {
+            filling.put_newest(&key, &value);
+        }
+    }
+    for change in &mend.extra {
+        filling.put(&change.key, change.value.as_deref());
+    }
+    let stored = identity_of(&store, mend)?;
+    // Ahead of all that the old log can have held, so that nothing of it is ever taken for ours.
+    let lap = log::MAX_BYTES;
+    let applied = (end.end.max(end.applied) / lap + 2) * lap;
+    let epoch = end.epoch + 2;
+    if let Some(error) = filling.failed.take() {
+        return Err(error);
+    }
+    filling.flush(Progress {
+        applied,
+        applied_epoch: epoch,
+        epoch,
+    })?;
+    drop(filling);
+    put_in_place(dir, &stored)?;
+    drop(store);
+    Ok(lost)
+}
+
+fn put_in_place(dir: &Path, stored: &Stored) -> Result<(), DiskError> {
+    let failed = |error| DiskError::io("put the mended files in place", error);
+    File::open(dir.join(NEW_INDEX))
+        .and_then(|file| file.sync_all())
+        .map_err(failed)?;
+    store::write_log(&dir.join(NEW_LOG), stored.log_bytes).map_err(failed)?;
+    let attic = dir.join(ATTIC);
+    fs::create_dir_all(&attic).map_err(failed)?;
+    if dir.join(INDEX).exists() {
+        let kept = attic.join("index.redb.bad");
+        // The first one that was kept has the most.
+        let gone = if kept.exists() {
+            fs::remove_file(dir.join(INDEX))
+        } else {
+            fs::rename(dir.join(INDEX), kept)
+        };
+        gone.map_err(failed)?;
+    }
+    // Without its checksums an index is as good; with another's it is not.
+    match fs::remove_file(dir.join(SUMS)) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error)),
+        _ => {}
+    }
+    sync_dir(dir).map_err(failed)?;
+    fs::rename(dir.join(NEW_INDEX), dir.join(INDEX)).map_err(failed)?;
+    fs::rename(dir.join(NEW_SUMS), dir.join(SUMS)).map_err(failed)?;
+    fs::rename(dir.join(NEW_LOG), dir.join(LOG)).map_err(failed)?;
+    sync_dir(dir).map_err(failed)?;
+    identity::save(dir, stored)
+}
+
+fn identity_of(store: &ReadStore, mend: &Mend<'_>) -> Result<Stored, DiskError> {
+    if let Some(stored) = store.stored() {
+        return Ok(*stored);
+    }
+    let mut uuid = [0; 16];
+    getrandom::fill(&mut uuid)
+        .map_err(|error| DiskError::io("random bytes", std::io::Error::other(error)))?;
+    let log_bytes = mend.config.log_bytes;
+    if !log::valid_capacity(log_bytes) {
+        return Err(DiskError::Config(format!("a log of {log_bytes} bytes")));
+    }
+    Ok(Stored {
+        identity: mend.identity,
+        uuid: mend.uuid.unwrap_or(uuid),
+        log_bytes,
+    })
+}
+
+/// Whether a key is in one of these ranges.
+#[must_use]
+pub fn is_among(key: &[u8], ranges: &[LostKeys]) -> bool {
+    ranges.iter().any(|(above, upto)| {
+        let is_exact = upto.as_ref() == Some(above) && key == above.as_slice();
+        let is_above = above.is_empty() || key > above.as_slice();
+        is_exact || (is_above && upto.as_ref().is_none_or(|upto| key <= upto.as_slice()))
+    })
+}

@@ -1,0 +1,145 @@
+//! Whether the library that serves an index can open it, found out without changing the file: what it writes stays in
+//! memory and is forgotten.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+use redb::StorageBackend;
+
+use crate::error::DiskError;
+use crate::index::Index;
+use crate::sums::SumsStore;
+
+const PAGE: u64 = 4096;
+/// Most pages that an opening writes: beyond, it is no mere opening.
+const PAGES_MAX: usize = 16_384;
+const CACHE_BYTES: usize = 4 << 20;
+
+#[derive(Default)]
+struct Written {
+    length: u64,
+    pages: BTreeMap<u64, Vec<u8>>,
+}
+
+/// A file below, and what was written over it in memory.
+struct Above {
+    file: File,
+    written: Mutex<Written>,
+}
+
+impl fmt::Debug for Above {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Above")
+    }
+}
+
+impl Above {
+    fn page(&self, written: &Written, number: u64) -> io::Result<Vec<u8>> {
+        if let Some(page) = written.pages.get(&number) {
+            return Ok(page.clone());
+        }
+        let mut page = vec![0; PAGE as usize];
+        let below = self.file.metadata()?.len();
+        let at = number * PAGE;
+        let length = usize::try_from(below.saturating_sub(at).min(PAGE)).unwrap_or(0);
+        self.file.read_exact_at(&mut page[..length], at)?;
+        Ok(page)
+    }
+}
+
+impl StorageBackend for Above {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self
+            .written
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .length)
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        if offset + out.len() as u64 > written.length {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let mut done = 0;
+        while done < out.len() {
+            let at = offset + done as u64;
+            let page = self.page(&written, at / PAGE)?;
+            let start = usize::try_from(at % PAGE).unwrap_or(0);
+            let step = (page.len() - start).min(out.len() - done);
+            out[done..done + step].copy_from_slice(&page[start..start + step]);
+            done += step;
+        }
+        Ok(())
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        written.length = len;
+        Ok(())
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut done = 0;
+        while done < data.len() {
+            let at = offset + done as u64;
+            let mut page = self.page(&written, at / PAGE)?;
+            let start = usize::try_from(at % PAGE).unwrap_or(0);
+            let step = (page.len() - start).min(data.len() - done);
+            page[start..start + step].copy_from_slice(&data[done..done + step]);
+            written.pages.insert(at / PAGE, page);
+            if written.pages.len() > PAGES_MAX {
+                return Err(io::Error::other("an opening writes too much"));
+            }
+            done += step;
+        }
+        Ok(())
+    }
+}
+
+/// Checksums that are read and never written.
+struct Sums(Option<File>);
+
+impl SumsStore for Sums {
+    fn load(&self) -> io::Result<Vec<u8>> {
+        self.0.as_ref().map_or(Ok(Vec::new()), SumsStore::load)
+    }
+
+    fn write_at(&self, _offset: u64, _bytes: &[u8]) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Opens the index at `index` with the checksums at `sums` as a server would.
+///
+/// # Errors
+/// What a server would meet.
+pub(crate) fn probe(index: &Path, sums: &Path) -> Result<(), DiskError> {
+    let failed = |error| DiskError::io("index", error);
+    let file = File::open(index).map_err(failed)?;
+    let length = file.metadata().map_err(failed)?.len();
+    let above = Above {
+        file,
+        written: Mutex::new(Written {
+            length,
+            pages: BTreeMap::new(),
+        }),
+    };
+    let sums = Sums(File::open(sums).ok());
+    let index = Index::open_summed(above, Box::new(sums), CACHE_BYTES)?;
+    index.progress().map(drop)
+}

@@ -1,0 +1,95 @@
+//! Byte ranges of a file, few enough to be shown.
+
+/// Ranges kept; of more, only their number and bytes.
+pub const RANGES_MAX: usize = 64;
+
+/// Some ranges of a file.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Ranges {
+    /// The first ones: offset and length.
+    pub first: Vec<(u64, u64)>,
+    /// How many there are.
+    pub count: u64,
+    /// Bytes in all of them.
+    pub bytes: u64,
+}
+
+impl Ranges {
+    /// Adds a range behind the last one, or makes that one longer.
+    pub fn push(&mut self, offset: u64, length: u64) {
+        if length == 0 {
+            return;
+        }
+        self.bytes = self.bytes.saturating_add(length);
+        if self.count as usize == self.first.len()
+            && let Some((start, held)) = self.first.last_mut()
+            && start.saturating_add(*held) == offset
+        {
+            *held += length;
+            return;
+        }
+        self.count += 1;
+        if self.first.len() < RANGES_MAX {
+            self.first.push((offset, length));
+        }
+    }
+
+    /// The parts of a file of `size` bytes that one column has, of `count` columns of `unit` bytes.
+    #[must_use]
+    pub fn of_column(size: u64, unit: u64, count: u64, column: u64) -> Self {
+        let mut ranges = Self::default();
+        let (unit, count) = (unit.max(1), count.max(1));
+        if count == 1 {
+            ranges.push(0, size);
+            return ranges;
+        }
+        let row = unit.saturating_mul(count);
+        let mut at = column.saturating_mul(unit);
+        while at < size {
+            if ranges.first.len() == RANGES_MAX {
+                // The rest by arithmetic: a file may have very many.
+                let rows = (size - at).div_ceil(row);
+                let last = at.saturating_add((rows - 1).saturating_mul(row));
+                let bytes = (rows - 1).saturating_mul(unit) + unit.min(size - last);
+                ranges.count += rows;
+                ranges.bytes = ranges.bytes.saturating_add(bytes);
+                break;
+            }
+            ranges.push(at, unit.min(size - at));
+            at = at.saturating_add(row);
+        }
+        ranges
+    }
+}
+
+impl std::fmt::Display for Ranges {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} bytes", self.bytes)?;
+        for (at, (offset, length)) in self.first.iter().take(4).enumerate() {
+            let lead = if at == 0 { " at " } else { ", " };
+            write!(f, "{lead}{offset}-{}", offset + length - 1)?;
+        }
+        if self.count > 4 {
+            write!(f, ", ... ({} ranges)", self.count)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_tile_a_file() {
+        for (size, unit, count) in [(0, 10, 3), (95, 10, 3), (10_000, 10, 3), (7, 10, 1)] {
+            let columns = (0..count).map(|column| Ranges::of_column(size, unit, count, column));
+            let columns: Vec<_> = columns.collect();
+            assert_eq!(columns.iter().map(|ranges| ranges.bytes).sum::<u64>(), size);
+        }
+        let ranges = Ranges::of_column(95, 10, 3, 0);
+        assert_eq!(ranges.first, [(0, 10), (30, 10), (60, 10), (90, 5)]);
+        assert_eq!(ranges.to_string(), "35 bytes at 0-9, 30-39, 60-69, 90-94");
+        assert_eq!(Ranges::of_column(10_000, 10, 2, 1).count, 500);
+    }
+}

@@ -1,0 +1,357 @@
+//! What a shard's store says, key by key, as facts of fixed size about inodes.
+//!
+//! A scan in key order gives facts in no useful order; sorted by inode number (in memory, or outside of it) they are
+//! what [`super::join::Join`] reads. What is wrong with a key by itself is told at once.
+
+use super::Broken;
+use crate::dentry::{Dentry, name_cookie};
+use crate::ids::FIRST;
+use crate::inode::Inode;
+use crate::keys;
+use crate::op::root::DetachedRecord;
+use crate::op::xattr::flag_of;
+use crate::session::{SessionRecord, SlotRecord};
+use crate::tx::OrphanRecord;
+use zonal_types::{
+    Codec, DataId, FileKind, Ino, Layout, PartitionId, StripeSetId, codec_enum, codec_struct,
+};
+
+/// Bytes of a stored fact: an inode number, big-endian, so that facts sort as bytes, and what is said of it.
+pub const FACT_BYTES: usize = 72;
+
+codec_struct! {
+    /// Where a file's bytes are, as far as a check needs it. One fact a component.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct Data {
+        /// Identity of the bytes.
+        data_id: DataId,
+        /// The stripe set.
+        set: StripeSetId,
+        /// Slot of column 0.
+        start_column: u16,
+        /// Columns.
+        count: u16,
+        /// Bytes per object in a row.
+        unit: u32,
+        /// The file's size.
+        size: u64,
+        /// Allocated bytes, as reported.
+        allocated: u64,
+        /// The last shrink.
+        truncate_seq: u64,
+    }
+}
+
+codec_enum! {
+    /// What is said of an inode. The order of the tags is the order in which facts are joined.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum What {
+        /// It exists.
+        Inode = 1 {
+            /// Its type.
+            kind: FileKind,
+            /// Links that it counts.
+            nlink: u32,
+            /// Its size; of a directory the entries that it counts.
+            size: u64,
+            /// The directory of its entry.
+            parent: Ino,
+            /// Its flags.
+            flags: u8,
+            /// Kinds of extended attributes that it knows.
+            xattrs: u8,
+        },
+        /// It has bytes.
+        Data = 2 {
+            /// Where.
+            data: Data,
+        },
+        /// It has an extended attribute of these kinds.
+        Xattr = 3 {
+            /// The kinds.
+            flags: u8,
+        },
+        /// It has an orphan's record.
+        Orphan = 4,
+        /// These bytes of it are to be deleted. One fact a component.
+        Deletion = 5 {
+            /// Their identity.
+            data_id: DataId,
+        },
+        /// It has a record of a directory that is not settled.
+        Detached = 6,
+        /// So many entries lie in it.
+        Entries = 7 {
+            /// All.
+            entries: u64,
+            /// Those that are directories.
+            directories: u32,
+        },
+        /// An entry leads to it.
+        Name = 8 {
+            /// The directory.
+            dir: Ino,
+            /// The entry's cookie.
+            cookie: u64,
+            /// The type that the entry tells.
+            kind: FileKind,
+        },
+    }
+}
+
+/// One fact.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fact {
+    /// Of which inode.
+    pub ino: Ino,
+    /// What.
+    pub what: What,
+}
+
+impl Fact {
+    /// The fact as bytes that sort by inode number and tag. `scratch` saves an allocation.
+    #[must_use]
+    pub fn encode(&self, scratch: &mut Vec<u8>) -> [u8; FACT_BYTES] {
+        scratch.clear();
+        scratch.extend_from_slice(&self.ino.0.to_be_bytes());
+        self.what.put(scratch);
+        let mut out = [0; FACT_BYTES];
+        let used = scratch.len().min(FACT_BYTES);
+        out[..used].copy_from_slice(&scratch[..used]);
+        out
+    }
+
+    /// The fact in bytes that [`Self::encode`] gave.
+    #[must_use]
+    pub fn decode(bytes: &[u8; FACT_BYTES]) -> Option<Self> {
+        let (ino, what) = bytes.split_first_chunk::<8>()?;
+        let mut reader = zonal_types::Reader::new(what);
+        Some(Self {
+            ino: Ino(u64::from_be_bytes(*ino)),
+            what: What::get(&mut reader).ok()?,
+        })
+    }
+}
+
+/// A directory whose entries are being scanned.
+struct Directory {
+    ino: Ino,
+    entries: u64,
+    directories: u32,
+    /// The newest first place.
+    first: u64,
+}
+
+/// Turns keys and values, in key order, into facts.
+pub struct Scan<'a> {
+    hash_bits: u32,
+    emit: &'a mut dyn FnMut(Fact),
+    broken: &'a mut dyn FnMut(Broken),
+    directory: Option<Directory>,
+    numbers: Numbers,
+}
+
+/// Inode numbers of a partition: the first that was not given, and the last in use.
+#[derive(Default)]
+struct Numbers {
+    partition: u32,
+    reserved: u64,
+    last: u64,
+}
+
+impl<'a> Scan<'a> {
+    /// A scan that gives facts to `emit` and what is wrong to `broken`.
+    pub fn new(
+        hash_bits: u32,
+        emit: &'a mut dyn FnMut(Fact),
+        broken: &'a mut dyn FnMut(Broken),
+    ) -> Self {
+        Self {
+            hash_bits,
+            emit,
+            broken,
+            directory: None,
+            numbers: Numbers::default(),
+        }
+    }
+
+    /// Takes the next key. Keys behind those of a shard ([`keys::SHARD_PARTITION`] from tag 0x80 on) are not for it.
+    pub fn take(&mut self, key: &[u8], value: &[u8]) {
+        if self.decode(key, value).is_none() {
+            (self.broken)(Broken::Key { key: key.to_vec() });
+        }
+    }
+
+    /// After the last key.
+    pub fn finish(mut self) {
+        self.leave_directory();
+        self.leave_partition(0);
+    }
+
+    fn leave_partition(&mut self, next: u32) {
+        let left = std::mem::replace(
+            &mut self.numbers,
+            Numbers {
+                partition: next,
+                reserved: FIRST,
+                last: 0,
+            },
+        );
+        if left.last >= left.reserved.max(FIRST) {
+            (self.broken)(Broken::Ids {
+                partition: PartitionId(left.partition),
+                reserved: left.reserved,
+                last: left.last,
+            });
+        }
+    }
+
+    fn decode(&mut self, key: &[u8], value: &[u8]) -> Option<()> {
+        let partition = u32::from_be_bytes(*key.first_chunk::<4>()?);
+        let tag = *key.get(4)?;
+        if tag != keys::TAG_DENTRY {
+            self.leave_directory();
+        }
+        if partition == keys::SHARD_PARTITION {
+            return of_shard(tag, key, value);
+        }
+        if partition != self.numbers.partition {
+            self.leave_partition(partition);
+        }
+        if tag == keys::TAG_IDS {
+            self.numbers.reserved = crate::ids::reserved_in(value)?;
+            return Some(());
+        }
+        let ino = keys::ino_of(key)?;
+        if ino.partition() != PartitionId(partition) || !ino.is_valid() {
+            return None;
+        }
+        let is_plain = key.len() == 13;
+        let what = match tag {
+            keys::TAG_INODE if is_plain => return self.inode(ino, value),
+            keys::TAG_DENTRY => return self.entry(ino, key, value),
+            keys::TAG_XATTR => What::Xattr {
+                flags: flag_of(key.get(keys::XATTR_NAME_AT..)?),
+            },
+            keys::TAG_ORPHAN if is_plain => {
+                OrphanRecord::from_bytes(value).ok()?;
+                What::Orphan
+            }
+            keys::TAG_DELETION if is_plain => {
+                for component in Layout::from_bytes(value).ok()?.components {
+                    let data_id = component.data_id;
+                    let what = What::Deletion { data_id };
+                    (self.emit)(Fact { ino, what });
+                }
+                return Some(());
+            }
+            keys::TAG_DETACHED if is_plain => {
+                DetachedRecord::from_bytes(value).ok()?;
+                What::Detached
+            }
+            _ => return None,
+        };
+        (self.emit)(Fact { ino, what });
+        Some(())
+    }
+
+    fn inode(&mut self, ino: Ino, value: &[u8]) -> Option<()> {
+        self.numbers.last = ino.sequence();
+        let inode = Inode::decode(ino, value).ok()?;
+        let what = What::Inode {
+            kind: inode.kind,
+            nlink: inode.nlink,
+            size: inode.size,
+            parent: inode.parent,
+            flags: inode.flags,
+            xattrs: inode.xattrs,
+        };
+        (self.emit)(Fact { ino, what });
+        for component in &inode.layout.components {
+            let data = Data {
+                data_id: component.data_id,
+                set: component.set,
+                start_column: component.start_column.0,
+                count: component.count,
+                unit: component.unit,
+                size: inode.size,
+                allocated: inode.allocated,
+                truncate_seq: inode.truncate_seq,
+            };
+            let what = What::Data { data };
+            (self.emit)(Fact { ino, what });
+        }
+        Some(())
+    }
+
+    fn entry(&mut self, dir: Ino, key: &[u8], value: &[u8]) -> Option<()> {
+        let cookie = keys::dentry_cookie(key)?;
+        let dentry = Dentry::decode(value).ok()?;
+        if self.directory.as_ref().is_none_or(|now| now.ino != dir) {
+            self.leave_directory();
+        }
+        let now = self.directory.get_or_insert(Directory {
+            ino: dir,
+            entries: 0,
+            directories: 0,
+            first: 0,
+        });
+        if cookie & 0xff == 0 {
+            now.first = cookie;
+        }
+        if dentry.is_mark() {
+            return Some(());
+        }
+        now.entries += 1;
+        now.directories += u32::from(dentry.kind == FileKind::Directory);
+        let first = cookie & !0xff;
+        if name_cookie(dentry.name.as_bytes(), self.hash_bits) != first || first == 0 {
+            (self.broken)(Broken::WrongPlace { dir, cookie });
+        } else if now.first != first {
+            (self.broken)(Broken::NoFirstPlace { dir, cookie });
+        }
+        let kind = dentry.kind;
+        let what = What::Name { dir, cookie, kind };
+        (self.emit)(Fact {
+            ino: dentry.ino,
+            what,
+        });
+        Some(())
+    }
+
+    fn leave_directory(&mut self) {
+        if let Some(left) = self.directory.take() {
+            let what = What::Entries {
+                entries: left.entries,
+                directories: left.directories,
+            };
+            (self.emit)(Fact {
+                ino: left.ino,
+                what,
+            });
+        }
+    }
+}
+
+fn of_shard(tag: u8, key: &[u8], value: &[u8]) -> Option<()> {
+    let length = match tag {
+        keys::TAG_FORMAT => {
+            <(u16, (zonal_types::ShardId, u32))>::from_bytes(value).ok()?;
+            5
+        }
+        keys::TAG_IDS => {
+            u64::from_bytes(value).ok()?;
+            5
+        }
+        keys::TAG_SESSION => {
+            SessionRecord::from_bytes(value).ok()?;
+            13
+        }
+        keys::TAG_SLOT => {
+            SlotRecord::from_bytes(value).ok()?;
+            17
+        }
+        _ => return None,
+    };
+    (key.len() == length).then_some(())
+}

@@ -1,0 +1,238 @@
+//! Facts, in the order of inode numbers, against one another: each inode with its names, entries and records.
+
+use super::Broken;
+use super::facts::{Data, Fact, What};
+use crate::inode::{FLAG_DETACHED, FLAG_ORPHAN};
+use zonal_types::{DataId, FileKind, Ino};
+
+/// An entry that leads to an inode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Named {
+    /// The directory.
+    pub dir: Ino,
+    /// The entry's cookie.
+    pub cookie: u64,
+    /// The type that the entry tells.
+    pub kind: FileKind,
+}
+
+/// An inode that exists, with what leads to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Known {
+    /// Its number.
+    pub ino: Ino,
+    /// Its type.
+    pub kind: FileKind,
+    /// The directory that it names as its own.
+    pub parent: Ino,
+    /// The first entry that leads to it; of several of a directory, the one in the directory that it names.
+    pub name: Option<Named>,
+    /// Where its bytes are.
+    pub data: Option<Data>,
+    /// Its entry in the root is not settled.
+    pub is_detached: bool,
+}
+
+/// What a join tells.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Joined {
+    /// Something is wrong.
+    Broken(Broken),
+    /// An inode.
+    Known(Known),
+    /// An entry that leads to another shard's inode.
+    Elsewhere(Ino, Named),
+    /// Bytes that are to be deleted.
+    Deleted(DataId),
+}
+
+#[derive(Default)]
+struct Group {
+    ino: Ino,
+    inode: Option<(FileKind, u32, u64, Ino, u8, u8)>,
+    data: Option<Data>,
+    xattrs: Option<u8>,
+    orphan: bool,
+    deletion: bool,
+    detached: bool,
+    entries: Option<(u64, u32)>,
+    names: u32,
+    name: Option<Named>,
+    /// Entries of a directory besides `name`.
+    others: Vec<Named>,
+}
+
+/// Most other entries of one directory that are told in one pass.
+const OTHERS_MAX: usize = 64;
+
+/// Joins facts that come sorted.
+pub struct Join<'a> {
+    is_ours: &'a dyn Fn(Ino) -> bool,
+    tell: &'a mut dyn FnMut(Joined),
+    group: Group,
+}
+
+impl<'a> Join<'a> {
+    /// A join of the facts of one shard; `is_ours`: whether an inode number belongs to it.
+    pub fn new(is_ours: &'a dyn Fn(Ino) -> bool, tell: &'a mut dyn FnMut(Joined)) -> Self {
+        Self {
+            is_ours,
+            tell,
+            group: Group::default(),
+        }
+    }
+
+    fn broken(&mut self, broken: Broken) {
+        (self.tell)(Joined::Broken(broken));
+    }
+
+    /// Takes the next fact; facts are sorted by their bytes.
+    pub fn take(&mut self, fact: &Fact) {
+        if fact.ino != self.group.ino {
+            self.end_group();
+            self.group.ino = fact.ino;
+        }
+        let group = &mut self.group;
+        match fact.what {
+            What::Inode {
+                kind,
+                nlink,
+                size,
+                parent,
+                flags,
+                xattrs,
+            } => group.inode = Some((kind, nlink, size, parent, flags, xattrs)),
+            What::Data { data } => group.data = Some(data),
+            What::Xattr { flags } => *group.xattrs.get_or_insert(0) |= flags,
+            What::Orphan => group.orphan = true,
+            What::Deletion { data_id } => {
+                group.deletion = true;
+                (self.tell)(Joined::Deleted(data_id));
+            }
+            What::Detached => group.detached = true,
+            What::Entries {
+                entries,
+                directories,
+            } => group.entries = Some((entries, directories)),
+            What::Name { dir, cookie, kind } => self.name(Named { dir, cookie, kind }),
+        }
+    }
+
+    /// After the last fact.
+    pub fn finish(mut self) {
+        self.end_group();
+    }
+
+    fn name(&mut self, named: Named) {
+        let (ino, Named { dir, cookie, .. }) = (self.group.ino, named);
+        self.group.names += 1;
+        match self.group.inode {
+            None if (self.is_ours)(ino) => {
+                self.broken(Broken::LeadsNowhere { dir, cookie, ino });
+                return;
+            }
+            None => {
+                (self.tell)(Joined::Elsewhere(ino, named));
+                return;
+            }
+            Some((kind, ..)) if kind != named.kind => {
+                self.broken(Broken::WrongType { dir, cookie, ino });
+            }
+            _ => {}
+        }
+        let parent = self.group.inode.map(|inode| inode.3);
+        let other = match self.group.name {
+            Some(before) if Some(before.dir) != parent && Some(dir) == parent => Some(before),
+            Some(_) => Some(named),
+            None => None,
+        };
+        if other != Some(named) {
+            self.group.name = Some(named);
+        }
+        let is_dir = self
+            .group
+            .inode
+            .is_some_and(|inode| inode.0 == FileKind::Directory);
+        if is_dir && self.group.others.len() < OTHERS_MAX {
+            self.group.others.extend(other);
+        }
+    }
+
+    fn end_group(&mut self) {
+        let group = std::mem::take(&mut self.group);
+        let ino = group.ino;
+        let Some((kind, nlink, size, parent, flags, xattrs)) = group.inode else {
+            if let Some((entries, _)) = group.entries {
+                self.broken(Broken::NotInDirectory { dir: ino, entries });
+            }
+            if group.xattrs.is_some() || group.orphan || group.detached {
+                self.broken(Broken::Homeless { ino });
+            }
+            return;
+        };
+        let is_dir = kind == FileKind::Directory;
+        if !is_dir && let Some((entries, _)) = group.entries {
+            self.broken(Broken::NotInDirectory { dir: ino, entries });
+        }
+        let names = group.names;
+        if is_dir {
+            let wrong = if ino == Ino::ROOT { group.name } else { None };
+            for Named { dir, cookie, .. } in group.others.into_iter().chain(wrong) {
+                self.broken(Broken::SecondName { dir, cookie, ino });
+            }
+            let (entries, directories) = group.entries.unwrap_or_default();
+            let is_first_level = parent == Ino::ROOT;
+            if names == 0 && !is_first_level {
+                self.broken(Broken::NoName { ino });
+            } else if group.name.is_some_and(|name| name.dir != parent) {
+                let dir = group.name.map_or(parent, |name| name.dir);
+                self.broken(Broken::WrongParent { ino, parent, dir });
+            }
+            if size != entries || nlink != directories.saturating_add(2) {
+                self.broken(Broken::Counts {
+                    ino,
+                    counted: (size, nlink),
+                    found: (entries, directories),
+                });
+            }
+        } else if names == 0 && !group.orphan {
+            self.broken(Broken::NoName { ino });
+        } else if nlink != names {
+            self.broken(Broken::Links {
+                ino,
+                counted: nlink,
+                names,
+            });
+        }
+        // The mark says the same as the record.
+        let is_orphan = flags & FLAG_ORPHAN != 0;
+        if is_orphan != group.orphan || (group.orphan && names > 0) {
+            self.broken(Broken::OrphanMark {
+                ino,
+                has_record: group.orphan,
+            });
+        }
+        let is_detached = flags & FLAG_DETACHED != 0;
+        if is_detached != group.detached {
+            self.broken(Broken::DetachedMark {
+                ino,
+                has_record: group.detached,
+            });
+        }
+        if group.deletion {
+            self.broken(Broken::AliveDeletion { ino });
+        }
+        let missing = group.xattrs.unwrap_or(0) & !xattrs;
+        if missing != 0 {
+            self.broken(Broken::Xattrs { ino, missing });
+        }
+        (self.tell)(Joined::Known(Known {
+            ino,
+            kind,
+            parent,
+            name: group.name,
+            data: group.data,
+            is_detached,
+        }));
+    }
+}

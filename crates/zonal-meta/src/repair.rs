@@ -1,0 +1,467 @@
+//! What puts a shard's store right where [`crate::check`] found it broken.
+//!
+//! Each repair is one small effect, for the store's own log. It looks at the store again first, so that what an earlier
+//! repair has settled gives nothing, and doing it twice does no harm. Counts follow entries: a repair that moves entries
+//! leaves directories that count wrongly, which the next pass finds. Nothing that can be reached or read is removed;
+//! what has no name gets one in `lost+found`.
+
+use crate::check::Broken;
+use crate::config::Now;
+use crate::dentry::{Dentry, name_cookie};
+use crate::inode::{FLAG_CLOSING, FLAG_DETACHED, FLAG_ORPHAN, FLAG_UNLINKABLE, Inode};
+use crate::keys;
+use crate::op::remove;
+use crate::op::root::DetachedRecord;
+use crate::shard::Shard;
+use crate::tx::Tx;
+use zonal_types::{
+    Codec, ErrorCode, FileKind, Ino, KvChange, KvRead, Layout, Name, PartitionId, SessionId,
+};
+
+/// Entries taken out of what is no directory in one effect.
+const ENTRIES_AT_ONCE: usize = 256;
+/// Numbers left out where it is not known which were given.
+const IDS_MARGIN: u64 = 1 << 20;
+
+type Result<T = ()> = std::result::Result<T, ErrorCode>;
+
+/// A file made for bytes without an inode.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// Its number: the data id, which files are numbered by.
+    pub ino: Ino,
+    /// Its name in `lost+found`.
+    pub name: Name,
+    /// Where the bytes are.
+    pub layout: Layout,
+    /// As many as there are.
+    pub size: u64,
+    /// Allocated bytes.
+    pub allocated: u64,
+    /// The last shrink that the targets know.
+    pub truncate_seq: u64,
+}
+
+/// The changes that make a damaged key harmless. Works without a shard, which may not load before it.
+///
+/// # Errors
+/// What `kv` gives.
+pub fn repair_key(kv: &dyn KvRead, key: &[u8]) -> Result<Vec<KvChange>> {
+    let partition = key
+        .first_chunk::<4>()
+        .map(|bytes| u32::from_be_bytes(*bytes));
+    let is_ids = key.get(4) == Some(&keys::TAG_IDS) && key.len() == 5;
+    match partition {
+        Some(keys::SHARD_PARTITION) if is_ids => {
+            let (start, end) = keys::tag_range(keys::SHARD_PARTITION, keys::TAG_SESSION);
+            let mut last = 0;
+            kv.scan(&start, &end, &mut |key, _value| {
+                last = keys::ino_of(key).map_or(last, |id| id.0.max(last));
+                true
+            })?;
+            let next = last.saturating_add(IDS_MARGIN);
+            Ok(vec![KvChange::put(keys::session_ids(), next.to_bytes())])
+        }
+        Some(partition) if is_ids => reserve_again(kv, PartitionId(partition)),
+        _ => Ok(vec![KvChange::remove(key.to_vec())]),
+    }
+}
+
+/// Reserves numbers behind all that are in use.
+fn reserve_again(kv: &dyn KvRead, partition: PartitionId) -> Result<Vec<KvChange>> {
+    let (start, end) = keys::tag_range(partition.0, keys::TAG_INODE);
+    let mut last = 0;
+    kv.scan(&start, &end, &mut |key, _value| {
+        last = keys::ino_of(key).map_or(last, |ino| ino.sequence().max(last));
+        true
+    })?;
+    let value = crate::ids::record(last.saturating_add(IDS_MARGIN), 0);
+    Ok(vec![KvChange::put(keys::ids(partition), value)])
+}
+
+/// The name of the entry at `cookie` of `dir`.
+///
+/// # Errors
+/// `Corrupt`, or what `kv` gives.
+pub fn entry_name(kv: &dyn KvRead, dir: Ino, cookie: u64) -> Result<Option<Name>> {
+    let found = kv.get(&keys::dentry(dir, cookie))?;
+    let dentry = found.map(|bytes| Dentry::decode(&bytes)).transpose()?;
+    Ok(dentry
+        .filter(|dentry| !dentry.is_mark())
+        .map(|dentry| dentry.name))
+}
+
+impl Shard {
+    /// The changes that put `broken` right; none where that has been done. `lost_found`: the directory for what has no
+    /// name (the root, in the root's shard).
+    ///
+    /// # Errors
+    /// `NotFound` where `lost_found` is needed and not there; `Corrupt` where a damaged key is in the way; what `kv` gives.
+    pub fn repair(
+        &self,
+        kv: &dyn KvRead,
+        now: Now,
+        lost_found: Option<Ino>,
+        broken: &Broken,
+    ) -> Result<Vec<KvChange>> {
+        if let Broken::Key { key } = broken {
+            return repair_key(kv, key);
+        }
+        if let Broken::Ids { partition, .. } = broken {
+            return reserve_again(kv, *partition);
+        }
+        let mut tx = self.tx(kv, now, SessionId(0));
+        match *broken {
+            Broken::WrongPlace { dir, cookie } => move_entry(&mut tx, dir, cookie)?,
+            Broken::NoFirstPlace { dir, cookie } => take_first(&mut tx, dir, cookie)?,
+            Broken::NotInDirectory { dir, .. } => not_in_directory(&mut tx, dir, lost_found)?,
+            Broken::LeadsNowhere { dir, cookie, ino } => {
+                leads_nowhere(&mut tx, dir, cookie, ino)?;
+            }
+            Broken::WrongType { dir, cookie, ino } => {
+                if let (Some(mut dentry), Some(inode)) = (entry(&tx, dir, cookie)?, tx.find(ino)?)
+                    && dentry.ino == ino
+                {
+                    dentry.kind = inode.kind;
+                    tx.set_entry(dir, cookie, &dentry);
+                }
+            }
+            Broken::WrongParent { ino, dir, .. } => {
+                change(&mut tx, ino, |inode| inode.parent = dir)?;
+            }
+            Broken::NoName { ino } => name_it(&mut tx, ino, lost_found)?,
+            Broken::SecondName { dir, cookie, ino } | Broken::Cycle { dir, cookie, ino } => {
+                if entry(&tx, dir, cookie)?.is_some_and(|dentry| dentry.ino == ino) {
+                    tx.remove_entry(dir, cookie)?;
+                }
+            }
+            Broken::Counts { ino, found, .. } => change(&mut tx, ino, |inode| {
+                inode.size = found.0;
+                inode.nlink = found.1.saturating_add(2);
+            })?,
+            Broken::Links { ino, names, .. } => change(&mut tx, ino, |inode| inode.nlink = names)?,
+            Broken::OrphanMark { ino, .. } => orphan_mark(&mut tx, ino)?,
+            Broken::DetachedMark { ino, has_record } => detached_mark(&mut tx, ino, has_record)?,
+            Broken::AliveDeletion { ino } => {
+                if tx.find(ino)?.is_some() {
+                    tx.remove(keys::deletion(ino));
+                }
+            }
+            Broken::Xattrs { ino, missing } => {
+                change(&mut tx, ino, |inode| inode.xattrs |= missing)?;
+            }
+            Broken::Homeless { ino } => {
+                if tx.find(ino)?.is_none() {
+                    let (start, end) = keys::xattrs(ino);
+                    for key in tx.range(&start, &end)?.into_keys() {
+                        tx.remove(key);
+                    }
+                    tx.remove(keys::orphan(ino));
+                    tx.remove(keys::detached(ino));
+                }
+            }
+            Broken::Key { .. } | Broken::Ids { .. } => {}
+        }
+        Ok(tx.finish().effect)
+    }
+
+    /// A directory for what has no name, and the changes that make it. Its entry in the root is another's to make: until
+    /// then it is a first-level directory without one.
+    ///
+    /// # Errors
+    /// `NotOwner` in the root's shard, where the root itself takes what is found.
+    pub fn make_lost_found(&self, kv: &dyn KvRead, now: Now) -> Result<(Ino, Vec<KvChange>)> {
+        if self.config.is_root() {
+            return Err(ErrorCode::NotOwner);
+        }
+        let mut tx = self.tx(kv, now, SessionId(0));
+        let partition = self.partitions.first().ok_or(ErrorCode::NotOwner)?;
+        let ino = tx.new_ino(*partition)?;
+        let mut dir = Inode::new(
+            ino,
+            FileKind::Directory,
+            Ino::ROOT,
+            self.config.zone,
+            now.wall,
+        );
+        dir.mode = 0o700;
+        tx.save(dir);
+        Ok((ino, tx.finish().effect))
+    }
+
+    /// Makes a file in `lost_found` for bytes that have no inode; none where the number is in use.
+    ///
+    /// # Errors
+    /// `NotFound` where `lost_found` is no directory; what `kv` gives.
+    pub fn adopt(
+        &self,
+        kv: &dyn KvRead,
+        now: Now,
+        lost_found: Ino,
+        found: &Found,
+    ) -> Result<Vec<KvChange>> {
+        let mut tx = self.tx(kv, now, SessionId(0));
+        if !tx.is_ours(found.ino) || tx.find(found.ino)?.is_some() {
+            return Ok(Vec::new());
+        }
+        let dir = tx.directory(lost_found)?;
+        let mut inode = Inode::new(found.ino, FileKind::File, lost_found, dir.home, now.wall);
+        inode.mode = 0o600;
+        inode.layout = found.layout.clone();
+        inode.size = found.size;
+        inode.allocated = found.allocated;
+        inode.truncate_seq = found.truncate_seq;
+        inode.truncate_size = found.size;
+        tx.save(inode);
+        // Their objects are its own again.
+        tx.remove(keys::deletion(found.ino));
+        link(&mut tx, dir, &found.name, found.ino, FileKind::File)?;
+        Ok(tx.finish().effect)
+    }
+
+    /// Corrects an inode's size, allocated bytes and number of shrinks, as the targets tell them.
+    ///
+    /// # Errors
+    /// What `kv` gives.
+    pub fn correct(
+        &self,
+        kv: &dyn KvRead,
+        now: Now,
+        ino: Ino,
+        wanted: (Option<u64>, Option<u64>, Option<u64>),
+    ) -> Result<Vec<KvChange>> {
+        let mut tx = self.tx(kv, now, SessionId(0));
+        change(&mut tx, ino, |inode| {
+            inode.size = wanted.0.unwrap_or(inode.size);
+            inode.allocated = wanted.1.unwrap_or(inode.allocated);
+            if let Some(seq) = wanted.2 {
+                inode.truncate_seq = seq;
+                inode.truncate_size = inode.size;
+            }
+        })?;
+        Ok(tx.finish().effect)
+    }
+
+    /// Gives a first-level directory its entry in the root (of which this is the shard).
+    ///
+    /// # Errors
+    /// `Exists` where the name is taken.
+    pub fn add_first_level(
+        &self,
+        kv: &dyn KvRead,
+        now: Now,
+        name: &Name,
+        ino: Ino,
+    ) -> Result<Vec<KvChange>> {
+        let mut tx = self.tx(kv, now, SessionId(0));
+        let root = tx.directory(Ino::ROOT)?;
+        if tx.lookup(Ino::ROOT, name)?.is_some() {
+            return Err(ErrorCode::Exists);
+        }
+        link(&mut tx, root, name, ino, FileKind::Directory)?;
+        Ok(tx.finish().effect)
+    }
+
+    /// The inode that a name in a directory of this shard leads to.
+    ///
+    /// # Errors
+    /// What `kv` gives.
+    pub fn find_entry(
+        &self,
+        kv: &dyn KvRead,
+        now: Now,
+        dir: Ino,
+        name: &Name,
+    ) -> Result<Option<Ino>> {
+        let tx = self.tx(kv, now, SessionId(0));
+        Ok(tx.lookup(dir, name)?.map(|(_, dentry)| dentry.ino))
+    }
+
+    /// The partitions of this shard.
+    #[must_use]
+    pub fn owned(&self) -> &[PartitionId] {
+        &self.partitions
+    }
+}
+
+fn entry(tx: &Tx<'_>, dir: Ino, cookie: u64) -> Result<Option<Dentry>> {
+    let found = tx.get(&keys::dentry(dir, cookie))?;
+    let dentry = found.map(|bytes| Dentry::decode(&bytes)).transpose()?;
+    Ok(dentry.filter(|dentry| !dentry.is_mark()))
+}
+
+fn change(tx: &mut Tx<'_>, ino: Ino, change: impl FnOnce(&mut Inode)) -> Result {
+    if let Some(mut inode) = tx.find(ino)? {
+        change(&mut inode);
+        tx.save(inode);
+    }
+    Ok(())
+}
+
+/// Adds an entry and counts it.
+fn link(tx: &mut Tx<'_>, mut dir: Inode, name: &Name, ino: Ino, kind: FileKind) -> Result {
+    tx.add_entry(dir.ino, name, ino, kind)?;
+    dir.size = dir.size.saturating_add(1);
+    dir.nlink = dir
+        .nlink
+        .saturating_add(u32::from(kind == FileKind::Directory));
+    dir.modified(tx.now.wall);
+    tx.save(dir);
+    Ok(())
+}
+
+/// Puts an entry where a look-up finds it, unless another one has the name.
+fn move_entry(tx: &mut Tx<'_>, dir: Ino, cookie: u64) -> Result {
+    let Some(dentry) = entry(tx, dir, cookie)? else {
+        return Ok(());
+    };
+    if name_cookie(dentry.name.as_bytes(), tx.env.config.hash_bits) == cookie & !0xff {
+        return Ok(());
+    }
+    tx.remove(keys::dentry(dir, cookie));
+    if tx.lookup(dir, &dentry.name)?.is_none() {
+        tx.add_entry(dir, &dentry.name, dentry.ino, dentry.kind)?;
+    }
+    Ok(())
+}
+
+/// Moves an entry to the first place of its chain, which is empty.
+fn take_first(tx: &mut Tx<'_>, dir: Ino, cookie: u64) -> Result {
+    let first = keys::dentry(dir, cookie & !0xff);
+    if tx.get(&first)?.is_none()
+        && let Some(mut dentry) = entry(tx, dir, cookie)?
+    {
+        // Others may be behind it.
+        dentry.chained = true;
+        tx.remove(keys::dentry(dir, cookie));
+        tx.put(first, dentry.to_bytes());
+    }
+    Ok(())
+}
+
+/// The inode of a directory is lost, its entries are not: it is made anew in `parent`.
+fn directory_anew(tx: &mut Tx<'_>, ino: Ino, parent: Ino) -> Result {
+    let home = tx.env.config.zone;
+    let mut dir = Inode::new(ino, FileKind::Directory, parent, home, tx.now.wall);
+    dir.mode = 0o700;
+    tx.save(dir);
+    Ok(())
+}
+
+fn has_entries(tx: &Tx<'_>, dir: Ino) -> Result<bool> {
+    let (start, end) = keys::dentries(dir);
+    let mut some = false;
+    tx.kv().scan(&start, &end, &mut |_key, value| {
+        some = Dentry::decode(value).is_ok_and(|dentry| !dentry.is_mark());
+        !some
+    })?;
+    Ok(some)
+}
+
+fn not_in_directory(tx: &mut Tx<'_>, dir: Ino, lost_found: Option<Ino>) -> Result {
+    match tx.find(dir)? {
+        Some(inode) if inode.is_dir() => Ok(()),
+        None => {
+            let junctions = &tx.env.map.junctions;
+            let is_first_level = junctions.iter().any(|junction| junction.ino == dir);
+            // Any other is nameless until the next pass, which brings it to lost+found.
+            let parent = if is_first_level {
+                Ino::ROOT
+            } else {
+                lost_found.ok_or(ErrorCode::NotFound)?
+            };
+            directory_anew(tx, dir, parent)
+        }
+        Some(_) => {
+            let (start, end) = keys::dentries(dir);
+            let mut doomed = Vec::new();
+            tx.kv().scan(&start, &end, &mut |key, _value| {
+                doomed.push(key.to_vec());
+                doomed.len() < ENTRIES_AT_ONCE
+            })?;
+            doomed.into_iter().for_each(|key| tx.remove(key));
+            Ok(())
+        }
+    }
+}
+
+fn leads_nowhere(tx: &mut Tx<'_>, dir: Ino, cookie: u64, ino: Ino) -> Result {
+    let found = entry(tx, dir, cookie)?;
+    let Some(dentry) = found.filter(|dentry| dentry.ino == ino) else {
+        return Ok(());
+    };
+    if tx.find(ino)?.is_some() {
+        return Ok(());
+    }
+    if dentry.kind == FileKind::Directory && ino.is_valid() && has_entries(tx, ino)? {
+        return directory_anew(tx, ino, dir);
+    }
+    tx.remove_entry(dir, cookie)
+}
+
+fn name_it(tx: &mut Tx<'_>, ino: Ino, lost_found: Option<Ino>) -> Result {
+    let Some(mut inode) = tx.find(ino)? else {
+        return Ok(());
+    };
+    if !inode.is_dir() && inode.has(FLAG_ORPHAN) {
+        // It was removed while it was open; only its record is missing.
+        return remove::delete(tx, &inode);
+    }
+    let lost_found = lost_found
+        .filter(|dir| *dir != ino)
+        .ok_or(ErrorCode::NotFound)?;
+    let dir = tx.directory(lost_found)?;
+    let what = if inode.is_dir() { "directory" } else { "file" };
+    let text = format!("{what}-{}-{}", ino.partition(), ino.sequence());
+    let name = Name::new(text.as_bytes())?;
+    if tx.lookup(lost_found, &name)?.is_some() {
+        return Err(ErrorCode::Exists);
+    }
+    let kind = inode.kind;
+    inode.parent = lost_found;
+    inode.set(
+        FLAG_ORPHAN | FLAG_UNLINKABLE | FLAG_DETACHED | FLAG_CLOSING,
+        false,
+    );
+    if !inode.is_dir() {
+        inode.nlink = 1;
+    }
+    inode.changed(tx.now.wall);
+    tx.save(inode);
+    link(tx, dir, &name, ino, kind)
+}
+
+fn orphan_mark(tx: &mut Tx<'_>, ino: Ino) -> Result {
+    let Some(mut inode) = tx.find(ino)? else {
+        return Ok(());
+    };
+    let has_record = tx.get(&keys::orphan(ino))?.is_some();
+    if inode.nlink > 0 {
+        inode.set(FLAG_ORPHAN, false);
+        tx.remove(keys::orphan(ino));
+    } else if has_record {
+        inode.set(FLAG_ORPHAN, true);
+    }
+    tx.save(inode);
+    Ok(())
+}
+
+fn detached_mark(tx: &mut Tx<'_>, ino: Ino, has_record: bool) -> Result {
+    let Some(mut inode) = tx.find(ino)? else {
+        return Ok(());
+    };
+    if has_record {
+        tx.remove(keys::detached(ino));
+    } else if inode.is_dir() && inode.parent == Ino::ROOT && ino != Ino::ROOT {
+        // The running shard asks the root's for its entry.
+        let record = DetachedRecord {
+            token: 0,
+            since: tx.now.wall,
+        };
+        tx.put(keys::detached(ino), record.to_bytes());
+    } else {
+        inode.set(FLAG_DETACHED | FLAG_CLOSING, false);
+        tx.save(inode);
+    }
+    Ok(())
+}

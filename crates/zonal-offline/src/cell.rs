@@ -1,0 +1,39 @@
+//! The stores of a cell, as node configs name them.
+
+use std::path::PathBuf;
+use zonal_disk::{Config, Identity};
+use zonal_object::TargetConfig;
+use zonal_types::{NodeId, TargetId};
+
+/// A target's geometry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Geometry {
+    /// Its id.
+    pub target: TargetId,
+    /// Units and segments.
+    pub config: TargetConfig,
+    /// Bytes of a segment.
+    pub segment_bytes: u64,
+}
+
+/// One store.
+#[derive(Debug, Clone)]
+pub struct StoreSpec {
+    /// The node that it belongs to.
+    pub node: NodeId,
+    /// Its folder.
+    pub dir: PathBuf,
+    /// Whose it is.
+    pub identity: Identity,
+    /// Bounds of its engine.
+    pub config: Config,
+    /// Of a target's.
+    pub geometry: Option<Geometry>,
+}
+
+/// All stores of a cell.
+#[derive(Debug, Clone, Default)]
+pub struct Cell {
+    /// Manager, shards, targets, in any order.
+    pub stores: Vec<StoreSpec>,
+}

@@ -1,0 +1,47 @@
+//! What keeps a check from being made.
+
+use std::io;
+use std::path::PathBuf;
+use zonal_disk::DiskError;
+use zonal_types::ErrorCode;
+
+/// A check that could not be made or went wrong itself; what it found is no error.
+#[derive(Debug, thiserror::Error)]
+pub enum OfflineError {
+    /// A process has a store open.
+    #[error("{} is in use", .0.display())]
+    Running(PathBuf),
+    /// A store failed.
+    #[error("{}: {source}", dir.display())]
+    Store {
+        /// Its folder.
+        dir: PathBuf,
+        /// The failure.
+        source: DiskError,
+    },
+    /// A store cannot be used by the cores even after it was repaired.
+    #[error("{}: {code}", dir.display())]
+    Contents {
+        /// Its folder.
+        dir: PathBuf,
+        /// What they say.
+        code: ErrorCode,
+    },
+    /// The scratch folder failed.
+    #[error("scratch folder {}: {source}", dir.display())]
+    Scratch {
+        /// The folder.
+        dir: PathBuf,
+        /// The failure.
+        source: io::Error,
+    },
+    /// The cell has no manager.
+    #[error("no store of a manager is named")]
+    NoManager,
+    /// The zone map cannot be read, and nothing between stores can be checked.
+    #[error("the zone map cannot be read: {0}")]
+    NoMap(String),
+    /// A thread failed.
+    #[error("a check panicked")]
+    Panicked,
+}

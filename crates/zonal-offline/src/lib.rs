@@ -1,0 +1,22 @@
+//! Works on the stores of a stopped cell: `zonal fsck`.
+//!
+//! [`run::check`] reads every store once, sorts what they say outside of memory ([`sort`]), has it judged by the cores,
+//! and applies repairs through each store's own engine. Passes are repeated until nothing is left that a repair helps.
+//! Memory: two threads with [`sort::RUN_BYTES`] each for two sorters, two bits a unit of the targets, 24 bytes a directory.
+#![forbid(unsafe_code)]
+
+pub mod cell;
+pub mod error;
+mod pass;
+mod paths;
+mod repair_cell;
+mod repair_shard;
+mod repair_target;
+pub mod run;
+mod scan;
+mod segments;
+pub mod sort;
+
+pub use cell::{Cell, Geometry, StoreSpec};
+pub use error::OfflineError;
+pub use run::{Options, Report, Stage, Summary, check};

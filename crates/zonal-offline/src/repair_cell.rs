@@ -1,0 +1,270 @@
+//! Repairs of files of stores, and of what lies between stores.
+
+use crate::cell::{Cell, StoreSpec};
+use crate::error::OfflineError;
+use crate::pass::{self, Work, shard_of};
+use crate::repair_shard::{Open, failed, lost_found, lost_found_name};
+use crate::repair_target::anchor;
+use crate::run::Options;
+use crate::scan::{self, Opening};
+use crate::segments::TargetReplay;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use zonal_disk::mend::{Mend, mend as mend_files};
+use zonal_disk::{StoreKind, starts};
+use zonal_fsck::StoreFault;
+use zonal_fsck::junctions::{self, Mismatch};
+use zonal_fsck::objects::{self, Lonely};
+use zonal_meta::inode::Inode;
+use zonal_meta::repair::Found;
+use zonal_object::ids::BLOCK;
+use zonal_object::key::{Named, parse};
+use zonal_types::{Codec, DataId, Ino, KvChange, Name, ShardId};
+use zonal_zonemap::ZoneMap;
+
+/// Makes the files of a store good.
+pub(crate) fn mend(
+    spec: &StoreSpec,
+    faults: &[StoreFault],
+    work: &Work,
+    options: &Options,
+) -> Result<u64, OfflineError> {
+    let extra = match (scan::open(spec)?, &spec.geometry) {
+        (Opening::Open(store, notes), Some(geometry)) => anchor(geometry, &store, notes),
+        (Opening::Open(..), None) => Vec::new(),
+        (Opening::Fault(_), _) => return Ok(0),
+    };
+    let of_map = spec.geometry.and_then(|geometry| {
+        let target = work.map.as_ref()?.target(geometry.target)?;
+        Some(target.uuid)
+    });
+    let known = work.known.get(&spec.dir);
+    let uuid = known.map(|known| known.uuid).or(of_map);
+    if faults.contains(&StoreFault::Starts)
+        && let Some(known) = known
+    {
+        starts::taken(&spec.dir, known.mark).map_err(|source| failed(spec, source))?;
+        if faults.len() == 1 {
+            return Ok(1);
+        }
+    }
+    let is_target = spec.geometry.is_some();
+    let config = spec.geometry.map(|geometry| geometry.config);
+    let is_newer = |key: &[u8], old: &[u8], new: &[u8]| {
+        let version = |value: &[u8]| match (config, parse(key)) {
+            (Some(config), Ok(Named::Chunk(..))) => {
+                let chunk = zonal_object::chunk::Chunk::decode(&config, key, value);
+                chunk.map_or(0, |chunk| chunk.version)
+            }
+            (None, _) => Inode::from_bytes(value).map_or(0, |inode| inode.change),
+            _ => 0,
+        };
+        version(new) > version(old)
+    };
+    let how = Mend {
+        identity: spec.identity,
+        config: spec.config,
+        uuid,
+        extra,
+        is_newer: &is_newer,
+    };
+    let mut replay = spec
+        .geometry
+        .map(|geometry| TargetReplay::new(&spec.dir, geometry.config));
+    let mut lost = mend_files(&spec.dir, &how, &mut |record, _lsn, synced| {
+        replay
+            .as_mut()
+            .is_none_or(|replay| replay.take(record, synced))
+    })
+    .map_err(|source| failed(spec, source))?;
+    let is_of_log =
+        |fault: &StoreFault| matches!(fault, StoreFault::LogLost(_) | StoreFault::LogTorn(_));
+    if faults.iter().any(is_of_log) {
+        // What the log said may have been of any object.
+        lost.push((Vec::new(), None));
+    }
+    if let (true, Some(geometry), false) = (is_target, spec.geometry, lost.is_empty()) {
+        pass::save_lost(&options.scratch, geometry.target, lost).map_err(|source| {
+            OfflineError::Scratch {
+                dir: options.scratch.clone(),
+                source,
+            }
+        })?;
+    }
+    Ok(1)
+}
+
+/// Repairs what lies between stores.
+pub(crate) fn run(cell: &Cell, work: &Work, options: &Options) -> Result<u64, OfflineError> {
+    let Some(map) = &work.map else {
+        return Ok(0);
+    };
+    let shared = Arc::new(map.clone());
+    let mut changes = 0;
+    for spec in &cell.stores {
+        if spec.identity.kind == StoreKind::Target {
+            continue;
+        }
+        let Some(shard) = shard_of(spec, map) else {
+            continue;
+        };
+        let owns = |ino: Ino| {
+            map.shard_of(ino.partition())
+                .is_some_and(|owner| owner.id == shard)
+        };
+        let corrections: Vec<_> = work
+            .corrections
+            .iter()
+            .filter(|(ino, _)| owns(**ino))
+            .collect();
+        let lonely: Vec<_> = work
+            .lonely
+            .iter()
+            .filter(|(data_id, objects)| adopter(map, *data_id, objects) == Some(shard))
+            .collect();
+        let is_manager = spec.identity.kind == StoreKind::Manager;
+        let junctions = if is_manager {
+            work.junctions.as_slice()
+        } else {
+            &[]
+        };
+        if corrections.is_empty() && lonely.is_empty() && junctions.is_empty() {
+            continue;
+        }
+        let Some(mut open) = Open::new(spec, map, options)? else {
+            continue;
+        };
+        let contents = |code| OfflineError::Contents {
+            dir: spec.dir.clone(),
+            code,
+        };
+        let core = open.shard(&shared)?;
+        for (ino, wanted) in corrections {
+            let effect = core.correct(
+                &open.engine,
+                open.now,
+                *ino,
+                (wanted.size, wanted.allocated, wanted.truncate_seq),
+            );
+            open.append(effect.map_err(contents)?)?;
+        }
+        let mut home = lost_found(&open, work);
+        for (data_id, objects) in lonely {
+            let Some(found) = file_of(map, *data_id, objects) else {
+                continue;
+            };
+            let dir = match home {
+                Some(dir) => dir,
+                None => {
+                    let made = core.make_lost_found(&open.engine, open.now);
+                    let (ino, effect) = made.map_err(contents)?;
+                    open.append(effect)?;
+                    *home.insert(ino)
+                }
+            };
+            let effect = core.adopt(&open.engine, open.now, dir, &found);
+            open.append(effect.map_err(contents)?)?;
+        }
+        settle_junctions(&mut open, &core, junctions, map)?;
+        changes += open.close()?;
+    }
+    Ok(changes)
+}
+
+/// The shard that makes a file of bytes without an inode: the one whose numbers the data id is of, if the bytes lie in
+/// its zone.
+fn adopter(map: &ZoneMap, data_id: DataId, objects: &[Lonely]) -> Option<ShardId> {
+    objects::guess_layout(map, data_id, objects)?;
+    let ino = Ino(data_id.0);
+    ino.is_valid()
+        .then(|| map.shard_of(ino.partition()))?
+        .map(|shard| shard.id)
+}
+
+fn file_of(map: &ZoneMap, data_id: DataId, objects: &[Lonely]) -> Option<Found> {
+    let (layout, size) = objects::guess_layout(map, data_id, objects)?;
+    let ino = Ino(data_id.0);
+    let columns = layout
+        .components
+        .first()
+        .map_or(1, |component| component.count);
+    let guess = if columns > 1 { "-unit-guessed" } else { "" };
+    let text = format!("data-{}-{}{guess}", ino.partition(), ino.sequence());
+    Some(Found {
+        ino,
+        name: Name::new(text.as_bytes()).ok()?,
+        layout,
+        size,
+        allocated: objects
+            .iter()
+            .map(|object| object.blocks.saturating_mul(BLOCK))
+            .sum(),
+        truncate_seq: objects
+            .iter()
+            .map(|object| object.truncate_seq)
+            .max()
+            .unwrap_or(0),
+    })
+}
+
+/// Makes the root, the map and the first-level directories agree: each step is one record of the manager's store.
+fn settle_junctions(
+    open: &mut Open<'_>,
+    core: &zonal_meta::Shard,
+    mismatches: &[Mismatch],
+    map: &ZoneMap,
+) -> Result<(), OfflineError> {
+    let contents = |dir: &std::path::Path, code| OfflineError::Contents {
+        dir: dir.to_owned(),
+        code,
+    };
+    let mut map = map.clone();
+    let mut taken: BTreeMap<String, u32> = BTreeMap::new();
+    for mismatch in mismatches {
+        let mut edits = junctions::edits(&map, mismatch);
+        let mut changes: Vec<KvChange> = Vec::new();
+        match mismatch {
+            Mismatch::NoDirectory { cookie, ino, .. } => {
+                let broken = zonal_meta::check::Broken::LeadsNowhere {
+                    dir: Ino::ROOT,
+                    cookie: *cookie,
+                    ino: *ino,
+                };
+                let removed = core.repair(&open.engine, open.now, None, &broken);
+                changes = removed.map_err(|code| contents(&open.spec.dir, code))?;
+            }
+            Mismatch::NoEntry { ino, zone } => {
+                let base = lost_found_name(*zone);
+                let mut added = None;
+                for _ in 0..1024 {
+                    let turn = taken.entry(base.clone()).or_insert(0);
+                    let text = match *turn {
+                        0 => base.clone(),
+                        turn => format!("{base}.{turn}"),
+                    };
+                    *turn += 1;
+                    let Ok(name) = Name::new(text.as_bytes()) else {
+                        break;
+                    };
+                    if let Ok(effect) = core.add_first_level(&open.engine, open.now, &name, *ino) {
+                        added = Some((text, effect));
+                        break;
+                    }
+                }
+                if let Some((name, effect)) = added {
+                    changes = effect;
+                    let (ino, zone) = (*ino, *zone);
+                    let mismatch = Mismatch::Map { name, ino, zone };
+                    edits = junctions::edits(&map, &mismatch);
+                }
+            }
+            Mismatch::Map { .. } | Mismatch::Extra { .. } => {}
+        }
+        if let Ok(Some(next)) = map.edited(&edits) {
+            changes.push(KvChange::put(scan::MAP_KEY.to_vec(), next.to_bytes()));
+            map = next;
+        }
+        open.append(changes)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,188 @@
+//! The whole check: passes over the cell, each followed by the repairs of what it found, until nothing is left that a
+//! repair helps.
+
+use crate::cell::Cell;
+use crate::error::OfflineError;
+use crate::pass::{self, Work};
+use crate::{repair_cell, repair_shard, repair_target};
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use zonal_fsck::Finding;
+use zonal_types::Timestamp;
+
+/// Most passes of one check.
+pub const PASSES_MAX: u32 = 16;
+/// Least time between two reports of progress.
+const PROGRESS_EVERY: Duration = Duration::from_millis(500);
+
+/// What is wanted.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Put right what was found.
+    pub repair: bool,
+    /// Read every block of the targets and compare its checksum.
+    pub data: bool,
+    /// Folder for sorting, and for what must not be forgotten between two checks. Made if need be.
+    pub scratch: PathBuf,
+    /// Calendar time, for what repairs write.
+    pub wall: Timestamp,
+}
+
+/// How far a pass is.
+#[derive(Debug, Clone, Copy)]
+pub struct Stage {
+    /// Counted from 1.
+    pub pass: u32,
+    /// Records read.
+    pub records: u64,
+    /// Records a second.
+    pub rate: u64,
+    /// Seconds that reading may take yet, where that can be estimated.
+    pub left: Option<u64>,
+}
+
+/// Told of what happens.
+pub trait Report: Send {
+    /// Something was found in this pass.
+    fn finding(&mut self, pass: u32, finding: &Finding);
+    /// How far it is, every half second at most.
+    fn progress(&mut self, stage: Stage);
+    /// What was put right after this pass.
+    fn repaired(&mut self, pass: u32, changes: u64);
+}
+
+/// What came out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Summary {
+    /// Findings of the first pass that count.
+    pub found: u64,
+    /// Findings of the first pass that do not.
+    pub notes: u64,
+    /// Findings of the last pass that count.
+    pub left: u64,
+    /// Passes made.
+    pub passes: u32,
+    /// Changes that repairs made.
+    pub changes: u64,
+    /// Inodes.
+    pub inodes: u64,
+    /// Objects.
+    pub objects: u64,
+    /// Records read in all passes.
+    pub records: u64,
+}
+
+/// Counts records of a pass, and reports now and then.
+pub(crate) struct Ticker<'a> {
+    pass: u32,
+    start: Instant,
+    records: AtomicU64,
+    state: Mutex<(Instant, &'a mut dyn Report)>,
+}
+
+impl<'a> Ticker<'a> {
+    fn new(pass: u32, report: &'a mut dyn Report) -> Self {
+        let start = Instant::now();
+        Self {
+            pass,
+            start,
+            records: AtomicU64::new(0),
+            state: Mutex::new((start, report)),
+        }
+    }
+
+    pub fn tick(&self, records: u64, pages: (u64, u64)) {
+        let records = self.records.fetch_add(records, Ordering::Relaxed) + records;
+        let Ok(mut state) = self.state.try_lock() else {
+            return;
+        };
+        if state.0.elapsed() < PROGRESS_EVERY {
+            return;
+        }
+        state.0 = Instant::now();
+        let elapsed = self.start.elapsed().as_secs_f64().max(0.001);
+        let left = (pages.0 > 0)
+            .then(|| elapsed * pages.1.saturating_sub(pages.0) as f64 / pages.0 as f64);
+        state.1.progress(Stage {
+            pass: self.pass,
+            records,
+            rate: (records as f64 / elapsed) as u64,
+            left: left.map(|left| left as u64),
+        });
+    }
+
+    pub fn finding(&self, finding: &Finding) {
+        let mut state = self
+            .state
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        state.1.finding(self.pass, finding);
+    }
+}
+
+/// Checks a stopped cell.
+///
+/// # Errors
+/// What keeps the check from being made; what it finds is told to `report`.
+pub fn check(
+    cell: &Cell,
+    options: &Options,
+    report: &mut dyn Report,
+) -> Result<Summary, OfflineError> {
+    let scratch = |source| OfflineError::Scratch {
+        dir: options.scratch.clone(),
+        source,
+    };
+    std::fs::create_dir_all(&options.scratch).map_err(scratch)?;
+    let mut summary = Summary::default();
+    for number in 1..=PASSES_MAX {
+        let ticker = Ticker::new(number, report);
+        let seen = pass::run(cell, options, &ticker)?;
+        summary.records += ticker.records.load(Ordering::Relaxed);
+        summary.passes = number;
+        summary.left = seen.counting;
+        (summary.inodes, summary.objects) = (seen.inodes, seen.objects);
+        if number == 1 {
+            (summary.found, summary.notes) = (seen.counting, seen.notes);
+        }
+        if !options.repair || seen.work.is_empty() {
+            break;
+        }
+        let changes = repair(cell, options, &seen.work)?;
+        report.repaired(number, changes);
+        summary.changes += changes;
+        if changes == 0 {
+            break;
+        }
+    }
+    if summary.left == 0 || !options.repair {
+        pass::clean_scratch(&options.scratch, options.repair);
+    }
+    Ok(summary)
+}
+
+/// Files first, then each store by itself, then what lies between them: each only when nothing of the step before is
+/// left, since it would build on it.
+fn repair(cell: &Cell, options: &Options, work: &Work) -> Result<u64, OfflineError> {
+    let mut changes = 0;
+    for (at, faults) in &work.files {
+        if let Some(spec) = cell.stores.get(*at) {
+            changes += repair_cell::mend(spec, faults, work, options)?;
+        }
+    }
+    if changes > 0 {
+        return Ok(changes);
+    }
+    for (at, broken) in &work.shards {
+        changes += repair_shard::run(cell, *at, broken, work, options)?;
+    }
+    for (at, target) in &work.targets {
+        changes += repair_target::run(cell, *at, target, work)?;
+    }
+    if changes > 0 {
+        return Ok(changes);
+    }
+    repair_cell::run(cell, work, options)
+}

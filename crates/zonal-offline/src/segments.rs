@@ -1,0 +1,90 @@
+//! A target's segment files, read without changing anything.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use zonal_disk::Record;
+use zonal_object::ids::BLOCK;
+use zonal_object::{TargetConfig, replay_checks};
+
+/// The segments of a target. Files are opened when first asked for.
+pub(crate) struct Segments {
+    dir: PathBuf,
+    files: BTreeMap<u32, Option<File>>,
+}
+
+impl Segments {
+    pub fn new(target: &Path) -> Self {
+        Self {
+            dir: target.join("segments"),
+            files: BTreeMap::new(),
+        }
+    }
+
+    /// The path of a segment.
+    pub fn path(&self, segment: u32) -> PathBuf {
+        self.dir.join(format!("seg.{segment:08}"))
+    }
+
+    /// The block at `offset`, with its crc32c; `None` where it cannot be read.
+    pub fn block(&mut self, segment: u32, offset: u64) -> Option<(Vec<u8>, u32)> {
+        let mut bytes = vec![0; BLOCK as usize];
+        self.read(segment, offset, &mut bytes)?;
+        let crc = crc_fast::crc32_iscsi(&bytes);
+        Some((bytes, crc))
+    }
+
+    /// Fills `bytes` from `offset`.
+    pub fn read(&mut self, segment: u32, offset: u64, bytes: &mut [u8]) -> Option<()> {
+        if !self.files.contains_key(&segment) {
+            let file = File::open(self.path(segment)).ok();
+            self.files.insert(segment, file);
+        }
+        let file = self.files.get(&segment)?.as_ref()?;
+        file.read_exact_at(bytes, offset).ok()
+    }
+
+    /// Whether everything is there that a record of the log brought into segments.
+    pub fn has_arrived(&mut self, config: &TargetConfig, record: &Record) -> bool {
+        let record = zonal_object::Record {
+            changes: record.changes.clone(),
+            note: record.note.clone(),
+        };
+        let Ok(checks) = replay_checks(config, &record) else {
+            return true;
+        };
+        checks.iter().all(|check| {
+            self.block(check.place.segment, check.place.offset())
+                .is_some_and(|(_, crc)| crc == check.crc)
+        })
+    }
+}
+
+/// What an opening of a target's store is told of its log: drops what did not arrive, and all behind it; keeps notes.
+pub(crate) struct TargetReplay {
+    config: TargetConfig,
+    segments: Segments,
+    dropped: bool,
+    pub notes: Vec<Vec<u8>>,
+}
+
+impl TargetReplay {
+    pub fn new(dir: &Path, config: TargetConfig) -> Self {
+        Self {
+            config,
+            segments: Segments::new(dir),
+            dropped: false,
+            notes: Vec::new(),
+        }
+    }
+
+    pub fn take(&mut self, record: &Record, synced: bool) -> bool {
+        if self.dropped || (!synced && !self.segments.has_arrived(&self.config, record)) {
+            self.dropped = true;
+            return false;
+        }
+        self.notes.push(record.note.clone());
+        true
+    }
+}

@@ -1,0 +1,208 @@
+//! Damage to the files of the stores of a stopped cell: flipped bits, blocks zeroed, swapped or filled with noise,
+//! files cut, missing, foreign. After a repair the cell is clean, whatever is read is right, and it works again.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use common::{Rng, TestCell};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Rounds of a test: `ZONAL_DAMAGES` for more.
+fn rounds(usual: u64) -> u64 {
+    let wanted = std::env::var("ZONAL_DAMAGES").ok();
+    wanted.and_then(|text| text.parse().ok()).unwrap_or(usual)
+}
+
+/// Damages a file; tells how, for the messages.
+fn damage(path: &Path, rng: &mut Rng) -> String {
+    let mut bytes = fs::read(path).unwrap();
+    let length = bytes.len() as u64;
+    if length == 0 {
+        fs::write(path, [1, 2, 3]).unwrap();
+        return "filled".into();
+    }
+    let at = rng.below(length) as usize;
+    let (block, end) = (at / 4096 * 4096, ((at / 4096 + 1) * 4096).min(bytes.len()));
+    let how = match rng.below(6) {
+        0 | 1 => {
+            bytes[at] ^= 1 << rng.below(8);
+            "a flipped bit"
+        }
+        2 => {
+            bytes[block..end].fill(0);
+            "a zeroed block"
+        }
+        3 => {
+            let other = rng.below(length / 4096) as usize * 4096;
+            if other + 4096 <= bytes.len() && end - block == 4096 {
+                let copy = bytes[other..other + 4096].to_vec();
+                let here = bytes[block..end].to_vec();
+                bytes[block..end].copy_from_slice(&copy);
+                bytes[other..other + 4096].copy_from_slice(&here);
+            }
+            "swapped blocks"
+        }
+        4 => {
+            bytes[block..end]
+                .iter_mut()
+                .for_each(|byte| *byte = rng.next() as u8);
+            "noise"
+        }
+        _ => {
+            bytes.truncate(at);
+            "cut"
+        }
+    };
+    fs::write(path, bytes).unwrap();
+    format!("{how} at {at} of {}", path.display())
+}
+
+fn check_after(cell: &TestCell, context: &str, least_whole: usize) -> usize {
+    let (found, heard) = cell.fsck(false);
+    let (repaired, more) = cell.fsck(true);
+    assert_eq!(
+        repaired.left,
+        0,
+        "{context}: {found:?} {repaired:?}\n{:#?}\n{:#?}",
+        heard.findings,
+        more.findings
+            .iter()
+            .filter(|told| told.0 == repaired.passes)
+            .collect::<Vec<_>>()
+    );
+    let (again, told) = cell.fsck(false);
+    assert_eq!(again.found, 0, "{context}: {:#?}", told.findings);
+    let (whole, other) = cell.verify(context);
+    assert!(
+        whole >= least_whole,
+        "{context}: {whole} whole, {other} not\n{:#?}",
+        heard.findings
+    );
+    if other > 0 {
+        assert!(
+            found.found > 0,
+            "{context}: {other} files suffer and nothing was found"
+        );
+    }
+    whole
+}
+
+fn victims(cell: &TestCell, names: &[&str]) -> Vec<PathBuf> {
+    cell.save()
+        .into_keys()
+        .filter(|path| {
+            let name = path.file_name().unwrap().to_string_lossy();
+            names.iter().any(|wanted| name.starts_with(wanted))
+        })
+        .collect()
+}
+
+fn run(name: &str, files: &[&str], seeds: u64, least_whole: usize) {
+    // The library's own panics on damaged bytes are caught; their text would drown the report.
+    #[expect(clippy::print_stderr, reason = "what a test says")]
+    std::panic::set_hook(Box::new(|info| {
+        if info
+            .location()
+            .is_none_or(|place| !place.file().contains("redb"))
+        {
+            eprintln!("{info}");
+        }
+    }));
+    let cell = TestCell::make(name, 120);
+    let before = cell.save();
+    let victims = victims(&cell, files);
+    assert!(!victims.is_empty());
+    let mut whole = 0;
+    for seed in 0..seeds {
+        cell.restore(&before);
+        let mut rng = Rng(seed * 1000 + 17);
+        let victim = &victims[rng.below(victims.len() as u64) as usize];
+        let context = format!("seed {seed}: {}", damage(victim, &mut rng));
+        whole += check_after(&cell, &context, least_whole);
+        if seed % 8 == 0 {
+            cell.work(&context);
+        }
+    }
+    // Most damages touch few files.
+    assert!(whole as u64 > seeds * 60, "{whole} of {}", seeds * 120);
+}
+
+#[test]
+fn damaged_indexes_are_written_anew() {
+    run("index", &["index.redb"], rounds(30), 0);
+}
+
+#[test]
+fn damaged_logs_lose_no_more_than_their_records() {
+    run("log", &["log"], rounds(24), 0);
+}
+
+#[test]
+fn damaged_segments_lose_no_more_than_their_blocks() {
+    run("segments", &["seg."], rounds(16), 60);
+}
+
+#[test]
+fn damaged_small_files_lose_nothing() {
+    run(
+        "small",
+        &["identity", "index.sums", "power", "lock"],
+        rounds(40),
+        120,
+    );
+}
+
+#[test]
+fn missing_files_are_made_anew() {
+    let cell = TestCell::make("missing", 120);
+    let before = cell.save();
+    for (number, victim) in before.keys().enumerate() {
+        let is_store = victims(
+            &cell,
+            &["index", "log", "identity", "lock", "power", "seg."],
+        );
+        if !is_store.contains(victim) {
+            continue;
+        }
+        cell.restore(&before);
+        fs::remove_file(victim).unwrap();
+        let context = format!("{number}: {} is missing", victim.display());
+        check_after(&cell, &context, 0);
+        cell.work(&context);
+    }
+}
+
+#[test]
+fn files_of_others_are_named_and_left_alone() {
+    let cell = TestCell::make("foreign", 30);
+    let path = cell.spec(2).dir.join("notes.txt");
+    fs::write(&path, "mine").unwrap();
+    let (summary, heard) = cell.fsck(true);
+    assert_eq!((summary.found, summary.left), (0, 0));
+    assert_eq!(heard.names(), ["foreign-file"]);
+    assert_eq!(fs::read(&path).unwrap(), b"mine");
+}
+
+#[test]
+fn a_target_that_is_gone_is_told_by_file_and_range() {
+    let cell = TestCell::make("gone", 120);
+    fs::remove_dir_all(&cell.spec(3).dir).unwrap();
+    let (summary, heard) = cell.fsck(false);
+    assert!(summary.left > 0);
+    let mut named = 0;
+    for file in &cell.files {
+        // A column of the file on that target has bytes.
+        let has_bytes = heard.findings.iter().any(|(_, finding)| {
+            finding.what.name() == "lost-with-target" && finding.path.as_ref() == Some(&file.path)
+        });
+        named += usize::from(has_bytes);
+    }
+    assert!(named > 20, "{named} files named");
+    assert!(heard.names().contains(&"store-missing"));
+    let text = heard
+        .findings
+        .iter()
+        .map(|(_, finding)| finding.to_string());
+    assert!(text.into_iter().any(|text| text.contains("bytes at 0-")));
+}
