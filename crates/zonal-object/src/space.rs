@@ -108,6 +108,8 @@ impl Segment {
 pub(crate) struct Space {
     units: u32,
     limit: u32,
+    /// Segments from this one on cannot be made for now.
+    usable: Option<u32>,
     segments: Vec<Segment>,
     cursor: Place,
     busy: u64,
@@ -124,6 +126,7 @@ impl Space {
         Self {
             units: config.segment_units,
             limit: config.segments,
+            usable: None,
             segments: Vec::new(),
             cursor: Place {
                 segment: 0,
@@ -141,7 +144,32 @@ impl Space {
 
     /// Units that can be handed out.
     pub fn free(&self) -> u64 {
-        (u64::from(self.units) * u64::from(self.limit)).saturating_sub(self.busy)
+        let total = u64::from(self.units) * u64::from(self.limit);
+        total
+            .saturating_sub(self.busy)
+            .saturating_sub(self.out_of_reach())
+    }
+
+    /// Free units of segments that cannot be made.
+    fn out_of_reach(&self) -> u64 {
+        let Some(usable) = self.usable else {
+            return 0;
+        };
+        let known = self.segments.len() as u32;
+        let unknown = u64::from(self.limit.saturating_sub(known.max(usable)));
+        let behind = self.segments.iter().skip(usable as usize);
+        let free: u64 = behind.map(|segment| u64::from(segment.free)).sum();
+        unknown * u64::from(self.units) + free
+    }
+
+    /// The first segment that cannot be made for now.
+    pub fn usable(&self) -> Option<u32> {
+        self.usable
+    }
+
+    /// Segments from `usable` on are not handed out; `None`: all are.
+    pub fn set_usable(&mut self, usable: Option<u32>) {
+        self.usable = usable;
     }
 
     /// Units that index records refer to.
@@ -189,6 +217,7 @@ impl Space {
 
     fn take_run(&mut self, want: u32) -> Option<Extent> {
         let known = self.segments.len() as u32;
+        let limit = self.limit.min(self.usable.unwrap_or(u32::MAX));
         for step in 0..=known {
             if known == 0 {
                 break;
@@ -196,14 +225,14 @@ impl Space {
             let number = (self.cursor.segment + step) % known;
             let from = if step == 0 { self.cursor.unit } else { 0 };
             let units = self.units;
-            if number >= self.limit {
+            if number >= limit {
                 continue;
             }
             if let Some(unit) = self.segments[number as usize].run(from, units, want) {
                 return Some(self.take(number, unit, want));
             }
         }
-        if known < self.limit && want <= self.units {
+        if known < limit && want <= self.units {
             self.segments.push(Segment::new(self.units));
             return Some(self.take(known, 0, want));
         }

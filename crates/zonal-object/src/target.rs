@@ -204,6 +204,18 @@ impl Target {
         self.space.waiting() * BLOCK
     }
 
+    /// The first segment that cannot be made for now, where the disk has less room than the configuration.
+    #[must_use]
+    pub fn usable_segments(&self) -> Option<u32> {
+        self.space.usable()
+    }
+
+    /// The shell could not make segment `first` (nor those behind it): only space in those before is handed out and
+    /// counted as free. `None`: it can again.
+    pub fn limit_segments(&mut self, first: Option<u32>) {
+        self.space.set_usable(first);
+    }
+
     /// Bytes of pending blocks in memory, and their bound.
     #[must_use]
     pub fn pending_bytes(&self) -> (u64, u64) {

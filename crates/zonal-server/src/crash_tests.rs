@@ -1,5 +1,5 @@
-//! A whole target through losses of power: what a disk may be left with at any moment of a history opens, and holds
-//! what was promised then.
+//! A whole target on a disk that fails: what a loss of power may leave at any moment of a history opens, and holds what
+//! was promised then; a disk that is full is used to its end.
 
 use crate::role_tests::{Scratch, object, pattern, read, storage, write};
 use crate::storage_io;
@@ -215,4 +215,49 @@ fn a_disk_that_lies_is_found_out() {
     let failed = failures(1, 20, true);
     let _ = std::panic::take_hook();
     assert!(failed.is_none_or(|failed| !failed.is_empty()));
+}
+
+#[test]
+fn a_full_disk_below_is_used_to_its_end_and_again_after_deleting() {
+    let scratch = Scratch::new();
+    let point = scratch.0.join("mnt");
+    std::fs::create_dir(&point).unwrap();
+    let disk = Arc::new(Disk::new(&scratch.0.join("below")).unwrap());
+    let Ok(session) = mount(&disk, &point) else {
+        println!("SKIPPED: this machine cannot mount");
+        return;
+    };
+    let opened = storage(&point);
+    let fits = |id: u64, length: usize| {
+        let written = opened.storage.write(&object(id), 0, &pattern(3, length));
+        written.is_ok()
+    };
+    let delete = |id: u64| {
+        let named = zonal_object::ObjectId {
+            data_id: object(id).data_id,
+            column: object(id).column,
+        };
+        let gone = opened
+            .storage
+            .delete(zonal_object::Delete::new(vec![named]));
+        assert!(gone.is_ok());
+    };
+    // Log, index, the room that is kept for it, and little more.
+    disk.faults(|faults| faults.budget = Some((64 << 20) + (38 << 20)));
+    let most = (0..1000).find(|id| !fits(*id, 100_000)).unwrap();
+    assert!((200..400).contains(&most), "{most}");
+    // Holes of 100 KB, and what is written now is longer. 4 MiB are kept for overwrites.
+    for id in (0..200).step_by(2) {
+        delete(id);
+    }
+    let again = (2000..2100).take_while(|id| fits(*id, 200_000)).count();
+    assert!(
+        again >= 25,
+        "only {again} of 200 KB fit where 100 of 100 KB were deleted"
+    );
+    disk.faults(|faults| faults.budget = None);
+    assert!((3000..3050).all(|id| fits(id, 100_000)));
+    assert!(opened.storage.is_healthy());
+    drop(opened);
+    session.unmount(Duration::from_secs(5)).unwrap();
 }

@@ -29,6 +29,8 @@ use zonal_wire::{Header, ObjectRef, StorageReply, StorageRequest};
 
 /// How often a step is tried again when its blocks move away under it. Each retry means that another one went on.
 const RETRIES: usize = 100;
+/// How often a write that finds no space looks for it again.
+const SPACE_TRIES: usize = 6;
 /// Ranges in one reply of `Map`.
 const MAP_RANGES_MAX: u32 = 16_384;
 /// Slots in one refusal of an epoch.
@@ -170,8 +172,15 @@ impl Storage {
         bytes: &[u8],
     ) -> Result<(), DiskError> {
         let written = self.segments.write_at(segment, offset, bytes);
-        if let Err(error @ DiskError::Io { .. }) = &written {
-            self.stop_serving(&format!("the medium takes no writes: {error}"));
+        match &written {
+            Err(DiskError::NoSpace(_)) => {
+                // Space in segments that are there is used up first.
+                self.lock().limit_segments(Some(segment));
+            }
+            Err(error @ DiskError::Io { .. }) => {
+                self.stop_serving(&format!("the medium takes no writes: {error}"));
+            }
+            _ => {}
         }
         written
     }
@@ -232,8 +241,21 @@ impl Storage {
 
     /// Bytes in all and free, as a client may use them.
     fn statfs(&self) -> Result<StorageReply, Refused> {
-        let space = self.lock().statfs();
         let below = self.segments.space()?;
+        let (space, is_limited) = {
+            let mut target = self.lock();
+            if below.unmade > 0 {
+                target.limit_segments(None);
+            }
+            (target.statfs(), target.usable_segments().is_some())
+        };
+        if is_limited {
+            return Ok(StorageReply::StatFs {
+                total: space.total,
+                free: space.free,
+                objects: space.objects,
+            });
+        }
         let unmade = space.total.saturating_sub(below.made);
         // Where the file system below is fuller than the capacity allows for.
         let missing = unmade.saturating_sub(below.unmade);
@@ -509,25 +531,42 @@ impl Storage {
         }
     }
 
-    /// Runs `attempt` again after a checkpoint, where that may help.
+    /// Runs `attempt` again after a checkpoint, or among the segments that there are, where that may help.
     fn with_space<T>(&self, mut attempt: impl FnMut() -> Result<T, Refused>) -> Result<T, Refused> {
-        for _ in 0..4 {
+        for _ in 0..SPACE_TRIES {
             let seen = self.engine.stats().checkpoints;
+            let limit = self.lock().usable_segments();
             let refused = match attempt() {
                 Err(refused) => refused,
                 done => return done,
             };
-            let helps = match refused.code {
-                ErrorCode::Overloaded => true,
-                ErrorCode::NoSpace => self.lock().reclaimable() > 0,
-                _ => false,
-            };
-            if !helps {
-                return Err(refused);
+            match refused.code {
+                ErrorCode::NoSpace if self.reach_changed(limit)? => continue,
+                ErrorCode::NoSpace if self.lock().reclaimable() > 0 => {}
+                ErrorCode::Overloaded => {}
+                _ => return Err(refused),
             }
             storage_io::checkpoint_after(self, seen)?;
         }
-        attempt()
+        attempt().map_err(|refused| match refused.code {
+            // Small writes that cannot go anywhere.
+            ErrorCode::Overloaded if self.lock().usable_segments().is_some() => {
+                ErrorCode::NoSpace.into()
+            }
+            _ => refused,
+        })
+    }
+
+    /// Whether other segments can be had than those up to `before`: fewer, as was just found, or more again.
+    fn reach_changed(&self, before: Option<u32>) -> Result<bool, DiskError> {
+        if self.lock().usable_segments() != before {
+            return Ok(true);
+        }
+        let is_lifted = before.is_some() && self.segments.space()?.unmade > 0;
+        if is_lifted {
+            self.lock().limit_segments(None);
+        }
+        Ok(is_lifted)
     }
 
     pub(crate) fn write(
