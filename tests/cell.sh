@@ -14,6 +14,17 @@ need_zonal() {
     [ -x "$ZONAL" ] || die "$ZONAL is not there"
 }
 
+# need_faultfs: builds the disk that fails, unless FAULTFS names one that was built elsewhere.
+need_faultfs() {
+    if [ -z "${FAULTFS:-}" ]; then
+        need_cargo
+        say "building zonal-faultfs (release)"
+        (cd "$ROOT" && cargo build --quiet --release --package zonal-faultfs) || die "zonal-faultfs does not build"
+        FAULTFS=$TARGET/release/zonal-faultfs
+    fi
+    export FAULTFS
+}
+
 # mounted PATH: whether something is mounted at exactly PATH.
 mounted() {
     local path

@@ -329,6 +329,12 @@ impl Engine {
         self.verifier
     }
 
+    /// Bytes free on the file system below, where it tells.
+    #[must_use]
+    pub fn free_below(&self) -> Option<u64> {
+        self.free_space.as_ref().and_then(|free| free().ok())
+    }
+
     /// Figures for gauges and tests.
     #[must_use]
     pub fn stats(&self) -> Stats {

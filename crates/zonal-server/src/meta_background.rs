@@ -90,7 +90,14 @@ fn push(role: &MetaRole) {
             continue;
         }
         if role.engine.wait_for_room().is_err() {
-            return;
+            if role.engine.failed() {
+                return;
+            }
+            if !role.log_has_reserve() {
+                // They are pushed again, which changes nothing at the targets.
+                backoff = BACKOFF_MS.1;
+                continue;
+            }
         }
         let mut state = role.lock();
         let changes = state.shard.deletion_done(done);

@@ -16,8 +16,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use zonal_disk::Engine;
 use zonal_disk::engine::Room;
+use zonal_disk::{DiskError, Engine};
 use zonal_meta::{
     Attempt, Caller, JunctionChange, Now, Outcome, PendingCall, Shard, ShardConfig, WaitOn,
 };
@@ -26,6 +26,8 @@ use zonal_wire::storage::ErrorNumber;
 use zonal_wire::{Header, MetaReply, MetaRequest};
 use zonal_zonemap::{MapEdit, ZoneMap};
 
+/// Left free on the disk below a shard's store by what adds to the name space: a checkpoint, of deletions too, needs it.
+const META_HEADROOM_BYTES: u64 = 64 << 20;
 /// How long after its making a directory is looked at that has no entry yet.
 const DETACHED_CHECK_MS: u64 = 65_000;
 
@@ -283,6 +285,42 @@ impl MetaRole {
         }
     }
 
+    /// Whether the store has room for what a request may write. Reading needs none. What adds to the name space leaves room
+    /// on the disk for checkpoints; the rest, deletions among it, may use the log nearly to its end.
+    fn check_room(&self, request: &MetaRequest) -> Result<(), ErrorCode> {
+        use MetaRequest as M;
+        let reads = matches!(request.tag(), 2 | 10..=20 | 60..=63 | 84);
+        if reads {
+            return Ok(());
+        }
+        let adds = matches!(
+            request,
+            M::Create { .. }
+                | M::Mkdir { .. }
+                | M::Tmpfile { .. }
+                | M::Link { .. }
+                | M::SetXattr { .. }
+                | M::MakeDetachedDir { .. }
+        );
+        if adds {
+            let is_full = |free: u64| free < META_HEADROOM_BYTES;
+            if self.engine.free_below().is_some_and(is_full) {
+                return Err(ErrorCode::NoSpace);
+            }
+            return Ok(self.engine.wait_for_room()?);
+        }
+        match self.engine.wait_for_room() {
+            Err(DiskError::LogFull) if self.log_has_reserve() => Ok(()),
+            result => Ok(result?),
+        }
+    }
+
+    /// Whether any one record fits into the log besides what waits for it already.
+    pub(crate) fn log_has_reserve(&self) -> bool {
+        let stats = self.engine.stats();
+        stats.log_used <= stats.log_capacity / 16 * 15
+    }
+
     /// Answers a request, when it can be answered.
     pub fn handle(&self, header: &Header, request: &MetaRequest) -> MetaReply {
         let reply = self.answer(header, request).unwrap_or_else(failure);
@@ -317,7 +355,7 @@ impl MetaRole {
             return Ok(MetaReply::StatFs { inodes });
         }
         self.map.at_least(header.map_version);
-        self.engine.wait_for_room()?;
+        self.check_room(request)?;
         let caller = Caller {
             session: header.session,
             slot: header.slot,
