@@ -16,7 +16,7 @@ use zonal_object::{ObjectId, list};
 use zonal_types::limits::{OBJECTS_LISTED_MAX, SNAPSHOT_TERM_MS};
 use zonal_types::{Blob, ErrorCode, KvRead, ShardId, TargetId};
 use zonal_wire::storage::ErrorNumber;
-use zonal_wire::{AdminReply, AdminRequest, ObjectEntry, RoleHealth};
+use zonal_wire::{AdminReply, AdminRequest, ObjectEntry, RoleHealth, ScrubOf};
 
 /// Bytes of keys and values in one reply; one entry more may pass it.
 const ENTRIES_BYTES: usize = 256 << 10;
@@ -32,7 +32,7 @@ struct Held {
 /// Answers commands.
 pub struct Control {
     storage: Option<(Arc<Storage>, Arc<Scrub>)>,
-    shard: Option<Arc<MetaRole>>,
+    shard: Option<(Arc<MetaRole>, Arc<Scrub>)>,
     held: Mutex<(Option<Held>, bool)>,
     change: Condvar,
 }
@@ -40,7 +40,7 @@ pub struct Control {
 impl Control {
     pub(crate) fn new(
         storage: Option<(Arc<Storage>, Arc<Scrub>)>,
-        shard: Option<Arc<MetaRole>>,
+        shard: Option<(Arc<MetaRole>, Arc<Scrub>)>,
     ) -> Arc<Self> {
         Arc::new(Self {
             storage,
@@ -52,7 +52,7 @@ impl Control {
 
     /// Ends the scrub's thread and lets go of a snapshot.
     pub(crate) fn stop(&self) {
-        if let Some((_, scrub)) = &self.storage {
+        for scrub in self.scrubs() {
             scrub.stop_thread();
         }
         *self.held() = (None, true);
@@ -61,8 +61,13 @@ impl Control {
 
     /// Figures for people.
     pub(crate) fn gauges(&self) -> Vec<(String, u64)> {
-        let scrub = self.storage.as_ref().map(|(_, scrub)| scrub);
-        scrub.map_or_else(Vec::new, |scrub| scrub.gauges())
+        self.scrubs().flat_map(|scrub| scrub.gauges()).collect()
+    }
+
+    fn scrubs(&self) -> impl Iterator<Item = &Arc<Scrub>> {
+        let target = self.storage.as_ref().map(|(_, scrub)| scrub);
+        let shard = self.shard.as_ref().map(|(_, scrub)| scrub);
+        target.into_iter().chain(shard)
     }
 
     fn held(&self) -> MutexGuard<'_, (Option<Held>, bool)> {
@@ -90,23 +95,23 @@ impl Control {
             AdminRequest::Health => AdminReply::Health {
                 roles: self.health(),
             },
-            AdminRequest::ScrubStart { target, rate, anew } => {
-                self.target(*target)?.1.begin(*rate, *anew);
+            AdminRequest::ScrubStart { of, rate, anew } => {
+                self.scrub(*of)?.begin(*rate, *anew);
                 AdminReply::Done
             }
-            AdminRequest::ScrubStop { target } => {
-                self.target(*target)?.1.pause();
+            AdminRequest::ScrubStop { of } => {
+                self.scrub(*of)?.pause();
                 AdminReply::Done
             }
-            AdminRequest::ScrubStatus { target } => AdminReply::Scrub {
-                report: self.target(*target)?.1.report(),
+            AdminRequest::ScrubStatus { of } => AdminReply::Scrub {
+                report: self.scrub(*of)?.report(),
             },
             AdminRequest::ListObjects {
                 target,
                 after,
                 limit,
             } => {
-                let (storage, _) = self.target(*target)?;
+                let storage = self.target(*target)?.0;
                 let after = after.map(|(data_id, column)| ObjectId { data_id, column });
                 let limit = (*limit as usize).min(OBJECTS_LISTED_MAX);
                 let (found, end) = list::objects(&*storage.engine, after, limit)?;
@@ -148,9 +153,26 @@ impl Control {
         }
     }
 
+    fn shard(&self, wanted: ShardId) -> Result<(&Arc<MetaRole>, &Arc<Scrub>), Refused> {
+        match &self.shard {
+            Some((shard, scrub)) if shard.identity().0 == wanted => Ok((shard, scrub)),
+            _ => Err(Refused {
+                code: ErrorCode::NotOwner,
+                detail: format!("shard {wanted} is not here"),
+            }),
+        }
+    }
+
+    fn scrub(&self, of: ScrubOf) -> Result<&Arc<Scrub>, Refused> {
+        Ok(match of {
+            ScrubOf::Target { target } => self.target(target)?.1,
+            ScrubOf::Shard { shard } => self.shard(shard)?.1,
+        })
+    }
+
     fn health(&self) -> Vec<RoleHealth> {
         let mut roles = Vec::new();
-        if let Some(shard) = &self.shard {
+        if let Some((shard, _)) = &self.shard {
             let (id, _) = shard.identity();
             let trouble = match shard.engine.failure() {
                 Some(why) => why.to_owned(),
@@ -170,12 +192,7 @@ impl Control {
     }
 
     fn begin_snapshot(self: &Arc<Self>, wanted: ShardId) -> Result<AdminReply, Refused> {
-        let shard = self.shard.as_ref();
-        let shard = shard.filter(|shard| shard.identity().0 == wanted);
-        let shard = shard.ok_or_else(|| Refused {
-            code: ErrorCode::NotOwner,
-            detail: format!("shard {wanted} is not here"),
-        })?;
+        let shard = self.shard(wanted)?.0;
         let busy = || Refused {
             code: ErrorCode::Busy,
             detail: "another command reads a snapshot of this shard".into(),

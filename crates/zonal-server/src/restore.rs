@@ -6,6 +6,7 @@
 use crate::config::NodeConfig;
 use crate::error::ServerError;
 use crate::manager_role::MAP_KEY;
+use crate::scrub_record::SHARD_SCRUB_KEY;
 use crate::{starts, stores};
 use std::collections::BTreeSet;
 use std::fs::{self, File, TryLockError};
@@ -149,8 +150,8 @@ impl NewStore {
     /// # Errors
     /// `Contents` for one that cannot be decoded; what the disk says.
     pub fn take(&mut self, key: Vec<u8>, value: Vec<u8>) -> Result<(), ServerError> {
-        if starts::is_of_shard(&key) {
-            // The stores that the manager knew are not those that are made now.
+        if starts::is_of_shard(&key) || key == SHARD_SCRUB_KEY {
+            // The stores that the manager knew, and what was scrubbed, are not those that are made now.
             return Ok(());
         }
         let value = if key == MAP_KEY {

@@ -1,30 +1,35 @@
-//! Scrub: reads everything that a target stores, from the medium, and compares it with its checksums, slowly.
+//! Scrub: reads everything that a target or a shard stores and compares it with its checksums, slowly.
 //!
-//! One thread a target, asleep until a pass is begun by a command or is due. It walks the chunks of the index in key order,
+//! One thread a store, asleep until a pass is begun by a command or is due. It walks the chunks of the index in key order,
 //! a few at a time, and plans each read as any read is planned, so that no lock is held over a read and a place that was
 //! reused meanwhile is planned again: the same plan that fails twice is damage. After each chunk it sleeps as long as the
-//! rate wants.
+//! rate wants. A target's bytes come from the medium. Of a shard every entry of the store is read, and with it every block of the
+//! index in use; what the system caches of the index is not read again from the medium.
 //!
 //! Lock order: `Scrub::control`, then what [`Trouble`](crate::trouble::Trouble) locks.
 
 use crate::clock;
-use crate::config::StorageConfig;
-use crate::scrub_record::ScrubRecord;
+use crate::meta_role::MetaRole;
+use crate::scrub_record::{Pace, SCRUB_KEY, SHARD_SCRUB_KEY, ScrubRecord};
 use crate::storage_role::Storage;
-use crate::trouble::shortened;
+use crate::trouble::{Trouble, shortened};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use zonal_disk::DiskError;
+use zonal_disk::{DiskError, Engine};
 use zonal_net::PayloadBuf;
 use zonal_object::ids::BLOCK;
 use zonal_object::list::{self, Passed};
 use zonal_object::{Cut, ObjectId, ReadPlan};
 use zonal_types::limits::{BLOCK_BYTES, CHUNK_BYTES, SCRUB_DAMAGED_MAX};
-use zonal_types::{Blob, ErrorCode, Timestamp};
+use zonal_types::{Blob, ErrorCode, KvRead, Timestamp};
 use zonal_wire::{Damaged, ScrubReport, ScrubState};
 
+/// Bytes of a shard's entries taken at a time.
+const BATCH_BYTES: u64 = 64 << 10;
+/// Behind every key of a shard or a manager.
+const END_KEY: [u8; 8] = [0xff; 8];
 /// Records taken from the index at a time.
 const BATCH_RECORDS: usize = 64;
 /// How often the place is kept.
@@ -39,10 +44,59 @@ struct Control {
     stopping: bool,
 }
 
-/// The scrub of one target.
+/// What is scrubbed.
+#[derive(Clone)]
+pub(crate) enum Subject {
+    Target(Arc<Storage>),
+    Shard(Arc<MetaRole>),
+}
+
+impl Subject {
+    fn engine(&self) -> &Arc<Engine> {
+        match self {
+            Self::Target(storage) => &storage.engine,
+            Self::Shard(shard) => &shard.engine,
+        }
+    }
+
+    fn trouble(&self) -> &Trouble {
+        match self {
+            Self::Target(storage) => &storage.trouble,
+            Self::Shard(shard) => &shard.trouble,
+        }
+    }
+
+    fn key(&self) -> &'static [u8] {
+        match self {
+            Self::Target(_) => &SCRUB_KEY,
+            Self::Shard(_) => &SHARD_SCRUB_KEY,
+        }
+    }
+
+    fn name(&self) -> String {
+        match self {
+            Self::Target(storage) => format!("target {}", storage.id()),
+            Self::Shard(shard) => format!("shard {}", shard.identity().0),
+        }
+    }
+}
+
+/// One thing to do.
+enum Work {
+    /// A record of a target's index.
+    Record(Passed),
+    /// Entries of a shard's store, read already.
+    Entries {
+        behind: Vec<u8>,
+        count: u64,
+        bytes: u64,
+    },
+}
+
+/// The scrub of one store.
 pub struct Scrub {
-    storage: Arc<Storage>,
-    config: StorageConfig,
+    subject: Subject,
+    pace: Pace,
     control: Mutex<Control>,
     wake: Condvar,
 }
@@ -60,21 +114,21 @@ impl Scrub {
     /// # Errors
     /// Where the system refuses a thread.
     pub(crate) fn start(
-        storage: &Arc<Storage>,
-        config: &StorageConfig,
+        subject: Subject,
+        pace: Pace,
     ) -> std::io::Result<(Arc<Self>, JoinHandle<()>)> {
-        let engine = &storage.engine;
-        let record = ScrubRecord::load(&**engine, config).unwrap_or_else(|code| {
+        let (engine, key) = (subject.engine(), subject.key());
+        let record = ScrubRecord::load(&**engine, key, pace).unwrap_or_else(|code| {
             tracing::warn!(%code, "what was known of the scrub cannot be read; it begins anew");
-            let mut record = ScrubRecord::new(config);
-            record.begin(config.scrub_rate, config);
+            let mut record = ScrubRecord::new(pace);
+            record.begin(pace.rate, pace);
             record
         });
         // When the next one is due must not begin anew with each start.
-        engine.apply_unlogged(vec![record.change()]);
+        engine.apply_unlogged(vec![record.change(key)]);
         let scrub = Arc::new(Self {
-            storage: Arc::clone(storage),
-            config: config.clone(),
+            subject,
+            pace,
             control: Mutex::new(Control {
                 record,
                 stopping: false,
@@ -94,8 +148,9 @@ impl Scrub {
 
     /// Keeps the record; durable with the next checkpoint, which is asked for.
     fn keep(&self, record: &ScrubRecord) {
-        self.storage.engine.apply_unlogged(vec![record.change()]);
-        self.storage.engine.request_checkpoint();
+        let engine = self.subject.engine();
+        engine.apply_unlogged(vec![record.change(self.subject.key())]);
+        engine.request_checkpoint();
     }
 
     fn change(&self, change: impl FnOnce(&mut ScrubRecord)) {
@@ -116,17 +171,13 @@ impl Scrub {
 
     /// Begins a pass, or goes on with a stopped one. One that is under way gets the new rate.
     pub(crate) fn begin(&self, rate: u64, anew: bool) {
-        let rate = if rate == 0 {
-            self.config.scrub_rate
-        } else {
-            rate
-        };
+        let rate = if rate == 0 { self.pace.rate } else { rate };
         self.change(|record| match record.state {
             ScrubState::Running | ScrubState::Stopped if !anew => {
                 record.state = ScrubState::Running;
                 record.rate = rate;
             }
-            _ => record.begin(rate, &self.config),
+            _ => record.begin(rate, self.pace),
         });
     }
 
@@ -142,7 +193,13 @@ impl Scrub {
     /// How far it is.
     pub(crate) fn report(&self) -> ScrubReport {
         let record = self.lock().record.clone();
-        let space = self.storage.lock().statfs();
+        let (objects_now, bytes_now) = match &self.subject {
+            Subject::Target(storage) => {
+                let space = storage.lock().statfs();
+                (space.objects, space.total.saturating_sub(space.free))
+            }
+            Subject::Shard(_) => (0, 0),
+        };
         let at = list::object_at(&record.next.0).unwrap_or_default();
         ScrubReport {
             state: record.state,
@@ -151,8 +208,8 @@ impl Scrub {
             ended: record.ended,
             objects: record.objects,
             bytes: record.bytes,
-            objects_now: space.objects,
-            bytes_now: space.total.saturating_sub(space.free),
+            objects_now,
+            bytes_now,
             data_id: at.data_id,
             column: at.column,
             damaged_blocks: record.damaged_blocks,
@@ -166,13 +223,19 @@ impl Scrub {
         let record = &control.record;
         let running = record.state == ScrubState::Running;
         let ended = u64::try_from(record.ended.seconds).unwrap_or(0);
+        let named = |name: &str| match &self.subject {
+            Subject::Target(_) => format!("target_scrub_{name}"),
+            Subject::Shard(shard) => {
+                format!("shard_scrub_{name}{{shard=\"{}\"}}", shard.identity().0)
+            }
+        };
         vec![
-            ("target_scrub_running".into(), u64::from(running)),
-            ("target_scrub_rate_bytes".into(), record.rate),
-            ("target_scrub_objects".into(), record.objects),
-            ("target_scrub_bytes".into(), record.bytes),
-            ("target_scrub_damaged_blocks".into(), record.damaged_blocks),
-            ("target_scrub_ended_seconds".into(), ended),
+            (named("running"), u64::from(running)),
+            (named("rate_bytes"), record.rate),
+            (named("objects"), record.objects),
+            (named("bytes"), record.bytes),
+            (named("damaged_blocks"), record.damaged_blocks),
+            (named("ended_seconds"), ended),
         ]
     }
 
@@ -181,33 +244,24 @@ impl Scrub {
         let mut free_at = Instant::now();
         let mut buffer = PayloadBuf::new();
         while let Some(pass) = self.next_step() {
-            let start = if pass.next.0.is_empty() {
-                list::first()
-            } else {
-                pass.next.0.clone()
-            };
-            let found = match list::records(&*self.storage.engine, &start, BATCH_RECORDS) {
-                Ok(found) => found,
+            let (found, is_last) = match self.batch(&pass) {
+                Ok(batch) => batch,
                 Err(code) => {
                     self.fail(&pass, code);
                     continue;
                 }
             };
             let mut goes_on = true;
-            for passed in &found {
+            for work in &found {
                 let begun = Instant::now();
-                let verified = match passed.chunk {
-                    Some(number) => self.verify(passed.object, number, &mut buffer),
-                    None => Verified::default(),
-                };
-                self.took(&pass, *passed, &verified);
-                free_at = free_at.max(begun) + pace(verified.bytes, pass.rate);
+                let bytes = self.one(&pass, work, &mut buffer);
+                free_at = free_at.max(begun) + pause(bytes, pass.rate);
                 goes_on = self.rest(&pass, free_at);
                 if !goes_on {
                     break;
                 }
             }
-            if goes_on && found.len() < BATCH_RECORDS {
+            if goes_on && is_last {
                 self.end(&pass);
             } else if kept.elapsed() >= KEEP_EVERY {
                 let record = self.lock().record.clone();
@@ -217,6 +271,72 @@ impl Scrub {
         }
         let record = self.lock().record.clone();
         self.keep(&record);
+    }
+
+    /// What comes next, and whether that is the last of it.
+    fn batch(&self, pass: &ScrubRecord) -> Result<(Vec<Work>, bool), ErrorCode> {
+        let is_first = pass.next.0.is_empty();
+        match &self.subject {
+            Subject::Target(storage) => {
+                let start = if is_first {
+                    list::first()
+                } else {
+                    pass.next.0.clone()
+                };
+                let found = list::records(&*storage.engine, &start, BATCH_RECORDS)?;
+                let is_last = found.len() < BATCH_RECORDS;
+                Ok((found.into_iter().map(Work::Record).collect(), is_last))
+            }
+            Subject::Shard(shard) => {
+                let (mut behind, mut count, mut bytes) = (Vec::new(), 0, 0);
+                shard
+                    .engine
+                    .scan(&pass.next.0, &END_KEY, &mut |key, value| {
+                        behind = [key, &[0]].concat();
+                        count += 1;
+                        bytes += (key.len() + value.len()) as u64;
+                        bytes < BATCH_BYTES
+                    })?;
+                let is_last = bytes < BATCH_BYTES;
+                let work = Work::Entries {
+                    behind,
+                    count,
+                    bytes,
+                };
+                Ok((vec![work], is_last))
+            }
+        }
+    }
+
+    /// Does it; gives how many bytes were read.
+    fn one(&self, pass: &ScrubRecord, work: &Work, buffer: &mut PayloadBuf) -> u64 {
+        match (work, &self.subject) {
+            (Work::Record(passed), Subject::Target(storage)) => {
+                let verified = match passed.chunk {
+                    Some(number) => verify(storage, passed.object, number, buffer),
+                    None => Verified::default(),
+                };
+                self.took(pass, *passed, &verified);
+                verified.bytes
+            }
+            (
+                Work::Entries {
+                    behind,
+                    count,
+                    bytes,
+                },
+                _,
+            ) => {
+                let mut control = self.lock();
+                if control.record.started == pass.started && *count > 0 {
+                    control.record.next = Blob(behind.clone());
+                    control.record.objects += count;
+                    control.record.bytes += bytes;
+                }
+                *bytes
+            }
+            (Work::Record(_), Subject::Shard(_)) => 0,
+        }
     }
 
     /// The record of the pass under way, as soon as there is one; `None` at the end.
@@ -237,8 +357,8 @@ impl Scrub {
             }
             let left = due.seconds.saturating_sub(clock::wall().seconds);
             if left <= 0 {
-                tracing::info!(target_id = self.config.target.0, "a scrub is due");
-                control.record.begin(self.config.scrub_rate, &self.config);
+                tracing::info!(of = self.subject.name(), "a scrub is due");
+                control.record.begin(self.pace.rate, self.pace);
                 continue;
             }
             let left = Duration::from_secs(left.unsigned_abs()).min(LOOK_EVERY);
@@ -283,7 +403,7 @@ impl Scrub {
                 continue;
             }
             tracing::error!(
-                target_id = self.config.target.0,
+                of = self.subject.name(),
                 object = %object,
                 offset,
                 detail,
@@ -299,7 +419,7 @@ impl Scrub {
                 });
             }
             let text = format!("object {object} at byte {offset}: {detail}");
-            self.storage.trouble.damage(&text);
+            self.subject.trouble().damage(&text);
         }
     }
 
@@ -308,99 +428,98 @@ impl Scrub {
             if record.started != pass.started {
                 return;
             }
-            record.end(ScrubState::Idle, &self.config);
+            record.end(ScrubState::Idle, self.pace);
             tracing::info!(
-                target_id = self.config.target.0,
+                of = self.subject.name(),
                 objects = record.objects,
                 bytes = record.bytes,
                 damaged_blocks = record.damaged_blocks,
                 "a scrub has ended"
             );
             if record.damaged_blocks == 0 {
-                self.storage.trouble.no_damage();
+                self.subject.trouble().no_damage();
             }
         });
     }
 
     fn fail(&self, pass: &ScrubRecord, code: ErrorCode) {
-        tracing::error!(target_id = self.config.target.0, %code, "scrub: the index cannot be read further");
-        self.storage
-            .trouble
+        tracing::error!(of = self.subject.name(), %code, "scrub: the index cannot be read further");
+        self.subject
+            .trouble()
             .damage("the index cannot be read whole");
         self.change(|record| {
             if record.started == pass.started {
-                record.end(ScrubState::Failed, &self.config);
+                record.damaged_blocks = record.damaged_blocks.max(1);
+                record.end(ScrubState::Failed, self.pace);
             }
         });
     }
+}
 
-    fn verify(&self, object: ObjectId, number: u64, buffer: &mut PayloadBuf) -> Verified {
-        let offset = number.saturating_mul(CHUNK_BYTES as u64);
-        let mut before: Option<ReadPlan> = None;
-        loop {
-            let plan = self.storage.lock().plan_read(
-                &*self.storage.engine,
-                object,
-                Cut::default(),
-                offset,
-                CHUNK_BYTES,
-            );
-            let plan = match plan {
-                Ok(plan) => plan,
-                Err(code) => {
-                    let text = format!("its record in the index: {code}");
-                    return Verified {
-                        bytes: 0,
-                        damaged: BTreeMap::from([(offset, text)]),
-                    };
-                }
-            };
-            buffer.set_len(plan.buffer_len());
-            let mut found = self.read(&plan, offset, buffer.as_mut_slice());
-            for damage in plan.damaged(buffer.as_slice()) {
-                found
-                    .damaged
-                    .entry(damage.offset)
-                    .or_insert_with(|| damage.to_string());
+/// Compares a chunk with its checksums.
+fn verify(storage: &Storage, object: ObjectId, number: u64, buffer: &mut PayloadBuf) -> Verified {
+    let offset = number.saturating_mul(CHUNK_BYTES as u64);
+    let mut before: Option<ReadPlan> = None;
+    loop {
+        let planned = storage.lock().plan_read(
+            &*storage.engine,
+            object,
+            Cut::default(),
+            offset,
+            CHUNK_BYTES,
+        );
+        let plan = match planned {
+            Ok(plan) => plan,
+            Err(code) => {
+                let text = format!("its record in the index: {code}");
+                return Verified {
+                    bytes: 0,
+                    damaged: BTreeMap::from([(offset, text)]),
+                };
             }
-            if found.damaged.is_empty() || before.as_ref() == Some(&plan) {
-                return found;
-            }
-            before = Some(plan);
+        };
+        buffer.set_len(plan.buffer_len());
+        let mut found = read(storage, &plan, offset, buffer.as_mut_slice());
+        for damage in plan.damaged(buffer.as_slice()) {
+            let text = || damage.to_string();
+            found.damaged.entry(damage.offset).or_insert_with(text);
         }
-    }
-
-    /// Reads what the plan wants from the medium; a run that cannot be read is read block by block.
-    fn read(&self, plan: &ReadPlan, offset: u64, buffer: &mut [u8]) -> Verified {
-        let mut found = Verified::default();
-        for read in plan.reads() {
-            let first = read.buffer.start;
-            let Some(run) = buffer.get_mut(read.buffer) else {
-                continue;
-            };
-            found.bytes += run.len() as u64;
-            let segments = &self.storage.segments;
-            if segments.read_medium(read.segment, read.offset, run).is_ok() {
-                continue;
-            }
-            for (index, block) in run.chunks_mut(BLOCK_BYTES).enumerate() {
-                let at = (index * BLOCK_BYTES) as u64;
-                if let Err(error) = segments.read_medium(read.segment, read.offset + at, block) {
-                    if matches!(error, DiskError::Io { .. }) {
-                        self.storage.trouble.medium(&error.to_string());
-                    }
-                    found
-                        .damaged
-                        .insert(offset + first as u64 + at, error.to_string());
-                }
-            }
+        if found.damaged.is_empty() || before.as_ref() == Some(&plan) {
+            return found;
         }
-        found
+        before = Some(plan);
     }
 }
 
+/// Reads what the plan wants from the medium; a run that cannot be read is read block by block.
+fn read(storage: &Storage, plan: &ReadPlan, offset: u64, buffer: &mut [u8]) -> Verified {
+    let mut found = Verified::default();
+    for read in plan.reads() {
+        let first = read.buffer.start;
+        let Some(run) = buffer.get_mut(read.buffer) else {
+            continue;
+        };
+        found.bytes += run.len() as u64;
+        let segments = &storage.segments;
+        if segments.read_medium(read.segment, read.offset, run).is_ok() {
+            continue;
+        }
+        for (index, block) in run.chunks_mut(BLOCK_BYTES).enumerate() {
+            let at = (index * BLOCK_BYTES) as u64;
+            if let Err(error) = segments.read_medium(read.segment, read.offset + at, block) {
+                if matches!(error, DiskError::Io { .. }) {
+                    storage.trouble.medium(&error.to_string());
+                }
+                let place = offset + first as u64 + at;
+                found.damaged.insert(place, error.to_string());
+            }
+        }
+    }
+    found
+}
+
 /// How long a chunk may take; one without stored blocks counts as one block, for it costs a look-up.
-fn pace(bytes: u64, rate: u64) -> Duration {
+fn pause(bytes: u64, rate: u64) -> Duration {
     let bytes = bytes.max(BLOCK);
     let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(rate.max(1));
     Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))

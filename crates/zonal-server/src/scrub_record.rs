@@ -1,17 +1,27 @@
-//! What a target remembers of its scrub, in its own index under a key that is the server's.
+//! What a target or a shard remembers of its scrub, in its own store under a key that is the server's.
 //!
 //! It goes there without a record of the log: the next checkpoint makes it durable, and where a kill comes first the scrub
 //! goes on from an earlier place.
 
 use crate::clock;
-use crate::config::StorageConfig;
 use zonal_types::{Blob, Codec, ErrorCode, KvChange, KvRead, Timestamp, codec_struct};
 use zonal_wire::{Damaged, ScrubState};
 
-/// Key of the record: behind all keys of the target itself.
+/// Key of a target's record: behind all keys of the target itself.
 pub const SCRUB_KEY: [u8; 1] = [0x80];
+/// Key of a shard's record: behind all keys of the shard and the manager.
+pub const SHARD_SCRUB_KEY: [u8; 5] = [0xff, 0xff, 0xff, 0xff, 0xf2];
 /// Version of the record.
 const FORMAT: u8 = 1;
+
+/// How a scrub goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pace {
+    /// Bytes a second.
+    pub rate: u64,
+    /// From the end of a pass to the next, in seconds; 0: only when told.
+    pub period_seconds: u64,
+}
 
 codec_struct! {
     /// The record.
@@ -37,14 +47,14 @@ codec_struct! {
 
 impl ScrubRecord {
     /// Of a target that was never scrubbed.
-    pub fn new(config: &StorageConfig) -> Self {
+    pub fn new(pace: Pace) -> Self {
         Self {
             format: FORMAT,
             state: ScrubState::Idle,
-            rate: config.scrub_rate,
+            rate: pace.rate,
             started: Timestamp::default(),
             ended: Timestamp::default(),
-            due: due(config),
+            due: due(pace),
             next: Blob::default(),
             objects: 0,
             bytes: 0,
@@ -57,9 +67,9 @@ impl ScrubRecord {
     ///
     /// # Errors
     /// `Corrupt`, `WrongVersion`, or what `kv` gives.
-    pub fn load(kv: &dyn KvRead, config: &StorageConfig) -> Result<Self, ErrorCode> {
-        let Some(bytes) = kv.get(&SCRUB_KEY)? else {
-            return Ok(Self::new(config));
+    pub fn load(kv: &dyn KvRead, key: &[u8], pace: Pace) -> Result<Self, ErrorCode> {
+        let Some(bytes) = kv.get(key)? else {
+            return Ok(Self::new(pace));
         };
         match bytes.first() {
             Some(&FORMAT) => {}
@@ -67,39 +77,39 @@ impl ScrubRecord {
             None => return Err(ErrorCode::Corrupt),
         }
         let mut record = Self::from_bytes(&bytes).map_err(|_error| ErrorCode::Corrupt)?;
-        if config.scrub_period.0 == 0 || record.due == Timestamp::default() {
-            record.due = due(config);
+        if pace.period_seconds == 0 || record.due == Timestamp::default() {
+            record.due = due(pace);
         }
         Ok(record)
     }
 
     /// The change that keeps it.
-    pub fn change(&self) -> KvChange {
-        KvChange::put(SCRUB_KEY.to_vec(), self.to_bytes())
+    pub fn change(&self, key: &[u8]) -> KvChange {
+        KvChange::put(key.to_vec(), self.to_bytes())
     }
 
     /// Begins a pass.
-    pub fn begin(&mut self, rate: u64, config: &StorageConfig) {
+    pub fn begin(&mut self, rate: u64, pace: Pace) {
         *self = Self {
             state: ScrubState::Running,
             rate,
             started: clock::wall(),
-            ..Self::new(config)
+            ..Self::new(pace)
         };
     }
 
     /// The pass came to its end.
-    pub fn end(&mut self, state: ScrubState, config: &StorageConfig) {
+    pub fn end(&mut self, state: ScrubState, pace: Pace) {
         self.state = state;
         self.ended = clock::wall();
-        self.due = due(config);
+        self.due = due(pace);
         self.next = Blob::default();
     }
 }
 
 /// When the next pass begins by itself.
-fn due(config: &StorageConfig) -> Timestamp {
-    let period = i64::try_from(config.scrub_period.0 / 1000).unwrap_or(i64::MAX);
+fn due(pace: Pace) -> Timestamp {
+    let period = i64::try_from(pace.period_seconds).unwrap_or(i64::MAX);
     let now = clock::wall();
     match period {
         0 => Timestamp::default(),

@@ -1,9 +1,9 @@
 //! Scrubs of a target on real files.
 
-use crate::config::StorageConfig;
 use crate::control::Control;
 use crate::role_tests::{Opened, Scratch, storage, write};
-use crate::scrub::Scrub;
+use crate::scrub::{Scrub, Subject};
+use crate::scrub_record::Pace;
 use crate::storage_io;
 use std::collections::BTreeSet;
 use std::os::unix::fs::FileExt;
@@ -13,9 +13,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use zonal_net::Role;
 use zonal_types::{Column, DataId, ErrorCode, TargetId};
-use zonal_wire::{AdminReply, AdminRequest, ScrubReport, ScrubState};
+use zonal_wire::{AdminReply, AdminRequest, ScrubOf, ScrubReport, ScrubState};
 
 const TARGET: TargetId = TargetId(1);
+const OF: ScrubOf = ScrubOf::Target { target: TARGET };
 const FAST: u64 = 1 << 40;
 
 struct Scrubbed {
@@ -26,14 +27,19 @@ struct Scrubbed {
 
 impl Scrubbed {
     fn open(dir: &Path) -> Self {
-        Self::with(dir, |_config| ())
+        Self::with(dir, |_pace| ())
     }
 
-    fn with(dir: &Path, change: impl FnOnce(&mut StorageConfig)) -> Self {
+    fn with(dir: &Path, change: impl FnOnce(&mut Pace)) -> Self {
         let opened = storage(dir);
-        let mut config = opened.config.storage_role.clone().unwrap();
-        change(&mut config);
-        let (scrub, thread) = Scrub::start(&opened.storage, &config).unwrap();
+        let config = opened.config.storage_role.as_ref().unwrap();
+        let mut pace = Pace {
+            rate: config.scrub_rate,
+            period_seconds: config.scrub_period.0 / 1000,
+        };
+        change(&mut pace);
+        let subject = Subject::Target(Arc::clone(&opened.storage));
+        let (scrub, thread) = Scrub::start(subject, pace).unwrap();
         let control = Control::new(Some((Arc::clone(&opened.storage), scrub)), None);
         Self {
             opened,
@@ -51,13 +57,13 @@ impl Scrubbed {
     }
 
     fn begin(&self, rate: u64, anew: bool) {
-        let target = TARGET;
-        let reply = self.ask(&AdminRequest::ScrubStart { target, rate, anew });
+        let of = OF;
+        let reply = self.ask(&AdminRequest::ScrubStart { of, rate, anew });
         assert_eq!(reply, AdminReply::Done);
     }
 
     fn report(&self) -> ScrubReport {
-        match self.ask(&AdminRequest::ScrubStatus { target: TARGET }) {
+        match self.ask(&AdminRequest::ScrubStatus { of: OF }) {
             AdminReply::Scrub { report } => report,
             other => panic!("{other:?}"),
         }
@@ -190,7 +196,7 @@ fn a_scrub_keeps_its_rate_and_its_place_over_stops_and_restarts() {
     let some = scrubbed.until("begun", |report| report.bytes > all / 10);
     let allowed = start.elapsed().as_secs_f64() * rate as f64 + 600_000.0;
     assert!((some.bytes as f64) < allowed, "{} of {allowed}", some.bytes);
-    scrubbed.ask(&AdminRequest::ScrubStop { target: TARGET });
+    scrubbed.ask(&AdminRequest::ScrubStop { of: OF });
     let stopped = scrubbed.report();
     assert_eq!(stopped.state, ScrubState::Stopped);
     assert!(stopped.data_id > DataId(0) && stopped.bytes < all);
@@ -222,7 +228,7 @@ fn a_scrub_keeps_its_rate_and_its_place_over_stops_and_restarts() {
 #[test]
 fn a_scrub_that_is_due_begins_by_itself() {
     let scratch = Scratch::new();
-    let scrubbed = Scrubbed::with(&scratch.0, |config| config.scrub_period.0 = 1000);
+    let scrubbed = Scrubbed::with(&scratch.0, |pace| pace.period_seconds = 1);
     fill(&scrubbed.opened.storage);
     // The first may begin before all is written.
     let ended = scrubbed.until("ended", |report| {
@@ -284,7 +290,9 @@ fn mounts_are_refused_and_objects_are_listed_in_steps() {
     assert_eq!(found, expected);
     assert_eq!(after, Some((DataId(20), Column(0))));
     let elsewhere = AdminRequest::ScrubStatus {
-        target: TargetId(2),
+        of: ScrubOf::Target {
+            target: TargetId(2),
+        },
     };
     assert!(matches!(
         scrubbed.ask(&elsewhere),

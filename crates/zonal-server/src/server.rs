@@ -14,7 +14,8 @@ use crate::meta_background;
 use crate::meta_role::{MetaRole, Parts};
 use crate::node::Node;
 use crate::peers::Peers;
-use crate::scrub::Scrub;
+use crate::scrub::{Scrub, Subject};
+use crate::scrub_record::Pace;
 use crate::seldom::Seldom;
 use crate::storage_role::Storage;
 use crate::{clock, logging, starts, storage_io, stores};
@@ -29,6 +30,7 @@ use zonal_meta::ShardConfig;
 use zonal_net::{
     CellKey, ListenConfig, Listeners, Pool, PoolConfig, Role, ServerConfig, ServerHandle, serve,
 };
+use zonal_types::limits::{SCRUB_PERIOD_MS_DEFAULT, SCRUB_RATE_DEFAULT};
 use zonal_types::{ErrorCode, KvRead, ShardId};
 use zonal_wire::StoreStart;
 
@@ -227,9 +229,7 @@ impl Running {
             checkpointers.push(target.checkpointer);
             target.storage
         });
-        let (scrub, thread) = start_scrub(config, storage.as_ref())?.unzip();
-        background.extend(thread);
-        let control = Control::new(storage.clone().zip(scrub), shard.clone());
+        let control = start_control(config, storage.clone(), shard.clone(), &mut background)?;
         let node = Arc::new(Node {
             metrics: Arc::default(),
             map,
@@ -286,20 +286,39 @@ impl Running {
     }
 }
 
-type Started = Option<(Arc<Scrub>, JoinHandle<()>)>;
-
-fn start_scrub(
+/// What answers commands, with the scrubs of the node's stores.
+fn start_control(
     config: &NodeConfig,
-    storage: Option<&Arc<Storage>>,
-) -> Result<Started, ServerError> {
-    let (Some(storage), Some(config)) = (storage, &config.storage_role) else {
-        return Ok(None);
+    storage: Option<Arc<Storage>>,
+    shard: Option<Arc<MetaRole>>,
+    background: &mut Vec<JoinHandle<()>>,
+) -> Result<Arc<Control>, ServerError> {
+    let mut start = |subject, pace| {
+        let started = Scrub::start(subject, pace);
+        let (scrub, thread) = started.map_err(|source| ServerError::System {
+            what: "a thread",
+            source,
+        })?;
+        background.push(thread);
+        Ok::<_, ServerError>(scrub)
     };
-    let started = Scrub::start(storage, config);
-    started.map(Some).map_err(|source| ServerError::System {
-        what: "a thread",
-        source,
-    })
+    let mut pace = Pace {
+        rate: SCRUB_RATE_DEFAULT,
+        period_seconds: SCRUB_PERIOD_MS_DEFAULT / 1000,
+    };
+    let shard = match shard {
+        Some(shard) => Some((Arc::clone(&shard), start(Subject::Shard(shard), pace)?)),
+        None => None,
+    };
+    if let Some(config) = &config.storage_role {
+        pace.rate = config.scrub_rate;
+        pace.period_seconds = config.scrub_period.0 / 1000;
+    }
+    let storage = match storage {
+        Some(storage) => Some((Arc::clone(&storage), start(Subject::Target(storage), pace)?)),
+        None => None,
+    };
+    Ok(Control::new(storage, shard))
 }
 
 /// How a node came into its cell.

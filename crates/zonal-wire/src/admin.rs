@@ -37,6 +37,17 @@ codec_enum! {
     }
 }
 
+codec_enum! {
+    /// What is scrubbed.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum ScrubOf {
+        /// A target: its objects.
+        Target = 1 { target: TargetId },
+        /// A shard: the entries of its store.
+        Shard = 2 { shard: ShardId },
+    }
+}
+
 codec_struct! {
     /// One finding of a scrub.
     #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,7 +62,7 @@ codec_struct! {
 }
 
 codec_struct! {
-    /// How far a target's scrub is: of the pass under way, or else of the last one.
+    /// How far a scrub is: of the pass under way, or else of the last one.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct ScrubReport {
         state: ScrubState,
@@ -60,16 +71,16 @@ codec_struct! {
         /// When the pass was begun, and when it ended (0: not yet).
         started: Timestamp,
         ended: Timestamp,
-        /// Objects and bytes looked at so far.
+        /// Objects (of a shard: entries) and bytes looked at so far.
         objects: u64,
         bytes: u64,
-        /// Objects and allocated bytes of the target now, as a measure for the two before.
+        /// Objects and allocated bytes of the target now, as a measure for the two before; of a shard 0.
         objects_now: u64,
         bytes_now: u64,
         /// Where it is.
         data_id: DataId,
         column: Column,
-        /// Damaged blocks found by the pass, and the first of them by name.
+        /// Damaged blocks found by the pass, and the first of them by name (of a shard: blocks of its index, not named).
         damaged_blocks: u64,
         damaged: Vec<Damaged>,
     }
@@ -96,10 +107,10 @@ codec_enum! {
         /// What is wrong with the roles of this node.
         Health = 1,
         /// Begins a scrub, or goes on with a stopped one. `rate`: bytes a second, 0: as configured. `anew`: from the start.
-        ScrubStart = 10 { target: TargetId, rate: u64, anew: bool },
+        ScrubStart = 10 { of: ScrubOf, rate: u64, anew: bool },
         /// Stops it; it keeps its place.
-        ScrubStop = 11 { target: TargetId },
-        ScrubStatus = 12 { target: TargetId },
+        ScrubStop = 11 { of: ScrubOf },
+        ScrubStatus = 12 { of: ScrubOf },
         /// Objects behind `after` (`None`: from the first) in order, at most `limit`.
         ListObjects = 20 { target: TargetId, after: Option<(DataId, Column)>, limit: u32 },
         /// Fixes the contents of this node's shard as they are now, to be read by `SnapshotRead`. One at a time.

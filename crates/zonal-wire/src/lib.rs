@@ -8,7 +8,7 @@ pub mod meta;
 pub mod storage;
 
 pub use admin::{
-    AdminReply, AdminRequest, Damaged, ObjectEntry, RoleHealth, ScrubReport, ScrubState,
+    AdminReply, AdminRequest, Damaged, ObjectEntry, RoleHealth, ScrubOf, ScrubReport, ScrubState,
 };
 pub use frame::{HEADER_BYTES, Header, NO_SLOT, Service};
 pub use manager::{JoinTarget, ManagerReply, ManagerRequest, StartMark, StoreStart};

@@ -19,8 +19,8 @@ use zonal_types::{
 };
 use zonal_wire::{
     AdminReply, AdminRequest, AttrChange, Header, JoinTarget, LockKind, LockRange, ManagerReply,
-    ManagerRequest, MetaReply, MetaRequest, NewKind, ObjectRef, Service, SetTime, StorageReply,
-    StorageRequest,
+    ManagerRequest, MetaReply, MetaRequest, NewKind, ObjectRef, ScrubOf, Service, SetTime,
+    StorageReply, StorageRequest,
 };
 use zonal_zonemap::{MapEdit, TargetState, ZoneMap};
 
@@ -599,12 +599,13 @@ fn valid_admin(target: TargetId) -> Vec<Vec<u8>> {
     let requests = [
         AdminRequest::Health,
         AdminRequest::ScrubStart {
-            target,
+            of: ScrubOf::Target { target },
             rate: 1 << 20,
             anew: true,
         },
-        AdminRequest::ScrubStop { target },
-        AdminRequest::ScrubStatus { target },
+        AdminRequest::ScrubStop {
+            of: ScrubOf::Shard { shard: ShardId(1) },
+        },
         AdminRequest::ListObjects {
             target,
             after: Some((DataId(u64::MAX), Column(u16::MAX))),

@@ -51,7 +51,7 @@ fn flip(cell: &Cell) {
 fn until_done(cell: &Cell) -> Output {
     let deadline = Instant::now() + Duration::from_secs(30);
     loop {
-        let status = scrub(cell, &["status", "--json"]);
+        let status = scrub(cell, &["status", "--target", "1", "--json"]);
         if said(&status).contains("\"state\": \"done\"") {
             return status;
         }
@@ -98,5 +98,43 @@ fn a_damaged_block_is_found_named_and_told_by_status() {
     );
 
     let elsewhere = scrub(&cell, &["status", "--target", "9"]);
+    assert_eq!(code(&elsewhere), 7, "{}", said(&elsewhere));
+}
+
+#[test]
+fn a_shards_store_is_read_whole_and_that_is_remembered() {
+    let cell = Cell::up("scrub-shard");
+    let names: Vec<String> = (0..300).map(|index| format!("{index:0200}")).collect();
+    file::write_all(&cell, &names, b"a file");
+    let of_root = |arguments: &[&str]| scrub(&cell, &[arguments, &["--shard", "0"]].concat());
+    let until = |state: &str| {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        loop {
+            let status = of_root(&["status", "--json"]);
+            if said(&status).contains(&format!("\"state\": \"{state}\"")) {
+                return status;
+            }
+            assert!(Instant::now() < deadline, "{}", said(&status));
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    };
+    assert_eq!(code(&of_root(&["start", "--anew"])), 0);
+    let clean = until("done");
+    assert_eq!(code(&clean), 0, "{}", said(&clean));
+    assert!(
+        !said(&clean).contains("\"objects\": 0,"),
+        "{}",
+        said(&clean)
+    );
+    assert_eq!(code(&cell.status()), 0, "{}", said(&cell.status()));
+
+    assert_eq!(code(&cell.down()), 0);
+    let up = cell.up_again();
+    assert_eq!(code(&up), 0, "{}", said(&up));
+    // What was done before the restart is remembered.
+    let again = until("done");
+    assert_eq!(said(&again), said(&clean));
+    assert_eq!(code(&of_root(&["status", "--shard", "7"])), 2);
+    let elsewhere = scrub(&cell, &["status", "--shard", "7"]);
     assert_eq!(code(&elsewhere), 7, "{}", said(&elsewhere));
 }

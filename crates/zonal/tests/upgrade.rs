@@ -265,7 +265,7 @@ fn scrubbed(cell: &Cell) {
     assert_eq!(code(&scrub(&["start", "--anew", "--rate", "10 GiB"])), 0);
     let deadline = Instant::now() + Duration::from_secs(30);
     loop {
-        let status = scrub(&["status", "--json"]);
+        let status = scrub(&["status", "--target", "1", "--json"]);
         if said(&status).contains("\"state\": \"done\"") {
             assert_eq!(code(&status), 0, "{}", said(&status));
             return;

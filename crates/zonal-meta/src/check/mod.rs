@@ -246,7 +246,9 @@ impl Shard {
             let (start, end) = keys::tag_range(partition.0, keys::TAG_DELETION);
             let deletions = kv.scan(&start, &end, &mut |key, _value| {
                 if let Some(ino) = keys::ino_of(key).filter(|ino| !self.deletions.may_have(*ino)) {
-                    told.push(format!("nobody looks for the objects of removed inode {ino}"));
+                    told.push(format!(
+                        "nobody looks for the objects of removed inode {ino}"
+                    ));
                 }
                 true
             });

@@ -11,8 +11,8 @@ use zonal_types::{
 use zonal_wire::{
     AdminReply, AdminRequest, AttrChange, Damaged, DirEntry, Entry, ErrorNumber, Event, Header,
     JoinTarget, LockKind, LockRange, ManagerReply, ManagerRequest, MetaReply, MetaRequest, NewKind,
-    ObjectEntry, ObjectRef, RoleHealth, ScrubReport, ScrubState, Service, SetTime, StartMark,
-    StorageReply, StorageRequest, StoreStart,
+    ObjectEntry, ObjectRef, RoleHealth, ScrubOf, ScrubReport, ScrubState, Service, SetTime,
+    StartMark, StorageReply, StorageRequest, StoreStart,
 };
 
 pub fn headers() -> Vec<(&'static str, Header)> {
@@ -308,9 +308,9 @@ pub fn admin_requests() -> Vec<AdminRequest> {
     let target = TargetId(6);
     vec![
         A::Health,
-        A::ScrubStart { target, rate: 64 << 20, anew: true },
-        A::ScrubStop { target },
-        A::ScrubStatus { target },
+        A::ScrubStart { of: ScrubOf::Target { target }, rate: 64 << 20, anew: true },
+        A::ScrubStop { of: ScrubOf::Shard { shard: ShardId(2) } },
+        A::ScrubStatus { of: ScrubOf::Target { target } },
         A::ListObjects { target, after: Some((DataId(77), Column(2))), limit: 1000 },
         A::SnapshotBegin { shard: ShardId(2) },
         A::SnapshotRead { snapshot: 5, after: Blob(b"key".to_vec()) },

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use zonal_net::{Address, CellKey, Identity, PayloadInto, Pool, PoolConfig, Request, Role};
-use zonal_types::{CellId, Codec, ErrorCode, MapVersion, NodeId, TargetId};
+use zonal_types::{CellId, Codec, ErrorCode, MapVersion, NodeId};
 use zonal_wire::{
     AdminReply, AdminRequest, Header, ManagerReply, ManagerRequest, Service, StorageReply,
     StorageRequest,
@@ -176,18 +176,6 @@ impl Cell {
             }
             reply => Ok(reply),
         }
-    }
-
-    /// Asks the server of a target.
-    pub fn ask_target(
-        &self,
-        map: &ZoneMap,
-        target: TargetId,
-        request: &AdminRequest,
-    ) -> anyhow::Result<AdminReply> {
-        let known = map.target(target);
-        let known = known.with_context(|| format!("the zone map has no target {target}"))?;
-        self.admin(Self::address(map, known.node)?, request)
     }
 
     /// The zone map, from the manager.

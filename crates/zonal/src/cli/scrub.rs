@@ -6,20 +6,22 @@ use crate::out;
 use anyhow::Context;
 use serde_json::{Value, json};
 use zonal_server::units::Size;
-use zonal_types::{TargetId, Timestamp};
-use zonal_wire::{AdminReply, AdminRequest, ScrubReport, ScrubState};
+use zonal_types::{NodeId, Timestamp};
+use zonal_wire::{AdminReply, AdminRequest, ScrubOf, ScrubReport, ScrubState};
+use zonal_zonemap::ZoneMap;
 
 /// Compare everything stored with its checksums, in the background
 ///
-/// Each target reads its own bytes from the medium, at a bounded rate, keeps its place over a restart, and begins by itself
-/// as its config says (`scrub_period`, a week by default). What is damaged is in the log, in metrics, and in `status`.
+/// Each target reads its own bytes from the medium, each shard all entries of its store, at a bounded rate. A scrub keeps its
+/// place over a restart, and begins by itself a week after the last one (of targets: as `scrub_period` says). What is damaged
+/// is in the log, in metrics, and in `status`.
 #[derive(Debug, clap::Subcommand)]
 pub enum Scrub {
     /// Begin, or go on where it was stopped
     Start {
         #[command(flatten)]
         which: Which,
-        /// Bytes a second [default: `scrub_rate` of the target's config, 64 MiB]
+        /// Bytes a second of each [default: `scrub_rate` of the target's config, 64 MiB]
         #[arg(long, value_name = "SIZE")]
         rate: Option<Size>,
         /// From the start, also where one was stopped or is under way
@@ -41,47 +43,68 @@ pub enum Scrub {
     },
 }
 
-/// Targets of a cell.
+/// Stores of a cell: all targets and shards, or one of them.
 #[derive(Debug, clap::Args)]
 pub struct Which {
     #[command(flatten)]
     cell: CellArgs,
     /// Only this target
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", conflicts_with = "shard")]
     target: Option<u32>,
+    /// Only this shard (0: the root's)
+    #[arg(long, value_name = "N")]
+    shard: Option<u32>,
+}
+
+fn name(of: ScrubOf) -> String {
+    match of {
+        ScrubOf::Target { target } => format!("target {target}"),
+        ScrubOf::Shard { shard } => format!("shard {shard}"),
+    }
 }
 
 impl Which {
-    fn targets(&self) -> anyhow::Result<(Cell, Vec<TargetId>)> {
-        let cell = self.cell.open()?;
-        let map = cell.map()?;
-        let mut targets: Vec<TargetId> = map.targets.iter().map(|target| target.id).collect();
-        if let Some(wanted) = self.target {
-            targets.retain(|target| target.0 == wanted);
-            if targets.is_empty() {
-                let text = format!("the cell has no target {wanted}");
-                return Err(Failure::new(NOT_FOUND, text)
-                    .hint("`zonal zone-map show` lists the targets")
-                    .into());
-            }
+    /// What is meant, with the node that has it.
+    fn stores(&self, map: &ZoneMap) -> anyhow::Result<Vec<(ScrubOf, NodeId)>> {
+        let targets = map
+            .targets
+            .iter()
+            .filter(|target| self.target.is_none_or(|wanted| target.id.0 == wanted))
+            .map(|target| (ScrubOf::Target { target: target.id }, target.node));
+        let shards = map
+            .shards
+            .iter()
+            .filter(|shard| self.shard.is_none_or(|wanted| shard.id.0 == wanted))
+            .map(|shard| (ScrubOf::Shard { shard: shard.id }, shard.node));
+        let found: Vec<_> = match (self.target, self.shard) {
+            (Some(_), _) => targets.collect(),
+            (None, Some(_)) => shards.collect(),
+            (None, None) => targets.chain(shards).collect(),
+        };
+        if found.is_empty() {
+            let text = "the cell has no such target or shard";
+            return Err(Failure::new(NOT_FOUND, text)
+                .hint("`zonal zone-map show` lists them")
+                .into());
         }
-        Ok((cell, targets))
+        Ok(found)
     }
 
-    /// Asks every target, also where one does not answer; its error comes at the end.
+    /// Asks for every store, also where one does not answer; its error comes at the end.
     fn each(
         &self,
-        request: impl Fn(TargetId) -> AdminRequest,
-        mut took: impl FnMut(TargetId, AdminReply),
+        request: impl Fn(ScrubOf) -> AdminRequest,
+        mut took: impl FnMut(ScrubOf, AdminReply),
     ) -> anyhow::Result<()> {
-        let (cell, targets) = self.targets()?;
+        let cell = self.cell.open()?;
         let map = cell.map()?;
         let mut failed = None;
-        for target in targets {
-            match cell.ask_target(&map, target, &request(target)) {
-                Ok(reply) => took(target, reply),
+        for (of, node) in self.stores(&map)? {
+            let asked = Cell::address(&map, node).and_then(|to| cell.admin(to, &request(of)));
+            match asked {
+                Ok(reply) => took(of, reply),
                 Err(error) => {
-                    let error = error.context(format!("target {target}"));
+                    let error = error.context(name(of));
                     failed.get_or_insert(error);
                 }
             }
@@ -95,15 +118,15 @@ impl Scrub {
         match self {
             Self::Start { which, rate, anew } => {
                 let rate = rate.map_or(0, |rate| rate.0);
-                let request = |target| AdminRequest::ScrubStart { target, rate, anew };
-                which.each(request, |target, _done| {
-                    out::line(format_args!("target {target}: scrubbing"));
+                let request = |of| AdminRequest::ScrubStart { of, rate, anew };
+                which.each(request, |of, _done| {
+                    out::line(format_args!("{}: scrubbing", name(of)));
                 })
             }
             Self::Stop { which } => {
-                let request = |target| AdminRequest::ScrubStop { target };
-                which.each(request, |target, _done| {
-                    out::line(format_args!("target {target}: stopped"));
+                let request = |of| AdminRequest::ScrubStop { of };
+                which.each(request, |of, _done| {
+                    out::line(format_args!("{}: stopped", name(of)));
                 })
             }
             Self::Status { which, json } => show(&which, json),
@@ -114,20 +137,20 @@ impl Scrub {
 fn show(which: &Which, as_json: bool) -> anyhow::Result<()> {
     let mut reports = Vec::new();
     let asked = which.each(
-        |target| AdminRequest::ScrubStatus { target },
-        |target, reply| {
+        |of| AdminRequest::ScrubStatus { of },
+        |of, reply| {
             if let AdminReply::Scrub { report } = reply {
-                reports.push((target, report));
+                reports.push((of, report));
             }
         },
     );
     if as_json {
         let list: Vec<Value> = reports.iter().map(to_json).collect();
-        out::line(format_args!("{:#}", json!({ "targets": list })));
+        out::line(format_args!("{:#}", json!({ "stores": list })));
     } else {
         print(&reports);
     }
-    asked.context("not every target answers")?;
+    asked.context("not every server answers")?;
     let damaged: u64 = reports
         .iter()
         .map(|(_, report)| report.damaged_blocks)
@@ -155,21 +178,26 @@ fn state(report: &ScrubReport) -> &'static str {
     }
 }
 
-fn print(reports: &[(TargetId, ScrubReport)]) {
+fn print(reports: &[(ScrubOf, ScrubReport)]) {
     let header = [
-        "TARGET", "SCRUB", "OBJECTS", "READ", "RATE", "DAMAGED", "ENDED",
+        "STORE", "SCRUB", "OBJECTS", "READ", "RATE", "DAMAGED", "ENDED",
     ];
     let mut rows = vec![header.map(str::to_owned).to_vec()];
-    for (target, report) in reports {
+    for (of, report) in reports {
+        let (objects, bytes) = (report.objects, out::bytes(report.bytes));
+        let measured = match of {
+            ScrubOf::Target { .. } => [
+                format!("{objects} of {}", report.objects_now),
+                format!("{bytes} of {}", out::bytes(report.bytes_now)),
+            ],
+            ScrubOf::Shard { .. } => [format!("{objects} entries"), bytes],
+        };
+        let [objects, bytes] = measured;
         rows.push(vec![
-            target.to_string(),
+            name(*of),
             state(report).to_owned(),
-            format!("{} of {}", report.objects, report.objects_now),
-            format!(
-                "{} of {}",
-                out::bytes(report.bytes),
-                out::bytes(report.bytes_now)
-            ),
+            objects,
+            bytes,
             format!("{}/s", out::bytes(report.rate)),
             report.damaged_blocks.to_string(),
             match report.ended.seconds {
@@ -179,17 +207,21 @@ fn print(reports: &[(TargetId, ScrubReport)]) {
         ]);
     }
     out::table(&rows);
-    for (target, report) in reports {
+    for (of, report) in reports {
         for found in &report.damaged {
             out::line(format_args!(
-                "target {target}, object {}.{}, byte {}: {}",
-                found.data_id, found.column, found.offset, found.detail
+                "{}, object {}.{}, byte {}: {}",
+                name(*of),
+                found.data_id,
+                found.column,
+                found.offset,
+                found.detail
             ));
         }
     }
 }
 
-fn to_json((target, report): &(TargetId, ScrubReport)) -> Value {
+fn to_json((of, report): &(ScrubOf, ScrubReport)) -> Value {
     let damaged = report.damaged.iter().map(|found| {
         json!({
             "data_id": found.data_id.0,
@@ -199,7 +231,7 @@ fn to_json((target, report): &(TargetId, ScrubReport)) -> Value {
         })
     });
     json!({
-        "target": target.0,
+        "store": name(*of),
         "state": state(report),
         "rate_bytes": report.rate,
         "started": report.started.seconds,

@@ -179,6 +179,9 @@ pub fn entry(kind: Option<StoreKind>, key: &[u8], value: &[u8]) -> Option<Descri
         if key == zonal_server::manager_role::MAP_KEY {
             return of_map();
         }
+        if key == zonal_server::SHARD_SCRUB_KEY {
+            return Some(Described::new("scrub").with("record", value));
+        }
         zonal_server::describe_start(key, value)
             .or_else(|| zonal_meta::describe::entry(key, value).ok())
     };

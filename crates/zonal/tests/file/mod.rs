@@ -11,6 +11,11 @@ use zonal_wire::NewKind;
 
 /// Writes `/marked`, through to the targets.
 pub fn write(cell: &Cell, bytes: &[u8]) {
+    write_all(cell, &["marked".to_owned()], bytes);
+}
+
+/// Writes files with these names in the root directory.
+pub fn write_all(cell: &Cell, names: &[String], bytes: &[u8]) {
     let identity = Identity::new(CellId::default(), Role::Client, NodeId(0), None);
     let pool = Arc::new(Pool::new(identity, PoolConfig::default()));
     let manager = cell.address("manager", false).to_string();
@@ -26,9 +31,12 @@ pub fn write(cell: &Cell, bytes: &[u8]) {
         mode: 0o644,
         umask: 0,
     };
-    let name = Name::new(b"marked").unwrap();
     let flags = zonal_wire::meta::flags::O_RDWR;
-    let opened = block_on(client.create(&who, Ino::ROOT, name, new, flags)).unwrap();
-    block_on(client.write_through(&opened.file, 0, bytes, true)).unwrap();
+    for name in names {
+        let name = Name::new(name.as_bytes()).unwrap();
+        let opened = client.create(&who, Ino::ROOT, name, new.clone(), flags);
+        let opened = block_on(opened).unwrap();
+        block_on(client.write_through(&opened.file, 0, bytes, true)).unwrap();
+    }
     block_on(client.close()).unwrap();
 }
