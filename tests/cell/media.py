@@ -347,7 +347,7 @@ def _(c, d):
     # A whole stripe unit leaves at once; then it is acknowledged and not flushed.
     os.pwrite(fd, b"y" * MIB, 0)
     wait_for("the write at the disk", lambda: int(c.order("target1", "status").split()[3]) >= writes + 2)
-    c.order("target1", "fail sync -")
+    c.order("target1", "fail sync log")
     fails(errno.EIO, lambda: [save(f"{d}/lost{n}", bytes_of(n, MIB)) for n in range(8)])
     reason = c.trouble("target1")
     true("flush failed" in reason, f"status says: {reason}")
