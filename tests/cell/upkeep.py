@@ -167,6 +167,9 @@ def _(work):
             shutil.rmtree(f"{c.folder}/{node}/{store}")
         restored = c.json("meta", "restore", "--cell", c.folder, "--from", backup, "--json")
         equal(len(restored["shards"]), 3, "shards restored")
+        # What is younger than the backup has objects and no name: a check lists it.
+        listed = c.zonal("fsck", "--cell", c.folder, "--json", code=4).stdout
+        true(str(young) in listed, "the check does not list the object of a file that is younger than the backup")
         c.up()
         after = {zone: manifest(f"{c.mount}/{zone}/kept") for zone in ("one", "two")}
         equal(after["two"].pop("c/f20")[:7], cut_before[:7], "attributes of a file that was cut")
