@@ -175,6 +175,8 @@ fn restore(
             out::line(format_args!("  the store before is in {}", kept.display()));
         }
     }
-    out::line("now: `zonal fsck` tells what is younger than the backup; `zonal up` starts the cell");
+    out::line(
+        "now: `zonal fsck` tells what is younger than the backup; `zonal up` starts the cell",
+    );
     Ok(())
 }
