@@ -15,6 +15,10 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use zonal_types::{ErrorCode, KvChange, KvRead};
 
+/// Most blocks of one object that are marked as lost where it is not known which were: 64 GiB. A file of which nothing but
+/// the length is left may be larger than all disks.
+pub const LOSE_BLOCKS_MAX: u64 = 1 << 24;
+
 type Result<T> = std::result::Result<T, ErrorCode>;
 
 /// A record's claim of a unit.
@@ -214,7 +218,7 @@ pub fn lose_missing(
         true
     })?;
     let mut changes = Vec::new();
-    let blocks = bytes.div_ceil(BLOCK);
+    let blocks = bytes.div_ceil(BLOCK).min(LOSE_BLOCKS_MAX);
     for number in 0..blocks.div_ceil(CHUNK_BLOCKS) {
         let key = key::chunk(object, number);
         let stored = kv

@@ -1,7 +1,7 @@
 //! How fast a cell is checked: makes the stores of a cell with so many files, and times `check` on them.
 //!
 //! `cargo run --release -p zonal-offline --example fsck_rate -- DIR [FILES]`. Files have one block of 4 KiB each, fifty in a
-//! directory; segments are not made, since blocks are not read. DIR must not be there; it is left.
+//! directory; segments are holes, since blocks are not read. DIR must not be there; it is left.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
@@ -206,6 +206,14 @@ fn make(dir: &Path, files: u64) -> Cell {
         fillings[2 + target].put(key, value);
     }
     fillings.iter_mut().for_each(Filling::flush);
+    for (spec, used) in stores[2..].iter().zip(used) {
+        let segments = spec.dir.join("segments");
+        std::fs::create_dir_all(&segments).unwrap();
+        for number in 0..used.div_ceil(UNITS) {
+            let file = std::fs::File::create(segments.join(format!("seg.{number:08}"))).unwrap();
+            file.set_len(u64::from(UNITS) * 4096).unwrap();
+        }
+    }
     headers_and_maps(&mut fillings, &map, top, wall);
     Cell { stores }
 }
