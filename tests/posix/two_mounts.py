@@ -361,6 +361,18 @@ def _(a, b, kind):
     close_all(*them)
     equal(int(read(f"{a}/n")), 4 * times, "the count")
 
+@for_kinds("counters", "so do numbers in two files that change hands at the same time", limit=90)
+def _(a, b, kind):
+    for name in "nm":
+        write(f"{a}/{name}", b"%020d" % 0)
+    them, times = agents(6), rounds(200)
+    for i, agent in enumerate(them):
+        agent.start(a_count, f"{(a, b)[i % 2]}/{'nm'[i // 2 % 2]}", kind, times)
+    for agent in them:
+        agent.finish(80)
+    equal([int(read(f"{b}/{name}")) for name in "nm"], [4 * times, 2 * times], "counts")
+    close_all(*them)
+
 
 @check("record-lock-ranges", "fcntl locks of bytes: ranges are apart, split, merged, and reported by F_GETLK across mounts")
 def _(a, b):

@@ -5,7 +5,7 @@
 
 use crate::client::Client;
 use crate::file::File;
-use crate::net::Net;
+use crate::net::{Net, wait_for};
 use std::sync::atomic::Ordering;
 use zonal_types::ErrorCode;
 use zonal_wire::{MetaReply, MetaRequest, StorageRequest};
@@ -21,9 +21,9 @@ impl<N: Net> Client<N> {
         bytes: &[u8],
         kill_suid: bool,
     ) -> Result<u64, ErrorCode> {
-        let _gate = file.gate.lock().await;
+        let _gate = wait_for(&self.net, &file.gate).await?;
         self.flush_gated(file).await?;
-        let deadline = self.net.now().plus_ms(self.options.deadline_ms);
+        let deadline = self.deadline();
         loop {
             match self.append_once(file, bytes, kill_suid).await {
                 // The shard was restarted and has forgotten the reservation: nothing of it was published.

@@ -1,7 +1,7 @@
 //! Attributes: what the shard says, with what was written here laid over it.
 
 use crate::client::Client;
-use crate::net::Net;
+use crate::net::{Net, wait_for};
 use crate::session::lock;
 use zonal_types::{Attr, Credentials, ErrorCode, FileData, FileKind, Ino};
 use zonal_wire::{AttrChange, MetaReply, MetaRequest};
@@ -85,7 +85,7 @@ impl<N: Net> Client<N> {
         change: AttrChange,
     ) -> Result<(Attr, u32), ErrorCode> {
         if let Some(file) = self.file(ino) {
-            let _gate = file.gate.lock().await;
+            let _gate = wait_for(&self.net, &file.gate).await?;
             self.flush_gated(&file).await?;
         }
         let link = self.link_of(ino)?;

@@ -2,11 +2,11 @@
 
 use crate::file::{File, Files};
 use crate::locks::{HeldLocks, WaitingLocks};
-use crate::net::{Message, Net};
-use crate::session::{Links, failure_code, lock};
+use crate::net::{Message, Net, wait_for};
+use crate::session::{Links, failure_code, is_passing, lock};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use zonal_types::limits::{
     LOCKS_MAX, OPENS_MAX, REQUEST_DEADLINE_MS, WRITE_BEHIND_AGE_MS, WRITE_BEHIND_BYTES_DEFAULT,
     WRITE_BEHIND_FILE_BYTES_MAX,
@@ -83,7 +83,11 @@ pub struct Client<N: Net> {
     pub(crate) dirty_bytes: AtomicUsize,
     traces: AtomicU64,
     pub(crate) caches: AtomicBool,
+    dropper: OnceLock<Dropper>,
 }
+
+/// Drops what is cached of a shard's names and attributes; true where nothing of it is used any more.
+type Dropper = Box<dyn Fn() -> bool + Send + Sync>;
 
 impl<N: Net> Client<N> {
     /// Fetches the map and makes a client.
@@ -112,6 +116,7 @@ impl<N: Net> Client<N> {
             left_behind: Mutex::default(),
             dirty_bytes: AtomicUsize::new(0),
             traces: AtomicU64::new(first_trace),
+            dropper: OnceLock::new(),
         };
         client.fetch_map().await?;
         Ok(client)
@@ -126,6 +131,17 @@ impl<N: Net> Client<N> {
     /// The kernel cannot drop what it caches when told: nothing may be cached.
     pub fn stop_caching(&self) {
         self.caches.store(false, Ordering::Relaxed);
+    }
+
+    /// How to drop everything that is cached: done after a restart of a shard, which is then told, so that it does not wait
+    /// for the old terms to end. Only the first call counts.
+    pub fn when_to_drop(&self, dropper: impl Fn() -> bool + Send + Sync + 'static) {
+        let _ = self.dropper.set(Box::new(dropper));
+    }
+
+    /// True where nothing is used that was cached before.
+    pub(crate) fn drop_cached(&self) -> bool {
+        self.dropper.get().is_some_and(|drop_all| drop_all())
     }
 
     /// The transport.
@@ -160,11 +176,19 @@ impl<N: Net> Client<N> {
     /// As [`Self::connect`].
     pub async fn refresh_map(&self) -> Result<(), ErrorCode> {
         let before = self.map().version;
-        let _guard = self.refreshing.lock().await;
+        let _guard = wait_for(&self.net, &self.refreshing).await?;
         if self.map().version > before {
             return Ok(());
         }
         self.fetch_map().await
+    }
+
+    /// As [`Self::refresh_map`]; as long as no manager answers, the map at hand must do, and the caller tries again later.
+    pub(crate) async fn try_refresh_map(&self) -> Result<(), ErrorCode> {
+        match self.refresh_map().await {
+            Err(code) if is_passing(code) => Ok(()),
+            other => other,
+        }
     }
 
     async fn fetch_map(&self) -> Result<(), ErrorCode> {

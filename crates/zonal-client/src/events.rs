@@ -25,7 +25,9 @@ impl<N: Net> Client<N> {
     /// # Errors
     /// A shard that does not answer; nothing is cached until a poll succeeds again.
     pub async fn poll_events(&self, link: &Link, wait_ms: u32) -> Result<Polled, ErrorCode> {
+        self.net.begin();
         self.send_closes(link).await.ok();
+        self.net.begin();
         let request = MetaRequest::PollEvents {
             acked: link.acked(),
             wait_ms,
@@ -48,6 +50,7 @@ impl<N: Net> Client<N> {
             // numbers are not the new ones.
             link.count_event();
             lock(&self.known).forget_all();
+            self.give_up_leases(link).await;
             events.retain(|(_seq, event)| !matches!(event, Event::LockGranted { .. }));
             return Ok(Polled {
                 events: events.into_iter().map(|(_seq, event)| event).collect(),
@@ -59,6 +62,7 @@ impl<N: Net> Client<N> {
             link.count_event();
             lock(&self.known).forget_all();
             self.note_boot(link, boot).await?;
+            self.give_up_leases(link).await;
         }
         for (seq, event) in &events {
             link.count_event();
@@ -81,6 +85,14 @@ impl<N: Net> Client<N> {
         })
     }
 
+    /// Drops what a former life of the shard let us cache, and tells it so.
+    async fn give_up_leases(&self, link: &Link) {
+        if self.drop_cached() {
+            // Where it does not hear of it, it waits until the terms are over.
+            self.meta(link, &MetaRequest::DropLeases).await.ok();
+        }
+    }
+
     /// The link to a shard, for [`Self::poll_events`].
     #[must_use]
     pub fn link_to(&self, shard: zonal_types::ShardId) -> std::sync::Arc<Link> {
@@ -90,6 +102,7 @@ impl<N: Net> Client<N> {
     /// Sends gathered closes and flushes old writes; true where something stays to be done.
     pub async fn keep_house(&self) -> bool {
         for link in self.all_links() {
+            self.net.begin();
             // What cannot be sent now is told again when the session is opened anew.
             self.send_closes(&link).await.ok();
         }
@@ -103,11 +116,13 @@ impl<N: Net> Client<N> {
     pub async fn close(&self) -> Result<(), ErrorCode> {
         let mut failed = None;
         for file in self.all_files() {
+            self.net.begin();
             if let Err(code) = self.flush(&file).await {
                 failed = Some(code);
             }
         }
         for link in self.all_links() {
+            self.net.begin();
             if link.is_open() {
                 // A session that is not ended here ends by itself after its term.
                 self.meta(&link, &MetaRequest::CloseSession).await.ok();

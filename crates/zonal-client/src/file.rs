@@ -7,7 +7,7 @@
 use crate::client::Client;
 use crate::dirty::{Dirty, copy_overlap, overlap};
 use crate::net::Net;
-use crate::session::lock;
+use crate::session::{is_passing, lock};
 use crate::storage::Place;
 use crate::unsynced::Unsynced;
 use std::collections::{BTreeMap, VecDeque};
@@ -230,25 +230,40 @@ impl<N: Net> Client<N> {
         } else {
             self.flush(&file).await
         };
-        {
-            let mut files = lock(&self.files);
+        let link = self.link_of(ino)?;
+        let (is_last, queued) = {
+            let _ending = link.ending_open();
             let mut state = file.state();
             state.opens = state.opens.saturating_sub(1);
-            if state.opens == 0 {
-                let left: usize = state.inflight.iter().map(|run| run.bytes.len()).sum();
-                self.dirty_bytes
-                    .fetch_sub(left + state.dirty.bytes(), Ordering::Relaxed);
-                state.inflight.clear();
-                state.dirty = Dirty::default();
-                files.remove(&ino);
-                self.leave_behind(ino, std::mem::take(&mut state.unsynced));
-            }
+            (state.opens == 0, link.queue_close(ino))
+        };
+        // What a server did not take is sent again later, although nobody has the file open any more.
+        if is_last && !flushed.is_err_and(is_passing) {
+            self.forget_file(&file);
         }
-        let link = self.link_of(ino)?;
-        if link.queue_close(ino) >= CLOSES_MAX {
+        if queued >= CLOSES_MAX {
             self.send_closes(&link).await?;
         }
         flushed
+    }
+
+    /// Forgets a file, unless it was opened again, or is forgotten already.
+    pub(crate) fn forget_file(&self, file: &File<N>) {
+        let mut files = lock(&self.files);
+        let is_known = files
+            .get(&file.ino)
+            .is_some_and(|known| std::ptr::eq(&raw const **known, file));
+        let mut state = file.state();
+        if state.opens > 0 || !is_known {
+            return;
+        }
+        let left: usize = state.inflight.iter().map(|run| run.bytes.len()).sum();
+        self.dirty_bytes
+            .fetch_sub(left + state.dirty.bytes(), Ordering::Relaxed);
+        state.inflight.clear();
+        state.dirty = Dirty::default();
+        files.remove(&file.ino);
+        self.leave_behind(file.ino, std::mem::take(&mut state.unsynced));
     }
 
     pub(crate) async fn send_closes(&self, link: &crate::session::Link) -> Result<(), ErrorCode> {
@@ -256,9 +271,12 @@ impl<N: Net> Client<N> {
         if inos.is_empty() {
             return Ok(());
         }
-        self.meta(link, &MetaRequest::Close { inos })
-            .await
-            .map(|_done| ())
+        let request = MetaRequest::Close { inos: inos.clone() };
+        let outcome = self.meta(link, &request).await;
+        // What failed otherwise may have been executed: once more could close what is open.
+        let is_later = matches!(outcome, Err(ErrorCode::NotReady));
+        link.closes_ended(inos, is_later);
+        outcome.map(|_done| ())
     }
 
     /// Asks the shard for the newest size and layout of a file.

@@ -4,6 +4,7 @@
 //! In the simulator they wait for simulated messages. The core never knows which.
 
 use std::future::Future;
+use std::task::Poll;
 use zonal_types::{ErrorCode, Instant, Timestamp};
 use zonal_wire::Header;
 
@@ -84,4 +85,34 @@ pub trait Net {
 
     /// Tells people, once and rarely, that a server does not answer.
     fn complain(&self, server: &str, doing: &str, failure: NetFailure);
+
+    /// The caller begins another operation: what went wrong before does not concern it.
+    fn begin(&self) {}
+
+    /// When the caller's operation must have ended, because a server that it needs does not answer.
+    fn operation_ends(&self) -> Option<Instant> {
+        None
+    }
+
+    /// Whether the caller's operation is to be given up.
+    fn is_cancelled(&self) -> bool {
+        false
+    }
+}
+
+/// Waits for another task's lock, until the operation is to be given up.
+///
+/// # Errors
+/// `Interrupted`.
+pub(crate) async fn wait_for<'a, T, N: Net>(
+    net: &N,
+    mutex: &'a async_lock::Mutex<T>,
+) -> Result<async_lock::MutexGuard<'a, T>, ErrorCode> {
+    let mut locking = std::pin::pin!(mutex.lock());
+    std::future::poll_fn(|context| match locking.as_mut().poll(context) {
+        Poll::Ready(guard) => Poll::Ready(Ok(guard)),
+        Poll::Pending if net.is_cancelled() => Poll::Ready(Err(ErrorCode::Interrupted)),
+        Poll::Pending => Poll::Pending,
+    })
+    .await
 }

@@ -44,12 +44,12 @@ impl Seen {
         }
     }
 
-    /// True where pages of `ino` show something else than `change`.
+    /// True where pages of `ino` may show something else than `change`.
     #[must_use]
     pub fn differs(&self, ino: Ino, change: u64) -> bool {
         self.changes
             .get(&ino)
-            .is_some_and(|(known, _at)| *known != change)
+            .is_none_or(|(known, _at)| *known != change)
     }
 
     /// Files remembered now.
@@ -85,6 +85,20 @@ mod tests {
         assert!(seen.note(Ino(5), 11));
         seen.own_change(Ino(5), 13);
         assert!(!seen.note(Ino(5), 13));
+    }
+
+    #[test]
+    fn pages_of_which_nothing_is_known_may_be_old() {
+        let mut seen = Seen::default();
+        assert!(seen.differs(Ino(5), 10));
+        seen.note(Ino(5), 10);
+        assert!(!seen.differs(Ino(5), 10));
+        // Another mount's change came between: an event about it is on its way, its pages are not yet dropped.
+        seen.own_change(Ino(5), 12);
+        assert!(seen.differs(Ino(5), 12));
+        seen.note(Ino(5), 12);
+        seen.forget(Ino(5));
+        assert!(seen.differs(Ino(5), 12));
     }
 
     #[test]

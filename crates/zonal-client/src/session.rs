@@ -5,7 +5,7 @@
 //! before `state`; `state` is never held across an await.
 
 use crate::client::Client;
-use crate::net::{Message, Net, NetFailure};
+use crate::net::{Message, Net, NetFailure, wait_for};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -29,6 +29,8 @@ pub struct Link {
     events: AtomicU64,
     /// Appends whose bytes are on their way to places that the shard reserved.
     pub(crate) appending: AtomicU64,
+    /// Held while an open ends and its close is queued, and while what is open is counted to be told. Before the files' locks.
+    telling: Mutex<()>,
 }
 
 #[derive(Default)]
@@ -41,6 +43,8 @@ struct LinkState {
     acked: u64,
     listening: bool,
     closes: Vec<Ino>,
+    /// Those that are on their way.
+    closing: Vec<Ino>,
 }
 
 /// Locks a mutex whose holder cannot have panicked half-way through a change that matters.
@@ -62,7 +66,13 @@ impl Link {
             }),
             events: AtomicU64::new(0),
             appending: AtomicU64::new(0),
+            telling: Mutex::new(()),
         }
+    }
+
+    /// As long as the guard lives opens are not counted.
+    pub(crate) fn ending_open(&self) -> MutexGuard<'_, ()> {
+        lock(&self.telling)
     }
 
     /// Counts an event (before the kernel is told of it).
@@ -82,8 +92,31 @@ impl Link {
         lock(&self.state).closes.len()
     }
 
+    /// The closes to be sent. Until [`Self::closes_ended`] they count as open.
     pub(crate) fn take_closes(&self) -> Vec<Ino> {
-        std::mem::take(&mut lock(&self.state).closes)
+        let mut state = lock(&self.state);
+        let closes = std::mem::take(&mut state.closes);
+        state.closing.extend(&closes);
+        closes
+    }
+
+    /// Closes that were taken were sent, or given up; or they were not executed for certain and are sent later.
+    pub(crate) fn closes_ended(&self, closes: Vec<Ino>, is_later: bool) {
+        let mut state = lock(&self.state);
+        for ino in &closes {
+            if let Some(at) = state.closing.iter().position(|known| known == ino) {
+                state.closing.swap_remove(at);
+            }
+        }
+        if is_later {
+            state.closes.extend(closes);
+        }
+    }
+
+    /// Opens that have ended here and not yet at the shard.
+    fn ending(&self) -> Vec<Ino> {
+        let state = lock(&self.state);
+        state.closes.iter().chain(&state.closing).copied().collect()
     }
 
     pub(crate) fn acked(&self) -> u64 {
@@ -184,7 +217,7 @@ impl<N: Net> Client<N> {
         link: &Link,
         request: &MetaRequest,
     ) -> Result<MetaReply, ErrorCode> {
-        let deadline = self.net.now().plus_ms(self.options.deadline_ms);
+        let deadline = self.deadline();
         let slot = if request.is_mutation() {
             Some(self.take_slot(link).await)
         } else {
@@ -225,7 +258,11 @@ impl<N: Net> Client<N> {
                     // The new session's slots start afresh.
                     fresh = true;
                 }
-                ErrorCode::NotOwner | ErrorCode::StaleEpoch => self.refresh_map().await?,
+                ErrorCode::NotOwner | ErrorCode::StaleEpoch => self.try_refresh_map().await?,
+                // It waits to be told what is open, perhaps by this very thread.
+                ErrorCode::NotReady if matches!(request, MetaRequest::Close { .. }) => {
+                    return Err(failed);
+                }
                 ErrorCode::Unreachable
                 | ErrorCode::TimedOut
                 | ErrorCode::NotReady
@@ -256,7 +293,7 @@ impl<N: Net> Client<N> {
             return Err(ErrorCode::NotOwner);
         };
         let mut header = header;
-        header.deadline_ms = u32::try_from(self.options.attempt_ms + wait_ms).unwrap_or(u32::MAX);
+        header.deadline_ms = u32::try_from(self.attempt_ms() + wait_ms).unwrap_or(u32::MAX);
         let pending = self.net.start(
             &node.address,
             &Message {
@@ -316,7 +353,7 @@ impl<N: Net> Client<N> {
         if link.is_open() {
             return Ok(());
         }
-        let _guard = link.opening.lock().await;
+        let _guard = wait_for(&self.net, &link.opening).await?;
         let mut pause = RETRY_MS.0;
         let mut is_old = false;
         while !link.is_open() {
@@ -374,7 +411,13 @@ impl<N: Net> Client<N> {
         while link.appending.load(Ordering::SeqCst) > 0 && self.net.now() < until {
             self.net.sleep(RETRY_MS.0).await;
         }
-        let opens = self.opens_at(link.shard);
+        let opens = {
+            let _counting = link.ending_open();
+            let mut opens = self.opens_at(link.shard);
+            // Their closes will be executed after this.
+            opens.extend(link.ending());
+            opens
+        };
         let locks = self.locks_at(link.shard);
         if !always && opens.is_empty() && locks.is_empty() {
             return Ok(());
@@ -416,18 +459,32 @@ impl<N: Net> Client<N> {
         Ok(changed)
     }
 
+    /// Until when a request that begins now is repeated.
+    pub(crate) fn deadline(&self) -> Instant {
+        let own = self.net.now().plus_ms(self.options.deadline_ms);
+        self.net.operation_ends().map_or(own, |end| own.min(end))
+    }
+
+    /// How long an attempt waits: not beyond the end of the operation.
+    fn attempt_ms(&self) -> u64 {
+        let left = |end: Instant| end.ms_since(self.net.now()).max(1);
+        let left = self.net.operation_ends().map_or(u64::MAX, left);
+        self.options.attempt_ms.min(left)
+    }
+
     /// Header fields that every request of this client has.
     pub(crate) fn header(&self, service: Service, trace: zonal_types::TraceId) -> Header {
         let map = self.map();
         let mut header = Header::request(service, map.cell);
         header.map_version = map.version;
         header.trace = trace;
-        header.deadline_ms = u32::try_from(self.options.attempt_ms).unwrap_or(u32::MAX);
+        header.deadline_ms = u32::try_from(self.attempt_ms()).unwrap_or(u32::MAX);
         header
     }
 }
 
-fn is_passing(code: ErrorCode) -> bool {
+/// True where trying again may help.
+pub(crate) fn is_passing(code: ErrorCode) -> bool {
     matches!(
         code,
         ErrorCode::Unreachable | ErrorCode::TimedOut | ErrorCode::NotReady | ErrorCode::Overloaded

@@ -2,7 +2,7 @@
 
 use crate::client::Client;
 use crate::file::File;
-use crate::net::Net;
+use crate::net::{Net, wait_for};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use zonal_layout::{ColumnRanges, Seek, next_data, next_hole};
@@ -43,7 +43,7 @@ impl<N: Net> Client<N> {
         let file = self.file(ino);
         match &file {
             Some(file) => {
-                let _gate = file.gate.lock().await;
+                let _gate = wait_for(&self.net, &file.gate).await?;
                 {
                     let mut state = file.state();
                     let before = state.dirty.bytes();
@@ -169,7 +169,7 @@ impl<N: Net> Client<N> {
             .checked_add(length)
             .filter(|end| *end <= FILE_BYTES_MAX)
             .ok_or(ErrorCode::FileTooBig)?;
-        let _gate = file.gate.lock().await;
+        let _gate = wait_for(&self.net, &file.gate).await?;
         self.flush_gated(file).await?;
         self.refetch(file).await?;
         let data = file.state().data.clone();

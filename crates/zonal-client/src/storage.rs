@@ -151,7 +151,7 @@ impl<N: Net> Client<N> {
         mut out: Option<&mut [u8]>,
         first: Option<ErrorCode>,
     ) -> Result<(StorageReply, usize, TargetId), ErrorCode> {
-        let deadline = self.net.now().plus_ms(self.options.deadline_ms);
+        let deadline = self.deadline();
         let mut pause = RETRY_MS.0;
         let mut failed = first;
         loop {
@@ -160,13 +160,15 @@ impl<N: Net> Client<N> {
                     ErrorCode::StaleTruncate => {
                         self.refetch(file).await?;
                     }
-                    ErrorCode::StaleEpoch | ErrorCode::WrongTarget => self.refresh_map().await?,
+                    ErrorCode::StaleEpoch | ErrorCode::WrongTarget => {
+                        self.try_refresh_map().await?;
+                    }
                     ErrorCode::Unreachable
                     | ErrorCode::TimedOut
                     | ErrorCode::NotReady
                     | ErrorCode::Overloaded => {
                         if self.map_is_old() {
-                            self.refresh_map().await?;
+                            self.try_refresh_map().await?;
                         }
                     }
                     other => return Err(other),
@@ -288,7 +290,7 @@ impl<N: Net> Client<N> {
                 Ok((place, pending)) => self.storage_reply(&place, pending, None).await,
                 Err(code) => Err(code),
             };
-            let deadline = self.net.now().plus_ms(self.options.deadline_ms);
+            let deadline = self.deadline();
             while matches!(
                 outcome,
                 Err(ErrorCode::Unreachable | ErrorCode::TimedOut | ErrorCode::NotReady)

@@ -2,7 +2,7 @@
 
 use crate::client::Client;
 use crate::file::File;
-use crate::net::Net;
+use crate::net::{Net, wait_for};
 use crate::session::lock;
 use crate::unsynced::Unsynced;
 use std::collections::BTreeMap;
@@ -40,7 +40,7 @@ impl<N: Net> Client<N> {
     /// The first write that failed since the last flush; a target or shard that cannot make it durable; `Io`, once, where
     /// a target lost what it had acknowledged.
     pub async fn fsync(&self, file: &File<N>) -> Result<(), ErrorCode> {
-        let _gate = file.gate.lock().await;
+        let _gate = wait_for(&self.net, &file.gate).await?;
         let written = self.flush_data(file).await;
         let left = self.take_left_behind(file);
         let mut unsynced = {
@@ -195,7 +195,7 @@ impl<N: Net> Client<N> {
         if file.state().unsynced.shard_boot == Some(boot) {
             return Ok(());
         }
-        let _gate = file.gate.lock().await;
+        let _gate = wait_for(&self.net, &file.gate).await?;
         self.sync_file_at_shard(file).await
     }
 }

@@ -6,7 +6,8 @@
 
 use crate::client::Client;
 use crate::file::{File, Inflight};
-use crate::net::Net;
+use crate::net::{Net, wait_for};
+use crate::session::is_passing;
 use crate::unsynced::Told;
 use std::sync::atomic::Ordering;
 use zonal_layout::Piece;
@@ -64,11 +65,13 @@ impl<N: Net> Client<N> {
             }
             unit.min(SEND_UNIT)
         };
-        let _gate = file.gate.lock().await;
-        loop {
+        let _gate = wait_for(&self.net, &file.gate).await?;
+        let mut left = file.state().dirty.bytes();
+        while left > 0 {
             // Taken in a statement of its own: the state's lock must not be held while sending.
             let taken = file.state().take_run(|dirty| dirty.take_full(unit));
             let Some((at, run)) = taken else { break };
+            left = left.saturating_sub(run.len());
             self.send_run(file, at, &run).await?;
         }
         let over = file.state().dirty.bytes() > self.options.write_behind_file_bytes;
@@ -174,8 +177,8 @@ impl<N: Net> Client<N> {
         }
     }
 
-    /// Notes what became of a piece. One whose writer was killed while it waited goes back among the gathered writes, below
-    /// what is newer: it may be another process's.
+    /// Notes what became of a piece. One whose target did not answer, or whose writer was killed while it waited (it may be
+    /// another process's), goes back among the gathered writes, below what is newer: only the call that waited is told.
     fn note_outcome(
         &self,
         file: &File<N>,
@@ -192,7 +195,10 @@ impl<N: Net> Client<N> {
                 report.allocated_delta += allocated_delta;
             }
             Ok(_other) => state.error = Some(ErrorCode::Protocol),
-            Err(ErrorCode::Interrupted) => {
+            Err(code) if is_passing(code) || code == ErrorCode::Interrupted => {
+                if code != ErrorCode::Interrupted {
+                    state.error = Some(code);
+                }
                 let before = state.dirty.bytes();
                 let newer = state
                     .dirty
@@ -226,9 +232,12 @@ impl<N: Net> Client<N> {
 
     /// Sends everything gathered and waits for all of it. The caller holds the gate.
     pub(crate) async fn flush_data(&self, file: &File<N>) -> Result<(), ErrorCode> {
-        loop {
+        // What fails comes back among the gathered: each byte is tried once.
+        let mut left = file.state().dirty.bytes();
+        while left > 0 {
             let taken = file.state().take_run(crate::dirty::Dirty::take_first);
             let Some((at, run)) = taken else { break };
+            left = left.saturating_sub(run.len());
             if let Err(code) = self.send_run(file, at, &run).await {
                 file.state().error = Some(code);
             }
@@ -247,7 +256,7 @@ impl<N: Net> Client<N> {
     /// # Errors
     /// The first write that failed since the last flush; what the shard answers.
     pub async fn flush(&self, file: &File<N>) -> Result<(), ErrorCode> {
-        let _gate = file.gate.lock().await;
+        let _gate = wait_for(&self.net, &file.gate).await?;
         self.flush_gated(file).await
     }
 
@@ -329,16 +338,33 @@ impl<N: Net> Client<N> {
             let age = {
                 let state = file.state();
                 if state.is_clean() {
-                    continue;
+                    None
+                } else {
+                    let since = |since| self.net.now().ms_since(since);
+                    Some(state.dirty_since.map_or(u64::MAX, since))
                 }
-                state
-                    .dirty_since
-                    .map_or(u64::MAX, |since| self.net.now().ms_since(since))
+            };
+            let Some(age) = age else {
+                // One that was closed while its servers did not answer, and was flushed by somebody else.
+                self.forget_file(&file);
+                continue;
             };
             if age >= self.options.write_behind_age_ms {
-                if let Err(code) = self.flush(&file).await {
-                    file.state().error = Some(code);
+                // A file whose servers do not answer takes no time from the others.
+                self.net.begin();
+                match self.flush(&file).await {
+                    // Nothing is lost: later again.
+                    Err(code) if is_passing(code) => {
+                        file.state().dirty_since = Some(self.net.now());
+                        // Closes are not to wait for it again and again.
+                        oldest = oldest.max(Some(0));
+                        break;
+                    }
+                    Err(code) => file.state().error = Some(code),
+                    Ok(()) => {}
                 }
+                // One that was closed while its servers did not answer.
+                self.forget_file(&file);
             } else {
                 oldest = oldest.max(Some(age));
             }

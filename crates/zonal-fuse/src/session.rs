@@ -5,9 +5,9 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread::JoinHandle;
+use std::sync::{Arc, OnceLock};
+use std::thread::{JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -23,6 +23,9 @@ use crate::notify::Notifier;
 use crate::reply::{self, Raw};
 use crate::request::{Header, Operation, Protocol, Request};
 
+/// How often the watch looks for requests that take long.
+const LOOK: Duration = Duration::from_millis(250);
+
 /// Page-sized start of a buffer, so that the data of a WRITE begins on a page.
 const PAGE: usize = 4096;
 
@@ -35,6 +38,8 @@ struct Shared<F> {
     running: AtomicUsize,
     crew: Crew,
     buffer: usize,
+    /// The thread that looks for requests that take long.
+    watch: OnceLock<Thread>,
 }
 
 /// A running mount. Dropping it unmounts (lazily) and does not wait.
@@ -86,9 +91,16 @@ impl Session {
             crew: Crew::default(),
             channels,
             buffer: init::buffer_size(&kernel),
+            watch: OnceLock::new(),
         });
         let pin = config.pin_workers;
-        let threads = (0..workers)
+        let watched = shared.clone();
+        let watch = std::thread::Builder::new()
+            .name("fuse-watch".to_owned())
+            .spawn(move || watch(&watched))
+            .map_err(MountError::Threads)?;
+        let _ = shared.watch.set(watch.thread().clone());
+        let mut threads = (0..workers)
             .map(|index| {
                 let shared = shared.clone();
                 std::thread::Builder::new()
@@ -102,6 +114,7 @@ impl Session {
             })
             .collect::<Result<Vec<_>, _>>()
             .map_err(MountError::Threads)?;
+        threads.push(watch);
         Ok(Self {
             path: path.to_path_buf(),
             threads,
@@ -203,6 +216,24 @@ fn run<F: FileSystem>(shared: &Shared<F>, index: usize) {
     }
     if shared.running.fetch_sub(1, Ordering::AcqRel) == 1 {
         shared.fs.destroy();
+        if let Some(watch) = shared.watch.get() {
+            watch.unpark();
+        }
+    }
+}
+
+/// Tells the file system of requests that take long. A worker that reads the kernel's interrupts may not be left then.
+fn watch<F: FileSystem>(shared: &Shared<F>) {
+    let mut seen = vec![0; shared.slots.len()];
+    while shared.running.load(Ordering::Acquire) > 0 {
+        std::thread::park_timeout(LOOK);
+        for (slot, before) in shared.slots.iter().zip(&mut seen) {
+            let current = slot.current.load(Ordering::SeqCst);
+            if std::mem::replace(before, current) == current && current != 0 {
+                // Nothing is answered here, so a panic concerns this look only; it was logged by the hook.
+                let _ = catch_unwind(AssertUnwindSafe(|| shared.fs.lingers(current)));
+            }
+        }
     }
 }
 

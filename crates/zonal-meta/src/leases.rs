@@ -180,6 +180,11 @@ impl Leases {
         }
     }
 
+    /// The session has dropped what the former life of this shard let it cache.
+    pub fn session_dropped(&mut self, session: SessionId) {
+        self.grace_sessions.remove(&session);
+    }
+
     /// The session closed in good order and uses nothing any more. (One that vanished keeps its records until they expire.)
     pub fn session_closed(&mut self, session: SessionId) {
         self.uncached.remove(&session);

@@ -6,7 +6,7 @@ use crate::op;
 use crate::outcome::{Outcome, WaitOn};
 use crate::session::SessionRecord;
 use crate::shard::{Shard, Waiting};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use zonal_types::limits::{NAME_BYTES_MAX, SESSION_TERM_MS};
 use zonal_types::{Codec, Epoch, ErrorCode, Ino, KvChange, KvRead, SessionId, ZoneId};
 use zonal_wire::meta::LockRange;
@@ -103,6 +103,11 @@ impl Shard {
                 let effect = self.end_session(kv, now, session)?;
                 self.outcome(MetaReply::Done, effect, Vec::new(), Vec::new())
             }
+            MetaRequest::DropLeases => {
+                self.leases.session_dropped(session);
+                self.recheck = true;
+                self.reply(MetaReply::Done)
+            }
             MetaRequest::Reclaim { opens, locks } => {
                 self.reclaim(kv, now, session, opens, locks)?
             }
@@ -167,18 +172,30 @@ impl Shard {
         opens: &[Ino],
         locks: &[(Ino, LockRange)],
     ) -> Result<Outcome, ErrorCode> {
-        // Counts are made as high as told, not added to: the request may be repeated.
         let mut told: BTreeMap<Ino, u32> = BTreeMap::new();
         for ino in opens {
-            let count = told.entry(*ino).or_default();
-            *count += 1;
-            let has_room = self.opens.len() < self.config.opens_max;
-            if has_room && self.opens.count(*ino, session) < *count {
+            *told.entry(*ino).or_default() += 1;
+        }
+        let locked: BTreeSet<Ino> = locks.iter().map(|(ino, _)| *ino).collect();
+        // What does not exist takes no place.
+        let mut absent = BTreeSet::new();
+        for ino in told.keys().chain(&locked) {
+            match self.tx(kv, now, session).inode(*ino) {
+                Err(ErrorCode::Corrupt | ErrorCode::Io) => return Err(ErrorCode::Io),
+                Err(_absent) => drop(absent.insert(*ino)),
+                Ok(_) => {}
+            }
+        }
+        for (ino, count) in told.iter().filter(|(ino, _)| !absent.contains(ino)) {
+            // Counts are made as high as told, not added to: the request may be repeated.
+            while self.opens.count(*ino, session) < *count
+                && (self.opens.count(*ino, session) > 0 || self.opens.len() < self.config.opens_max)
+            {
                 self.opens.open(*ino, session);
             }
         }
         let mut lost = false;
-        for (ino, range) in locks {
+        for (ino, range) in locks.iter().filter(|(ino, _)| !absent.contains(ino)) {
             lost |= self.locks.reclaim(session, *ino, *range).is_err();
         }
         self.sessions.silent.remove(&session);
@@ -208,6 +225,10 @@ impl Shard {
     ) -> Result<Outcome, ErrorCode> {
         let session = caller.session;
         let mut effect = Vec::new();
+        // One that has not told since our start what it has open: it counts these as open, and closes them when it has.
+        if self.sessions.silent.contains(&session) {
+            return Err(ErrorCode::NotReady);
+        }
         for ino in inos {
             if !self.opens.close(*ino, session) {
                 continue;

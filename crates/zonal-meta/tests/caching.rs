@@ -7,7 +7,7 @@ use common::*;
 use zonal_meta::{Outcome, WaitOn};
 use zonal_types::limits::CACHE_TERM_MS;
 use zonal_types::{ErrorCode, Ino};
-use zonal_wire::meta::{Entry, Event};
+use zonal_wire::meta::{Entry, Event, NewKind};
 use zonal_wire::{MetaReply, MetaRequest};
 
 const TERM: u32 = CACHE_TERM_MS as u32;
@@ -148,7 +148,7 @@ fn an_acknowledgement_lets_the_change_go_on() {
 fn a_repeat_promises_nothing() {
     let (mut cell, mut one, _, home) = start();
     one.sequence += 1;
-    let request = one.create_request(home, "f", zonal_wire::meta::NewKind::File, 0o644, false);
+    let request = one.create_request(home, "f", NewKind::File, 0o644, false);
     let first = entry_of(cell.send(1, one.caller(1), &request)).unwrap();
     assert_eq!(first.entry_ms, TERM);
     let repeat = entry_of(cell.send(1, one.caller(1), &request)).unwrap();
@@ -169,11 +169,55 @@ fn after_a_restart_changes_wait_for_what_was_granted_before() {
 }
 
 #[test]
+fn after_a_restart_a_change_waits_only_for_those_who_have_not_dropped_what_they_cached() {
+    let (mut cell, one, mut two, home) = start();
+    let three = cell.client(3);
+    cell.restart(1);
+    let before = cell.now.instant;
+    for client in [&one, &three] {
+        let reply = cell.send(1, client.caller(1), &MetaRequest::DropLeases);
+        assert_eq!(reply, MetaReply::Done);
+    }
+    two.create(&mut cell, home, "f", 0o644).unwrap();
+    assert_eq!(cell.now.instant, before);
+
+    cell.restart(1);
+    cell.send(1, one.caller(1), &MetaRequest::DropLeases);
+    two.create(&mut cell, home, "g", 0o644).unwrap();
+    assert!(cell.now.instant.ms_since(before) >= 5500);
+}
+
+#[test]
+fn a_waiting_change_goes_on_when_the_last_has_dropped_what_it_cached() {
+    let (mut cell, one, mut two, home) = start();
+    cell.restart(1);
+    two.sequence += 1;
+    let request = two.create_request(home, "f", NewKind::File, 0o644, false);
+    let store = &mut cell.stores[1];
+    let caller = two.caller(1);
+    let outcome = store
+        .shard
+        .handle(&store.kv, cell.now, caller, &request, None);
+    let Outcome::Wait { attempt, .. } = outcome else {
+        panic!("{outcome:?}")
+    };
+    let dropped = MetaRequest::DropLeases;
+    let outcome = store
+        .shard
+        .handle(&store.kv, cell.now, one.caller(1), &dropped, None);
+    assert!(matches!(outcome, Outcome::Reply { recheck: true, .. }));
+    let outcome = store
+        .shard
+        .handle(&store.kv, cell.now, caller, &request, Some(attempt));
+    assert!(matches!(outcome, Outcome::Reply { .. }), "{outcome:?}");
+}
+
+#[test]
 fn abandoned_changes_block_nothing() {
     let (mut cell, mut one, mut two, home) = start();
     look(&mut cell, &mut one, home, "f").unwrap_err();
     two.sequence += 1;
-    let request = two.create_request(home, "f", zonal_wire::meta::NewKind::File, 0o644, false);
+    let request = two.create_request(home, "f", NewKind::File, 0o644, false);
     let store = &mut cell.stores[1];
     let outcome = store
         .shard

@@ -7,8 +7,8 @@ use common::*;
 use zonal_meta::dentry::{Dentry, name_cookie};
 use zonal_meta::{JunctionChange, keys};
 use zonal_types::{Codec, ErrorCode, FileKind, Ino, KvRead};
-use zonal_wire::meta::NewKind;
 use zonal_wire::meta::flags::{RENAME_EXCHANGE, RENAME_NOREPLACE};
+use zonal_wire::meta::{LockKind, LockRange, NewKind};
 use zonal_wire::{MetaReply, MetaRequest};
 
 fn start() -> (Cell, Client, Ino) {
@@ -265,6 +265,39 @@ fn a_removed_open_file_lives_until_its_last_close() {
             .is_empty()
     );
     cell.assert_sound();
+}
+
+#[test]
+fn opens_of_inodes_that_do_not_exist_are_not_reclaimed() {
+    let (mut cell, mut client, home) = start();
+    let (f, _) = client.create_open(&mut cell, home, "f").unwrap();
+    cell.restart(1);
+    let absent = (1..1000).map(|step| Ino(f.0 + step));
+    let range = LockRange {
+        whole_file: true,
+        owner: 1,
+        pid: 1,
+        kind: LockKind::Exclusive,
+        start: 0,
+        end: u64::MAX,
+    };
+    let request = MetaRequest::Reclaim {
+        opens: absent.chain([f, f]).collect(),
+        locks: vec![(Ino(f.0 + 7), range)],
+    };
+    assert_eq!(client.call(&mut cell, f, &request), Ok(MetaReply::Done));
+    let gauges = cell.stores[1].shard.gauges();
+    let gauge = |name: &str| gauges.iter().find(|(known, _)| *known == name).unwrap().1;
+    assert_eq!((gauge("opens"), gauge("locks")), (1, 0));
+    cell.assert_sound();
+    // Both opens of the one that exists count.
+    client.unlink(&mut cell, home, "f").unwrap();
+    client.close(&mut cell, f).unwrap();
+    cell.pass_ms(2_000);
+    assert!(client.attr(&mut cell, f).is_ok());
+    client.close(&mut cell, f).unwrap();
+    cell.pass_ms(2_000);
+    assert_eq!(client.attr(&mut cell, f), Err(ErrorCode::Stale));
 }
 
 #[test]

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use zonal_client::POLL_WAIT_MS;
+use zonal_client::{Net as _, POLL_WAIT_MS};
 use zonal_fuse::{Notifier, ReplyEmpty};
 use zonal_types::{Ino, ShardId};
 use zonal_wire::{Event, LockRange};
@@ -236,7 +236,10 @@ fn run_job(fs: &ZonalFs, job: Job) {
             drop_pages(&notifier, ino, true);
             reply.ok();
         }
-        Job::Cancel(cancel) => take_back(fs, &cancel),
+        Job::Cancel(cancel) => {
+            fs.client.net().begin();
+            take_back(fs, &cancel);
+        }
         Job::Interrupted(unique) => {
             if let Some(tid) = fs.callers.tid_of(unique)
                 && is_dying(tid)
@@ -259,6 +262,26 @@ fn take_back(fs: &ZonalFs, cancel: &Cancel) {
     }
 }
 
+impl ZonalFs {
+    /// Makes the kernel drop all names and attributes that it caches. False where that is not sure.
+    pub(crate) fn drop_all_cached(&self) -> bool {
+        let Some(notifier) = self.notifier.get() else {
+            return false;
+        };
+        let drop_known = || {
+            let cached = self.hints.forget_all();
+            for ino in cached.iter().flatten() {
+                drop_pages(notifier, ino.0, false);
+            }
+            notifier.inc_epoch().is_ok() && cached.is_some()
+        };
+        let is_sure = drop_known();
+        // What the kernel was taking over just then: once more.
+        std::thread::sleep(crate::listings::SETTLE);
+        is_sure && drop_known()
+    }
+}
+
 /// Absent inodes are no error: then the kernel holds nothing.
 fn drop_pages(notifier: &Notifier, ino: u64, data: bool) {
     let offset = if data { 0 } else { -1 };
@@ -273,12 +296,6 @@ fn watch(fs: &ZonalFs, shard: ShardId) {
     while !fs.signal.is_ended() {
         match block_on(fs.client.poll_events(&link, POLL_WAIT_MS)) {
             Ok(polled) => {
-                if polled.restarted {
-                    fs.hints.forget_all();
-                    if let Some(notifier) = fs.notifier.get() {
-                        let _ = notifier.inc_epoch();
-                    }
-                }
                 polled.events.iter().for_each(|event| carry_out(fs, event));
                 if polled.restarted {
                     let granted = block_on(fs.client.queue_locks_again(shard));

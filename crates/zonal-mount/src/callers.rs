@@ -41,13 +41,14 @@ impl Callers {
         request.store(unique, Ordering::Release);
     }
 
-    /// The thread that asked for a request under way.
+    /// The thread that asked for a request under way; none where nobody waits for it (0).
     #[must_use]
     pub fn tid_of(&self, unique: u64) -> Option<u32> {
         let slot = self
             .slots
             .iter()
             .find(|(request, _)| request.load(Ordering::Acquire) == unique)?;
-        u32::try_from(slot.1.load(Ordering::Relaxed)).ok()
+        let tid = u32::try_from(slot.1.load(Ordering::Relaxed)).ok();
+        tid.filter(|tid| *tid != 0)
     }
 }

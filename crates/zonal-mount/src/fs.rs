@@ -3,6 +3,7 @@
 //! What an operation does is in `ops_*`; this file only names them, so that the list can be read at a glance.
 
 use crate::background::Signal;
+use crate::caller::is_dying;
 use crate::hints::Hints;
 use crate::waiters::Waiters;
 use crate::wire::RealNet;
@@ -105,6 +106,14 @@ impl FileSystem for ZonalFs {
         self.interrupt_waiter(unique)
     }
 
+    fn lingers(&self, unique: u64) {
+        if let Some(tid) = self.callers.tid_of(unique)
+            && is_dying(tid)
+        {
+            self.client.net().cancel(unique);
+        }
+    }
+
     fn lookup(&self, ctx: &Context<'_>, parent: u64, name: &[u8], reply: ReplyEntry) {
         self.do_lookup(ctx, Ino(parent), name, reply);
     }
@@ -120,6 +129,7 @@ impl FileSystem for ZonalFs {
     fn setattr(&self, ctx: &Context<'_>, ino: u64, change: &SetAttr, reply: ReplyAttr) {
         let outcome = self.do_setattr(ctx, Ino(ino), change);
         answer!(reply, outcome, (attr, ms) => {
+            self.hints.note_term(attr.ino, ms);
             reply.attr(&crate::convert::kernel_attr(&attr), crate::convert::valid(ms));
         });
     }

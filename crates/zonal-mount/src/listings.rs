@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use zonal_wire::Event;
 
 /// A kernel thread takes a listing in within this time.
-const SETTLE: Duration = Duration::from_millis(20);
+pub(crate) const SETTLE: Duration = Duration::from_millis(20);
 /// Events that wait to be carried out again.
 const AGAIN_MAX: usize = 65_536;
 

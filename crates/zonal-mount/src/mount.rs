@@ -60,13 +60,18 @@ impl Mounted {
     /// # Errors
     /// See [`StartError`].
     pub fn start(path: &Path, config: MountConfig) -> Result<Self, StartError> {
-        let net = RealNet::new(Arc::new(Pool::new(config.identity, config.pool)));
+        let pool = Pool::new(config.identity, config.pool);
+        let net = RealNet::new(Arc::new(pool)).with_deadline(config.client.deadline_ms);
         let client = block_on(Client::connect(net, config.client)).map_err(StartError::Connect)?;
         let zone = client.options().zone;
         if client.map().zone(zone).is_none() {
             return Err(StartError::NoZone(zone));
         }
         let fs = Arc::new(ZonalFs::new(client, config.session.workers));
+        // The core must not keep alive what it is a part of.
+        let weak = Arc::downgrade(&fs);
+        fs.client
+            .when_to_drop(move || weak.upgrade().is_some_and(|fs| fs.drop_all_cached()));
         let session = Session::mount(fs.clone(), path, &config.mount, &config.session)?;
         if !session.kernel().has_inc_epoch() {
             tracing::info!(

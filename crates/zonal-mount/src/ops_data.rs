@@ -151,6 +151,8 @@ impl ZonalFs {
             self.client
                 .tmpfile(&credentials(ctx), parent, mode, exclusive),
         )?;
+        self.hints
+            .note_term(opened.found.attr.ino, opened.found.attr_ms);
         let (fh, flags) = self.handle(&opened, create.flags);
         Ok((kernel_entry(&opened.found), fh, flags))
     }
@@ -265,12 +267,18 @@ impl ZonalFs {
         release: &Release,
     ) -> Result<(), ErrorCode> {
         self.begin(ctx);
+        // Whoever closed it waits no more, and may be gone.
+        self.callers.note(ctx.unique, 0);
         if release.flock_unlock {
             block_on(self.client.release_locks(ino, release.lock_owner, true))?;
         }
         self.release_handle_locks(ino, release.fh);
         let outcome = block_on(self.client.release(ino));
         self.signal.wake();
+        if let Err(error) = outcome {
+            // There is nobody left to be told.
+            tracing::warn!(%ino, %error, "the flush of a closed file failed");
+        }
         outcome
     }
 

@@ -21,7 +21,10 @@ const DOT_DOT: u64 = 2;
 impl ZonalFs {
     pub(crate) fn answer_entry(&self, reply: ReplyEntry, outcome: Result<Found, ErrorCode>) {
         match outcome {
-            Ok(found) => reply.entry(&kernel_entry(&found)),
+            Ok(found) => {
+                self.hints.note_term(found.attr.ino, found.attr_ms);
+                reply.entry(&kernel_entry(&found));
+            }
             Err(code) => reply.err(errno(code)),
         }
     }
@@ -74,13 +77,16 @@ impl ZonalFs {
     pub(crate) fn do_statx(&self, ctx: &Context<'_>, ino: Ino, reply: ReplyStatx) {
         self.begin(ctx);
         match block_on(self.client.getattr(ino)) {
-            Ok((attr, ms)) => reply.statx(&StatxReply {
-                attr: kernel_attr(&attr),
-                btime: Some(kernel_time(attr.btime)),
-                attributes: 0,
-                attributes_mask: 0,
-                attr_valid: valid(ms),
-            }),
+            Ok((attr, ms)) => {
+                self.hints.note_term(ino, ms);
+                reply.statx(&StatxReply {
+                    attr: kernel_attr(&attr),
+                    btime: Some(kernel_time(attr.btime)),
+                    attributes: 0,
+                    attributes_mask: 0,
+                    attr_valid: valid(ms),
+                });
+            }
             Err(code) => reply.err(errno(code)),
         }
     }

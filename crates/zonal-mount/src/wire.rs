@@ -1,7 +1,12 @@
 //! The core's transport, clock and randomness, for a real machine.
 //!
 //! A request is sent and received on the calling thread (2 system calls, no wake-up in this process). While a thread
-//! waits for a reply it can be freed by [`RealNet::cancel`]: a killed process must not wait for a dead server.
+//! connects, sends, or waits for a reply or for another thread it can be freed by [`RealNet::cancel`]: a killed process must
+//! not wait for a dead server.
+//!
+//! *How long an operation takes at most*: each request is tried until its deadline. From the first that gets no answer the
+//! operation has one deadline and a fifth for everything that it still has to do, until that server answers. (The fifth is
+//! for asking the servers that live.) An operation whose servers answer has no end of its own.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -12,6 +17,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use zonal_client::net::{Message, Net, NetFailure, Reply};
 use zonal_fuse::{ReplyData, ReplyPipe};
 use zonal_net::{Address, Canceller, Flight, NetError, PayloadInto, Pool, Request};
+use zonal_types::limits::REQUEST_DEADLINE_MS;
 use zonal_types::{ErrorCode, Instant, Timestamp};
 use zonal_wire::Service;
 
@@ -21,21 +27,30 @@ const COMPLAINT_EVERY: Duration = Duration::from_secs(5);
 const PAUSE_STEP: Duration = Duration::from_millis(20);
 
 /// What one worker thread is doing.
-#[derive(Default)]
 struct Work {
+    thread: std::thread::Thread,
     unique: AtomicU64,
     cancelled: AtomicBool,
     flight: Mutex<Option<Canceller>>,
 }
 
+/// A server that did not answer the present operation.
+struct Trouble {
+    server: SocketAddr,
+    since: Instant,
+}
+
 thread_local! {
     static WORK: RefCell<Option<Arc<Work>>> = const { RefCell::new(None) };
+    static TROUBLE: RefCell<Option<Trouble>> = const { RefCell::new(None) };
 }
 
 /// Sockets, clock and randomness.
 pub struct RealNet {
     pool: Arc<Pool>,
     started: std::time::Instant,
+    /// From the first request without an answer to the end of its operation.
+    patience_ms: u64,
     workers: Mutex<Vec<Arc<Work>>>,
     complaints: Mutex<BTreeMap<String, std::time::Instant>>,
 }
@@ -44,19 +59,35 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// A request under way.
+struct Sent {
+    flight: Flight,
+    canceller: Canceller,
+    server: SocketAddr,
+    at: Instant,
+}
+
 /// A request under way, or why it could not be sent.
-pub struct RealPending(Result<Flight, NetFailure>);
+pub struct RealPending(Result<Sent, NetFailure>);
 
 impl RealNet {
-    /// A transport over `pool`.
+    /// A transport over `pool`, for a client with the default deadline.
     #[must_use]
     pub fn new(pool: Arc<Pool>) -> Self {
         Self {
             pool,
             started: std::time::Instant::now(),
+            patience_ms: REQUEST_DEADLINE_MS + REQUEST_DEADLINE_MS / 5,
             workers: Mutex::new(Vec::new()),
             complaints: Mutex::new(BTreeMap::new()),
         }
+    }
+
+    /// The same for a client whose requests have so long a deadline.
+    #[must_use]
+    pub fn with_deadline(mut self, deadline_ms: u64) -> Self {
+        self.patience_ms = deadline_ms + deadline_ms / 5;
+        self
     }
 
     /// The connections.
@@ -69,13 +100,19 @@ impl RealNet {
     pub fn working_on(&self, unique: u64) {
         WORK.with_borrow_mut(|work| {
             let work = work.get_or_insert_with(|| {
-                let work = Arc::new(Work::default());
+                let work = Arc::new(Work {
+                    thread: std::thread::current(),
+                    unique: AtomicU64::new(0),
+                    cancelled: AtomicBool::new(false),
+                    flight: Mutex::new(None),
+                });
                 lock(&self.workers).push(work.clone());
                 work
             });
             work.cancelled.store(false, Ordering::Relaxed);
             work.unique.store(unique, Ordering::SeqCst);
         });
+        self.begin();
     }
 
     /// Ends what the thread that works on `unique` waits for; false where none does.
@@ -91,14 +128,36 @@ impl RealNet {
         if let Some(flight) = &*lock(&work.flight) {
             flight.cancel();
         }
+        // It may wait for another thread.
+        work.thread.unpark();
         true
     }
 
-    fn is_cancelled() -> bool {
+    /// Notes what the calling thread has under way, so that [`Self::cancel`] finds it; refuses where it has been cancelled.
+    fn watch(canceller: Option<&Canceller>) -> Result<(), NetFailure> {
         WORK.with_borrow(|work| {
-            work.as_ref()
-                .is_some_and(|work| work.cancelled.load(Ordering::SeqCst))
+            let Some(work) = work else { return Ok(()) };
+            *lock(&work.flight) = canceller.cloned();
+            if canceller.is_some() && work.cancelled.load(Ordering::SeqCst) {
+                *lock(&work.flight) = None;
+                return Err(NetFailure::Refused(ErrorCode::Interrupted));
+            }
+            Ok(())
         })
+    }
+
+    /// What the outcome of a request that was sent `at` says of its server.
+    fn note_outcome(server: SocketAddr, at: Instant, failure: Option<&NetFailure>) {
+        TROUBLE.with_borrow_mut(|trouble| match failure {
+            Some(NetFailure::Unreachable | NetFailure::TimedOut) => {
+                trouble.get_or_insert(Trouble { server, since: at });
+            }
+            _ => {
+                if trouble.as_ref().is_some_and(|known| known.server == server) {
+                    *trouble = None;
+                }
+            }
+        });
     }
 }
 
@@ -163,22 +222,16 @@ fn watched<T>(
     pending: RealPending,
     finish: impl FnOnce(Flight) -> Result<T, NetError>,
 ) -> Result<T, NetFailure> {
-    let mut flight = pending.0?;
-    let work = WORK.with_borrow(Clone::clone);
-    if let Some(work) = &work {
-        *lock(&work.flight) = Some(flight.canceller());
-        if work.cancelled.load(Ordering::SeqCst) {
-            return Err(NetFailure::Refused(ErrorCode::Interrupted));
-        }
-    }
-    let outcome = finish(flight);
-    if let Some(work) = &work {
-        *lock(&work.flight) = None;
-    }
-    outcome.map_err(|error| {
+    let sent = pending.0?;
+    RealNet::watch(Some(&sent.canceller))?;
+    let outcome = finish(sent.flight);
+    RealNet::watch(None)?;
+    let outcome = outcome.map_err(|error| {
         tracing::debug!(%error, "no reply");
         failure(&error)
-    })
+    });
+    RealNet::note_outcome(sent.server, sent.at, outcome.as_ref().err());
+    outcome
 }
 
 impl Net for RealNet {
@@ -206,7 +259,7 @@ impl Net for RealNet {
 
     async fn sleep(&self, ms: u64) {
         let mut left = Duration::from_millis(ms);
-        while !left.is_zero() && !Self::is_cancelled() {
+        while !left.is_zero() && !self.is_cancelled() {
             let step = left.min(PAUSE_STEP);
             std::thread::sleep(step);
             left = left.saturating_sub(step);
@@ -214,8 +267,10 @@ impl Net for RealNet {
     }
 
     fn start(&self, address: &str, message: &Message<'_>) -> RealPending {
-        if Self::is_cancelled() {
-            return RealPending(Err(NetFailure::Refused(ErrorCode::Interrupted)));
+        let at = self.now();
+        let canceller = Canceller::default();
+        if let Err(failure) = Self::watch(Some(&canceller)) {
+            return RealPending(Err(failure));
         }
         let Ok(tcp) = address.parse::<SocketAddr>() else {
             return RealPending(Err(NetFailure::Unreachable));
@@ -226,12 +281,20 @@ impl Net for RealNet {
             body: message.body,
             payload: message.payload,
         };
-        let started = self.pool.start(Address::any_node(tcp), request);
+        let to = Address::any_node(tcp);
+        let started = self.pool.start_cancellable(to, request, &canceller);
         RealPending(match started {
-            Ok(flight) => Ok(flight.detach(self.pool.clone())),
+            Ok(flight) => Ok(Sent {
+                flight: flight.detach(self.pool.clone()),
+                canceller,
+                server: tcp,
+                at,
+            }),
             Err(error) => {
                 tracing::debug!(%error, "request not sent");
-                Err(failure(&error))
+                let failure = failure(&error);
+                Self::note_outcome(tcp, at, Some(&failure));
+                Err(failure)
             }
         })
     }
@@ -275,6 +338,24 @@ impl Net for RealNet {
             header: reply.header,
             body: reply.body,
             payload_bytes: reply.payload_bytes,
+        })
+    }
+
+    fn begin(&self) {
+        TROUBLE.set(None);
+    }
+
+    fn operation_ends(&self) -> Option<Instant> {
+        TROUBLE.with_borrow(|trouble| {
+            let known = trouble.as_ref()?;
+            Some(known.since.plus_ms(self.patience_ms))
+        })
+    }
+
+    fn is_cancelled(&self) -> bool {
+        WORK.with_borrow(|work| {
+            work.as_ref()
+                .is_some_and(|work| work.cancelled.load(Ordering::SeqCst))
         })
     }
 

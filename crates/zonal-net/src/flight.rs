@@ -61,27 +61,32 @@ pub struct Reply {
 }
 
 #[derive(Debug, Default)]
-struct Cancel {
+pub(crate) struct Cancel {
     is_set: AtomicBool,
     stream: Mutex<Option<Arc<Stream>>>,
 }
 
 impl Cancel {
-    fn watch(&self, stream: Option<&Arc<Stream>>) {
+    pub(crate) fn is_set(&self) -> bool {
+        self.is_set.load(Ordering::SeqCst)
+    }
+
+    /// What a cancel has to shut from now on.
+    pub(crate) fn watch(&self, stream: Option<&Arc<Stream>>) {
         let mut slot = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
         *slot = stream.cloned();
-        if let (Some(stream), true) = (stream, self.is_set.load(Ordering::SeqCst)) {
+        if let (Some(stream), true) = (stream, self.is_set()) {
             stream.shut();
         }
     }
 }
 
 /// Ends a call from another thread.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Canceller(Arc<Cancel>);
 
 impl Canceller {
-    /// Ends the call: `finish` returns [`NetError::Cancelled`]. Without effect on a call that has ended.
+    /// Ends the call, also while it connects: it returns [`NetError::Cancelled`]. Without effect on a call that has ended.
     pub fn cancel(&self) {
         self.0.is_set.store(true, Ordering::SeqCst);
         let slot = self.0.stream.lock().unwrap_or_else(PoisonError::into_inner);
@@ -110,7 +115,9 @@ impl<'a> InFlight<'a> {
         pool: &'a Pool,
         to: Address,
         mut request: Request<'a>,
+        canceller: Option<&Canceller>,
     ) -> Result<Self, NetError> {
+        let cancel = canceller.map(|canceller| Arc::clone(&canceller.0));
         let limit = if request.header.deadline_ms == 0 {
             pool.config.deadline
         } else {
@@ -120,8 +127,11 @@ impl<'a> InFlight<'a> {
         let clock = Clock::start(limit);
         let (link, was_idle) = match pool.take_idle(to) {
             Some(link) => (link, true),
-            None => (pool.connect(to, &clock)?, false),
+            None => (pool.connect(to, &clock, cancel.as_deref())?, false),
         };
+        if let Some(cancel) = &cancel {
+            cancel.watch(Some(link.conn.stream()));
+        }
         let mut flight = Self {
             pool,
             to,
@@ -130,10 +140,11 @@ impl<'a> InFlight<'a> {
             link,
             was_idle,
             is_resent: false,
-            cancel: None,
+            cancel,
         };
         match flight.send() {
             Ok(()) => Ok(flight),
+            Err(_) if flight.is_cancelled() => Err(flight.cancelled()),
             // Not all of it was taken, so it was not executed: another try is not a second execution.
             Err(IoFail::Closed(_) | IoFail::Broken(_)) if flight.was_idle => {
                 flight.renew()?;
@@ -163,19 +174,12 @@ impl<'a> InFlight<'a> {
     /// Any that names the server; the connection is closed then.
     pub fn finish(mut self, into: PayloadInto<'_, '_>) -> Result<Reply, NetError> {
         let outcome = self.receive(into);
-        let is_cancelled = match &self.cancel {
-            Some(cancel) => {
-                cancel.watch(None);
-                cancel.is_set.load(Ordering::SeqCst)
-            }
-            None => false,
-        };
-        if is_cancelled {
+        if let Some(cancel) = &self.cancel {
+            cancel.watch(None);
+        }
+        if self.is_cancelled() {
             // The socket may have been shut although the reply was complete.
-            return outcome.map_err(|_error| NetError::Cancelled {
-                server: self.server(),
-                operation: self.request.operation,
-            });
+            return outcome.map_err(|_error| self.cancelled());
         }
         if outcome.is_ok() {
             self.pool.give_back(self.to, self.link);
@@ -193,13 +197,9 @@ impl<'a> InFlight<'a> {
             _ => Take::WhatCame,
         };
         let mut head = self.receive_head(take, &mut body);
-        let is_cancelled = self
-            .cancel
-            .as_ref()
-            .is_some_and(|cancel| cancel.is_set.load(Ordering::SeqCst));
         if let Err(IoFail::Closed(errno)) = head
             && self.was_idle
-            && !is_cancelled
+            && !self.is_cancelled()
         {
             // The server went away (restarted) while the connection was idle, or just now.
             self.renew().map_err(|error| match error {
@@ -290,12 +290,24 @@ impl<'a> InFlight<'a> {
     /// Replaces a dead connection, and all idle ones that probably died with it.
     fn renew(&mut self) -> Result<(), NetError> {
         self.pool.forget_idle(self.to);
-        self.link = self.pool.connect(self.to, &self.clock)?;
+        let cancel = self.cancel.as_deref();
+        self.link = self.pool.connect(self.to, &self.clock, cancel)?;
         self.was_idle = false;
         if let Some(cancel) = &self.cancel {
             cancel.watch(Some(self.link.conn.stream()));
         }
         Ok(())
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.cancel.as_ref().is_some_and(|cancel| cancel.is_set())
+    }
+
+    fn cancelled(&self) -> NetError {
+        NetError::Cancelled {
+            server: self.server(),
+            operation: self.request.operation,
+        }
     }
 
     fn named(&self, fail: &IoFail) -> NetError {

@@ -22,7 +22,7 @@ use zonal_types::limits::REQUEST_DEADLINE_MS;
 
 use crate::address::{Address, Endpoint, is_own, unix_name};
 use crate::error::NetError;
-use crate::flight::{InFlight, PayloadInto, Reply, Request};
+use crate::flight::{Cancel, Canceller, InFlight, PayloadInto, Reply, Request};
 use crate::frame_io::{Clock, Conn, IoFail};
 use crate::handshake::dial;
 use crate::identity::{Identity, Peer};
@@ -145,7 +145,22 @@ impl Pool {
         request: Request<'a>,
     ) -> Result<InFlight<'a>, NetError> {
         add(&self.metrics.calls, 1);
-        InFlight::launch(self, to, request)
+        InFlight::launch(self, to, request, None)
+    }
+
+    /// As [`Self::start`], and `canceller` ends the call from another thread from now on: while it connects, shakes hands,
+    /// sends, or waits.
+    ///
+    /// # Errors
+    /// Any that names the server.
+    pub fn start_cancellable<'a>(
+        &'a self,
+        to: Address,
+        request: Request<'a>,
+        canceller: &Canceller,
+    ) -> Result<InFlight<'a>, NetError> {
+        add(&self.metrics.calls, 1);
+        InFlight::launch(self, to, request, Some(canceller))
     }
 
     /// Who answers at `to` (connects if need be).
@@ -153,7 +168,7 @@ impl Pool {
     /// # Errors
     /// Any that names the server.
     pub fn probe(&self, to: Address) -> Result<Peer, NetError> {
-        let link = self.connect(to, &Clock::start(self.config.deadline))?;
+        let link = self.connect(to, &Clock::start(self.config.deadline), None)?;
         let peer = link.peer;
         self.give_back(to, link);
         Ok(peer)
@@ -243,9 +258,21 @@ impl Pool {
     }
 
     /// A new connection with its handshake done.
-    pub(crate) fn connect(&self, to: Address, clock: &Clock) -> Result<Link, NetError> {
+    pub(crate) fn connect(
+        &self,
+        to: Address,
+        clock: &Clock,
+        cancel: Option<&Cancel>,
+    ) -> Result<Link, NetError> {
         self.check_backoff(to)?;
-        let outcome = self.connect_now(to, clock);
+        let outcome = self.connect_now(to, clock, cancel);
+        if outcome.is_err() && cancel.is_some_and(Cancel::is_set) {
+            // It says nothing about the server.
+            return Err(NetError::Cancelled {
+                server: Endpoint::Tcp(to.tcp),
+                operation: "connecting",
+            });
+        }
         let failed = match &outcome {
             Ok(_) => None,
             Err(NetError::Unreachable { source, .. }) => Some((Instant::now(), source.kind())),
@@ -277,7 +304,12 @@ impl Pool {
         }
     }
 
-    fn connect_now(&self, to: Address, clock: &Clock) -> Result<Link, NetError> {
+    fn connect_now(
+        &self,
+        to: Address,
+        clock: &Clock,
+        cancel: Option<&Cancel>,
+    ) -> Result<Link, NetError> {
         let limit = match clock.left() {
             Ok(left) => left.map_or(self.config.connect_limit, |left| {
                 left.min(self.config.connect_limit)
@@ -285,37 +317,40 @@ impl Pool {
             Err(_) => return Err(timed_out(to.tcp, clock.limit_ms())),
         };
         let clock = Clock::start(limit);
-        if let Some(link) = self.connect_unix(to, limit) {
+        if let Some(link) = self.connect_unix(to, limit, cancel) {
             return Ok(link);
         }
         let limit = match clock.left() {
             Ok(left) => left.unwrap_or(limit),
             Err(_) => return Err(timed_out(to.tcp, clock.limit_ms())),
         };
-        let stream =
-            Stream::connect_tcp(to.tcp, limit, self.config.buffer_bytes).map_err(|errno| {
-                match errno {
-                    // The handshake's share of the limit is part of the same clock.
-                    rustix::io::Errno::TIMEDOUT => timed_out(to.tcp, clock.limit_ms()),
-                    errno => unreachable(to.tcp, errno.into()),
-                }
-            })?;
-        let link = self.shake_hands(stream, to, true, &clock)?;
+        let goes_on = || !cancel.is_some_and(Cancel::is_set);
+        let stream = Stream::connect_tcp(to.tcp, limit, self.config.buffer_bytes, &goes_on);
+        let stream = stream.map_err(|errno| match errno {
+            // The handshake's share of the limit is part of the same clock.
+            rustix::io::Errno::TIMEDOUT => timed_out(to.tcp, clock.limit_ms()),
+            errno => unreachable(to.tcp, errno.into()),
+        })?;
+        let link = self.shake_hands(stream, to, true, &clock, cancel)?;
         add(&self.metrics.connected_tcp, 1);
         Ok(link)
     }
 
     /// Any trouble on the Unix socket means TCP: the name may be another process's. It gets a quarter of the time.
-    fn connect_unix(&self, to: Address, limit: Duration) -> Option<Link> {
+    fn connect_unix(&self, to: Address, limit: Duration, cancel: Option<&Cancel>) -> Option<Link> {
         let is_known = self.identity.cell != CellId::default();
         if !self.config.is_unix_tried || !is_known || !self.is_unix_hopeful(to) {
             return None;
         }
         let clock = Clock::start(limit / 4);
         let name = unix_name(self.identity.cell, to.tcp);
-        let stream =
-            Stream::connect_unix(&name, to.tcp, limit / 4, self.config.buffer_bytes).ok()?;
-        let link = self.trust_unix(stream, to, &clock);
+        let goes_on = || !cancel.is_some_and(Cancel::is_set);
+        let buffer = self.config.buffer_bytes;
+        let stream = Stream::connect_unix(&name, to.tcp, limit / 4, buffer, &goes_on).ok()?;
+        let link = self.trust_unix(stream, to, &clock, cancel);
+        if !goes_on() {
+            return None;
+        }
         if link.is_some() {
             add(&self.metrics.connected_unix, 1);
         } else {
@@ -325,15 +360,21 @@ impl Pool {
         link
     }
 
-    fn trust_unix(&self, stream: Stream, to: Address, clock: &Clock) -> Option<Link> {
+    fn trust_unix(
+        &self,
+        stream: Stream,
+        to: Address,
+        clock: &Clock,
+        cancel: Option<&Cancel>,
+    ) -> Option<Link> {
         if self.identity.key.is_none() {
             let uid = stream.peer_uid()?;
             if uid != 0 && uid != rustix::process::geteuid().as_raw() {
                 return None;
             }
         }
-        self.shake_hands(stream, to, self.config.is_unix_checked, clock)
-            .ok()
+        let is_checked = self.config.is_unix_checked;
+        self.shake_hands(stream, to, is_checked, clock, cancel).ok()
     }
 
     fn shake_hands(
@@ -342,8 +383,12 @@ impl Pool {
         to: Address,
         is_checked: bool,
         clock: &Clock,
+        cancel: Option<&Cancel>,
     ) -> Result<Link, NetError> {
         let mut conn = Conn::new(Arc::new(stream), is_checked);
+        if let Some(cancel) = cancel {
+            cancel.watch(Some(conn.stream()));
+        }
         let peer =
             dial(&mut conn, &self.identity, to.node, clock).map_err(|error| match error {
                 // No request was sent yet.

@@ -5,10 +5,10 @@
 use std::io::{IoSlice, IoSliceMut};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
+use rustix::io::{Errno, ioctl_fionbio};
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown,
@@ -16,6 +16,11 @@ use rustix::net::{
 };
 
 use crate::address::Endpoint;
+
+/// How often somebody who connects looks whether that is still wanted.
+const LOOK: Duration = Duration::from_millis(50);
+/// Pause before a Unix socket whose listener's queue is full is tried again.
+const FULL_PAUSE: Duration = Duration::from_millis(5);
 
 /// Bounds of a send: Linux takes at most 1024 slices in one call.
 const SLICES_MAX: usize = 1024;
@@ -36,22 +41,28 @@ impl Stream {
         stream
     }
 
-    /// Connects to a TCP address.
+    /// Connects to a TCP address, for as long as `goes_on` says so.
     pub(crate) fn connect_tcp(
         to: SocketAddr,
         limit: Duration,
         buffer_bytes: usize,
+        goes_on: &dyn Fn() -> bool,
     ) -> Result<Self, Errno> {
         let family = if to.is_ipv4() {
             AddressFamily::INET
         } else {
             AddressFamily::INET6
         };
-        let fd = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let fd = socket_with(family, SocketType::STREAM, flags, None)?;
         // Before connecting: the window's scale is settled in the first packet.
         set_buffers(fd.as_fd(), false, buffer_bytes);
-        sockopt::set_socket_timeout(&fd, Timeout::Send, Some(limit))?;
-        finish_connecting(fd.as_fd(), connect(&fd, &to), limit)?;
+        match connect(&fd, &to) {
+            Ok(()) => {}
+            Err(Errno::INPROGRESS | Errno::INTR) => finish_connecting(fd.as_fd(), limit, goes_on)?,
+            Err(errno) => return Err(errno),
+        }
+        ioctl_fionbio(&fd, false)?;
         let stream = Self {
             fd,
             endpoint: Endpoint::Tcp(to),
@@ -66,18 +77,26 @@ impl Stream {
         stands_for: SocketAddr,
         limit: Duration,
         buffer_bytes: usize,
+        goes_on: &dyn Fn() -> bool,
     ) -> Result<Self, Errno> {
         let to = SocketAddrUnix::new_abstract_name(name.as_bytes())?;
         let fd = socket_with(
             AddressFamily::UNIX,
             SocketType::STREAM,
-            SocketFlags::CLOEXEC,
+            SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
             None,
         )?;
         set_buffers(fd.as_fd(), true, buffer_bytes);
-        // A Unix socket's connect waits while the listener's queue is full, as long as this says.
-        sockopt::set_socket_timeout(&fd, Timeout::Send, Some(limit))?;
-        connect(&fd, &to)?;
+        let end = Instant::now() + limit;
+        // AGAIN: the listener's queue is full. (A call that blocked for that could not be ended.)
+        while let Err(errno) = connect(&fd, &to) {
+            let is_passing = errno == Errno::AGAIN || errno == Errno::INTR;
+            if !is_passing || Instant::now() >= end || !goes_on() {
+                return Err(errno);
+            }
+            std::thread::sleep(FULL_PAUSE);
+        }
+        ioctl_fionbio(&fd, false)?;
         Ok(Self {
             fd,
             endpoint: Endpoint::Unix(stands_for),
@@ -177,24 +196,25 @@ impl AsFd for Stream {
     }
 }
 
-/// Waits for a connect that a signal interrupted.
+/// Waits for a connect that has begun. Looks from time to time whether it is still wanted.
 fn finish_connecting(
     fd: BorrowedFd<'_>,
-    outcome: Result<(), Errno>,
     limit: Duration,
+    goes_on: &dyn Fn() -> bool,
 ) -> Result<(), Errno> {
-    match outcome {
-        Err(Errno::INTR) => {}
-        // What a blocking connect says when SO_SNDTIMEO has passed.
-        Err(Errno::INPROGRESS) => return Err(Errno::TIMEDOUT),
-        other => return other,
-    }
-    let limit = Timespec::try_from(limit).map_err(|_error| Errno::INVAL)?;
+    let end = Instant::now() + limit;
     loop {
-        match poll(&mut [PollFd::new(&fd, PollFlags::OUT)], Some(&limit)) {
-            Ok(0) => return Err(Errno::TIMEDOUT),
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(Errno::TIMEDOUT);
+        }
+        if !goes_on() {
+            return Err(Errno::CANCELED);
+        }
+        let step = Timespec::try_from(left.min(LOOK)).map_err(|_error| Errno::INVAL)?;
+        match poll(&mut [PollFd::new(&fd, PollFlags::OUT)], Some(&step)) {
+            Ok(0) | Err(Errno::INTR) => {}
             Ok(_) => return sockopt::socket_error(fd)?,
-            Err(Errno::INTR) => {}
             Err(error) => return Err(error),
         }
     }

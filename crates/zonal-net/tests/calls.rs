@@ -10,7 +10,9 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use common::*;
-use zonal_net::{Address, Endpoint, NetError, PayloadInto, Pool, PoolConfig, ServerConfig};
+use zonal_net::{
+    Address, Canceller, Endpoint, NetError, PayloadInto, Pool, PoolConfig, ServerConfig,
+};
 use zonal_types::ErrorCode;
 use zonal_types::limits::PAYLOAD_BYTES_MAX;
 
@@ -350,4 +352,43 @@ fn threads_share_a_pool() {
     });
     assert!(pool.idle_count() <= 8);
     counted(&server, "frames_out", 1600);
+}
+
+/// A listener whose process is stopped: the kernel takes connections as long as the queue has room, nobody answers.
+#[test]
+fn a_call_is_cancelled_while_it_connects() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let to = Address::any_node(listener.local_addr().unwrap());
+    let pool = pool(None);
+    // The first calls wait for the handshake, those behind a full queue for the connection itself.
+    std::thread::scope(|scope| {
+        let mut waiting = Vec::new();
+        for _ in 0..200 {
+            let canceller = Canceller::default();
+            let (pool, own) = (&pool, canceller.clone());
+            let call = scope.spawn(move || {
+                let request = request(b"b", &[], 30_000);
+                pool.start_cancellable(to, request, &own).map(drop)
+            });
+            waiting.push((canceller, call));
+        }
+        std::thread::sleep(Duration::from_millis(300));
+        let start = Instant::now();
+        for (canceller, _) in &waiting {
+            canceller.cancel();
+        }
+        for (_, call) in waiting {
+            let error = call.join().unwrap().unwrap_err();
+            assert!(matches!(error, NetError::Cancelled { .. }), "{error}");
+        }
+        assert!(
+            start.elapsed() < Duration::from_secs(1),
+            "{:?}",
+            start.elapsed()
+        );
+    });
+    // A cancelled call says nothing about the server: the next one tries.
+    drop(listener);
+    let error = pool.call(to, request(b"b", &[], 0), PayloadInto::Owned);
+    assert!(matches!(error, Err(NetError::Unreachable { .. })));
 }

@@ -105,6 +105,8 @@ codec_enum! {
         CloseSession = 3,
         /// After the shard's restart (`boot` changed): what this session holds.
         Reclaim = 4 { opens: Vec<Ino>, locks: Vec<(Ino, LockRange)> },
+        /// After the shard's restart: this session uses nothing that it was allowed to cache before.
+        DropLeases = 5,
 
         Lookup = 10 { who: Credentials, parent: Ino, name: Name },
         /// `data`: with the layout.

@@ -153,6 +153,7 @@ pub fn meta_requests() -> Vec<MetaRequest> {
         M::OpenSession { client: 0x77, zone: ZoneId(1), name: "mount".into() },
         M::PollEvents { acked: 4, wait_ms: 20_000 },
         M::CloseSession,
+        M::DropLeases,
         M::Reclaim { opens: vec![file], locks: vec![(file, lock())] },
         M::Lookup { who: who.clone(), parent: dir, name: name("\u{e4} name") },
         M::GetAttr { ino: file, data: true },

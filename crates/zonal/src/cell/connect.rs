@@ -127,9 +127,20 @@ impl Cell {
         operation: &'static str,
         body: &[u8],
     ) -> anyhow::Result<T> {
+        self.call_with(to, Header::request(service, self.id), operation, body)
+    }
+
+    /// Asks a server, with a header of the caller's.
+    pub fn call_with<T: Codec>(
+        &self,
+        to: Address,
+        header: Header,
+        operation: &'static str,
+        body: &[u8],
+    ) -> anyhow::Result<T> {
         let request = Request {
             operation,
-            header: Header::request(service, self.id),
+            header,
             body,
             payload: &[],
         };

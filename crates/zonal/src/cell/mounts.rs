@@ -18,6 +18,22 @@ pub struct Record {
     pub pid: i32,
     /// The zone it is near to.
     pub zone: u16,
+    /// Its number as a client: names its sessions once the process is dead. 0: they are ended, or it is not known.
+    #[serde(default)]
+    pub client: u64,
+    /// Where the process number means something: one start of one machine, one name space of processes.
+    #[serde(default)]
+    pub place: String,
+}
+
+/// See [`Record::place`]. Empty: not known.
+fn place() -> String {
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let space = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
+    match boot.trim() {
+        "" => String::new(),
+        boot => format!("{boot} {}", space.display()),
+    }
 }
 
 fn folder(cell: &Folder) -> PathBuf {
@@ -49,16 +65,44 @@ pub fn log_path(cell: &Folder, path: &Path) -> anyhow::Result<PathBuf> {
 }
 
 /// Notes a mount of this process.
-pub fn add(cell: &Folder, path: &Path, zone: u16) -> anyhow::Result<()> {
+pub fn add(cell: &Folder, path: &Path, zone: u16, client: u64) -> anyhow::Result<()> {
+    write(
+        cell,
+        &Record {
+            path: path.to_owned(),
+            pid: rustix::process::getpid().as_raw_nonzero().get(),
+            zone,
+            client,
+            place: place(),
+        },
+    )
+}
+
+fn write(cell: &Folder, record: &Record) -> anyhow::Result<()> {
     let folder = folder(cell);
     fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
-    let record = Record {
-        path: path.to_owned(),
-        pid: rustix::process::getpid().as_raw_nonzero().get(),
-        zone,
-    };
-    let text = toml::to_string(&record).context("mount record")?;
-    replace(&folder.join(name(path)).with_extension("toml"), &text)
+    let text = toml::to_string(record).context("mount record")?;
+    replace(
+        &folder.join(name(&record.path)).with_extension("toml"),
+        &text,
+    )
+}
+
+/// Notes that the sessions of a dead mount are ended.
+pub fn note_ended(cell: &Folder, record: &Record) -> anyhow::Result<()> {
+    let mut record = record.clone();
+    record.client = 0;
+    write(cell, &record)
+}
+
+/// Mounts whose process is known to be dead and left sessions behind. One of another machine may live.
+pub fn dead(cell: &Folder) -> Vec<Record> {
+    let here = place();
+    let mut records = list(cell);
+    records.retain(|record| {
+        record.client != 0 && !here.is_empty() && record.place == here && record.process().is_none()
+    });
+    records
 }
 
 /// Forgets a mount.
@@ -151,6 +195,48 @@ impl Record {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cell::folder::CellFile;
+
+    #[test]
+    fn only_what_died_here_is_dead() {
+        let dir = std::env::temp_dir().join(format!("zonal-mounts-{}", std::process::id()));
+        let cell = Folder {
+            dir: dir.clone(),
+            file: CellFile {
+                cell: String::new(),
+                manager: "127.0.0.1:1".parse().unwrap(),
+                key_file: None,
+                nodes: Vec::new(),
+            },
+        };
+        let record = |path: &str, pid: i32, client: u64, place: String| Record {
+            path: path.into(),
+            pid,
+            zone: 1,
+            client,
+            place,
+        };
+        let own = i32::try_from(std::process::id()).unwrap();
+        let argument = std::env::args().next().unwrap();
+        for record in [
+            record("/dead", i32::MAX, 5, place()),
+            record("/ended", i32::MAX, 0, place()),
+            record("/elsewhere", i32::MAX, 6, "another machine".to_owned()),
+            record(&argument, own, 7, place()),
+        ] {
+            write(&cell, &record).unwrap();
+        }
+        let found = dead(&cell);
+        assert_eq!(found.len(), 1);
+        assert_eq!(
+            (found[0].path.as_path(), found[0].client),
+            (Path::new("/dead"), 5)
+        );
+        note_ended(&cell, &found[0]).unwrap();
+        assert!(dead(&cell).is_empty());
+        assert_eq!(list(&cell).len(), 4);
+        fs::remove_dir_all(dir).unwrap();
+    }
 
     #[test]
     fn names_differ_and_are_plain() {

@@ -4,7 +4,7 @@ use crate::cell::plan::{self, Shape};
 use crate::cell::processes::{self, Process};
 use crate::cell::{Cell, Folder, folder, mounts};
 use crate::exit::{Failure, IN_USE, UNREACHABLE};
-use crate::mount::command as mounting;
+use crate::mount::{command as mounting, dead};
 use crate::out;
 use anyhow::Context;
 use std::path::{Path, PathBuf};
@@ -82,6 +82,7 @@ impl Up {
         let mut servers = start_all(&folder)?;
         let cell = Cell::of_folder(&folder)?;
         wait_for_all(&cell, &mut servers)?;
+        dead::end_sessions(&folder, &cell);
         if let Some(path) = &self.mount {
             mount(&folder, path)?;
         }

@@ -23,9 +23,9 @@ enum End {
     clippy::needless_pass_by_value,
     reason = "the mount owns what it runs with"
 )]
-pub fn run(options: &Options, cell: Cell, ready: Ready) -> anyhow::Result<()> {
+pub fn run(options: &Options, cell: Cell, client: u64, ready: Ready) -> anyhow::Result<()> {
     zonal_server::logging::start("info");
-    let config = config(options, &cell)?;
+    let config = config(options, &cell, client)?;
     let mounted = Mounted::start(&options.path, config).map_err(|error| failure(&error, &cell))?;
     let (tell, ended) = mpsc::channel();
     let tell_gone = tell.clone();
@@ -53,8 +53,7 @@ pub fn run(options: &Options, cell: Cell, ready: Ready) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn config(options: &Options, cell: &Cell) -> anyhow::Result<MountConfig> {
-    let client = getrandom::u64().context("random number")?;
+fn config(options: &Options, cell: &Cell, client: u64) -> anyhow::Result<MountConfig> {
     let mut core =
         zonal_client::Options::new(&cell.manager.to_string(), ZoneId(options.zone), client);
     core.cell = cell.id;

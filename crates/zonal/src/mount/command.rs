@@ -179,13 +179,14 @@ impl Options {
 pub struct Ready {
     on_stdout: bool,
     record: Option<(Folder, PathBuf, u16)>,
+    client: u64,
 }
 
 impl Ready {
     /// The mount answers: notes it and lets the starting process go.
     pub fn mounted(&self) -> anyhow::Result<()> {
         if let Some((folder, path, zone)) = &self.record {
-            mounts::add(folder, path, *zone)?;
+            mounts::add(folder, path, *zone, self.client)?;
         }
         if self.on_stdout {
             // The starting process may be gone; the mount stays.
@@ -212,13 +213,19 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     }
     let result = args.open().and_then(|cell| {
         let folder = cell.folder.clone();
+        if let Some(folder) = &folder {
+            super::dead::end_sessions(folder, &cell);
+        }
+        // 63 bits: the record is TOML, whose numbers have a sign.
+        let client = getrandom::u64().context("random number")? >> 1;
         let ready = Ready {
+            client,
             on_stdout: options.ready_on_stdout,
             record: folder
                 .clone()
                 .map(|folder| (folder, options.path.clone(), options.zone)),
         };
-        let result = client_mount::run(&options, cell, ready);
+        let result = client_mount::run(&options, cell, client, ready);
         if let Some(folder) = folder {
             mounts::remove(&folder, &options.path);
         }

@@ -3,4 +3,5 @@
 pub mod attributes;
 pub mod client_mount;
 pub mod command;
+pub mod dead;
 pub mod helper;

@@ -1,0 +1,69 @@
+//! Mounts whose process was killed: their sessions are ended at once, not when their terms are over.
+//!
+//! The record of a mount names it as a client; a client's number is all that a shard asks of who comes back. So the next
+//! mount comes back in the dead one's name and closes its sessions: locks, opens, append tickets and leases are free.
+
+use crate::cell::{Cell, Folder, mounts};
+use crate::out;
+use anyhow::Context;
+use zonal_net::Address;
+use zonal_types::{Codec, ZoneId};
+use zonal_wire::{Header, MetaReply, MetaRequest, Service};
+use zonal_zonemap::{Shard, ZoneMap};
+
+/// Ends the sessions of this machine's dead mounts. What cannot be reached is left to the end of the session's term.
+pub fn end_sessions(folder: &Folder, cell: &Cell) {
+    let dead = mounts::dead(folder);
+    if dead.is_empty() {
+        return;
+    }
+    let map = match cell.map() {
+        Ok(map) => map,
+        Err(error) => {
+            out::note(format_args!(
+                "sessions of dead mounts end by themselves: {error:#}"
+            ));
+            return;
+        }
+    };
+    for record in dead {
+        let ended = map
+            .shards
+            .iter()
+            .try_for_each(|shard| end_session(cell, &map, shard, record.client, record.zone));
+        if let Err(error) = ended.and_then(|()| mounts::note_ended(folder, &record)) {
+            out::note(format_args!(
+                "the sessions of the dead mount {} end by themselves: {error:#}",
+                record.path.display()
+            ));
+        }
+    }
+}
+
+fn end_session(
+    cell: &Cell,
+    map: &ZoneMap,
+    shard: &Shard,
+    client: u64,
+    zone: u16,
+) -> anyhow::Result<()> {
+    let node = map.node(shard.node).context("a shard without a node")?;
+    let to = Address::any_node(node.address.parse().context("address of a shard")?);
+    let mut header = Header::request(Service::Meta, cell.id);
+    header.epoch = shard.epoch;
+    let open = MetaRequest::OpenSession {
+        client,
+        zone: ZoneId(zone),
+        name: "a dead mount".to_owned(),
+    };
+    let reply: MetaReply = cell.call_with(to, header, open.name(), &open.to_bytes())?;
+    let MetaReply::Session { session, .. } = reply else {
+        anyhow::bail!("shard {} answers {reply:?}", shard.id);
+    };
+    header.session = session;
+    let close = MetaRequest::CloseSession;
+    match cell.call_with(to, header, close.name(), &close.to_bytes())? {
+        MetaReply::Done => Ok(()),
+        other => anyhow::bail!("shard {} answers {other:?}", shard.id),
+    }
+}
