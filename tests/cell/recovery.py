@@ -1,0 +1,164 @@
+#!/usr/bin/env python3
+"""How soon a cell is back after everything was killed, with many files in it.
+
+    tests/cell/recovery.py --dir EMPTY-FOLDER [--files 10000] [--times 3] [--limit 3.0]
+
+Brings up a cell of its own in the folder, makes the files through a mount in parallel (one in a hundred holds 4 KiB), and goes on making some
+while it kills every server process. Then `zonal up`; it counts the time until that returns, until a file is looked up and read, and until one is made
+in each zone through each of two mounts that were there all the time. Every file that was made must be there, with `--check all` each
+is looked up, otherwise a sample. ZONAL names the binary. Ends with `recovery: N passed, N failed`.
+"""
+import argparse
+import multiprocessing
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+ZONAL = os.environ.get("ZONAL", "zonal")
+PROCESSES, PER_FOLDER, SAMPLE = 8, 10_000, 2_000
+
+
+def zonal(*args, limit=300):
+    done = subprocess.run([ZONAL, *args], capture_output=True, text=True, timeout=limit, check=False)
+    if done.returncode:
+        raise AssertionError(f"zonal {' '.join(args)}: exit {done.returncode}: {done.stderr.strip()[-400:]}")
+
+
+def path(top, number):
+    return f"{top}/{('one', 'two')[number % 2]}/d{number // PER_FOLDER}/f{number}"
+
+
+def make(top, number):
+    fd = os.open(path(top, number), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+    if number % 100 == 0:
+        os.write(fd, number.to_bytes(8, "little") * 512)
+    os.close(fd)
+
+
+def fill(top, numbers):
+    for number in numbers:
+        make(top, number)
+
+
+def spill(top, first):
+    """Makes files until it is killed."""
+    number = first
+    while True:
+        try:
+            os.close(os.open(f"{top}/{('one', 'two')[number % 2]}/more/f{number}", os.O_CREAT | os.O_WRONLY))
+        except OSError:
+            time.sleep(0.05)
+        number += PROCESSES
+
+
+def in_parallel(function, top, files):
+    workers = [multiprocessing.Process(target=function, args=(top, range(n, files, PROCESSES))) for n in range(PROCESSES)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+        if worker.exitcode:
+            raise AssertionError("a worker failed")
+
+
+def look(top, numbers):
+    for number in numbers:
+        size = os.stat(path(top, number)).st_size
+        if size != (4096 if number % 100 == 0 else 0):
+            raise AssertionError(f"{path(top, number)} has {size} bytes")
+
+
+def kill_servers(cell):
+    for name in os.listdir(cell):
+        if os.path.exists(f"{cell}/{name}/pid"):
+            with open(f"{cell}/{name}/pid", encoding="utf-8") as f:
+                os.kill(int(f.read()), signal.SIGKILL)
+
+
+def within(seconds, function, *args):
+    """Tries until it works."""
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            return function(*args)
+        except OSError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.02)
+
+
+def recover(top, second, cell, files, turn):
+    """Kills everything under load; {what: seconds since `zonal up` began}."""
+    spillers = [multiprocessing.Process(target=spill, args=(top, turn * 10_000_000 + n), daemon=True) for n in range(PROCESSES)]
+    for one in spillers:
+        one.start()
+    time.sleep(1)
+    kill_servers(cell)
+    for one in spillers:
+        one.kill()
+    begun = time.monotonic()
+    zonal("up", "--dir", cell)
+    times = {"zonal up": time.monotonic() - begun}
+    number = random.Random(turn).randrange(files // 100) * 100
+    within(30, look, top, [number])
+    with open(path(top, number), "rb") as f:
+        if f.read() != number.to_bytes(8, "little") * 512:
+            raise AssertionError("content")
+    times["a file is read"] = time.monotonic() - begun
+    for zone in ("one", "two"):
+        for number, mount in enumerate((top, second)):
+            within(30, lambda p=f"{mount}/{zone}/after-{turn}-{number}": os.close(os.open(p, os.O_CREAT | os.O_EXCL)))
+    times["files are made"] = time.monotonic() - begun
+    for one in spillers:
+        one.join(30)
+    return times
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--dir", required=True)
+    parser.add_argument("--files", type=int, default=10_000)
+    parser.add_argument("--times", type=int, default=3)
+    parser.add_argument("--limit", type=float, default=3.0, help="seconds until everything works")
+    parser.add_argument("--check", choices=("sample", "all"), default="sample")
+    a = parser.parse_args()
+    cell, top, second = (os.path.realpath(f"{a.dir}/{name}") for name in ("cell", "mnt", "mnt2"))
+    os.makedirs(top, exist_ok=True)
+    os.makedirs(second, exist_ok=True)
+    passed = failed = 0
+    try:
+        zonal("up", "--dir", cell, "--mount", top)
+        zonal("mount", "--cell", cell, second, "--zone", "2")
+        for zone, name in ((1, "one"), (2, "two")):
+            zonal("mkdir", "--zone", str(zone), f"{top}/{name}")
+            os.mkdir(f"{top}/{name}/more")
+            for folder in range((a.files - 1) // PER_FOLDER + 1):
+                os.mkdir(f"{top}/{name}/d{folder}")
+        begun = time.monotonic()
+        in_parallel(fill, top, a.files)
+        took = time.monotonic() - begun
+        print(f"{a.files:,} files made in {took:.1f} s, {a.files / took:,.0f}/s", flush=True)
+        for turn in range(1, a.times + 1):
+            os.listdir(f"{second}/one"), os.listdir(f"{second}/two")
+            times = recover(top, second, cell, a.files, turn)
+            is_good = max(times.values()) < a.limit
+            passed, failed = passed + is_good, failed + (not is_good)
+            print(f"{'ok' if is_good else 'FAILED'}  {a.files:,} files, all killed under load: " + ", ".join(f"{what} after {s:.2f} s" for what, s in times.items()), flush=True)
+        numbers = range(a.files) if a.check == "all" else random.Random(5).sample(range(a.files), min(SAMPLE, a.files))
+        look(top, numbers)
+        passed += 1
+        print(f"ok  {len(numbers):,} of the files were looked up", flush=True)
+    except Exception as error:
+        failed += 1
+        print(f"FAILED  {error!r}", flush=True)
+    finally:
+        subprocess.run([ZONAL, "down", "--dir", cell], capture_output=True, timeout=120, check=False)
+    print(f"recovery: {passed} passed, {failed} failed")
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()

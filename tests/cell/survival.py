@@ -1,0 +1,399 @@
+#!/usr/bin/env python3
+"""What survives which kill, one check a sentence of docs/semantics.md; and what a stopped server costs.
+
+    tests/cell/survival.py --cell DIR --mount PATH [--only PART,...] [--list] [--long]
+
+The cell is one that `zonal up` made, with the directory `one` at its top. Mounts that are killed are made for that, beside
+the cell's folder. ZONAL names the binary. Root only. (`kill.py` does all of it at random.)
+"""
+import errno
+import fcntl
+import importlib.util
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "..", "posix"))
+from checks import Registry, argument_parser, equal, fails, pattern, read, reap, true, write, write_all  # noqa: E402
+
+# Another file of the same name.
+spec = importlib.util.spec_from_file_location("cell_checks", os.path.join(HERE, "checks.py"))
+cell_checks = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(cell_checks)
+
+R = Registry()
+check = R.check
+CALL_SECONDS = 30
+COMES_BACK_SECONDS = 10
+
+
+class Cell(cell_checks.Cell):
+    """The cell, and mounts of its own that may be killed."""
+
+    def own_mount(self, name, *options):
+        path = f"{os.path.dirname(self.folder)}/own-{name}"
+        os.makedirs(path, exist_ok=True)
+        self.zonal("mount", "--cell", self.folder, path, "--zone", "1", *options)
+        return path
+
+    def mount_pid(self, path):
+        folder = f"{self.folder}/mounts"
+        for name in os.listdir(folder):
+            if name.endswith(".toml"):
+                with open(f"{folder}/{name}", encoding="utf-8") as f:
+                    text = f.read()
+                if re.search(r'^path = "(.*)"', text, re.M)[1] == path:
+                    return int(re.search(r"^pid = (\d+)", text, re.M)[1])
+        raise AssertionError(f"{path} has no record")
+
+    def kill_mount(self, path):
+        pid = self.mount_pid(path)
+        os.kill(pid, signal.SIGKILL)
+        end = time.monotonic() + 5
+        while os.path.exists(f"/proc/{pid}/exe"):
+            true(time.monotonic() < end, "a killed mount goes on")
+            time.sleep(0.01)
+        while took(os.listdir, path)[1] == errno.ECONNABORTED:
+            true(time.monotonic() < end, "a killed mount still aborts")
+        fails(errno.ENOTCONN, os.listdir, path)
+
+    def end_mount(self, path):
+        subprocess.run([cell_checks.ZONAL, "umount", "--force", path], capture_output=True, timeout=60, check=False)
+        os.rmdir(path)
+
+    def pids(self, *kinds):
+        return [pid for name, (pid, *_) in self.nodes().items() if name.startswith(kinds)]
+
+    def kill_servers(self, *kinds):
+        for pid in self.pids(*kinds):
+            os.kill(pid, signal.SIGKILL)
+
+    def up(self):
+        self.zonal("up", "--dir", self.folder, limit=120)
+
+    def log(self, path):
+        name = os.path.basename(path)
+        for file in os.listdir(f"{self.folder}/mounts"):
+            if file.endswith(".log") and name in file:
+                with open(f"{self.folder}/mounts/{file}", encoding="utf-8", errors="replace") as f:
+                    return f.read()
+        return ""
+
+
+def drop(fd):
+    """Closes a descriptor of a dead mount."""
+    took(os.close, fd)
+
+
+def below(path, d):
+    """The same directory through another mount."""
+    return f"{path}/one/{os.path.basename(d)}"
+
+
+def write_at(path, data, flags, sync=True):
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | flags, 0o644)
+    write_all(fd, data)
+    if sync:
+        os.fsync(fd)
+    return fd
+
+
+@check("mount-killed-synced", "what fsync, O_SYNC and O_DSYNC returned for survives the kill of the mount's process: data and size; a rename over an existing name too", limit=120)
+def _(c, d):
+    own = c.own_mount("synced")
+    try:
+        e, data = below(own, d), pattern(3, 3 << 20)
+        fds = [write_at(f"{e}/fsync", data, 0), write_at(f"{e}/o-sync", data, os.O_SYNC, False), write_at(f"{e}/o-dsync", data, os.O_DSYNC, False)]
+        write(f"{e}/old", b"old")
+        fds.append(write_at(f"{e}/new", data, 0))
+        os.rename(f"{e}/new", f"{e}/old")
+        c.kill_mount(own)
+        for name in ("fsync", "o-sync", "o-dsync", "old"):
+            true(read(f"{d}/{name}") == data, f"{name} differs")
+        true(not os.path.exists(f"{d}/new"), "the old name is there, too")
+        for fd in fds:
+            fails(errno.ENOTCONN, os.fsync, fd)
+            drop(fd)
+    finally:
+        c.end_mount(own)
+
+
+@check("mount-killed-names", "names, renames, links, extended attributes, modes and cuts that a call returned for survive the kill of the mount's process without any fsync", limit=120)
+def _(c, d):
+    own = c.own_mount("names")
+    try:
+        e = below(own, d)
+        write(f"{e}/a", b"x" * 5000)
+        os.rename(f"{e}/a", f"{e}/b")
+        os.link(f"{e}/b", f"{e}/c")
+        os.setxattr(f"{e}/b", "user.k", b"v")
+        os.chmod(f"{e}/b", 0o600)
+        os.truncate(f"{e}/b", 100)
+        os.symlink("b", f"{e}/s")
+        os.mkdir(f"{e}/dir")
+        write(f"{e}/gone", b"")
+        os.unlink(f"{e}/gone")
+        c.kill_mount(own)
+        equal(sorted(os.listdir(d)), ["b", "c", "dir", "s"], "names")
+        s = os.stat(f"{d}/c")
+        equal((s.st_size, s.st_nlink, s.st_mode & 0o777, os.getxattr(f"{d}/c", "user.k"), os.readlink(f"{d}/s")), (100, 2, 0o600, b"v", "b"), "file")
+        equal(read(f"{d}/b"), b"x" * 100, "content")
+    finally:
+        c.end_mount(own)
+
+
+@check("mount-killed-unflushed", "bytes that were written and not flushed when the mount's process is killed are old or new, each for itself, and the size is one that the file had", limit=120)
+def _(c, d):
+    own = c.own_mount("unflushed")
+    try:
+        e, old, new = below(own, d), b"o" * 200_000, b"n" * 300_000
+        fd = write_at(f"{e}/f", old, 0)
+        os.pwrite(fd, new, 0)
+        c.kill_mount(own)
+        drop(fd)
+        found = read(f"{d}/f")
+        true(len(found) in (len(old), len(new)), f"{len(found)} bytes")
+        true(set(found) <= {ord("o"), ord("n"), 0} and 0 not in found[:len(old)], "bytes that nobody wrote")
+    finally:
+        c.end_mount(own)
+
+
+@check("mount-killed-again", "`zonal mount` and `zonal up --mount` take away what a killed mount left, and mount again", limit=120)
+def _(c, d):
+    own = c.own_mount("again")
+    try:
+        for mount in (lambda: c.own_mount("again"), lambda: c.zonal("up", "--dir", c.folder, "--mount", own)):
+            write(f"{below(own, d)}/f", b"here")
+            c.kill_mount(own)
+            mount()
+            equal(read(f"{below(own, d)}/f"), b"here", "content")
+    finally:
+        c.end_mount(own)
+
+
+def waiter_for(path, done):
+    """A process that waits for a lock; it makes the file `done` when it has it."""
+    code = "import fcntl,sys; f=open(sys.argv[1],'rb+'); fcntl.lockf(f, fcntl.LOCK_EX); open(sys.argv[2],'w').close()"
+    return subprocess.Popen([sys.executable, "-c", code, path, done])
+
+
+def lock_of_dead_mount(c, d, release, seconds):
+    own, done = c.own_mount("locks"), f"{os.path.dirname(c.folder)}/lock-taken"
+    waiter = None
+    try:
+        write(f"{d}/f", b"")
+        fd = os.open(f"{below(own, d)}/f", os.O_RDWR)
+        fcntl.lockf(fd, fcntl.LOCK_EX)
+        waiter = waiter_for(f"{d}/f", done)
+        time.sleep(1)
+        true(not os.path.exists(done), "two have the lock")
+        c.kill_mount(own)
+        drop(fd)
+        release(own)
+        end = time.monotonic() + seconds
+        while not os.path.exists(done):
+            true(time.monotonic() < end, f"a waiter does not get the lock of a dead mount within {seconds} s")
+            time.sleep(0.05)
+        equal(waiter.wait(10), 0, "the waiter's status")
+    finally:
+        if waiter and waiter.poll() is None:
+            waiter.kill()
+        c.end_mount(own)
+        if os.path.exists(done):
+            os.unlink(done)
+
+
+@check("mount-killed-locks", "locks of a mount whose process was killed are free when `zonal mount` mounts again: a waiter on another mount gets its lock", limit=120)
+def _(c, d):
+    lock_of_dead_mount(c, d, lambda own: c.own_mount("locks"), 3)
+
+
+@check("mount-killed-locks-term", "without that they are free when the session's term is over", long=True, limit=180)
+def _(c, d):
+    lock_of_dead_mount(c, d, lambda own: None, 75)
+
+
+@check("servers-killed-descriptors", "open files, locks and directories stay usable through the same descriptors when all servers were killed and are up again", limit=120)
+def _(c, d):
+    data = pattern(4, 1 << 20)
+    # Started before: a new process would close what it inherits, and wait for the servers that it is to start.
+    starter = subprocess.Popen(["sh", "-c", 'read go && exec "$0" up --dir "$1"', cell_checks.ZONAL, c.folder],
+                               stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    fd = os.open(f"{d}/f", os.O_RDWR | os.O_CREAT)
+    gone = os.open(f"{d}/gone", os.O_RDWR | os.O_CREAT)
+    folder = os.open(d, os.O_RDONLY)
+    os.unlink(f"{d}/gone")
+    fcntl.lockf(fd, fcntl.LOCK_EX)
+    os.pwrite(fd, data, 0)
+    os.pwrite(gone, b"without a name", 0)
+    c.kill_servers("manager", "meta", "storage")
+    starter.communicate(b"go\n", timeout=60)
+    equal(starter.returncode, 0, "zonal up")
+    begun = time.monotonic()
+    os.pwrite(fd, b"after", len(data))
+    os.fsync(fd)
+    print(f"  the first fsync after the restart takes {time.monotonic() - begun:.2f} s", flush=True)
+    true(os.pread(fd, len(data) + 5, 0) == data + b"after", "content")
+    os.posix_fadvise(gone, 0, 0, os.POSIX_FADV_DONTNEED)
+    equal(os.pread(gone, 100, 0), b"without a name", "the file without a name")
+    os.fsync(folder)
+    equal(os.listdir(folder), ["f"], "names")
+    other = subprocess.run([sys.executable, "-c", "import fcntl,sys; fcntl.lockf(open(sys.argv[1],'rb+'), fcntl.LOCK_EX|fcntl.LOCK_NB)",
+                            f"{below(c.second or c.mount, d)}/f"], capture_output=True, check=False)
+    true(other.returncode != 0 and b"BlockingIOError" in other.stderr, "the lock was given away")
+    for one in (fd, gone, folder):
+        os.close(one)
+
+
+@check("servers-killed-replace", "a file replaced by rename after its fsync is the old or the new one, whole, whenever servers are killed; never older than the last rename that returned", limit=180)
+def _(c, d):
+    chance, last = random.Random(7), 0
+    for turn in range(3):
+        code = ("import os,sys\nd=sys.argv[1]\nn=int(sys.argv[2])\nwhile True:\n n+=1\n fd=os.open(d+'/tmp',os.O_CREAT|os.O_TRUNC|os.O_WRONLY)\n"
+                " os.write(fd,b'%08d'%n*10000)\n os.fsync(fd)\n os.close(fd)\n os.rename(d+'/tmp',d+'/f')\n print(n,flush=True)")
+        begun = turn * 1_000_000
+        writer = subprocess.Popen([sys.executable, "-c", code, d, str(begun)], stdout=subprocess.PIPE, text=True)
+        time.sleep(chance.uniform(0.3, 1.0))
+        c.kill_servers("manager", "meta", "storage")
+        writer.send_signal(signal.SIGSTOP)
+        time.sleep(0.1)
+        writer.kill()
+        told = [int(line) for line in writer.stdout.read().split()]
+        writer.wait()
+        c.up()
+        content = read(f"{d}/f")
+        number = int(content[:8])
+        true(content == b"%08d" % number * 10000, "a mixture of two versions")
+        last = max([*told, last])
+        true(number in (last, last + 1, begun + 1), f"version {number} after {last} was renamed")
+        last = number
+
+
+def took(function, *args):
+    """Seconds, and the errno (0: none)."""
+    begun = time.monotonic()
+    try:
+        function(*args)
+        return time.monotonic() - begun, 0
+    except OSError as error:
+        return time.monotonic() - begun, error.errno
+
+
+def comes_back(works):
+    end = time.monotonic() + COMES_BACK_SECONDS
+    while True:
+        try:
+            return works()
+        except OSError:
+            true(time.monotonic() < end, f"no answer {COMES_BACK_SECONDS} s after the servers went on")
+            time.sleep(0.1)
+
+
+@check("stopped-storage", "with stopped storage servers every call ends within 30 s with an error, the mount's log names the server, and killed processes end at once", limit=300)
+def _(c, d):
+    own = c.own_mount("stopped")
+    stopped = []
+    try:
+        e = below(own, d)
+        fd = write_at(f"{e}/f", b"x" * 100_000, 0)
+        reader = write_at(f"{e}/cold", b"y" * 300_000, 0)
+        os.posix_fadvise(reader, 0, 0, os.POSIX_FADV_DONTNEED)
+        stopped = c.pids("storage")
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
+        for name, code in (("writer", "open(p+'/w','wb').write(b'x'*5_000_000)"), ("reader", "open(p+'/cold','rb').read()"),
+                           ("fsync", "import os; f=open(p+'/s','wb'); f.write(b'x'*9000); f.flush(); os.fsync(f.fileno())"),
+                           ("exit", "import os,time; f=os.open(p+'/x',os.O_CREAT|os.O_WRONLY); os.write(f,b'x'*9000); time.sleep(99)")):
+            victim = subprocess.Popen([sys.executable, "-c", f"p={e!r}; {code}"], stderr=subprocess.DEVNULL)
+            time.sleep(1.5)
+            begun = time.monotonic()
+            victim.kill()
+            true(reap(victim.pid, 5), f"a killed {name} is there after 5 s")
+            lasted = time.monotonic() - begun
+            print(f"  a killed {name} ends after {lasted:.2f} s", flush=True)
+            true(lasted < 2.5, f"a killed {name} took {lasted:.1f} s to end")
+        os.pwrite(fd, b"z" * 50_000, 0)
+        for name, call in (("fsync", lambda: os.fsync(fd)), ("read", lambda: read(f"{e}/cold")), ("O_SYNC write", lambda: write_at(f"{e}/f", b"1", os.O_SYNC, False))):
+            lasted, error = took(call)
+            print(f"  {name} ends after {lasted:.1f} s with {errno.errorcode.get(error, error)}", flush=True)
+            true(error in (errno.ETIMEDOUT, errno.EIO), f"{name}: {errno.errorcode.get(error, error)}")
+            true(lasted <= CALL_SECONDS, f"{name} took {lasted:.1f} s")
+        true(re.search(r"no answer .*target", c.log(own)), "the mount's log names no target")
+        for pid in stopped:
+            os.kill(pid, signal.SIGCONT)
+        stopped = []
+        comes_back(lambda: os.fsync(fd))
+        equal(read(f"{d}/f")[:50_000], b"z" * 50_000, "what was written before fsync failed, synced later")
+        end = time.monotonic() + 30
+        while read(f"{d}/x") != b"x" * 9000:
+            true(time.monotonic() < end, "what a killed process wrote does not arrive after 30 s")
+            time.sleep(0.2)
+        for one in (fd, reader):
+            os.close(one)
+    finally:
+        for pid in stopped:
+            os.kill(pid, signal.SIGCONT)
+        c.end_mount(own)
+
+
+@check("stopped-metadata", "with stopped metadata servers `ls` and open end within 30 s with an error, a crowd of them too, and killed processes end at once", limit=300)
+def _(c, d):
+    own = c.own_mount("stopped-meta", "--no-cache")
+    stopped = []
+    try:
+        e = below(own, d)
+        write(f"{e}/f", b"x")
+        stopped = c.pids("meta", "manager")
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
+        lister = subprocess.Popen(["ls", "-l", e], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        # More than the mount has workers.
+        crowd = [subprocess.Popen(["stat", f"{e}/f{n}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for n in range(40)]
+        begun = time.monotonic()
+        time.sleep(1)
+        for one in crowd:
+            one.kill()
+        for one in crowd:
+            true(reap(one.pid, 5), "a killed process is there after 5 s")
+        print(f"  40 killed processes have ended after {time.monotonic() - begun - 1:.2f} s", flush=True)
+        true(time.monotonic() - begun - 1 < 3, f"40 killed processes took {time.monotonic() - begun - 1:.1f} s to end")
+        status = lister.wait(CALL_SECONDS)
+        print(f"  ls ends after {time.monotonic() - begun:.1f} s", flush=True)
+        true(status != 0, "ls succeeded")
+        lasted, error = took(os.open, f"{e}/f", os.O_RDONLY)
+        true(error in (errno.ETIMEDOUT, errno.EIO) and lasted <= CALL_SECONDS, f"open: {errno.errorcode.get(error, error)} after {lasted:.1f} s")
+        true(re.search(r"no answer .*shard", c.log(own)), "the mount's log names no shard")
+        for pid in stopped:
+            os.kill(pid, signal.SIGCONT)
+        stopped = []
+        equal(comes_back(lambda: read(f"{e}/f")), b"x", "content")
+    finally:
+        for pid in stopped:
+            os.kill(pid, signal.SIGCONT)
+        c.end_mount(own)
+
+
+def main():
+    parser = argument_parser(__doc__.split("\n", 1)[0])
+    parser.add_argument("--cell", required=True)
+    parser.add_argument("--mount", required=True)
+    parser.add_argument("--second-mount", default="")
+
+    def make_args(args, c):
+        folder = os.path.join(args.mount, "one", f"survival-{c.ident}")
+        shutil.rmtree(folder, ignore_errors=True)
+        os.mkdir(folder)
+        cell = Cell(os.path.abspath(args.cell), args.mount, args.second_mount)
+        return (cell, folder), lambda _result: shutil.rmtree(folder, ignore_errors=True)
+
+    R.run("survival", parser, make_args)
+
+
+if __name__ == "__main__":
+    main()
