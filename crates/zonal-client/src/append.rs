@@ -1,13 +1,15 @@
 //! Appends: the shard says where, so that appends of several mounts lose nothing.
 //!
 //! Three round trips: reserve, write, publish. A reservation that is given up becomes a hole only where a later one was
-//! already written.
+//! already written. A place is written to for as long as a restarted shard surely holds places back; then the shard is asked
+//! whether it is ours still.
 
 use crate::client::Client;
 use crate::file::File;
 use crate::net::{Net, wait_for};
-use std::sync::atomic::Ordering;
-use zonal_types::ErrorCode;
+use crate::session::{Appending, Link};
+use zonal_types::limits::CACHE_TERM_MS;
+use zonal_types::{ErrorCode, Instant};
 use zonal_wire::{MetaReply, MetaRequest, StorageRequest};
 
 impl<N: Net> Client<N> {
@@ -28,6 +30,7 @@ impl<N: Net> Client<N> {
             match self.append_once(file, bytes, kill_suid).await {
                 // The shard was restarted and has forgotten the reservation: nothing of it was published.
                 Err(ErrorCode::UnknownLease) if self.net.now() < deadline => {}
+                Err(ErrorCode::UnknownLease) => return Err(ErrorCode::TimedOut),
                 other => return other,
             }
         }
@@ -40,6 +43,8 @@ impl<N: Net> Client<N> {
         kill_suid: bool,
     ) -> Result<u64, ErrorCode> {
         let link = self.link_of(file.ino)?;
+        let boot = link.boot();
+        let until = self.net.now().plus_ms(CACHE_TERM_MS);
         let length = u32::try_from(bytes.len()).map_err(|_error| ErrorCode::Invalid)?;
         let begin = MetaRequest::AppendBegin {
             ino: file.ino,
@@ -50,10 +55,15 @@ impl<N: Net> Client<N> {
             return Err(ErrorCode::Protocol);
         };
         file.state().take_data(data);
-        link.appending.fetch_add(1, Ordering::SeqCst);
-        // A restarted shard is not told what we hold before this is over, and gives no places away before it is told.
-        let written = self.write_pieces(file, offset, bytes).await;
-        link.appending.fetch_sub(1, Ordering::SeqCst);
+        // From here on a restarted shard is told of the place before it gives places away. One that was restarted since we asked may
+        // have been told without it: then nothing is written there.
+        let append = (file.ino, (offset, length));
+        link.begin_append(append);
+        let written = if link.boot() == boot {
+            self.write_pieces(file, &link, append, bytes, until).await
+        } else {
+            Err(ErrorCode::UnknownLease)
+        };
         let end = MetaRequest::AppendEnd {
             ino: file.ino,
             offset,
@@ -63,7 +73,22 @@ impl<N: Net> Client<N> {
             allocated_delta: *written.as_ref().unwrap_or(&0),
             kill_suid,
         };
-        let reply = self.meta(&link, &end).await?;
+        let reply = self.meta(&link, &end).await;
+        link.end_append(append);
+        if link.boot() != boot {
+            // The shard may have heard of this place after it had executed the end: then it holds up the appends behind it.
+            let over = MetaRequest::AppendEnd {
+                ino: file.ino,
+                offset,
+                reserved: length,
+                length: 0,
+                mtime: self.net.wall(),
+                allocated_delta: 0,
+                kill_suid: false,
+            };
+            self.meta(&link, &over).await.ok();
+        }
+        let reply = reply?;
         self.note_own_change(file.ino, &reply);
         if let MetaReply::Attr { attr, .. } = reply {
             file.state().refresh(&attr, None);
@@ -75,9 +100,13 @@ impl<N: Net> Client<N> {
     async fn write_pieces(
         &self,
         file: &File<N>,
-        offset: u64,
+        link: &Link,
+        append: Appending,
         bytes: &[u8],
+        mut until: Instant,
     ) -> Result<i64, ErrorCode> {
+        let deadline = self.net.now().plus_ms(self.options.deadline_ms);
+        let (offset, _length) = append.1;
         let data = file.state().data.clone();
         let mut delta = 0;
         for piece in self.pieces(&data, offset, bytes.len() as u64)? {
@@ -92,9 +121,23 @@ impl<N: Net> Client<N> {
                 snap_epoch: 0,
             };
             let at = (piece.component, piece.column);
-            let (reply, _, target) = self
-                .storage_retry(file, at, &make, part, None, None)
-                .await?;
+            let (reply, _, target) = loop {
+                let now = self.net.now();
+                if now >= until {
+                    let appends = vec![append];
+                    self.meta(link, &MetaRequest::ReclaimAppends { appends })
+                        .await?;
+                    until = now.plus_ms(CACHE_TERM_MS);
+                }
+                let last = until.min(deadline);
+                match self
+                    .storage_until(file, at, &make, part, (None, None), last)
+                    .await
+                {
+                    Err(_passing) if self.net.now() >= until && self.net.now() < deadline => {}
+                    wrote => break wrote?,
+                }
+            };
             delta += file.state().note_written(target, &reply);
         }
         Ok(delta)

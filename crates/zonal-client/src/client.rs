@@ -320,6 +320,15 @@ impl<N: Net> Client<N> {
                 lock(&self.ghosts).len() as u64,
                 crate::ghosts::GHOSTS_MAX as u64,
             ),
+            (
+                "unflushed_changes",
+                self.all_links()
+                    .iter()
+                    .map(|link| lock(&link.changes).len() as u64)
+                    .max()
+                    .unwrap_or(0),
+                2 * crate::changes::CHANGES_MAX as u64,
+            ),
             ("links", lock(&self.links).len() as u64, shards),
             (
                 "longest_close_queue",

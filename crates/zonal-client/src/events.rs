@@ -57,11 +57,14 @@ impl<N: Net> Client<N> {
                 restarted: true,
             });
         }
-        let restarted = boot != link.boot();
+        if boot != link.boot() {
+            self.note_boot(link, boot).await?;
+        }
+        // Another request may have heard of the restart before this poll did.
+        let restarted = link.note_polled(boot);
         if restarted {
             link.count_event();
             lock(&self.known).forget_all();
-            self.note_boot(link, boot).await?;
             self.give_up_leases(link).await;
         }
         for (seq, event) in &events {

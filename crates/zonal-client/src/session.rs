@@ -4,20 +4,18 @@
 //! up goes on with the next sequence (the shard refuses older ones that arrive late). Lock order: `opening` (async)
 //! before `state`; `state` is never held across an await.
 
+use crate::changes::{Changes, touched};
 use crate::client::Client;
 use crate::net::{Message, Net, NetFailure, wait_for};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use zonal_types::limits::SESSION_SLOTS_MAX;
-use zonal_types::{Codec, Epoch, ErrorCode, Ino, Instant, SessionId, ShardId};
+use zonal_types::{Codec, Epoch, ErrorCode, Ino, Instant, SessionId, ShardId, kept_of};
 use zonal_wire::{Entry, Header, MetaReply, MetaRequest, NO_SLOT, Service};
 
 /// Pause before a request is repeated, at first and at most.
 const RETRY_MS: (u64, u64) = (20, 500);
-
-/// How long appends under way are waited for before a restarted shard is told what is held: within its grace for locks.
-const APPENDS_END_MS: u64 = 3_000;
 
 /// What this client has at one shard.
 pub struct Link {
@@ -27,16 +25,27 @@ pub struct Link {
     state: Mutex<LinkState>,
     /// Events seen; a reply that was asked for before the latest one is not cached.
     events: AtomicU64,
-    /// Appends whose bytes are on their way to places that the shard reserved.
-    pub(crate) appending: AtomicU64,
+    /// Appends whose bytes are on their way to places that the shard reserved: file, offset, length.
+    appending: Mutex<Vec<Appending>>,
+    /// Changes that are not durable yet.
+    pub(crate) changes: Mutex<Changes>,
     /// Held while an open ends and its close is queued, and while what is open is counted to be told. Before the files' locks.
     telling: Mutex<()>,
 }
 
+/// An append under way: file, and where it writes how much.
+pub(crate) type Appending = (Ino, (u64, u32));
+
 #[derive(Default)]
 struct LinkState {
     session: SessionId,
+    /// It was opened, and told what is held.
+    is_open: bool,
     boot: u64,
+    /// The boot that the last poll for events heard of.
+    polled: u64,
+    /// The part of the newest boot heard of that differs where unflushed changes may be gone.
+    kept: u32,
     epoch: Epoch,
     sequences: Vec<u32>,
     free: Vec<u32>,
@@ -65,7 +74,8 @@ impl Link {
                 ..LinkState::default()
             }),
             events: AtomicU64::new(0),
-            appending: AtomicU64::new(0),
+            appending: Mutex::default(),
+            changes: Mutex::default(),
             telling: Mutex::new(()),
         }
     }
@@ -133,13 +143,37 @@ impl Link {
         lock(&self.state).listening = listening;
     }
 
+    /// An append's bytes begin to be written: a restarted shard is told of its place.
+    pub(crate) fn begin_append(&self, append: Appending) {
+        lock(&self.appending).push(append);
+    }
+
+    /// They are written, and the shard knows, or has forgotten it.
+    pub(crate) fn end_append(&self, append: Appending) {
+        let mut appending = lock(&self.appending);
+        if let Some(at) = appending.iter().position(|known| *known == append) {
+            appending.swap_remove(at);
+        }
+    }
+
+    /// A poll for events heard of this boot; true where the one before heard of another.
+    pub(crate) fn note_polled(&self, boot: u64) -> bool {
+        let before = std::mem::replace(&mut lock(&self.state).polled, boot);
+        before != 0 && before != boot
+    }
+
+    /// The life of the shard, as far as unflushed changes go.
+    fn kept(&self) -> u32 {
+        lock(&self.state).kept
+    }
+
     pub(crate) fn boot(&self) -> u64 {
         lock(&self.state).boot
     }
 
     /// True where a session was opened.
     pub(crate) fn is_open(&self) -> bool {
-        lock(&self.state).session != SessionId(0)
+        lock(&self.state).is_open
     }
 }
 
@@ -227,6 +261,8 @@ impl<N: Net> Client<N> {
         let trace = self.next_trace();
         let mut pause = RETRY_MS.0;
         let mut fresh = true;
+        let mut sent_in = SessionId(0);
+        let touched = touched(request);
         loop {
             self.open_session(link, deadline).await?;
             let mut header = self.header(Service::Meta, trace);
@@ -234,6 +270,9 @@ impl<N: Net> Client<N> {
                 let mut state = lock(&link.state);
                 header.session = state.session;
                 header.epoch = state.epoch;
+                // A new session's slots start afresh; in one that was resumed this may have been executed before.
+                fresh |= sent_in != state.session;
+                sent_in = state.session;
                 header.slot = slot.as_ref().map_or(NO_SLOT, |slot| slot.index);
                 if let Some(slot) = &slot {
                     let sequence = &mut state.sequences[slot.index as usize];
@@ -242,6 +281,7 @@ impl<N: Net> Client<N> {
                 }
             }
             fresh = false;
+            let kept = link.kept();
             let wait = if let MetaRequest::PollEvents { wait_ms, .. } = request {
                 u64::from(*wait_ms)
             } else {
@@ -249,14 +289,18 @@ impl<N: Net> Client<N> {
             };
             let failed = match self.send(link, header, &body, request.name(), wait).await {
                 Ok(MetaReply::Failed { code }) => code.0,
-                Ok(reply) => return Ok(reply),
+                Ok(reply) => {
+                    if touched[0].is_some() {
+                        lock(&link.changes).note(touched, kept);
+                    }
+                    return Ok(reply);
+                }
                 Err(code) => code,
             };
             match failed {
                 ErrorCode::UnknownSession => {
+                    zonal_types::mark!(SessionLost);
                     self.lose_session(link, header.session);
-                    // The new session's slots start afresh.
-                    fresh = true;
                 }
                 ErrorCode::NotOwner | ErrorCode::StaleEpoch => self.try_refresh_map().await?,
                 // It waits to be told what is open, perhaps by this very thread.
@@ -344,6 +388,7 @@ impl<N: Net> Client<N> {
         let mut state = lock(&link.state);
         if state.session == session {
             state.session = SessionId(0);
+            state.is_open = false;
             state.listening = false;
         }
     }
@@ -357,39 +402,11 @@ impl<N: Net> Client<N> {
         let mut pause = RETRY_MS.0;
         let mut is_old = false;
         while !link.is_open() {
-            let request = MetaRequest::OpenSession {
-                client: self.options.client,
-                zone: self.options.zone,
-                name: self.options.name.clone(),
-            };
-            let header = self.header(Service::Meta, self.next_trace());
-            match self
-                .send(link, header, &request.to_bytes(), request.name(), 0)
-                .await
-            {
-                Ok(MetaReply::Session {
-                    session,
-                    boot,
-                    epoch,
-                    resumed,
-                    ..
-                }) => {
-                    let mut state = lock(&link.state);
-                    state.session = session;
-                    state.epoch = epoch;
-                    state.boot = boot;
-                    state.acked = 0;
-                    is_old = resumed;
-                    if !resumed {
-                        state.sequences.fill(0);
-                    }
-                    break;
-                }
-                Ok(MetaReply::Failed { code }) if !is_passing(code.0) => return Err(code.0),
-                Ok(MetaReply::Failed { .. }) => {}
-                Ok(_other) => return Err(ErrorCode::Protocol),
-                Err(code) if is_passing(code) => {}
-                Err(code) => return Err(code),
+            let outcome = self.open_once(link, &mut is_old).await;
+            match outcome {
+                Ok(()) => break,
+                Err(code) if !is_passing(code) => return Err(code),
+                Err(_passing) => {}
             }
             if self.net.now() >= deadline {
                 return Err(ErrorCode::Unreachable);
@@ -397,19 +414,73 @@ impl<N: Net> Client<N> {
             self.net.sleep(pause).await;
             pause = (pause * 2).min(RETRY_MS.1);
         }
-        self.reclaim(link, is_old).await
+        Ok(())
+    }
+
+    /// Opens the session and tells what is held: only then it counts as open. `is_old`: an earlier attempt resumed it.
+    async fn open_once(&self, link: &Link, is_old: &mut bool) -> Result<(), ErrorCode> {
+        let request = MetaRequest::OpenSession {
+            client: self.options.client,
+            zone: self.options.zone,
+            name: self.options.name.clone(),
+        };
+        let header = self.header(Service::Meta, self.next_trace());
+        match self
+            .send(link, header, &request.to_bytes(), request.name(), 0)
+            .await
+        {
+            Ok(MetaReply::Session {
+                session,
+                boot,
+                epoch,
+                resumed,
+                ..
+            }) => {
+                let mut state = lock(&link.state);
+                state.session = session;
+                state.epoch = epoch;
+                state.boot = boot;
+                state.kept = kept_of(boot);
+                state.acked = 0;
+                *is_old |= resumed;
+                if !resumed {
+                    state.sequences.fill(0);
+                }
+            }
+            Ok(MetaReply::Failed { code }) => return Err(code.0),
+            Ok(_other) => return Err(ErrorCode::Protocol),
+            Err(code) => return Err(code),
+        }
+        match self.reclaim(link, *is_old).await {
+            // A lock that is lost is no reason not to go on.
+            Ok(()) | Err(ErrorCode::UnknownLease) => {
+                lock(&link.state).is_open = true;
+                Ok(())
+            }
+            Err(ErrorCode::UnknownSession) => Err(ErrorCode::NotReady),
+            Err(code) => Err(code),
+        }
     }
 
     /// Tells a new or restarted session what this client still holds there.
     ///
     /// `always`: also that it holds nothing. A restarted shard keeps what an old session had open until it hears that.
     ///
-    /// A restarted shard has forgotten reservations, and gives places away again once it has heard this: appends that
-    /// write to such places end before.
+    /// A restarted shard has forgotten reservations, and gives places away again once it has heard this: places that appends are being
+    /// written to come first.
     async fn reclaim(&self, link: &Link, always: bool) -> Result<(), ErrorCode> {
-        let until = self.net.now().plus_ms(APPENDS_END_MS);
-        while link.appending.load(Ordering::SeqCst) > 0 && self.net.now() < until {
-            self.net.sleep(RETRY_MS.0).await;
+        let appends = lock(&link.appending).clone();
+        for append in appends {
+            let appends = vec![append];
+            match self
+                .tell_held(link, MetaRequest::ReclaimAppends { appends })
+                .await
+            {
+                Ok(()) => {}
+                // The place is gone, and must not be claimed again; its append learns by itself.
+                Err(ErrorCode::UnknownLease) => link.end_append(append),
+                Err(code) => return Err(code),
+            }
         }
         let opens = {
             let _counting = link.ending_open();
@@ -422,7 +493,12 @@ impl<N: Net> Client<N> {
         if !always && opens.is_empty() && locks.is_empty() {
             return Ok(());
         }
-        let request = MetaRequest::Reclaim { opens, locks };
+        zonal_types::mark!(Reclaimed);
+        self.tell_held(link, MetaRequest::Reclaim { opens, locks })
+            .await
+    }
+
+    async fn tell_held(&self, link: &Link, request: MetaRequest) -> Result<(), ErrorCode> {
         let mut header = self.header(Service::Meta, self.next_trace());
         {
             let state = lock(&link.state);
@@ -437,8 +513,10 @@ impl<N: Net> Client<N> {
             Ok(_done) => return Ok(()),
             Err(code) => code,
         };
-        // The next poll finds another boot and tells it again.
-        lock(&link.state).boot = 0;
+        if failed != ErrorCode::UnknownLease {
+            // The next poll finds another boot and tells it again.
+            lock(&link.state).boot = 0;
+        }
         Err(failed)
     }
 
@@ -448,6 +526,7 @@ impl<N: Net> Client<N> {
             let mut state = lock(&link.state);
             let changed = state.boot != boot;
             state.boot = boot;
+            state.kept = kept_of(boot);
             if changed {
                 state.acked = 0;
             }

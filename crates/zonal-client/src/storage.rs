@@ -6,7 +6,7 @@ use crate::net::{Message, Net, Reply};
 use crate::session::failure_code;
 use crate::unsynced::Unsynced;
 use zonal_layout::{Piece, object_bytes};
-use zonal_types::{Codec, Column, Component, Epoch, ErrorCode, FileData, TargetId};
+use zonal_types::{Codec, Column, Component, Epoch, ErrorCode, FileData, Instant, TargetId};
 use zonal_wire::{ObjectRef, Service, StorageReply, StorageRequest};
 
 /// Pause before a request is repeated, at first and at most.
@@ -148,10 +148,25 @@ impl<N: Net> Client<N> {
         (component, column): (usize, Column),
         make: MakeRequest<'_>,
         payload: &[u8],
-        mut out: Option<&mut [u8]>,
+        out: Option<&mut [u8]>,
         first: Option<ErrorCode>,
     ) -> Result<(StorageReply, usize, TargetId), ErrorCode> {
         let deadline = self.deadline();
+        let at = (component, column);
+        self.storage_until(file, at, make, payload, (out, first), deadline)
+            .await
+    }
+
+    /// As [`Self::storage_retry`], with another deadline: no attempt begins after it.
+    pub(crate) async fn storage_until(
+        &self,
+        file: &File<N>,
+        (component, column): (usize, Column),
+        make: MakeRequest<'_>,
+        payload: &[u8],
+        (mut out, first): (Option<&mut [u8]>, Option<ErrorCode>),
+        deadline: Instant,
+    ) -> Result<(StorageReply, usize, TargetId), ErrorCode> {
         let mut pause = RETRY_MS.0;
         let mut failed = first;
         loop {
@@ -179,6 +194,9 @@ impl<N: Net> Client<N> {
                 if code != ErrorCode::StaleTruncate {
                     self.net.sleep(pause).await;
                     pause = (pause * 2).min(RETRY_MS.1);
+                    if self.net.now() >= deadline {
+                        return Err(code);
+                    }
                 }
             }
             let data = file.state().data.clone();
@@ -306,6 +324,7 @@ impl<N: Net> Client<N> {
                     if unsynced.synced(target, verifier) {
                         Ok(())
                     } else {
+                        zonal_types::mark!(TargetLostPower);
                         Err(ErrorCode::Io)
                     }
                 }

@@ -3,11 +3,11 @@
 use crate::client::Client;
 use crate::file::File;
 use crate::net::{Net, wait_for};
-use crate::session::lock;
+use crate::session::{Link, lock};
 use crate::unsynced::Unsynced;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use zonal_types::{ErrorCode, Ino};
+use zonal_types::{ErrorCode, Ino, kept_of};
 use zonal_wire::{MetaReply, MetaRequest};
 
 /// Restarts of a shard that one fsync bears.
@@ -71,7 +71,8 @@ impl<N: Net> Client<N> {
             let told = {
                 let mut state = file.state();
                 if state.unsynced.shard_synced(boot) {
-                    return Ok(());
+                    drop(state);
+                    return self.told_of_loss(file.ino);
                 }
                 // Whatever is told from here on is told to this boot or a later one.
                 state.unsynced.shard_boot = Some(boot);
@@ -82,6 +83,7 @@ impl<N: Net> Client<N> {
             let Some(told) = told else { continue };
             let seq = file.state().data.truncate_seq;
             if attr.size < told.size && seq == told.truncate_seq {
+                zonal_types::mark!(SizeToldAgain);
                 {
                     let mut state = file.state();
                     let report = state.report_mut();
@@ -124,18 +126,38 @@ impl<N: Net> Client<N> {
 
     async fn sync_shard(&self, ino: Ino) -> Result<u64, ErrorCode> {
         let link = self.link_of(ino)?;
-        match self.meta(&link, &MetaRequest::Sync).await? {
-            MetaReply::Synced { boot } => Ok(boot),
+        self.sync_link(&link).await
+    }
+
+    /// Makes durable what a shard acknowledged; finds out which changes it has lost with its power. Returns its boot.
+    async fn sync_link(&self, link: &Link) -> Result<u64, ErrorCode> {
+        let count = lock(&link.changes).count();
+        match self.meta(link, &MetaRequest::Sync).await? {
+            MetaReply::Synced { boot } => {
+                lock(&link.changes).synced(kept_of(boot), count);
+                Ok(boot)
+            }
             _other => Err(ErrorCode::Protocol),
         }
     }
 
-    /// Makes an inode and its names durable.
+    /// `Io`, once, where the shard lost a change of this inode that it had acknowledged.
+    fn told_of_loss(&self, ino: Ino) -> Result<(), ErrorCode> {
+        let link = self.link_of(ino)?;
+        if lock(&link.changes).take_lost(ino) {
+            zonal_types::mark!(ShardLostPower);
+            return Err(ErrorCode::Io);
+        }
+        Ok(())
+    }
+
+    /// Makes the names of a directory durable, and the directory's own.
     ///
     /// # Errors
-    /// What the shard answers.
-    pub async fn sync_shard_of(&self, ino: Ino) -> Result<(), ErrorCode> {
-        self.sync_shard(ino).await.map(|_boot| ())
+    /// What the shard answers; `Io`, once, where it lost its power after it had acknowledged a change of them.
+    pub async fn sync_directory(&self, dir: Ino) -> Result<(), ErrorCode> {
+        self.sync_shard(dir).await?;
+        self.told_of_loss(dir)
     }
 
     /// Flushes all files of this mount and makes everything durable that it wrote.
@@ -172,8 +194,11 @@ impl<N: Net> Client<N> {
             }
         }
         for link in self.all_links() {
-            match self.meta(&link, &MetaRequest::Sync).await {
-                Ok(MetaReply::Synced { boot }) => {
+            match self.sync_link(&link).await {
+                Ok(boot) => {
+                    if lock(&link.changes).take_any_lost() {
+                        failed = Some(ErrorCode::Io);
+                    }
                     for (file, _own) in &open {
                         let of_link = self
                             .link_of(file.ino)
@@ -183,7 +208,6 @@ impl<N: Net> Client<N> {
                         }
                     }
                 }
-                Ok(_other) => failed = Some(ErrorCode::Protocol),
                 Err(code) => failed = Some(code),
             }
         }

@@ -222,6 +222,7 @@ impl<N: Net> Client<N> {
         bytes: &[u8],
         code: ErrorCode,
     ) -> Result<(StorageReply, TargetId), ErrorCode> {
+        zonal_types::mark!(WriteRepeated);
         let make = |object| write_request(object, piece);
         let at = (piece.component, piece.column);
         let (reply, _, target) = self

@@ -20,6 +20,9 @@ use zonal_types::{ErrorCode, Ino, Instant, SessionId};
 /// session, before that.
 pub const TICKET_MS: u64 = SESSION_TERM_MS + 5_000;
 
+/// Stands for all files.
+const ANY: Ino = Ino(0);
+
 #[derive(Debug, Clone, Copy)]
 struct Ticket {
     session: SessionId,
@@ -46,6 +49,10 @@ pub struct Tickets {
     /// Tickets that were passed over as too old; their clients may still end them.
     passed: BTreeMap<(Ino, u64), SessionId>,
     sessions: BTreeMap<SessionId, BTreeSet<Ino>>,
+    /// Places given since our start while sessions from before it may still have some: the first of each file.
+    given: BTreeMap<Ino, u64>,
+    /// Sizes of files at our start, where something was published since, in the same time.
+    started: BTreeMap<Ino, u64>,
 }
 
 impl Tickets {
@@ -94,6 +101,30 @@ impl Tickets {
         Ok(offset)
     }
 
+    /// A place was given while sessions from before our start may have some in that file: only what lies before it is theirs still.
+    pub fn note_given(&mut self, ino: Ino, offset: u64) {
+        if self.given.len() >= APPEND_TICKETS_MAX && !self.given.contains_key(&ino) {
+            // Too many to tell: from here on nothing is theirs.
+            self.given.clear();
+            self.given.insert(ANY, 0);
+        }
+        let first = self.given.entry(ino).or_insert(offset);
+        *first = offset.min(*first);
+    }
+
+    /// No session from before our start is left that could have a place.
+    pub fn forget_given(&mut self) {
+        self.given.clear();
+        self.started.clear();
+    }
+
+    /// Something is published, in the same time, in a file of this size.
+    pub fn note_published(&mut self, ino: Ino, size: u64) {
+        if self.started.len() < APPEND_TICKETS_MAX {
+            self.started.entry(ino).or_insert(size);
+        }
+    }
+
     /// The ticket at `offset` is over with `written` of its `reserved` bytes written (0: given up). To be asked again
     /// with the same numbers after [`End::Wait`].
     ///
@@ -122,7 +153,10 @@ impl Tickets {
         let ticket = tickets
             .get_mut(&offset)
             .filter(|ticket| ticket.session == session)
-            .ok_or(ErrorCode::UnknownLease)?;
+            .ok_or_else(|| {
+                zonal_types::mark!(AppendUnknown);
+                ErrorCode::UnknownLease
+            })?;
         match ticket.written {
             None if ticket.reserved == reserved && written <= reserved => {
                 ticket.written = Some(written);
@@ -143,10 +177,12 @@ impl Tickets {
                 break;
             }
             if ticket.written != Some(0) && now < until {
+                zonal_types::mark!(AppendWaited);
                 end = End::Wait(until);
                 break;
             }
             if ticket.written != Some(0) {
+                zonal_types::mark!(AppendPassedOver);
                 self.passed.insert((ino, at), ticket.session);
             }
             first.remove();
@@ -154,6 +190,64 @@ impl Tickets {
         self.drop_empty(ino);
         self.forget_session(ino, session);
         Ok(end)
+    }
+
+    /// A ticket from before our restart, whose bytes may be on their way still. Nothing where its place is taken, or was published before:
+    /// `size` is the file's.
+    pub fn reclaim(
+        &mut self,
+        ino: Ino,
+        session: SessionId,
+        (offset, reserved): (u64, u32),
+        size: u64,
+        now: Instant,
+    ) {
+        if offset < self.started.get(&ino).copied().unwrap_or(size) {
+            return;
+        }
+        let reserved = u64::from(reserved);
+        let end = offset.saturating_add(reserved);
+        if reserved == 0 || end > FILE_BYTES_MAX || self.len() >= APPEND_TICKETS_MAX {
+            return;
+        }
+        let tickets = self.files.entry(ino).or_default();
+        let is_past = |file| self.given.get(&file).is_some_and(|first| end > *first);
+        let is_given = is_past(ino) || is_past(ANY);
+        let before = tickets.range(..end).next_back();
+        if is_given || before.is_some_and(|(at, ticket)| at + ticket.reserved > offset) {
+            self.drop_empty(ino);
+            return;
+        }
+        zonal_types::mark!(AppendReclaimed);
+        let ticket = Ticket {
+            session,
+            reserved,
+            since: now,
+            written: None,
+        };
+        tickets.insert(offset, ticket);
+        self.sessions.entry(session).or_default().insert(ino);
+    }
+
+    /// The end of this append was executed before our restart: its ticket, if it was reclaimed, is over.
+    pub fn was_ended(&mut self, ino: Ino, session: SessionId, offset: u64) {
+        if self.is_open(ino, session, offset)
+            && let Some(tickets) = self.files.get_mut(&ino)
+        {
+            tickets.remove(&offset);
+            self.drop_empty(ino);
+            self.forget_session(ino, session);
+        }
+    }
+
+    /// Whether {`ino`, `offset`} is a ticket of the session, finished or not.
+    #[must_use]
+    pub fn is_known(&self, ino: Ino, session: SessionId, offset: u64) -> bool {
+        let files = self.files.get(&ino);
+        files
+            .and_then(|tickets| tickets.get(&offset))
+            .is_some_and(|ticket| ticket.session == session)
+            || self.passed.get(&(ino, offset)) == Some(&session)
     }
 
     /// Whether {`ino`, `offset`} is an unfinished ticket of the session.
@@ -272,6 +366,31 @@ mod tests {
         assert_eq!(tickets.len(), APPEND_TICKETS_MAX);
         tickets.session_gone(A);
         tickets.session_gone(B);
+        assert!(tickets.is_empty());
+    }
+
+    #[test]
+    fn a_reclaimed_ticket_keeps_its_place() {
+        let mut tickets = Tickets::new();
+        tickets.reclaim(F, A, (10, 20), 10, T);
+        tickets.reclaim(F, B, (25, 10), 10, T);
+        assert!(!tickets.is_open(F, B, 25), "taken");
+        tickets.reclaim(F, B, (30, 10), 10, T);
+        assert_eq!(tickets.begin(F, B, 5, 10, T), Ok(40));
+        assert_eq!(tickets.end(F, A, 10, (20, 20), T), published(30));
+        tickets.was_ended(F, B, 30);
+        assert_eq!(tickets.end(F, B, 40, (5, 5), T), published(45));
+        assert!(tickets.is_empty() && tickets.sessions.is_empty());
+        tickets.note_given(F, 100);
+        tickets.reclaim(F, A, (95, 20), 80, T);
+        assert!(!tickets.is_open(F, A, 95), "a part of it was given");
+        tickets.reclaim(F, A, (90, 10), 91, T);
+        assert!(!tickets.is_open(F, A, 90), "published before");
+        tickets.note_published(F, 80);
+        tickets.reclaim(F, A, (90, 10), 91, T);
+        assert_eq!(tickets.end(F, A, 90, (10, 10), T), published(100));
+        tickets.reclaim(F, A, (u64::MAX, 20), 0, T);
+        tickets.reclaim(F, A, (0, 0), 0, T);
         assert!(tickets.is_empty());
     }
 

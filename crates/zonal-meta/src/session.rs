@@ -69,6 +69,8 @@ pub(crate) struct Sessions {
     next_id: u64,
     /// Sessions from before our start that have not told what they hold.
     pub silent: BTreeSet<SessionId>,
+    /// Sessions from before our start that have not polled for events since: the first poll is answered at once.
+    pub unpolled: BTreeSet<SessionId>,
 }
 
 impl Sessions {
@@ -117,6 +119,7 @@ impl Sessions {
             return Err(ErrorCode::Corrupt);
         }
         sessions.silent = sessions.by_id.keys().copied().collect();
+        sessions.unpolled = sessions.silent.clone();
         Ok(sessions)
     }
 
@@ -165,6 +168,7 @@ impl Sessions {
     /// Forgets a session; returns its stored keys.
     pub fn remove(&mut self, id: SessionId) -> Vec<Vec<u8>> {
         self.silent.remove(&id);
+        self.unpolled.remove(&id);
         let Some(session) = self.by_id.remove(&id) else {
             return Vec::new();
         };
@@ -200,6 +204,7 @@ impl Sessions {
             return Ok(SlotAnswer::Repeat(reply, is_first));
         }
         if ahead > u32::MAX / 2 {
+            zonal_types::mark!(SlotLate);
             return Err(ErrorCode::BadSequence);
         }
         Ok(SlotAnswer::Run)

@@ -212,11 +212,22 @@ impl Shard {
                 .sessions
                 .slot(kv, caller.session, caller.slot, caller.sequence)?;
             if let SlotAnswer::Repeat(reply, is_from_before) = answer {
+                zonal_types::mark!(SlotRepeated);
                 if is_from_before {
+                    zonal_types::mark!(SlotRepeatedAfterRestart);
                     self.reopen(&reply, caller.session);
+                    if let MetaRequest::AppendEnd { ino, offset, .. } = request {
+                        self.tickets.was_ended(*ino, caller.session, *offset);
+                        self.recheck = true;
+                    }
                 }
                 return Ok(Some(self.reply(reply)));
             }
+        }
+        if self.sessions.silent.contains(&caller.session) && !is_for_silent(request) {
+            // It opens its session again, hears of our boot, tells what it holds, and comes back.
+            zonal_types::mark!(SilentRefused);
+            return Err(ErrorCode::UnknownSession);
         }
         let outcome = self.run_volatile(kv, now, caller, request, waited)?;
         if let Some(Outcome::Reply { reply, effect, .. }) = &outcome
@@ -297,6 +308,11 @@ impl Shard {
                         .end(*ino, session, *offset, numbers, now.instant)
                     {
                         Ok(End::Published(end)) => {
+                            if !self.sessions.silent.is_empty()
+                                && let Ok(inode) = self.tx(kv, now, session).inode(*ino)
+                            {
+                                self.tickets.note_published(*ino, inode.size);
+                            }
                             published = Some(end.unwrap_or(0));
                             // Appends behind this one may be published with it.
                             self.recheck = true;
@@ -358,6 +374,7 @@ impl Shard {
             }
             return None;
         };
+        zonal_types::mark!(RecallWaited);
         self.woken
             .extend(recall.wait_for.iter().map(|(session, _)| *session));
         let waiting = Waiting {
@@ -445,8 +462,16 @@ impl Shard {
         let reply = MetaReply::Failed {
             code: ErrorNumber(code),
         };
-        // The slot moves on; the store does not hear of it, as nothing happened.
-        if is_slotted(caller, request) {
+        // The slot moves on; the store does not hear of it, as nothing happened. Not where another server did not answer: the client tries
+        // the same request again.
+        let is_over = !matches!(
+            code,
+            ErrorCode::Unreachable
+                | ErrorCode::TimedOut
+                | ErrorCode::NotReady
+                | ErrorCode::Overloaded
+        );
+        if is_over && is_slotted(caller, request) {
             let kept = Some(reply.clone());
             self.sessions
                 .replied(caller.session, caller.slot, caller.sequence, kept);
@@ -547,6 +572,7 @@ impl Shard {
             self.doomed.extend(ending.split_off(ENDED_AT_ONCE));
         }
         for session in ending {
+            zonal_types::mark!(SessionExpired);
             effect.extend(self.end_session(kv, now, session)?);
         }
         if std::mem::take(&mut self.has_lost_orphans) {
@@ -684,6 +710,19 @@ fn is_internal(request: &MetaRequest) -> bool {
             | MetaRequest::GetAttr { .. }
             | MetaRequest::SetAttr { .. }
             | MetaRequest::SetPolicy { .. }
+    )
+}
+
+/// What a session from before our start may ask before it has told what it holds.
+fn is_for_silent(request: &MetaRequest) -> bool {
+    matches!(
+        request,
+        MetaRequest::PollEvents { .. }
+            | MetaRequest::CloseSession
+            | MetaRequest::Reclaim { .. }
+            | MetaRequest::ReclaimAppends { .. }
+            | MetaRequest::DropLeases
+            | MetaRequest::Sync
     )
 }
 

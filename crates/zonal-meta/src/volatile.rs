@@ -111,17 +111,26 @@ impl Shard {
             MetaRequest::Reclaim { opens, locks } => {
                 self.reclaim(kv, now, session, opens, locks)?
             }
+            MetaRequest::ReclaimAppends { appends } => {
+                self.reclaim_appends(kv, now, session, appends)
+            }
             MetaRequest::Close { inos } => self.close(kv, now, caller, inos)?,
             MetaRequest::AppendBegin { ino, length, limit } => {
                 // Places that were reserved before our start may still be written to.
                 let until = self.lock_grace_until;
                 if now.instant < until && !self.sessions.silent.is_empty() {
+                    zonal_types::mark!(AppendHeldBack);
                     return Ok(Some(self.wait(Waiting::default(), until, WaitOn::Recalls)));
                 }
                 let mut tickets = std::mem::take(&mut self.tickets);
                 let mut tx = self.tx(kv, now, session);
                 let result = op::append::begin(&mut tx, &mut tickets, *ino, *length, *limit);
                 self.tickets = tickets;
+                if let Ok(MetaReply::Appending { offset, .. }) = &result
+                    && !self.sessions.silent.is_empty()
+                {
+                    self.tickets.note_given(*ino, *offset);
+                }
                 let reply = result.unwrap_or_else(failed);
                 self.reply(reply)
             }
@@ -150,9 +159,10 @@ impl Shard {
         let until = waited
             .until
             .unwrap_or_else(|| now.instant.plus_ms(u64::from(wait_ms.min(POLL_WAIT_MS))));
-        // One from before our start must hear of it soon: others wait until it has told what it holds.
+        // One from before our start must hear of it soon: others wait until it has told what it holds, and it queues its locks again.
+        let is_first = self.sessions.unpolled.remove(&session);
         let is_silent = self.sessions.silent.contains(&session);
-        if events.is_empty() && now.instant < until && !is_silent {
+        if events.is_empty() && now.instant < until && !is_silent && !is_first {
             let waiting = Waiting {
                 until: Some(until),
                 ..Waiting::default()
@@ -199,6 +209,9 @@ impl Shard {
             lost |= self.locks.reclaim(session, *ino, *range).is_err();
         }
         self.sessions.silent.remove(&session);
+        if self.sessions.silent.is_empty() {
+            self.tickets.forget_given();
+        }
         self.recheck = true;
         let mut tx = self.tx(kv, now, session);
         for ino in tx.env.opens.orphans_of(session) {
@@ -214,6 +227,48 @@ impl Shard {
             MetaReply::Done
         };
         Ok(self.outcome(reply, finished.effect, Vec::new(), Vec::new()))
+    }
+
+    /// Places from before our restart that appends are being written to. What was published is none any more.
+    fn reclaim_appends(
+        &mut self,
+        kv: &dyn KvRead,
+        now: Now,
+        session: SessionId,
+        appends: &[(Ino, (u64, u32))],
+    ) -> Outcome {
+        let mut is_gone = false;
+        for (ino, place) in appends {
+            if !self.tickets.is_known(*ino, session, place.0) {
+                self.reclaim_append(kv, now, session, *ino, *place);
+                is_gone |= !self.tickets.is_known(*ino, session, place.0);
+            }
+        }
+        self.reply(if is_gone {
+            failed(ErrorCode::UnknownLease)
+        } else {
+            MetaReply::Done
+        })
+    }
+
+    /// A place that a session had before our restart and has not told of, where it was not given to another one since.
+    pub(crate) fn reclaim_append(
+        &mut self,
+        kv: &dyn KvRead,
+        now: Now,
+        session: SessionId,
+        ino: Ino,
+        place: (u64, u32),
+    ) {
+        if !self.sessions.silent.contains(&session) {
+            return;
+        }
+        if let Ok(inode) = self.tx(kv, now, session).inode(ino)
+            && inode.is_file()
+        {
+            self.tickets
+                .reclaim(ino, session, place, inode.size, now.instant);
+        }
     }
 
     fn close(
@@ -270,6 +325,7 @@ impl Shard {
                 let others_may_reclaim =
                     self.sessions.silent.iter().any(|silent| *silent != session);
                 if now.instant < self.lock_grace_until && others_may_reclaim {
+                    zonal_types::mark!(LockHeldBack);
                     let until = self.lock_grace_until;
                     return Ok(self.wait(Waiting::default(), until, WaitOn::Recalls));
                 }
@@ -333,6 +389,9 @@ impl Shard {
         self.opens.drop_session(session);
         self.events.close(session);
         self.doomed.remove(&session);
+        if self.sessions.silent.iter().all(|silent| *silent == session) {
+            self.tickets.forget_given();
+        }
         let granted = self.locks.release_session(session);
         self.tell(granted);
         self.woken.insert(session);

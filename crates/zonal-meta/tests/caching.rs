@@ -163,6 +163,7 @@ fn after_a_restart_changes_wait_for_what_was_granted_before() {
     let (mut cell, mut one, mut two, home) = start();
     look(&mut cell, &mut one, home, "f").unwrap_err();
     cell.restart(1);
+    two.holds_nothing(&mut cell, 1);
     let before = cell.now.instant;
     two.create(&mut cell, home, "f", 0o644).unwrap();
     assert!(cell.now.instant.ms_since(before) >= 5500);
@@ -173,6 +174,7 @@ fn after_a_restart_a_change_waits_only_for_those_who_have_not_dropped_what_they_
     let (mut cell, one, mut two, home) = start();
     let three = cell.client(3);
     cell.restart(1);
+    two.holds_nothing(&mut cell, 1);
     let before = cell.now.instant;
     for client in [&one, &three] {
         let reply = cell.send(1, client.caller(1), &MetaRequest::DropLeases);
@@ -182,6 +184,7 @@ fn after_a_restart_a_change_waits_only_for_those_who_have_not_dropped_what_they_
     assert_eq!(cell.now.instant, before);
 
     cell.restart(1);
+    two.holds_nothing(&mut cell, 1);
     cell.send(1, one.caller(1), &MetaRequest::DropLeases);
     two.create(&mut cell, home, "g", 0o644).unwrap();
     assert!(cell.now.instant.ms_since(before) >= 5500);
@@ -191,6 +194,7 @@ fn after_a_restart_a_change_waits_only_for_those_who_have_not_dropped_what_they_
 fn a_waiting_change_goes_on_when_the_last_has_dropped_what_it_cached() {
     let (mut cell, one, mut two, home) = start();
     cell.restart(1);
+    two.holds_nothing(&mut cell, 1);
     two.sequence += 1;
     let request = two.create_request(home, "f", NewKind::File, 0o644, false);
     let store = &mut cell.stores[1];

@@ -211,6 +211,11 @@ fn first_level_directories_are_made_once() {
         panic!()
     };
     cell.restart(0);
+    let told = MetaRequest::Reclaim {
+        opens: vec![],
+        locks: vec![],
+    };
+    assert_eq!(cell.send(0, caller, &told), MetaReply::Done);
     let reply = cell.send(0, caller, &request);
     assert_eq!(
         entry_of(reply.clone()).unwrap().ino,

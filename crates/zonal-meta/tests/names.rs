@@ -234,7 +234,11 @@ fn a_removed_open_file_lives_until_its_last_close() {
     cell.assert_sound();
     cell.restart(1);
     cell.assert_sound();
-    assert!(other.attr(&mut cell, f).is_ok());
+    assert_eq!(
+        other.attr(&mut cell, f),
+        Err(ErrorCode::UnknownSession),
+        "it must tell what it holds first"
+    );
     other
         .call(
             &mut cell,
@@ -686,6 +690,7 @@ fn a_removed_file_keeps_its_permissions_and_does_not_outlive_a_restart() {
     let mut nobody = client.who(1000, 1000);
     assert_eq!(nobody.open(&mut cell, secret, 0), Err(ErrorCode::Access));
     cell.restart(1);
+    client.holds_nothing(&mut cell, 1);
     assert_eq!(client.open(&mut cell, link, 0), Err(ErrorCode::Stale));
     cell.assert_sound();
 }

@@ -256,7 +256,7 @@ impl ZonalFs {
         if ino == Ino::ROOT {
             block_on(self.client.sync_all())
         } else {
-            block_on(self.client.sync_shard_of(ino))
+            block_on(self.client.sync_directory(ino))
         }
     }
 

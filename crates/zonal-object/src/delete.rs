@@ -59,6 +59,9 @@ impl Target {
         kv: &dyn KvRead,
         delete: &mut Delete,
     ) -> Result<DeleteStep, ErrorCode> {
+        for object in delete.objects.iter().skip(delete.at).take(STEP_OBJECTS) {
+            self.gone.add(*object);
+        }
         let mut batch = Batch::default();
         let mut left = STEP_CHUNKS;
         let (mut at, mut from) = (delete.at, delete.from);
@@ -72,6 +75,7 @@ impl Target {
                 let done = draft.clear(from, BLOCKS_END, left)?;
                 left = left.saturating_sub(draft.loaded_chunks().max(1));
                 if done < BLOCKS_END {
+                    zonal_types::mark!(DeleteInParts);
                     from = done;
                     draft.header.deleting = true;
                     draft.finish(&mut batch);

@@ -108,7 +108,10 @@ impl<'a> Draft<'a> {
     pub fn check_cut(&self, cut: Cut) -> Result<bool, ErrorCode> {
         match &self.stored_header {
             Some(header) if header.deleting => Err(ErrorCode::Stale),
-            Some(header) if header.truncate_seq > cut.seq => Err(ErrorCode::StaleTruncate),
+            Some(header) if header.truncate_seq > cut.seq => {
+                zonal_types::mark!(CutStale);
+                Err(ErrorCode::StaleTruncate)
+            }
             Some(header) => Ok(header.truncate_seq < cut.seq),
             None => Ok(false),
         }

@@ -199,7 +199,7 @@ impl Target {
             allocated_delta: edit.delta,
             object_bytes: draft.header.object_bytes,
         };
-        let behind = match draft.check_cut(edit.cut) {
+        let behind = match self.check_cut(&draft, edit.cut) {
             Err(ErrorCode::StaleTruncate) if edit.kind == Kind::Truncate => {
                 return Ok(Step::Done(outcome));
             }

@@ -29,6 +29,7 @@ pub mod delete;
 pub mod describe;
 mod draft;
 pub mod edit;
+mod gone;
 pub mod ids;
 pub mod key;
 pub mod list;

@@ -5,8 +5,9 @@
 //! counts exactly the blocks that have a place or are pending; 4. all bytes of a block behind the
 //! object's length are zeros; 5. a block that a record refers to is never written again.
 
-use crate::draft::{Batch, read_header};
-use crate::ids::{BLOCK, ObjectId, TargetConfig};
+use crate::draft::{Batch, Draft, read_header};
+use crate::gone::Gone;
+use crate::ids::{BLOCK, Cut, ObjectId, TargetConfig};
 use crate::key::{self, Named};
 use crate::note::{BlockBytes, Note, Record};
 use crate::pending::Pending;
@@ -26,6 +27,7 @@ pub struct Target {
     /// Pending blocks that the store holds, from the last checkpoints.
     stored_pending: BTreeSet<(ObjectId, u64)>,
     pub(crate) deleting: BTreeSet<ObjectId>,
+    pub(crate) gone: Gone,
     objects: u64,
     /// Blocks that planned writes will make pending.
     pub(crate) promised: u64,
@@ -82,6 +84,7 @@ impl Target {
             pending: Pending::default(),
             stored_pending: BTreeSet::new(),
             deleting: BTreeSet::new(),
+            gone: Gone::default(),
             objects: 0,
             promised: 0,
         };
@@ -276,6 +279,15 @@ impl Target {
     /// The checkpoint of the last [`Self::freeze`] is durable: what was freed before it may be reused.
     pub fn checkpoint_done(&mut self) {
         self.space.checkpoint_done();
+    }
+
+    /// Refuses what an older view of the file would do, also to an object that was deleted; `Ok(true)`: the object must be cut first.
+    pub(crate) fn check_cut(&self, draft: &Draft<'_>, cut: Cut) -> Result<bool, ErrorCode> {
+        if !draft.exists() && self.gone.has(draft.object) {
+            zonal_types::mark!(WriteAfterDelete);
+            return Err(ErrorCode::Stale);
+        }
+        draft.check_cut(cut)
     }
 
     /// A block's pending bytes.

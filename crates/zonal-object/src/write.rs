@@ -263,7 +263,8 @@ impl Target {
             bases: Bases::default(),
         };
         let mut draft = Draft::load(kv, &self.config, &self.pending, request.object)?;
-        if draft.check_cut(request.cut)? {
+        if self.check_cut(&draft, request.cut)? {
+            zonal_types::mark!(CutFirst);
             return Ok(Planned::CutFirst(Edit::truncate(
                 request.object,
                 request.cut,
@@ -330,6 +331,7 @@ impl Target {
             0
         });
         if available < needed {
+            zonal_types::mark!(TargetFull);
             return Err(ErrorCode::NoSpace);
         }
         Ok(())
@@ -371,7 +373,7 @@ impl Target {
         }
         let request = plan.request;
         let mut draft = Draft::load(kv, &self.config, &self.pending, request.object)?;
-        if draft.check_cut(request.cut)? {
+        if self.check_cut(&draft, request.cut)? {
             // Only after a deletion and a new life of the object between plan and commit.
             return Err(ErrorCode::StaleTruncate);
         }
@@ -379,6 +381,7 @@ impl Target {
             draft.header.truncate_seq = request.cut.seq;
         }
         if Self::find_bases(&mut draft, plan)? {
+            zonal_types::mark!(CommitAgain);
             return Ok(Committed::Again);
         }
         let (start, end) = (request.offset, plan.end());

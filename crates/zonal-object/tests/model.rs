@@ -22,6 +22,14 @@ struct File {
     bytes: Vec<u8>,
     cut: Cut,
     exists: bool,
+    /// Data ids are never used again: how often its object was deleted.
+    life: u64,
+}
+
+impl File {
+    fn object(&self, id: u64) -> ObjectId {
+        object(id + 10 * self.life)
+    }
 }
 
 type Model = BTreeMap<u64, File>;
@@ -144,7 +152,7 @@ impl Run {
             0..35 => {
                 let payload = self.rng.bytes(length);
                 let request = WriteRequest {
-                    object: object(id),
+                    object: file.object(id),
                     cut: file.cut,
                     offset,
                     length,
@@ -173,8 +181,9 @@ impl Run {
                 };
                 // A shard confirms one shrink before it takes the next.
                 let current = file.cut;
-                self.retry(|shell| shell.run_edit(Edit::truncate(object(id), current)))
+                self.retry(|shell| shell.run_edit(Edit::truncate(file.object(id), current)))
                     .unwrap();
+                let whole = file.object(id);
                 let file = self.model.entry(id).or_default();
                 if keep >= file.bytes.len() as u64 {
                     return;
@@ -187,19 +196,21 @@ impl Run {
                 file.cut = cut;
                 // Half of the time only the next request tells the target.
                 if self.rng.chance(50) {
-                    self.retry(|shell| shell.run_edit(Edit::truncate(object(id), cut)))
+                    self.retry(|shell| shell.run_edit(Edit::truncate(whole, cut)))
                         .unwrap();
                 }
             }
             45..55 => {
-                let edit = || Edit::punch(object(id), file.cut, offset, length as u64).unwrap();
+                let edit =
+                    || Edit::punch(file.object(id), file.cut, offset, length as u64).unwrap();
                 self.retry(|shell| shell.run_edit(edit())).unwrap();
                 self.zero(id, offset, length);
             }
             55..63 => {
                 let zero = self.rng.chance(50);
-                let edit =
-                    || Edit::allocate(object(id), file.cut, offset, length as u64, zero).unwrap();
+                let edit = || {
+                    Edit::allocate(file.object(id), file.cut, offset, length as u64, zero).unwrap()
+                };
                 if self.unless_full(|shell| shell.run_edit(edit())).is_none() {
                     return;
                 }
@@ -212,9 +223,13 @@ impl Run {
                 while !self.flights.is_empty() {
                     self.land();
                 }
-                self.shell.delete(vec![object(id)]).unwrap();
-                self.model.remove(&id);
-                let stat = self.shell.target.stat(&self.shell.store, object(id));
+                self.shell.delete(vec![file.object(id)]).unwrap();
+                let stat = self.shell.target.stat(&self.shell.store, file.object(id));
+                let file = self.model.entry(id).or_default();
+                *file = File {
+                    life: file.life + 1,
+                    ..File::default()
+                };
                 assert_eq!(stat, Ok(ObjectStat::default()));
             }
             65..70 => {
@@ -276,7 +291,7 @@ impl Run {
         let file = self.model.get(&id).cloned().unwrap_or_default();
         let got = self
             .shell
-            .read(object(id), file.cut, offset, length)
+            .read(file.object(id), file.cut, offset, length)
             .unwrap();
         let end = file.bytes.len().min(offset as usize + length);
         let want = file.bytes.get(offset as usize..end).unwrap_or(&[]);
@@ -288,7 +303,14 @@ impl Run {
         let map = self
             .shell
             .target
-            .map(&self.shell.store, object(id), file.cut, 0, u64::MAX, 1000)
+            .map(
+                &self.shell.store,
+                file.object(id),
+                file.cut,
+                0,
+                u64::MAX,
+                1000,
+            )
             .unwrap();
         assert_eq!(map.object_bytes, file.bytes.len() as u64);
         assert_eq!(map.known_to, u64::MAX);
@@ -342,7 +364,10 @@ impl Run {
             let matching = candidates.into_iter().find(|model| {
                 (0..4).all(|id| {
                     let file = model.get(&id).cloned().unwrap_or_default();
-                    self.shell.read(object(id), file.cut, 0, 4 << 20).as_ref() == Ok(&file.bytes)
+                    self.shell
+                        .read(file.object(id), file.cut, 0, 4 << 20)
+                        .as_ref()
+                        == Ok(&file.bytes)
                 })
             });
             self.model = matching.expect("a state of the history");
@@ -365,7 +390,9 @@ fn finish(mut run: Run) {
     }
     run.compare_all();
     run.shell.check();
-    run.shell.delete((0..4).map(object).collect()).unwrap();
+    let all = (0..4).map(|id| run.model.entry(id).or_default().object(id));
+    let all: Vec<ObjectId> = all.collect();
+    run.shell.delete(all).unwrap();
     run.shell.check();
     run.shell.checkpoint(true);
     run.shell.check();

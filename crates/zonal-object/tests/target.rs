@@ -89,13 +89,13 @@ fn a_full_target_still_overwrites_cuts_and_deletes() {
     let all: Vec<_> = (0..100).map(object).collect();
     shell.delete(all).unwrap();
     assert_eq!(
-        shell.write(object(50), CUT, 0, &chunk),
+        shell.write(object(150), CUT, 0, &chunk),
         Err(ErrorCode::NoSpace),
         "freed space waits for the checkpoint"
     );
     shell.checkpoint(true);
-    shell.write(object(50), CUT, 0, &chunk).unwrap();
-    shell.delete(vec![object(50)]).unwrap();
+    shell.write(object(150), CUT, 0, &chunk).unwrap();
+    shell.delete(vec![object(150)]).unwrap();
     shell.checkpoint(true);
     shell.check();
     assert_eq!(shell.target.statfs(), Shell::new(CONFIG).target.statfs());
@@ -465,4 +465,33 @@ fn hostile_values_are_errors() {
         note[0] = 1;
         assert!(Target::open(CONFIG, &Store::default(), [note.as_slice()]).is_err());
     }
+}
+
+#[test]
+fn a_late_write_does_not_make_a_deleted_object_again() {
+    let mut shell = Shell::new(CONFIG);
+    shell.write(object(1), CUT, 0, b"here").unwrap();
+    let request = WriteRequest {
+        object: object(1),
+        cut: CUT,
+        offset: 0,
+        length: 5000,
+    };
+    let payload = [7; 5000];
+    let mut late = shell.plan(request).unwrap();
+    shell.carry_out(&mut late, &payload);
+    // The second one does not exist yet: its first write is the one that is late.
+    shell.delete(vec![object(1), object(2)]).unwrap();
+    assert_eq!(shell.commit(&mut late, &payload), Err(ErrorCode::Stale));
+    for gone in [1, 2] {
+        let wrote = shell.write(object(gone), CUT, 0, b"late");
+        assert_eq!(wrote, Err(ErrorCode::Stale));
+        let reserve = Edit::allocate(object(gone), CUT, 0, 4096, false).unwrap();
+        assert_eq!(shell.run_edit(reserve), Err(ErrorCode::Stale));
+    }
+    shell.delete(vec![object(1)]).unwrap();
+    assert_eq!(shell.target.statfs().objects, 0);
+    assert_eq!(shell.target.units_in_flight(), 0);
+    shell.write(object(3), CUT, 0, b"other").unwrap();
+    shell.check();
 }

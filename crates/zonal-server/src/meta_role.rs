@@ -223,6 +223,7 @@ impl MetaRole {
     ) -> Result<Option<Arc<ZoneMap>>, ManagerError> {
         let deletes = puts(&effect, zonal_meta::keys::TAG_DELETION);
         let reserves = puts(&effect, zonal_meta::keys::TAG_IDS);
+        let is_half = puts(&effect, zonal_meta::keys::TAG_DETACHED);
         let map = match &self.manager {
             Some(manager) if !junctions.is_empty() => {
                 let edits: Vec<MapEdit> = junctions.into_iter().map(edit_of).collect();
@@ -236,8 +237,9 @@ impl MetaRole {
                 None
             }
         };
-        if reserves {
-            // One flush in a thousand creates: a number that was given must not be given again after a power loss.
+        if reserves || is_half {
+            // One flush in a thousand creates: a number that was given must not be given again after a power loss. And before the root shard
+            // hears of a first-level directory's half here, this half is durable: the root's is at once.
             self.engine.sync_all()?;
         }
         if deletes && !state.has_deletions {

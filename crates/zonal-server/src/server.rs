@@ -31,7 +31,7 @@ use zonal_net::{
     CellKey, ListenConfig, Listeners, Pool, PoolConfig, Role, ServerConfig, ServerHandle, serve,
 };
 use zonal_types::limits::{SCRUB_PERIOD_MS_DEFAULT, SCRUB_RATE_DEFAULT};
-use zonal_types::{ErrorCode, KvRead, ShardId};
+use zonal_types::{ErrorCode, KvRead, ShardId, boot_of};
 use zonal_wire::StoreStart;
 
 /// Formats the stores of a node that are not there yet.
@@ -450,8 +450,11 @@ fn open_shard(
     };
     let shard = shard.filter(|shard| shard.node == config.node);
     let shard = shard.ok_or_else(|| contents(ErrorCode::NotOwner))?;
+    let kept = store.engine.verifier();
+    let kept = (kept ^ kept >> 32) as u32;
+    let boot = boot_of(kept, clock::boot_number() as u32);
     let parts = Parts {
-        config: ShardConfig::new(shard.id, config.zone, clock::boot_number()),
+        config: ShardConfig::new(shard.id, config.zone, boot),
         engine: Arc::clone(&store.engine),
         manager,
         map: Arc::clone(map),

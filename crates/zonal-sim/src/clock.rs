@@ -46,6 +46,8 @@ struct Inner {
     tasks: RefCell<BTreeMap<u64, (Group, Option<Task>)>>,
     timers: RefCell<BTreeMap<(u64, u64), Waker>>,
     ready: ReadyQueue,
+    /// Tasks of paused processes that were woken meanwhile.
+    paused: RefCell<BTreeMap<Group, Vec<u64>>>,
     steps: Cell<u64>,
     stuck: Cell<bool>,
 }
@@ -68,6 +70,7 @@ impl Clock {
                 tasks: RefCell::default(),
                 timers: RefCell::default(),
                 ready: ReadyQueue::default(),
+                paused: RefCell::default(),
                 steps: Cell::new(0),
                 stuck: Cell::new(false),
             }),
@@ -111,8 +114,32 @@ impl Clock {
             .collect();
         let gone: Vec<_> = ids.iter().filter_map(|id| tasks.remove(id)).collect();
         drop(tasks);
+        self.inner.paused.borrow_mut().remove(&group);
         // Dropping a task may wake others.
         drop(gone);
+    }
+
+    /// From now on no task of a group runs.
+    pub fn pause(&self, group: Group) {
+        self.inner.paused.borrow_mut().entry(group).or_default();
+    }
+
+    /// A paused group goes on, with what woke it in the order in which it came.
+    pub fn resume(&self, group: Group) {
+        let woken = self.inner.paused.borrow_mut().remove(&group);
+        woken
+            .unwrap_or_default()
+            .into_iter()
+            .for_each(|id| self.push_ready(id));
+    }
+
+    /// Drops all tasks: a world whose tasks hold it is freed by this.
+    pub fn clear(&self) {
+        let tasks = std::mem::take(&mut *self.inner.tasks.borrow_mut());
+        // Dropping a task may wake others, and touches timers.
+        drop(tasks);
+        self.inner.timers.borrow_mut().clear();
+        self.inner.paused.borrow_mut().clear();
     }
 
     /// Waits until `until`.
@@ -185,7 +212,14 @@ impl Clock {
     fn poll_task(&self, id: u64) {
         let taken = {
             let mut tasks = self.inner.tasks.borrow_mut();
-            tasks.get_mut(&id).and_then(|(_group, task)| task.take())
+            let mut paused = self.inner.paused.borrow_mut();
+            tasks.get_mut(&id).and_then(|(group, task)| {
+                if let Some(woken) = paused.get_mut(group) {
+                    woken.push(id);
+                    return None;
+                }
+                task.take()
+            })
         };
         let Some(mut task) = taken else {
             return;
@@ -297,6 +331,33 @@ mod tests {
             *seen.borrow(),
             [("early", ms(20)), ("same", ms(20)), ("late", ms(50))]
         );
+    }
+
+    #[test]
+    fn a_paused_group_runs_later_and_a_cleared_clock_holds_nothing() {
+        let clock = Clock::new();
+        let seen = Rc::new(RefCell::new(Vec::new()));
+        for group in [1, 2] {
+            let (seen, clock2) = (seen.clone(), clock.clone());
+            clock.spawn(group, async move {
+                clock2.sleep(1_000).await;
+                seen.borrow_mut().push(group);
+            });
+        }
+        clock.pause(1);
+        clock.run(Instant(u64::MAX), || false);
+        assert_eq!(*seen.borrow(), [2]);
+        clock.resume(1);
+        clock.run(Instant(u64::MAX), || false);
+        assert_eq!(*seen.borrow(), [2, 1]);
+        let held = Rc::new(());
+        let (inside, clock2) = (held.clone(), clock.clone());
+        clock.spawn(3, async move {
+            clock2.sleep(1_000).await;
+            drop(inside);
+        });
+        clock.clear();
+        assert_eq!(Rc::strong_count(&held), 1);
     }
 
     #[test]

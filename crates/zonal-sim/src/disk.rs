@@ -1,13 +1,36 @@
 //! Disks of simulated processes: an ordered store behind a log, and segments.
 //!
 //! What was appended survives the kill of its process. A power loss takes back unsynced records from the end, and any of the
-//! unsynced segment writes.
+//! unsynced segment writes, or any sectors of one. A bad disk flips bits, loses and misdirects writes, misdirects and
+//! fails reads.
 
 use crate::rng::Rng;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use zonal_object::Record;
+use zonal_types::limits::BLOCK_BYTES;
 use zonal_types::{ErrorCode, KvChange, KvRead};
+
+/// Bytes that a disk writes whole or not at all.
+const SECTOR: usize = 512;
+
+/// What happens to the next write to a segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WriteTrick {
+    /// It is acknowledged and not done.
+    Lost,
+    /// It goes so many blocks further.
+    Misdirected(u64),
+}
+
+/// What happens to the next read of a segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReadTrick {
+    /// It fails.
+    Fails,
+    /// It comes from so many blocks further.
+    Misdirected(u64),
+}
 
 /// One disk.
 #[derive(Default)]
@@ -20,6 +43,8 @@ pub struct Disk {
     segments: RefCell<BTreeMap<u32, Vec<u8>>>,
     unsynced_writes: RefCell<Vec<(u32, u64, Vec<u8>)>>,
     power_losses: Cell<u64>,
+    write_trick: Cell<Option<WriteTrick>>,
+    read_trick: Cell<Option<ReadTrick>>,
 }
 
 struct Logged {
@@ -91,8 +116,42 @@ impl Disk {
         self.notes.borrow().clone()
     }
 
+    /// The next write to a segment goes wrong.
+    pub fn trick_write(&self, trick: WriteTrick) {
+        self.write_trick.set(Some(trick));
+    }
+
+    /// The next read of a segment goes wrong.
+    pub fn trick_read(&self, trick: ReadTrick) {
+        self.read_trick.set(Some(trick));
+    }
+
+    /// Nothing goes wrong from now on; what is damaged stays so.
+    pub fn end_tricks(&self) {
+        self.write_trick.set(None);
+        self.read_trick.set(None);
+    }
+
+    /// Flips one bit of a segment; false where there is none.
+    pub fn flip_bit(&self, rng: &mut Rng) -> bool {
+        let mut segments = self.segments.borrow_mut();
+        let count = segments.len() as u64;
+        let chosen = segments.values_mut().nth(rng.below(count) as usize);
+        let Some(bytes) = chosen.filter(|bytes| !bytes.is_empty()) else {
+            return false;
+        };
+        let at = rng.below(bytes.len() as u64) as usize;
+        bytes[at] ^= 1 << rng.below(8);
+        true
+    }
+
     /// Writes to a segment.
     pub fn write_segment(&self, segment: u32, offset: u64, bytes: &[u8]) {
+        let offset = match self.write_trick.take() {
+            None => offset,
+            Some(WriteTrick::Lost) => return,
+            Some(WriteTrick::Misdirected(blocks)) => offset + blocks * BLOCK_BYTES as u64,
+        };
         let mut segments = self.segments.borrow_mut();
         let segment_bytes = segments.entry(segment).or_default();
         let from = offset as usize;
@@ -106,7 +165,15 @@ impl Disk {
     }
 
     /// Reads from a segment; what was never written is zeros.
-    pub fn read_segment(&self, segment: u32, offset: u64, out: &mut [u8]) {
+    ///
+    /// # Errors
+    /// `Io` where the disk fails.
+    pub fn read_segment(&self, segment: u32, offset: u64, out: &mut [u8]) -> Result<(), ErrorCode> {
+        let offset = match self.read_trick.take() {
+            None => offset,
+            Some(ReadTrick::Fails) => return Err(ErrorCode::Io),
+            Some(ReadTrick::Misdirected(blocks)) => offset + blocks * BLOCK_BYTES as u64,
+        };
         out.fill(0);
         let segments = self.segments.borrow();
         if let Some(bytes) = segments.get(&segment) {
@@ -114,19 +181,30 @@ impl Disk {
             let count = out.len().min(bytes.len() - from);
             out[..count].copy_from_slice(&bytes[from..from + count]);
         }
+        Ok(())
     }
 
-    /// The power fails: unsynced records from some point on are gone, and some of the unsynced segment writes.
-    /// `is_whole` tells whether a surviving record's data arrived; the log ends before the first whose did not.
-    pub fn lose_power(&self, rng: &mut Rng, is_whole: impl Fn(&Self, &Record) -> bool) {
+    /// The power fails: unsynced records from some point on are gone, and some of the unsynced segment writes, whole or in
+    /// sectors. `is_whole` tells whether a surviving record's data arrived; the log ends before the first whose did not.
+    /// Returns how many writes were torn.
+    pub fn lose_power(&self, rng: &mut Rng, is_whole: impl Fn(&Self, &Record) -> bool) -> u64 {
         self.power_losses.set(self.power_losses.get() + 1);
         let writes = std::mem::take(&mut *self.unsynced_writes.borrow_mut());
+        let mut torn = 0;
         for (segment, offset, before) in writes.iter().rev() {
-            if rng.chance(300) {
-                let mut segments = self.segments.borrow_mut();
-                if let Some(bytes) = segments.get_mut(segment) {
-                    let from = *offset as usize;
-                    bytes[from..from + before.len()].copy_from_slice(before);
+            let (is_lost, is_torn) = (rng.chance(300), rng.chance(200));
+            if !is_lost && !is_torn {
+                continue;
+            }
+            torn += u64::from(!is_lost);
+            let mut segments = self.segments.borrow_mut();
+            let Some(bytes) = segments.get_mut(segment) else {
+                continue;
+            };
+            for (index, sector) in before.chunks(SECTOR).enumerate() {
+                if is_lost || rng.chance(500) {
+                    let from = *offset as usize + index * SECTOR;
+                    bytes[from..from + sector.len()].copy_from_slice(sector);
                 }
             }
         }
@@ -144,6 +222,7 @@ impl Disk {
                 self.notes.borrow_mut().pop();
             }
         }
+        torn
     }
 }
 

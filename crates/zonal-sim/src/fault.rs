@@ -1,35 +1,41 @@
-//! What goes wrong during a run: kills, power losses, cuts, a bad network; and bugs put in on purpose.
+//! What goes wrong during a run, within a budget under which the cell must recover by itself.
+//!
+//! The budget: at most [`Budget::at_once`] faults at a time, each over after [`OUTAGE_MS_MAX`], [`Budget::faults`] in all; clocks
+//! drift less than the margin of terms. Every operation must get through such a time, since it is tried for longer than any outage.
+//! Damage of a medium and full targets are exempt: they are errors, and stay so until what is damaged is written anew.
 
-use crate::net::LinkFaults;
+use crate::coverage::Fault;
+use crate::disk::{ReadTrick, WriteTrick};
+use crate::net::{LinkFaults, NETWORK};
 use crate::rng::Rng;
 use crate::world::World;
 use std::rc::Rc;
 
-/// A bug put in on purpose, to show that the checkers find it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Plant {
-    /// None.
-    #[default]
-    None,
-    /// Targets ignore truncations, so that cut bytes come back.
-    TargetIgnoresTruncation,
-    /// Shards execute repeated requests again.
-    ShardForgetsReplies,
-    /// Targets say that they synced and do not.
-    SyncDoesNothing,
-    /// Targets never delete.
-    DeletionsAreLost,
-    /// Clients acknowledge events without acting on them.
-    EventsAreIgnored,
+/// The longest outage, ms: several together stay below what a client tries.
+pub const OUTAGE_MS_MAX: u64 = 6_000;
+
+/// How much may go wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Budget {
+    /// Faults in all.
+    pub faults: u64,
+    /// Faults at a time.
+    pub at_once: u64,
 }
 
 /// What may go wrong, and how often.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FaultPlan {
-    /// Pause between two faults, ms; 0: no kills, losses of power and cuts.
+    /// How much.
+    pub budget: Budget,
+    /// Pause between two faults, ms; 0: none of those that come one by one.
     pub every_ms: u64,
     /// Servers may lose unsynced data with a kill.
     pub power: bool,
+    /// Disks are bad.
+    pub media: bool,
+    /// Clocks are off.
+    pub clocks: bool,
     /// The network while there are faults.
     pub links: LinkFaults,
 }
@@ -37,14 +43,20 @@ pub struct FaultPlan {
 impl FaultPlan {
     /// Nothing goes wrong.
     pub const NONE: Self = Self {
+        budget: Budget {
+            faults: 0,
+            at_once: 0,
+        },
         every_ms: 0,
         power: false,
+        media: false,
+        clocks: false,
         links: LinkFaults::NONE,
     };
 
-    /// A plan for a seed: some have a bad network, some kills, most both.
+    /// A plan for a seed: some have a bad network, some outages, most both.
     #[must_use]
-    pub fn random(rng: &mut Rng, power: bool) -> Self {
+    pub fn random(rng: &mut Rng, power: bool, media: bool) -> Self {
         let mut links = LinkFaults::NONE;
         if rng.chance(700) {
             links.loss = rng.below(30);
@@ -52,44 +64,183 @@ impl FaultPlan {
             links.slow = rng.below(100);
             links.delay_max = rng.between(200_000, 5_000_000);
         }
-        let every_ms = if power || rng.chance(800) {
+        let every_ms = if power || media || rng.chance(800) {
             rng.between(500, 5_000)
         } else {
             0
         };
         Self {
+            budget: Budget {
+                faults: rng.between(5, 60),
+                at_once: if rng.chance(400) { 2 } else { 1 },
+            },
             every_ms,
             power,
+            media,
+            clocks: rng.chance(500),
             links,
         }
     }
 }
 
-/// Injects faults until the world's programs have ended or are told to stop.
-pub async fn inject(world: Rc<World>, plan: FaultPlan, mut rng: Rng) {
+/// Begins to inject faults; they end with the world's programs, with the budget, or when the world is told to heal.
+pub fn begin(world: &Rc<World>, plan: FaultPlan, rng: &mut Rng) {
     world.network.set_faults(plan.links);
-    while plan.every_ms > 0 && world.faults_wanted() {
-        let pause = rng.between(plan.every_ms / 2, plan.every_ms * 2);
-        world.clock.sleep(pause * 1_000_000).await;
-        if !world.faults_wanted() {
-            break;
-        }
-        let servers = world.server_count();
-        let victim = rng.below(servers as u64) as usize;
-        world.count_fault();
-        if rng.chance(300) {
-            let client = world.client_name(rng.below(world.client_count()) as usize);
-            let address = world.address_of(victim);
-            world.network.cut(&client, &address, true);
-            world.clock.sleep(rng.between(10, 3_000) * 1_000_000).await;
-            world.network.cut(&client, &address, false);
-        } else {
-            world.kill(victim);
-            if plan.power && rng.chance(700) {
-                world.lose_power(victim, &mut rng);
+    if plan.every_ms == 0 {
+        return;
+    }
+    for lane in 0..plan.budget.at_once {
+        let faults = plan.budget.faults / plan.budget.at_once;
+        let injector = Injector {
+            world: world.clone(),
+            plan,
+            rng: rng.fork(lane),
+        };
+        world.clock.spawn(NETWORK, injector.run(faults));
+    }
+}
+
+struct Injector {
+    world: Rc<World>,
+    plan: FaultPlan,
+    rng: Rng,
+}
+
+impl Injector {
+    async fn run(mut self, faults: u64) {
+        let every = self.plan.every_ms;
+        for _ in 0..faults {
+            let pause = self.rng.between(every / 2, every * 2);
+            self.world.clock.sleep(pause * 1_000_000).await;
+            if !self.world.faults_wanted() {
+                break;
             }
-            world.clock.sleep(rng.between(1, 3_000) * 1_000_000).await;
-            world.start(victim);
+            if self.plan.media && self.rng.chance(600) {
+                self.spoil_disk();
+            } else {
+                self.outage().await;
+            }
+        }
+    }
+
+    fn count(&self, fault: Fault) {
+        self.world.network.count(fault);
+    }
+
+    fn server(&mut self) -> usize {
+        self.rng.below(self.world.server_count() as u64) as usize
+    }
+
+    fn client(&mut self) -> usize {
+        self.rng.below(self.world.client_count()) as usize
+    }
+
+    async fn last(&mut self) {
+        let longest = if self.rng.chance(200) {
+            OUTAGE_MS_MAX
+        } else {
+            OUTAGE_MS_MAX / 2
+        };
+        let ms = self.rng.between(1, longest);
+        self.world.clock.sleep(ms * 1_000_000).await;
+    }
+
+    async fn outage(&mut self) {
+        let world = self.world.clone();
+        let victim = self.server();
+        match self.rng.below(100) {
+            0..50 => {
+                self.count(Fault::Kill);
+                world.kill(victim);
+                if self.plan.power && self.rng.chance(700) {
+                    world.lose_power(victim, &mut self.rng);
+                }
+                self.last().await;
+                world.start(victim);
+            }
+            50..62 => {
+                self.count(Fault::CutClient);
+                let (client, server) = (world.client_name(self.client()), world.address_of(victim));
+                world.network.cut(&client, &server, true);
+                self.last().await;
+                world.network.cut(&client, &server, false);
+            }
+            62..70 => {
+                self.count(Fault::CutServers);
+                let (one, other) = (world.address_of(victim), world.address_of(self.server()));
+                world.network.cut(&one, &other, true);
+                self.last().await;
+                world.network.cut(&one, &other, false);
+            }
+            70..76 => {
+                self.count(Fault::CutOneWay);
+                let mut ends = [world.client_name(self.client()), world.address_of(victim)];
+                if self.rng.chance(500) {
+                    ends.reverse();
+                }
+                world.network.cut_way(&ends[0], &ends[1], true);
+                self.last().await;
+                world.network.cut_way(&ends[0], &ends[1], false);
+            }
+            76..82 => {
+                self.count(Fault::Isolated);
+                let server = world.address_of(victim);
+                world.network.isolate(&server, true);
+                self.last().await;
+                world.network.isolate(&server, false);
+            }
+            82..90 => {
+                self.count(Fault::PauseServer);
+                world.pause(victim, true);
+                self.last().await;
+                world.pause(victim, false);
+            }
+            90..95 => {
+                self.count(Fault::PauseClient);
+                let client = self.client();
+                world.pause_client(client, true);
+                self.last().await;
+                world.pause_client(client, false);
+            }
+            _ => {
+                self.count(Fault::CalendarJump);
+                let clock = world.network.clock_of(&world.address_of(victim));
+                clock.jump(&mut self.rng);
+            }
+        }
+    }
+
+    fn spoil_disk(&mut self) {
+        let world = self.world.clone();
+        let Some(index) = self.rng.pick(&world.storage_indices()).copied() else {
+            return;
+        };
+        let Some(disk) = world.disk_of(index) else {
+            return;
+        };
+        let further = self.rng.between(1, 40);
+        match self.rng.below(5) {
+            0 => {
+                if disk.flip_bit(&mut self.rng) {
+                    self.count(Fault::FlippedBit);
+                }
+            }
+            1 => {
+                self.count(Fault::LostWrite);
+                disk.trick_write(WriteTrick::Lost);
+            }
+            2 => {
+                self.count(Fault::MisdirectedWrite);
+                disk.trick_write(WriteTrick::Misdirected(further));
+            }
+            3 => {
+                self.count(Fault::MisdirectedRead);
+                disk.trick_read(ReadTrick::Misdirected(further));
+            }
+            _ => {
+                self.count(Fault::ReadError);
+                disk.trick_read(ReadTrick::Fails);
+            }
         }
     }
 }

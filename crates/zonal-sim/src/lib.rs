@@ -5,19 +5,26 @@
 //! gives the same trace.
 #![forbid(unsafe_code)]
 
+pub mod batch;
+pub mod cast;
 pub mod checker;
 pub mod clock;
+pub mod coverage;
 pub mod disk;
 pub mod fault;
+mod marks;
 pub mod meta_node;
 pub mod net;
+pub mod plant;
 pub mod report;
 pub mod rng;
 pub mod scenario;
+pub mod skew;
 pub mod storage_node;
 pub mod workload;
 pub mod world;
 
-pub use fault::{FaultPlan, Plant};
+pub use batch::{Summary, run_batch};
+pub use plant::Plant;
 pub use report::Report;
 pub use scenario::{Options, Scenario, run};

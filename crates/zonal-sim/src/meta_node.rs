@@ -2,16 +2,18 @@
 
 use crate::clock::{Group, Signal};
 use crate::disk::Disk;
-use crate::fault::Plant;
 use crate::net::{Answer, Network, Request, Role, Task};
-use std::cell::RefCell;
+use crate::plant::Plant;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use zonal_layout::slot_of;
+use zonal_meta::keys;
 use zonal_meta::{Attempt, Caller, JunctionChange, Now, Outcome, Shard, ShardConfig, WaitOn};
 use zonal_types::{
-    Blob, Codec, Column, DataId, ErrorCode, Instant, KvRead, Layout, SessionId, TargetId, ZoneId,
+    Blob, Codec, Column, DataId, ErrorCode, Instant, KvChange, KvRead, Layout, SessionId, TargetId,
+    ZoneId,
 };
 use zonal_wire::{
     ErrorNumber, Header, ManagerReply, ManagerRequest, MetaReply, MetaRequest, NO_SLOT, Service,
@@ -42,7 +44,26 @@ pub struct MetaNode {
     recalls: Signal,
     /// Raised when a session has events.
     events: RefCell<BTreeMap<SessionId, Rc<Signal>>>,
+    /// Requests that are being answered.
+    running: Cell<u64>,
+    effects: Cell<u64>,
     plant: Plant,
+}
+
+/// Counts a request while it is being answered.
+struct Running<'a>(&'a Cell<u64>);
+
+impl<'a> Running<'a> {
+    fn begin(count: &'a Cell<u64>) -> Self {
+        count.set(count.get() + 1);
+        Self(count)
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
 }
 
 impl MetaNode {
@@ -65,10 +86,10 @@ impl MetaNode {
             false
         })?;
         if is_empty {
-            disk.append_changes(Shard::format(&config, network.wall()));
+            disk.append_changes(Shard::format(&config, network.wall(address)));
             disk.sync();
         }
-        let now = network.clock.now();
+        let now = network.instant(address);
         let current = map.borrow().clone();
         let shard = Shard::load(config, current, disk.as_ref(), now)?;
         let node = Rc::new(Self {
@@ -80,6 +101,8 @@ impl MetaNode {
             map,
             recalls: Signal::default(),
             events: RefCell::default(),
+            running: Cell::new(0),
+            effects: Cell::new(0),
             plant,
         });
         network.clock.spawn(group, node.clone().keep_house());
@@ -101,21 +124,44 @@ impl MetaNode {
         gauges
     }
 
+    /// Sizes of what the shard has in memory, with their bounds as further entries.
+    #[must_use]
+    pub fn all_gauges(&self) -> Vec<(&'static str, u64)> {
+        self.shard.borrow().gauges()
+    }
+
+    /// Requests that are being answered.
+    #[must_use]
+    pub fn running(&self) -> u64 {
+        self.running.get()
+    }
+
+    /// Sessions for which somebody may wait.
+    #[must_use]
+    pub fn pollers(&self) -> usize {
+        self.events.borrow().len()
+    }
+
+    /// Its store.
+    #[must_use]
+    pub fn disk(&self) -> &Disk {
+        &self.disk
+    }
+
     /// Deletions that are not done.
     #[must_use]
     pub fn deletions_left(&self) -> usize {
-        let deletions = self.shard.borrow_mut().deletions(
-            self.disk.as_ref(),
-            self.network.clock.now(),
-            DELETIONS,
-        );
+        let deletions =
+            self.shard
+                .borrow_mut()
+                .deletions(self.disk.as_ref(), self.now().instant, DELETIONS);
         deletions.map_or(usize::MAX, |list| list.len())
     }
 
     fn now(&self) -> Now {
         Now {
-            instant: self.network.clock.now(),
-            wall: self.network.wall(),
+            instant: self.network.instant(&self.address),
+            wall: self.network.wall(&self.address),
         }
     }
 
@@ -146,7 +192,9 @@ impl MetaNode {
         if self.plant == Plant::ShardForgetsReplies {
             caller.slot = NO_SLOT;
         }
+        let _running = Running::begin(&self.running);
         let clock = self.network.clock.clone();
+        let own_clock = self.network.clock_of(&self.address);
         let mut outcome = self.handle_once(caller, &request, None);
         loop {
             match outcome {
@@ -158,13 +206,17 @@ impl MetaNode {
                     recheck,
                     after,
                 } => {
+                    let effect = self.planted(effect);
                     if !effect.is_empty() {
-                        let reserves = effect
-                            .iter()
-                            .any(|change| change.key.get(4) == Some(&zonal_meta::keys::TAG_IDS));
+                        let is_durable = effect.iter().any(|change| {
+                            matches!(
+                                change.key.get(4),
+                                Some(&keys::TAG_IDS | &keys::TAG_DETACHED)
+                            )
+                        });
                         self.disk.append_changes(effect);
-                        if reserves {
-                            // As the server does: numbers are durable before they are given.
+                        if is_durable {
+                            // As the server does: numbers before they are given, and half-made directories.
                             self.disk.sync();
                         }
                     }
@@ -176,7 +228,9 @@ impl MetaNode {
                             node.ask(zone, &request).await;
                         });
                     }
-                    if matches!(request, MetaRequest::Sync) {
+                    if matches!(request, MetaRequest::Sync)
+                        && self.plant != Plant::ShardSyncDoesNothing
+                    {
                         self.disk.sync();
                     }
                     return reply;
@@ -189,7 +243,7 @@ impl MetaNode {
                     recheck,
                 } => {
                     self.wake(&wake, recheck);
-                    let until = until.min(deadline);
+                    let until = own_clock.world(until).min(deadline);
                     match on {
                         WaitOn::Recalls => {
                             let seen = self.recalls.raised();
@@ -198,10 +252,16 @@ impl MetaNode {
                         WaitOn::Events(session) => {
                             let signal = self.signal_of(session);
                             signal.wait(&clock, signal.raised(), until).await;
+                            // The map's and ours: nobody else waits.
+                            if Rc::strong_count(&signal) == 2 {
+                                self.events.borrow_mut().remove(&session);
+                            }
                         }
                     }
                     if clock.now() >= deadline {
-                        self.shard.borrow_mut().abandon(attempt);
+                        if self.plant != Plant::WaitsAreKept {
+                            self.shard.borrow_mut().abandon(attempt);
+                        }
                         return failed(ErrorCode::TimedOut);
                     }
                     outcome = self.handle_once(caller, &request, Some(attempt));
@@ -222,6 +282,17 @@ impl MetaNode {
         }
     }
 
+    /// The effect, or what the bug leaves of it.
+    fn planted(&self, mut effect: Vec<KvChange>) -> Vec<KvChange> {
+        if self.plant == Plant::ShardLosesChanges && effect.len() > 1 {
+            self.effects.set(self.effects.get() + 1);
+            if self.effects.get().is_multiple_of(40) {
+                effect.remove(0);
+            }
+        }
+        effect
+    }
+
     fn signal_of(&self, session: SessionId) -> Rc<Signal> {
         self.events.borrow_mut().entry(session).or_default().clone()
     }
@@ -231,7 +302,10 @@ impl MetaNode {
             self.recalls.raise();
         }
         for session in sessions {
-            self.signal_of(*session).raise();
+            let poller = self.events.borrow().get(session).cloned();
+            if let Some(poller) = poller {
+                poller.raise();
+            }
         }
     }
 
@@ -249,6 +323,8 @@ impl MetaNode {
             .collect();
         let edited = self.map.borrow().edited(&edits);
         if let Ok(Some(next)) = edited {
+            // As the server does: a map version is durable, with its record, before anybody hears of it.
+            self.disk.sync();
             *self.map.borrow_mut() = Arc::new(next);
         }
     }
@@ -298,12 +374,9 @@ impl MetaNode {
         loop {
             let soon = clock.now().plus_ms(1_000);
             let due = self.shard.borrow().poll_deadline();
-            clock
-                .sleep_until(
-                    due.map_or(soon, |due| due.min(soon))
-                        .max(clock.now().plus_ms(10)),
-                )
-                .await;
+            let due = due.map(|due| self.network.clock_of(&self.address).world(due));
+            let next = due.map_or(soon, |due| due.min(soon));
+            clock.sleep_until(next.max(clock.now().plus_ms(10))).await;
             self.refresh_map();
             let ticked = {
                 let now = self.now();
@@ -323,11 +396,10 @@ impl MetaNode {
         if self.plant == Plant::DeletionsAreLost {
             return;
         }
-        let deletions = self.shard.borrow_mut().deletions(
-            self.disk.as_ref(),
-            self.network.clock.now(),
-            DELETIONS,
-        );
+        let deletions =
+            self.shard
+                .borrow_mut()
+                .deletions(self.disk.as_ref(), self.now().instant, DELETIONS);
         for deletion in deletions.unwrap_or_default() {
             let mut is_done = true;
             for (address, target, objects) in self.objects_of(&deletion.layout) {
@@ -435,7 +507,13 @@ impl Role for MetaNode {
                         let deadline = self.network.clock.now().plus_ms(deadline_ms);
                         self.run(caller, request, deadline).await.to_bytes()
                     }
-                    Err(_error) => failed(ErrorCode::Protocol).to_bytes(),
+                    Err(error) => {
+                        assert!(
+                            self.plant != Plant::DecoderTrusts,
+                            "a request cannot be decoded: {error:?}"
+                        );
+                        failed(ErrorCode::Protocol).to_bytes()
+                    }
                 }
             };
             Answer {

@@ -1,12 +1,14 @@
 //! The simulated network: messages with delay, loss and duplication between named processes.
 //!
 //! A lost message shows as a time-out, a killed server as a broken connection. Requests overtake one another freely.
-//! Only requests to shards are duplicated: a connection never repeats a request, but a client that tries again does,
-//! and shards promise to bear that.
+//! Requests to shards with a slot are duplicated, and deletions and idempotent questions to targets: a connection never repeats a
+//! request, but a sender that tries again does, and servers promise to bear that. Each process has its own clocks.
 
 use crate::clock::{Clock, Group, Sleep};
+use crate::coverage::{Coverage, Fault};
 use crate::report::Trace;
 use crate::rng::Rng;
+use crate::skew::ProcessClock;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -19,8 +21,6 @@ use zonal_wire::{Header, MetaReply, MetaRequest, NO_SLOT, Service, StorageReply,
 
 /// The group of messages under way: no process, never killed.
 pub const NETWORK: Group = 0;
-/// Where calendar time begins, seconds.
-const WALL_START: i64 = 1_800_000_000;
 
 /// What a process answers.
 #[derive(Debug, Clone, Default)]
@@ -49,7 +49,7 @@ pub struct LinkFaults {
     pub delay_max: u64,
     /// Of 1000 messages, how many are lost.
     pub loss: u64,
-    /// Of 1000 requests to shards, how many arrive twice.
+    /// Of 1000 requests that may arrive twice, how many do.
     pub duplicate: u64,
     /// Of 1000 messages, how many take fifty times as long.
     pub slow: u64,
@@ -111,8 +111,14 @@ pub struct Network {
     rng: RefCell<Rng>,
     servers: RefCell<BTreeMap<String, Server>>,
     faults: Cell<LinkFaults>,
-    /// Pairs that cannot reach one another.
+    /// Pairs of which the first cannot reach the second.
     cuts: RefCell<BTreeSet<(String, String)>>,
+    /// Processes that nobody reaches.
+    isolated: RefCell<BTreeSet<String>>,
+    /// Clients whose replies arrive changed.
+    garbled: RefCell<BTreeSet<String>>,
+    clocks: RefCell<BTreeMap<String, Rc<ProcessClock>>>,
+    coverage: RefCell<Coverage>,
     messages: Cell<u64>,
 }
 
@@ -127,6 +133,10 @@ impl Network {
             servers: RefCell::default(),
             faults: Cell::new(LinkFaults::NONE),
             cuts: RefCell::default(),
+            isolated: RefCell::default(),
+            garbled: RefCell::default(),
+            clocks: RefCell::default(),
+            coverage: RefCell::default(),
             messages: Cell::new(0),
         }
     }
@@ -148,33 +158,89 @@ impl Network {
         self.servers.borrow_mut().insert(address.to_owned(), server);
     }
 
-    /// Cuts or mends the way between two processes.
-    pub fn cut(&self, one: &str, other: &str, is_cut: bool) {
+    /// A fault happened.
+    pub fn count(&self, fault: Fault) {
+        self.coverage.borrow_mut().count(fault);
+    }
+
+    /// What was met so far.
+    #[must_use]
+    pub fn coverage(&self) -> Coverage {
+        self.coverage.borrow().clone()
+    }
+
+    /// Cuts or mends the way from one process to another.
+    pub fn cut_way(&self, from: &str, to: &str, is_cut: bool) {
         let mut cuts = self.cuts.borrow_mut();
-        for pair in [(one, other), (other, one)] {
-            let pair = (pair.0.to_owned(), pair.1.to_owned());
-            if is_cut {
-                cuts.insert(pair);
-            } else {
-                cuts.remove(&pair);
-            }
+        let pair = (from.to_owned(), to.to_owned());
+        if is_cut {
+            cuts.insert(pair);
+        } else {
+            cuts.remove(&pair);
         }
+    }
+
+    /// Cuts or mends both ways between two processes.
+    pub fn cut(&self, one: &str, other: &str, is_cut: bool) {
+        self.cut_way(one, other, is_cut);
+        self.cut_way(other, one, is_cut);
+    }
+
+    /// Cuts a process off from everybody, or mends that.
+    pub fn isolate(&self, name: &str, is_cut: bool) {
+        let mut isolated = self.isolated.borrow_mut();
+        if is_cut {
+            isolated.insert(name.to_owned());
+        } else {
+            isolated.remove(name);
+        }
+    }
+
+    /// Replies to this client arrive changed.
+    pub fn garble(&self, name: &str) {
+        self.garbled.borrow_mut().insert(name.to_owned());
     }
 
     /// Mends everything.
     pub fn heal(&self) {
         self.cuts.borrow_mut().clear();
+        self.isolated.borrow_mut().clear();
         self.faults.set(LinkFaults::NONE);
     }
 
-    /// Calendar time: follows the clock.
+    /// Gives a process clocks of its own.
+    pub fn set_clock(&self, name: &str, clock: ProcessClock) {
+        let mut clocks = self.clocks.borrow_mut();
+        clocks.insert(name.to_owned(), Rc::new(clock));
+    }
+
+    /// The clocks of a process.
     #[must_use]
-    pub fn wall(&self) -> Timestamp {
-        let now = self.clock.now().0;
-        Timestamp {
-            seconds: WALL_START + (now / 1_000_000_000) as i64,
-            nanos: (now % 1_000_000_000) as u32,
-        }
+    pub fn clock_of(&self, name: &str) -> Rc<ProcessClock> {
+        let clocks = self.clocks.borrow();
+        clocks.get(name).cloned().unwrap_or_default()
+    }
+
+    /// Time as a process sees it.
+    #[must_use]
+    pub fn instant(&self, name: &str) -> Instant {
+        self.clock_of(name).local(self.clock.now())
+    }
+
+    /// Calendar time as a process sees it.
+    #[must_use]
+    pub fn wall(&self, name: &str) -> Timestamp {
+        self.clock_of(name).wall(self.clock.now())
+    }
+
+    fn is_cut(&self, from: &str, to: &str) -> bool {
+        let isolated = self.isolated.borrow();
+        isolated.contains(from)
+            || isolated.contains(to)
+            || self
+                .cuts
+                .borrow()
+                .contains(&(from.to_owned(), to.to_owned()))
     }
 
     /// Delay of the next message from one process to another; `None`: it is lost.
@@ -185,12 +251,25 @@ impl Network {
         let mut delay = rng.between(faults.delay_min, faults.delay_max);
         if rng.chance(faults.slow) {
             delay *= 50;
+            self.count(Fault::Slow);
         }
-        let is_cut = self
-            .cuts
-            .borrow()
-            .contains(&(from.to_owned(), to.to_owned()));
-        (!rng.chance(faults.loss) && !is_cut).then_some(delay)
+        if rng.chance(faults.loss) {
+            self.count(Fault::Loss);
+            return None;
+        }
+        (!self.is_cut(from, to)).then_some(delay)
+    }
+
+    /// Changes some of the bytes that a client with garbled replies gets.
+    fn garbled(&self, to: &str, answer: &mut Answer) {
+        if !self.garbled.borrow().contains(to) {
+            return;
+        }
+        let mut rng = self.rng.borrow_mut();
+        if rng.chance(200) {
+            spoil(&mut answer.body, &mut rng);
+            self.count(Fault::HostileReply);
+        }
     }
 
     /// Sends a request; the reply arrives in the pending place.
@@ -198,10 +277,13 @@ impl Network {
         let place = Rc::new(Place::default());
         let deadline_ms = u64::from(request.header.deadline_ms);
         let deadline = self.clock.now().plus_ms(deadline_ms.max(1));
-        let twice = request.header.service == Service::Meta && request.header.slot != NO_SLOT && {
+        let twice = may_arrive_twice(request) && {
             let duplicate = self.faults.get().duplicate;
             self.rng.borrow_mut().chance(duplicate)
         };
+        if twice {
+            self.count(Fault::Duplicate);
+        }
         let group = self.servers.borrow().get(to).map(|server| server.group);
         for _ in 0..=u32::from(twice) {
             if let Some(delay) = self.travel(from, to) {
@@ -250,9 +332,10 @@ impl Network {
         self.clock.spawn(group, async move {
             let mut broken = Broken(Some(place));
             let mut header = request.header.reply();
-            let answer = role
+            let mut answer = role
                 .handle(request.header, request.body, request.payload)
                 .await;
+            net.garbled(&from, &mut answer);
             header.body_bytes = answer.body.len() as u32;
             header.payload_bytes = answer.payload.len() as u32;
             let Some(place) = broken.0.take() else {
@@ -271,6 +354,37 @@ impl Network {
                 });
             }
         });
+    }
+}
+
+/// Flips a bit, cuts, or repeats bytes.
+pub fn spoil(bytes: &mut Vec<u8>, rng: &mut Rng) {
+    let at = rng.below(bytes.len() as u64) as usize;
+    match rng.below(4) {
+        0 => bytes.truncate(at),
+        1 => bytes.extend_from_within(at..),
+        _ => {
+            if let Some(byte) = bytes.get_mut(at) {
+                *byte ^= 1 << rng.below(8);
+            }
+        }
+    }
+}
+
+/// Whether the sender may send it again: what has a slot, and what may be done twice.
+fn may_arrive_twice(request: &Request) -> bool {
+    match request.header.service {
+        Service::Meta => request.header.slot != NO_SLOT,
+        Service::Storage => matches!(
+            StorageRequest::from_bytes(&request.body),
+            Ok(StorageRequest::Read { .. }
+                | StorageRequest::Truncate { .. }
+                | StorageRequest::Stat { .. }
+                | StorageRequest::Map { .. }
+                | StorageRequest::Sync { .. }
+                | StorageRequest::Delete { .. })
+        ),
+        _ => false,
     }
 }
 
@@ -368,11 +482,11 @@ impl Net for SimNet {
     type Sink = Vec<u8>;
 
     fn now(&self) -> Instant {
-        self.network.clock.now()
+        self.network.instant(&self.name)
     }
 
     fn wall(&self) -> Timestamp {
-        self.network.wall()
+        self.network.wall(&self.name)
     }
 
     fn random(&self) -> u64 {

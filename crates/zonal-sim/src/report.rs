@@ -1,5 +1,8 @@
 //! What a run says of itself: a hash of everything that happened, counts, and what was found wrong.
 
+use crate::coverage::Coverage;
+use crate::scenario::Scenario;
+use crate::world::World;
 use std::cell::Cell;
 use zonal_types::Instant;
 
@@ -66,14 +69,16 @@ impl Trace {
 pub struct Report {
     /// The seed.
     pub seed: u64,
+    /// What sort of run it was.
+    pub scenario: Scenario,
     /// Hash of all that happened.
     pub trace: u64,
     /// Messages sent.
     pub messages: u64,
     /// Operations of programs that ended.
     pub operations: u64,
-    /// Faults injected: kills, power losses, cuts.
-    pub faults: u64,
+    /// What was met.
+    pub coverage: Coverage,
     /// Simulated time that the run took, ms.
     pub simulated_ms: u64,
     /// What is wrong, with the number of the invariant.
@@ -81,6 +86,31 @@ pub struct Report {
 }
 
 impl Report {
+    /// Of a run that has not begun.
+    #[must_use]
+    pub fn new(seed: u64, scenario: Scenario) -> Self {
+        Self {
+            seed,
+            scenario,
+            trace: 0,
+            messages: 0,
+            operations: 0,
+            coverage: Coverage::default(),
+            simulated_ms: 0,
+            broken: Vec::new(),
+        }
+    }
+
+    /// Takes what a world has to say at its end.
+    pub fn take(&mut self, world: &World) {
+        self.trace = world.network.trace.hash();
+        self.messages = world.network.messages();
+        self.operations = world.operation_count();
+        self.coverage = world.network.coverage();
+        self.simulated_ms = world.clock.now().0 / 1_000_000;
+        self.broken = world.broken();
+    }
+
     /// True where nothing is wrong.
     #[must_use]
     pub fn is_good(&self) -> bool {
@@ -92,20 +122,18 @@ impl std::fmt::Display for Report {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         writeln!(
             f,
-            "seed {}: {} operations, {} messages, {} faults, {} ms simulated, trace {:016x}: {}",
+            "seed {} ({}): {} operations, {} messages, {} faults, {} ms simulated, trace {:016x}: {}",
             self.seed,
+            self.scenario.name(),
             self.operations,
             self.messages,
-            self.faults,
+            self.coverage.total(),
             self.simulated_ms,
             self.trace,
             if self.is_good() { "good" } else { "BROKEN" }
         )?;
         for broken in &self.broken {
             writeln!(f, "  {broken}")?;
-        }
-        if !self.is_good() {
-            writeln!(f, "  again: cargo run -p zonal-sim -- --seed {}", self.seed)?;
         }
         Ok(())
     }

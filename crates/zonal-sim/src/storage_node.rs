@@ -3,30 +3,55 @@
 //! Between plan and commit of a write there may be a pause in which other requests run, as with threads.
 
 use crate::clock::Clock;
+use crate::coverage::Fault;
 use crate::disk::Disk;
-use crate::fault::Plant;
-use crate::net::{Answer, Role, Task};
+use crate::net::{Answer, Network, Role, Task};
+use crate::plant::Plant;
 use crate::rng::Rng;
 use std::cell::RefCell;
 use std::rc::Rc;
+use zonal_object::key::{Named, OBJECT, parse};
 use zonal_object::{
-    Committed, Cut, Delete, DeleteStep, Edit, ObjectId, Planned, ReadPlan, Record, Step, Target,
-    TargetConfig, WriteRequest, replay_checks,
+    Committed, Cut, Delete, DeleteStep, Edit, ObjectId, ObjectStat, Planned, ReadPlan, Record,
+    Step, Target, TargetConfig, WriteRequest, replay_checks,
 };
-use zonal_types::{Codec, ErrorCode, TargetId};
+use zonal_types::limits::BLOCK_BYTES;
+use zonal_types::{Codec, ErrorCode, KvRead, TargetId};
 use zonal_wire::{ErrorNumber, Header, ObjectRef, StorageReply, StorageRequest};
 
 /// Size of simulated targets: 64 MiB in segments of 4 MiB, and few pending blocks, so that checkpoints happen.
-pub const TARGET: TargetConfig = TargetConfig {
+pub const LARGE: TargetConfig = TargetConfig {
     segment_units: 1024,
     segments: 16,
     pending_blocks_max: 256,
 };
 
+/// A target that soon is full: 2 MiB.
+pub const SMALL: TargetConfig = TargetConfig {
+    segment_units: 256,
+    segments: 2,
+    pending_blocks_max: 64,
+};
+
+/// What a target's process needs.
+pub struct Parts {
+    /// Which target.
+    pub id: TargetId,
+    /// Its size.
+    pub config: TargetConfig,
+    /// What connects it.
+    pub network: Rc<Network>,
+    /// What it has.
+    pub disk: Rc<Disk>,
+    /// A bug.
+    pub plant: Plant,
+}
+
 /// A storage process.
 pub struct StorageNode {
     id: TargetId,
     clock: Clock,
+    network: Rc<Network>,
     disk: Rc<Disk>,
     target: RefCell<Target>,
     rng: RefCell<Rng>,
@@ -38,18 +63,20 @@ impl StorageNode {
     ///
     /// # Errors
     /// A store that the target refuses.
-    pub fn start(
-        id: TargetId,
-        clock: Clock,
-        disk: Rc<Disk>,
-        rng: Rng,
-        plant: Plant,
-    ) -> Result<Self, ErrorCode> {
+    pub fn start(parts: Parts, rng: Rng) -> Result<Self, ErrorCode> {
+        let Parts {
+            id,
+            config,
+            network,
+            disk,
+            plant,
+        } = parts;
         let notes = disk.notes();
-        let target = Target::open(TARGET, disk.as_ref(), notes.iter().map(Vec::as_slice))?;
+        let target = Target::open(config, disk.as_ref(), notes.iter().map(Vec::as_slice))?;
         let node = Self {
             id,
-            clock,
+            clock: network.clock.clone(),
+            network,
             disk,
             target: RefCell::new(target),
             rng: RefCell::new(rng),
@@ -62,15 +89,40 @@ impl StorageNode {
 
     /// True where all blocks that a record wrote to segments are there.
     #[must_use]
-    pub fn is_whole(disk: &Disk, record: &Record) -> bool {
-        let Ok(checks) = replay_checks(&TARGET, record) else {
+    pub fn is_whole(config: &TargetConfig, disk: &Disk, record: &Record) -> bool {
+        let Ok(checks) = replay_checks(config, record) else {
             return false;
         };
         checks.iter().all(|check| {
-            let mut block = vec![0; zonal_types::limits::BLOCK_BYTES];
-            disk.read_segment(check.place.segment, check.place.offset(), &mut block);
-            zonal_wire::frame::crc32c(&block) == check.crc
+            let mut block = vec![0; BLOCK_BYTES];
+            let read = disk.read_segment(check.place.segment, check.place.offset(), &mut block);
+            read.is_ok() && zonal_wire::frame::crc32c(&block) == check.crc
         })
+    }
+
+    /// Which target it is.
+    #[must_use]
+    pub fn id(&self) -> TargetId {
+        self.id
+    }
+
+    /// Its disk.
+    #[must_use]
+    pub fn disk(&self) -> &Disk {
+        &self.disk
+    }
+
+    /// Bytes free, and bytes of pending blocks with their bound.
+    #[must_use]
+    pub fn space(&self) -> (u64, (u64, u64)) {
+        let target = self.target.borrow();
+        (target.statfs().free, target.pending_bytes())
+    }
+
+    /// Units that plans hold.
+    #[must_use]
+    pub fn units_in_flight(&self) -> u64 {
+        self.target.borrow().units_in_flight()
     }
 
     /// What is broken in the target's store.
@@ -78,6 +130,27 @@ impl StorageNode {
     pub fn check(&self) -> Option<String> {
         let broken = self.target.borrow().check(self.disk.as_ref()).err()?;
         Some(format!("target {}: {broken:?}", self.id))
+    }
+
+    /// All objects, with their sizes.
+    #[must_use]
+    pub fn objects(&self) -> Vec<(ObjectId, ObjectStat)> {
+        let mut ids = Vec::new();
+        let space = [OBJECT]..[OBJECT + 1];
+        let scanned = self
+            .disk
+            .scan(&space.start, &space.end, &mut |key, _value| {
+                if let Ok(Named::Header(object)) = parse(key) {
+                    ids.push(object);
+                }
+                true
+            });
+        let target = self.target.borrow();
+        let stat_of = |object| {
+            let stat = target.stat(self.disk.as_ref(), object).unwrap_or_default();
+            (object, stat)
+        };
+        scanned.map_or(Vec::new(), |()| ids.into_iter().map(stat_of).collect())
     }
 
     /// Objects that exist.
@@ -118,13 +191,25 @@ impl StorageNode {
         }
     }
 
-    fn fill(&self, plan: &ReadPlan) -> Vec<u8> {
+    fn fill(&self, plan: &ReadPlan) -> Result<Vec<u8>, ErrorCode> {
         let mut buffer = vec![0; plan.buffer_len()];
         for read in plan.reads() {
-            self.disk
-                .read_segment(read.segment, read.offset, &mut buffer[read.buffer]);
+            let part = &mut buffer[read.buffer];
+            self.disk.read_segment(read.segment, read.offset, part)?;
         }
-        buffer
+        Ok(buffer)
+    }
+
+    /// The object that a request means.
+    fn id_of(&self, object: &ObjectRef) -> ObjectId {
+        let mut column = object.column;
+        if self.plant == Plant::ColumnsAreMixed && column.0 == 1 {
+            column.0 = 200;
+        }
+        ObjectId {
+            data_id: object.data_id,
+            column,
+        }
     }
 
     fn log(&self, record: Record) {
@@ -157,7 +242,7 @@ impl StorageNode {
                 reply
             }
             StorageRequest::Truncate { object } => {
-                self.edit(|| Ok(Edit::truncate(id_of(&object), self.cut(&object))))
+                self.edit(|| Ok(Edit::truncate(self.id_of(&object), self.cut(&object))))
                     .await?
             }
             StorageRequest::Punch {
@@ -166,7 +251,7 @@ impl StorageNode {
                 length,
             } => {
                 let cut = self.cut(&object);
-                self.edit(|| Edit::punch(id_of(&object), cut, offset, length))
+                self.edit(|| Edit::punch(self.id_of(&object), cut, offset, length))
                     .await?
             }
             StorageRequest::Allocate {
@@ -176,12 +261,12 @@ impl StorageNode {
                 zero,
             } => {
                 let cut = self.cut(&object);
-                self.edit(|| Edit::allocate(id_of(&object), cut, offset, length, zero))
+                self.edit(|| Edit::allocate(self.id_of(&object), cut, offset, length, zero))
                     .await?
             }
             StorageRequest::Stat { object } => {
                 let target = self.target.borrow();
-                let stat = target.stat(self.disk.as_ref(), id_of(&object))?;
+                let stat = target.stat(self.disk.as_ref(), self.id_of(&object))?;
                 StorageReply::Stat {
                     object_bytes: stat.object_bytes,
                     allocated: stat.allocated,
@@ -209,7 +294,7 @@ impl StorageNode {
                 limit,
             } => {
                 let target = self.target.borrow();
-                let (id, cut) = (id_of(&object), self.cut(&object));
+                let (id, cut) = (self.id_of(&object), self.cut(&object));
                 let map = target.map(self.disk.as_ref(), id, cut, offset, end, limit as usize)?;
                 StorageReply::Map {
                     ranges: map.ranges,
@@ -236,10 +321,17 @@ impl StorageNode {
         length: usize,
     ) -> Result<(StorageReply, Vec<u8>), ErrorCode> {
         let target = self.target.borrow();
-        let (id, cut) = (id_of(object), self.cut(object));
+        let (id, cut) = (self.id_of(object), self.cut(object));
         let plan = target.plan_read(self.disk.as_ref(), id, cut, offset, length)?;
-        let mut buffer = self.fill(&plan);
-        let range = plan.finish(&mut buffer).map_err(|damage| damage.code())?;
+        let mut buffer = self.fill(&plan)?;
+        let range = match plan.finish(&mut buffer) {
+            Ok(range) => range,
+            Err(_damage) if self.plant == Plant::ReadsAreUnverified => {
+                let from = (offset % BLOCK_BYTES as u64) as usize;
+                from..(from + length).min(buffer.len())
+            }
+            Err(damage) => return Err(damage.code()),
+        };
         let object_bytes = plan.object_bytes();
         let bytes = buffer.get(range).unwrap_or_default().to_vec();
         Ok((StorageReply::Read { object_bytes }, bytes))
@@ -252,7 +344,7 @@ impl StorageNode {
         payload: &[u8],
     ) -> Result<StorageReply, ErrorCode> {
         let request = WriteRequest {
-            object: id_of(object),
+            object: self.id_of(object),
             cut: self.cut(object),
             offset,
             length: payload.len(),
@@ -272,7 +364,12 @@ impl StorageNode {
                     tries += 1;
                     self.checkpoint()?;
                 }
-                Err(code) => return Err(code),
+                Err(code) => {
+                    if code == ErrorCode::NoSpace {
+                        self.network.count(Fault::FullDisk);
+                    }
+                    return Err(code);
+                }
             }
         };
         for write in plan.writes() {
@@ -281,14 +378,17 @@ impl StorageNode {
         }
         plan.checksum(payload);
         loop {
-            let old = plan.old_blocks().map(|old| self.fill(old));
-            if let Some(mut buffer) = old
-                && let Err(damage) = plan.supply(&mut buffer)
-            {
+            let old = plan.old_blocks().map(|old| self.fill(old)).transpose();
+            let supplied = match old {
+                Ok(None) => Ok(()),
+                Ok(Some(mut buffer)) => plan.supply(&mut buffer).map_err(|damage| damage.code()),
+                Err(code) => Err(code),
+            };
+            if let Err(code) = supplied {
                 let mut target = self.target.borrow_mut();
                 if !target.refresh_write(self.disk.as_ref(), &mut plan)? {
                     target.abort_write(&mut plan);
-                    return Err(damage.code());
+                    return Err(code);
                 }
                 continue;
             }
@@ -327,7 +427,7 @@ impl StorageNode {
             match step {
                 Step::Read => {
                     let old = edit.old_blocks().map(|old| self.fill(old));
-                    if let Some(mut buffer) = old {
+                    if let Some(mut buffer) = old.transpose()? {
                         edit.supply(&mut buffer).map_err(|damage| damage.code())?;
                     }
                     self.pause().await;
@@ -366,7 +466,10 @@ impl StorageNode {
     }
 
     /// Moves pending blocks to segments and makes everything durable, in one step.
-    fn checkpoint(&self) -> Result<(), ErrorCode> {
+    ///
+    /// # Errors
+    /// What the target says.
+    pub fn checkpoint(&self) -> Result<(), ErrorCode> {
         let mut target = self.target.borrow_mut();
         let plan = target.plan_checkpoint(usize::MAX);
         if !plan.is_empty() {
@@ -390,7 +493,13 @@ impl Role for StorageNode {
         Box::pin(async move {
             let outcome = match StorageRequest::from_bytes(&body) {
                 Ok(request) => self.answer(request, &payload).await,
-                Err(_error) => Err(ErrorCode::Protocol),
+                Err(error) => {
+                    assert!(
+                        self.plant != Plant::DecoderTrusts,
+                        "a request cannot be decoded: {error:?}"
+                    );
+                    Err(ErrorCode::Protocol)
+                }
             };
             let (reply, payload) = outcome.unwrap_or_else(|code| {
                 let failed = StorageReply::Failed {
@@ -404,12 +513,5 @@ impl Role for StorageNode {
                 payload,
             }
         })
-    }
-}
-
-fn id_of(object: &ObjectRef) -> ObjectId {
-    ObjectId {
-        data_id: object.data_id,
-        column: object.column,
     }
 }

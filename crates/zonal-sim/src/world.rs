@@ -1,19 +1,22 @@
 //! The cell: its processes with their disks, which outlive them.
 
 use crate::clock::{Clock, Group};
+use crate::coverage::Fault;
 use crate::disk::Disk;
-use crate::fault::Plant;
 use crate::meta_node::{MapCell, MetaNode};
 use crate::net::{Network, Role, SimNet};
+use crate::plant::Plant;
 use crate::rng::Rng;
-use crate::storage_node::StorageNode;
+use crate::skew::ProcessClock;
+use crate::storage_node::{self, StorageNode};
 use crate::workload::cached::KernelCache;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use zonal_client::{Client, Options as ClientOptions};
 use zonal_meta::ShardConfig;
-use zonal_types::{CellId, ErrorCode, NodeId, ShardId, TargetId, ZoneId};
+use zonal_object::TargetConfig;
+use zonal_types::{CellId, ErrorCode, NodeId, ShardId, TargetId, ZoneId, boot_of};
 use zonal_wire::JoinTarget;
 use zonal_zonemap::{MapEdit, ZoneMap};
 
@@ -22,7 +25,7 @@ const CLIENT_GROUPS: Group = 1 << 40;
 /// How long one attempt of a client waits, ms.
 const ATTEMPT_MS: u64 = 1_000;
 /// How long a client tries, ms: longer than any outage.
-const DEADLINE_MS: u64 = 60_000;
+pub const DEADLINE_MS: u64 = 60_000;
 
 /// How long a poll for events waits at a shard, ms.
 const POLL_MS: u32 = 20_000;
@@ -51,6 +54,21 @@ pub struct Size {
     pub targets: u32,
     /// Clients.
     pub clients: u64,
+    /// Each target.
+    pub target: TargetConfig,
+}
+
+impl Size {
+    /// A cell whose targets are large.
+    #[must_use]
+    pub fn new(zones: u16, targets: u32, clients: u64) -> Self {
+        Self {
+            zones,
+            targets,
+            clients,
+            target: storage_node::LARGE,
+        }
+    }
 }
 
 /// A cell.
@@ -66,7 +84,8 @@ pub struct World {
     plant: Plant,
     rng: RefCell<Rng>,
     next_group: Cell<Group>,
-    faults: Cell<u64>,
+    /// Faults are wanted.
+    is_safety_phase: Cell<bool>,
     operations: Cell<u64>,
     running: Cell<u64>,
     broken: RefCell<Vec<String>>,
@@ -77,7 +96,12 @@ impl World {
     ///
     /// # Errors
     /// A map or a store that does not come up.
-    pub fn build(size: Size, plant: Plant, mut rng: Rng) -> Result<Rc<Self>, ErrorCode> {
+    pub fn build(
+        size: Size,
+        plant: Plant,
+        has_drift: bool,
+        mut rng: Rng,
+    ) -> Result<Rc<Self>, ErrorCode> {
         let clock = Clock::new();
         let network = Rc::new(Network::new(clock.clone(), rng.fork(1)));
         let mut edits = vec![join(1, ZoneId(1), Some(ShardId(0)), None)];
@@ -107,11 +131,12 @@ impl World {
             plant,
             rng: RefCell::new(rng),
             next_group: Cell::new(1),
-            faults: Cell::new(0),
+            is_safety_phase: Cell::new(true),
             operations: Cell::new(0),
             running: Cell::new(0),
             broken: RefCell::default(),
         });
+        world.set_clocks(has_drift);
         for index in 0..world.servers.len() {
             world.start(index);
         }
@@ -134,7 +159,8 @@ impl World {
         let rng = self.rng.borrow_mut().fork(group);
         let started: Result<Rc<dyn Role>, ErrorCode> = match server.kind {
             Kind::Meta(shard, zone) => {
-                let config = ShardConfig::new(shard, zone, group);
+                let kept = server.disk.power_losses() as u32;
+                let config = ShardConfig::new(shard, zone, boot_of(kept, group as u32));
                 let (net, disk) = (self.network.clone(), server.disk.clone());
                 let map = self.map.clone();
                 MetaNode::start(&server.address, group, &net, disk, config, map, self.plant).map(
@@ -146,8 +172,14 @@ impl World {
                 )
             }
             Kind::Storage(target) => {
-                let (clock, disk) = (self.clock.clone(), server.disk.clone());
-                StorageNode::start(target, clock, disk, rng, self.plant).map(|node| {
+                let parts = storage_node::Parts {
+                    id: target,
+                    config: self.size.target,
+                    network: self.network.clone(),
+                    disk: server.disk.clone(),
+                    plant: self.plant,
+                };
+                StorageNode::start(parts, rng).map(|node| {
                     let node = Rc::new(node);
                     *server.storage.borrow_mut() = Some(node.clone());
                     let role: Rc<dyn Role> = node;
@@ -188,15 +220,110 @@ impl World {
         let Some(server) = self.servers.get(index) else {
             return;
         };
-        match server.kind {
+        self.network.count(Fault::PowerLoss);
+        let torn = match server.kind {
             Kind::Meta(..) => server.disk.lose_power(rng, |_disk, _record| true),
-            Kind::Storage(_) => server.disk.lose_power(rng, StorageNode::is_whole),
+            Kind::Storage(_) => server.disk.lose_power(rng, |disk, record| {
+                StorageNode::is_whole(&self.size.target, disk, record)
+            }),
+        };
+        (0..torn).for_each(|_| self.network.count(Fault::TornWrite));
+    }
+
+    /// How often servers lost their power.
+    #[must_use]
+    pub fn power_losses(&self) -> u64 {
+        let losses = self.servers.iter().map(|server| server.disk.power_losses());
+        losses.sum()
+    }
+
+    /// A server's process stands still, or goes on.
+    pub fn pause(&self, index: usize, is_paused: bool) {
+        if let Some(group) = self.servers.get(index).and_then(|of| of.group.get()) {
+            self.pause_group(group, is_paused);
         }
     }
 
-    /// All faults end: every server is up, the network is good.
+    /// A client's process stands still, or goes on.
+    pub fn pause_client(&self, index: usize, is_paused: bool) {
+        self.pause_group(CLIENT_GROUPS + index as u64, is_paused);
+    }
+
+    fn pause_group(&self, group: Group, is_paused: bool) {
+        if is_paused {
+            self.clock.pause(group);
+        } else {
+            self.clock.resume(group);
+        }
+    }
+
+    /// A client's process is killed, with its programs.
+    pub fn kill_client(&self, index: usize) {
+        let name = self.client_name(index);
+        self.network
+            .trace
+            .say(self.clock.now(), &|| format!("kill {name}"));
+        self.clock.kill(CLIENT_GROUPS + index as u64);
+    }
+
+    /// Gives all processes clocks of their own, which are off where `has_drift`.
+    fn set_clocks(&self, has_drift: bool) {
+        let mut rng = self.rng.borrow_mut().fork(0);
+        let clients = (0..self.client_count() as usize).map(|index| self.client_name(index));
+        let servers = self.servers.iter().map(|server| server.address.clone());
+        for name in servers.chain(clients) {
+            let clock = if has_drift {
+                self.network.count(Fault::Drift);
+                ProcessClock::random(&mut rng)
+            } else {
+                ProcessClock::default()
+            };
+            self.network.set_clock(&name, clock);
+        }
+    }
+
+    /// The disk of a server.
+    #[must_use]
+    pub fn disk_of(&self, index: usize) -> Option<&Disk> {
+        self.servers.get(index).map(|server| server.disk.as_ref())
+    }
+
+    /// Servers that store data.
+    #[must_use]
+    pub fn storage_indices(&self) -> Vec<usize> {
+        let is_storage = |server: &Server| matches!(server.kind, Kind::Storage(_));
+        let numbered = self.servers.iter().enumerate();
+        numbered
+            .filter(|(_, server)| is_storage(server))
+            .map(|(index, _)| index)
+            .collect()
+    }
+
+    /// How large the cell is.
+    #[must_use]
+    pub fn size(&self) -> Size {
+        self.size
+    }
+
+    /// Frees everything: tasks and servers hold the world, and it holds them.
+    pub fn end(&self) {
+        for index in 0..self.servers.len() {
+            self.kill(index);
+        }
+        self.clock.clear();
+    }
+
+    /// All faults end: every server is up, the network is good, disks do as they are told.
     pub fn heal(&self) {
+        self.is_safety_phase.set(false);
         self.network.heal();
+        for index in 0..self.servers.len() {
+            self.pause(index, false);
+        }
+        for index in 0..self.size.clients as usize {
+            self.pause_client(index, false);
+        }
+        self.servers.iter().for_each(|of| of.disk.end_tricks());
         for index in 0..self.servers.len() {
             self.start(index);
         }
@@ -206,10 +333,12 @@ impl World {
     ///
     /// # Errors
     /// A cell that does not answer.
-    pub async fn connect(&self, index: usize, rng: Rng) -> Result<Client<SimNet>, ErrorCode> {
+    pub async fn connect(&self, index: usize, mut rng: Rng) -> Result<Client<SimNet>, ErrorCode> {
         let zone = ZoneId(1 + (index as u16 % self.size.zones.max(1)));
         let name = self.client_name(index);
-        let mut options = ClientOptions::new(&self.address_of(0), zone, 1000 + index as u64);
+        // Random, as a mount's: a client that comes after a killed one is another one.
+        let number = rng.bits() | 1;
+        let mut options = ClientOptions::new(&self.address_of(0), zone, number);
         options.name.clone_from(&name);
         options.attempt_ms = ATTEMPT_MS;
         options.deadline_ms = DEADLINE_MS;
@@ -265,11 +394,10 @@ impl World {
         client: usize,
         program: impl Future<Output = ()> + 'static,
     ) {
-        self.running.set(self.running.get() + 1);
-        let world = self.clone();
+        let running = Running::begin(self.clone());
         self.clock.spawn(CLIENT_GROUPS + client as u64, async move {
             program.await;
-            world.running.set(world.running.get() - 1);
+            drop(running);
         });
     }
 
@@ -282,18 +410,7 @@ impl World {
     /// Whether faults are still to be injected.
     #[must_use]
     pub fn faults_wanted(&self) -> bool {
-        self.running.get() > 0
-    }
-
-    /// Counts one fault.
-    pub fn count_fault(&self) {
-        self.faults.set(self.faults.get() + 1);
-    }
-
-    /// Faults so far.
-    #[must_use]
-    pub fn fault_count(&self) -> u64 {
-        self.faults.get()
+        self.running.get() > 0 && self.is_safety_phase.get()
     }
 
     /// Counts one operation of a program.
@@ -364,6 +481,24 @@ impl World {
             .iter()
             .filter_map(|server| server.storage.borrow().clone())
             .collect()
+    }
+}
+
+/// Counts a program until it ends or is killed.
+pub struct Running(Rc<World>);
+
+impl Running {
+    /// One program more.
+    #[must_use]
+    pub fn begin(world: Rc<World>) -> Self {
+        world.running.set(world.running.get() + 1);
+        Self(world)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.running.set(self.0.running.get() - 1);
     }
 }
 

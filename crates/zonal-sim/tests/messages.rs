@@ -12,7 +12,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use zonal_client::Reserve;
 use zonal_client::read::ReadInto;
-use zonal_sim::fault::Plant;
+use zonal_sim::Plant;
 use zonal_sim::rng::Rng;
 use zonal_sim::workload::{SimClient, create, list, lookup, make_dir, name, open, who};
 use zonal_sim::world::{Size, World};
@@ -24,12 +24,8 @@ const MIB: usize = 1 << 20;
 fn on_a_cell<P: Future<Output = Result<(), ErrorCode>> + 'static>(
     program: impl FnOnce(Counter) -> P + 'static,
 ) {
-    let size = Size {
-        zones: 1,
-        targets: 3,
-        clients: 1,
-    };
-    let world = World::build(size, Plant::None, Rng::new(1)).expect("a cell");
+    let size = Size::new(1, 3, 1);
+    let world = World::build(size, Plant::None, false, Rng::new(1)).expect("a cell");
     let outcome = Rc::new(RefCell::new(None));
     let (inner, result) = (world.clone(), outcome.clone());
     world.spawn_program(0, async move {

@@ -2,17 +2,20 @@
 #![forbid(unsafe_code)]
 
 pub mod attr;
+pub mod boot;
 pub mod codec;
 pub mod describe;
 pub mod error;
 pub mod ids;
 pub mod layout;
 pub mod limits;
+pub mod marks;
 pub mod name;
 pub mod store;
 pub mod time;
 
 pub use attr::{Attr, Credentials, FileKind};
+pub use boot::{boot_of, kept_of};
 pub use codec::{Blob, Codec, CodecError, Reader};
 pub use error::ErrorCode;
 pub use ids::{

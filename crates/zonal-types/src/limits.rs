@@ -69,6 +69,8 @@ limits! {
     LOCK_WAITERS_MAX: usize = 65_536, "requests";
     /// Appends under way at one shard.
     APPEND_TICKETS_MAX: usize = 65_536, "tickets";
+    /// Deleted objects that one target remembers, to refuse late writes to them.
+    DELETED_OBJECTS_MAX: usize = 65_536, "objects";
     /// Entries in one readdir reply.
     READDIR_ENTRIES_MAX: usize = 4096, "entries";
     /// Connections that one server accepts.

@@ -107,6 +107,9 @@ codec_enum! {
         Reclaim = 4 { opens: Vec<Ino>, locks: Vec<(Ino, LockRange)> },
         /// After the shard's restart: this session uses nothing that it was allowed to cache before.
         DropLeases = 5,
+        /// Places (offset, length) behind the ends of files that this session's appends are being written to: before `Reclaim`, and where a
+        /// write takes long. Reply `Failed(UnknownLease)` where one of them is not the session's any more.
+        ReclaimAppends = 6 { appends: Vec<(Ino, (u64, u32))> },
 
         Lookup = 10 { who: Credentials, parent: Ino, name: Name },
         /// `data`: with the layout.

@@ -25,6 +25,7 @@ const TIERS: [&[&str]; 5] = [
         "zonal-mount",
         "zonal-faultfs",
         "zonal-offline",
+        "zonal-sim",
     ],
     &["zonal"],
 ];

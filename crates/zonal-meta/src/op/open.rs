@@ -94,6 +94,7 @@ pub(crate) fn release_orphan(tx: &mut Tx<'_>, ino: Ino) -> Result<()> {
         return Ok(());
     }
     if left.is_empty() {
+        zonal_types::mark!(OrphanGone);
         match tx.find(ino)? {
             Some(inode) => remove::delete(tx, &inode)?,
             None => remove::forget_orphan(tx, ino),

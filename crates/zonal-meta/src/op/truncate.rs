@@ -53,6 +53,7 @@ pub(crate) fn set_size(inode: &mut Inode, size: u64, confirmed_seq: u64) -> Resu
     let is_cut = size < inode.size || (size == 0 && inode.allocated > 0);
     if is_cut {
         if inode.has(FLAG_UNCONFIRMED) {
+            zonal_types::mark!(TruncateUnconfirmed);
             return Err(ErrorCode::TruncateUnconfirmed);
         }
         inode.truncate_seq = inode.truncate_seq.saturating_add(1);

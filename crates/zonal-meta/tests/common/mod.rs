@@ -298,6 +298,16 @@ impl Client {
         }
     }
 
+    /// Tells a restarted shard that nothing is held, as a client does before it asks anything else.
+    pub fn holds_nothing(&mut self, cell: &mut Cell, shard: usize) {
+        let request = MetaRequest::Reclaim {
+            opens: vec![],
+            locks: vec![],
+        };
+        let reply = cell.send(shard, self.caller(shard), &request);
+        assert_eq!(reply, MetaReply::Done);
+    }
+
     pub fn lookup(&mut self, cell: &mut Cell, parent: Ino, text: &str) -> Reply<Ino> {
         let request = MetaRequest::Lookup {
             who: self.who.clone(),

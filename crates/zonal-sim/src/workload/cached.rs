@@ -69,6 +69,14 @@ pub struct Stage {
     pub file: Ino,
     /// What all know together.
     pub watched: Rc<Watched>,
+    /// The process's name: its clock is the one that counts.
+    pub name: String,
+}
+
+impl Stage {
+    fn now(&self) -> Instant {
+        self.world.network.instant(&self.name)
+    }
 }
 
 /// What the programs of one world know together.
@@ -141,9 +149,10 @@ pub async fn watch(stage: Stage, mut rng: Rng, rounds: u64) -> Result<(), String
         dir,
         file,
         watched,
-    } = stage;
+        ..
+    } = stage.clone();
     for _ in 0..rounds {
-        let now = world.clock.now();
+        let now = stage.now();
         let broken = if rng.chance(500) {
             let done = watched.times.done.get();
             let known = cache.attrs.borrow().get(&file).copied();
@@ -152,7 +161,7 @@ pub async fn watch(stage: Stage, mut rng: Rng, rounds: u64) -> Result<(), String
                 seconds
             } else {
                 let (attr, ms) = client.getattr(file).await.map_err(text)?;
-                let until = world.clock.now().plus_ms(u64::from(ms));
+                let until = stage.now().plus_ms(u64::from(ms));
                 cache
                     .attrs
                     .borrow_mut()
@@ -179,7 +188,7 @@ pub async fn watch(stage: Stage, mut rng: Rng, rounds: u64) -> Result<(), String
                     zonal_client::names::Looked::Found(found) => (true, found.entry_ms),
                     zonal_client::names::Looked::Absent(ms) => (false, ms),
                 };
-                let until = world.clock.now().plus_ms(u64::from(ms));
+                let until = stage.now().plus_ms(u64::from(ms));
                 cache.entries.borrow_mut().insert(key, (is_there, until));
                 is_there
             };

@@ -2,6 +2,10 @@
 
 pub mod cached;
 pub mod durable;
+pub mod hostile;
+pub mod media;
+pub mod mortal;
+pub mod roots;
 pub mod shared;
 pub mod tree;
 

@@ -155,6 +155,7 @@ pub fn meta_requests() -> Vec<MetaRequest> {
         M::CloseSession,
         M::DropLeases,
         M::Reclaim { opens: vec![file], locks: vec![(file, lock())] },
+        M::ReclaimAppends { appends: vec![(file, (4096, 20))] },
         M::Lookup { who: who.clone(), parent: dir, name: name("\u{e4} name") },
         M::GetAttr { ino: file, data: true },
         M::Access { who: who.clone(), ino: file, mask: 5 },

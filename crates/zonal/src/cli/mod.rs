@@ -15,6 +15,7 @@ mod mount;
 mod reference;
 mod scrub;
 mod server;
+mod sim;
 mod status;
 mod target;
 mod umount;
@@ -57,6 +58,7 @@ enum Command {
     #[command(subcommand)]
     Scrub(scrub::Scrub),
     Server(server::Server),
+    Sim(sim::Sim),
     #[command(subcommand)]
     Config(config::Config),
     #[command(subcommand)]
@@ -86,6 +88,7 @@ impl Cli {
             Command::Fsck(command) => command.run(),
             Command::Scrub(command) => command.run(),
             Command::Server(command) => command.run(),
+            Command::Sim(command) => command.run(),
             Command::Config(command) => command.run(),
             Command::Bench(command) => command.run(),
             Command::Dump(command) => command.run(),

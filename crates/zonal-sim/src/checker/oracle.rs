@@ -1,0 +1,200 @@
+//! What a client knows of a directory that it alone changes, unknown outcomes kept unknown (invariants 2 and 3 for names).
+//!
+//! The oracle holds every state that the directory may be in. An operation that was answered leads on from each; one whose client died
+//! leaves what was before possible as well. *Firm* states are those where no power was lost since the last sync; after one that was answered
+//! only they are possible. A look at the directory must fit one of the states.
+
+use std::collections::BTreeMap;
+use zonal_types::Ino;
+
+/// Names with inodes; `None`: made by an operation whose answer was lost.
+pub type State = BTreeMap<String, Option<Ino>>;
+
+/// What an operation makes of a state; `None`: it cannot succeed there.
+pub type Step<'a> = &'a dyn Fn(&State) -> Option<State>;
+
+/// The oracle.
+#[derive(Debug)]
+pub struct Oracle {
+    firm: Vec<State>,
+    all: Vec<State>,
+    /// Power may fail: what was not synced may be taken back.
+    power: bool,
+}
+
+fn add(states: &mut Vec<State>, new: impl IntoIterator<Item = State>) {
+    for state in new {
+        if !states.contains(&state) {
+            states.push(state);
+        }
+    }
+}
+
+fn after(states: &[State], step: Step<'_>) -> Vec<State> {
+    let mut next = Vec::new();
+    add(&mut next, states.iter().filter_map(step));
+    next
+}
+
+impl Oracle {
+    /// An empty directory that is durable.
+    #[must_use]
+    pub fn new(power: bool) -> Self {
+        Self {
+            firm: vec![State::new()],
+            all: vec![State::new()],
+            power,
+        }
+    }
+
+    /// The likeliest state.
+    #[must_use]
+    pub fn newest(&self) -> State {
+        self.firm.last().cloned().unwrap_or_default()
+    }
+
+    /// How many states are possible.
+    #[must_use]
+    pub fn choices(&self) -> usize {
+        self.all.len()
+    }
+
+    /// True where `what` holds in one of the states in which nothing was lost.
+    #[must_use]
+    pub fn may(&self, what: impl Fn(&State) -> bool) -> bool {
+        self.firm.iter().any(what)
+    }
+
+    /// An operation begins; gives what [`Self::done`] wants.
+    #[must_use]
+    pub fn begun(&mut self, step: Step<'_>) -> Vec<State> {
+        let before = self.firm.clone();
+        let next = after(&self.firm, step);
+        add(&mut self.firm, next);
+        let next = after(&self.all, step);
+        add(&mut self.all, next);
+        before
+    }
+
+    /// It was answered with success.
+    ///
+    /// # Errors
+    /// It cannot have succeeded.
+    pub fn done(&mut self, before: &[State], step: Step<'_>) -> Result<(), String> {
+        let firm = after(before, step);
+        let next = after(&self.all, step);
+        add(&mut self.all, next);
+        match (firm.is_empty(), self.power) {
+            (true, false) => Err(format!("invariant 2: it succeeded in {before:?}")),
+            (true, true) => {
+                self.firm = self.all.clone();
+                Ok(())
+            }
+            (false, power) => {
+                self.firm = firm;
+                if !power {
+                    self.all = self.firm.clone();
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Everything that was answered is durable.
+    pub fn synced(&mut self) {
+        self.all = self.firm.clone();
+    }
+
+    /// Something was lost, and told.
+    pub fn lost(&mut self) {
+        self.firm = self.all.clone();
+    }
+
+    /// The directory was looked at.
+    ///
+    /// # Errors
+    /// What is wrong.
+    pub fn seen(&mut self, found: &BTreeMap<String, Ino>) -> Result<(), String> {
+        let fits = |state: &State| {
+            state.len() == found.len()
+                && state.iter().all(|(name, ino)| {
+                    let there = found.get(name);
+                    there.is_some() && ino.is_none_or(|ino| there == Some(&ino))
+                })
+        };
+        if !self.all.iter().any(fits) {
+            return Err(format!(
+                "invariant 3: a directory has {found:?}, which none of these can be: {:?}",
+                self.all
+            ));
+        }
+        let known: State = found
+            .iter()
+            .map(|(name, ino)| (name.clone(), Some(*ino)))
+            .collect();
+        self.firm = vec![known.clone()];
+        if self.power {
+            add(&mut self.all, [known]);
+        } else {
+            self.all = self.firm.clone();
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(names: &[(&str, u64)]) -> BTreeMap<String, Ino> {
+        let named = names.iter();
+        named
+            .map(|(name, ino)| ((*name).to_owned(), Ino(*ino)))
+            .collect()
+    }
+
+    fn make(name: &str, ino: Option<u64>) -> impl Fn(&State) -> Option<State> {
+        move |state: &State| {
+            let mut next = state.clone();
+            next.insert(name.to_owned(), ino.map(Ino));
+            Some(next)
+        }
+    }
+
+    fn remove(name: &str) -> impl Fn(&State) -> Option<State> {
+        move |state: &State| {
+            let mut next = state.clone();
+            next.remove(name).map(|_| next)
+        }
+    }
+
+    #[test]
+    fn unknown_outcomes_stay_unknown_until_they_are_seen() {
+        let mut oracle = Oracle::new(false);
+        let before = oracle.begun(&make("a", None));
+        assert!(oracle.done(&before, &make("a", Some(1))).is_ok());
+        let _crashed = oracle.begun(&make("b", None));
+        assert_eq!(oracle.choices(), 2);
+        assert!(oracle.seen(&found(&[("b", 2)])).is_err());
+        assert!(oracle.seen(&found(&[("a", 1), ("b", 7)])).is_ok());
+        assert!(oracle.seen(&found(&[("a", 1)])).is_err(), "b is known");
+        let before = oracle.begun(&remove("c"));
+        assert!(oracle.done(&before, &remove("c")).is_err());
+    }
+
+    #[test]
+    fn a_loss_of_power_takes_back_what_was_not_synced_and_no_more() {
+        let mut oracle = Oracle::new(true);
+        for (name, ino) in [("a", 1), ("b", 2)] {
+            let before = oracle.begun(&make(name, None));
+            assert!(oracle.done(&before, &make(name, Some(ino))).is_ok());
+        }
+        let before = oracle.begun(&remove("a"));
+        assert!(oracle.done(&before, &remove("a")).is_ok());
+        assert!(oracle.seen(&found(&[("a", 1)])).is_ok(), "b was taken back");
+        assert!(oracle.seen(&found(&[])).is_ok());
+        assert!(oracle.seen(&found(&[("c", 1)])).is_err());
+        oracle.synced();
+        assert!(oracle.seen(&found(&[("a", 1)])).is_err());
+    }
+}

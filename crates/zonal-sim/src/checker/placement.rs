@@ -1,0 +1,146 @@
+//! Invariant 10: every object lies where its inode's layout says; junctions of the map and first-level directories agree. And of 9: every
+//! object has an owner; of 2: no object has bytes behind its file's end.
+
+use crate::world::World;
+use std::collections::{BTreeMap, BTreeSet};
+use zonal_layout::slot_of;
+use zonal_meta::dentry::Dentry;
+use zonal_meta::inode::Inode;
+use zonal_meta::keys;
+use zonal_object::{ObjectId, ObjectStat};
+use zonal_types::{Codec, Component, DataId, FileKind, Ino, KvRead, Layout, ShardId, TargetId};
+use zonal_zonemap::ZoneMap;
+
+/// What the shards say.
+#[derive(Default)]
+struct Found {
+    owners: BTreeMap<DataId, (Inode, Component)>,
+    /// To be deleted.
+    going: BTreeSet<DataId>,
+    directories: BTreeSet<Ino>,
+    /// Directories of the root, by name.
+    roots: BTreeMap<String, Ino>,
+}
+
+impl Found {
+    fn take(&mut self, is_root: bool, key: &[u8], value: &[u8]) -> Option<()> {
+        let ino = keys::ino_of(key)?;
+        match *key.get(4)? {
+            keys::TAG_INODE => {
+                let inode = Inode::decode(ino, value).ok()?;
+                if inode.is_dir() {
+                    self.directories.insert(ino);
+                }
+                for component in inode.layout.components.clone() {
+                    let id = component.data_id;
+                    self.owners.insert(id, (inode.clone(), component));
+                }
+            }
+            keys::TAG_DELETION => {
+                let layout = Layout::from_bytes(value).ok()?;
+                let ids = layout.components.iter().map(|component| component.data_id);
+                self.going.extend(ids);
+            }
+            keys::TAG_DENTRY if is_root && ino == Ino::ROOT => {
+                let entry = Dentry::decode(value).ok()?;
+                if !entry.is_mark() && entry.kind == FileKind::Directory {
+                    self.roots.insert(format!("/{}", entry.name), entry.ino);
+                }
+            }
+            _ => {}
+        }
+        Some(())
+    }
+}
+
+/// Whether the object is where its owner says.
+fn in_its_place(map: &ZoneMap, component: &Component, object: ObjectId, at: TargetId) -> bool {
+    let Some(set) = map.set(component.set) else {
+        return false;
+    };
+    object.column.0 < component.count
+        && slot_of(component, object.column, set.slots.len() as u16)
+            .ok()
+            .and_then(|slot| set.slots.get(usize::from(slot)))
+            .is_some_and(|slot| slot.target == at)
+}
+
+fn behind_its_end(
+    inode: &Inode,
+    component: &Component,
+    object: ObjectId,
+    stat: ObjectStat,
+) -> bool {
+    stat.object_bytes > zonal_layout::object_bytes(component, inode.size, object.column)
+}
+
+/// Checks a quiet cell. `may_lack_owner`: metadata lost power. `may_be_longer`: some mount was killed, or lost its power's worth of reports.
+pub fn check(world: &World, may_lack_owner: bool, may_be_longer: bool) {
+    let map = world.map.borrow().clone();
+    let mut found = Found::default();
+    for (number, node) in world.meta_nodes().iter().enumerate() {
+        let scanned = node.disk().scan(&[], &[0xff; 8], &mut |key, value| {
+            // The root shard's process is the first.
+            found.take(number == 0, key, value);
+            true
+        });
+        if let Err(code) = scanned {
+            world.report(format!("invariant 10: a shard's store: {code}"));
+        }
+    }
+    for node in world.storage_nodes() {
+        for (object, stat) in node.objects() {
+            match found.owners.get(&object.data_id) {
+                Some((inode, component)) => {
+                    if !in_its_place(&map, component, object, node.id()) {
+                        world.report(format!(
+                            "invariant 10: object {object} of inode {} lies on target {}",
+                            inode.ino,
+                            node.id()
+                        ));
+                    } else if !may_be_longer && behind_its_end(inode, component, object, stat) {
+                        world.report(format!(
+                            "invariant 2: inode {} has {} bytes; object {object} has {}",
+                            inode.ino, inode.size, stat.object_bytes
+                        ));
+                    }
+                }
+                None if found.going.contains(&object.data_id) || may_lack_owner => {}
+                None => world.report(format!(
+                    "invariant 9: object {object} on target {} has no owner",
+                    node.id()
+                )),
+            }
+        }
+    }
+    check_junctions(world, &map, &found);
+}
+
+fn check_junctions(world: &World, map: &ZoneMap, found: &Found) {
+    let junctions: BTreeMap<&str, Ino> = map
+        .junctions
+        .iter()
+        .map(|junction| (junction.path.as_str(), junction.ino))
+        .collect();
+    let entries: BTreeMap<&str, Ino> = found
+        .roots
+        .iter()
+        .map(|(path, ino)| (path.as_str(), *ino))
+        .collect();
+    if junctions != entries {
+        world.report(format!(
+            "invariant 10: the map has junctions {junctions:?}, the root has {entries:?}"
+        ));
+    }
+    for junction in &map.junctions {
+        let shard = map.shard_of(junction.ino.partition());
+        let is_home =
+            shard.is_some_and(|shard| shard.zone == junction.zone && shard.id != ShardId(0));
+        if !is_home || !found.directories.contains(&junction.ino) {
+            world.report(format!(
+                "invariant 10: junction {} leads to {}, which is no directory of zone {}",
+                junction.path, junction.ino, junction.zone
+            ));
+        }
+    }
+}

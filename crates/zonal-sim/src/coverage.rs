@@ -1,0 +1,148 @@
+//! What runs met: faults by kind, and marks of the cores that were reached.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What goes wrong in a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Fault {
+    /// A message was lost.
+    Loss,
+    /// A message arrived twice.
+    Duplicate,
+    /// A message took fifty times as long, so that others overtook it.
+    Slow,
+    /// A client and a server could not reach one another.
+    CutClient,
+    /// Two servers could not reach one another.
+    CutServers,
+    /// Messages went one way only.
+    CutOneWay,
+    /// A server was cut off from everybody.
+    Isolated,
+    /// A server's process stood still.
+    PauseServer,
+    /// A client's process stood still.
+    PauseClient,
+    /// A server's process was killed.
+    Kill,
+    /// A server lost its power.
+    PowerLoss,
+    /// An unsynced write was half there after a loss of power.
+    TornWrite,
+    /// A client was killed, and another one came.
+    ClientCrash,
+    /// A process's clock ran fast or slow.
+    Drift,
+    /// A process's calendar jumped.
+    CalendarJump,
+    /// A bit of a segment was flipped.
+    FlippedBit,
+    /// A write to a segment went to another place.
+    MisdirectedWrite,
+    /// A write to a segment was acknowledged and not done.
+    LostWrite,
+    /// A read of a segment came from another place, once.
+    MisdirectedRead,
+    /// A read of a segment failed.
+    ReadError,
+    /// A target had no space.
+    FullDisk,
+    /// A message that nobody should send arrived at a server.
+    HostileRequest,
+    /// A reply arrived changed at a client.
+    HostileReply,
+}
+
+impl Fault {
+    /// All kinds.
+    pub const ALL: [Self; 23] = [
+        Self::Loss,
+        Self::Duplicate,
+        Self::Slow,
+        Self::CutClient,
+        Self::CutServers,
+        Self::CutOneWay,
+        Self::Isolated,
+        Self::PauseServer,
+        Self::PauseClient,
+        Self::Kill,
+        Self::PowerLoss,
+        Self::TornWrite,
+        Self::ClientCrash,
+        Self::Drift,
+        Self::CalendarJump,
+        Self::FlippedBit,
+        Self::MisdirectedWrite,
+        Self::LostWrite,
+        Self::MisdirectedRead,
+        Self::ReadError,
+        Self::FullDisk,
+        Self::HostileRequest,
+        Self::HostileReply,
+    ];
+
+    /// For people.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Loss => "messages lost",
+            Self::Duplicate => "messages doubled",
+            Self::Slow => "messages late",
+            Self::CutClient => "client cut from server",
+            Self::CutServers => "server cut from server",
+            Self::CutOneWay => "one-way cut",
+            Self::Isolated => "server isolated",
+            Self::PauseServer => "server paused",
+            Self::PauseClient => "client paused",
+            Self::Kill => "server killed",
+            Self::PowerLoss => "power lost",
+            Self::TornWrite => "writes torn",
+            Self::ClientCrash => "client killed",
+            Self::Drift => "clock drifts",
+            Self::CalendarJump => "calendar jumps",
+            Self::FlippedBit => "bits flipped",
+            Self::MisdirectedWrite => "writes misdirected",
+            Self::LostWrite => "writes lost",
+            Self::MisdirectedRead => "reads misdirected",
+            Self::ReadError => "read errors",
+            Self::FullDisk => "no space",
+            Self::HostileRequest => "hostile requests",
+            Self::HostileReply => "hostile replies",
+        }
+    }
+}
+
+/// What was met.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Coverage {
+    faults: BTreeMap<Fault, u64>,
+    /// Names of marks.
+    pub marks: BTreeSet<&'static str>,
+}
+
+impl Coverage {
+    /// A fault happened.
+    pub fn count(&mut self, fault: Fault) {
+        *self.faults.entry(fault).or_default() += 1;
+    }
+
+    /// How often it happened.
+    #[must_use]
+    pub fn of(&self, fault: Fault) -> u64 {
+        self.faults.get(&fault).copied().unwrap_or(0)
+    }
+
+    /// Faults of all kinds.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.faults.values().sum()
+    }
+
+    /// Adds another run's.
+    pub fn add(&mut self, other: &Self) {
+        for (fault, count) in &other.faults {
+            *self.faults.entry(*fault).or_default() += count;
+        }
+        self.marks.extend(&other.marks);
+    }
+}

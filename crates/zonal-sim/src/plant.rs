@@ -1,0 +1,62 @@
+//! Bugs put in on purpose, to show that the checkers find them: at least one for each checker.
+
+/// A bug.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Plant {
+    /// None.
+    #[default]
+    None,
+    /// Shards execute repeated requests again (invariant 2, by the exact model).
+    ShardForgetsReplies,
+    /// Shards lose the last change of some effects (invariant 2).
+    ShardLosesChanges,
+    /// Targets say that they synced and do not (invariant 3).
+    SyncDoesNothing,
+    /// Shards say that they synced and do not (invariant 3, names).
+    ShardSyncDoesNothing,
+    /// Clients acknowledge events without acting on them (invariant 4).
+    EventsAreIgnored,
+    /// Targets return bytes whose checksum is wrong (invariant 5).
+    ReadsAreUnverified,
+    /// Shards trust that what arrives can be decoded (invariant 6).
+    DecoderTrusts,
+    /// Targets ignore truncations, so that cut bytes come back (invariant 7).
+    TargetIgnoresTruncation,
+    /// Shards never forget requests whose sender has given up (invariant 8).
+    WaitsAreKept,
+    /// Shards never delete objects at targets (invariant 9).
+    DeletionsAreLost,
+    /// Targets keep column 1 as column 2 (invariant 10).
+    ColumnsAreMixed,
+}
+
+/// Names of all bugs, as they are typed.
+pub const PLANTS: [(&str, Plant); 11] = [
+    ("replies-forgotten", Plant::ShardForgetsReplies),
+    ("changes-lost", Plant::ShardLosesChanges),
+    ("sync-nothing", Plant::SyncDoesNothing),
+    ("shard-sync-nothing", Plant::ShardSyncDoesNothing),
+    ("events-ignored", Plant::EventsAreIgnored),
+    ("reads-unverified", Plant::ReadsAreUnverified),
+    ("decoder-trusts", Plant::DecoderTrusts),
+    ("truncation-ignored", Plant::TargetIgnoresTruncation),
+    ("waits-kept", Plant::WaitsAreKept),
+    ("deletions-lost", Plant::DeletionsAreLost),
+    ("columns-mixed", Plant::ColumnsAreMixed),
+];
+
+impl Plant {
+    /// The bug with this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        let found = PLANTS.iter().find(|(known, _)| *known == name);
+        found.map(|(_, plant)| *plant)
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        let found = PLANTS.iter().find(|(_, plant)| *plant == self);
+        found.map_or("none", |(name, _)| name)
+    }
+}

@@ -1,0 +1,267 @@
+//! Messages that nobody should send: random bytes, and requests with changed fields, at every server. Invariant 6: no process ends by
+//! them; what they damage is at most what the sender's session may change anyway.
+
+use super::{SimClient, create, lookup, name, open, who};
+use crate::coverage::Fault;
+use crate::net::{Request, spoil};
+use crate::rng::Rng;
+use crate::world::World;
+use std::rc::Rc;
+use zonal_client::Reserve;
+use zonal_types::{Codec, Column, DataId, Ino, SessionId, TargetId};
+use zonal_wire::{
+    Header, LockKind, LockRange, ManagerRequest, MetaRequest, ObjectRef, Service, StorageRequest,
+};
+
+/// A number near a limit of something.
+fn odd(rng: &mut Rng) -> u64 {
+    let base = [
+        0,
+        1,
+        4096,
+        1 << 20,
+        u64::from(u32::MAX),
+        1 << 43,
+        i64::MAX as u64,
+        u64::MAX,
+    ];
+    let near = rng.pick(&base).copied().unwrap_or(0);
+    near.wrapping_add(rng.below(3)).wrapping_sub(1)
+}
+
+fn odd_meta(ino: Ino, rng: &mut Rng) -> MetaRequest {
+    let range = LockRange {
+        whole_file: rng.chance(300),
+        owner: odd(rng),
+        pid: 1,
+        kind: LockKind::Exclusive,
+        start: odd(rng),
+        end: odd(rng),
+    };
+    let who = who();
+    match rng.below(16) {
+        0 => MetaRequest::Lock {
+            ino,
+            range,
+            wait: rng.chance(500),
+            waiter: odd(rng),
+        },
+        1 => MetaRequest::Unlock { ino, range },
+        2 => MetaRequest::Reclaim {
+            opens: vec![ino, Ino(odd(rng))],
+            locks: vec![(ino, range), (Ino(odd(rng)), range)],
+        },
+        3 => MetaRequest::AppendBegin {
+            ino,
+            length: odd(rng) as u32,
+            limit: odd(rng),
+        },
+        4 => MetaRequest::AppendEnd {
+            ino,
+            offset: odd(rng),
+            reserved: odd(rng) as u32,
+            length: odd(rng) as u32,
+            mtime: zonal_types::Timestamp::default(),
+            allocated_delta: odd(rng) as i64,
+            kill_suid: true,
+        },
+        5 => MetaRequest::Truncate {
+            who,
+            ino,
+            size: odd(rng),
+            by_handle: true,
+            confirmed_seq: odd(rng),
+            kill_suid: false,
+        },
+        6 => MetaRequest::ReportWrite {
+            ino,
+            size: odd(rng),
+            mtime: None,
+            allocated_delta: odd(rng) as i64,
+            kill_suid: false,
+        },
+        7 => MetaRequest::ConfirmTruncate {
+            ino,
+            truncate_seq: odd(rng),
+            allocated_delta: odd(rng) as i64,
+        },
+        8 => MetaRequest::ReadDir {
+            who,
+            dir: ino,
+            cookie: odd(rng),
+            entries: odd(rng) as u32,
+            plus: true,
+        },
+        9 => MetaRequest::Close {
+            inos: vec![ino, ino, Ino(odd(rng))],
+        },
+        10 => MetaRequest::PollEvents {
+            acked: odd(rng),
+            wait_ms: 0,
+        },
+        11 => MetaRequest::GetAttr {
+            ino: Ino(odd(rng)),
+            data: true,
+        },
+        12 => MetaRequest::CancelLock {
+            ino,
+            waiter: odd(rng),
+        },
+        13 => MetaRequest::ReleaseLocks {
+            ino,
+            owner: odd(rng),
+            whole_file: rng.chance(500),
+        },
+        14 => MetaRequest::Parent { ino: Ino(odd(rng)) },
+        _ => MetaRequest::Open {
+            who,
+            ino,
+            open_flags: odd(rng) as u32,
+        },
+    }
+}
+
+fn odd_storage(rng: &mut Rng) -> StorageRequest {
+    // No file's data: numbers of data begin far below.
+    let object = ObjectRef {
+        target: TargetId(1),
+        data_id: DataId(u64::MAX - rng.below(3)),
+        column: Column(odd(rng) as u16),
+        layout_gen: odd(rng) as u32,
+        truncate_seq: odd(rng),
+        truncate_bytes: odd(rng),
+    };
+    let (offset, length) = (odd(rng), odd(rng));
+    match rng.below(7) {
+        0 => StorageRequest::Read {
+            object,
+            offset,
+            length: length as u32,
+        },
+        1 => StorageRequest::Write {
+            object,
+            offset,
+            sync: true,
+            expected_version: 0,
+            txn: 0,
+            snap_epoch: 0,
+        },
+        2 => StorageRequest::Truncate { object },
+        3 => StorageRequest::Punch {
+            object,
+            offset,
+            length,
+        },
+        4 => StorageRequest::Map {
+            object,
+            offset,
+            end: length,
+            limit: odd(rng) as u32,
+        },
+        5 => StorageRequest::Stat { object },
+        _ => StorageRequest::Delete {
+            target: TargetId(1),
+            objects: vec![(object.data_id, object.column); 3],
+        },
+    }
+}
+
+/// Sends such messages to all servers, with a session of its own for a file of its own.
+pub async fn send_odd(world: Rc<World>, name: String, ino: Ino, mut rng: Rng, messages: u64) {
+    let mut session = SessionId(0);
+    for number in 0..messages {
+        let server = world.address_of(rng.below(world.server_count() as u64) as usize);
+        let (service, mut body) = match rng.below(10) {
+            0..5 => (Service::Meta, odd_meta(ino, &mut rng).to_bytes()),
+            5..8 => (Service::Storage, odd_storage(&mut rng).to_bytes()),
+            8 => {
+                let have = zonal_types::MapVersion(odd(&mut rng));
+                (Service::Manager, ManagerRequest::GetMap { have }.to_bytes())
+            }
+            _ => {
+                let count = rng.below(200);
+                let bytes = (0..count).map(|_| rng.bits() as u8).collect();
+                (Service::Meta, bytes)
+            }
+        };
+        // Changed fields are for what cannot name another one's file.
+        if service != Service::Meta && rng.chance(300) {
+            spoil(&mut body, &mut rng);
+        }
+        if service == Service::Meta && rng.chance(100) {
+            body.truncate(rng.below(body.len() as u64) as usize);
+        }
+        let mut header = Header::request(service, world.map.borrow().cell);
+        header.deadline_ms = 200;
+        header.session = session;
+        if rng.chance(400) {
+            header.slot = odd(&mut rng) as u32;
+            header.sequence = odd(&mut rng) as u32;
+        }
+        let payload = vec![7; rng.below(9_000) as usize];
+        let request = Request {
+            header,
+            body,
+            payload,
+        };
+        world.network.count(Fault::HostileRequest);
+        let answer = world
+            .network
+            .start(&name, &server, &request)
+            .receive()
+            .await;
+        if number == 0 || answer.is_err() {
+            session = SessionId(1 + rng.below(4));
+        }
+        world.count_operation();
+    }
+}
+
+/// Uses the cell through replies that arrive changed. Nothing need succeed.
+pub async fn use_garbled(
+    world: Rc<World>,
+    client: Rc<SimClient>,
+    dir: Ino,
+    mut rng: Rng,
+    steps: u64,
+) {
+    for _ in 0..steps {
+        let at = format!("g{}", rng.below(4));
+        if let Ok(opened) = create(&client, dir, &at, false).await {
+            let ino = opened.file.ino;
+            client.append(&opened.file, &[1; 100], false).await.ok();
+            client
+                .truncate(&who(), ino, rng.below(9_000), true, false)
+                .await
+                .ok();
+            client
+                .reserve(&opened.file, 0, 5_000, Reserve::Punch, true)
+                .await
+                .ok();
+            client.seek(&opened.file, 0, true).await.ok();
+            client
+                .write(&opened.file, rng.below(70_000), &[2; 7_000], false)
+                .await
+                .ok();
+            client.fsync(&opened.file).await.ok();
+            read_all_bounded(&client, &opened.file).await;
+            client.release(ino).await.ok();
+            open(&client, ino).await.ok();
+        }
+        list_bounded(&client, dir).await;
+        lookup(&client, dir, &at).await.ok();
+        if let Ok(checked) = name(&at) {
+            client.unlink(&who(), dir, checked).await.ok();
+        }
+        world.count_operation();
+    }
+}
+
+async fn read_all_bounded(client: &SimClient, file: &zonal_client::File<crate::net::SimNet>) {
+    let mut buffer = vec![0; 100_000];
+    client.read(file, 0, &mut buffer).await.ok();
+}
+
+async fn list_bounded(client: &SimClient, dir: Ino) {
+    client.readdir(&who(), dir, 0, 10, true).await.ok();
+}

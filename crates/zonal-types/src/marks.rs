@@ -1,0 +1,138 @@
+//! Marks: named points of the cores that are reached seldom. With the feature `marks` (tests and the simulator) a thread remembers which it
+//! passed; without it, as in any release, a mark is nothing at all.
+//!
+//! `mark!(AppendPassedOver)` stands where the thing happens. [`NAMES`] lists all, so that a summary can say what no run reached.
+
+macro_rules! marks {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// A point.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Mark {
+            $($(#[$doc])* $name,)*
+        }
+
+        /// Names of all points.
+        pub const NAMES: &[&str] = &[$(stringify!($name),)*];
+
+        impl Mark {
+            /// Its name.
+            #[must_use]
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Self::$name => stringify!($name),)*
+                }
+            }
+        }
+    };
+}
+
+marks! {
+    /// A slot's request was repeated and got its stored reply.
+    SlotRepeated,
+    /// The same, after a restart of the shard.
+    SlotRepeatedAfterRestart,
+    /// A request of a slot came later than its successor.
+    SlotLate,
+    /// A change waited for a caching client.
+    RecallWaited,
+    /// An append waited for one before it.
+    AppendWaited,
+    /// An append was told that its ticket is unknown.
+    AppendUnknown,
+    /// An unfinished append was passed over.
+    AppendPassedOver,
+    /// A restarted shard got an append's ticket back.
+    AppendReclaimed,
+    /// An append waited for clients that had not told a restarted shard what they hold.
+    AppendHeldBack,
+    /// A client from before a restart was sent to tell what it holds first.
+    SilentRefused,
+    /// A lock waited for such clients.
+    LockHeldBack,
+    /// A session ended because its client gave no sign.
+    SessionExpired,
+    /// An inode without a name went with its last close.
+    OrphanGone,
+    /// A shrink was refused because another is not confirmed.
+    TruncateUnconfirmed,
+    /// A target cut an object first, since the writer knew a later shrink.
+    CutFirst,
+    /// A target refused a write that did not know the last shrink.
+    CutStale,
+    /// A write to a target was merged anew, since its base had changed.
+    CommitAgain,
+    /// A write to a deleted object was refused.
+    WriteAfterDelete,
+    /// A deletion took several records.
+    DeleteInParts,
+    /// A target was full.
+    TargetFull,
+    /// A client heard that a target lost what it had acknowledged.
+    TargetLostPower,
+    /// A client heard that a shard lost what it had acknowledged.
+    ShardLostPower,
+    /// A client told a restarted shard a size again.
+    SizeToldAgain,
+    /// A client told a restarted shard what it holds.
+    Reclaimed,
+    /// A client opened a new session, since the shard had forgotten the old one.
+    SessionLost,
+    /// A write was sent again.
+    WriteRepeated,
+}
+
+#[cfg(feature = "marks")]
+mod kept {
+    use super::Mark;
+    use std::cell::RefCell;
+    use std::collections::BTreeSet;
+
+    std::thread_local! {
+        static REACHED: RefCell<BTreeSet<&'static str>> = const { RefCell::new(BTreeSet::new()) };
+    }
+
+    /// The point was reached.
+    pub fn reach(mark: Mark) {
+        REACHED.with_borrow_mut(|reached| reached.insert(mark.name()));
+    }
+
+    /// Names of the points that this thread reached since it was asked last.
+    #[must_use]
+    pub fn take() -> BTreeSet<&'static str> {
+        REACHED.take()
+    }
+}
+
+#[cfg(feature = "marks")]
+pub use kept::{reach, take};
+
+/// Without the feature: nothing is known.
+#[cfg(not(feature = "marks"))]
+#[must_use]
+pub fn take() -> std::collections::BTreeSet<&'static str> {
+    std::collections::BTreeSet::new()
+}
+
+/// True where points are remembered.
+#[must_use]
+pub const fn are_kept() -> bool {
+    cfg!(feature = "marks")
+}
+
+/// This point was reached.
+#[cfg(feature = "marks")]
+#[macro_export]
+macro_rules! mark {
+    ($name:ident) => {
+        $crate::marks::reach($crate::marks::Mark::$name)
+    };
+}
+
+/// This point was reached: nothing, but the name must be known.
+#[cfg(not(feature = "marks"))]
+#[macro_export]
+macro_rules! mark {
+    ($name:ident) => {{
+        const _: $crate::marks::Mark = $crate::marks::Mark::$name;
+    }};
+}
