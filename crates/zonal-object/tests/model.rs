@@ -219,18 +219,7 @@ impl Run {
                 }
             }
             63..65 => {
-                // Data ids are never used again: the writes in flight end first.
-                while !self.flights.is_empty() {
-                    self.land();
-                }
-                self.shell.delete(vec![file.object(id)]).unwrap();
-                let stat = self.shell.target.stat(&self.shell.store, file.object(id));
-                let file = self.model.entry(id).or_default();
-                *file = File {
-                    life: file.life + 1,
-                    ..File::default()
-                };
-                assert_eq!(stat, Ok(ObjectStat::default()));
+                self.delete(id);
             }
             65..70 => {
                 let arrives = self.rng.chance(80);
@@ -250,6 +239,22 @@ impl Run {
         }
         self.history
             .push((self.shell.log.len(), self.model.clone()));
+    }
+
+    fn delete(&mut self, id: u64) {
+        // Data ids are never used again: the writes in flight end first.
+        while !self.flights.is_empty() {
+            self.land();
+        }
+        let file = self.model.entry(id).or_default().clone();
+        self.shell.delete(vec![file.object(id)]).unwrap();
+        let stat = self.shell.target.stat(&self.shell.store, file.object(id));
+        assert_eq!(stat, Ok(ObjectStat::default()));
+        let next = File {
+            life: file.life + 1,
+            ..File::default()
+        };
+        self.model.insert(id, next);
     }
 
     fn zero(&mut self, id: u64, offset: u64, length: usize) {

@@ -370,7 +370,8 @@ impl Legacy {
     /// What differs.
     pub async fn check(&self, client: &SimClient) -> Outcome {
         self.look(client).await?;
-        for (at, ino) in self.oracle.borrow().newest() {
+        let newest = self.oracle.borrow().newest();
+        for (at, ino) in newest {
             let Some(ino) = ino.filter(|_| at.starts_with('m')) else {
                 continue;
             };
