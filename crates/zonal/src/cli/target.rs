@@ -165,6 +165,7 @@ impl Target {
                         "objects": imported.objects,
                         "data_bytes": imported.data_bytes,
                         "lost_bytes": lost,
+                        "removed": imported.removed.len(),
                     });
                     out::line(format_args!("{shown:#}"));
                 } else {
@@ -172,6 +173,11 @@ impl Target {
                         "{} objects, {} of data, on target {target}",
                         imported.objects,
                         out::bytes(imported.data_bytes)
+                    ));
+                }
+                for object in &imported.removed {
+                    out::note(format_args!(
+                        "object {object} was left out: its file was removed"
                     ));
                 }
                 for (object, lost) in &imported.lost {

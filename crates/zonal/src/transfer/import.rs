@@ -14,7 +14,7 @@ use std::path::Path;
 use zonal_disk::stream::{Frame, StreamKind, StreamReader};
 use zonal_object::ObjectId;
 use zonal_types::limits::STORAGE_IO_BYTES_MAX;
-use zonal_types::{CellId, Codec};
+use zonal_types::{CellId, Codec, ErrorCode};
 use zonal_wire::{StorageReply, StorageRequest};
 
 /// What was imported.
@@ -23,6 +23,8 @@ pub struct Imported {
     pub objects: u64,
     pub data_bytes: u64,
     pub lost: Vec<(ObjectId, Lost)>,
+    /// Their file was removed since: the target takes them for deleted, and they stay so.
+    pub removed: Vec<ObjectId>,
 }
 
 struct Current {
@@ -30,6 +32,7 @@ struct Current {
     data_bytes: u64,
     /// One behind the last byte written.
     end: u64,
+    is_removed: bool,
 }
 
 impl Current {
@@ -85,6 +88,7 @@ pub fn import(
                     start: decode(path, &frame)?,
                     data_bytes: 0,
                     end: 0,
+                    is_removed: false,
                 });
             }
             (DATA, Some(current)) => {
@@ -98,8 +102,12 @@ pub fn import(
                     return Err(odd(path, &frame));
                 }
                 finish(remote, ended)?;
-                done.objects += 1;
-                done.data_bytes += ended.data_bytes;
+                if ended.is_removed {
+                    done.removed.push(ended.id());
+                } else {
+                    done.objects += 1;
+                    done.data_bytes += ended.data_bytes;
+                }
                 progress.at(done.objects, done.data_bytes);
                 current = None;
             }
@@ -167,8 +175,20 @@ fn write(
             txn: 0,
             snap_epoch: 0,
         };
-        let written = remote.must(&request, part);
-        written.with_context(|| format!("object {object} at byte {at}"))?;
+        if current.is_removed {
+            break;
+        }
+        match remote.ask(&request, part)? {
+            Ok(_) => {}
+            Err((ErrorCode::Stale, _)) => {
+                current.is_removed = true;
+                break;
+            }
+            Err((code, detail)) => {
+                let refused = remote.refused(&request, code, &detail);
+                return Err(refused).with_context(|| format!("object {object} at byte {at}"));
+            }
+        }
         at += part.len() as u64;
     }
     current.data_bytes += bytes.len() as u64;
@@ -183,7 +203,7 @@ fn finish(remote: &Remote<'_>, current: &mut Current) -> anyhow::Result<()> {
         let before = current.data_bytes;
         write(remote, current, start.object_bytes - 1, &[0])?;
         current.data_bytes = before;
-    } else if current.end == 0 && start.truncate_seq > 0 {
+    } else if current.end == 0 && start.truncate_seq > 0 && !current.is_removed {
         let object = remote.object(object, start.truncate_seq, start.object_bytes);
         remote.must(&StorageRequest::Truncate { object }, &[])?;
     }

@@ -55,7 +55,7 @@ impl<'a> Remote<'a> {
     }
 
     /// Asks; a refusal is its code and words.
-    fn ask(&self, request: &StorageRequest, payload: &[u8]) -> anyhow::Result<Answer> {
+    pub fn ask(&self, request: &StorageRequest, payload: &[u8]) -> anyhow::Result<Answer> {
         let (reply, payload) = self.cell.storage(self.to, request, payload)?;
         Ok(match reply {
             StorageReply::Failed { code, detail } => Err((code.0, detail)),
@@ -73,15 +73,20 @@ impl<'a> Remote<'a> {
     pub fn must(&self, request: &StorageRequest, payload: &[u8]) -> anyhow::Result<StorageReply> {
         match self.ask(request, payload)? {
             Ok((reply, _)) => Ok(reply),
-            Err((code, detail)) => {
-                let text = format!(
-                    "target {} refuses {}: {code} {detail}",
-                    self.target,
-                    request.name()
-                );
-                Err(Failure::new(FAILED, text).into())
-            }
+            Err((code, detail)) => Err(self.refused(request, code, &detail)),
         }
+    }
+
+    /// A refusal, as an error.
+    pub fn refused(
+        &self,
+        request: &StorageRequest,
+        code: ErrorCode,
+        detail: &str,
+    ) -> anyhow::Error {
+        let (target, name) = (self.target, request.name());
+        let text = format!("target {target} refuses {name}: {code} {detail}");
+        Failure::new(FAILED, text).into()
     }
 }
 
