@@ -293,6 +293,9 @@ impl<N: Net> Client<N> {
             .await?
         {
             MetaReply::Attr { attr, data, .. } => {
+                if let Some(data) = &data {
+                    self.know_sets(data).await?;
+                }
                 file.state().refresh(&attr, data);
                 Ok(attr)
             }

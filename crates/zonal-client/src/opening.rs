@@ -122,12 +122,14 @@ impl<N: Net> Client<N> {
         self.cut_entry(&link, asked, &mut entry);
         let attr = entry.attr.ok_or(ErrorCode::Protocol)?;
         let file = self.open_file(&attr, data.clone());
-        if push {
-            if let Err(code) = self.push_truncate(entry.ino, &data).await {
-                self.release(entry.ino).await.ok();
-                return Err(code);
-            }
+        let mut ready = self.know_sets(&data).await;
+        if push && ready.is_ok() {
+            ready = self.push_truncate(entry.ino, &data).await.map(drop);
             file.state().size = attr.size;
+        }
+        if let Err(code) = ready {
+            self.release(entry.ino).await.ok();
+            return Err(code);
         }
         let keep_pages = lock(&self.seen).note(entry.ino, attr.change) && !push;
         let attr_ms = if push { 0 } else { entry.attr_ms };

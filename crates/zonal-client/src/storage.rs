@@ -50,6 +50,16 @@ impl<N: Net> Client<N> {
         .map_err(zonal_layout::LayoutError::code)
     }
 
+    /// Fetches the map where a layout names a stripe set that ours does not have: one that was made since.
+    pub(crate) async fn know_sets(&self, data: &FileData) -> Result<(), ErrorCode> {
+        let map = self.map();
+        let mut components = data.layout.components.iter();
+        if components.all(|component| map.set(component.set).is_some()) {
+            return Ok(());
+        }
+        self.refresh_map().await
+    }
+
     /// Where a column lies now.
     pub(crate) fn place(&self, component: &Component, column: Column) -> Result<Place, ErrorCode> {
         let map = self.map();
