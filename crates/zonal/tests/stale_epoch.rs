@@ -1,4 +1,5 @@
-//! A slot's epoch rises while a client writes: the target refuses the old one with the newer entry, and the write goes on.
+//! The map changes while a client uses an older one: a slot's epoch rises (the target refuses the old one with the newer entry, and
+//! the write goes on), or a target joins, and new files lie on a stripe set that the client has not heard of.
 #![allow(
     clippy::unwrap_used,
     reason = "a test ends where something is not as it should be"
@@ -10,7 +11,7 @@ use cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use zonal_client::names::NewFile;
+use zonal_client::names::{NewFile, Opened};
 use zonal_client::{Client, Options};
 use zonal_mount::{RealNet, block_on};
 use zonal_net::{Address, Identity, PayloadInto, Pool, PoolConfig, Request, Role};
@@ -36,6 +37,28 @@ fn call(pool: &Pool, address: &str, header: Header, body: &[u8]) -> Vec<u8> {
     };
     let to = Address::any_node(address.parse().unwrap());
     pool.call(to, request, PayloadInto::Owned).unwrap().body
+}
+
+fn connect(manager: &str) -> Client<RealNet> {
+    let options = Options::new(manager, ZoneId(1), 7);
+    let net = RealNet::new(Arc::new(pool()));
+    block_on(Client::connect(net, options)).unwrap()
+}
+
+fn create(client: &Client<RealNet>, name: &str) -> Opened<RealNet> {
+    let who = Credentials {
+        uid: 0,
+        gid: 0,
+        groups: Vec::new(),
+    };
+    let new = NewFile {
+        kind: NewKind::File,
+        mode: 0o644,
+        umask: 0,
+    };
+    let name = Name::new(name.as_bytes()).unwrap();
+    let flags = zonal_wire::meta::flags::O_RDWR;
+    block_on(client.create(&who, Ino::ROOT, name, new, flags)).unwrap()
 }
 
 /// Sets every slot to the target that it has, which raises its epoch.
@@ -103,23 +126,9 @@ impl Drop for Over<'_> {
 fn a_write_goes_on_when_a_slots_epoch_rises_under_it() {
     let cell = Cell::up("epoch");
     let manager = cell.address("manager", false).to_string();
-    let options = Options::new(&manager, ZoneId(1), 7);
-    let net = RealNet::new(Arc::new(pool()));
-    let client = block_on(Client::connect(net, options)).unwrap();
+    let client = connect(&manager);
     let old = client.map();
-    let who = Credentials {
-        uid: 0,
-        gid: 0,
-        groups: Vec::new(),
-    };
-    let new = NewFile {
-        kind: NewKind::File,
-        mode: 0o644,
-        umask: 0,
-    };
-    let name = Name::new(b"grows").unwrap();
-    let flags = zonal_wire::meta::flags::O_RDWR;
-    let opened = block_on(client.create(&who, Ino::ROOT, name, new, flags)).unwrap();
+    let opened = create(&client, "grows");
     let file = &opened.file;
 
     let written = AtomicU64::new(0);
@@ -181,4 +190,69 @@ fn a_write_goes_on_when_a_slots_epoch_rises_under_it() {
         assert!(read == PIECE && bytes.iter().all(|byte| *byte == last as u8));
     }
     block_on(client.close()).unwrap();
+}
+
+fn free_port() -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port()
+}
+
+/// A process that ends with the test.
+struct Server(std::process::Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_file_made_after_a_target_joined_is_written_by_a_client_from_before() {
+    let cell = Cell::up("joins");
+    let manager = cell.address("manager", false).to_string();
+    let client = connect(&manager);
+    let old = client.map();
+    // The config of the target that is there, with other numbers and a port of its own.
+    let port = free_port();
+    let dir = cell.dir().join("joining");
+    std::fs::create_dir(&dir).unwrap();
+    let config = dir.join("node.toml");
+    let text = format!(
+        "cell = \"{}\"\nnode = 77\nlisten = \"127.0.0.1:{port}\"\nmanager_address = \"{manager}\"\ndir = \"{}\"\n\
+         [zone]\nid = 1\n[storage]\ntarget = 77\ncapacity = \"1 GiB\"\n",
+        old.cell,
+        dir.display(),
+    );
+    std::fs::write(&config, text).unwrap();
+    let mut command = cell::zonal();
+    command
+        .args(["server", "--format", "--config"])
+        .arg(&config);
+    let _server = Server(command.spawn().unwrap());
+    let later = connect(&manager);
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while later.map().targets.len() == old.targets.len() {
+        assert!(Instant::now() < deadline, "the target does not join");
+        std::thread::sleep(Duration::from_millis(5));
+        block_on(later.refresh_map()).unwrap();
+    }
+    // The shard hears of the newer map by itself; the client then learns of the new set by a file that lies on it.
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let bytes = vec![7; 3 << 20];
+    let mut number = 0;
+    while client.map().version == old.version {
+        assert!(Instant::now() < deadline, "no file on the new set");
+        number += 1;
+        let opened = create(&client, &format!("f{number}"));
+        block_on(client.write_through(&opened.file, 0, &bytes, false)).unwrap();
+        block_on(client.fsync(&opened.file)).unwrap();
+        let mut read = vec![0; bytes.len()];
+        let count = block_on(client.read(&opened.file, 0, &mut read));
+        assert_eq!(count, Ok(bytes.len()));
+        assert!(read == bytes);
+        block_on(client.release(opened.found.attr.ino)).unwrap();
+    }
+    block_on(client.close()).unwrap();
+    block_on(later.close()).unwrap();
 }
