@@ -121,13 +121,17 @@ def drop_caches():
     subprocess.run("sync; echo 3 > /proc/sys/vm/drop_caches", shell=True, check=True)
 
 
-@check("striping-even", "96 MiB lie as 32 + 32 + 32 MiB on the three targets of one zone", limit=120)
+# First bytes of a file, which its shard has.
+INLINE = 4096
+
+
+@check("striping-even", "96 MiB lie as 32 + 32 + 32 MiB on the three targets of one zone (the first 4 KiB in its shard)", limit=120)
 def _(c, d):
     for zone, name in ((1, "one"), (2, "two")):
         path = f"{c.mount}/{name}/even"
         big(path, 96)
         record = c.locate(path)
-        equal([b for b in per_target(record) if b], [32 * MIB] * 3, "bytes per target")
+        equal(sorted(b for b in per_target(record) if b), [32 * MIB - INLINE] + [32 * MIB] * 2, "bytes per target")
         equal(per_zone(record), {zone: 96 * MIB}, "bytes per zone")
         os.unlink(path)
 
@@ -136,12 +140,26 @@ def _(c, d):
 def _(c, d):
     seen = set()
     for i in range(30):
-        write(f"{d}/s{i}", b"x" * 4096)
+        write(f"{d}/s{i}", b"x" * 65536)
         record = c.locate(f"{d}/s{i}")
         used = [b for b in per_target(record) if b]
-        true(len(used) == 1, f"a file of 4 KiB lies on {len(used)} targets: {record}")
+        true(len(used) == 1, f"a file of 64 KiB lies on {len(used)} targets: {record}")
         seen |= {target for target, size in record["targets"].items() if size}
     equal(len(seen), 3, "targets of 30 small files")
+
+
+@check("small-files", "a file of 4 KiB lies in the shard of its zone alone, and grows from there", limit=120)
+def _(c, d):
+    data = os.urandom(3 * INLINE)
+    write(f"{d}/f", data[:INLINE])
+    record = c.locate(f"{d}/f")
+    equal((sum(per_target(record)), sum(per_zone(record).values())), (0, INLINE), "bytes at targets and in zones")
+    equal(os.stat(f"{d}/f").st_blocks, 8, "blocks")
+    with open(f"{d}/f", "ab") as f:
+        f.write(data[INLINE:])
+    equal(sum(per_target(c.locate(f"{d}/f"))), 2 * INLINE, "bytes at targets")
+    drop_caches()
+    true(read(f"{d}/f") == data, "the file is not what was written")
 
 
 @check("layout-inherited", "a stripe unit and count set on a directory hold for what is made below it", limit=120)
@@ -150,10 +168,10 @@ def _(c, d):
     c.zonal("layout", "set", "--stripe-unit", "64KiB", "--stripe-count", "1", f"{d}/s")
     os.mkdir(f"{d}/s/deeper")
     big(f"{d}/s/deeper/f", 6)
-    equal([b for b in per_target(c.locate(f"{d}/s/deeper/f")) if b], [6 * MIB], "bytes per target with stripe count 1")
+    equal([b for b in per_target(c.locate(f"{d}/s/deeper/f")) if b], [6 * MIB - INLINE], "bytes per target with stripe count 1")
     c.zonal("layout", "set", "--stripe-unit", "64KiB", "--stripe-count", "3", f"{d}/s")
     big(f"{d}/s/g", 6)
-    equal([b for b in per_target(c.locate(f"{d}/s/g")) if b], [2 * MIB] * 3, "bytes per target with stripe count 3")
+    equal(sorted(b for b in per_target(c.locate(f"{d}/s/g")) if b), [2 * MIB - INLINE] + [2 * MIB] * 2, "bytes per target with stripe count 3")
     bad = c.zonal("layout", "set", "--stripe-unit", "1KiB", f"{d}/s", ok=False)
     true(bad.returncode != 0, "a stripe unit of 1 KiB is accepted")
 

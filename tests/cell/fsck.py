@@ -123,7 +123,7 @@ def _(work):
         cell.down()
         findings, sums = cell.fsck(code=CLEAN)
         equal(findings, [], "findings")
-        true(sums["inodes"] > 240 and sums["objects"] > 180, f"too little was seen: {sums}")
+        true(sums["inodes"] > 240 and sums["objects"] > 140, f"too little was seen: {sums}")
         cell.up()
         for name in sorted(os.listdir(cell.folder)):
             pid = f"{cell.folder}/{name}/pid"

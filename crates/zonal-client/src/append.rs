@@ -1,11 +1,12 @@
 //! Appends: the shard says where, so that appends of several mounts lose nothing.
 //!
-//! Three round trips: reserve, write, publish. A reservation that is given up becomes a hole only where a later one was
+//! Three round trips: reserve, write, publish; two where all of it lies in bytes that the shard keeps. A reservation that is given up becomes a hole only where a later one was
 //! already written. A place is written to for as long as a restarted shard surely holds places back; then the shard is asked
 //! whether it is ours still.
 
 use crate::client::Client;
 use crate::file::File;
+use crate::inline::split;
 use crate::net::{Net, wait_for};
 use crate::session::{Appending, Link};
 use zonal_types::limits::CACHE_TERM_MS;
@@ -59,8 +60,10 @@ impl<N: Net> Client<N> {
         // have been told without it: then nothing is written there.
         let append = (file.ino, (offset, length));
         link.begin_append(append);
+        let (inline, own) = split(&file.state().data, offset, bytes);
         let written = if link.boot() == boot {
-            self.write_pieces(file, &link, append, bytes, until).await
+            self.write_pieces(file, &link, append, &bytes[own..], until)
+                .await
         } else {
             Err(ErrorCode::UnknownLease)
         };
@@ -72,6 +75,7 @@ impl<N: Net> Client<N> {
             mtime: self.net.wall(),
             allocated_delta: *written.as_ref().unwrap_or(&0),
             kill_suid,
+            inline: inline.filter(|_bytes| written.is_ok()),
         };
         let reply = self.meta(&link, &end).await;
         link.end_append(append);
@@ -85,6 +89,7 @@ impl<N: Net> Client<N> {
                 mtime: self.net.wall(),
                 allocated_delta: 0,
                 kill_suid: false,
+                inline: None,
             };
             self.meta(&link, &over).await.ok();
         }
@@ -96,7 +101,7 @@ impl<N: Net> Client<N> {
         written.map(|_delta| offset)
     }
 
-    /// Writes without gathering; returns the change of allocated bytes.
+    /// Writes the last of what is appended, without gathering; returns the change of allocated bytes.
     async fn write_pieces(
         &self,
         file: &File<N>,
@@ -106,7 +111,8 @@ impl<N: Net> Client<N> {
         mut until: Instant,
     ) -> Result<i64, ErrorCode> {
         let deadline = self.net.now().plus_ms(self.options.deadline_ms);
-        let (offset, _length) = append.1;
+        let (offset, length) = append.1;
+        let offset = offset + u64::from(length) - bytes.len() as u64;
         let data = file.state().data.clone();
         let mut delta = 0;
         for piece in self.pieces(&data, offset, bytes.len() as u64)? {

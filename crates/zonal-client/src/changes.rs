@@ -34,7 +34,12 @@ pub(crate) fn touched(request: &MetaRequest) -> [Option<Ino>; 2] {
         MetaRequest::Rename {
             parent, new_parent, ..
         } => [Some(*parent), Some(*new_parent)],
-        MetaRequest::SetAttr { ino, .. }
+        MetaRequest::ReportWrite {
+            ino,
+            inline: Some(_),
+            ..
+        }
+        | MetaRequest::SetAttr { ino, .. }
         | MetaRequest::Truncate { ino, .. }
         | MetaRequest::AppendEnd { ino, .. }
         | MetaRequest::SetXattr { ino, .. }

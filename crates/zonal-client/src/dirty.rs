@@ -108,10 +108,15 @@ impl Dirty {
         }
     }
 
-    /// Takes a run out that covers whole multiples of `unit`: the covered part of the first such run.
-    pub fn take_full(&mut self, unit: u64) -> Option<(u64, Vec<u8>)> {
+    /// Takes a run out that covers multiples of `unit`, the first of them from `behind` on at least: the covered part of the
+    /// first such run.
+    pub fn take_full(&mut self, unit: u64, behind: u64) -> Option<(u64, Vec<u8>)> {
         let (start, from, to) = self.runs.iter().find_map(|(start, run)| {
-            let from = start.next_multiple_of(unit);
+            let from = if *start <= behind {
+                behind
+            } else {
+                start.next_multiple_of(unit)
+            };
             let end = start + run.len() as u64;
             let to = end - end % unit;
             (to > from).then_some((*start, from, to))
@@ -120,22 +125,51 @@ impl Dirty {
         if start + run.len() as u64 > to {
             self.runs.insert(to, run.split_off((to - start) as usize));
         }
-        let taken = if from > start {
-            let taken = run.split_off((from - start) as usize);
-            self.runs.insert(start, run);
-            taken
-        } else {
-            run
-        };
-        self.bytes -= taken.len();
-        Some((from, taken))
+        if from > start {
+            // What stays is the shorter part.
+            let stays = run.drain(..(from - start) as usize).collect();
+            self.runs.insert(start, stays);
+        }
+        self.bytes -= run.len();
+        Some((from, run))
     }
 
-    /// Takes the first run out.
-    pub fn take_first(&mut self) -> Option<(u64, Vec<u8>)> {
-        let (start, run) = self.runs.pop_first()?;
+    /// Takes the first run from `behind` on out.
+    pub fn take_first(&mut self, behind: u64) -> Option<(u64, Vec<u8>)> {
+        let before = self.runs.range(..behind).next_back();
+        let crossing = before.and_then(|(start, run)| {
+            let end = start + run.len() as u64;
+            (end > behind).then_some(*start)
+        });
+        let (start, run) = match crossing {
+            Some(start) => {
+                let run = self.runs.get_mut(&start)?;
+                (behind, run.split_off((behind - start) as usize))
+            }
+            None => {
+                let start = *self.runs.range(behind..).next()?.0;
+                (start, self.runs.remove(&start)?)
+            }
+        };
         self.bytes -= run.len();
         Some((start, run))
+    }
+
+    /// Takes the first run before `end` out.
+    pub fn take_before(&mut self, end: u64) -> Option<(u64, Vec<u8>)> {
+        let start = *self.runs.range(..end).next()?.0;
+        let mut run = self.runs.remove(&start)?;
+        if start + run.len() as u64 > end {
+            self.runs.insert(end, run.split_off((end - start) as usize));
+        }
+        self.bytes -= run.len();
+        Some((start, run))
+    }
+
+    /// Whether something is held from `behind` on.
+    #[must_use]
+    pub fn has_behind(&self, behind: u64) -> bool {
+        self.end() > behind
     }
 
     /// Copies what is held of `offset..offset + out.len()` over `out`.
@@ -235,8 +269,13 @@ mod tests {
                     dirty.cut(offset, offset + length as u64);
                     model[offset as usize..offset as usize + length].fill(None);
                 }
-                8 => check_taken(dirty.take_full(64), &mut model),
-                _ => check_taken(dirty.take_first(), &mut model),
+                8 => check_taken(dirty.take_full(64, 0), &mut model),
+                _ => match next(4) {
+                    0 => check_taken(dirty.take_full(64, 32), &mut model),
+                    1 => check_taken(dirty.take_before(32), &mut model),
+                    2 => check_taken(dirty.take_first(32), &mut model),
+                    _ => check_taken(dirty.take_first(0), &mut model),
+                },
             }
             let held = model.iter().flatten().count();
             assert_eq!(dirty.bytes(), held, "round {round}");
@@ -261,12 +300,23 @@ mod tests {
         for index in 0..100_u64 {
             dirty.insert(10 + index * 10, &[1; 10]);
         }
-        assert_eq!(
-            dirty.take_full(512),
-            Some((512, vec![1; 0]))
-                .filter(|_none| false)
-                .or(dirty.take_full(512))
-        );
-        assert_eq!(dirty.end(), 1010);
+        assert_eq!(dirty.take_full(512, 0), None);
+        dirty.insert(1010, &[2; 20]);
+        assert_eq!(dirty.take_full(512, 0).map(|run| run.0), Some(512));
+        assert_eq!(dirty.end(), 1030);
+    }
+
+    #[test]
+    fn first_bytes_are_kept_back() {
+        let mut dirty = Dirty::default();
+        dirty.insert(0, &[1; 1024]);
+        assert_eq!(dirty.take_full(512, 100), Some((100, vec![1; 924])));
+        assert!(!dirty.has_behind(100));
+        dirty.insert(90, &[2; 20]);
+        assert_eq!(dirty.take_first(100), Some((100, vec![2; 10])));
+        assert_eq!(dirty.take_first(100), None);
+        assert_eq!(dirty.take_before(50).map(|run| run.1.len()), Some(50));
+        assert_eq!(dirty.take_before(100).map(|run| run.0), Some(50));
+        assert!(dirty.is_empty() && dirty.bytes() == 0);
     }
 }

@@ -13,6 +13,7 @@ pub mod dirty;
 pub mod events;
 pub mod file;
 pub mod ghosts;
+mod inline;
 pub mod known;
 pub mod locate;
 pub mod locks;

@@ -1,6 +1,7 @@
 //! Where an inode's data is, in words for schedulers.
 
 use crate::client::Client;
+use crate::inline::end_of_inline;
 use crate::net::Net;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -73,6 +74,10 @@ impl<N: Net> Client<N> {
         if let (FileKind::File, Some(data)) = (attr.kind, data) {
             if let Some(component) = data.layout.components.first() {
                 located.home = component.zone;
+            }
+            let inline = end_of_inline(&data).min(attr.size);
+            if inline > 0 {
+                located.zones.insert(located.home, inline);
             }
             located.targets = self.bytes_by_target(&data, attr.size);
             for (target, bytes) in &located.targets {

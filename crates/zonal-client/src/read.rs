@@ -4,6 +4,7 @@
 
 use crate::client::Client;
 use crate::file::{File, lay_over};
+use crate::inline::{copy_out, end_of_inline};
 use crate::net::{Net, NetFailure};
 use zonal_types::{ErrorCode, FileData};
 use zonal_wire::{ObjectRef, StorageRequest};
@@ -65,7 +66,10 @@ impl<N: Net> Client<N> {
         let length = usize::try_from(size.saturating_sub(offset))
             .unwrap_or(usize::MAX)
             .min(out.len());
-        let is_whole = length == out.len() && length >= SINK_BYTES_MIN && copies.is_empty();
+        let is_whole = length == out.len()
+            && length >= SINK_BYTES_MIN
+            && copies.is_empty()
+            && offset >= end_of_inline(&data);
         if let Some(sink) = sink
             && is_whole
             && self.read_sunk(&data, offset, length, sink).await?
@@ -105,7 +109,7 @@ impl<N: Net> Client<N> {
         }
     }
 
-    /// Reads what the targets have; holes are zeros.
+    /// Reads what the targets and the shard have; holes are zeros.
     async fn read_stored(
         &self,
         file: &File<N>,
@@ -113,7 +117,10 @@ impl<N: Net> Client<N> {
         offset: u64,
         out: &mut [u8],
     ) -> Result<(), ErrorCode> {
-        let pieces = self.pieces(data, offset, out.len() as u64)?;
+        let own = end_of_inline(data).saturating_sub(offset);
+        let own = usize::try_from(own).unwrap_or(usize::MAX).min(out.len());
+        let (first, out) = out.split_at_mut(own);
+        let pieces = self.pieces(data, offset + own as u64, out.len() as u64)?;
         let mut started = Vec::with_capacity(pieces.len());
         for piece in &pieces {
             let component = &data.layout.components[piece.component];
@@ -124,8 +131,14 @@ impl<N: Net> Client<N> {
             });
             started.push(first);
         }
-        let mut rest = out;
         let mut failed = None;
+        if !first.is_empty() {
+            match self.inline_bytes(file.ino).await {
+                Ok(bytes) => copy_out(&bytes, offset, first),
+                Err(code) => failed = Some(code),
+            }
+        }
+        let mut rest = out;
         for (piece, first) in pieces.iter().zip(started) {
             let (part, behind) = rest.split_at_mut(piece.length as usize);
             rest = behind;

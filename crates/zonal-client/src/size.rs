@@ -2,6 +2,7 @@
 
 use crate::client::Client;
 use crate::file::File;
+use crate::inline::end_of_inline;
 use crate::net::{Net, wait_for};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -192,6 +193,17 @@ impl<N: Net> Client<N> {
                 zero: true,
             },
         };
+        let inline = end_of_inline(&data);
+        if offset < inline {
+            let to = if keep_size {
+                file.state().size
+            } else {
+                u64::MAX
+            };
+            self.reserve_inline(file, offset, end.min(inline).min(to), how)
+                .await?;
+        }
+        let offset = offset.max(inline.min(end));
         let mut delta = 0;
         for (index, component) in data.layout.components.iter().enumerate() {
             for column in (0..component.count).map(Column) {
@@ -222,6 +234,28 @@ impl<N: Net> Client<N> {
         self.send_report(file).await
     }
 
+    /// The part of [`Self::reserve`] that the shard has: zeros are written, as holes take space there, too.
+    async fn reserve_inline(
+        &self,
+        file: &File<N>,
+        offset: u64,
+        end: u64,
+        how: Reserve,
+    ) -> Result<(), ErrorCode> {
+        let from = match how {
+            // What is there stays.
+            Reserve::Allocate => offset.max(self.inline_bytes(file.ino).await?.len() as u64),
+            Reserve::Punch | Reserve::Zero => offset,
+        };
+        let zeros = vec![0; end.saturating_sub(from) as usize];
+        let mut state = file.state();
+        let before = state.dirty.bytes();
+        state.dirty.insert(from, &zeros);
+        self.dirty_bytes
+            .fetch_add(state.dirty.bytes() - before, Ordering::Relaxed);
+        Ok(())
+    }
+
     /// `SEEK_DATA` (`data` true) or `SEEK_HOLE` from `offset`.
     ///
     /// # Errors
@@ -239,6 +273,25 @@ impl<N: Net> Client<N> {
         let Some(component) = layout.components.first() else {
             return Err(ErrorCode::NoDevice);
         };
+        let inline = u64::from(layout.inline_bytes());
+        if offset < inline {
+            let stored = self.inline_bytes(file.ino).await?.len() as u64;
+            let is_data = offset < stored;
+            if is_data == data {
+                return Ok(offset);
+            }
+            if is_data && stored < inline {
+                return Ok(stored.min(size));
+            }
+        }
+        let offset = offset.max(inline);
+        if offset >= size {
+            return if data {
+                Err(ErrorCode::NoDevice)
+            } else {
+                Ok(size)
+            };
+        }
         let mut columns = vec![ColumnRanges::default(); usize::from(component.count)];
         loop {
             let step = if data {
@@ -344,7 +397,7 @@ impl<N: Net> Client<N> {
         Ok(done)
     }
 
-    /// Bytes of a file by target, as its layout and size say.
+    /// Bytes of a file by target, as its layout and size say, without those that its shard has.
     #[must_use]
     pub fn bytes_by_target(
         &self,
@@ -352,11 +405,13 @@ impl<N: Net> Client<N> {
         size: u64,
     ) -> BTreeMap<zonal_types::TargetId, u64> {
         let mut by_target = BTreeMap::new();
+        let inline = end_of_inline(data);
         for component in &data.layout.components {
             for column in (0..component.count).map(Column) {
                 if let Ok(place) = self.place(component, column) {
-                    *by_target.entry(place.target).or_default() +=
-                        zonal_layout::object_bytes(component, size, column);
+                    let bytes = zonal_layout::object_bytes(component, size, column);
+                    let own = zonal_layout::object_bytes(component, inline, column);
+                    *by_target.entry(place.target).or_default() += bytes.saturating_sub(own);
                 }
             }
         }

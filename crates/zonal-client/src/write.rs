@@ -5,7 +5,8 @@
 //! acknowledged, so that a restarted target gets them again.
 
 use crate::client::Client;
-use crate::file::{File, Inflight};
+use crate::file::{File, Inflight, Report};
+use crate::inline::{InlineRun, end_of_inline};
 use crate::net::{Net, wait_for};
 use crate::session::is_passing;
 use crate::unsynced::Told;
@@ -69,14 +70,18 @@ impl<N: Net> Client<N> {
         let mut left = file.state().dirty.bytes();
         while left > 0 {
             // Taken in a statement of its own: the state's lock must not be held while sending.
-            let taken = file.state().take_run(|dirty| dirty.take_full(unit));
+            let taken = {
+                let mut state = file.state();
+                let behind = end_of_inline(&state.data);
+                state.take_run(|dirty| dirty.take_full(unit, behind))
+            };
             let Some((at, run)) = taken else { break };
             left = left.saturating_sub(run.len());
             self.send_run(file, at, &run).await?;
         }
         let over = file.state().dirty.bytes() > self.options.write_behind_file_bytes;
         if over || self.dirty_bytes() > self.options.write_behind_bytes {
-            self.flush_data(file).await?;
+            self.flush_gated(file).await?;
         }
         Ok(())
     }
@@ -199,16 +204,8 @@ impl<N: Net> Client<N> {
                 if code != ErrorCode::Interrupted {
                     state.error = Some(code);
                 }
-                let before = state.dirty.bytes();
-                let newer = state
-                    .dirty
-                    .copies(piece.file_offset, piece.file_offset + piece.length);
-                state.dirty.insert(piece.file_offset, bytes);
-                for (at, newer) in newer {
-                    state.dirty.insert(at, &newer);
-                }
-                self.dirty_bytes
-                    .fetch_add(state.dirty.bytes() - before, Ordering::Relaxed);
+                let again = state.give_back(piece.file_offset, bytes);
+                self.dirty_bytes.fetch_add(again, Ordering::Relaxed);
                 state.dirty_since.get_or_insert(self.net.now());
             }
             Err(code) => state.error = Some(code),
@@ -231,12 +228,16 @@ impl<N: Net> Client<N> {
         Ok((reply, target))
     }
 
-    /// Sends everything gathered and waits for all of it. The caller holds the gate.
+    /// Sends to the targets what is gathered for them and waits for all of it. The caller holds the gate.
     pub(crate) async fn flush_data(&self, file: &File<N>) -> Result<(), ErrorCode> {
         // What fails comes back among the gathered: each byte is tried once.
         let mut left = file.state().dirty.bytes();
         while left > 0 {
-            let taken = file.state().take_run(crate::dirty::Dirty::take_first);
+            let taken = {
+                let mut state = file.state();
+                let behind = end_of_inline(&state.data);
+                state.take_run(|dirty| dirty.take_first(behind))
+            };
             let Some((at, run)) = taken else { break };
             left = left.saturating_sub(run.len());
             if let Err(code) = self.send_run(file, at, &run).await {
@@ -268,16 +269,42 @@ impl<N: Net> Client<N> {
         written.and(reported)
     }
 
-    /// Tells the shard size, times and space. The caller holds the gate.
+    /// Tells the shard size, times and space, and gives it the bytes that it keeps itself. The caller holds the gate.
     pub(crate) async fn send_report(&self, file: &File<N>) -> Result<(), ErrorCode> {
-        let report = {
+        // Almost always one; several where its bytes were written in several places.
+        while self.send_report_once(file).await? {}
+        Ok(())
+    }
+
+    /// False: there is nothing to tell.
+    async fn send_report_once(&self, file: &File<N>) -> Result<bool, ErrorCode> {
+        let (report, inline) = {
             let mut state = file.state();
+            let inline = state.take_inline();
+            if let Some(run) = &inline {
+                let report = state.report_mut();
+                report.size = report.size.max(run.end());
+            }
             state.reporting = state.report.take();
-            state.reporting
+            (state.reporting, inline)
         };
         let Some(report) = report else {
-            return Ok(());
+            return Ok(false);
         };
+        let outcome = self.report(file, report, inline.as_ref()).await;
+        // What failed in passing is sent again later.
+        let is_over =
+            !outcome.is_err_and(|code| is_passing(code) || code == ErrorCode::Interrupted);
+        self.inline_ended(file, inline.as_ref(), is_over);
+        outcome.map(|()| true)
+    }
+
+    async fn report(
+        &self,
+        file: &File<N>,
+        report: Report,
+        inline: Option<&InlineRun>,
+    ) -> Result<(), ErrorCode> {
         let link = self.link_of(file.ino)?;
         let request = MetaRequest::ReportWrite {
             ino: file.ino,
@@ -285,6 +312,7 @@ impl<N: Net> Client<N> {
             mtime: report.mtime,
             allocated_delta: report.allocated_delta,
             kill_suid: report.kill_suid,
+            inline: inline.map(InlineRun::to_wire),
         };
         let boot = link.boot();
         match self.meta(&link, &request).await {

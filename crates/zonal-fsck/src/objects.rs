@@ -13,6 +13,8 @@ use zonal_types::{
 };
 use zonal_zonemap::{StripeSet, ZoneMap};
 
+/// Unit of the bytes that a shard keeps.
+const BLOCK: u32 = zonal_types::limits::BLOCK_BYTES as u32;
 /// Objects of one data id that are looked at; more than any layout has.
 const OBJECTS_MAX: usize = 1 << 16;
 
@@ -42,6 +44,8 @@ codec_enum! {
             allocated: u64,
             /// The last shrink.
             truncate_seq: u32,
+            /// First bytes that are in the shard's store, in blocks.
+            inline: u8,
         },
         /// A deletion covers it.
         Deleted = 2,
@@ -112,6 +116,7 @@ impl DataFact {
                 size: data.size,
                 allocated: data.allocated,
                 truncate_seq: u32::try_from(data.truncate_seq).unwrap_or(u32::MAX),
+                inline: u8::try_from(data.inline / BLOCK).unwrap_or(u8::MAX),
             },
         }
     }
@@ -144,6 +149,8 @@ pub struct Owner {
     pub component: (StripeSetId, u16, u16, u32),
     /// Its size.
     pub size: u64,
+    /// First bytes that are in the shard's store.
+    pub inline: u64,
 }
 
 /// An object without an inode.
@@ -222,12 +229,14 @@ impl<'a> Join<'a> {
                 size,
                 allocated,
                 truncate_seq,
+                inline,
             } => {
                 let owner = Owner {
                     ino,
                     name: (dir != Ino(0)).then_some((dir, cookie)),
                     component: (set, start_column, count, unit),
                     size,
+                    inline: u64::from(inline) * u64::from(BLOCK),
                 };
                 match &self.group.owner {
                     Some((first, ..)) => {
@@ -359,7 +368,7 @@ impl<'a> Join<'a> {
         if found < allocated {
             (self.tell)(Joined::Short(data_id, *owner, allocated - found));
         }
-        if end > owner.size {
+        if end > owner.size.max(owner.inline) {
             let size = owner.size;
             (self.tell)(Joined::Wrong(
                 None,

@@ -1,6 +1,6 @@
 //! The layout of a new file.
 
-use crate::stripe::LayoutError;
+use crate::stripe::{LayoutError, check_component};
 use zonal_types::{
     Column, Component, ComponentKind, DataId, Layout, LayoutGen, StripePolicy, StripeSetId, ZoneId,
 };
@@ -43,4 +43,16 @@ pub fn new_layout(
             redundancy: policy.redundancy,
         }],
     })
+}
+
+/// A layout of one component that leaves the first `bytes` of the file to its shard (0: none).
+///
+/// # Errors
+/// `BadComponent` where it may not keep so many.
+pub fn with_inline(mut layout: Layout, bytes: u32) -> Result<Layout, LayoutError> {
+    if let ([component], true) = (layout.components.as_mut_slice(), bytes > 0) {
+        component.kind = ComponentKind::StripedInline { bytes };
+        check_component(component)?;
+    }
+    Ok(layout)
 }

@@ -3,7 +3,9 @@
 //! Units: bytes. Offsets are in the file unless called object offsets. All arithmetic saturates or is
 //! checked, because layouts arrive from the network.
 
-use zonal_types::limits::{FILE_BYTES_MAX, SLOTS_MAX, STRIPE_UNIT_MAX, STRIPE_UNIT_MIN};
+use zonal_types::limits::{
+    BLOCK_BYTES, FILE_BYTES_MAX, INLINE_BYTES_MAX, SLOTS_MAX, STRIPE_UNIT_MAX, STRIPE_UNIT_MIN,
+};
 use zonal_types::{Column, Component, ComponentKind, ErrorCode, Layout};
 
 /// Why a range has no place.
@@ -64,17 +66,29 @@ pub struct Piece {
     pub length: u64,
 }
 
+/// True where a file's shard may keep so many of its first bytes: whole blocks, up to the bound.
+#[must_use]
+pub fn is_inline_size(bytes: u32) -> bool {
+    (bytes as usize).is_multiple_of(BLOCK_BYTES) && bytes as usize <= INLINE_BYTES_MAX
+}
+
 /// Checks everything about a component that the arithmetic relies on.
 ///
 /// # Errors
 /// `BadComponent`.
 pub fn check_component(component: &Component) -> Result<(), LayoutError> {
-    let ComponentKind::Striped = component.kind;
+    let inline_ok = match component.kind {
+        ComponentKind::Striped => true,
+        ComponentKind::StripedInline { bytes } => {
+            component.start == 0 && is_inline_size(bytes) && bytes > 0
+        }
+    };
     let unit_ok = component.unit.is_power_of_two()
         && (STRIPE_UNIT_MIN..=STRIPE_UNIT_MAX).contains(&component.unit);
     let count_ok = (1..=SLOTS_MAX).contains(&usize::from(component.count));
     // Spans belong to redundancy, which no program writes yet: one that has them is from a newer one.
-    if unit_ok && count_ok && component.start < component.end && component.span == 0 {
+    let range_ok = component.start < component.end && component.span == 0;
+    if unit_ok && count_ok && inline_ok && range_ok {
         Ok(())
     } else {
         Err(LayoutError::BadComponent {

@@ -1,6 +1,6 @@
 //! What a shard is told from outside: its identity, the time, and who asks.
 
-use zonal_types::limits::{OPENS_MAX, SESSIONS_MAX};
+use zonal_types::limits::{INLINE_BYTES_DEFAULT, OPENS_MAX, SESSIONS_MAX};
 use zonal_types::{Instant, SessionId, ShardId, Timestamp, ZoneId};
 
 /// The time of a request: `instant` for deadlines, `wall` for what inodes store.
@@ -42,6 +42,8 @@ pub struct ShardConfig {
     pub opens_max: usize,
     /// Bits of a name's hash that are used, at most 55 (fewer only in tests of collisions). Part of the format.
     pub hash_bits: u32,
+    /// How many of their first bytes new files leave to the shard: [`zonal_layout::is_inline_size`].
+    pub inline_bytes: u32,
     /// False: nothing is granted for caching, and no change waits.
     pub caching: bool,
 }
@@ -62,6 +64,7 @@ impl ShardConfig {
             sessions_max: SESSIONS_MAX,
             opens_max: OPENS_MAX,
             hash_bits: Self::HASH_BITS,
+            inline_bytes: INLINE_BYTES_DEFAULT,
             caching: true,
         }
     }

@@ -74,6 +74,7 @@ fn of_ino(tag: u8, key: &[u8], value: &[u8]) -> Result<Described, ErrorCode> {
     let named = |what| Described::new(what).with("ino", ino.0);
     Ok(match tag {
         keys::TAG_INODE => inode(&Inode::decode(ino, value)?),
+        keys::TAG_INLINE => named("first bytes of a file").with("bytes", value),
         keys::TAG_DENTRY => {
             let dentry = Dentry::decode(value)?;
             let cookie = keys::dentry_cookie(key).ok_or(ErrorCode::Corrupt)?;
@@ -162,6 +163,7 @@ fn layout(layout: &Layout) -> Field {
             ("start_column", Field::from(component.start_column.0)),
             ("count", Field::from(component.count)),
             ("unit", Field::from(component.unit)),
+            ("inline", Field::from(layout.inline_bytes())),
         ]
     });
     Field::Group(vec![

@@ -11,6 +11,7 @@ pub(crate) fn run(tx: &mut Tx<'_>, request: &MetaRequest) -> Result {
         MetaRequest::Lookup { who, parent, name } => op::lookup::lookup(tx, who, *parent, name),
         MetaRequest::GetAttr { ino, data } => op::getattr::getattr(tx, *ino, *data),
         MetaRequest::Access { who, ino, mask } => op::access::access(tx, who, *ino, *mask),
+        MetaRequest::ReadInline { ino } => op::inline::read(tx, *ino),
         MetaRequest::Readlink { ino } => op::readlink::readlink(tx, *ino),
         MetaRequest::ReadDir {
             who,
@@ -152,12 +153,14 @@ fn run_size(tx: &mut Tx<'_>, request: &MetaRequest) -> Result {
             mtime,
             allocated_delta,
             kill_suid,
+            inline,
         } => {
             let report = op::report::Report {
                 size: *size,
                 mtime: *mtime,
                 allocated_delta: *allocated_delta,
                 kill_suid: *kill_suid,
+                inline: op::inline::written(inline.as_ref()),
             };
             op::report::report_write(tx, *ino, &report)
         }
@@ -167,6 +170,7 @@ fn run_size(tx: &mut Tx<'_>, request: &MetaRequest) -> Result {
             length,
             allocated_delta,
             kill_suid,
+            inline,
             ..
         } => {
             let report = op::report::Report {
@@ -174,6 +178,7 @@ fn run_size(tx: &mut Tx<'_>, request: &MetaRequest) -> Result {
                 mtime: (*length > 0).then_some(*mtime),
                 allocated_delta: *allocated_delta,
                 kill_suid: *kill_suid && *length > 0,
+                inline: op::inline::written(inline.as_ref()).filter(|_bytes| *length > 0),
             };
             op::append::end(tx, *ino, &report)
         }

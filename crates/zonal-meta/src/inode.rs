@@ -92,7 +92,7 @@ codec_struct! {
         policy: Option<StripePolicy>,
         /// Where its bytes are (files).
         layout: Layout,
-        /// Text of a symbolic link; later: small files.
+        /// Text of a symbolic link.
         inline: Blob,
     }
 }

@@ -14,6 +14,8 @@ pub const TAG_FORMAT: u8 = 0x00;
 pub const TAG_IDS: u8 = 0x01;
 /// Inode.
 pub const TAG_INODE: u8 = 0x10;
+/// First bytes of a file.
+pub const TAG_INLINE: u8 = 0x18;
 /// Directory entry.
 pub const TAG_DENTRY: u8 = 0x20;
 /// Extended attribute.
@@ -67,6 +69,11 @@ pub fn session_ids() -> Vec<u8> {
 /// An inode.
 pub fn inode(ino: Ino) -> Vec<u8> {
     of_ino(ino, TAG_INODE, 0)
+}
+
+/// The first bytes of a file.
+pub fn inline(ino: Ino) -> Vec<u8> {
+    of_ino(ino, TAG_INLINE, 0)
 }
 
 /// A directory entry.

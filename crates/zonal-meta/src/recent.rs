@@ -15,14 +15,16 @@ use zonal_types::{Ino, Instant};
 pub const RECENT_MS: u64 = 1_000;
 /// Removed inodes kept.
 pub const RECENT_MAX: usize = 1_024;
-/// Inodes with more bytes of extended attributes are not kept.
-pub const RECENT_XATTR_BYTES_MAX: usize = 4_096;
+/// Inodes with more bytes of extended attributes and of their contents are not kept.
+pub const RECENT_BYTES_MAX: usize = 8_192;
 
 /// A removed inode with its extended attributes, as they were stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Removed {
     pub inode: Inode,
     pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Its first bytes.
+    pub inline: Vec<u8>,
 }
 
 /// Removed inodes, for a moment.
@@ -40,7 +42,7 @@ impl Recent {
             .iter()
             .map(|(key, value)| key.len() + value.len())
             .sum();
-        if bytes > RECENT_XATTR_BYTES_MAX {
+        if bytes + removed.inline.len() > RECENT_BYTES_MAX {
             return;
         }
         let until = now.plus_ms(RECENT_MS);
@@ -97,7 +99,12 @@ mod tests {
         let wall = Timestamp::default();
         let inode = Inode::new(Ino(ino), FileKind::File, Ino::ROOT, ZoneId(1), wall);
         let xattrs = Vec::new();
-        Removed { inode, xattrs }
+        let inline = Vec::new();
+        Removed {
+            inode,
+            xattrs,
+            inline,
+        }
     }
 
     #[test]
@@ -116,9 +123,7 @@ mod tests {
         assert_eq!((recent.len(), recent.order.len()), (RECENT_MAX, RECENT_MAX));
         assert!(recent.get(Ino(9)).is_none() && recent.get(Ino(10)).is_some());
         let mut large = removed(7);
-        large
-            .xattrs
-            .push((vec![0; 10], vec![0; RECENT_XATTR_BYTES_MAX]));
+        large.xattrs.push((vec![0; 10], vec![0; RECENT_BYTES_MAX]));
         recent.keep(large, Instant(0));
         assert!(recent.get(Ino(7)).is_none());
     }

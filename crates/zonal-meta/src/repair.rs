@@ -10,8 +10,8 @@ use crate::config::Now;
 use crate::dentry::{Dentry, name_cookie};
 use crate::inode::{FLAG_CLOSING, FLAG_DETACHED, FLAG_ORPHAN, FLAG_UNLINKABLE, Inode};
 use crate::keys;
-use crate::op::remove;
 use crate::op::root::DetachedRecord;
+use crate::op::{inline, new, remove};
 use crate::shard::Shard;
 use crate::tx::Tx;
 use zonal_types::{
@@ -150,8 +150,15 @@ impl Shard {
             Broken::Xattrs { ino, missing } => {
                 change(&mut tx, ino, |inode| inode.xattrs |= missing)?;
             }
+            Broken::Inline { ino, .. } => {
+                if let Some(mut inode) = tx.find(ino)? {
+                    inline::cut_to_fit(&mut tx, &mut inode)?;
+                    tx.save(inode);
+                }
+            }
             Broken::Homeless { ino } => {
                 if tx.find(ino)?.is_none() {
+                    bytes_anew(&mut tx, ino)?;
                     let (start, end) = keys::xattrs(ino);
                     for key in tx.range(&start, &end)?.into_keys() {
                         tx.remove(key);
@@ -219,7 +226,7 @@ impl Shard {
         Ok(tx.finish().effect)
     }
 
-    /// Corrects an inode's size, allocated bytes and number of shrinks, as the targets tell them.
+    /// Corrects an inode's size, bytes allocated at targets and number of shrinks, as the targets tell them.
     ///
     /// # Errors
     /// What `kv` gives.
@@ -231,14 +238,19 @@ impl Shard {
         wanted: (Option<u64>, Option<u64>, Option<u64>),
     ) -> Result<Vec<KvChange>> {
         let mut tx = self.tx(kv, now, SessionId(0));
-        change(&mut tx, ino, |inode| {
+        if let Some(mut inode) = tx.find(ino)? {
             inode.size = wanted.0.unwrap_or(inode.size);
-            inode.allocated = wanted.1.unwrap_or(inode.allocated);
+            if let Some(at_targets) = wanted.1 {
+                let own = inline::stored(&tx, &inode)?.len();
+                inode.allocated = at_targets.saturating_add(inline::allocated(own));
+            }
             if let Some(seq) = wanted.2 {
                 inode.truncate_seq = seq;
                 inode.truncate_size = inode.size;
             }
-        })?;
+            inline::cut_to_fit(&mut tx, &mut inode)?;
+            tx.save(inode);
+        }
         Ok(tx.finish().effect)
     }
 
@@ -345,6 +357,23 @@ fn directory_anew(tx: &mut Tx<'_>, ino: Ino, parent: Ino) -> Result {
     let mut dir = Inode::new(ino, FileKind::Directory, parent, home, tx.now.wall);
     dir.mode = 0o700;
     tx.save(dir);
+    Ok(())
+}
+
+/// The inode of a file is lost, its first bytes are not: a file is made for them, without a name until the next pass, which
+/// brings it to lost+found. The layout is that of a new file, a guess about what its objects have.
+fn bytes_anew(tx: &mut Tx<'_>, ino: Ino) -> Result {
+    let Some(bytes) = tx.get(&keys::inline(ino))? else {
+        return Ok(());
+    };
+    let home = tx.env.config.zone;
+    let mut inode = Inode::new(ino, FileKind::File, Ino(0), home, tx.now.wall);
+    (inode.mode, inode.nlink) = (0o600, 0);
+    inode.layout = new::layout(tx, home, None, ino)?;
+    inode.size = bytes.len() as u64;
+    inode.allocated = inline::allocated(bytes.len());
+    inline::cut_to_fit(tx, &mut inode)?;
+    tx.save(inode);
     Ok(())
 }
 

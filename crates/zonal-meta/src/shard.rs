@@ -34,8 +34,10 @@ use zonal_wire::storage::ErrorNumber;
 use zonal_wire::{MetaReply, MetaRequest};
 use zonal_zonemap::ZoneMap;
 
-/// Version of the store's format record.
-const STORE_FORMAT: u16 = 1;
+/// Version of the store's format record. In format 1 shards keep no bytes of files.
+const STORE_FORMAT: u16 = 2;
+/// The oldest format that becomes this one.
+const STORE_FORMAT_MIN: u16 = 1;
 /// How long a directory may stay detached before the root shard is asked, in seconds.
 const DETACHED_SECONDS: i64 = 60;
 /// Sessions ended in one step of housekeeping.
@@ -49,6 +51,14 @@ pub(crate) struct Waiting {
     pub changes: Vec<Change>,
     /// When a wait for events is over.
     pub until: Option<Instant>,
+}
+
+impl ShardConfig {
+    /// The store's format record.
+    fn format(&self) -> KvChange {
+        let record = (STORE_FORMAT, (self.shard, self.hash_bits));
+        KvChange::put(keys::format(), record.to_bytes())
+    }
 }
 
 /// One metadata shard.
@@ -74,6 +84,8 @@ pub struct Shard {
     /// Sessions to be ended because their events overflowed.
     pub(crate) doomed: BTreeSet<SessionId>,
     has_lost_orphans: bool,
+    /// The store is of an older format: the next step of housekeeping makes it one of ours.
+    is_old: bool,
     pub(crate) woken: BTreeSet<SessionId>,
     pub(crate) recheck: bool,
 }
@@ -82,8 +94,7 @@ impl Shard {
     /// Changes that make an empty store a shard's.
     #[must_use]
     pub fn format(config: &ShardConfig, wall: Timestamp) -> Vec<KvChange> {
-        let record = (STORE_FORMAT, (config.shard, config.hash_bits));
-        let mut changes = vec![KvChange::put(keys::format(), record.to_bytes())];
+        let mut changes = vec![config.format()];
         if config.is_root() {
             let kind = FileKind::Directory;
             let mut root = Inode::new(Ino::ROOT, kind, Ino::ROOT, config.zone, wall);
@@ -108,7 +119,7 @@ impl Shard {
         let bytes = kv.get(&keys::format())?.ok_or(ErrorCode::WrongVersion)?;
         let record = <(u16, (zonal_types::ShardId, u32))>::from_bytes(&bytes);
         let (format, (shard, hash_bits)) = record.map_err(|_error| ErrorCode::Corrupt)?;
-        if format != STORE_FORMAT || hash_bits != config.hash_bits {
+        if !(STORE_FORMAT_MIN..=STORE_FORMAT).contains(&format) || hash_bits != config.hash_bits {
             return Err(ErrorCode::WrongVersion);
         }
         if shard != config.shard {
@@ -139,6 +150,7 @@ impl Shard {
             next_attempt: 1,
             doomed: BTreeSet::new(),
             has_lost_orphans: true,
+            is_old: format < STORE_FORMAT,
             woken: BTreeSet::new(),
             recheck: false,
         })
@@ -260,6 +272,11 @@ impl Shard {
             recent: &self.recent,
             silent: &self.sessions.silent,
             live_inodes: self.live_inodes,
+            inline_bytes: if self.is_old {
+                0
+            } else {
+                self.config.inline_bytes
+            },
         };
         Tx::new(env, kv, now, session)
     }
@@ -566,6 +583,9 @@ impl Shard {
     pub fn tick(&mut self, kv: &dyn KvRead, now: Now) -> Result<Ticked, ErrorCode> {
         self.leases.sweep(now.instant, 4096);
         let mut effect = Vec::new();
+        if std::mem::take(&mut self.is_old) {
+            effect.push(self.config.format());
+        }
         let mut ending = self.sessions.expired(now.instant);
         ending.extend(std::mem::take(&mut self.doomed));
         if ending.len() > ENDED_AT_ONCE {
@@ -595,7 +615,7 @@ impl Shard {
     /// When [`Self::tick`] is due.
     #[must_use]
     pub fn poll_deadline(&self) -> Option<Instant> {
-        if !self.doomed.is_empty() || self.has_lost_orphans {
+        if !self.doomed.is_empty() || self.has_lost_orphans || self.is_old {
             return Some(Instant(0));
         }
         self.sessions.next_expiry()

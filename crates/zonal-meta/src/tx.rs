@@ -39,6 +39,8 @@ pub(crate) struct Env<'a> {
     /// Sessions that may hold files open that they have not told us of since our start.
     pub silent: &'a BTreeSet<SessionId>,
     pub live_inodes: u64,
+    /// First bytes that new files leave to the shard.
+    pub inline_bytes: u32,
 }
 
 /// A change of what is only in memory, made when the request counts.

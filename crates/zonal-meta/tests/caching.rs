@@ -333,6 +333,7 @@ fn appends_of_two_sessions_do_not_overlap() {
         mtime,
         allocated_delta: 0,
         kill_suid: false,
+        inline: None,
     };
     two.sequence += 1;
     let caller = two.caller(1);

@@ -97,6 +97,7 @@ fn mutations(cell: &mut Cell, client: &mut Client, home: Ino) -> Vec<MetaRequest
             mtime: Some(cell.now.wall),
             allocated_delta: 4096,
             kill_suid: false,
+            inline: Some((190, Blob(vec![7; 10]))),
         },
         MetaRequest::SetXattr {
             who: who.clone(),

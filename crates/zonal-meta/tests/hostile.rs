@@ -221,6 +221,7 @@ impl Noise {
                 mtime: Some(self.time()),
                 allocated_delta: self.number() as i64,
                 kill_suid: true,
+                inline: Some((self.number() as u32, Blob(vec![3; flags as usize]))),
             },
             23 => MetaRequest::AppendBegin {
                 ino,
@@ -235,6 +236,7 @@ impl Noise {
                 mtime: self.time(),
                 allocated_delta: 1,
                 kill_suid: true,
+                inline: Some((number as u32, Blob(vec![4; 8]))),
             },
             25 => MetaRequest::SetXattr {
                 who,

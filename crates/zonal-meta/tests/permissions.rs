@@ -306,6 +306,7 @@ fn reports_do_not_undo_an_explicit_time() {
         mtime: Some(mtime),
         allocated_delta: 0,
         kill_suid: false,
+        inline: None,
     };
     setup
         .root
@@ -372,23 +373,27 @@ fn shrinks_are_numbered_and_confirmed() {
     let f = setup.file("f", 0o4755, 0, 0);
     let Setup { cell, root, .. } = &mut setup;
     assert_eq!(root.truncate(cell, f, 0, 0), Ok(false), "nothing to cut");
-    root.report(cell, f, 100).unwrap();
+    root.report(cell, f, 10_100).unwrap();
     assert_eq!(
         root.attr(cell, f).unwrap().mode,
         0o755,
         "an unprivileged write"
     );
-    assert_eq!(root.truncate(cell, f, 50, 0), Ok(true));
+    assert_eq!(root.truncate(cell, f, 10_050, 0), Ok(true));
     assert_eq!(
-        root.truncate(cell, f, 10, 0),
+        root.truncate(cell, f, 10_010, 0),
         Err(ErrorCode::TruncateUnconfirmed)
     );
     assert_eq!(
         root.open(cell, f, O_WRONLY | O_TRUNC),
         Err(ErrorCode::TruncateUnconfirmed)
     );
-    assert_eq!(root.truncate(cell, f, 70, 0), Ok(false), "growing is free");
-    assert_eq!(root.truncate(cell, f, 10, 1), Ok(true));
+    assert_eq!(
+        root.truncate(cell, f, 10_070, 0),
+        Ok(false),
+        "growing is free"
+    );
+    assert_eq!(root.truncate(cell, f, 10_010, 1), Ok(true));
     let confirm = MetaRequest::ConfirmTruncate {
         ino: f,
         truncate_seq: 2,
@@ -557,6 +562,7 @@ fn attributes_by_name_space() {
         mtime: Some(cell.now.wall),
         allocated_delta: 0,
         kill_suid: false,
+        inline: None,
     };
     for is_write in [true, false] {
         root.setxattr(cell, f, "security.capability", b"cap", 0)

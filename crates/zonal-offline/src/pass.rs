@@ -693,6 +693,7 @@ impl Blocks {
             count,
             unit,
             size,
+            inline,
             ..
         } = fact.about
         else {
@@ -706,6 +707,7 @@ impl Blocks {
             name: (dir != Ino(0)).then_some((dir, cookie)),
             component: (set, start_column, count, unit),
             size,
+            inline: u64::from(inline) * BLOCK,
         };
         let component = objects::component_of(fact.data_id, &owner);
         let from = (fact.data_id, Column(0), TargetId(0));

@@ -22,6 +22,9 @@ use zonal_zonemap::{MapEdit, ZoneMap};
 
 /// Groups of clients begin here; those of servers rise from 1 with each start.
 const CLIENT_GROUPS: Group = 1 << 40;
+
+/// First bytes of new files that shards keep, life by life.
+const INLINE_BYTES: [u32; 3] = [4_096, 0, 65_536];
 /// How long one attempt of a client waits, ms.
 const ATTEMPT_MS: u64 = 1_000;
 /// How long a client tries, ms: longer than any outage.
@@ -160,7 +163,10 @@ impl World {
         let started: Result<Rc<dyn Role>, ErrorCode> = match server.kind {
             Kind::Meta(shard, zone) => {
                 let kept = server.disk.power_losses() as u32;
-                let config = ShardConfig::new(shard, zone, boot_of(kept, group as u32));
+                let mut config = ShardConfig::new(shard, zone, boot_of(kept, group as u32));
+                // A later life gives new files something else; old ones keep what they have.
+                let life = (group as usize - 1) / self.servers.len();
+                config.inline_bytes = INLINE_BYTES[life % INLINE_BYTES.len()];
                 let (net, disk) = (self.network.clone(), server.disk.clone());
                 let map = self.map.clone();
                 MetaNode::start(&server.address, group, &net, disk, config, map, self.plant).map(

@@ -178,11 +178,17 @@ fn a_stream_costs_one_round_trip_a_stripe_unit() {
         assert_eq!(
             cell.count(write).await?.1,
             6 + 1,
-            "six units and one report"
+            "six units and one report, with the first bytes"
         );
         let mut buffer = vec![0; 3 * MIB];
         let (got, trips) = cell.count(client.read(file, 0, &mut buffer)).await?;
-        assert_eq!((got, trips), (3 * MIB, 3), "a row is read from all targets");
+        assert_eq!(
+            (got, trips),
+            (3 * MIB, 3 + 1),
+            "a row is read from all targets, the first bytes from the shard"
+        );
+        let second = client.read(file, 3 * MIB as u64, &mut buffer);
+        assert_eq!(cell.count(second).await?, (3 * MIB, 3), "the next row");
         assert!(buffer.iter().all(|byte| *byte == 7));
         Ok(())
     });
@@ -210,7 +216,7 @@ fn small_writes_are_gathered() {
             "nothing to flush"
         );
         let write = async {
-            client.write(file, 0, &[2; 4096], false).await?;
+            client.write(file, 4096, &[2; 4096], false).await?;
             client.fsync(file).await
         };
         assert_eq!(
@@ -223,10 +229,39 @@ fn small_writes_are_gathered() {
 }
 
 #[test]
+fn a_small_file_is_its_shards_alone() {
+    on_a_cell(|cell| async move {
+        let (opened, trips) = cell
+            .count(create(&cell.client, cell.home, "f", true))
+            .await?;
+        assert_eq!(trips, 1, "create");
+        let (client, file) = (&cell.client, &*opened.file);
+        let write = async {
+            client.write(file, 0, &[2; 4096], false).await?;
+            client.fsync(file).await
+        };
+        assert_eq!(cell.count(write).await?.1, 2, "bytes, the shard's flush");
+        let mut buffer = [0; 8192];
+        let read = cell.count(client.read(file, 0, &mut buffer)).await?;
+        assert_eq!(read, (4096, 1), "one question");
+        let root = who();
+        let empty = client.truncate(&root, file.ino, 0, true, false);
+        assert_eq!(cell.count(empty).await?.1, 1, "no column is told");
+        Ok(())
+    });
+}
+
+#[test]
 fn sizes_and_appends() {
     on_a_cell(|cell| async move {
         let opened = create(&cell.client, cell.home, "f", true).await?;
         let (client, file) = (&cell.client, &*opened.file);
+        assert_eq!(
+            cell.count(client.append(file, b"line", false)).await?.1,
+            2,
+            "ticket, end with the bytes"
+        );
+        client.write_through(file, 4, &[1; 4092], false).await?;
         assert_eq!(
             cell.count(client.append(file, b"line", false)).await?.1,
             3,
@@ -242,6 +277,8 @@ fn sizes_and_appends() {
             "shrinking tells every column, then confirms"
         );
         let reserve = client.reserve(file, 0, 100, Reserve::Punch, true);
+        assert_eq!(cell.count(reserve).await?.1, 2, "size, report with zeros");
+        let reserve = client.reserve(file, 4096, 100, Reserve::Punch, true);
         assert_eq!(cell.count(reserve).await?.1, 3, "size, one column, report");
         Ok(())
     });
@@ -260,10 +297,15 @@ fn a_range_in_one_piece_can_go_past_the_buffer() {
         let read = client.read_into(&opened.file, 0, &mut buffer[..MIB], Some(&mut sink));
         assert_eq!(read.await?, ReadInto::Buffer(MIB));
         client.flush(&opened.file).await?;
-        let read = client.read_into(&opened.file, 0, &mut buffer[..MIB], Some(&mut sink));
+        let unit = MIB as u64;
+        let read = client.read_into(&opened.file, unit, &mut buffer[..MIB], Some(&mut sink));
         let (into, trips) = cell.count(read).await?;
         assert_eq!((into, trips), (ReadInto::Sink, 1));
-        assert!(sink == data[..MIB]);
+        assert!(sink == data[MIB..]);
+        // The first bytes are the shard's.
+        let read = client.read_into(&opened.file, 0, &mut buffer[..MIB], Some(&mut sink));
+        assert_eq!(read.await?, ReadInto::Buffer(MIB));
+        assert!(buffer[..MIB] == data[..MIB]);
         // Two pieces, and the end of the file.
         sink.clear();
         let read = client.read_into(&opened.file, 0, &mut buffer, Some(&mut sink));

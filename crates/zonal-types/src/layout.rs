@@ -50,6 +50,11 @@ codec_enum! {
     pub enum ComponentKind {
         /// Round robin over the columns, one stripe unit each.
         Striped = 1,
+        /// The same, but the first bytes of the file are in its shard's store; the objects have a hole there.
+        StripedInline = 2 {
+            /// How many.
+            bytes: u32,
+        },
     }
 }
 
@@ -90,6 +95,17 @@ codec_struct! {
         layout_gen: LayoutGen,
         /// Sorted by start, without overlap. Empty for what has no data.
         components: Vec<Component>,
+    }
+}
+
+impl Layout {
+    /// How many of the file's first bytes its shard has.
+    #[must_use]
+    pub fn inline_bytes(&self) -> u32 {
+        match self.components.first().map(|component| component.kind) {
+            Some(ComponentKind::StripedInline { bytes }) => bytes,
+            Some(ComponentKind::Striped) | None => 0,
+        }
     }
 }
 

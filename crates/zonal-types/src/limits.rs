@@ -29,6 +29,10 @@ limits! {
     STRIPE_UNIT_MAX: u32 = 67_108_864, "bytes";
     /// Stripe unit where nothing else is set.
     STRIPE_UNIT_DEFAULT: u32 = 1_048_576, "bytes";
+    /// First bytes of a file that its shard may keep.
+    INLINE_BYTES_MAX: usize = 65_536, "bytes";
+    /// First bytes of a file that its shard keeps where nothing else is set.
+    INLINE_BYTES_DEFAULT: u32 = 4_096, "bytes";
     /// Slots of a stripe set.
     SLOTS_MAX: usize = 256, "slots";
     /// Components of a layout.

@@ -127,6 +127,8 @@ codec_enum! {
         Sync = 19,
         /// Parent of a directory (`..`), and for a file the directory that its back-link names.
         Parent = 20 { ino: Ino },
+        /// The first bytes of a file, those that the shard keeps. Reply `Inline`.
+        ReadInline = 21 { ino: Ino },
 
         /// New inode, not a directory. `open`: also opens it (files). `exclusive`: fails where the name exists; else an
         /// existing file is opened with `open_flags` (O_TRUNC honoured). `zone`: home where the parent is the root.
@@ -150,12 +152,15 @@ codec_enum! {
         /// All columns have seen this shrink; `allocated_delta` is what it freed (negative).
         ConfirmTruncate = 41 { ino: Ino, truncate_seq: u64, allocated_delta: i64 },
         /// Data was written up to `size` (0: nothing new) at `mtime`. `kill_suid`: the writer is not privileged, so
-        /// set-id bits and `security.capability` go. `mtime` None: keeps times (fallocate with keep-size).
-        ReportWrite = 42 { ino: Ino, size: u64, mtime: Option<Timestamp>, allocated_delta: i64, kill_suid: bool },
+        /// set-id bits and `security.capability` go. `mtime` None: keeps times (fallocate with keep-size). `inline`: bytes
+        /// (offset, bytes) of those that the shard keeps itself.
+        ReportWrite = 42 { ino: Ino, size: u64, mtime: Option<Timestamp>, allocated_delta: i64, kill_suid: bool,
+                           inline: Option<(u32, Blob)> },
         /// Reserves `length` bytes at the end for an append.
         AppendBegin = 43 { ino: Ino, length: u32, limit: u64 },
-        /// The append at `offset` is written (`length` of it; 0: given up).
-        AppendEnd = 44 { ino: Ino, offset: u64, reserved: u32, length: u32, mtime: Timestamp, allocated_delta: i64, kill_suid: bool },
+        /// The append at `offset` is written (`length` of it; 0: given up). `inline`: as in `ReportWrite`.
+        AppendEnd = 44 { ino: Ino, offset: u64, reserved: u32, length: u32, mtime: Timestamp, allocated_delta: i64, kill_suid: bool,
+                         inline: Option<(u32, Blob)> },
         SetXattr = 45 { who: Credentials, ino: Ino, name: Blob, value: Blob, flags: u32 },
         RemoveXattr = 46 { who: Credentials, ino: Ino, name: Blob },
         /// Relatime update after a read (the shard decides).
@@ -242,6 +247,8 @@ codec_enum! {
         Names = 15 { names: Vec<Blob> },
         Locked = 16 { holder: Option<LockRange> },
         StatFs = 17 { inodes: u64 },
+        /// May end before the bytes that the layout leaves to the shard: zeros follow, to the file's size.
+        Inline = 19 { bytes: Blob },
         /// Parent directory and, where it is known, the zone of the inode.
         Parent = 18 { parent: Ino },
         /// A file was made or opened. `push`: the layout's columns must see `data.truncate_seq` before anything else

@@ -39,6 +39,8 @@ codec_struct! {
         allocated: u64,
         /// The last shrink.
         truncate_seq: u64,
+        /// First bytes that its layout leaves to the shard.
+        inline: u32,
     }
 }
 
@@ -95,6 +97,11 @@ codec_enum! {
             cookie: u64,
             /// The type that the entry tells.
             kind: FileKind,
+        },
+        /// So many of its first bytes are stored with it.
+        Inline = 9 {
+            /// Bytes.
+            bytes: u32,
         },
     }
 }
@@ -229,6 +236,9 @@ impl<'a> Scan<'a> {
         let is_plain = key.len() == 13;
         let what = match tag {
             keys::TAG_INODE if is_plain => return self.inode(ino, value),
+            keys::TAG_INLINE if is_plain && !value.is_empty() => What::Inline {
+                bytes: u32::try_from(value.len()).ok()?,
+            },
             keys::TAG_DENTRY => return self.entry(ino, key, value),
             keys::TAG_XATTR => What::Xattr {
                 flags: flag_of(key.get(keys::XATTR_NAME_AT..)?),
@@ -277,6 +287,7 @@ impl<'a> Scan<'a> {
                 size: inode.size,
                 allocated: inode.allocated,
                 truncate_seq: inode.truncate_seq,
+                inline: inode.layout.inline_bytes(),
             };
             let what = What::Data { data };
             (self.emit)(Fact { ino, what });

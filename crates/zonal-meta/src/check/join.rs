@@ -3,6 +3,7 @@
 use super::Broken;
 use super::facts::{Data, Fact, What};
 use crate::inode::{FLAG_DETACHED, FLAG_ORPHAN};
+use crate::op::inline;
 use zonal_types::{DataId, FileKind, Ino};
 
 /// An entry that leads to an inode.
@@ -27,7 +28,7 @@ pub struct Known {
     pub parent: Ino,
     /// The first entry that leads to it; of several of a directory, the one in the directory that it names.
     pub name: Option<Named>,
-    /// Where its bytes are.
+    /// Where its bytes are; `allocated` without those that the shard stores.
     pub data: Option<Data>,
     /// Its entry in the root is not settled.
     pub is_detached: bool,
@@ -51,6 +52,7 @@ struct Group {
     ino: Ino,
     inode: Option<(FileKind, u32, u64, Ino, u8, u8)>,
     data: Option<Data>,
+    inline: Option<u32>,
     xattrs: Option<u8>,
     orphan: bool,
     deletion: bool,
@@ -103,6 +105,7 @@ impl<'a> Join<'a> {
                 xattrs,
             } => group.inode = Some((kind, nlink, size, parent, flags, xattrs)),
             What::Data { data } => group.data = Some(data),
+            What::Inline { bytes } => group.inline = Some(bytes),
             What::Xattr { flags } => *group.xattrs.get_or_insert(0) |= flags,
             What::Orphan => group.orphan = true,
             What::Deletion { data_id } => {
@@ -165,7 +168,8 @@ impl<'a> Join<'a> {
             if let Some((entries, _)) = group.entries {
                 self.broken(Broken::NotInDirectory { dir: ino, entries });
             }
-            if group.xattrs.is_some() || group.orphan || group.detached {
+            let has_bytes = group.inline.is_some();
+            if has_bytes || group.xattrs.is_some() || group.orphan || group.detached {
                 self.broken(Broken::Homeless { ino });
             }
             return;
@@ -226,12 +230,23 @@ impl<'a> Join<'a> {
         if missing != 0 {
             self.broken(Broken::Xattrs { ino, missing });
         }
+        let mut data = group.data;
+        if let Some(bytes) = group.inline {
+            let room = data.map_or(0, |data| size.min(data.inline.into()));
+            if u64::from(bytes) > room {
+                self.broken(Broken::Inline { ino, bytes, room });
+            }
+            if let Some(data) = &mut data {
+                let own = inline::allocated(bytes as usize);
+                data.allocated = data.allocated.saturating_sub(own);
+            }
+        }
         (self.tell)(Joined::Known(Known {
             ino,
             kind,
             parent,
             name: group.name,
-            data: group.data,
+            data,
             is_detached,
         }));
     }

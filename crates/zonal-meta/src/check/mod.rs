@@ -170,7 +170,17 @@ pub enum Broken {
         /// Kinds that it does not know.
         missing: u8,
     },
-    /// Extended attributes or records of an inode that is not there.
+    /// More first bytes than the file has, or than its layout leaves to the shard.
+    #[error("{bytes} bytes are stored with inode {ino}, which has {room} of them")]
+    Inline {
+        /// The inode.
+        ino: Ino,
+        /// Bytes stored.
+        bytes: u32,
+        /// Bytes that there should be at most.
+        room: u64,
+    },
+    /// Extended attributes, bytes or records of an inode that is not there.
     #[error("something is left of inode {ino}, which is not there")]
     Homeless {
         /// The inode.
@@ -289,6 +299,7 @@ mod tests {
             size: u64::MAX,
             allocated: 5,
             truncate_seq: 6,
+            inline: 4096,
         };
         let kind = FileKind::Directory;
         let (ino, dir) = (Ino(5), Ino(9));
@@ -304,6 +315,7 @@ mod tests {
             },
             What::Data { data },
             What::Xattr { flags: 1 },
+            What::Inline { bytes: 5 },
             What::Orphan,
             What::Deletion { data_id: DataId(1) },
             What::Detached,

@@ -28,6 +28,6 @@ pub(crate) fn begin(
 }
 
 /// What `end` publishes. `report.size` is what the tickets say is whole now (0: nothing new).
-pub(crate) fn end(tx: &mut Tx<'_>, ino: Ino, report: &report::Report) -> Result {
+pub(crate) fn end(tx: &mut Tx<'_>, ino: Ino, report: &report::Report<'_>) -> Result {
     report::report_write(tx, ino, report)
 }

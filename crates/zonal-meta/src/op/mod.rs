@@ -8,6 +8,7 @@ pub mod access;
 pub mod append;
 pub mod create;
 pub mod getattr;
+pub mod inline;
 pub mod link;
 pub mod lookup;
 pub mod mkdir;

@@ -156,7 +156,8 @@ pub(crate) fn home_zone(tx: &Tx<'_>, dir: &Inode, zone: ZoneId) -> Result<ZoneId
     }
 }
 
-fn layout(
+/// The layout of a new file.
+pub(crate) fn layout(
     tx: &Tx<'_>,
     home: ZoneId,
     policy: Option<StripePolicy>,
@@ -169,5 +170,6 @@ fn layout(
     let width = u16::try_from(set.slots.len()).map_err(|_error| ErrorCode::Corrupt)?;
     let policy = policy.unwrap_or_default();
     zonal_layout::new_layout(&policy, set.id, width, home, DataId(ino.0))
+        .and_then(|layout| zonal_layout::with_inline(layout, tx.env.inline_bytes))
         .map_err(|_error| ErrorCode::Corrupt)
 }

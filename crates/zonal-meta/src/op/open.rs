@@ -62,7 +62,7 @@ pub(crate) fn open_existing(
     check_room(tx)?;
     let mut push = false;
     if open_flags & O_TRUNC != 0 && inode.is_file() {
-        push = truncate::set_size(&mut inode, 0, 0)?;
+        push = truncate::set_size(tx, &mut inode, 0, 0)?;
         inode.modified(tx.now.wall);
         super::setattr::kill_privileges(tx, who, &mut inode)?;
         tx.save(inode.clone());

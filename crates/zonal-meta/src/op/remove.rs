@@ -1,6 +1,6 @@
 //! The end of an inode: without a name it lives while it is open; then its objects are to be deleted.
 
-use super::Result;
+use super::{Result, inline};
 use crate::inode::{FLAG_ORPHAN, Inode};
 use crate::keys;
 use crate::recent::Removed;
@@ -78,6 +78,10 @@ pub(crate) fn delete(tx: &mut Tx<'_>, inode: &Inode) -> Result<()> {
             xattrs.push((key, value));
         }
     }
+    let inline = inline::stored(tx, inode)?;
+    if !inline.is_empty() {
+        tx.remove(keys::inline(inode.ino));
+    }
     if inode.has(FLAG_ORPHAN) {
         forget_orphan(tx, inode.ino);
     }
@@ -87,7 +91,11 @@ pub(crate) fn delete(tx: &mut Tx<'_>, inode: &Inode) -> Result<()> {
     tx.erase(inode.ino);
     let mut inode = inode.clone();
     inode.nlink = 0;
-    let removed = Box::new(Removed { inode, xattrs });
+    let removed = Box::new(Removed {
+        inode,
+        xattrs,
+        inline,
+    });
     tx.volatile.push(Volatile::InodeGone(removed));
     Ok(())
 }
@@ -96,7 +104,14 @@ pub(crate) fn delete(tx: &mut Tx<'_>, inode: &Inode) -> Result<()> {
 pub(crate) fn bring_back(tx: &mut Tx<'_>, ino: Ino) -> Result<()> {
     let kept = tx.env.recent.get(ino).cloned();
     let kept = kept.filter(|kept| kept.inode.is_file());
-    let Removed { inode, xattrs } = kept.ok_or(ErrorCode::Stale)?;
+    let Removed {
+        inode,
+        xattrs,
+        inline,
+    } = kept.ok_or(ErrorCode::Stale)?;
+    if !inline.is_empty() {
+        tx.put(keys::inline(ino), inline);
+    }
     for (key, value) in xattrs {
         tx.put(key, value);
     }

@@ -1,7 +1,7 @@
 //! What a client wrote: size, time, allocated bytes. Sizes and times only rise; a time that utimens set stays
 //! where the write was made before that.
 
-use super::{Result, setattr};
+use super::{Result, inline, setattr};
 use crate::inode::{FLAG_MTIME_SET, Inode};
 use crate::tx::Tx;
 use zonal_types::limits::FILE_BYTES_MAX;
@@ -9,14 +9,16 @@ use zonal_types::{ErrorCode, Ino, Timestamp};
 use zonal_wire::MetaReply;
 
 /// The request.
-pub(crate) struct Report {
+pub(crate) struct Report<'a> {
     pub size: u64,
     pub mtime: Option<Timestamp>,
     pub allocated_delta: i64,
     pub kill_suid: bool,
+    /// Bytes of those that the shard keeps, with their offset.
+    pub inline: Option<(u32, &'a [u8])>,
 }
 
-pub(crate) fn report_write(tx: &mut Tx<'_>, ino: Ino, report: &Report) -> Result {
+pub(crate) fn report_write(tx: &mut Tx<'_>, ino: Ino, report: &Report<'_>) -> Result {
     let mut inode = tx.inode(ino)?;
     if !inode.is_file() {
         return Err(ErrorCode::Invalid);
@@ -33,9 +35,12 @@ pub(crate) fn report_write(tx: &mut Tx<'_>, ino: Ino, report: &Report) -> Result
 }
 
 /// Takes a report over into the inode.
-pub(crate) fn apply(tx: &mut Tx<'_>, inode: &mut Inode, report: &Report) -> Result<()> {
+pub(crate) fn apply(tx: &mut Tx<'_>, inode: &mut Inode, report: &Report<'_>) -> Result<()> {
     if report.size > FILE_BYTES_MAX {
         return Err(ErrorCode::FileTooBig);
+    }
+    if let Some((offset, bytes)) = report.inline {
+        inline::write(tx, inode, offset, bytes)?;
     }
     inode.size = inode.size.max(report.size);
     inode.allocated = inode

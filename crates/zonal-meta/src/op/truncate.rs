@@ -1,6 +1,6 @@
 //! Changing the size. A shrink of what has data gets a number that the columns must see (ARCHITECTURE, decision 5).
 
-use super::{Result, setattr};
+use super::{Result, inline, setattr};
 use crate::inode::{FLAG_UNCONFIRMED, Inode};
 use crate::permission::{WRITE, check};
 use crate::tx::Tx;
@@ -31,7 +31,7 @@ pub(crate) fn truncate(tx: &mut Tx<'_>, who: &Credentials, request: &Truncate) -
         return Err(ErrorCode::FileTooBig);
     }
     let (is_same, gid) = (inode.size == request.size, inode.gid);
-    let push = set_size(&mut inode, request.size, request.confirmed_seq)?;
+    let push = set_size(tx, &mut inode, request.size, request.confirmed_seq)?;
     if request.by_handle || !is_same {
         inode.modified(tx.now.wall);
     }
@@ -46,11 +46,23 @@ pub(crate) fn truncate(tx: &mut Tx<'_>, who: &Credentials, request: &Truncate) -
 }
 
 /// Sets the size; true where the columns have to be cut.
-pub(crate) fn set_size(inode: &mut Inode, size: u64, confirmed_seq: u64) -> Result<bool> {
+pub(crate) fn set_size(
+    tx: &mut Tx<'_>,
+    inode: &mut Inode,
+    size: u64,
+    confirmed_seq: u64,
+) -> Result<bool> {
     if confirmed_seq >= inode.truncate_seq {
         inode.set(FLAG_UNCONFIRMED, false);
     }
-    let is_cut = size < inode.size || (size == 0 && inode.allocated > 0);
+    let (before, inline) = (inode.size, u64::from(inode.layout.inline_bytes()));
+    inline::cut(tx, inode, size)?;
+    if size < before && before <= inline {
+        // Nothing of it is at the targets, but what a client wrote there and never told: that is cut when they see the number.
+        inode.truncate_seq = inode.truncate_seq.saturating_add(1);
+        inode.truncate_size = size;
+    }
+    let is_cut = size < before && before > inline || (size == 0 && inode.allocated > 0);
     if is_cut {
         if inode.has(FLAG_UNCONFIRMED) {
             zonal_types::mark!(TruncateUnconfirmed);

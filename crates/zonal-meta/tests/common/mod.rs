@@ -482,9 +482,38 @@ impl Client {
             mtime: Some(cell.now.wall),
             allocated_delta: 4096,
             kill_suid: true,
+            inline: None,
         };
         match self.call(cell, ino, &request)? {
             MetaReply::Attr { attr, .. } => Ok(attr),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn write_inline(
+        &mut self,
+        cell: &mut Cell,
+        ino: Ino,
+        offset: u32,
+        bytes: &[u8],
+    ) -> Reply<Attr> {
+        let request = MetaRequest::ReportWrite {
+            ino,
+            size: 0,
+            mtime: Some(cell.now.wall),
+            allocated_delta: 0,
+            kill_suid: true,
+            inline: Some((offset, zonal_types::Blob(bytes.to_vec()))),
+        };
+        match self.call(cell, ino, &request)? {
+            MetaReply::Attr { attr, .. } => Ok(attr),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn read_inline(&mut self, cell: &mut Cell, ino: Ino) -> Reply<Vec<u8>> {
+        match self.call(cell, ino, &MetaRequest::ReadInline { ino })? {
+            MetaReply::Inline { bytes } => Ok(bytes.0),
             other => panic!("{other:?}"),
         }
     }

@@ -71,7 +71,9 @@ fn behind_its_end(
     object: ObjectId,
     stat: ObjectStat,
 ) -> bool {
-    stat.object_bytes > zonal_layout::object_bytes(component, inode.size, object.column)
+    // What lies below the shard's own bytes is a hole, of any length.
+    let end = inode.size.max(inode.layout.inline_bytes().into());
+    stat.object_bytes > zonal_layout::object_bytes(component, end, object.column)
 }
 
 /// Checks a quiet cell. `may_lack_owner`: metadata lost power. `may_be_longer`: some mount was killed, or lost its power's worth of reports.

@@ -8,7 +8,7 @@ use crate::rng::Rng;
 use crate::world::World;
 use std::rc::Rc;
 use zonal_client::Reserve;
-use zonal_types::{Codec, Column, DataId, Ino, SessionId, TargetId};
+use zonal_types::{Blob, Codec, Column, DataId, Ino, SessionId, TargetId};
 use zonal_wire::{
     Header, LockKind, LockRange, ManagerRequest, MetaRequest, ObjectRef, Service, StorageRequest,
 };
@@ -64,6 +64,7 @@ fn odd_meta(ino: Ino, rng: &mut Rng) -> MetaRequest {
             mtime: zonal_types::Timestamp::default(),
             allocated_delta: odd(rng) as i64,
             kill_suid: true,
+            inline: Some((odd(rng) as u32, Blob(vec![7; 9]))),
         },
         5 => MetaRequest::Truncate {
             who,
@@ -79,6 +80,7 @@ fn odd_meta(ino: Ino, rng: &mut Rng) -> MetaRequest {
             mtime: None,
             allocated_delta: odd(rng) as i64,
             kill_suid: false,
+            inline: Some((odd(rng) as u32, Blob(vec![8; 5]))),
         },
         7 => MetaRequest::ConfirmTruncate {
             ino,

@@ -1,0 +1,126 @@
+//! The first bytes of a file, where its layout leaves them to its shard: written with reports, read with one request.
+//!
+//! Per flush of a small file: one message, no target. Nothing of them is kept here but gathered writes, so that a read sees what
+//! other clients wrote, as reads of targets do.
+
+use crate::client::Client;
+use crate::file::{File, FileState, Inflight};
+use crate::net::Net;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use zonal_types::{Blob, ErrorCode, FileData, Ino};
+use zonal_wire::{MetaReply, MetaRequest};
+
+/// Bytes on their way to the shard.
+pub(crate) struct InlineRun {
+    offset: u64,
+    bytes: Arc<Vec<u8>>,
+}
+
+impl InlineRun {
+    /// As a request has them.
+    pub(crate) fn to_wire(&self) -> (u32, Blob) {
+        // The layout bounds it.
+        (self.offset as u32, Blob(self.bytes.to_vec()))
+    }
+
+    /// The first byte behind them.
+    pub(crate) fn end(&self) -> u64 {
+        self.offset + self.bytes.len() as u64
+    }
+}
+
+/// Where the bytes of the targets begin.
+pub(crate) fn end_of_inline(data: &FileData) -> u64 {
+    u64::from(data.layout.inline_bytes())
+}
+
+/// Splits a range of a file: the part that its shard has, if any, and what follows it.
+pub(crate) fn split(data: &FileData, offset: u64, bytes: &[u8]) -> (Option<(u32, Blob)>, usize) {
+    let end = end_of_inline(data);
+    let length = usize::try_from(end.saturating_sub(offset)).unwrap_or(usize::MAX);
+    let length = length.min(bytes.len());
+    let own = (length > 0).then(|| (offset as u32, Blob(bytes[..length].to_vec())));
+    (own, length)
+}
+
+impl<N: Net> FileState<N> {
+    /// Takes the first gathered run of the shard's bytes; readers go on to see it. The caller holds the gate, and nothing is under way.
+    pub(crate) fn take_inline(&mut self) -> Option<InlineRun> {
+        let end = end_of_inline(&self.data);
+        let (offset, bytes) = self.take_run(|dirty| dirty.take_before(end))?;
+        Some(InlineRun { offset, bytes })
+    }
+
+    /// The request with it has ended. Returns how many bytes are gathered again, and how many no more.
+    fn inline_ended(&mut self, run: &InlineRun, is_taken: bool) -> (usize, usize) {
+        self.inflight
+            .retain(|other: &Inflight<N>| !Arc::ptr_eq(&other.bytes, &run.bytes));
+        let again = if is_taken {
+            0
+        } else {
+            self.give_back(run.offset, &run.bytes)
+        };
+        (again, run.bytes.len())
+    }
+
+    /// Puts bytes back among the gathered ones, below what is newer. Returns by how much they grew.
+    pub(crate) fn give_back(&mut self, offset: u64, bytes: &[u8]) -> usize {
+        let before = self.dirty.bytes();
+        let newer = self.dirty.copies(offset, offset + bytes.len() as u64);
+        self.dirty.insert(offset, bytes);
+        for (at, newer) in newer {
+            self.dirty.insert(at, &newer);
+        }
+        self.dirty.bytes() - before
+    }
+}
+
+impl<N: Net> Client<N> {
+    /// The request with `run` has ended: the shard has it, or it is gathered again (`is_taken` false).
+    pub(crate) fn inline_ended(&self, file: &File<N>, run: Option<&InlineRun>, is_taken: bool) {
+        let Some(run) = run else { return };
+        let mut state = file.state();
+        let (again, gone) = state.inline_ended(run, is_taken);
+        if again > 0 {
+            state.dirty_since.get_or_insert(self.net.now());
+        } else if state.dirty.is_empty() {
+            state.dirty_since = None;
+        }
+        drop(state);
+        self.dirty_bytes.fetch_add(again, Ordering::Relaxed);
+        self.dirty_bytes.fetch_sub(gone, Ordering::Relaxed);
+    }
+
+    /// The first bytes of a file, as its shard has them.
+    pub(crate) async fn inline_bytes(&self, ino: Ino) -> Result<Vec<u8>, ErrorCode> {
+        let link = self.link_of(ino)?;
+        match self.meta(&link, &MetaRequest::ReadInline { ino }).await? {
+            MetaReply::Inline { bytes } => Ok(bytes.0),
+            _other => Err(ErrorCode::Protocol),
+        }
+    }
+}
+
+/// Copies what `inline` has from `offset` on to `out`; zeros behind it.
+pub(crate) fn copy_out(inline: &[u8], offset: u64, out: &mut [u8]) {
+    let rest = usize::try_from(offset).ok().and_then(|at| inline.get(at..));
+    let rest = rest.unwrap_or_default();
+    let count = rest.len().min(out.len());
+    out[..count].copy_from_slice(&rest[..count]);
+    out[count..].fill(0);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_stored_is_zero() {
+        let mut out = [9; 4];
+        copy_out(&[1, 2, 3], 1, &mut out);
+        assert_eq!(out, [2, 3, 0, 0]);
+        copy_out(&[1, 2, 3], 7, &mut out);
+        assert_eq!(out, [0; 4]);
+    }
+}

@@ -1,0 +1,109 @@
+//! The first bytes of a file, where its layout leaves them to the shard (docs/rfcs/2026-11-22-small-files.md).
+//!
+//! They have a key of their own, so that listings and attributes do not read them.
+//!
+//! *Invariants*: no byte lies at or behind the file's size, nor behind what the layout leaves to the shard; no key where there is
+//! no byte; `allocated` counts them by [`UNIT`].
+
+use super::Result;
+use crate::inode::Inode;
+use crate::keys;
+use crate::tx::Tx;
+use zonal_types::{Blob, ErrorCode, Ino};
+use zonal_wire::MetaReply;
+
+/// Bytes by which they count as allocated: the unit of `st_blocks`.
+const UNIT: usize = 512;
+
+/// What so many bytes count as allocated.
+pub(crate) fn allocated(bytes: usize) -> u64 {
+    bytes.next_multiple_of(UNIT) as u64
+}
+
+/// The part of a request.
+pub(crate) fn written(inline: Option<&(u32, Blob)>) -> Option<(u32, &[u8])> {
+    inline.map(|(offset, bytes)| (*offset, bytes.0.as_slice()))
+}
+
+/// Reads them. Also of what was removed a moment ago, as its attributes.
+pub(crate) fn read(tx: &mut Tx<'_>, ino: Ino) -> Result {
+    let inode = match tx.inode(ino) {
+        Err(ErrorCode::Stale) => {
+            let kept = tx.env.recent.get(ino).ok_or(ErrorCode::Stale)?;
+            let bytes = Blob(kept.inline.clone());
+            return Ok(MetaReply::Inline { bytes });
+        }
+        found => found?,
+    };
+    let bytes = Blob(stored(tx, &inode)?);
+    Ok(MetaReply::Inline { bytes })
+}
+
+/// What is stored of them.
+pub(crate) fn stored(tx: &Tx<'_>, inode: &Inode) -> Result<Vec<u8>> {
+    if inode.layout.inline_bytes() == 0 {
+        return Ok(Vec::new());
+    }
+    Ok(tx.get(&keys::inline(inode.ino))?.unwrap_or_default())
+}
+
+/// Writes some of them; the size follows.
+pub(crate) fn write(tx: &mut Tx<'_>, inode: &mut Inode, offset: u32, bytes: &[u8]) -> Result<()> {
+    let (from, end) = (offset as usize, offset as usize + bytes.len());
+    if bytes.is_empty() || end > inode.layout.inline_bytes() as usize {
+        return Err(ErrorCode::Invalid);
+    }
+    let mut stored = stored(tx, inode)?;
+    let before = stored.len();
+    if stored.len() < end {
+        stored.resize(end, 0);
+    }
+    stored[from..end].copy_from_slice(bytes);
+    count(inode, before, stored.len());
+    inode.size = inode.size.max(end as u64);
+    tx.put(keys::inline(inode.ino), stored);
+    Ok(())
+}
+
+/// Cuts them to `size`.
+pub(crate) fn cut(tx: &mut Tx<'_>, inode: &mut Inode, size: u64) -> Result<()> {
+    if inode.size <= size || size >= u64::from(inode.layout.inline_bytes()) {
+        return Ok(());
+    }
+    let mut stored = stored(tx, inode)?;
+    let before = stored.len();
+    if (before as u64) <= size {
+        return Ok(());
+    }
+    stored.truncate(usize::try_from(size).unwrap_or(before));
+    count(inode, before, stored.len());
+    store(tx, keys::inline(inode.ino), stored);
+    Ok(())
+}
+
+/// Cuts what passes the file's size or what its layout leaves to the shard, for repairs.
+pub(crate) fn cut_to_fit(tx: &mut Tx<'_>, inode: &mut Inode) -> Result<()> {
+    let key = keys::inline(inode.ino);
+    let Some(mut stored) = tx.get(&key)? else {
+        return Ok(());
+    };
+    let room = inode.size.min(inode.layout.inline_bytes().into());
+    let before = stored.len();
+    stored.truncate(usize::try_from(room).unwrap_or(before));
+    count(inode, before, stored.len());
+    store(tx, key, stored);
+    Ok(())
+}
+
+fn store(tx: &mut Tx<'_>, key: Vec<u8>, bytes: Vec<u8>) {
+    if bytes.is_empty() {
+        tx.remove(key);
+    } else {
+        tx.put(key, bytes);
+    }
+}
+
+fn count(inode: &mut Inode, before: usize, after: usize) {
+    let left = inode.allocated.saturating_sub(allocated(before));
+    inode.allocated = left.saturating_add(allocated(after));
+}

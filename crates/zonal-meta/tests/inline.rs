@@ -1,0 +1,128 @@
+//! The first bytes of files, which the shard keeps (docs/rfcs/2026-11-22-small-files.md).
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+mod common;
+
+use common::*;
+use zonal_meta::{Shard, keys};
+use zonal_types::{Codec, ErrorCode, FileData, Ino, KvChange};
+use zonal_wire::meta::flags::{O_RDWR, O_TRUNC};
+use zonal_wire::{MetaReply, MetaRequest};
+
+/// A cell with a file in a directory of zone 1.
+fn file() -> (Cell, Client, Ino, Ino) {
+    let mut cell = Cell::new();
+    let mut client = cell.client(1);
+    let home = client.mkdir(&mut cell, Ino::ROOT, "home").unwrap();
+    let f = client.create(&mut cell, home, "f", 0o644).unwrap();
+    (cell, client, home, f)
+}
+
+fn data(client: &mut Client, cell: &mut Cell, ino: Ino) -> FileData {
+    let ask = MetaRequest::GetAttr { ino, data: true };
+    match client.call(cell, ino, &ask).unwrap() {
+        MetaReply::Attr { data, .. } => data.unwrap(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn written_read_cut_and_counted() {
+    let (mut cell, mut client, _home, f) = file();
+    assert_eq!(data(&mut client, &mut cell, f).layout.inline_bytes(), 4096);
+    assert_eq!(client.read_inline(&mut cell, f), Ok(Vec::new()));
+    let attr = client.write_inline(&mut cell, f, 2, b"abc").unwrap();
+    assert_eq!((attr.size, attr.allocated), (5, 512));
+    assert_eq!(
+        client.read_inline(&mut cell, f),
+        Ok(b"\0\0abc".to_vec()),
+        "a gap is zeros"
+    );
+    let attr = client.write_inline(&mut cell, f, 4_000, &[7; 96]).unwrap();
+    assert_eq!((attr.size, attr.allocated), (4_096, 4_096));
+    let seq = data(&mut client, &mut cell, f).truncate_seq;
+    assert_eq!(client.truncate(&mut cell, f, 3, 0), Ok(false), "no column");
+    let attr = client.attr(&mut cell, f).unwrap();
+    assert_eq!((attr.size, attr.allocated), (3, 512));
+    assert!(
+        data(&mut client, &mut cell, f).truncate_seq > seq,
+        "what was never told is cut when targets see it"
+    );
+    // What grows again shows zeros, not what was cut.
+    assert_eq!(client.truncate(&mut cell, f, 1 << 30, 0), Ok(false));
+    assert_eq!(client.read_inline(&mut cell, f), Ok(b"\0\0a".to_vec()));
+    // Now columns may have bytes.
+    assert_eq!(client.truncate(&mut cell, f, 1, 0), Ok(true));
+    let seq = data(&mut client, &mut cell, f).truncate_seq;
+    let confirm = MetaRequest::ConfirmTruncate {
+        ino: f,
+        truncate_seq: seq,
+        allocated_delta: 0,
+    };
+    client.call(&mut cell, f, &confirm).unwrap();
+    assert_eq!(client.open(&mut cell, f, O_RDWR | O_TRUNC), Ok(false));
+    let attr = client.attr(&mut cell, f).unwrap();
+    assert_eq!((attr.size, attr.allocated), (0, 0));
+    let kv = &cell.stores[1].kv.0;
+    assert!(kv.get(&keys::inline(f)).is_none(), "no key without bytes");
+    cell.assert_sound();
+}
+
+#[test]
+fn what_does_not_belong_there_is_refused() {
+    let (mut cell, mut client, home, f) = file();
+    let mut write = |ino, offset, bytes: &[u8]| client.write_inline(&mut cell, ino, offset, bytes);
+    assert_eq!(write(f, 4_090, b"1234567"), Err(ErrorCode::Invalid));
+    assert_eq!(write(f, u32::MAX, b"1"), Err(ErrorCode::Invalid));
+    assert_eq!(write(f, 0, b""), Err(ErrorCode::Invalid));
+    assert_eq!(write(home, 0, b"1"), Err(ErrorCode::Invalid));
+    assert_eq!(client.read_inline(&mut cell, home), Ok(Vec::new()));
+    assert_eq!(client.attr(&mut cell, f).unwrap().size, 0);
+    cell.assert_sound();
+}
+
+#[test]
+fn they_go_with_the_file_and_come_back_with_it() {
+    let (mut cell, mut client, home, f) = file();
+    client.write_inline(&mut cell, f, 0, b"bytes").unwrap();
+    client.close(&mut cell, f).unwrap();
+    client.unlink(&mut cell, home, "f").unwrap();
+    let key = keys::inline(f);
+    assert!(cell.stores[1].kv.0.get(&key).is_none());
+    assert_eq!(client.read_inline(&mut cell, f), Ok(b"bytes".to_vec()));
+    client.open(&mut cell, f, O_RDWR).unwrap();
+    assert!(cell.stores[1].kv.0.get(&key).is_some());
+    client.close(&mut cell, f).unwrap();
+    assert!(cell.stores[1].kv.0.get(&key).is_none());
+    cell.assert_sound();
+}
+
+#[test]
+fn a_store_of_format_1_becomes_one_of_format_2_before_it_has_such_bytes() {
+    let (mut cell, mut client, home, _f) = file();
+    let config = cell.stores[1].config.clone();
+    let old = (1_u16, (config.shard, config.hash_bits)).to_bytes();
+    let format = keys::format();
+    cell.stores[1]
+        .kv
+        .apply(&[KvChange::put(format.clone(), old)]);
+    cell.restart(1);
+    client.holds_nothing(&mut cell, 1);
+    let before = client.create(&mut cell, home, "before", 0o644).unwrap();
+    assert_eq!(
+        data(&mut client, &mut cell, before).layout.inline_bytes(),
+        0
+    );
+    cell.tick();
+    assert_eq!(cell.stores[1].kv.0.get(&format).unwrap()[0], 2);
+    let after = client.create(&mut cell, home, "after", 0o644).unwrap();
+    assert_eq!(
+        data(&mut client, &mut cell, after).layout.inline_bytes(),
+        4096
+    );
+    let newer = (3_u16, (config.shard, config.hash_bits)).to_bytes();
+    cell.stores[1].kv.apply(&[KvChange::put(format, newer)]);
+    let store = &cell.stores[1];
+    let loaded = Shard::load(config, cell.map.clone(), &store.kv, cell.now.instant);
+    assert!(matches!(loaded, Err(ErrorCode::WrongVersion)));
+}
