@@ -64,7 +64,7 @@ fn written_read_cut_and_counted() {
     let attr = client.attr(&mut cell, f).unwrap();
     assert_eq!((attr.size, attr.allocated), (0, 0));
     let kv = &cell.stores[1].kv.0;
-    assert!(kv.get(&keys::inline(f)).is_none(), "no key without bytes");
+    assert!(!kv.contains_key(&keys::inline(f)), "no key without bytes");
     cell.assert_sound();
 }
 
@@ -88,12 +88,12 @@ fn they_go_with_the_file_and_come_back_with_it() {
     client.close(&mut cell, f).unwrap();
     client.unlink(&mut cell, home, "f").unwrap();
     let key = keys::inline(f);
-    assert!(cell.stores[1].kv.0.get(&key).is_none());
+    assert!(!cell.stores[1].kv.0.contains_key(&key));
     assert_eq!(client.read_inline(&mut cell, f), Ok(b"bytes".to_vec()));
     client.open(&mut cell, f, O_RDWR).unwrap();
-    assert!(cell.stores[1].kv.0.get(&key).is_some());
+    assert!(cell.stores[1].kv.0.contains_key(&key));
     client.close(&mut cell, f).unwrap();
-    assert!(cell.stores[1].kv.0.get(&key).is_none());
+    assert!(!cell.stores[1].kv.0.contains_key(&key));
     cell.assert_sound();
 }
 
