@@ -3,9 +3,8 @@
 use crate::backup;
 use crate::cell::Folder;
 use crate::cell::connect::CellArgs;
-use crate::exit::{Failure, IN_USE};
+use crate::cli::output::{Output, Telling};
 use crate::out;
-use crate::progress::Progress;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use zonal_server::{NodeConfig, ServerError};
@@ -19,18 +18,10 @@ pub enum Meta {
     Backup {
         #[command(flatten)]
         cell: CellArgs,
-        /// The file to write
-        #[arg(long, value_name = "FILE")]
-        to: PathBuf,
-        /// Replace the file where it exists
-        #[arg(long)]
-        force: bool,
-        /// Show on standard error how far it is
-        #[arg(long)]
-        progress: bool,
-        /// As JSON
-        #[arg(long)]
-        json: bool,
+        #[command(flatten)]
+        output: Output,
+        #[command(flatten)]
+        telling: Telling,
     },
     /// Make the metadata stores of a stopped cell out of a backup
     ///
@@ -50,12 +41,8 @@ pub enum Meta {
         /// Also where there are stores
         #[arg(long)]
         force: bool,
-        /// Show on standard error how far it is
-        #[arg(long)]
-        progress: bool,
-        /// As JSON
-        #[arg(long)]
-        json: bool,
+        #[command(flatten)]
+        telling: Telling,
     },
 }
 
@@ -64,43 +51,29 @@ impl Meta {
         match self {
             Self::Backup {
                 cell,
-                to,
-                force,
-                progress,
-                json,
-            } => back_up(&cell, &to, force, progress, json),
+                output,
+                telling,
+            } => back_up(&cell, &output, &telling),
             Self::Restore {
                 cell,
                 config,
                 from,
                 force,
-                progress,
-                json,
+                telling,
             } => {
                 let configs = configs(cell.as_deref(), &config)?;
-                restore(&configs, &from, force, progress, json)
+                restore(&configs, &from, force, &telling)
             }
         }
     }
 }
 
-fn back_up(
-    cell: &CellArgs,
-    to: &Path,
-    force: bool,
-    progress: bool,
-    as_json: bool,
-) -> anyhow::Result<()> {
-    if to.exists() && !force {
-        let text = format!("{} exists", to.display());
-        return Err(Failure::new(IN_USE, text)
-            .hint("name another file, or give --force")
-            .into());
-    }
+fn back_up(cell: &CellArgs, output: &Output, telling: &Telling) -> anyhow::Result<()> {
+    output.refuse_existing()?;
     let cell = cell.open()?;
-    let mut progress = Progress::new("entries", progress);
-    let taken = backup::take(&cell, to, &mut progress)?;
-    if as_json {
+    let to = &output.to;
+    let taken = backup::take(&cell, to, &mut telling.progress("entries"))?;
+    if telling.json {
         let shards = taken.shards.iter().map(|shard| {
             json!({
                 "shard": shard.shard.0,
@@ -146,12 +119,10 @@ fn restore(
     configs: &[NodeConfig],
     from: &Path,
     force: bool,
-    progress: bool,
-    as_json: bool,
+    telling: &Telling,
 ) -> anyhow::Result<()> {
-    let mut progress = Progress::new("entries", progress);
-    let restored = backup::restore(configs, from, force, &mut progress)?;
-    if as_json {
+    let restored = backup::restore(configs, from, force, &mut telling.progress("entries"))?;
+    if telling.json {
         let shards = restored.iter().map(|done| {
             json!({
                 "shard": done.shard.0,

@@ -1,4 +1,4 @@
-//! The command line: one file a subcommand.
+//! The command line: one file a subcommand; `output` is what several share.
 
 mod bench;
 mod completions;
@@ -12,6 +12,7 @@ mod man;
 mod meta;
 mod mkdir;
 mod mount;
+mod output;
 mod reference;
 mod scrub;
 mod server;

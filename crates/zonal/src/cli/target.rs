@@ -1,9 +1,9 @@
 //! `zonal target`: the objects of a target.
 
 use crate::cell::connect::{Cell, CellArgs};
-use crate::exit::{FAILED, Failure, IN_USE};
+use crate::cli::output::{Output, Telling};
+use crate::exit::{FAILED, Failure};
 use crate::out;
-use crate::progress::Progress;
 use crate::transfer::{self, Names, Remote, Source, Stopped};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -34,18 +34,10 @@ pub enum Target {
         /// Only this object (several may be given) [default: all]
         #[arg(long, value_name = "DATA_ID.COLUMN")]
         object: Vec<ObjectName>,
-        /// The file to write
-        #[arg(long, value_name = "FILE")]
-        to: PathBuf,
-        /// Replace the file where it exists
-        #[arg(long)]
-        force: bool,
-        /// Show on standard error how far it is
-        #[arg(long)]
-        progress: bool,
-        /// As JSON
-        #[arg(long)]
-        json: bool,
+        #[command(flatten)]
+        output: Output,
+        #[command(flatten)]
+        telling: Telling,
     },
     /// Write the objects of a file that was exported to a target that runs
     ///
@@ -62,12 +54,8 @@ pub enum Target {
         /// Also where objects are there already
         #[arg(long)]
         force: bool,
-        /// Show on standard error how far it is
-        #[arg(long)]
-        progress: bool,
-        /// As JSON
-        #[arg(long)]
-        json: bool,
+        #[command(flatten)]
+        telling: Telling,
     },
 }
 
@@ -133,34 +121,31 @@ impl Target {
             Self::Export {
                 which,
                 object,
-                to,
-                force,
-                progress,
-                json,
+                output,
+                telling,
             } => {
-                refuse_existing(&to, force)?;
+                output.refuse_existing()?;
                 let only: Vec<ObjectId> = object.iter().map(|name| name.0).collect();
-                let mut progress = Progress::new("objects", progress);
+                let mut progress = telling.progress("objects");
                 let exported = which.open(|source, cell, _| {
-                    transfer::export(source, cell, &only, &to, &mut progress)
+                    transfer::export(source, cell, &only, &output.to, &mut progress)
                 })?;
-                told(&exported, &to, json)
+                told(&exported, &output.to, telling.json)
             }
             Self::Import {
                 cell,
                 target,
                 from,
                 force,
-                progress,
-                json,
+                telling,
             } => {
                 let cell = cell.open()?;
                 let map = cell.map()?;
                 let remote = Remote::new(&cell, &map, TargetId(target))?;
-                let mut progress = Progress::new("objects", progress);
+                let mut progress = telling.progress("objects");
                 let imported = transfer::import(&remote, map.cell, &from, force, &mut progress)?;
                 let lost: u64 = imported.lost.iter().map(|(_, lost)| lost.length).sum();
-                if json {
+                if telling.json {
                     let shown = json!({
                         "objects": imported.objects,
                         "data_bytes": imported.data_bytes,
@@ -190,16 +175,6 @@ impl Target {
             }
         }
     }
-}
-
-fn refuse_existing(path: &Path, force: bool) -> anyhow::Result<()> {
-    if path.exists() && !force {
-        let text = format!("{} exists", path.display());
-        return Err(Failure::new(IN_USE, text)
-            .hint("name another file, or give --force")
-            .into());
-    }
-    Ok(())
 }
 
 fn ls(source: &mut dyn Source, mut names: Option<Names>, as_json: bool) -> anyhow::Result<()> {

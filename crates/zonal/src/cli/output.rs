@@ -1,0 +1,45 @@
+//! Arguments of commands that write a file, or that take long.
+
+use crate::exit::{Failure, IN_USE};
+use crate::progress::Progress;
+use std::path::PathBuf;
+
+/// The file that a command writes.
+#[derive(Debug, clap::Args)]
+pub struct Output {
+    /// The file to write
+    #[arg(long, value_name = "FILE")]
+    pub to: PathBuf,
+    /// Replace the file where it exists
+    #[arg(long)]
+    force: bool,
+}
+
+impl Output {
+    /// Refuses a file that is there, unless it may be replaced.
+    pub fn refuse_existing(&self) -> Result<(), Failure> {
+        if self.to.exists() && !self.force {
+            let text = format!("{} exists", self.to.display());
+            return Err(Failure::new(IN_USE, text).hint("name another file, or give --force"));
+        }
+        Ok(())
+    }
+}
+
+/// How a command tells what it does and did.
+#[derive(Debug, clap::Args)]
+pub struct Telling {
+    /// Show on standard error how far it is
+    #[arg(long)]
+    progress: bool,
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl Telling {
+    /// Counts `what`.
+    pub fn progress(&self, what: &'static str) -> Progress {
+        Progress::new(what, self.progress)
+    }
+}
