@@ -8,24 +8,17 @@ the cell's folder. ZONAL names the binary. Root only. (`kill.py` does all of it 
 """
 import errno
 import fcntl
-import importlib.util
 import os
 import random
 import re
-import shutil
 import signal
 import subprocess
 import sys
 import time
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, os.path.join(HERE, "..", "posix"))
-from checks import Registry, argument_parser, equal, fails, pattern, read, reap, true, write, write_all  # noqa: E402
-
-# Another file of the same name.
-spec = importlib.util.spec_from_file_location("cell_checks", os.path.join(HERE, "checks.py"))
-cell_checks = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(cell_checks)
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "posix"))
+from cell import ZONAL, Cell, run  # noqa: E402
+from checks import Registry, equal, fails, pattern, read, reap, true, write, write_all  # noqa: E402
 
 R = Registry()
 check = R.check
@@ -33,7 +26,7 @@ CALL_SECONDS = 30
 COMES_BACK_SECONDS = 10
 
 
-class Cell(cell_checks.Cell):
+class KilledCell(Cell):
     """The cell, and mounts of its own that may be killed."""
 
     def own_mount(self, name, *options):
@@ -64,7 +57,7 @@ class Cell(cell_checks.Cell):
             time.sleep(0.01)
 
     def end_mount(self, path):
-        subprocess.run([cell_checks.ZONAL, "umount", "--force", path], capture_output=True, timeout=60, check=False)
+        subprocess.run([ZONAL, "umount", "--force", path], capture_output=True, timeout=60, check=False)
         os.rmdir(path)
 
     def pids(self, *kinds):
@@ -223,7 +216,7 @@ def _(c, d):
 def _(c, d):
     data = pattern(4, 1 << 20)
     # Started before: a new process would close what it inherits, and wait for the servers that it is to start.
-    starter = subprocess.Popen(["sh", "-c", 'read go && exec "$0" up --dir "$1"', cell_checks.ZONAL, c.folder],
+    starter = subprocess.Popen(["sh", "-c", 'read go && exec "$0" up --dir "$1"', ZONAL, c.folder],
                                stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
     fd = os.open(f"{d}/f", os.O_RDWR | os.O_CREAT)
     gone = os.open(f"{d}/gone", os.O_RDWR | os.O_CREAT)
@@ -379,21 +372,5 @@ def _(c, d):
         c.end_mount(own)
 
 
-def main():
-    parser = argument_parser(__doc__.split("\n", 1)[0])
-    parser.add_argument("--cell", required=True)
-    parser.add_argument("--mount", required=True)
-    parser.add_argument("--second-mount", default="")
-
-    def make_args(args, c):
-        folder = os.path.join(args.mount, "one", f"survival-{c.ident}")
-        shutil.rmtree(folder, ignore_errors=True)
-        os.mkdir(folder)
-        cell = Cell(os.path.abspath(args.cell), args.mount, args.second_mount)
-        return (cell, folder), lambda _result: shutil.rmtree(folder, ignore_errors=True)
-
-    R.run("survival", parser, make_args)
-
-
 if __name__ == "__main__":
-    main()
+    run("survival", R, __doc__, KilledCell)
