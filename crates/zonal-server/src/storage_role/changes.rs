@@ -1,0 +1,187 @@
+//! Writes, edits and deletions: planned under the mutex, carried out outside of it, committed with their record.
+
+use super::{Refused, Storage, named};
+use crate::storage_io;
+use std::sync::atomic::Ordering;
+use zonal_disk::{DiskError, Lsn};
+use zonal_object::{
+    Committed, Delete, DeleteStep, Edit, Outcome, Planned, Step, WritePlan, WriteRequest,
+};
+use zonal_types::ErrorCode;
+use zonal_wire::{ObjectRef, StorageReply};
+
+/// How often a step is tried again when its blocks move away under it. Each retry means that another one went on.
+const RETRIES: usize = 100;
+
+/// How often a write that finds no space looks for it again.
+const SPACE_TRIES: usize = 6;
+
+impl Storage {
+    /// Runs `attempt` again after a checkpoint, or among the segments that there are, where that may help.
+    fn with_space<T>(&self, mut attempt: impl FnMut() -> Result<T, Refused>) -> Result<T, Refused> {
+        for _ in 0..SPACE_TRIES {
+            let seen = self.engine.stats().checkpoints;
+            let limit = self.lock().usable_segments();
+            let refused = match attempt() {
+                Err(refused) => refused,
+                done => return done,
+            };
+            match refused.code {
+                ErrorCode::NoSpace if self.reach_changed(limit)? => continue,
+                ErrorCode::NoSpace if self.lock().reclaimable() > 0 => {}
+                ErrorCode::Overloaded => {}
+                _ => return Err(refused),
+            }
+            storage_io::checkpoint_after(self, seen)?;
+        }
+        attempt().map_err(|refused| match refused.code {
+            // Small writes that cannot go anywhere.
+            ErrorCode::Overloaded if self.lock().usable_segments().is_some() => {
+                ErrorCode::NoSpace.into()
+            }
+            _ => refused,
+        })
+    }
+
+    /// Whether other segments can be had than those up to `before`: fewer, as was just found, or more again.
+    fn reach_changed(&self, before: Option<u32>) -> Result<bool, DiskError> {
+        if self.lock().usable_segments() != before {
+            return Ok(true);
+        }
+        let is_lifted = before.is_some() && self.segments.space()?.unmade > 0;
+        if is_lifted {
+            self.lock().limit_segments(None);
+        }
+        Ok(is_lifted)
+    }
+
+    pub(crate) fn write(
+        &self,
+        object: &ObjectRef,
+        offset: u64,
+        payload: &[u8],
+    ) -> Result<(Outcome, Lsn), Refused> {
+        let (id, cut) = named(object);
+        let request = WriteRequest {
+            object: id,
+            cut,
+            offset,
+            length: payload.len(),
+        };
+        self.with_space(|| self.try_write(request, payload))
+    }
+
+    fn try_write(&self, request: WriteRequest, payload: &[u8]) -> Result<(Outcome, Lsn), Refused> {
+        let mut plan = loop {
+            // A statement of its own: the guard must be gone before the edit takes the lock.
+            let planned = self.lock().plan_write(&*self.engine, request)?;
+            match planned {
+                Planned::Ready(plan) => break plan,
+                Planned::CutFirst(mut edit) => self.run_edit(&mut edit).map(drop)?,
+            }
+        };
+        let result = self.carry_out(&mut plan, payload);
+        if result.is_err() {
+            self.lock().abort_write(&mut plan);
+        }
+        result
+    }
+
+    fn carry_out(&self, plan: &mut WritePlan, payload: &[u8]) -> Result<(Outcome, Lsn), Refused> {
+        for write in plan.writes() {
+            let bytes = payload.get(write.payload).ok_or(ErrorCode::Invalid)?;
+            self.write_segment(write.segment, write.offset, bytes)?;
+        }
+        plan.checksum(payload);
+        for _ in 0..RETRIES {
+            if let Some(old) = plan.old_blocks() {
+                let mut buffer = vec![0; old.buffer_len()];
+                self.fill(old, &mut buffer)?;
+                if let Err(damage) = plan.supply(&mut buffer) {
+                    if self.lock().refresh_write(&*self.engine, plan)? {
+                        continue;
+                    }
+                    return Err(self.damaged_base(&damage));
+                }
+            }
+            let mut target = self.lock_with_room()?;
+            match target.commit_write(&*self.engine, plan, payload)? {
+                Committed::Done { record, outcome } => {
+                    let lsn = self.append(record)?;
+                    storage_io::ask_for_checkpoint(self, &target);
+                    return Ok((outcome, lsn));
+                }
+                Committed::Again => {}
+            }
+        }
+        Err(ErrorCode::Overloaded.into())
+    }
+
+    fn damaged_base(&self, damage: &zonal_object::Damage) -> Refused {
+        self.damaged.fetch_add(1, Ordering::Relaxed);
+        tracing::error!(target_id = self.id.0, %damage, "stored data is damaged");
+        Refused {
+            code: damage.code(),
+            detail: damage.to_string(),
+        }
+    }
+
+    /// An edit goes on where it stopped, so one that ran into a bound is not begun anew.
+    pub(crate) fn edit(&self, mut edit: Edit) -> Result<Outcome, Refused> {
+        self.with_space(|| self.run_edit(&mut edit))
+    }
+
+    fn run_edit(&self, edit: &mut Edit) -> Result<Outcome, Refused> {
+        let mut damage = None;
+        loop {
+            let mut target = self.lock_with_room()?;
+            match target.edit_step(&*self.engine, edit)? {
+                Step::Done(outcome) => return Ok(outcome),
+                Step::Log { record, done } => {
+                    self.append(record)?;
+                    if let Some(outcome) = done {
+                        storage_io::ask_for_checkpoint(self, &target);
+                        return Ok(outcome);
+                    }
+                    damage = None;
+                }
+                Step::Read => {
+                    drop(target);
+                    let Some(old) = edit.old_blocks().cloned() else {
+                        continue;
+                    };
+                    let mut buffer = vec![0; old.buffer_len()];
+                    self.fill(&old, &mut buffer)?;
+                    if let Err(found) = edit.supply(&mut buffer) {
+                        if damage.as_ref() == Some(&old) {
+                            return Err(self.damaged_base(&found));
+                        }
+                        damage = Some(old);
+                    }
+                }
+            }
+        }
+    }
+
+    pub(crate) fn delete(&self, mut delete: Delete) -> Result<(), Refused> {
+        loop {
+            let mut target = self.lock_with_room()?;
+            match target.delete_step(&*self.engine, &mut delete)? {
+                DeleteStep::Log(record) => {
+                    self.append(record)?;
+                    storage_io::ask_for_checkpoint(self, &target);
+                }
+                DeleteStep::Again => {}
+                DeleteStep::Done => return Ok(()),
+            }
+        }
+    }
+
+    pub(super) fn written(&self, outcome: Outcome) -> StorageReply {
+        StorageReply::Written {
+            allocated_delta: outcome.allocated_delta,
+            object_bytes: outcome.object_bytes,
+            verifier: self.engine.verifier(),
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! Requests of clients: who asks, what is meant, the reply.
+
+use super::{Refused, Storage, named};
+use zonal_net::{PayloadBuf, ReplyBuilder};
+use zonal_object::{Delete, Edit, ObjectId};
+use zonal_types::{Epoch, ErrorCode, TargetId};
+use zonal_wire::storage::ErrorNumber;
+use zonal_wire::{Header, StorageReply, StorageRequest};
+
+/// Ranges in one reply of `Map`.
+const MAP_RANGES_MAX: u32 = 16_384;
+
+/// Slots in one refusal of an epoch.
+const STALE_SLOTS_MAX: usize = 16_384;
+
+impl Storage {
+    /// Answers a request.
+    pub fn handle(
+        &self,
+        header: &Header,
+        request: &StorageRequest,
+        payload: &mut PayloadBuf,
+        reply: &mut ReplyBuilder,
+    ) -> Result<(), ErrorCode> {
+        match self.answer(header, request, payload, reply) {
+            Ok(message) => {
+                reply.message(&message);
+                Ok(())
+            }
+            Err(refused) => {
+                match refused.code {
+                    ErrorCode::Io if self.is_healthy() => self.trouble.medium(&refused.detail),
+                    ErrorCode::Corrupt => self.trouble.damage(&refused.detail),
+                    _ => {}
+                }
+                reply.truncate_payload(0);
+                reply.message(&if refused.code == ErrorCode::StaleEpoch {
+                    self.stale()
+                } else {
+                    StorageReply::Failed {
+                        code: ErrorNumber(refused.code),
+                        detail: refused.detail,
+                    }
+                });
+                Err(refused.code)
+            }
+        }
+    }
+
+    fn answer(
+        &self,
+        header: &Header,
+        request: &StorageRequest,
+        payload: &[u8],
+        reply: &mut ReplyBuilder,
+    ) -> Result<StorageReply, Refused> {
+        if !self.is_healthy() {
+            return Err(Refused {
+                code: ErrorCode::Io,
+                detail: format!(
+                    "target {} does not serve until it is restarted: {}",
+                    self.id,
+                    self.failure().unwrap_or_default()
+                ),
+            });
+        }
+        self.check_sender(header, target_of(request))?;
+        match request {
+            StorageRequest::Read {
+                object,
+                offset,
+                length,
+            } => self.read(object, *offset, *length, reply),
+            StorageRequest::Write {
+                object,
+                offset,
+                sync,
+                ..
+            } => {
+                let (outcome, lsn) = self.write(object, *offset, payload)?;
+                if *sync {
+                    self.sync(lsn)?;
+                }
+                Ok(self.written(outcome))
+            }
+            StorageRequest::Truncate { object } => {
+                let (id, cut) = named(object);
+                self.edit(Edit::truncate(id, cut))
+                    .map(|outcome| self.written(outcome))
+            }
+            StorageRequest::Punch {
+                object,
+                offset,
+                length,
+            } => {
+                let (id, cut) = named(object);
+                self.edit(Edit::punch(id, cut, *offset, *length)?)
+                    .map(|outcome| self.written(outcome))
+            }
+            StorageRequest::Allocate {
+                object,
+                offset,
+                length,
+                zero,
+            } => {
+                let (id, cut) = named(object);
+                self.edit(Edit::allocate(id, cut, *offset, *length, *zero)?)
+                    .map(|outcome| self.written(outcome))
+            }
+            StorageRequest::Map {
+                object,
+                offset,
+                end,
+                limit,
+            } => {
+                let (id, cut) = named(object);
+                let limit = (*limit).min(MAP_RANGES_MAX) as usize;
+                let map = self
+                    .lock()
+                    .map(&*self.engine, id, cut, *offset, *end, limit)?;
+                Ok(StorageReply::Map {
+                    ranges: map.ranges,
+                    object_bytes: map.object_bytes,
+                })
+            }
+            StorageRequest::Stat { object } => {
+                let stat = self.lock().stat(&*self.engine, named(object).0)?;
+                Ok(StorageReply::Stat {
+                    object_bytes: stat.object_bytes,
+                    allocated: stat.allocated,
+                    truncate_seq: stat.truncate_seq,
+                })
+            }
+            StorageRequest::Sync { .. } => {
+                self.sync(self.engine.head())?;
+                let verifier = self.engine.verifier();
+                Ok(StorageReply::Synced { verifier })
+            }
+            StorageRequest::Delete { objects, .. } => {
+                let ids = objects.iter().map(|(data_id, column)| ObjectId {
+                    data_id: *data_id,
+                    column: *column,
+                });
+                self.delete(Delete::new(ids.collect()))?;
+                Ok(StorageReply::Done)
+            }
+            StorageRequest::StatFs { .. } => self.statfs(),
+            StorageRequest::Prepare { .. }
+            | StorageRequest::Commit { .. }
+            | StorageRequest::Abort { .. }
+            | StorageRequest::Resolve { .. }
+            | StorageRequest::MapExtents { .. }
+            | StorageRequest::CommitExtents { .. } => Err(ErrorCode::NotSupported.into()),
+        }
+    }
+
+    /// Is this target meant, and does the sender know the slot's last change? Which slot a request came by is not in
+    /// it, so an epoch is refused where no slot of this target has it.
+    pub(crate) fn check_sender(&self, header: &Header, meant: TargetId) -> Result<(), Refused> {
+        if meant != self.id {
+            return Err(Refused {
+                code: ErrorCode::WrongTarget,
+                detail: format!("this is target {}", self.id),
+            });
+        }
+        if header.epoch == Epoch(0) {
+            return Ok(());
+        }
+        let Some(newest) = self.epochs(header)? else {
+            return Ok(());
+        };
+        Err(Refused {
+            code: ErrorCode::StaleEpoch,
+            detail: format!(
+                "slot epoch {newest}, map version {}",
+                self.map.current().version
+            ),
+        })
+    }
+
+    /// What a sender with an epoch that no slot has must know.
+    fn stale(&self) -> StorageReply {
+        let map = self.map.current();
+        let slots = map.sets.iter().flat_map(|set| {
+            let numbered = set.slots.iter().zip(0_u16..);
+            numbered.map(|(slot, number)| (set.id, number, slot.target, slot.slot_epoch))
+        });
+        StorageReply::Stale {
+            map_version: map.version,
+            slots: slots
+                .filter(|(_, _, target, _)| *target == self.id)
+                .take(STALE_SLOTS_MAX)
+                .collect(),
+        }
+    }
+
+    /// `None` where the epoch is a current one; else the newest.
+    fn epochs(&self, header: &Header) -> Result<Option<Epoch>, Refused> {
+        for map in [self.map.current(), self.map.at_least(header.map_version)] {
+            let slots = map.sets.iter().flat_map(|set| &set.slots);
+            let mut epochs: Vec<Epoch> = slots
+                .filter(|slot| slot.target == self.id)
+                .map(|slot| slot.slot_epoch)
+                .collect();
+            epochs.sort_unstable();
+            if epochs.contains(&header.epoch) {
+                return Ok(None);
+            }
+            if header.map_version <= map.version {
+                return Ok(Some(epochs.last().copied().unwrap_or(Epoch(0))));
+            }
+        }
+        // The sender knows a newer map than the manager gives us: it may be right.
+        Err(ErrorCode::NotReady.into())
+    }
+}
+
+fn target_of(request: &StorageRequest) -> TargetId {
+    match request {
+        StorageRequest::Read { object, .. }
+        | StorageRequest::Write { object, .. }
+        | StorageRequest::Truncate { object }
+        | StorageRequest::Punch { object, .. }
+        | StorageRequest::Allocate { object, .. }
+        | StorageRequest::Map { object, .. }
+        | StorageRequest::Stat { object }
+        | StorageRequest::Prepare { object, .. }
+        | StorageRequest::Commit { object, .. }
+        | StorageRequest::Abort { object, .. }
+        | StorageRequest::Resolve { object, .. }
+        | StorageRequest::MapExtents { object, .. }
+        | StorageRequest::CommitExtents { object, .. } => object.target,
+        StorageRequest::Sync { target }
+        | StorageRequest::Delete { target, .. }
+        | StorageRequest::StatFs { target } => *target,
+    }
+}
