@@ -11,11 +11,14 @@
 //! two owners overlap only if both are shared; each waiter is in the index; `ranges + 2 * waiting` stays within
 //! the bound, so that a grant out of the queue cannot fail.
 
+mod check;
+mod deadlock;
+mod file;
 mod ranges;
 #[cfg(test)]
 mod tests;
 
-use ranges::Ranges;
+use file::{FileLocks, Waiter, conflicts};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use zonal_types::limits::{LOCK_WAITERS_MAX, LOCKS_MAX};
 use zonal_types::{ErrorCode, Ino, SessionId};
@@ -23,8 +26,6 @@ use zonal_wire::meta::{Event, LockKind, LockRange};
 
 /// How often conflicting requests may be granted before a waiter, until newcomers must queue behind it.
 pub const OVERTAKEN_MAX: u32 = 64;
-/// Owners that one search for a deadlock looks at, at most.
-const DEADLOCK_OWNERS_MAX: usize = 4096;
 
 /// Who holds or wants a lock: session, and the owner within it.
 pub type Owner = (SessionId, u64);
@@ -40,96 +41,6 @@ pub enum Answer {
     Queued,
     /// Somebody else has a conflicting lock, and the request did not want to wait.
     Conflict,
-}
-
-#[derive(Debug)]
-struct Waiter {
-    session: SessionId,
-    waiter: u64,
-    range: LockRange,
-    overtaken: u32,
-}
-
-impl Waiter {
-    fn owner(&self) -> Owner {
-        (self.session, self.range.owner)
-    }
-}
-
-/// Holders in one space of one inode.
-type Space = BTreeMap<Owner, Ranges>;
-
-#[derive(Debug, Default)]
-struct FileLocks {
-    posix: Space,
-    flock: Space,
-    queue: VecDeque<Waiter>,
-}
-
-impl FileLocks {
-    fn space(&self, whole_file: bool) -> &Space {
-        if whole_file { &self.flock } else { &self.posix }
-    }
-
-    fn space_mut(&mut self, whole_file: bool) -> &mut Space {
-        if whole_file {
-            &mut self.flock
-        } else {
-            &mut self.posix
-        }
-    }
-
-    /// Owners whose locks stand in the way of `range`.
-    fn blockers<'a>(
-        &'a self,
-        owner: Owner,
-        range: &'a LockRange,
-    ) -> impl Iterator<Item = (Owner, LockRange)> + 'a {
-        self.space(range.whole_file)
-            .iter()
-            .filter(move |(other, _ranges)| **other != owner)
-            .filter_map(move |(other, ranges)| {
-                let held = ranges.conflict(range)?;
-                Some((
-                    *other,
-                    LockRange {
-                        whole_file: range.whole_file,
-                        owner: other.1,
-                        ..held
-                    },
-                ))
-            })
-    }
-
-    /// True where a waiter among the first `before` has been overtaken too often for `range` to pass it.
-    fn must_queue(&self, owner: Owner, range: &LockRange, before: usize) -> bool {
-        if self.space(range.whole_file).contains_key(&owner) {
-            return false;
-        }
-        self.queue.iter().take(before).any(|waiter| {
-            waiter.overtaken >= OVERTAKEN_MAX
-                && waiter.owner() != owner
-                && conflicts(&waiter.range, range)
-        })
-    }
-
-    fn concerns(&self, session: SessionId) -> bool {
-        let owners = (session, 0)..=(session, u64::MAX);
-        self.posix.range(owners.clone()).next().is_some()
-            || self.flock.range(owners).next().is_some()
-            || self.queue.iter().any(|waiter| waiter.session == session)
-    }
-
-    fn is_empty(&self) -> bool {
-        self.posix.is_empty() && self.flock.is_empty() && self.queue.is_empty()
-    }
-}
-
-fn conflicts(one: &LockRange, other: &LockRange) -> bool {
-    one.whole_file == other.whole_file
-        && one.start <= other.end
-        && other.start <= one.end
-        && (one.kind == LockKind::Exclusive || other.kind == LockKind::Exclusive)
 }
 
 /// All locks and waiters of one shard.
@@ -409,58 +320,6 @@ impl LockTable {
         }
     }
 
-    /// Every invariant that does not hold, in words.
-    #[must_use]
-    pub fn check(&self) -> Vec<String> {
-        let mut wrong = Vec::new();
-        let (mut ranges, mut waiting) = (0, 0);
-        for (ino, file) in &self.files {
-            waiting += file.queue.len();
-            for space in [&file.posix, &file.flock] {
-                for (owner, held) in space {
-                    ranges += held.len();
-                    if !held.is_canonical() {
-                        wrong.push(format!(
-                            "lock ranges of {owner:?} on {ino} are not canonical"
-                        ));
-                    }
-                    for (other, theirs) in space.range((
-                        std::ops::Bound::Excluded(*owner),
-                        std::ops::Bound::Unbounded,
-                    )) {
-                        if held.iter().any(|range| theirs.conflict(&range).is_some()) {
-                            wrong.push(format!(
-                                "locks of {owner:?} and {other:?} conflict on {ino}"
-                            ));
-                        }
-                    }
-                    if !self.sessions.get(&owner.0).is_some_and(|s| s.contains(ino)) {
-                        wrong.push(format!("lock of {owner:?} on {ino} is not in the index"));
-                    }
-                }
-            }
-            for waiter in &file.queue {
-                if self.waiters.get(&(waiter.session, waiter.waiter)) != Some(ino) {
-                    wrong.push(format!(
-                        "waiter {} on {ino} is not in the index",
-                        waiter.waiter
-                    ));
-                }
-            }
-        }
-        if (ranges, waiting) != (self.ranges, self.waiters.len()) {
-            wrong.push(format!(
-                "{ranges} ranges and {waiting} waiters, counted {} and {}",
-                self.ranges,
-                self.waiters.len()
-            ));
-        }
-        if self.ranges + 2 * self.waiters.len() > self.ranges_max {
-            wrong.push(format!("{} lock ranges are over the bound", self.ranges));
-        }
-        wrong
-    }
-
     fn flock_kind(&self, ino: Ino, owner: Owner) -> Option<LockKind> {
         let ranges = self.files.get(&ino)?.flock.get(&owner)?;
         ranges.iter().next().map(|held| held.kind)
@@ -563,41 +422,6 @@ impl LockTable {
         if self.files.get(&ino).is_some_and(FileLocks::is_empty) {
             self.files.remove(&ino);
         }
-    }
-
-    /// True where waiting for `range` would close a ring of owners that wait for one another.
-    fn would_deadlock(&self, ino: Ino, owner: Owner, range: &LockRange) -> bool {
-        let mut seen = BTreeSet::new();
-        let mut open: Vec<Owner> = self.blockers_of(ino, owner, range);
-        while let Some(next) = open.pop() {
-            if next == owner {
-                return true;
-            }
-            if !seen.insert(next) || seen.len() > DEADLOCK_OWNERS_MAX {
-                continue;
-            }
-            for (at, number) in self.waiting_owners.get(&next).into_iter().flatten() {
-                let Some(file) = self.files.get(at) else {
-                    continue;
-                };
-                let waits = file
-                    .queue
-                    .iter()
-                    .filter(|w| w.session == next.0 && w.waiter == *number);
-                for waiter in waits {
-                    open.extend(file.blockers(next, &waiter.range).map(|(other, _)| other));
-                }
-            }
-        }
-        false
-    }
-
-    fn blockers_of(&self, ino: Ino, owner: Owner, range: &LockRange) -> Vec<Owner> {
-        self.files.get(&ino).map_or_else(Vec::new, |file| {
-            file.blockers(owner, range)
-                .map(|(other, _)| other)
-                .collect()
-        })
     }
 }
 
