@@ -8,6 +8,9 @@
 //!
 //! Costs: one `pread` and one checksum a page; some 30 ms a damaged page.
 
+mod page;
+mod walk;
+
 use std::cell::Cell;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -18,12 +21,12 @@ use xxhash_rust::xxh3::xxh3_128;
 use crate::error::DiskError;
 use crate::index::{Progress, unseal};
 
+use page::{BRANCH, Branch, LEAF, Leaf, Link, mend, u32_at, u128_at, used};
+
 const MAGIC: &[u8; 9] = b"redb\x1a\x0a\xa9\x0d\x0a";
 const PAGE: u64 = 4096;
 /// Where the two commit slots are, and the bytes of one.
 const SLOTS: [usize; 2] = [64, 192];
-const LEAF: u8 = 1;
-const BRANCH: u8 = 2;
 /// Deepest tree believed: a branch has two children at least.
 const DEPTH_MAX: u32 = 32;
 /// Largest page believed, as a power of two of [`PAGE`]: holds the largest value twice.
@@ -83,23 +86,6 @@ pub(crate) struct RawIndex {
     pub pages_read: Cell<u64>,
 }
 
-/// A page as the one above knows it.
-#[derive(Debug, Clone, Copy)]
-struct Link {
-    page: u64,
-    checksum: u128,
-}
-
-impl Link {
-    /// A page's number u64 and its checksum u128, one behind the other.
-    fn at(bytes: &[u8], at: usize) -> Option<Self> {
-        Some(Self {
-            page: u64_at(bytes, at)?,
-            checksum: u128_at(bytes, at + 8)?,
-        })
-    }
-}
-
 /// What a page turned out to be.
 enum Page {
     Sound(Vec<u8>),
@@ -118,27 +104,6 @@ impl Page {
             Self::Doubtful(_) | Self::Gone => None,
         }
     }
-}
-
-/// The part of the key space that a page may hold: keys above the first, up to the second.
-#[derive(Clone, Copy)]
-struct Bounds<'a> {
-    above: &'a [u8],
-    is_first: bool,
-    upto: Option<&'a [u8]>,
-}
-
-impl Bounds<'_> {
-    fn admit(&self, key: &[u8]) -> bool {
-        (self.is_first || key > self.above) && self.upto.is_none_or(|upto| key <= upto)
-    }
-}
-
-struct Walk<'a, 'v> {
-    start: &'a [u8],
-    end: Option<&'a [u8]>,
-    pages_left: u64,
-    visit: &'a mut Visit<'v>,
 }
 
 impl RawIndex {
@@ -287,98 +252,6 @@ impl RawIndex {
         result
     }
 
-    /// Visits what there is from `start` (inclusive) to `end` (exclusive; `None`: all behind).
-    pub fn walk(&self, start: &[u8], end: Option<&[u8]>, visit: &mut Visit<'_>) -> bool {
-        let Some(root) = self.root else {
-            return true;
-        };
-        let mut walk = Walk {
-            start,
-            end,
-            pages_left: self.length / PAGE,
-            visit,
-        };
-        let bounds = Bounds {
-            above: &[],
-            is_first: true,
-            upto: None,
-        };
-        self.descend(root, bounds, 0, &mut walk)
-    }
-
-    fn descend(&self, link: Link, bounds: Bounds<'_>, depth: u32, walk: &mut Walk<'_, '_>) -> bool {
-        let offset = self.address(link.page).map_or(0, |(offset, _)| offset);
-        let bad = Found::BadPage {
-            offset,
-            depth,
-            above: bounds.above,
-            upto: bounds.upto,
-        };
-        if depth > DEPTH_MAX || walk.pages_left == 0 {
-            return (walk.visit)(bad);
-        }
-        walk.pages_left -= 1;
-        let bytes = match self.page(link) {
-            Page::Sound(bytes) => bytes,
-            Page::Mended(bytes) => {
-                if !(walk.visit)(Found::Mended { offset }) {
-                    return false;
-                }
-                bytes
-            }
-            Page::Doubtful(bytes) => {
-                // A leaf that is damaged in places: entries have their own checksums. One in which all of them hold is
-                // whole and not the one that belongs here.
-                return (walk.visit)(bad)
-                    && match Leaf::of(&bytes) {
-                        Some(leaf) if leaf.has_damage() => leaf.visit_sound(&bounds, walk),
-                        _ => true,
-                    };
-            }
-            Page::Gone => return (walk.visit)(bad),
-        };
-        match (Leaf::of(&bytes), Branch::of(&bytes)) {
-            (Some(leaf), _) => leaf.visit(walk),
-            (_, Some(branch)) => self.children(&branch, bounds, depth, walk),
-            _ => (walk.visit)(bad),
-        }
-    }
-
-    fn children(
-        &self,
-        branch: &Branch<'_>,
-        bounds: Bounds<'_>,
-        depth: u32,
-        walk: &mut Walk<'_, '_>,
-    ) -> bool {
-        for at in 0..=branch.keys {
-            let (above, is_first) = match at.checked_sub(1).and_then(|before| branch.key(before)) {
-                Some(key) => (key, false),
-                None => (bounds.above, bounds.is_first),
-            };
-            let upto = branch.key(at).or(bounds.upto);
-            if upto.is_some_and(|upto| upto < walk.start) {
-                continue;
-            }
-            // Every key of this child is above `above`.
-            if !is_first && walk.end.is_some_and(|end| above >= end) {
-                break;
-            }
-            let child = Bounds {
-                above,
-                is_first,
-                upto,
-            };
-            let Some(link) = branch.child(at) else {
-                return true;
-            };
-            if !self.descend(link, child, depth + 1, walk) {
-                return false;
-            }
-        }
-        true
-    }
-
     /// Offset and length of a page in the file, where it lies inside.
     fn address(&self, number: u64) -> Option<(u64, u64)> {
         let order = number >> 59;
@@ -428,29 +301,6 @@ impl RawIndex {
     }
 }
 
-/// Looks for the one flipped bit that makes `bytes` hold, and flips it back.
-fn mend(bytes: &mut [u8], holds: impl Fn(&[u8]) -> bool) -> Option<()> {
-    for at in 0..bytes.len() {
-        for bit in 0..8 {
-            bytes[at] ^= 1 << bit;
-            if holds(bytes) {
-                return Some(());
-            }
-            bytes[at] ^= 1 << bit;
-        }
-    }
-    None
-}
-
-/// How much of a page its checksum covers.
-fn used(bytes: &[u8]) -> Option<usize> {
-    match (Leaf::of(bytes), Branch::of(bytes)) {
-        (Some(leaf), _) => leaf.end(leaf.count * 2 - 1),
-        (_, Some(branch)) => branch.end(branch.keys - 1),
-        _ => None,
-    }
-}
-
 /// The entries of everything in `file` that has the form of a leaf.
 pub(crate) fn carve(file: &File, length: u64, visit: &mut dyn FnMut(&[u8], &[u8])) {
     let largest = PAGE << 4;
@@ -469,139 +319,5 @@ pub(crate) fn carve(file: &File, length: u64, visit: &mut dyn FnMut(&[u8], &[u8]
             }
         }
         offset += PAGE;
-    }
-}
-
-fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
-    let field = bytes.get(at..at.checked_add(4)?)?;
-    Some(u32::from_le_bytes(field.try_into().ok()?))
-}
-
-fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
-    let field = bytes.get(at..at.checked_add(8)?)?;
-    Some(u64::from_le_bytes(field.try_into().ok()?))
-}
-
-fn u128_at(bytes: &[u8], at: usize) -> Option<u128> {
-    let field = bytes.get(at..at.checked_add(16)?)?;
-    Some(u128::from_le_bytes(field.try_into().ok()?))
-}
-
-/// `count u16` at 2, then the ends of keys, the ends of values, keys, values.
-struct Leaf<'a> {
-    bytes: &'a [u8],
-    count: usize,
-}
-
-impl<'a> Leaf<'a> {
-    fn of(bytes: &'a [u8]) -> Option<Self> {
-        (bytes.first() == Some(&LEAF)).then(|| Self::new(bytes))?
-    }
-
-    fn new(bytes: &'a [u8]) -> Option<Self> {
-        let count = usize::from(u16::from_le_bytes(bytes.get(2..4)?.try_into().ok()?));
-        (count > 0 && 4 + count * 8 <= bytes.len()).then_some(Self { bytes, count })
-    }
-
-    fn end(&self, at: usize) -> Option<usize> {
-        usize::try_from(u32_at(self.bytes, 4 + at * 4)?).ok()
-    }
-
-    fn entry(&self, at: usize) -> Option<(&'a [u8], &'a [u8])> {
-        let key = match at {
-            0 => 4 + self.count * 8,
-            _ => self.end(at - 1)?,
-        };
-        // The ends of keys and of values are one list: the first value begins where the last key ends.
-        let value = self.end(self.count + at - 1)?;
-        let key = self.bytes.get(key..self.end(at)?)?;
-        let value = self.bytes.get(value..self.end(self.count + at)?)?;
-        Some((key, value))
-    }
-
-    /// Whether an entry cannot be had or fails its checksum.
-    fn has_damage(&self) -> bool {
-        !(0..self.count).all(|at| {
-            self.entry(at)
-                .is_some_and(|(key, sealed)| unseal(key, sealed).is_ok())
-        })
-    }
-
-    fn visit(&self, walk: &mut Walk<'_, '_>) -> bool {
-        for (key, sealed) in (0..self.count).filter_map(|at| self.entry(at)) {
-            if key < walk.start {
-                continue;
-            }
-            if walk.end.is_some_and(|end| key >= end) {
-                return true;
-            }
-            let found = match unseal(key, sealed) {
-                Ok(value) => Found::Entry(key, value),
-                Err(_) => Found::BadEntry { key },
-            };
-            if !(walk.visit)(found) {
-                return false;
-            }
-        }
-        true
-    }
-
-    /// What belongs here, in order, and has its checksum.
-    fn visit_sound(&self, bounds: &Bounds<'_>, walk: &mut Walk<'_, '_>) -> bool {
-        let mut last: Option<&[u8]> = None;
-        for (key, sealed) in (0..self.count).filter_map(|at| self.entry(at)) {
-            let is_wanted = key >= walk.start && walk.end.is_none_or(|end| key < end);
-            let rises = last.is_none_or(|last| last < key);
-            if let (true, true, true, Ok(value)) =
-                (is_wanted, rises, bounds.admit(key), unseal(key, sealed))
-            {
-                last = Some(key);
-                if !(walk.visit)(Found::Entry(key, value)) {
-                    return false;
-                }
-            }
-        }
-        true
-    }
-}
-
-/// `keys u16` at 2, from 8 on the checksums of the children (16 each), their pages, the ends of the keys, the keys.
-struct Branch<'a> {
-    bytes: &'a [u8],
-    keys: usize,
-}
-
-impl<'a> Branch<'a> {
-    fn of(bytes: &'a [u8]) -> Option<Self> {
-        (bytes.first() == Some(&BRANCH)).then(|| Self::new(bytes))?
-    }
-
-    fn new(bytes: &'a [u8]) -> Option<Self> {
-        let keys = usize::from(u16::from_le_bytes(bytes.get(2..4)?.try_into().ok()?));
-        let fits = 8 + (keys + 1) * 24 + keys * 4 <= bytes.len();
-        (keys > 0 && fits).then_some(Self { bytes, keys })
-    }
-
-    fn child(&self, at: usize) -> Option<Link> {
-        Some(Link {
-            page: u64_at(self.bytes, 8 + (self.keys + 1) * 16 + at * 8)?,
-            checksum: u128_at(self.bytes, 8 + at * 16)?,
-        })
-    }
-
-    fn end(&self, at: usize) -> Option<usize> {
-        let end = u32_at(self.bytes, 8 + (self.keys + 1) * 24 + at * 4)?;
-        usize::try_from(end).ok()
-    }
-
-    fn key(&self, at: usize) -> Option<&'a [u8]> {
-        if at >= self.keys {
-            return None;
-        }
-        let start = match at {
-            0 => 8 + (self.keys + 1) * 24 + self.keys * 4,
-            _ => self.end(at - 1)?,
-        };
-        self.bytes.get(start..self.end(at)?)
     }
 }
