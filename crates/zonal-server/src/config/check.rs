@@ -1,0 +1,279 @@
+//! From what is written to a config: defaults, ranges, and what goes together.
+
+use super::raw::{RawLimits, RawNode, RawStorage, RawStore, here};
+use super::{ConfigError, Limits, NodeConfig, StorageConfig, StoreConfig};
+use crate::units::{Millis, Size};
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use toml::Spanned;
+use zonal_types::limits::{
+    CONNECTIONS_MAX, REQUEST_DEADLINE_MS, SCRUB_PERIOD_MS_DEFAULT, SCRUB_RATE_DEFAULT,
+};
+use zonal_types::{CellId, NodeId, TargetId, ZoneId};
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+
+/// Cache of a shard's index where nothing is set: look-ups in large directories go all over it.
+const SHARD_CACHE_DEFAULT: u64 = 48 * MIB;
+
+/// Cache of a target's index where nothing is set.
+const TARGET_CACHE_DEFAULT: u64 = 16 * MIB;
+
+/// The text being read, to turn positions into lines.
+pub(super) struct Source<'a> {
+    pub(super) path: &'a Path,
+    pub(super) text: &'a str,
+}
+
+impl Source<'_> {
+    pub(super) fn line(&self, offset: usize) -> usize {
+        let before = self.text.as_bytes().iter().take(offset);
+        1 + before.filter(|byte| **byte == b'\n').count()
+    }
+
+    fn range_error(
+        &self,
+        at: usize,
+        key: &'static str,
+        found: &dyn std::fmt::Display,
+        allowed: impl Into<String>,
+    ) -> ConfigError {
+        ConfigError::Range {
+            path: self.path.to_owned(),
+            line: self.line(at),
+            key,
+            found: found.to_string(),
+            allowed: allowed.into(),
+        }
+    }
+
+    fn size(
+        &self,
+        key: &'static str,
+        value: Option<&Spanned<Size>>,
+        default: u64,
+        range: RangeInclusive<u64>,
+    ) -> Result<u64, ConfigError> {
+        let Some(value) = value else {
+            return Ok(default);
+        };
+        let size = *value.get_ref();
+        if range.contains(&size.0) {
+            return Ok(size.0);
+        }
+        let allowed = format!("{} to {}", Size(*range.start()), Size(*range.end()));
+        Err(self.range_error(value.span().start, key, &size, allowed))
+    }
+
+    fn time(
+        &self,
+        key: &'static str,
+        value: Option<&Spanned<Millis>>,
+        default: u64,
+        range: RangeInclusive<u64>,
+    ) -> Result<Millis, ConfigError> {
+        let Some(value) = value else {
+            return Ok(Millis(default));
+        };
+        let time = *value.get_ref();
+        if range.contains(&time.0) {
+            return Ok(time);
+        }
+        let allowed = format!("{} to {}", Millis(*range.start()), Millis(*range.end()));
+        Err(self.range_error(value.span().start, key, &time, allowed))
+    }
+
+    fn store(
+        &self,
+        log: Option<&Spanned<Size>>,
+        overlay: Option<&Spanned<Size>>,
+        (cache, cache_default): (Option<&Spanned<Size>>, u64),
+    ) -> Result<StoreConfig, ConfigError> {
+        let bytes = self.size("log", log, 32 * MIB, 8 * MIB..=GIB)?;
+        if bytes % 4096 != 0 {
+            let at = log.map_or(0, |value| value.span().start);
+            return Err(self.range_error(at, "log", &Size(bytes), "a multiple of 4 KiB"));
+        }
+        Ok(StoreConfig {
+            log: bytes,
+            overlay: self.size("overlay", overlay, 8 * MIB, MIB..=4 * GIB)?,
+            cache: self.size("cache", cache, cache_default, MIB..=1024 * GIB)?,
+        })
+    }
+
+    fn storage(&self, raw: &RawStorage) -> Result<StorageConfig, ConfigError> {
+        let target = *raw.target.get_ref();
+        if target == 0 {
+            return Err(self.range_error(raw.target.span().start, "target", &target, "1 and up"));
+        }
+        let segment = self.size("segment", raw.segment.as_ref(), 64 * MIB, MIB..=GIB)?;
+        if segment % MIB != 0 {
+            let at = raw.segment.as_ref().map_or(0, |value| value.span().start);
+            let allowed = "a multiple of 1 MiB";
+            return Err(self.range_error(at, "segment", &Size(segment), allowed));
+        }
+        let capacity = Some(&raw.capacity);
+        Ok(StorageConfig {
+            target: TargetId(target),
+            capacity: self.size("capacity", capacity, 0, segment..=1024 * 1024 * GIB)?,
+            segment,
+            pending: self.size(
+                "pending",
+                raw.pending.as_ref(),
+                16 * MIB,
+                256 * KIB..=4 * GIB,
+            )?,
+            scrub_rate: self.size(
+                "scrub_rate",
+                raw.scrub_rate.as_ref(),
+                SCRUB_RATE_DEFAULT,
+                64 * KIB..=64 * GIB,
+            )?,
+            scrub_period: self.time(
+                "scrub_period",
+                raw.scrub_period.as_ref(),
+                SCRUB_PERIOD_MS_DEFAULT,
+                0..=31_536_000_000,
+            )?,
+            store: self.store(
+                raw.log.as_ref(),
+                raw.overlay.as_ref(),
+                (raw.cache.as_ref(), TARGET_CACHE_DEFAULT),
+            )?,
+        })
+    }
+
+    fn limits(&self, raw: &RawLimits) -> Result<Limits, ConfigError> {
+        let connections = match &raw.connections {
+            None => CONNECTIONS_MAX,
+            Some(value) => usize::try_from(*value.get_ref())
+                .ok()
+                .filter(|count| (1..=65_536).contains(count))
+                .ok_or_else(|| {
+                    let at = value.span().start;
+                    self.range_error(at, "connections", value.get_ref(), "1 to 65536")
+                })?,
+        };
+        let deadline = raw.request_deadline.as_ref();
+        let slow = raw.slow_operation.as_ref();
+        Ok(Limits {
+            request_deadline: self.time(
+                "request_deadline",
+                deadline,
+                REQUEST_DEADLINE_MS,
+                100..=600_000,
+            )?,
+            connections,
+            slow_operation: self.time("slow_operation", slow, 500, 1..=3_600_000)?,
+        })
+    }
+
+    fn together(&self, message: &'static str) -> ConfigError {
+        ConfigError::Together {
+            path: self.path.to_owned(),
+            message,
+        }
+    }
+
+    pub(super) fn node(&self, raw: &RawNode) -> Result<NodeConfig, ConfigError> {
+        let cell: CellId = raw.cell.get_ref().parse().map_err(|_error| {
+            let at = raw.cell.span().start;
+            self.range_error(at, "cell", raw.cell.get_ref(), "32 hexadecimal digits")
+        })?;
+        let node = *raw.node.get_ref();
+        if node == 0 {
+            return Err(self.range_error(raw.node.span().start, "node", &node, "1 and up"));
+        }
+        let zone = raw.zone.get_ref();
+        if zone.id == 0 {
+            return Err(self.range_error(raw.zone.span().start, "zone.id", &zone.id, "1 and up"));
+        }
+        let log_level = match &raw.log.level {
+            None => "info".to_owned(),
+            Some(level) => {
+                let known = ["error", "warn", "info", "debug", "trace"];
+                if !known.contains(&level.get_ref().as_str()) {
+                    let at = level.span().start;
+                    return Err(self.range_error(
+                        at,
+                        "log.level",
+                        level.get_ref(),
+                        known.join(", "),
+                    ));
+                }
+                level.get_ref().clone()
+            }
+        };
+        let manager = match (&raw.manager, raw.manager_address) {
+            (_, Some(address)) => address,
+            (Some(_), None) => raw.advertise.unwrap_or(raw.listen),
+            (None, None) => return Err(self.together("`manager_address` is missing")),
+        };
+        let stores = |raw: &RawStore| {
+            let cache = (raw.cache.as_ref(), SHARD_CACHE_DEFAULT);
+            self.store(raw.log.as_ref(), raw.overlay.as_ref(), cache)
+        };
+        let folder = self.path.parent().unwrap_or(Path::new("."));
+        let config = NodeConfig {
+            path: self.path.to_owned(),
+            cell,
+            node: NodeId(node),
+            zone: ZoneId(zone.id),
+            zone_name: zone.name.clone(),
+            listen: raw.listen,
+            advertise: raw.advertise.unwrap_or(raw.listen),
+            manager,
+            dir: clean(&folder.join(&raw.dir)),
+            key_file: raw.key_file.as_ref().map(|file| folder.join(file)),
+            admin: raw.admin.as_ref().map(|admin| admin.listen),
+            log_level,
+            limits: self.limits(&raw.limits)?,
+            manager_role: raw.manager.as_ref().map(stores).transpose()?,
+            meta_role: raw.meta.as_ref().map(stores).transpose()?,
+            storage_role: raw
+                .storage
+                .as_ref()
+                .map(|raw| self.storage(raw))
+                .transpose()?,
+        };
+        self.check_together(&config)?;
+        Ok(config)
+    }
+
+    fn check_together(&self, config: &NodeConfig) -> Result<(), ConfigError> {
+        if config.roles().is_empty() {
+            return Err(self.together("no role: add [manager], [meta] or [storage]"));
+        }
+        if config.manager_role.is_some() && config.meta_role.is_some() {
+            return Err(self.together(
+                "[manager] brings the root shard and [meta] another one: a node has one shard, give the second a node.toml of its own",
+            ));
+        }
+        if config.advertise.ip().is_unspecified() {
+            return Err(
+                self.together("others cannot connect to an unspecified address: set `advertise`")
+            );
+        }
+        if config.key_file.is_none() && !config.listen.ip().is_loopback() {
+            return Err(
+                self.together("`listen` outside of loopback needs a cell key: set `key_file`")
+            );
+        }
+        Ok(())
+    }
+}
+
+/// Without `.` components, so that what is printed reads well.
+fn clean(path: &Path) -> PathBuf {
+    let kept: PathBuf = path
+        .components()
+        .filter(|part| *part != std::path::Component::CurDir)
+        .collect();
+    if kept.as_os_str().is_empty() {
+        here()
+    } else {
+        kept
+    }
+}

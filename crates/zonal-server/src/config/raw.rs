@@ -1,0 +1,76 @@
+//! `node.toml` as it is written: keys and what is optional, each value with its place.
+
+use super::ZoneConfig;
+use crate::units::{Millis, Size};
+use serde::Deserialize;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use toml::Spanned;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawNode {
+    pub(super) cell: Spanned<String>,
+    pub(super) node: Spanned<u32>,
+    pub(super) zone: Spanned<ZoneConfig>,
+    pub(super) listen: SocketAddr,
+    pub(super) advertise: Option<SocketAddr>,
+    pub(super) manager_address: Option<SocketAddr>,
+    #[serde(default = "here")]
+    pub(super) dir: PathBuf,
+    pub(super) key_file: Option<PathBuf>,
+    #[serde(default)]
+    pub(super) log: RawLog,
+    #[serde(default)]
+    pub(super) limits: RawLimits,
+    pub(super) admin: Option<RawAdmin>,
+    pub(super) manager: Option<RawStore>,
+    pub(super) meta: Option<RawStore>,
+    pub(super) storage: Option<RawStorage>,
+}
+
+pub(super) fn here() -> PathBuf {
+    PathBuf::from(".")
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawLog {
+    pub(super) level: Option<Spanned<String>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawLimits {
+    pub(super) request_deadline: Option<Spanned<Millis>>,
+    pub(super) connections: Option<Spanned<u64>>,
+    pub(super) slow_operation: Option<Spanned<Millis>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawAdmin {
+    pub(super) listen: SocketAddr,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawStore {
+    pub(super) log: Option<Spanned<Size>>,
+    pub(super) overlay: Option<Spanned<Size>>,
+    pub(super) cache: Option<Spanned<Size>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawStorage {
+    pub(super) target: Spanned<u32>,
+    pub(super) capacity: Spanned<Size>,
+    pub(super) segment: Option<Spanned<Size>>,
+    pub(super) pending: Option<Spanned<Size>>,
+    pub(super) scrub_rate: Option<Spanned<Size>>,
+    pub(super) scrub_period: Option<Spanned<Millis>>,
+    pub(super) log: Option<Spanned<Size>>,
+    pub(super) overlay: Option<Spanned<Size>>,
+    pub(super) cache: Option<Spanned<Size>>,
+}
