@@ -1,0 +1,69 @@
+//! What the admin pages of a node show.
+
+use crate::admin::Admin;
+use crate::config::NodeConfig;
+use crate::error::ServerError;
+use crate::node::Node;
+use std::sync::Arc;
+use zonal_net::ServerHandle;
+
+pub(super) fn start_admin(
+    config: &NodeConfig,
+    node: &Arc<Node>,
+    server: &ServerHandle,
+) -> Result<Option<Admin>, ServerError> {
+    let connections = Arc::clone(server.metrics());
+    let connections_max = config.limits.connections as u64;
+    node.metrics.add_gauges(Box::new(move || {
+        let counters = connections.snapshot().into_iter();
+        let bound = ("net_connections_max".to_owned(), connections_max);
+        counters
+            .map(|(name, value)| (format!("net_{name}"), value))
+            .chain([bound])
+            .collect()
+    }));
+    if let Some(shard) = node.shard.clone() {
+        node.metrics.add_gauges(Box::new(move || shard.gauges()));
+    }
+    if let Some(storage) = node.storage.clone() {
+        node.metrics.add_gauges(Box::new(move || storage.gauges()));
+    }
+    let control = Arc::clone(&node.control);
+    node.metrics.add_gauges(Box::new(move || control.gauges()));
+    let map = Arc::clone(&node.map);
+    node.metrics.add_gauges(Box::new(move || {
+        vec![("map_version".to_owned(), map.current().version.0)]
+    }));
+    let Some(listen) = config.admin else {
+        return Ok(None);
+    };
+    let shown = config.clone();
+    let source = Arc::clone(node);
+    let status = Box::new(move || status(&shown, &source));
+    let admin = Admin::start(listen, Arc::clone(&node.metrics), status);
+    admin.map(Some).map_err(|source| ServerError::Listen {
+        address: listen,
+        source,
+    })
+}
+
+fn status(config: &NodeConfig, node: &Node) -> serde_json::Value {
+    let gauges: serde_json::Map<String, serde_json::Value> = node
+        .metrics
+        .gauges()
+        .into_iter()
+        .map(|(name, value)| (name, value.into()))
+        .collect();
+    serde_json::json!({
+        "cell": config.cell.to_string(),
+        "node": config.node.0,
+        "zone": config.zone.0,
+        "roles": config.roles(),
+        "address": config.advertise.to_string(),
+        "pid": std::process::id(),
+        "healthy": node.is_healthy(),
+        "map_version": node.map.current().version.0,
+        "resident_bytes": crate::metrics::resident_bytes(),
+        "gauges": gauges,
+    })
+}

@@ -1,0 +1,103 @@
+//! The store of a node's shard, opened, and the role on it.
+
+use super::identity;
+use crate::config::NodeConfig;
+use crate::error::ServerError;
+use crate::manager_role::{MAP_KEY, Manager};
+use crate::map_cache::MapCache;
+use crate::meta_role::{MetaRole, Parts};
+use crate::peers::Peers;
+use crate::seldom::Seldom;
+use crate::{clock, starts, stores};
+use std::path::PathBuf;
+use std::sync::Arc;
+use zonal_disk::{Checkpointer, DiskError, Engine, StoreKind, spawn_checkpointer};
+use zonal_meta::ShardConfig;
+use zonal_types::{ErrorCode, KvRead, ShardId, boot_of};
+
+/// The store of a shard: the manager's for the root's, else the node's own.
+pub(super) struct ShardStore {
+    pub(super) engine: Arc<Engine>,
+    pub(super) dir: PathBuf,
+    pub(super) uuid: [u8; 16],
+    pub(super) checkpointer: Checkpointer,
+    /// There is nothing in it but a zone map.
+    pub(super) is_new: bool,
+}
+
+pub(super) fn open_shard_store(config: &NodeConfig) -> Result<Option<ShardStore>, ServerError> {
+    let (dir, kind, store) = match (&config.manager_role, &config.meta_role) {
+        (Some(store), _) => (config.manager_dir(), StoreKind::Manager, store),
+        (None, Some(store)) => (config.meta_dir(), StoreKind::Shard, store),
+        (None, None) => return Ok(None),
+    };
+    let failed = |source| ServerError::Store {
+        dir: dir.clone(),
+        source,
+    };
+    let open = || -> Result<ShardStore, DiskError> {
+        let bounds = stores::engine_config(store);
+        let me = identity(config, kind);
+        let stored = zonal_disk::store::load_identity(&dir)?;
+        let uuid = stored.map_or([0; 16], |stored| stored.uuid);
+        let engine = Engine::open(&dir, &me, bounds, &mut |_, _, _| true)?;
+        let mut is_new = true;
+        engine
+            .scan(&[], &[0xff; 8], &mut |key, _value| {
+                is_new = key == MAP_KEY || starts::is_record(key);
+                is_new
+            })
+            .map_err(|code| DiskError::Corrupt(format!("the index: {code}")))?;
+        let engine = Arc::new(engine);
+        let job = Box::new(|engine: &Engine| engine.checkpoint(&mut || Ok(())));
+        let failed = Seldom::default();
+        let report = Box::new(move |error| {
+            if failed.is_due() {
+                tracing::error!(%error, "a checkpoint of the shard failed");
+            }
+        });
+        let checkpointer = spawn_checkpointer(&engine, job, report)?;
+        Ok(ShardStore {
+            engine,
+            dir: dir.clone(),
+            uuid,
+            checkpointer,
+            is_new,
+        })
+    };
+    open().map(Some).map_err(failed)
+}
+
+pub(super) fn open_shard(
+    config: &NodeConfig,
+    store: &ShardStore,
+    manager: Option<Arc<Manager>>,
+    map: &Arc<MapCache>,
+    peers: &Arc<Peers>,
+) -> Result<Arc<MetaRole>, ServerError> {
+    let contents = |code| ServerError::Contents {
+        dir: store.dir.clone(),
+        code,
+    };
+    let known = map.current();
+    let shard = if manager.is_some() {
+        known.shard(ShardId(0))
+    } else {
+        known.shard_of_zone(config.zone)
+    };
+    let shard = shard.filter(|shard| shard.node == config.node);
+    let shard = shard.ok_or_else(|| contents(ErrorCode::NotOwner))?;
+    let kept = store.engine.verifier();
+    let kept = (kept ^ kept >> 32) as u32;
+    let boot = boot_of(kept, clock::boot_number() as u32);
+    let parts = Parts {
+        config: ShardConfig::new(shard.id, config.zone, boot),
+        engine: Arc::clone(&store.engine),
+        manager,
+        map: Arc::clone(map),
+        peers: Arc::clone(peers),
+    };
+    MetaRole::open(parts, store.is_new)
+        .map(Arc::new)
+        .map_err(contents)
+}
