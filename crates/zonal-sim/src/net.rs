@@ -4,7 +4,14 @@
 //! Requests to shards with a slot are duplicated, and deletions and idempotent questions to targets: a connection never repeats a
 //! request, but a sender that tries again does, and servers promise to bear that. Each process has its own clocks.
 
-use crate::clock::{Clock, Group, Sleep};
+mod client;
+mod describe;
+mod pending;
+
+pub use client::SimNet;
+pub use pending::Pending;
+
+use crate::clock::{Clock, Group};
 use crate::coverage::{Coverage, Fault};
 use crate::report::Trace;
 use crate::rng::Rng;
@@ -14,10 +21,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Poll, Waker};
-use zonal_client::{Message, Net, NetFailure, Reply};
+use zonal_client::NetFailure;
 use zonal_types::{Codec, Instant, Timestamp};
-use zonal_wire::{Header, MetaReply, MetaRequest, NO_SLOT, Service, StorageReply, StorageRequest};
+use zonal_wire::{Header, NO_SLOT, Service, StorageRequest};
+
+use describe::{describe_reply, describe_request};
+use pending::{Broken, Place};
 
 /// The group of messages under way: no process, never killed.
 pub const NETWORK: Group = 0;
@@ -69,37 +78,6 @@ impl LinkFaults {
 struct Server {
     group: Group,
     role: Option<Rc<dyn Role>>,
-}
-
-/// Where a reply arrives.
-#[derive(Default)]
-struct Place {
-    outcome: RefCell<Option<Result<(Header, Answer), NetFailure>>>,
-    waker: RefCell<Option<Waker>>,
-}
-
-impl Place {
-    fn fill(&self, outcome: Result<(Header, Answer), NetFailure>) {
-        let mut place = self.outcome.borrow_mut();
-        if place.is_none() {
-            *place = Some(outcome);
-            drop(place);
-            if let Some(waker) = self.waker.take() {
-                waker.wake();
-            }
-        }
-    }
-}
-
-/// Breaks the connection where its server dies before it answered.
-struct Broken(Option<Rc<Place>>);
-
-impl Drop for Broken {
-    fn drop(&mut self) {
-        if let Some(place) = self.0.take() {
-            place.fill(Err(NetFailure::Unreachable));
-        }
-    }
 }
 
 /// All processes and what lies between them.
@@ -388,38 +366,6 @@ fn may_arrive_twice(request: &Request) -> bool {
     }
 }
 
-fn describe_request(from: &str, to: &str, request: &Request) -> String {
-    let header = &request.header;
-    let body = &request.body;
-    let message = match header.service {
-        Service::Meta => MetaRequest::from_bytes(body).map(|message| format!("{message:?}")),
-        Service::Storage => StorageRequest::from_bytes(body).map(|message| format!("{message:?}")),
-        _ => return format!("{from} > {to}: manager"),
-    };
-    let slot = (header.slot != NO_SLOT).then_some((header.slot, header.sequence));
-    let message = message.unwrap_or_default();
-    format!(
-        "{from} > {to}: session {} slot {slot:?} {message} +{}",
-        header.session,
-        request.payload.len()
-    )
-}
-
-fn describe_reply(from: &str, to: &str, header: &Header, answer: &Answer) -> String {
-    let body = &answer.body;
-    let message = match header.service {
-        Service::Meta => MetaReply::from_bytes(body).map(|message| format!("{message:?}")),
-        Service::Storage => StorageReply::from_bytes(body).map(|message| format!("{message:?}")),
-        _ => return format!("{to} < {from}: manager"),
-    };
-    let slot = (header.slot != NO_SLOT).then_some((header.slot, header.sequence));
-    format!(
-        "{to} < {from}: slot {slot:?} {} +{}",
-        message.unwrap_or_default(),
-        answer.payload.len()
-    )
-}
-
 /// A request on its way.
 #[derive(Debug, Clone)]
 pub struct Request {
@@ -429,123 +375,4 @@ pub struct Request {
     pub body: Vec<u8>,
     /// Raw bytes behind it.
     pub payload: Vec<u8>,
-}
-
-/// A reply not yet there.
-pub struct Pending {
-    place: Rc<Place>,
-    deadline: Instant,
-    clock: Clock,
-}
-
-impl Pending {
-    /// Waits for the reply or the deadline.
-    ///
-    /// # Errors
-    /// `TimedOut`, `Unreachable`.
-    pub async fn receive(self) -> Result<(Header, Answer), NetFailure> {
-        let mut sleep: Sleep = self.clock.sleep_until(self.deadline);
-        std::future::poll_fn(|context| {
-            if let Some(outcome) = self.place.outcome.borrow_mut().take() {
-                return Poll::Ready(outcome);
-            }
-            *self.place.waker.borrow_mut() = Some(context.waker().clone());
-            Pin::new(&mut sleep)
-                .poll(context)
-                .map(|()| Err(NetFailure::TimedOut))
-        })
-        .await
-    }
-}
-
-/// The network as one client sees it.
-pub struct SimNet {
-    network: Rc<Network>,
-    name: String,
-    rng: RefCell<Rng>,
-}
-
-impl SimNet {
-    /// For the process with this name.
-    #[must_use]
-    pub fn new(network: Rc<Network>, name: &str, rng: Rng) -> Self {
-        Self {
-            network,
-            name: name.to_owned(),
-            rng: RefCell::new(rng),
-        }
-    }
-}
-
-impl Net for SimNet {
-    type Pending = Pending;
-    type Sink = Vec<u8>;
-
-    fn now(&self) -> Instant {
-        self.network.instant(&self.name)
-    }
-
-    fn wall(&self) -> Timestamp {
-        self.network.wall(&self.name)
-    }
-
-    fn random(&self) -> u64 {
-        self.rng.borrow_mut().bits()
-    }
-
-    fn sleep(&self, ms: u64) -> impl Future<Output = ()> {
-        self.network.clock.sleep(ms * 1_000_000)
-    }
-
-    fn start(&self, address: &str, message: &Message<'_>) -> Pending {
-        let request = Request {
-            header: message.header,
-            body: message.body.to_vec(),
-            payload: message.payload.concat(),
-        };
-        self.network.start(&self.name, address, &request)
-    }
-
-    async fn finish(
-        &self,
-        pending: Pending,
-        payload: Option<&mut [u8]>,
-    ) -> Result<Reply, NetFailure> {
-        let (header, answer) = pending.receive().await?;
-        let out = payload.unwrap_or_default();
-        let count = answer.payload.len();
-        let Some(place) = out.get_mut(..count) else {
-            return Err(NetFailure::Refused(zonal_types::ErrorCode::Protocol));
-        };
-        place.copy_from_slice(&answer.payload);
-        Ok(Reply {
-            header,
-            body: answer.body,
-            payload_bytes: count,
-        })
-    }
-
-    fn suits_sink(&self, _address: &str) -> bool {
-        true
-    }
-
-    async fn finish_into(
-        &self,
-        pending: Pending,
-        sink: &mut Vec<u8>,
-        bytes: usize,
-    ) -> Result<Reply, NetFailure> {
-        let (header, answer) = pending.receive().await?;
-        let payload_bytes = answer.payload.len();
-        if payload_bytes == bytes {
-            sink.extend_from_slice(&answer.payload);
-        }
-        Ok(Reply {
-            header,
-            body: answer.body,
-            payload_bytes,
-        })
-    }
-
-    fn complain(&self, _server: &str, _doing: &str, _failure: NetFailure) {}
 }
