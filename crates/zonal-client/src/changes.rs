@@ -37,6 +37,8 @@ pub(crate) fn touched(request: &MetaRequest) -> [Option<Ino>; 2] {
         MetaRequest::ReportWrite {
             ino,
             inline: Some(_),
+            // Durable when it is acknowledged.
+            sync: false,
             ..
         }
         | MetaRequest::SetAttr { ino, .. }

@@ -50,17 +50,19 @@ impl<N: Net> Client<N> {
         };
         // Targets and shard flush their logs at the same time.
         let syncing = self.start_sync(&unsynced.targets());
-        let reported = self.send_report(file).await;
-        // A shard that took no report within the deadline is not asked again.
-        let logged = if reported.is_ok() {
-            self.sync_file_at_shard(file).await
-        } else {
-            Ok(())
+        let reported = self.send_reports(file, true).await;
+        let logged = match reported {
+            Ok(Some(boot)) if file.state().unsynced.shard_synced(boot) => {
+                self.told_of_loss(file.ino)
+            }
+            Ok(_) => self.sync_file_at_shard(file).await,
+            // A shard that took no report within the deadline is not asked again.
+            Err(_code) => Ok(()),
         };
         let synced = self.finish_sync(syncing, &mut unsynced).await;
         // What is left could not be asked.
         file.state().unsynced.append(unsynced);
-        written.and(synced).and(reported).and(logged)
+        written.and(synced).and(reported.map(drop)).and(logged)
     }
 
     /// Makes durable what the shard was told of a file. A shard that was restarted meanwhile may have lost it with its power:

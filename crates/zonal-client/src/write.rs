@@ -8,12 +8,12 @@ use crate::client::Client;
 use crate::file::{File, Inflight, Report};
 use crate::inline::{InlineRun, end_of_inline};
 use crate::net::{Net, wait_for};
-use crate::session::is_passing;
+use crate::session::{is_passing, lock};
 use crate::unsynced::Told;
 use std::sync::atomic::Ordering;
 use zonal_layout::Piece;
 use zonal_types::limits::FILE_BYTES_MAX;
-use zonal_types::{ErrorCode, Ino, TargetId};
+use zonal_types::{ErrorCode, Ino, TargetId, kept_of};
 use zonal_wire::{MetaReply, MetaRequest, ObjectRef, StorageReply, StorageRequest};
 
 /// Bytes of one file under way before a writer waits.
@@ -271,13 +271,29 @@ impl<N: Net> Client<N> {
 
     /// Tells the shard size, times and space, and gives it the bytes that it keeps itself. The caller holds the gate.
     pub(crate) async fn send_report(&self, file: &File<N>) -> Result<(), ErrorCode> {
-        // Almost always one; several where its bytes were written in several places.
-        while self.send_report_once(file).await? {}
-        Ok(())
+        self.send_reports(file, false).await.map(|_synced| ())
     }
 
-    /// False: there is nothing to tell.
-    async fn send_report_once(&self, file: &File<N>) -> Result<bool, ErrorCode> {
+    /// The same; `sync`: and makes durable what the shard acknowledged. Returns its boot where it did so in this one life.
+    pub(crate) async fn send_reports(
+        &self,
+        file: &File<N>,
+        sync: bool,
+    ) -> Result<Option<u64>, ErrorCode> {
+        let mut synced = None;
+        // Almost always one; several where its bytes were written in several places.
+        while let Some(boot) = self.send_report_once(file, sync).await? {
+            synced = boot;
+        }
+        Ok(synced)
+    }
+
+    /// `None`: there is nothing to tell.
+    async fn send_report_once(
+        &self,
+        file: &File<N>,
+        sync: bool,
+    ) -> Result<Option<Option<u64>>, ErrorCode> {
         let (report, inline) = {
             let mut state = file.state();
             let inline = state.take_inline();
@@ -289,14 +305,14 @@ impl<N: Net> Client<N> {
             (state.reporting, inline)
         };
         let Some(report) = report else {
-            return Ok(false);
+            return Ok(None);
         };
-        let outcome = self.report(file, report, inline.as_ref()).await;
+        let outcome = self.report(file, report, inline.as_ref(), sync).await;
         // What failed in passing is sent again later.
         let is_over =
             !outcome.is_err_and(|code| is_passing(code) || code == ErrorCode::Interrupted);
         self.inline_ended(file, inline.as_ref(), is_over);
-        outcome.map(|()| true)
+        outcome.map(Some)
     }
 
     async fn report(
@@ -304,8 +320,10 @@ impl<N: Net> Client<N> {
         file: &File<N>,
         report: Report,
         inline: Option<&InlineRun>,
-    ) -> Result<(), ErrorCode> {
+        sync: bool,
+    ) -> Result<Option<u64>, ErrorCode> {
         let link = self.link_of(file.ino)?;
+        let count = lock(&link.changes).count();
         let request = MetaRequest::ReportWrite {
             ino: file.ino,
             size: report.size,
@@ -313,6 +331,7 @@ impl<N: Net> Client<N> {
             allocated_delta: report.allocated_delta,
             kill_suid: report.kill_suid,
             inline: inline.map(InlineRun::to_wire),
+            sync,
         };
         let boot = link.boot();
         match self.meta(&link, &request).await {
@@ -329,7 +348,11 @@ impl<N: Net> Client<N> {
                 if let MetaReply::Attr { attr, .. } = reply {
                     state.refresh(&attr, None);
                 }
-                Ok(())
+                if !sync || link.boot() != boot {
+                    return Ok(None);
+                }
+                lock(&link.changes).synced(kept_of(boot), count);
+                Ok(Some(boot))
             }
             Err(code) => {
                 let mut state = file.state();
@@ -351,7 +374,7 @@ impl<N: Net> Client<N> {
 
     /// Follows the change counter where the last change was our own.
     pub(crate) fn note_own_change(&self, ino: Ino, reply: &MetaReply) {
-        let mut seen = crate::session::lock(&self.seen);
+        let mut seen = lock(&self.seen);
         match reply {
             MetaReply::Attr { attr, .. } | MetaReply::Truncated { attr, .. } => {
                 seen.own_change(ino, attr.change);

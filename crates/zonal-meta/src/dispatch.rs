@@ -154,6 +154,8 @@ fn run_size(tx: &mut Tx<'_>, request: &MetaRequest) -> Result {
             allocated_delta,
             kill_suid,
             inline,
+            // The shell syncs its log before it sends the reply.
+            sync: _,
         } => {
             let report = op::report::Report {
                 size: *size,

@@ -98,6 +98,7 @@ fn mutations(cell: &mut Cell, client: &mut Client, home: Ino) -> Vec<MetaRequest
             allocated_delta: 4096,
             kill_suid: false,
             inline: Some((190, Blob(vec![7; 10]))),
+            sync: false,
         },
         MetaRequest::SetXattr {
             who: who.clone(),

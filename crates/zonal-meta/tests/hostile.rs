@@ -222,6 +222,7 @@ impl Noise {
                 allocated_delta: self.number() as i64,
                 kill_suid: true,
                 inline: Some((self.number() as u32, Blob(vec![3; flags as usize]))),
+                sync: false,
             },
             23 => MetaRequest::AppendBegin {
                 ino,

@@ -307,6 +307,7 @@ fn reports_do_not_undo_an_explicit_time() {
         allocated_delta: 0,
         kill_suid: false,
         inline: None,
+        sync: false,
     };
     setup
         .root
@@ -563,6 +564,7 @@ fn attributes_by_name_space() {
         allocated_delta: 0,
         kill_suid: false,
         inline: None,
+        sync: false,
     };
     for is_write in [true, false] {
         root.setxattr(cell, f, "security.capability", b"cap", 0)

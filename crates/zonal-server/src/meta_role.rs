@@ -344,8 +344,7 @@ impl MetaRole {
             return self.stale();
         }
         if matches!(request, MetaRequest::Sync) {
-            let synced = self.engine.sync_all();
-            synced.inspect_err(|error| self.trouble.medium(&error.to_string()))?;
+            self.sync()?;
             let boot = self.lock().shard.boot();
             return Ok(MetaReply::Synced { boot });
         }
@@ -388,6 +387,9 @@ impl MetaRole {
                     drop(state);
                     self.settle(map)?;
                     self.make_calls(after);
+                    if request.is_sync() {
+                        self.sync()?;
+                    }
                     return Ok(reply);
                 }
                 Outcome::Wait {
@@ -419,6 +421,11 @@ impl MetaRole {
                 }
             }
         }
+    }
+
+    fn sync(&self) -> Result<(), ErrorCode> {
+        let synced = self.engine.sync_all();
+        Ok(synced.inspect_err(|error| self.trouble.medium(&error.to_string()))?)
     }
 
     /// What a sender with an older epoch must know.

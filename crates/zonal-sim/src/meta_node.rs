@@ -228,9 +228,7 @@ impl MetaNode {
                             node.ask(zone, &request).await;
                         });
                     }
-                    if matches!(request, MetaRequest::Sync)
-                        && self.plant != Plant::ShardSyncDoesNothing
-                    {
+                    if request.is_sync() && self.plant != Plant::ShardSyncDoesNothing {
                         self.disk.sync();
                     }
                     return reply;

@@ -153,9 +153,9 @@ codec_enum! {
         ConfirmTruncate = 41 { ino: Ino, truncate_seq: u64, allocated_delta: i64 },
         /// Data was written up to `size` (0: nothing new) at `mtime`. `kill_suid`: the writer is not privileged, so
         /// set-id bits and `security.capability` go. `mtime` None: keeps times (fallocate with keep-size). `inline`: bytes
-        /// (offset, bytes) of those that the shard keeps itself.
+        /// (offset, bytes) of those that the shard keeps itself. `sync`: as if `Sync` followed, in one message.
         ReportWrite = 42 { ino: Ino, size: u64, mtime: Option<Timestamp>, allocated_delta: i64, kill_suid: bool,
-                           inline: Option<(u32, Blob)> },
+                           inline: Option<(u32, Blob)>, sync: bool },
         /// Reserves `length` bytes at the end for an append.
         AppendBegin = 43 { ino: Ino, length: u32, limit: u64 },
         /// The append at `offset` is written (`length` of it; 0: given up). `inline`: as in `ReportWrite`.
@@ -190,6 +190,12 @@ codec_enum! {
 }
 
 impl MetaRequest {
+    /// True where everything is to be durable before the reply that the shard acknowledged before, this request included.
+    #[must_use]
+    pub fn is_sync(&self) -> bool {
+        matches!(self, Self::Sync | Self::ReportWrite { sync: true, .. })
+    }
+
     /// True where the request changes durable state and so carries a slot and a sequence.
     #[must_use]
     pub fn is_mutation(&self) -> bool {

@@ -483,6 +483,7 @@ impl Client {
             allocated_delta: 4096,
             kill_suid: true,
             inline: None,
+            sync: false,
         };
         match self.call(cell, ino, &request)? {
             MetaReply::Attr { attr, .. } => Ok(attr),
@@ -504,6 +505,7 @@ impl Client {
             allocated_delta: 0,
             kill_suid: true,
             inline: Some((offset, zonal_types::Blob(bytes.to_vec()))),
+            sync: false,
         };
         match self.call(cell, ino, &request)? {
             MetaReply::Attr { attr, .. } => Ok(attr),

@@ -81,6 +81,7 @@ fn odd_meta(ino: Ino, rng: &mut Rng) -> MetaRequest {
             allocated_delta: odd(rng) as i64,
             kill_suid: false,
             inline: Some((odd(rng) as u32, Blob(vec![8; 5]))),
+            sync: false,
         },
         7 => MetaRequest::ConfirmTruncate {
             ino,
