@@ -1,37 +1,29 @@
 //! The cell: its processes with their disks, which outlive them.
 
+mod clients;
+
+pub use clients::{DEADLINE_MS, Running};
+
 use crate::clock::{Clock, Group};
 use crate::coverage::Fault;
 use crate::disk::Disk;
 use crate::meta_node::{MapCell, MetaNode};
-use crate::net::{Network, Role, SimNet};
+use crate::net::{Network, Role};
 use crate::plant::Plant;
 use crate::rng::Rng;
 use crate::skew::ProcessClock;
 use crate::storage_node::{self, StorageNode};
-use crate::workload::cached::KernelCache;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
-use zonal_client::{Client, Options as ClientOptions};
 use zonal_meta::ShardConfig;
 use zonal_object::TargetConfig;
 use zonal_types::{CellId, ErrorCode, NodeId, ShardId, TargetId, ZoneId, boot_of};
 use zonal_wire::JoinTarget;
 use zonal_zonemap::{MapEdit, ZoneMap};
 
-/// Groups of clients begin here; those of servers rise from 1 with each start.
-const CLIENT_GROUPS: Group = 1 << 40;
-
 /// First bytes of new files that shards keep, life by life.
 const INLINE_BYTES: [u32; 3] = [4_096, 0, 65_536];
-/// How long one attempt of a client waits, ms.
-const ATTEMPT_MS: u64 = 1_000;
-/// How long a client tries, ms: longer than any outage.
-pub const DEADLINE_MS: u64 = 60_000;
-
-/// How long a poll for events waits at a shard, ms.
-const POLL_MS: u32 = 20_000;
 
 #[derive(Debug, Clone, Copy)]
 enum Kind {
@@ -250,26 +242,12 @@ impl World {
         }
     }
 
-    /// A client's process stands still, or goes on.
-    pub fn pause_client(&self, index: usize, is_paused: bool) {
-        self.pause_group(CLIENT_GROUPS + index as u64, is_paused);
-    }
-
     fn pause_group(&self, group: Group, is_paused: bool) {
         if is_paused {
             self.clock.pause(group);
         } else {
             self.clock.resume(group);
         }
-    }
-
-    /// A client's process is killed, with its programs.
-    pub fn kill_client(&self, index: usize) {
-        let name = self.client_name(index);
-        self.network
-            .trace
-            .say(self.clock.now(), &|| format!("kill {name}"));
-        self.clock.kill(CLIENT_GROUPS + index as u64);
     }
 
     /// Gives all processes clocks of their own, which are off where `has_drift`.
@@ -335,84 +313,6 @@ impl World {
         }
     }
 
-    /// A client in zone 1 or, for odd ones, the next.
-    ///
-    /// # Errors
-    /// A cell that does not answer.
-    pub async fn connect(&self, index: usize, mut rng: Rng) -> Result<Client<SimNet>, ErrorCode> {
-        let zone = ZoneId(1 + (index as u16 % self.size.zones.max(1)));
-        let name = self.client_name(index);
-        // Random, as a mount's: a client that comes after a killed one is another one.
-        let number = rng.bits() | 1;
-        let mut options = ClientOptions::new(&self.address_of(0), zone, number);
-        options.name.clone_from(&name);
-        options.attempt_ms = ATTEMPT_MS;
-        options.deadline_ms = DEADLINE_MS;
-        let deadline = self.clock.now().plus_ms(DEADLINE_MS);
-        loop {
-            let net = SimNet::new(self.network.clone(), &name, rng.clone());
-            match Client::connect(net, options.clone()).await {
-                Err(_passing) if self.clock.now() < deadline => {
-                    self.clock.sleep(100_000_000).await;
-                }
-                other => return other,
-            }
-        }
-    }
-
-    /// Adds what a mount does beside its programs: a poll for events at each shard, and housekeeping.
-    pub fn serve_client(&self, index: usize, client: &Rc<Client<SimNet>>, cache: &Rc<KernelCache>) {
-        let group = CLIENT_GROUPS + index as u64;
-        let shards: Vec<ShardId> = self
-            .map
-            .borrow()
-            .shards
-            .iter()
-            .map(|shard| shard.id)
-            .collect();
-        let is_deaf = self.plant == Plant::EventsAreIgnored;
-        for shard in shards {
-            let (client, clock) = (client.clone(), self.clock.clone());
-            let cache = cache.clone();
-            self.clock.spawn(group, async move {
-                loop {
-                    let link = client.link_to(shard);
-                    match client.poll_events(&link, POLL_MS).await {
-                        Ok(_polled) if is_deaf => {}
-                        Ok(polled) => cache.take(&polled),
-                        Err(_passing) => clock.sleep(100_000_000).await,
-                    }
-                }
-            });
-        }
-        let (client, clock) = (client.clone(), self.clock.clone());
-        self.clock.spawn(group, async move {
-            loop {
-                clock.sleep(1_000_000_000).await;
-                client.keep_house().await;
-            }
-        });
-    }
-
-    /// Adds a program; the run ends when all programs have ended.
-    pub fn spawn_program(
-        self: &Rc<Self>,
-        client: usize,
-        program: impl Future<Output = ()> + 'static,
-    ) {
-        let running = Running::begin(self.clone());
-        self.clock.spawn(CLIENT_GROUPS + client as u64, async move {
-            program.await;
-            drop(running);
-        });
-    }
-
-    /// Programs that have not ended.
-    #[must_use]
-    pub fn running(&self) -> u64 {
-        self.running.get()
-    }
-
     /// Whether faults are still to be injected.
     #[must_use]
     pub fn faults_wanted(&self) -> bool {
@@ -451,24 +351,12 @@ impl World {
         self.servers.len()
     }
 
-    /// Number of clients.
-    #[must_use]
-    pub fn client_count(&self) -> u64 {
-        self.size.clients
-    }
-
     /// Where a server listens.
     #[must_use]
     pub fn address_of(&self, index: usize) -> String {
         self.servers
             .get(index)
             .map_or_else(String::new, |server| server.address.clone())
-    }
-
-    /// Name of a client.
-    #[must_use]
-    pub fn client_name(&self, index: usize) -> String {
-        format!("client{index}")
     }
 
     /// Metadata processes that are up.
@@ -487,24 +375,6 @@ impl World {
             .iter()
             .filter_map(|server| server.storage.borrow().clone())
             .collect()
-    }
-}
-
-/// Counts a program until it ends or is killed.
-pub struct Running(Rc<World>);
-
-impl Running {
-    /// One program more.
-    #[must_use]
-    pub fn begin(world: Rc<World>) -> Self {
-        world.running.set(world.running.get() + 1);
-        Self(world)
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.0.running.set(self.0.running.get() - 1);
     }
 }
 
