@@ -5,11 +5,12 @@
 use crate::finding::What;
 use crate::ranges::Ranges;
 use zonal_layout::stripe;
-use zonal_meta::check::{Data, FACT_BYTES};
+use zonal_meta::check::Data;
+use zonal_meta::check::sorted::{self, FACT_BYTES};
 use zonal_object::{KnownObject, ObjectId};
 use zonal_types::{
-    Codec, Column, Component, ComponentKind, DataId, Ino, Layout, LayoutGen, Reader, Redundancy,
-    StripeSetId, TargetId, ZoneId, codec_enum,
+    Column, Component, ComponentKind, DataId, Ino, Layout, LayoutGen, Redundancy, StripeSetId,
+    TargetId, ZoneId, codec_enum,
 };
 use zonal_zonemap::{StripeSet, ZoneMap};
 
@@ -80,23 +81,15 @@ impl DataFact {
     /// The fact as bytes that sort by data id. `scratch` saves an allocation.
     #[must_use]
     pub fn encode(&self, scratch: &mut Vec<u8>) -> [u8; FACT_BYTES] {
-        scratch.clear();
-        scratch.extend_from_slice(&self.data_id.0.to_be_bytes());
-        self.about.put(scratch);
-        let mut out = [0; FACT_BYTES];
-        let used = scratch.len().min(FACT_BYTES);
-        out[..used].copy_from_slice(&scratch[..used]);
-        out
+        sorted::encode(self.data_id.0, &self.about, scratch)
     }
 
     /// The fact in bytes that [`Self::encode`] gave.
     #[must_use]
     pub fn decode(bytes: &[u8; FACT_BYTES]) -> Option<Self> {
-        let (data_id, about) = bytes.split_first_chunk::<8>()?;
-        Some(Self {
-            data_id: DataId(u64::from_be_bytes(*data_id)),
-            about: About::get(&mut Reader::new(about)).ok()?,
-        })
+        let (data_id, about) = sorted::decode(bytes)?;
+        let data_id = DataId(data_id);
+        Some(Self { data_id, about })
     }
 
     /// What an inode says.

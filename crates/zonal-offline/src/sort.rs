@@ -6,7 +6,7 @@ use std::collections::BinaryHeap;
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
-use zonal_meta::check::FACT_BYTES;
+use zonal_meta::check::sorted::FACT_BYTES;
 
 /// A fact as bytes.
 pub type Bytes = [u8; FACT_BYTES];

@@ -4,6 +4,7 @@
 //! what [`super::join::Join`] reads. What is wrong with a key by itself is told at once.
 
 use super::Broken;
+use super::sorted::{self, FACT_BYTES};
 use crate::dentry::{Dentry, name_cookie};
 use crate::ids::FIRST;
 use crate::inode::Inode;
@@ -15,9 +16,6 @@ use crate::tx::OrphanRecord;
 use zonal_types::{
     Codec, DataId, FileKind, Ino, Layout, PartitionId, StripeSetId, codec_enum, codec_struct,
 };
-
-/// Bytes of a stored fact: an inode number, big-endian, so that facts sort as bytes, and what is said of it.
-pub const FACT_BYTES: usize = 72;
 
 codec_struct! {
     /// Where a file's bytes are, as far as a check needs it. One fact a component.
@@ -119,24 +117,15 @@ impl Fact {
     /// The fact as bytes that sort by inode number and tag. `scratch` saves an allocation.
     #[must_use]
     pub fn encode(&self, scratch: &mut Vec<u8>) -> [u8; FACT_BYTES] {
-        scratch.clear();
-        scratch.extend_from_slice(&self.ino.0.to_be_bytes());
-        self.what.put(scratch);
-        let mut out = [0; FACT_BYTES];
-        let used = scratch.len().min(FACT_BYTES);
-        out[..used].copy_from_slice(&scratch[..used]);
-        out
+        sorted::encode(self.ino.0, &self.what, scratch)
     }
 
     /// The fact in bytes that [`Self::encode`] gave.
     #[must_use]
     pub fn decode(bytes: &[u8; FACT_BYTES]) -> Option<Self> {
-        let (ino, what) = bytes.split_first_chunk::<8>()?;
-        let mut reader = zonal_types::Reader::new(what);
-        Some(Self {
-            ino: Ino(u64::from_be_bytes(*ino)),
-            what: What::get(&mut reader).ok()?,
-        })
+        let (ino, what) = sorted::decode(bytes)?;
+        let ino = Ino(ino);
+        Some(Self { ino, what })
     }
 }
 

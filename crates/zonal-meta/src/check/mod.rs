@@ -3,8 +3,9 @@
 
 mod facts;
 mod join;
+pub mod sorted;
 
-pub use facts::{Data, FACT_BYTES, Fact, Scan, What};
+pub use facts::{Data, Fact, Scan, What};
 pub use join::{Join, Joined, Known, Named};
 
 use crate::keys;
@@ -285,6 +286,7 @@ impl Shard {
 
 #[cfg(test)]
 mod tests {
+    use super::sorted::FACT_BYTES;
     use super::*;
     use zonal_types::{DataId, FileKind, StripeSetId};
 

@@ -1,0 +1,29 @@
+//! Facts as bytes of one size, for sorting: what a fact is about, big-endian, and behind it what is said.
+
+use zonal_types::{Codec, Reader};
+
+/// Bytes of a stored fact. They sort by what the fact is about, then by the tag of what is said.
+pub const FACT_BYTES: usize = 72;
+
+/// Bytes of the number that a fact is about.
+const ABOUT_BYTES: usize = 8;
+
+/// The bytes of a fact. `scratch` saves an allocation.
+#[must_use]
+pub fn encode(about: u64, said: &impl Codec, scratch: &mut Vec<u8>) -> [u8; FACT_BYTES] {
+    scratch.clear();
+    scratch.extend_from_slice(&about.to_be_bytes());
+    said.put(scratch);
+    let mut out = [0; FACT_BYTES];
+    let used = scratch.len().min(FACT_BYTES);
+    out[..used].copy_from_slice(&scratch[..used]);
+    out
+}
+
+/// The fact in bytes that [`encode`] gave.
+#[must_use]
+pub fn decode<T: Codec>(bytes: &[u8; FACT_BYTES]) -> Option<(u64, T)> {
+    let (about, said) = bytes.split_first_chunk::<ABOUT_BYTES>()?;
+    let said = T::get(&mut Reader::new(said)).ok()?;
+    Some((u64::from_be_bytes(*about), said))
+}
