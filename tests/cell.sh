@@ -4,12 +4,12 @@
 # shellcheck shell=bash
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-# need_zonal: builds the release binary, unless ZONAL names one that was built elsewhere.
+# need_zonal: builds the binary, unless ZONAL names one that was built elsewhere.
 need_zonal() {
-    if [ "$ZONAL" = "$TARGET/release/zonal" ]; then
+    if [ "$ZONAL" = "$BUILT/zonal" ]; then
         need_cargo
-        say "building zonal (release)"
-        (cd "$ROOT" && cargo build --quiet --release --package zonal) || die "zonal does not build"
+        say "building zonal ($PROFILE)"
+        (cd "$ROOT" && cargo build --quiet --profile "$PROFILE" --package zonal) || die "zonal does not build"
     fi
     [ -x "$ZONAL" ] || die "$ZONAL is not there"
 }
@@ -18,9 +18,9 @@ need_zonal() {
 need_faultfs() {
     if [ -z "${FAULTFS:-}" ]; then
         need_cargo
-        say "building zonal-faultfs (release)"
-        (cd "$ROOT" && cargo build --quiet --release --package zonal-faultfs) || die "zonal-faultfs does not build"
-        FAULTFS=$TARGET/release/zonal-faultfs
+        say "building zonal-faultfs ($PROFILE)"
+        (cd "$ROOT" && cargo build --quiet --profile "$PROFILE" --package zonal-faultfs) || die "zonal-faultfs does not build"
+        FAULTFS=$BUILT/zonal-faultfs
     fi
     export FAULTFS
 }

@@ -5,7 +5,10 @@
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 TARGET=${CARGO_TARGET_DIR:-$ROOT/target}
 TOOLS=$TARGET/tools
-ZONAL=${ZONAL:-$TARGET/release/zonal}
+# What is built: release, or dev, which the unit tests have built already and which checks its arithmetic.
+PROFILE=${PROFILE:-release}
+BUILT=$TARGET/$([ "$PROFILE" = dev ] && echo debug || echo "$PROFILE")
+ZONAL=${ZONAL:-$BUILT/zonal}
 
 say() { printf '%s\n' "$*"; }
 die() {
@@ -49,6 +52,8 @@ tool() {
         need_cargo >&2
         say "building $name $version (once)" >&2
         mkdir -p "$TOOLS"
+        # Little is gained where they run for seconds.
+        export CARGO_PROFILE_RELEASE_OPT_LEVEL=1 CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_DEBUG=0
         (cd "$TOOLS" && CARGO_TARGET_DIR=$TOOLS/build cargo install --quiet --locked --force "$name" --version "$version" --root "$TOOLS") >&2 || die "cargo could not install $name $version"
         touch "$mark"
     fi

@@ -156,6 +156,8 @@ pub struct NodeConfig {
     pub log_level: String,
     /// Bounds.
     pub limits: Limits,
+    /// How many of their first bytes new files leave to the node's shard.
+    pub inline_bytes: u32,
     /// The manager role with the root shard.
     pub manager_role: Option<StoreConfig>,
     /// The role of a zone's metadata server.

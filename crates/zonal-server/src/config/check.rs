@@ -7,7 +7,8 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use toml::Spanned;
 use zonal_types::limits::{
-    CONNECTIONS_MAX, REQUEST_DEADLINE_MS, SCRUB_PERIOD_MS_DEFAULT, SCRUB_RATE_DEFAULT,
+    BLOCK_BYTES, CONNECTIONS_MAX, INLINE_BYTES_DEFAULT, INLINE_BYTES_MAX, REQUEST_DEADLINE_MS,
+    SCRUB_PERIOD_MS_DEFAULT, SCRUB_RATE_DEFAULT,
 };
 use zonal_types::{CellId, NodeId, TargetId, ZoneId};
 
@@ -101,6 +102,18 @@ impl Source<'_> {
             overlay: self.size("overlay", overlay, 8 * MIB, MIB..=4 * GIB)?,
             cache: self.size("cache", cache, cache_default, MIB..=1024 * GIB)?,
         })
+    }
+
+    fn inline(&self, raw: Option<&RawStore>) -> Result<u32, ConfigError> {
+        let inline = raw.and_then(|raw| raw.inline.as_ref());
+        let (default, max) = (u64::from(INLINE_BYTES_DEFAULT), INLINE_BYTES_MAX as u64);
+        let bytes = self.size("inline", inline, default, 0..=max)? as u32;
+        if !(bytes as usize).is_multiple_of(BLOCK_BYTES) {
+            let at = inline.map_or(0, |value| value.span().start);
+            let allowed = "a multiple of 4 KiB";
+            return Err(self.range_error(at, "inline", &Size(bytes.into()), allowed));
+        }
+        Ok(bytes)
     }
 
     fn storage(&self, raw: &RawStorage) -> Result<StorageConfig, ConfigError> {
@@ -230,6 +243,7 @@ impl Source<'_> {
             admin: raw.admin.as_ref().map(|admin| admin.listen),
             log_level,
             limits: self.limits(&raw.limits)?,
+            inline_bytes: self.inline(raw.manager.as_ref().or(raw.meta.as_ref()))?,
             manager_role: raw.manager.as_ref().map(stores).transpose()?,
             meta_role: raw.meta.as_ref().map(stores).transpose()?,
             storage_role: raw

@@ -59,6 +59,7 @@ pub(super) struct RawStore {
     pub(super) log: Option<Spanned<Size>>,
     pub(super) overlay: Option<Spanned<Size>>,
     pub(super) cache: Option<Spanned<Size>>,
+    pub(super) inline: Option<Spanned<Size>>,
 }
 
 #[derive(Deserialize)]

@@ -90,8 +90,10 @@ pub(super) fn open_shard(
     let kept = store.engine.verifier();
     let kept = (kept ^ kept >> 32) as u32;
     let boot = boot_of(kept, clock::boot_number() as u32);
+    let mut shard = ShardConfig::new(shard.id, config.zone, boot);
+    shard.inline_bytes = config.inline_bytes;
     let parts = Parts {
-        config: ShardConfig::new(shard.id, config.zone, boot),
+        config: shard,
         engine: Arc::clone(&store.engine),
         manager,
         map: Arc::clone(map),
