@@ -203,6 +203,7 @@ fn random() -> Result<u64, DiskError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use zonal_testkit::Scratch;
 
     const NOTE: Note = Note {
         boot: [3; 16],
@@ -210,15 +211,9 @@ mod tests {
         verifier: 77,
     };
 
-    fn folder(name: &str) -> std::path::PathBuf {
-        let dir = std::env::temp_dir().join(format!("zonal-power-{name}-{}", std::process::id()));
-        fs::create_dir_all(&dir).unwrap();
-        dir
-    }
-
     #[test]
     fn only_the_same_start_of_the_kernel_keeps_writes() {
-        let dir = folder("same");
+        let dir = Scratch::new("same");
         let first = look(&dir, Some([3; 16])).unwrap();
         assert_eq!(first.past, Past::Lost);
         save(&dir, &first.note).unwrap();
@@ -232,7 +227,6 @@ mod tests {
         let doubted = look(&dir, Some([3; 16])).unwrap();
         assert_eq!(doubted.past, Past::Doubted);
         assert_ne!(doubted.note.verifier, first.note.verifier);
-        fs::remove_dir_all(&dir).unwrap();
     }
 
     #[test]

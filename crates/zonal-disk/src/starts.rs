@@ -146,11 +146,11 @@ pub fn taken(dir: &Path, mark: Mark) -> Result<(), DiskError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use zonal_testkit::Scratch;
 
     #[test]
     fn marks_rise_and_are_kept_until_one_is_taken() {
-        let dir = std::env::temp_dir().join(format!("zonal-starts-{}", std::process::id()));
-        fs::create_dir_all(&dir).unwrap();
+        let dir = Scratch::new("starts");
         let first = propose(&dir).unwrap();
         assert_eq!((first.taken.number, first.proposed[0].number), (0, 1));
         let second = propose(&dir).unwrap();
@@ -164,7 +164,6 @@ mod tests {
         }
         fs::write(dir.join(FILE_NAME), b"damaged").unwrap();
         assert_eq!(propose(&dir).unwrap().taken, Mark::default());
-        fs::remove_dir_all(&dir).unwrap();
     }
 
     #[test]

@@ -7,8 +7,9 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use common::{LOG_BYTES, MemDisk, Rng, dump, text};
+use common::{LOG_BYTES, MemDisk, dump, text};
 use zonal_disk::{Config, DiskError, Engine, Record, Room};
+use zonal_testkit::Rng;
 use zonal_types::KvChange;
 
 type Changes = Vec<KvChange>;
@@ -126,7 +127,7 @@ fn every_sync_point_leaves_a_store_that_opens() {
     let files = [&disk.log, &disk.index, &disk.sums];
     for file in files {
         let (promised, watched) = (Arc::clone(&promised), disk.clone());
-        let mut rng = Rng(rng.next());
+        let mut rng = Rng(rng.bits());
         *file.observer.lock().unwrap() = Some(Box::new(move || {
             let synced = promised.synced.load(Ordering::Relaxed);
             promised.points.fetch_add(1, Ordering::Relaxed);

@@ -3,9 +3,10 @@
 
 mod common;
 
-use common::{MemDisk, MemFile, Rng, put_record};
+use common::{MemDisk, MemFile, put_record};
 use zonal_disk::log::{HEADER, Header};
 use zonal_disk::{DiskError, record};
+use zonal_testkit::Rng;
 use zonal_types::{ErrorCode, KvRead};
 
 fn filled() -> MemDisk {
@@ -79,7 +80,7 @@ fn damage_at_random_positions_never_panics() {
             let at = usize::try_from(rng.below(span)).unwrap();
             let length = if rng.below(3) == 0 { 512 } else { 1 };
             for byte in victim.iter_mut().skip(at).take(length) {
-                *byte = rng.next() as u8;
+                *byte = rng.byte();
             }
         }
         let disk = MemDisk {
@@ -109,8 +110,8 @@ fn hostile_records_are_refused() {
     for _ in 0..20_000 {
         let mut bytes = good.clone();
         for _ in 0..=rng.below(3) {
-            let at = usize::try_from(rng.below(bytes.len() as u64)).unwrap();
-            bytes[at] = rng.next() as u8;
+            let at = rng.index(bytes.len());
+            bytes[at] = rng.byte();
         }
         let _ = record::decode(&bytes);
     }
@@ -122,7 +123,7 @@ fn hostile_records_are_refused() {
 fn hostile_headers_are_refused() {
     let mut rng = Rng(10);
     for _ in 0..20_000 {
-        let bytes: Vec<u8> = (0..HEADER).map(|_| rng.next() as u8).collect();
+        let bytes = rng.bytes(HEADER);
         assert!(Header::decode(&bytes).is_none());
     }
     assert!(Header::decode(&[]).is_none());

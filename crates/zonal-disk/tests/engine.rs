@@ -7,9 +7,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use common::{LOG_BYTES, MemDisk, MemLog, Rng, TempDir, dump, identity, put_record, text};
+use common::{LOG_BYTES, MemDisk, MemLog, dump, identity, put_record, text};
 use zonal_disk::disk::SyncHook;
 use zonal_disk::{Config, DiskError, Engine, LogFile, Record, Room, spawn_checkpointer};
+use zonal_testkit::{Rng, Scratch};
 use zonal_types::{ErrorCode, KvChange, KvRead};
 
 fn small() -> Config {
@@ -21,9 +22,9 @@ fn small() -> Config {
 
 #[test]
 fn what_was_appended_is_there_after_reopening() {
-    let dir = TempDir::new("reopen");
-    Engine::format(&dir.0, identity(), &small()).unwrap();
-    let open = || Engine::open(&dir.0, &identity(), small(), &mut |_, _, _| true).unwrap();
+    let dir = Scratch::new("reopen");
+    Engine::format(&dir, identity(), &small()).unwrap();
+    let open = || Engine::open(&dir, &identity(), small(), &mut |_, _, _| true).unwrap();
     let engine = open();
     engine.append(&put_record("a", "1")).unwrap();
     engine.append(&put_record("b", "2")).unwrap();
@@ -178,9 +179,9 @@ fn a_full_log_is_an_error_that_spares_the_reserve() {
 
 #[test]
 fn a_checkpointer_makes_room() {
-    let dir = TempDir::new("room");
-    Engine::format(&dir.0, identity(), &small()).unwrap();
-    let engine = Engine::open(&dir.0, &identity(), small(), &mut |_, _, _| true).unwrap();
+    let dir = Scratch::new("room");
+    Engine::format(&dir, identity(), &small()).unwrap();
+    let engine = Engine::open(&dir, &identity(), small(), &mut |_, _, _| true).unwrap();
     let engine = Arc::new(engine);
     let job = Box::new(|engine: &Engine| engine.checkpoint(&mut || Ok(())));
     let report = Box::new(|error| panic!("{error}"));
@@ -203,7 +204,7 @@ fn a_checkpointer_makes_room() {
     drop(checkpointer);
     assert_eq!(dump(&engine).len(), 900);
     drop(engine);
-    let engine = Engine::open(&dir.0, &identity(), small(), &mut |_, _, _| true).unwrap();
+    let engine = Engine::open(&dir, &identity(), small(), &mut |_, _, _| true).unwrap();
     assert_eq!(dump(&engine).len(), 900);
 }
 

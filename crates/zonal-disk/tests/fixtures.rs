@@ -4,9 +4,10 @@
 #[path = "common/pack.rs"]
 mod pack;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use zonal_disk::engine::Config;
 use zonal_disk::{DiskError, Engine, ReadStore, StoreKind, identity};
+use zonal_testkit::Scratch;
 use zonal_types::KvRead;
 
 /// Version, store, its kind, entries, and the crc32c of all keys and values with their lengths.
@@ -28,11 +29,10 @@ const STORES: &[(&str, &str, StoreKind, u64, u32)] = &[
     ),
 ];
 
-fn unpacked(version: &str, test: &str) -> PathBuf {
+fn unpacked(version: &str) -> Scratch {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let packed = std::fs::read(root.join("testdata").join(version).join("cell.pack")).unwrap();
-    let name = format!("zonal-fixture-{}-{test}-{version}", std::process::id());
-    let dir = std::env::temp_dir().join(name);
+    let dir = Scratch::new("fixture");
     pack::unpack(&packed, &dir);
     dir
 }
@@ -55,7 +55,7 @@ fn sum(kv: &dyn KvRead) -> (u64, u32) {
 #[test]
 fn stores_of_every_version_open_with_their_entries() {
     for (version, store, kind, count, crc) in STORES {
-        let dir = unpacked(version, &kind.to_string());
+        let dir = unpacked(version);
         let path = dir.join(store);
         let stored = identity::load(&path).unwrap().unwrap();
         assert_eq!(stored.identity.kind, *kind);
@@ -93,13 +93,12 @@ fn stores_of_every_version_open_with_their_entries() {
             (*count, *crc),
             "{version} {store}, opened again"
         );
-        std::fs::remove_dir_all(&dir).unwrap();
     }
 }
 
 #[test]
 fn a_newer_store_is_refused_by_its_version_before_anything_is_touched() {
-    let dir = unpacked(STORES[0].0, "newer");
+    let dir = unpacked(STORES[0].0);
     for (_, store, ..) in STORES {
         let path = dir.join(store);
         let stored = identity::load(&path).unwrap().unwrap();
@@ -135,5 +134,4 @@ fn a_newer_store_is_refused_by_its_version_before_anything_is_touched() {
         );
         assert_eq!(names(&path), before);
     }
-    std::fs::remove_dir_all(&dir).unwrap();
 }

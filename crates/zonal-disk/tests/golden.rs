@@ -3,10 +3,11 @@
 
 mod common;
 
-use common::{MemDisk, TempDir, identity};
+use common::{MemDisk, identity};
 use zonal_disk::identity::{self as ident, Stored};
 use zonal_disk::log::{Header, Kind};
 use zonal_disk::{Room, record};
+use zonal_testkit::Scratch;
 use zonal_types::KvChange;
 
 fn hex(bytes: &[u8]) -> String {
@@ -57,9 +58,9 @@ fn identity_file() {
         uuid: *b"0123456789abcdef",
         log_bytes: 16 << 20,
     };
-    let dir = TempDir::new("golden");
-    ident::save(&dir.0, &stored).unwrap();
-    let bytes = std::fs::read(dir.0.join("identity")).unwrap();
+    let dir = Scratch::new("golden");
+    ident::save(&dir, &stored).unwrap();
+    let bytes = std::fs::read(dir.join("identity")).unwrap();
     let expected = "5a4f4e414c49440a0100000001000000070707070707070707070707070707070300000000000000\
                     303132333435363738396162636465660000000100000000000000000000000000000000";
     assert_eq!(hex(&bytes[..76]), expected);

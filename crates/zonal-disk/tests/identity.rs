@@ -4,10 +4,12 @@
 mod common;
 
 use std::fs;
+use std::path::Path;
 
-use common::{TempDir, identity};
+use common::identity;
 use zonal_disk::disk::SyncHook;
 use zonal_disk::{Config, DiskError, Engine, Identity, Past, StoreKind};
+use zonal_testkit::Scratch;
 
 fn small() -> Config {
     Config {
@@ -16,14 +18,14 @@ fn small() -> Config {
     }
 }
 
-fn open(dir: &TempDir, expected: &Identity) -> Result<Engine, DiskError> {
-    Engine::open(&dir.0, expected, small(), &mut |_, _, _| true)
+fn open(dir: &Path, expected: &Identity) -> Result<Engine, DiskError> {
+    Engine::open(dir, expected, small(), &mut |_, _, _| true)
 }
 
 #[test]
 fn another_identity_is_refused() {
-    let dir = TempDir::new("identity");
-    Engine::format(&dir.0, identity(), &small()).unwrap();
+    let dir = Scratch::new("identity");
+    Engine::format(&dir, identity(), &small()).unwrap();
     let cell = Identity {
         cell: [8; 16],
         ..identity()
@@ -56,9 +58,9 @@ fn another_identity_is_refused() {
 
 #[test]
 fn a_damaged_or_newer_identity_is_refused() {
-    let dir = TempDir::new("identity");
-    Engine::format(&dir.0, identity(), &small()).unwrap();
-    let path = dir.0.join("identity");
+    let dir = Scratch::new("identity");
+    Engine::format(&dir, identity(), &small()).unwrap();
+    let path = dir.join("identity");
     let good = fs::read(&path).unwrap();
     for at in 0..good.len() {
         let mut bytes = good.clone();
@@ -82,8 +84,8 @@ fn a_damaged_or_newer_identity_is_refused() {
 
 #[test]
 fn one_opener_at_a_time() {
-    let dir = TempDir::new("identity");
-    Engine::format(&dir.0, identity(), &small()).unwrap();
+    let dir = Scratch::new("identity");
+    Engine::format(&dir, identity(), &small()).unwrap();
     let engine = open(&dir, &identity()).unwrap();
     assert!(matches!(open(&dir, &identity()), Err(DiskError::Locked(_))));
     drop(engine);
@@ -92,32 +94,32 @@ fn one_opener_at_a_time() {
 
 #[test]
 fn formatting_spares_what_is_there() {
-    let dir = TempDir::new("identity");
+    let dir = Scratch::new("identity");
     assert!(matches!(
         open(&dir, &identity()),
         Err(DiskError::NotFormatted(_))
     ));
-    fs::write(dir.0.join("thesis.tex"), "x").unwrap();
-    let refused = Engine::format(&dir.0, identity(), &small());
+    fs::write(dir.join("thesis.tex"), "x").unwrap();
+    let refused = Engine::format(&dir, identity(), &small());
     assert!(matches!(refused, Err(DiskError::NotOurs(_))));
     assert!(matches!(
         open(&dir, &identity()),
         Err(DiskError::NotOurs(_))
     ));
-    assert_eq!(fs::read_dir(&dir.0).unwrap().count(), 1, "nothing touched");
-    fs::remove_file(dir.0.join("thesis.tex")).unwrap();
+    assert_eq!(fs::read_dir(&dir).unwrap().count(), 1, "nothing touched");
+    fs::remove_file(dir.join("thesis.tex")).unwrap();
     // What a format that was killed leaves behind.
-    fs::write(dir.0.join("log"), "half").unwrap();
-    Engine::format(&dir.0, identity(), &small()).unwrap();
-    let refused = Engine::format(&dir.0, identity(), &small());
+    fs::write(dir.join("log"), "half").unwrap();
+    Engine::format(&dir, identity(), &small()).unwrap();
+    let refused = Engine::format(&dir, identity(), &small());
     assert!(matches!(refused, Err(DiskError::AlreadyFormatted(_))));
     let wrong = Config {
         log_bytes: 1000,
         ..Config::default()
     };
-    let other = TempDir::new("identity");
+    let other = Scratch::new("identity");
     assert!(matches!(
-        Engine::format(&other.0, identity(), &wrong),
+        Engine::format(&other, identity(), &wrong),
         Err(DiskError::Config(_))
     ));
 }
@@ -125,9 +127,9 @@ fn formatting_spares_what_is_there() {
 #[test]
 fn missing_or_cut_files_are_damage() {
     for name in ["log", "index.redb"] {
-        let dir = TempDir::new("identity");
-        Engine::format(&dir.0, identity(), &small()).unwrap();
-        let path = dir.0.join(name);
+        let dir = Scratch::new("identity");
+        Engine::format(&dir, identity(), &small()).unwrap();
+        let path = dir.join(name);
         let bytes = fs::read(&path).unwrap();
         fs::write(&path, &bytes[..bytes.len() / 2]).unwrap();
         assert!(matches!(
@@ -144,11 +146,11 @@ fn missing_or_cut_files_are_damage() {
 
 #[test]
 fn a_failed_flush_is_known_to_those_who_open_the_store_next() {
-    let dir = TempDir::new("doubt");
-    Engine::format(&dir.0, identity(), &small()).unwrap();
+    let dir = Scratch::new("doubt");
+    Engine::format(&dir, identity(), &small()).unwrap();
     let open = |boot| {
         Engine::open_at_boot(
-            &dir.0,
+            &dir,
             &identity(),
             small(),
             Some([boot; 16]),

@@ -3,13 +3,14 @@
 
 mod common;
 
-use common::{Rng, put_record};
+use common::put_record;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use zonal_disk::{
     Config, DiskError, Engine, Found, Identity, ReadStore, Room, StoreDamage, StoreKind,
 };
+use zonal_testkit::{Rng, Scratch};
 use zonal_types::{KvChange, KvRead};
 
 const WHO: Identity = Identity {
@@ -25,23 +26,6 @@ const CONFIG: Config = Config {
 };
 
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
-
-struct Dir(PathBuf);
-
-impl Dir {
-    fn new(name: &str) -> Self {
-        let dir =
-            std::env::temp_dir().join(format!("zonal-read-only-{}-{name}", std::process::id()));
-        let _ = fs::remove_dir_all(&dir);
-        Self(dir)
-    }
-}
-
-impl Drop for Dir {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
 
 /// A store with records in the index and some only in the log; killed, not closed, where `kill`.
 fn fill(dir: &Path, seed: u64) -> Map {
@@ -110,10 +94,10 @@ fn bytes_of(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 #[test]
 fn what_is_read_is_what_was_written_and_nothing_changes() {
     for seed in 0..6 {
-        let dir = Dir::new(&format!("same-{seed}"));
-        let map = fill(&dir.0, seed);
-        let before = bytes_of(&dir.0);
-        let store = open(&dir.0);
+        let dir = Scratch::new(&format!("same-{seed}"));
+        let map = fill(&dir, seed);
+        let before = bytes_of(&dir);
+        let store = open(&dir);
         assert_eq!(store.damage(), []);
         assert!(store.log().records > 0);
         assert_eq!(walk(&store), (map.clone(), 0, 0));
@@ -139,34 +123,34 @@ fn what_is_read_is_what_was_written_and_nothing_changes() {
             assert_eq!(seen, wanted.collect());
         }
         drop(store);
-        assert_eq!(bytes_of(&dir.0), before);
+        assert_eq!(bytes_of(&dir), before);
     }
 }
 
 #[test]
 fn a_store_in_use_is_refused() {
-    let dir = Dir::new("locked");
-    fill(&dir.0, 1);
-    let engine = Engine::open(&dir.0, &WHO, CONFIG, &mut |_, _, _| true).unwrap();
-    let refused = ReadStore::open(&dir.0, &WHO, &mut |_, _, _| true);
+    let dir = Scratch::new("locked");
+    fill(&dir, 1);
+    let engine = Engine::open(&dir, &WHO, CONFIG, &mut |_, _, _| true).unwrap();
+    let refused = ReadStore::open(&dir, &WHO, &mut |_, _, _| true);
     assert!(matches!(refused, Err(DiskError::Locked(_))));
     drop(engine);
-    open(&dir.0);
+    open(&dir);
     let other = Identity { id: 4, ..WHO };
-    let refused = ReadStore::open(&dir.0, &other, &mut |_, _, _| true);
+    let refused = ReadStore::open(&dir, &other, &mut |_, _, _| true);
     assert!(matches!(refused, Err(DiskError::WrongId { .. })));
 }
 
 #[test]
 fn damaged_files_are_told_and_what_is_left_is_right() {
-    let dir = Dir::new("damage");
-    let map = fill(&dir.0, 9);
-    let index = fs::read(dir.0.join("index.redb")).unwrap();
+    let dir = Scratch::new("damage");
+    let map = fill(&dir, 9);
+    let index = fs::read(dir.join("index.redb")).unwrap();
     let (mut told, mut whole, mut flips_mended) = (0, 0, 0);
     for seed in 0..240 {
         let mut rng = Rng(seed);
         let mut damaged = index.clone();
-        let at = usize::try_from(rng.below(damaged.len() as u64)).unwrap();
+        let at = rng.index(damaged.len());
         let kind = rng.below(4);
         match kind {
             0 => damaged[at] ^= 1 << rng.below(8),
@@ -178,8 +162,8 @@ fn damaged_files_are_told_and_what_is_left_is_right() {
             }
             _ => damaged.truncate(at),
         }
-        fs::write(dir.0.join("index.redb"), &damaged).unwrap();
-        let store = open(&dir.0);
+        fs::write(dir.join("index.redb"), &damaged).unwrap();
+        let store = open(&dir);
         let (found, bad, mended) = walk(&store);
         for (key, value) in &found {
             assert_eq!(map.get(key), Some(value), "seed {seed}: a wrong value");
@@ -205,9 +189,9 @@ fn damaged_files_are_told_and_what_is_left_is_right() {
 
 #[test]
 fn a_young_store_without_its_index_is_whole_in_its_log() {
-    let dir = Dir::new("young");
-    Engine::format(&dir.0, WHO, &CONFIG).unwrap();
-    let engine = Engine::open(&dir.0, &WHO, CONFIG, &mut |_, _, _| true).unwrap();
+    let dir = Scratch::new("young");
+    Engine::format(&dir, WHO, &CONFIG).unwrap();
+    let engine = Engine::open(&dir, &WHO, CONFIG, &mut |_, _, _| true).unwrap();
     for number in 0..100 {
         engine
             .append(&put_record(&format!("{number:03}"), "value"))
@@ -217,10 +201,10 @@ fn a_young_store_without_its_index_is_whole_in_its_log() {
         }
     }
     drop(engine);
-    fs::remove_file(dir.0.join("index.redb")).unwrap();
-    fs::remove_file(dir.0.join("identity")).unwrap();
-    fs::write(dir.0.join("notes.txt"), "mine").unwrap();
-    let store = open(&dir.0);
+    fs::remove_file(dir.join("index.redb")).unwrap();
+    fs::remove_file(dir.join("identity")).unwrap();
+    fs::write(dir.join("notes.txt"), "mine").unwrap();
+    let store = open(&dir);
     let kinds = store.damage();
     assert!(matches!(
         kinds,
@@ -236,18 +220,18 @@ fn a_young_store_without_its_index_is_whole_in_its_log() {
 
 #[test]
 fn a_torn_log_gives_the_records_before_and_is_told() {
-    let dir = Dir::new("torn");
-    fill(&dir.0, 4);
-    let clean = open(&dir.0).log();
-    let mut log = fs::read(dir.0.join("log")).unwrap();
+    let dir = Scratch::new("torn");
+    fill(&dir, 4);
+    let clean = open(&dir).log();
+    let mut log = fs::read(dir.join("log")).unwrap();
     // The first record behind the index was durable.
     let at = usize::try_from(clean.applied % (1 << 20)).unwrap();
     log[at + 70] ^= 1;
-    fs::write(dir.0.join("log"), &log).unwrap();
-    let store = open(&dir.0);
+    fs::write(dir.join("log"), &log).unwrap();
+    let store = open(&dir);
     assert!(matches!(store.damage(), [StoreDamage::LogTorn { end, .. }] if *end == clean.applied));
     assert_eq!(store.log().records, 0);
     drop(store);
-    fs::remove_file(dir.0.join("log")).unwrap();
-    assert!(matches!(open(&dir.0).damage(), [StoreDamage::LogLost(_)]));
+    fs::remove_file(dir.join("log")).unwrap();
+    assert!(matches!(open(&dir).damage(), [StoreDamage::LogLost(_)]));
 }

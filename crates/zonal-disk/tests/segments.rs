@@ -6,8 +6,9 @@ mod common;
 use std::fs;
 use std::sync::Arc;
 
-use common::{MemDisk, TempDir, put_record};
+use common::{MemDisk, put_record};
 use zonal_disk::{DataSync, DiskError, Segments, SegmentsConfig};
+use zonal_testkit::Scratch;
 
 const SIZE: u64 = 1 << 20;
 
@@ -21,8 +22,8 @@ fn small() -> SegmentsConfig {
 
 #[test]
 fn bytes_come_back_also_after_reopening() {
-    let dir = TempDir::new("segments");
-    let segments = Segments::open(&dir.0, small()).unwrap();
+    let dir = Scratch::new("segments");
+    let segments = Segments::open(&dir, small()).unwrap();
     assert!(!segments.dirty());
     segments.write_at(0, 4096, b"hello").unwrap();
     segments.write_at(2, SIZE - 3, b"end").unwrap();
@@ -32,7 +33,7 @@ fn bytes_come_back_also_after_reopening() {
     assert_eq!((segments.dirty(), segments.flushes()), (false, 2));
     segments.sync_dirty().unwrap();
     assert_eq!(segments.flushes(), 2, "nothing dirty, nothing flushed");
-    let segments = Segments::open(&dir.0, small()).unwrap();
+    let segments = Segments::open(&dir, small()).unwrap();
     assert!(
         segments.dirty(),
         "a process before may have left it unflushed"
@@ -46,8 +47,8 @@ fn bytes_come_back_also_after_reopening() {
 
 #[test]
 fn ranges_and_capacity_are_limits() {
-    let dir = TempDir::new("segments");
-    let segments = Segments::open(&dir.0, small()).unwrap();
+    let dir = Scratch::new("segments");
+    let segments = Segments::open(&dir, small()).unwrap();
     let range = |result: Result<(), DiskError>| assert!(matches!(result, Err(DiskError::Range(_))));
     range(segments.write_at(0, SIZE, b"x"));
     range(segments.write_at(0, SIZE - 1, b"xy"));
@@ -69,23 +70,23 @@ fn ranges_and_capacity_are_limits() {
         headroom: 1 << 62,
         ..small()
     };
-    let segments = Segments::open(&dir.0, crowded).unwrap();
+    let segments = Segments::open(&dir, crowded).unwrap();
     assert!(matches!(segments.ensure(0), Err(DiskError::NoSpace(_))));
     assert_eq!(segments.space().unwrap().unmade, 0);
 }
 
 #[test]
 fn leftovers_go_and_wrong_lengths_are_damage() {
-    let dir = TempDir::new("segments");
-    fs::write(dir.0.join("seg.00000001.new"), "half").unwrap();
-    fs::write(dir.0.join("notes.txt"), "spared").unwrap();
-    let segments = Segments::open(&dir.0, small()).unwrap();
+    let dir = Scratch::new("segments");
+    fs::write(dir.join("seg.00000001.new"), "half").unwrap();
+    fs::write(dir.join("notes.txt"), "spared").unwrap();
+    let segments = Segments::open(&dir, small()).unwrap();
     assert_eq!(segments.count(), 0);
-    assert!(dir.0.join("notes.txt").exists());
-    assert!(!dir.0.join("seg.00000001.new").exists());
-    fs::write(dir.0.join("seg.00000000"), "short").unwrap();
+    assert!(dir.join("notes.txt").exists());
+    assert!(!dir.join("seg.00000001.new").exists());
+    fs::write(dir.join("seg.00000000"), "short").unwrap();
     assert!(matches!(
-        Segments::open(&dir.0, small()),
+        Segments::open(&dir, small()),
         Err(DiskError::Corrupt(_))
     ));
     let odd = SegmentsConfig {
@@ -93,15 +94,15 @@ fn leftovers_go_and_wrong_lengths_are_damage() {
         ..small()
     };
     assert!(matches!(
-        Segments::open(&dir.0, odd),
+        Segments::open(&dir, odd),
         Err(DiskError::Config(_))
     ));
 }
 
 #[test]
 fn an_engines_sync_flushes_dirty_segments_only() {
-    let dir = TempDir::new("segments");
-    let segments = Arc::new(Segments::open(&dir.0, small()).unwrap());
+    let dir = Scratch::new("segments");
+    let segments = Arc::new(Segments::open(&dir, small()).unwrap());
     let engine = MemDisk::new().open().unwrap();
     engine
         .set_data_sync(Arc::clone(&segments) as Arc<dyn DataSync>)

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use zonal_disk::engine::Config;
 use zonal_disk::{Engine, Identity, Record, StoreKind, View};
+use zonal_testkit::Scratch;
 use zonal_types::{KvChange, KvRead};
 
 type Contents = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -32,8 +33,7 @@ fn put(engine: &Engine, key: u32, value: Option<u32>) {
 
 #[test]
 fn a_view_is_of_one_moment_whatever_comes_after() {
-    let name = format!("zonal-view-{}", std::process::id());
-    let dir = std::env::temp_dir().join(name);
+    let dir = Scratch::new("view");
     let identity = Identity {
         cell: [1; 16],
         kind: StoreKind::Shard,
@@ -91,6 +91,4 @@ fn a_view_is_of_one_moment_whatever_comes_after() {
             expected.range(start.to_vec()..).next().map(|entry| entry.0)
         );
     }
-    drop(engine);
-    std::fs::remove_dir_all(&dir).unwrap();
 }

@@ -6,27 +6,25 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use zonal_faultfs::build::Choice;
 use zonal_faultfs::{Disk, control, mount};
 use zonal_fuse::{MountError, Session};
+use zonal_testkit::Scratch;
 
-struct Scratch {
-    dir: PathBuf,
+/// A folder on a disk that fails.
+struct Mounted {
     disk: Arc<Disk>,
     session: Option<Session>,
+    dir: Scratch,
 }
 
-impl Scratch {
+impl Mounted {
     /// None, said visibly, when this machine cannot mount.
     fn new() -> Option<Self> {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let dir =
-            std::env::temp_dir().join(format!("zonal-faultfs-{}-{number}", std::process::id()));
-        fs::create_dir_all(dir.join("mnt")).unwrap();
+        let dir = Scratch::new("faultfs");
+        fs::create_dir(dir.join("mnt")).unwrap();
         let disk = Arc::new(Disk::new(&dir.join("below")).unwrap());
         match mount(&disk, &dir.join("mnt")) {
             Ok(session) => Some(Self {
@@ -38,7 +36,6 @@ impl Scratch {
                 error @ (MountError::NoDevice | MountError::DeviceDenied | MountError::Helper(_)),
             ) => {
                 eprintln!("SKIPPED: {error}");
-                fs::remove_dir_all(&dir).unwrap();
                 None
             }
             Err(error) => panic!("{error}"),
@@ -54,12 +51,11 @@ impl Scratch {
     }
 }
 
-impl Drop for Scratch {
+impl Drop for Mounted {
     fn drop(&mut self) {
         if let Some(session) = self.session.take() {
             let _ = session.unmount(Duration::from_secs(2));
         }
-        let _ = fs::remove_dir_all(&self.dir);
     }
 }
 
@@ -75,21 +71,21 @@ fn number_of<T>(result: std::io::Result<T>) -> Option<i32> {
 
 #[test]
 fn without_faults_it_is_a_folder() {
-    let Some(scratch) = Scratch::new() else {
+    let Some(mounted) = Mounted::new() else {
         return;
     };
-    fs::create_dir(scratch.at("d")).unwrap();
-    fs::write(scratch.at("d/a"), b"hello").unwrap();
-    fs::write(scratch.at("b"), b"old").unwrap();
-    fs::rename(scratch.at("d/a"), scratch.at("b")).unwrap();
-    assert_eq!(fs::read(scratch.at("b")).unwrap(), b"hello");
-    let open = file(&scratch.at("b"));
-    fs::remove_file(scratch.at("b")).unwrap();
+    fs::create_dir(mounted.at("d")).unwrap();
+    fs::write(mounted.at("d/a"), b"hello").unwrap();
+    fs::write(mounted.at("b"), b"old").unwrap();
+    fs::rename(mounted.at("d/a"), mounted.at("b")).unwrap();
+    assert_eq!(fs::read(mounted.at("b")).unwrap(), b"hello");
+    let open = file(&mounted.at("b"));
+    fs::remove_file(mounted.at("b")).unwrap();
     open.write_all_at(b"x", 9).unwrap();
     assert_eq!(open.metadata().unwrap().len(), 10);
-    fs::remove_dir(scratch.at("d")).unwrap();
-    assert_eq!(fs::read_dir(scratch.at("")).unwrap().count(), 0);
-    let (first, second) = (file(&scratch.at("l")), file(&scratch.at("l")));
+    fs::remove_dir(mounted.at("d")).unwrap();
+    assert_eq!(fs::read_dir(mounted.at("")).unwrap().count(), 0);
+    let (first, second) = (file(&mounted.at("l")), file(&mounted.at("l")));
     assert!(first.try_lock().is_ok() && second.try_lock().is_err());
     drop(first);
     // The kernel tells of a close a moment later.
@@ -102,19 +98,19 @@ fn without_faults_it_is_a_folder() {
 
 #[test]
 fn chosen_calls_fail_and_bits_flip() {
-    let Some(scratch) = Scratch::new() else {
+    let Some(mounted) = Mounted::new() else {
         return;
     };
-    let (one, two) = (file(&scratch.at("one")), file(&scratch.at("two")));
+    let (one, two) = (file(&mounted.at("one")), file(&mounted.at("two")));
     one.write_all_at(&[7; 10_000], 0).unwrap();
-    scratch.order("fail write one 4096 8192");
-    scratch.order("fail sync two 0 1 1");
+    mounted.order("fail write one 4096 8192");
+    mounted.order("fail sync two 0 1 1");
     assert_eq!(number_of(one.write_all_at(b"x", 5000)), Some(libc::EIO));
     one.write_all_at(b"x", 9000).unwrap();
     assert_eq!(number_of(two.sync_data()), Some(libc::EIO));
     two.sync_data().unwrap();
-    scratch.order("flip one 100 16");
-    scratch.order("fail read one 200 300");
+    mounted.order("flip one 100 16");
+    mounted.order("fail read one 200 300");
     let mut bytes = [0; 4];
     one.read_exact_at(&mut bytes, 99).unwrap();
     assert_eq!(bytes, [7, 7 ^ 16, 7, 7]);
@@ -122,51 +118,51 @@ fn chosen_calls_fail_and_bits_flip() {
         number_of(one.read_exact_at(&mut bytes, 298)),
         Some(libc::EIO)
     );
-    scratch.order("clear");
+    mounted.order("clear");
     one.read_exact_at(&mut bytes, 99).unwrap();
     assert_eq!(bytes, [7; 4]);
-    assert!(control::order(&scratch.disk, "fail nothing").is_err());
+    assert!(control::order(&mounted.disk, "fail nothing").is_err());
 }
 
 #[test]
 fn it_is_full_at_its_budget_and_what_is_there_can_be_written() {
-    let Some(scratch) = Scratch::new() else {
+    let Some(mounted) = Mounted::new() else {
         return;
     };
-    let one = file(&scratch.at("one"));
+    let one = file(&mounted.at("one"));
     one.write_all_at(&[7; 65_536], 0).unwrap();
-    scratch.order("budget 131072");
+    mounted.order("budget 131072");
     assert_eq!(
         number_of(one.write_all_at(&[7; 131_072], 65_536)),
         Some(libc::ENOSPC)
     );
     one.write_all_at(&[8; 4096], 8192).unwrap();
-    let space = rustix::fs::statvfs(scratch.at("")).unwrap();
+    let space = rustix::fs::statvfs(mounted.at("")).unwrap();
     assert_eq!(space.f_blocks * space.f_frsize, 131_072);
     assert_eq!(space.f_bavail * space.f_frsize, 65_536);
-    scratch.order("budget off");
+    mounted.order("budget off");
     one.write_all_at(&[7; 131_072], 65_536).unwrap();
 }
 
 #[test]
 fn a_cut_keeps_what_was_flushed_and_any_part_of_the_rest() {
-    let Some(scratch) = Scratch::new() else {
+    let Some(mounted) = Mounted::new() else {
         return;
     };
-    let one = file(&scratch.at("one"));
+    let one = file(&mounted.at("one"));
     one.write_all_at(&[1; 8192], 0).unwrap();
     one.sync_all().unwrap();
-    File::open(scratch.at("")).unwrap().sync_all().unwrap();
+    File::open(mounted.at("")).unwrap().sync_all().unwrap();
     one.write_all_at(&[2; 4096], 0).unwrap();
     one.write_all_at(&[3; 4096], 4096).unwrap();
-    fs::write(scratch.at("two"), b"new").unwrap();
-    fs::rename(scratch.at("two"), scratch.at("three")).unwrap();
-    assert_eq!(scratch.disk.events().1, 6);
+    fs::write(mounted.at("two"), b"new").unwrap();
+    fs::rename(mounted.at("two"), mounted.at("three")).unwrap();
+    assert_eq!(mounted.disk.events().1, 6);
     let mut seen = BTreeSet::new();
     for seed in 0..60 {
-        let to = scratch.dir.join(format!("state-{seed}"));
+        let to = mounted.dir.join(format!("state-{seed}"));
         let choice = Choice::of_seed(seed, 4096, usize::MAX);
-        scratch.disk.snapshot(&to, choice).unwrap();
+        mounted.disk.snapshot(&to, choice).unwrap();
         let bytes = fs::read(to.join("one")).unwrap();
         assert_eq!(bytes.len(), 8192);
         assert!(
@@ -186,67 +182,67 @@ fn a_cut_keeps_what_was_flushed_and_any_part_of_the_rest() {
     let names: BTreeSet<_> = seen.iter().map(|state| state.2).collect();
     assert_eq!(names.len(), 3, "no file, its first name, its second");
     // The disk itself goes on as if nothing had happened; then its power goes.
-    assert_eq!(fs::read(scratch.at("three")).unwrap(), b"new");
+    assert_eq!(fs::read(mounted.at("three")).unwrap(), b"new");
     drop(one);
-    scratch.order("cut 3 4096");
-    assert_eq!(fs::read(scratch.at("one")).unwrap().len(), 8192);
-    assert_eq!(scratch.disk.events(), (0, 0));
+    mounted.order("cut 3 4096");
+    assert_eq!(fs::read(mounted.at("one")).unwrap().len(), 8192);
+    assert_eq!(mounted.disk.events(), (0, 0));
 }
 
 #[test]
 fn a_flush_that_lies_keeps_nothing() {
-    let Some(scratch) = Scratch::new() else {
+    let Some(mounted) = Mounted::new() else {
         return;
     };
-    write_and_flush(&scratch);
-    scratch.order("lie on");
-    let one = file(&scratch.at("one"));
+    write_and_flush(&mounted);
+    mounted.order("lie on");
+    let one = file(&mounted.at("one"));
     one.write_all_at(&[2; 8192], 0).unwrap();
     one.sync_all().unwrap();
     let lost = (0..20).any(|seed| {
-        let to = scratch.dir.join(format!("lie-{seed}"));
+        let to = mounted.dir.join(format!("lie-{seed}"));
         let choice = Choice::of_seed(seed, 512, usize::MAX);
-        scratch.disk.snapshot(&to, choice).unwrap();
+        mounted.disk.snapshot(&to, choice).unwrap();
         fs::read(to.join("one")).unwrap() != [2; 8192]
     });
     assert!(lost);
 }
 
-fn write_and_flush(scratch: &Scratch) {
-    let one = file(&scratch.at("one"));
+fn write_and_flush(mounted: &Mounted) {
+    let one = file(&mounted.at("one"));
     one.write_all_at(&[1; 8192], 0).unwrap();
     one.sync_all().unwrap();
-    File::open(scratch.at("")).unwrap().sync_all().unwrap();
+    File::open(mounted.at("")).unwrap().sync_all().unwrap();
 }
 
 #[test]
 fn with_everything_recorded_any_earlier_moment_can_be_made() {
-    let Some(scratch) = Scratch::new() else {
+    let Some(mounted) = Mounted::new() else {
         return;
     };
-    scratch.order("record");
-    let one = file(&scratch.at("one"));
+    mounted.order("record");
+    let one = file(&mounted.at("one"));
     for step in 0..10 {
         one.write_all_at(&[step; 512], 0).unwrap();
         one.sync_all().unwrap();
     }
-    fs::remove_file(scratch.at("one")).unwrap();
-    File::open(scratch.at("")).unwrap().sync_all().unwrap();
-    let points = scratch.disk.sync_points();
+    fs::remove_file(mounted.at("one")).unwrap();
+    File::open(mounted.at("")).unwrap().sync_all().unwrap();
+    let points = mounted.disk.sync_points();
     assert_eq!(points.len(), 11);
     for (step, point) in points.iter().take(10).enumerate() {
-        let to = scratch.dir.join(format!("moment-{step}"));
+        let to = mounted.dir.join(format!("moment-{step}"));
         // Right behind the flush; the name may not have arrived yet, so all of the rest is to.
         let mut choice = Choice::of_seed(0, 512, point + 1);
         choice.odds = 4;
-        scratch.disk.snapshot(&to, choice).unwrap();
+        mounted.disk.snapshot(&to, choice).unwrap();
         assert_eq!(
             fs::read(to.join("one")).unwrap(),
             [u8::try_from(step).unwrap(); 512]
         );
     }
-    let to = scratch.dir.join("end");
+    let to = mounted.dir.join("end");
     let choice = Choice::of_seed(0, 512, usize::MAX);
-    scratch.disk.snapshot(&to, choice).unwrap();
+    mounted.disk.snapshot(&to, choice).unwrap();
     assert!(!to.join("one").exists());
 }

@@ -8,6 +8,7 @@
 
 use zonal_fuse::abi::{self, op};
 use zonal_fuse::request::{DecodeError, Header, Operation, Protocol, Request};
+use zonal_testkit::Rng;
 
 const NEW: Protocol = Protocol {
     minor: abi::MINOR,
@@ -203,28 +204,15 @@ fn extensions_are_read_or_skipped() {
     assert_eq!(decode(&request, &NEW).unwrap_err(), DecodeError::BadLength);
 }
 
-/// A small generator (splitmix64), so that a failure can be repeated.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
-    }
-}
-
 #[test]
 fn random_bytes_never_panic() {
-    let mut random = Random(20_261_121);
+    let mut random = Rng(20_261_121);
     for round in 0..40_000 {
-        let len = usize::try_from(random.next() % 160).unwrap();
-        let junk: Vec<u8> = (0..len).map(|_| random.next().to_ne_bytes()[0]).collect();
+        let len = random.index(160);
+        let junk = random.bytes(len);
         let _ = decode(&junk, &NEW);
         // A right header with a random operation, body and extensions.
-        let opcode = u32::try_from(random.next() % 56).unwrap();
+        let opcode = u32::try_from(random.below(56)).unwrap();
         let cut = junk.len() / 2;
         let extensions = &junk[cut..][..(junk.len() - cut) / 8 * 8];
         let extensions = if round % 2 == 0 { extensions } else { &[] };
@@ -239,7 +227,7 @@ fn random_bytes_never_panic() {
     {
         for at in 0..whole.len() {
             let mut changed = whole.clone();
-            changed[at] = random.next().to_ne_bytes()[0];
+            changed[at] = random.byte();
             let _ = decode(&changed, &NEW);
         }
     }

@@ -9,6 +9,7 @@ mod common;
 
 use common::*;
 use zonal_meta::{Caller, Outcome, Shard};
+use zonal_testkit::Rng;
 use zonal_types::{Blob, Codec, Credentials, Ino, SessionId, Timestamp};
 use zonal_wire::meta::{AttrChange, LockKind, LockRange, NewKind, SetTime};
 use zonal_wire::{MetaReply, MetaRequest};
@@ -30,7 +31,7 @@ fn prepared() -> (Cell, Client, Vec<Ino>) {
 }
 
 struct Noise {
-    random: Random,
+    random: Rng,
     inos: Vec<Ino>,
 }
 
@@ -49,14 +50,14 @@ impl Noise {
             0o7777,
         ];
         match self.random.below(3) {
-            0 => self.random.next(),
-            _ => edges[self.random.below(edges.len() as u64) as usize],
+            0 => self.random.bits(),
+            _ => edges[self.random.index(edges.len())],
         }
     }
     fn ino(&mut self) -> Ino {
         match self.random.below(8) {
             0 => Ino(self.number()),
-            _ => self.inos[self.random.below(self.inos.len() as u64) as usize],
+            _ => self.inos[self.random.index(self.inos.len())],
         }
     }
     fn name(&mut self) -> zonal_types::Name {
@@ -304,7 +305,7 @@ fn random_requests_never_panic_nor_break_the_store() {
     for seed in 0..12 {
         let (mut cell, mut client, inos) = prepared();
         let mut noise = Noise {
-            random: Random(seed),
+            random: Rng(seed),
             inos,
         };
         for step in 0..400 {
@@ -330,7 +331,7 @@ fn random_requests_never_panic_nor_break_the_store() {
 fn unknown_sessions_slots_and_inodes_are_refused() {
     let (mut cell, mut client, _) = prepared();
     let mut noise = Noise {
-        random: Random(5),
+        random: Rng(5),
         inos: vec![Ino(u64::MAX), Ino(0), Ino(9 << 43 | 1), Ino(99)],
     };
     for _ in 0..300 {
@@ -363,11 +364,11 @@ fn unknown_sessions_slots_and_inodes_are_refused() {
 #[test]
 fn damaged_values_are_errors() {
     let (cell, client, inos) = prepared();
-    let mut random = Random(77);
+    let mut random = Rng(77);
     for _ in 0..1500 {
         let store = &cell.stores[1];
         let mut kv = store.kv.clone();
-        let index = random.below(kv.0.len() as u64) as usize;
+        let index = random.index(kv.0.len());
         let value = kv.0.values_mut().nth(index).unwrap();
         match random.below(3) {
             0 => value.truncate(random.below(value.len() as u64 + 1) as usize),
@@ -390,7 +391,7 @@ fn damaged_values_are_errors() {
         let _ = shard.check(&kv);
         let _ = shard.deletions(&kv, zonal_types::Instant(0), 10);
         let mut noise = Noise {
-            random: Random(random.next()),
+            random: Rng(random.bits()),
             inos: inos.clone(),
         };
         for sequence in 100..112 {

@@ -5,6 +5,7 @@ mod common;
 
 use common::*;
 use std::collections::BTreeMap;
+use zonal_testkit::Rng;
 use zonal_types::{ErrorCode, FileKind, Ino};
 use zonal_wire::meta::flags::{RENAME_EXCHANGE, RENAME_NOREPLACE};
 
@@ -161,7 +162,7 @@ struct Run {
     cell: Cell,
     client: Client,
     model: Model,
-    random: Random,
+    random: Rng,
 }
 
 impl Run {
@@ -183,7 +184,7 @@ impl Run {
             cell,
             client,
             model,
-            random: Random(seed),
+            random: Rng(seed),
         }
     }
 
@@ -191,7 +192,7 @@ impl Run {
         if from.is_empty() {
             return None;
         }
-        let index = self.random.below(from.len() as u64) as usize;
+        let index = self.random.index(from.len());
         Some(from[index])
     }
 

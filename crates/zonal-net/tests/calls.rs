@@ -13,13 +13,14 @@ use common::*;
 use zonal_net::{
     Address, Canceller, Endpoint, NetError, PayloadInto, Pool, PoolConfig, ServerConfig,
 };
+use zonal_testkit::Rng;
 use zonal_types::ErrorCode;
 use zonal_types::limits::PAYLOAD_BYTES_MAX;
 
 fn payloads_come_back(has_unix: bool) {
     let (_server, to) = echo_server(has_unix);
     let pool = pool(None);
-    let data = Dice(42).bytes(PAYLOAD_BYTES_MAX);
+    let data = Rng(42).bytes(PAYLOAD_BYTES_MAX);
     for len in [
         0,
         1,
@@ -82,7 +83,7 @@ fn payloads_come_back_by_unix_socket_which_is_preferred() {
 
 #[test]
 fn a_payload_goes_into_a_pipe_where_it_fits_and_nobody_waits_where_not() {
-    let data = Dice(7).bytes(PAYLOAD_BYTES_MAX);
+    let data = Rng(7).bytes(PAYLOAD_BYTES_MAX);
     let (read, write) = std::io::pipe().unwrap();
     rustix::pipe::fcntl_setpipe_size(&write, 1 << 20).unwrap();
     let mut read = read;
@@ -125,7 +126,7 @@ fn a_payload_goes_into_a_pipe_where_it_fits_and_nobody_waits_where_not() {
 #[test]
 fn long_bodies_come_back() {
     let (_server, to) = echo_server(false);
-    let body = Dice(1).bytes(zonal_types::limits::BODY_BYTES_MAX);
+    let body = Rng(1).bytes(zonal_types::limits::BODY_BYTES_MAX);
     assert_eq!(call(&pool(None), to, &body).unwrap().body, body);
 }
 
@@ -161,7 +162,7 @@ fn several_requests_fly_at_once() {
     let (_one, a) = echo_server(true);
     let (_two, b) = echo_server(false);
     let pool = pool(None);
-    let data = Dice(3).bytes(PAYLOAD_BYTES_MAX);
+    let data = Rng(3).bytes(PAYLOAD_BYTES_MAX);
     let slices: [&[u8]; 1] = [&data];
     let flights: Vec<_> = [a, b, a, b]
         .iter()

@@ -15,6 +15,7 @@ use zonal_net::{
     Address, CellKey, Identity, ListenConfig, Listeners, NetError, PayloadInto, Pool, PoolConfig,
     Role, ServerConfig,
 };
+use zonal_testkit::Rng;
 use zonal_types::{CellId, Codec, ErrorCode, NodeId};
 use zonal_wire::{HEADER_BYTES, Header, Service};
 
@@ -130,11 +131,11 @@ fn a_megabyte_of_random_bytes_changes_nothing() {
     let (server, to) = echo_server(true);
     let pool = pool(None);
     works(&pool, to);
-    let mut dice = Dice(7);
+    let mut rng = Rng(7);
     for _ in 0..16 {
         let mut stream = TcpStream::connect(to.tcp).unwrap();
         // The server may close before all of it is taken.
-        let _ = stream.write_all(&dice.bytes(64 * 1024));
+        let _ = stream.write_all(&rng.bytes(64 * 1024));
         let _ = stream.shutdown(Shutdown::Write);
         let _ = stream.read_to_end(&mut Vec::new());
     }
@@ -193,23 +194,23 @@ fn read_frame(stream: &mut TcpStream) -> Option<(Header, Vec<u8>)> {
 fn mutated_frames_end_their_connection_only() {
     let (server, to) = echo_server(true);
     let pool = pool(None);
-    let mut dice = Dice(11);
+    let mut rng = Rng(11);
     for round in 0..300 {
-        let mut frames = honest_frames(b"body", &dice.bytes(500));
-        let victim = (dice.roll() % 3) as usize;
-        let at = (dice.roll() % frames[victim].len() as u64) as usize;
-        match dice.roll() % 4 {
-            0 => frames[victim][at] ^= 1 << (dice.roll() % 8),
+        let mut frames = honest_frames(b"body", &rng.bytes(500));
+        let victim = rng.index(3);
+        let at = rng.index(frames[victim].len());
+        match rng.below(4) {
+            0 => frames[victim][at] ^= 1 << rng.below(8),
             1 => frames[victim].truncate(at),
             2 => {
-                let extra = dice.bytes(9);
+                let extra = rng.bytes(9);
                 frames[victim].splice(at..at, extra);
             }
             _ => {
                 // A well-formed header with a wild length.
                 let header = Header {
-                    body_bytes: (dice.roll() as u32) & 0xf_ffff,
-                    payload_bytes: (dice.roll() as u32) & 0x3f_ffff,
+                    body_bytes: (rng.bits() as u32) & 0xf_ffff,
+                    payload_bytes: (rng.bits() as u32) & 0x3f_ffff,
                     ..Header::request(Service::Connection, CELL)
                 };
                 frames[victim][..HEADER_BYTES].copy_from_slice(&header.encode());

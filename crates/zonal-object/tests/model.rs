@@ -9,6 +9,7 @@ mod harness;
 use harness::*;
 use std::collections::BTreeMap;
 use zonal_object::*;
+use zonal_testkit::Rng;
 use zonal_types::ErrorCode;
 
 const CONFIG: TargetConfig = TargetConfig {
@@ -266,7 +267,7 @@ impl Run {
     }
 
     fn land(&mut self) {
-        let at = self.rng.below(self.flights.len() as u64) as usize;
+        let at = self.rng.index(self.flights.len());
         let mut flight = self.flights.remove(at);
         if self.rng.chance(10) {
             self.shell.target.abort_write(&mut flight.plan);

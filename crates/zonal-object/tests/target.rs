@@ -4,6 +4,7 @@
 mod harness;
 use harness::*;
 use zonal_object::*;
+use zonal_testkit::Rng;
 use zonal_types::limits::FILE_BYTES_MAX;
 use zonal_types::{Codec, ErrorCode, KvChange};
 
@@ -419,20 +420,20 @@ fn hostile_values_are_errors() {
         shell.flush_pending(1);
         shell.freeze(false);
         let keys: Vec<Vec<u8>> = shell.store.now.keys().cloned().collect();
-        let key = keys[rng.below(keys.len() as u64) as usize].clone();
+        let key = keys[rng.index(keys.len())].clone();
         let mut value = shell.store.now[&key].clone();
         match round % 4 {
             0 => {
-                let at = rng.below(value.len() as u64) as usize;
+                let at = rng.index(value.len());
                 value[at] ^= 1 << rng.below(8);
             }
-            1 => value.truncate(rng.below(value.len() as u64) as usize),
+            1 => value.truncate(rng.index(value.len())),
             2 => value = rng.bytes(64),
             _ => {
                 // Nonsense with a right checksum.
                 let end = value.len() - 4;
                 let at = 1 + rng.below(end as u64 - 1) as usize;
-                value[at] = rng.next() as u8;
+                value[at] = rng.byte();
                 value.truncate(end);
                 let sum = crc_fast::checksum(
                     crc_fast::CrcAlgorithm::Crc32Iscsi,

@@ -145,14 +145,11 @@ impl Source {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use zonal_testkit::Scratch;
 
     #[test]
     fn more_than_fits_comes_back_in_order() -> Result<(), OfflineError> {
-        let dir = std::env::temp_dir().join(format!("zonal-sort-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).map_err(|source| OfflineError::Scratch {
-            dir: dir.clone(),
-            source,
-        })?;
+        let dir = Scratch::new("sort");
         let mut sorters = Vec::new();
         for number in 0..3_u64 {
             let mut sorter = Sorter::with_memory(&dir, &format!("s{number}"), 100 * FACT_BYTES);
@@ -173,7 +170,6 @@ mod tests {
         })?;
         assert_eq!(count, 3000);
         assert_eq!(std::fs::read_dir(&dir).map_or(0, Iterator::count), 0);
-        let _ = std::fs::remove_dir(&dir);
         Ok(())
     }
 }

@@ -9,7 +9,7 @@
 mod common;
 
 use common::{
-    GEOMETRY, Made, OpenTarget, Rng, TestCell, entry, get_entry, lookup, open_engine, read_map,
+    GEOMETRY, Made, OpenTarget, TestCell, entry, get_entry, lookup, open_engine, read_map,
 };
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -20,6 +20,7 @@ use zonal_meta::inode::{FLAG_ORPHAN, Inode};
 use zonal_meta::keys;
 use zonal_object::chunk::{BlockState, Chunk};
 use zonal_object::{Cut, ObjectId, key};
+use zonal_testkit::Rng;
 use zonal_types::{Codec, Column, DataId, FileKind, Ino, KvChange, KvRead, ShardId};
 
 type Saved = BTreeMap<PathBuf, Vec<u8>>;
@@ -101,7 +102,7 @@ impl Bench {
     }
 
     fn file(&self, rng: &mut Rng) -> &Made {
-        &self.cell.files[rng.below(self.cell.files.len() as u64) as usize]
+        &self.cell.files[rng.index(self.cell.files.len())]
     }
 
     fn lost_found(&self, name: &str) -> Option<Ino> {
@@ -370,7 +371,7 @@ fn damaged_targets_are_put_right() {
         .collect();
     for round in 0..rounds() {
         let mut rng = Rng(round * 77 + 3);
-        let file = large[rng.below(large.len() as u64) as usize];
+        let file = large[rng.index(large.len())];
         let component = &file.layout.components[0];
         let object = ObjectId {
             data_id: component.data_id,

@@ -4,9 +4,10 @@
 
 mod common;
 
-use common::{Rng, TestCell};
+use common::TestCell;
 use std::fs;
 use std::path::{Path, PathBuf};
+use zonal_testkit::Rng;
 
 /// Rounds of a test: `ZONAL_DAMAGES` for more.
 fn rounds(usual: u64) -> u64 {
@@ -46,7 +47,7 @@ fn damage(path: &Path, rng: &mut Rng) -> String {
         4 => {
             bytes[block..end]
                 .iter_mut()
-                .for_each(|byte| *byte = rng.next() as u8);
+                .for_each(|byte| *byte = rng.byte());
             "noise"
         }
         _ => {
@@ -117,7 +118,7 @@ fn run(name: &str, files: &[&str], seeds: u64, least_whole: usize) {
     for seed in 0..seeds {
         cell.restore(&before);
         let mut rng = Rng(seed * 1000 + 17);
-        let victim = &victims[rng.below(victims.len() as u64) as usize];
+        let victim = &victims[rng.index(victims.len())];
         let context = format!("seed {seed}: {}", damage(victim, &mut rng));
         whole += check_after(&cell, &context, least_whole);
         if seed % 8 == 0 {

@@ -1,15 +1,16 @@
 //! A whole target on a disk that fails: what a loss of power may leave at any moment of a history opens, and holds what
 //! was promised then; a disk that is full is used to its end.
 
-use crate::role_tests::{Scratch, object, pattern, read, storage, write};
+use crate::role_tests::{object, pattern, read, storage, write};
 use crate::storage_io;
 use crate::storage_role::Storage;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use zonal_faultfs::build::{Choice, Rng};
+use zonal_faultfs::build::Choice;
 use zonal_faultfs::{Disk, mount};
 use zonal_object::Edit;
+use zonal_testkit::{Rng, Scratch};
 
 const OBJECTS: u64 = 3;
 /// Bytes of each object that the history is about.
@@ -155,10 +156,10 @@ fn states() -> usize {
 
 /// Runs a history and tries states of it; what did not hold. `None` where this machine cannot mount.
 fn failures(seed: u64, count: usize, lies: bool) -> Option<Vec<String>> {
-    let scratch = Scratch::new();
-    let point = scratch.0.join("mnt");
+    let scratch = Scratch::new("roles");
+    let point = scratch.join("mnt");
     std::fs::create_dir(&point).unwrap();
-    let disk = Arc::new(Disk::new(&scratch.0.join("below")).unwrap());
+    let disk = Arc::new(Disk::new(&scratch.join("below")).unwrap());
     let Ok(session) = mount(&disk, &point) else {
         println!("SKIPPED: this machine cannot mount");
         return None;
@@ -184,7 +185,7 @@ fn failures(seed: u64, count: usize, lies: bool) -> Option<Vec<String>> {
     let mut failed = Vec::new();
     for (number, events) in moments.iter().enumerate() {
         let unit = if number % 2 == 0 { 512 } else { 4096 };
-        let to = scratch.0.join(format!("state-{number}"));
+        let to = scratch.join(format!("state-{number}"));
         let choice = Choice::of_seed(number as u64, unit, *events);
         disk.snapshot(&to, choice).unwrap();
         let run = std::panic::AssertUnwindSafe(|| check(&to, &history, *events));
@@ -219,10 +220,10 @@ fn a_disk_that_lies_is_found_out() {
 
 #[test]
 fn a_full_disk_below_is_used_to_its_end_and_again_after_deleting() {
-    let scratch = Scratch::new();
-    let point = scratch.0.join("mnt");
+    let scratch = Scratch::new("roles");
+    let point = scratch.join("mnt");
     std::fs::create_dir(&point).unwrap();
-    let disk = Arc::new(Disk::new(&scratch.0.join("below")).unwrap());
+    let disk = Arc::new(Disk::new(&scratch.join("below")).unwrap());
     let Ok(session) = mount(&disk, &point) else {
         println!("SKIPPED: this machine cannot mount");
         return;

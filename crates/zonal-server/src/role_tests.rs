@@ -5,11 +5,11 @@ use crate::manager_role::Manager;
 use crate::map_cache::MapCache;
 use crate::storage_io;
 use crate::storage_role::Storage;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use zonal_disk::{Engine, Identity, StoreKind};
 use zonal_object::Delete;
+use zonal_testkit::Scratch;
 use zonal_types::{
     CellId, Codec, Column, DataId, Epoch, ErrorCode, MapVersion, NodeId, ShardId, StripeSetId,
     TargetId, ZoneId,
@@ -18,25 +18,6 @@ use zonal_wire::{Header, JoinTarget, ManagerReply, ManagerRequest, ObjectRef, Se
 use zonal_zonemap::{MapEdit, ZoneMap};
 
 const CELL: CellId = CellId([7; 16]);
-
-pub(crate) struct Scratch(pub PathBuf);
-
-impl Scratch {
-    pub(crate) fn new() -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("zonal-roles-{}-{count}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        std::fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
 
 fn manager(dir: &Path) -> (Manager, Arc<MapCache>) {
     let identity = Identity {
@@ -84,9 +65,9 @@ fn failed(reply: &ManagerReply) -> Option<ErrorCode> {
 
 #[test]
 fn the_map_grows_without_gaps_and_outlives_the_manager() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::new("roles");
     let kept = {
-        let (manager, cache) = manager(&scratch.0);
+        let (manager, cache) = manager(&scratch);
         manager.join(join(1, 1, false, None), true).unwrap();
         for (index, request) in [
             join(2, 2, true, None),
@@ -107,7 +88,7 @@ fn the_map_grows_without_gaps_and_outlives_the_manager() {
     let shard = kept.shard_of_zone(ZoneId(2)).unwrap();
     assert_eq!((shard.id, shard.node), (ShardId(2), NodeId(2)));
     assert_eq!(kept.shard(ShardId(0)).unwrap().node, NodeId(1));
-    let (again, cache) = manager(&scratch.0);
+    let (again, cache) = manager(&scratch);
     assert_eq!(cache.current(), kept);
     let have = kept.version;
     assert_eq!(
@@ -118,8 +99,8 @@ fn the_map_grows_without_gaps_and_outlives_the_manager() {
 
 #[test]
 fn what_does_not_fit_the_map_is_refused() {
-    let scratch = Scratch::new();
-    let (manager, cache) = manager(&scratch.0);
+    let scratch = Scratch::new("roles");
+    let (manager, cache) = manager(&scratch);
     manager.join(join(1, 1, false, None), true).unwrap();
     assert_eq!(
         failed(&manager.handle(join(2, 1, true, Some((1, 1))))),
@@ -173,9 +154,9 @@ fn start(node: u32, uuid: u8, taken: u64, proposed: &[u64]) -> ManagerRequest {
 
 #[test]
 fn an_older_image_of_a_target_is_refused_also_after_the_managers_restart() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::new("roles");
     {
-        let (manager, _) = manager(&scratch.0);
+        let (manager, _) = manager(&scratch);
         manager.join(join(1, 1, false, None), true).unwrap();
         for request in [
             start(3, 1, 0, &[1]),
@@ -191,7 +172,7 @@ fn an_older_image_of_a_target_is_refused_also_after_the_managers_restart() {
             );
         }
     }
-    let (manager, _) = manager(&scratch.0);
+    let (manager, _) = manager(&scratch);
     for request in [
         // Of when 1 was the last; on another node; formatted anew.
         start(3, 1, 1, &[2]),
@@ -274,10 +255,10 @@ pub(crate) fn pattern(seed: usize, length: usize) -> Vec<u8> {
 
 #[test]
 fn small_writes_pass_their_bound_many_times_and_survive() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::new("roles");
     let mut model = vec![0; 3 << 20];
     {
-        let opened = storage(&scratch.0);
+        let opened = storage(&scratch);
         // 16 times what may be pending, ragged, overlapping.
         for step in 0..1000 {
             let offset = step * 2_999 % (model.len() - 8192);
@@ -296,7 +277,7 @@ fn small_writes_pass_their_bound_many_times_and_survive() {
         assert!(gauge("target_pending_bytes") <= gauge("target_pending_bytes_max"));
         assert_eq!(opened.storage.lock().units_in_flight(), 0);
     }
-    let opened = storage(&scratch.0);
+    let opened = storage(&scratch);
     assert!(read(&opened.storage, 5, 0, 3 << 20) == model);
     opened
         .storage
@@ -307,15 +288,15 @@ fn small_writes_pass_their_bound_many_times_and_survive() {
 
 #[test]
 fn damage_done_while_a_target_is_down_is_an_error_and_never_zeros() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::new("roles");
     {
-        let opened = storage(&scratch.0);
+        let opened = storage(&scratch);
         write(&opened.storage, 5, 0, &pattern(1, 64 << 10));
         write(&opened.storage, 6, 0, b"small");
         storage_io::close(&opened.storage);
     }
-    damage_segments(&scratch.0);
-    let opened = storage(&scratch.0);
+    damage_segments(&scratch);
+    let opened = storage(&scratch);
     assert_eq!(first_block(&opened.storage, 5), None);
     assert_eq!(first_block(&opened.storage, 6), None);
 }
@@ -347,30 +328,30 @@ fn first_block(storage: &Storage, id: u64) -> Option<usize> {
 
 #[test]
 fn after_a_kill_data_that_do_not_match_are_damage_and_after_a_loss_of_power_they_never_arrived() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::new("roles");
     let kept = {
-        let opened = storage(&scratch.0);
+        let opened = storage(&scratch);
         write(&opened.storage, 5, 0, &pattern(1, 64 << 10));
         opened.storage.engine.verifier()
     };
     // Killed: nothing was flushed, and the log alone has the record.
-    damage_segments(&scratch.0);
+    damage_segments(&scratch);
     {
-        let opened = storage(&scratch.0);
+        let opened = storage(&scratch);
         assert_eq!(first_block(&opened.storage, 5), None);
         assert_eq!(opened.storage.engine.verifier(), kept);
     }
     // A store that does not say under which start of the kernel it was open.
-    std::fs::remove_file(scratch.0.join("target/power")).unwrap();
-    let opened = storage(&scratch.0);
+    std::fs::remove_file(scratch.join("target/power")).unwrap();
+    let opened = storage(&scratch);
     assert_eq!(first_block(&opened.storage, 5), Some(0));
     assert_ne!(opened.storage.engine.verifier(), kept);
 }
 
 #[test]
 fn a_medium_that_takes_no_writes_is_not_asked_to_acknowledge() {
-    let scratch = Scratch::new();
-    let opened = storage(&scratch.0);
+    let scratch = Scratch::new("roles");
+    let opened = storage(&scratch);
     write(&opened.storage, 5, 0, &pattern(1, 64 << 10));
     assert_eq!(opened.storage.failure(), None);
     // A segment in place of which there is something that takes no writes.
@@ -381,7 +362,7 @@ fn a_medium_that_takes_no_writes_is_not_asked_to_acknowledge() {
         failed.is_err() && opened.storage.is_healthy(),
         "a wrong range is our fault"
     );
-    std::fs::create_dir(scratch.0.join("target/segments/seg.00000003.new")).unwrap();
+    std::fs::create_dir(scratch.join("target/segments/seg.00000003.new")).unwrap();
     assert!(opened.storage.write_segment(3, 0, &[0; 4096]).is_err());
     assert!(opened.storage.failure().unwrap().contains("segment 3"));
     assert!(!opened.storage.is_healthy());
@@ -389,8 +370,8 @@ fn a_medium_that_takes_no_writes_is_not_asked_to_acknowledge() {
 
 #[test]
 fn a_full_target_says_so_and_deletion_makes_room() {
-    let scratch = Scratch::new();
-    let opened = storage(&scratch.0);
+    let scratch = Scratch::new("roles");
+    let opened = storage(&scratch);
     let bytes = pattern(1, 1 << 20);
     let refused = (0..100).find_map(|step| {
         let result = opened.storage.write(&object(1), step << 20, &bytes);
@@ -413,8 +394,8 @@ fn a_full_target_says_so_and_deletion_makes_room() {
 
 #[test]
 fn only_an_older_epoch_of_this_targets_slot_is_refused() {
-    let scratch = Scratch::new();
-    let opened = storage(&scratch.0);
+    let scratch = Scratch::new("roles");
+    let opened = storage(&scratch);
     let edit = MapEdit::Join {
         node: NodeId(2),
         zone: ZoneId(1),

@@ -1,7 +1,7 @@
 //! Scrubs of a target on real files.
 
 use crate::control::Control;
-use crate::role_tests::{Opened, Scratch, storage, write};
+use crate::role_tests::{Opened, storage, write};
 use crate::scrub::{Scrub, Subject};
 use crate::scrub_record::Pace;
 use crate::storage_io;
@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use zonal_net::Role;
+use zonal_testkit::Scratch;
 use zonal_types::{Column, DataId, ErrorCode, TargetId};
 use zonal_wire::{AdminReply, AdminRequest, ScrubOf, ScrubReport, ScrubState};
 
@@ -145,8 +146,8 @@ fn fill(storage: &crate::storage_role::Storage) {
 
 #[test]
 fn a_scrub_names_exactly_the_damaged_blocks_and_status_tells() {
-    let scratch = Scratch::new();
-    let scrubbed = Scrubbed::open(&scratch.0);
+    let scratch = Scratch::new("roles");
+    let scrubbed = Scrubbed::open(&scratch);
     fill(&scrubbed.opened.storage);
     let clean = scrubbed.pass();
     assert_eq!((clean.objects, clean.damaged_blocks), (20, 0));
@@ -163,7 +164,7 @@ fn a_scrub_names_exactly_the_damaged_blocks_and_status_tells() {
         )
     };
     let ((at3, mark3), (at11, mark11)) = (block(3, 30), block(11, 7));
-    flip(&scratch.0, &[mark3.clone(), mark11.clone()]);
+    flip(&scratch, &[mark3.clone(), mark11.clone()]);
     let damaged = scrubbed.pass();
     let expected = BTreeSet::from([(3, 0, at3), (11, 0, at11)]);
     assert_eq!(places(&damaged), expected);
@@ -184,8 +185,8 @@ fn a_scrub_names_exactly_the_damaged_blocks_and_status_tells() {
 
 #[test]
 fn a_scrub_keeps_its_rate_and_its_place_over_stops_and_restarts() {
-    let scratch = Scratch::new();
-    let scrubbed = Scrubbed::open(&scratch.0);
+    let scratch = Scratch::new("roles");
+    let scrubbed = Scrubbed::open(&scratch);
     fill(&scrubbed.opened.storage);
     storage_io::checkpoint(&scrubbed.opened.storage).unwrap();
     let all = scrubbed.pass().bytes;
@@ -202,7 +203,7 @@ fn a_scrub_keeps_its_rate_and_its_place_over_stops_and_restarts() {
     assert!(stopped.data_id > DataId(0) && stopped.bytes < all);
     drop(scrubbed);
     // Stopped it stays, where it was.
-    let scrubbed = Scrubbed::open(&scratch.0);
+    let scrubbed = Scrubbed::open(&scratch);
     let kept = scrubbed.report();
     assert_eq!(
         (kept.state, kept.bytes, kept.data_id, kept.started),
@@ -217,7 +218,7 @@ fn a_scrub_keeps_its_rate_and_its_place_over_stops_and_restarts() {
     scrubbed.until("going on", |report| report.bytes > stopped.bytes);
     drop(scrubbed);
     // Running it goes on by itself.
-    let scrubbed = Scrubbed::open(&scratch.0);
+    let scrubbed = Scrubbed::open(&scratch);
     assert_eq!(scrubbed.report().state, ScrubState::Running);
     scrubbed.begin(FAST, false);
     let ended = scrubbed.until("ended", |report| report.state == ScrubState::Idle);
@@ -227,8 +228,8 @@ fn a_scrub_keeps_its_rate_and_its_place_over_stops_and_restarts() {
 
 #[test]
 fn a_scrub_that_is_due_begins_by_itself() {
-    let scratch = Scratch::new();
-    let scrubbed = Scrubbed::with(&scratch.0, |pace| pace.period_seconds = 1);
+    let scratch = Scratch::new("roles");
+    let scrubbed = Scrubbed::with(&scratch, |pace| pace.period_seconds = 1);
     fill(&scrubbed.opened.storage);
     // The first may begin before all is written.
     let ended = scrubbed.until("ended", |report| {
@@ -239,8 +240,8 @@ fn a_scrub_that_is_due_begins_by_itself() {
 
 #[test]
 fn a_scrub_under_writes_and_deletions_finds_nothing_wrong() {
-    let scratch = Scratch::new();
-    let scrubbed = Scrubbed::open(&scratch.0);
+    let scratch = Scratch::new("roles");
+    let scrubbed = Scrubbed::open(&scratch);
     fill(&scrubbed.opened.storage);
     let storage = &scrubbed.opened.storage;
     for round in 0..6_u64 {
@@ -257,8 +258,8 @@ fn a_scrub_under_writes_and_deletions_finds_nothing_wrong() {
 
 #[test]
 fn mounts_are_refused_and_objects_are_listed_in_steps() {
-    let scratch = Scratch::new();
-    let scrubbed = Scrubbed::open(&scratch.0);
+    let scratch = Scratch::new("roles");
+    let scrubbed = Scrubbed::open(&scratch);
     fill(&scrubbed.opened.storage);
     let list = |after, limit| AdminRequest::ListObjects {
         target: TARGET,

@@ -1,4 +1,5 @@
-//! Random numbers of the simulator: splitmix64, the same on every machine.
+//! Random numbers of the simulator: splitmix64, the same on every machine. Its own generator, not that of
+//! `zonal-testkit`: what a seed means is part of the program (`zonal sim`), and no program depends on what tests need.
 
 /// A generator with its own state; children made with [`Rng::fork`] do not disturb their parent's later numbers.
 #[derive(Debug, Clone)]

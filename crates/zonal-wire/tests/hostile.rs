@@ -5,28 +5,8 @@
 mod samples;
 
 use samples::{Kind, corpus, headers, kinds};
+use zonal_testkit::Rng;
 use zonal_wire::{HEADER_BYTES, Header, frame};
-
-/// A small generator (SplitMix64), so that a seed gives the same bytes everywhere.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound as u64) as usize
-    }
-
-    fn bytes(&mut self, count: usize) -> Vec<u8> {
-        (0..count).map(|_| self.next() as u8).collect()
-    }
-}
 
 /// What is accepted has one byte form only, except that unknown error numbers become `Io`.
 fn feed(kind: &Kind, bytes: &[u8]) -> bool {
@@ -78,14 +58,14 @@ fn flipped_bits_never_panic() {
 
 #[test]
 fn random_bytes_never_panic() {
-    let mut random = Random(3);
+    let mut random = Rng(3);
     for kind in kinds() {
         for _ in 0..20_000 {
-            let count = random.below(200);
+            let count = random.index(200);
             let mut bytes = random.bytes(count);
             // Half of them with a known tag and small counts, so that they get past the first fields.
             if random.below(2) == 0 && !bytes.is_empty() {
-                bytes[0] = kind.samples[random.below(kind.samples.len())].1;
+                bytes[0] = kind.samples[random.index(kind.samples.len())].1;
                 for byte in bytes.iter_mut().skip(1) {
                     if random.below(4) > 0 {
                         *byte = random.below(3) as u8;
@@ -99,26 +79,26 @@ fn random_bytes_never_panic() {
 
 #[test]
 fn spliced_and_overwritten_messages_never_panic() {
-    let mut random = Random(4);
+    let mut random = Rng(4);
     for kind in kinds() {
         let seeds = seeds(&kind);
         for _ in 0..20_000 {
-            let mut bytes = seeds[random.below(seeds.len())].clone();
-            let other = &seeds[random.below(seeds.len())];
+            let mut bytes = seeds[random.index(seeds.len())].clone();
+            let other = &seeds[random.index(seeds.len())];
             match random.below(3) {
                 0 => {
-                    bytes.truncate(random.below(bytes.len() + 1));
-                    bytes.extend_from_slice(&other[random.below(other.len() + 1)..]);
+                    bytes.truncate(random.index(bytes.len() + 1));
+                    bytes.extend_from_slice(&other[random.index(other.len() + 1)..]);
                 }
                 1 => {
-                    let at = random.below(bytes.len());
-                    let count = random.below(9).min(bytes.len() - at);
-                    let fill = [0, 1, 0x7f, 0x80, 0xff][random.below(5)];
+                    let at = random.index(bytes.len());
+                    let count = random.index(9).min(bytes.len() - at);
+                    let fill = [0, 1, 0x7f, 0x80, 0xff][random.index(5)];
                     bytes[at..at + count].fill(fill);
                 }
                 _ => {
-                    let at = random.below(bytes.len() + 1);
-                    let count = random.below(16);
+                    let at = random.index(bytes.len() + 1);
+                    let count = random.index(16);
                     bytes.splice(at..at, random.bytes(count));
                 }
             }
@@ -129,13 +109,13 @@ fn spliced_and_overwritten_messages_never_panic() {
 
 #[test]
 fn headers_with_a_right_checksum_and_wrong_fields_are_refused_or_exact() {
-    let mut random = Random(5);
+    let mut random = Rng(5);
     for round in 0..50_000 {
         let (_, header) = &headers()[round % headers().len()];
         let mut bytes = header.encode();
         for _ in 0..=random.below(4) {
-            let at = random.below(HEADER_BYTES - 4);
-            bytes[at] = random.next() as u8;
+            let at = random.index(HEADER_BYTES - 4);
+            bytes[at] = random.byte();
         }
         let crc = frame::crc32c(&bytes[..HEADER_BYTES - 4]);
         bytes[HEADER_BYTES - 4..].copy_from_slice(&crc.to_le_bytes());
@@ -152,7 +132,7 @@ fn headers_with_a_right_checksum_and_wrong_fields_are_refused_or_exact() {
 
 #[test]
 fn random_headers_are_refused() {
-    let mut random = Random(6);
+    let mut random = Rng(6);
     for _ in 0..20_000 {
         let mut bytes: [u8; HEADER_BYTES] = random.bytes(HEADER_BYTES).try_into().unwrap();
         if random.below(2) == 0 {

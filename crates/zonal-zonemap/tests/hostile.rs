@@ -2,28 +2,12 @@
 //! map has the bytes written down here (they are the manager's stored form and travel on the wire).
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+use zonal_testkit::Rng;
 use zonal_types::{
     CellId, Codec, ErrorCode, Ino, NodeId, PartitionId, ShardId, StripeSetId, TargetId, ZoneId,
 };
 use zonal_wire::JoinTarget;
 use zonal_zonemap::{MapEdit, ZoneMap};
-
-/// A small generator (SplitMix64), so that a seed gives the same bytes everywhere.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound as u64) as usize
-    }
-}
 
 fn edits() -> Vec<MapEdit> {
     let target = JoinTarget {
@@ -96,21 +80,21 @@ fn flipped_bits_and_overwritten_fields_never_panic() {
         bad[bit / 8] ^= 1 << (bit % 8);
         feed(&bad);
     }
-    let mut random = Random(7);
+    let mut random = Rng(7);
     for _ in 0..20_000 {
         let mut bad = good.clone();
-        let at = random.below(bad.len());
-        let count = (1 + random.below(8)).min(bad.len() - at);
-        bad[at..at + count].fill([0, 1, 0x7f, 0x80, 0xff][random.below(5)]);
+        let at = random.index(bad.len());
+        let count = (1 + random.index(8)).min(bad.len() - at);
+        bad[at..at + count].fill([0, 1, 0x7f, 0x80, 0xff][random.index(5)]);
         feed(&bad);
     }
 }
 
 #[test]
 fn random_bytes_never_panic() {
-    let mut random = Random(8);
+    let mut random = Rng(8);
     for _ in 0..20_000 {
-        let count = random.below(120);
+        let count = random.index(120);
         let bytes: Vec<u8> = (0..count).map(|_| random.below(3) as u8).collect();
         feed(&bytes);
         let _ = Vec::<MapEdit>::from_bytes(&bytes);

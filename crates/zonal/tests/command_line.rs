@@ -6,9 +6,10 @@
 
 mod cell;
 
-use cell::{Scratch, code, said, zonal};
+use cell::{code, said, zonal};
 use std::fs;
 use std::path::Path;
+use zonal_testkit::Scratch;
 
 fn run(arguments: &[&str]) -> (i32, String) {
     let output = zonal().args(arguments).output().unwrap();
@@ -30,8 +31,8 @@ fn the_reference_is_up_to_date() {
 #[test]
 fn errors_have_codes_and_hints() {
     let scratch = Scratch::new("codes");
-    let dir = scratch.0.to_str().unwrap();
-    let bad = scratch.0.join("node.toml");
+    let dir = scratch.to_str().unwrap();
+    let bad = scratch.join("node.toml");
     fs::write(&bad, "node = 1\nnonsense = 2\n").unwrap();
     let bad = bad.to_str().unwrap();
     let cases: [(&[&str], i32, &str); 12] = [
@@ -68,7 +69,7 @@ fn errors_have_codes_and_hints() {
             "{arguments:?}: \"{text}\" lacks \"{hint}\""
         );
     }
-    assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 1);
+    assert_eq!(fs::read_dir(&scratch).unwrap().count(), 1);
 }
 
 #[test]
@@ -76,9 +77,9 @@ fn completions_and_manual_pages_are_made() {
     let (code, text) = run(&["completions", "bash"]);
     assert!(code == 0 && text.contains("_zonal"));
     let scratch = Scratch::new("man");
-    let (code, text) = run(&["man", scratch.0.to_str().unwrap()]);
+    let (code, text) = run(&["man", scratch.to_str().unwrap()]);
     assert_eq!(code, 0, "{text}");
-    assert!(scratch.0.join("zonal-up.1").exists());
+    assert!(scratch.join("zonal-up.1").exists());
 }
 
 #[test]

@@ -11,6 +11,7 @@ use cell::{Cell, code, said, zonal};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Output;
+use zonal_testkit::Rng;
 
 fn dump(path: &Path, more: &[&str]) -> Output {
     let mut command = zonal();
@@ -29,39 +30,27 @@ fn shows(path: &Path, more: &[&str], wanted: &[&str]) {
     }
 }
 
-/// A small generator (SplitMix64): the same damage in each run.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        ((z ^ (z >> 31)) % bound as u64) as usize
-    }
-}
-
 /// Damages a copy of `good` in one of many ways; always among the bytes that are in use.
-fn damaged(good: &[u8], round: usize, random: &mut Random) -> Vec<u8> {
+fn damaged(good: &[u8], round: usize, random: &mut Rng) -> Vec<u8> {
     let mut bytes = good.to_vec();
     let used = good.iter().rposition(|byte| *byte != 0).unwrap_or(0) + 1;
     match round % 5 {
-        0 => bytes[random.below(used)] ^= 1 << random.below(8),
+        0 => bytes[random.index(used)] ^= 1 << random.below(8),
         1 => {
             for _ in 0..64 {
-                bytes[random.below(used)] = random.below(256) as u8;
+                bytes[random.index(used)] = random.byte();
             }
         }
-        2 => bytes.truncate(random.below(used)),
+        2 => bytes.truncate(random.index(used)),
         3 => {
-            let start = random.below(used);
+            let start = random.index(used);
             let end = (start + 4096).min(used);
             bytes[start..end].fill(0);
         }
         _ => bytes
             .iter_mut()
             .take(256 << 10)
-            .for_each(|byte| *byte = random.below(256) as u8),
+            .for_each(|byte| *byte = random.byte()),
     }
     bytes
 }
@@ -128,7 +117,7 @@ fn everything_stored_can_be_shown_and_damage_ends_nothing() {
     assert_eq!(code(&dump(&cell.config("meta1"), &[])), 5);
     assert_eq!(code(&dump(&cell.dir().join("nothing"), &[])), 7);
 
-    let mut random = Random(42);
+    let mut random = Rng(42);
     let (mut told, mut runs) = (0, 0);
     let files: Vec<PathBuf> = [&target, &manager]
         .into_iter()

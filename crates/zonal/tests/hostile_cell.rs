@@ -12,6 +12,7 @@ use std::fs;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use zonal_net::{Address, Identity, NetError, PayloadInto, Pool, PoolConfig, Request, Role};
+use zonal_testkit::Rng;
 use zonal_types::{
     Blob, CellId, Codec, Column, Credentials, DataId, Epoch, ErrorCode, Ino, MapVersion, Name,
     NodeId, PartitionId, SessionId, ShardId, StripePolicy, StripeSetId, TargetId, Timestamp,
@@ -39,26 +40,6 @@ const EDGES: [u64; 8] = [
     i64::MAX as u64 + 1,
     u64::MAX,
 ];
-
-/// xorshift64: the same requests each time.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound as u64) as usize
-    }
-
-    fn bytes(&mut self, count: usize) -> Vec<u8> {
-        (0..count).map(|_| self.next() as u8).collect()
-    }
-}
 
 /// Where a service is, and how it is spoken to.
 struct Server<'a> {
@@ -162,9 +143,9 @@ impl<'a> Server<'a> {
         }
     }
 
-    fn random_bodies(&mut self, random: &mut Random) {
+    fn random_bodies(&mut self, random: &mut Rng) {
         for _ in 0..RANDOM_PER_SERVICE {
-            let count = random.below(400);
+            let count = random.index(400);
             let mut body = random.bytes(count);
             // Half of them with a tag that means something.
             if let (0, Some(tag)) = (random.below(2), body.first_mut()) {
@@ -177,16 +158,16 @@ impl<'a> Server<'a> {
         }
     }
 
-    fn mutated(&mut self, random: &mut Random, valid: &[Vec<u8>]) {
+    fn mutated(&mut self, random: &mut Rng, valid: &[Vec<u8>]) {
         for round in 0..MUTATED_PER_SERVICE {
             let mut body = valid[round % valid.len()].clone();
             body.truncate(4096);
             if random.below(3) == 0 {
-                body.truncate(random.below(body.len() + 1));
+                body.truncate(random.index(body.len() + 1));
             }
             for _ in 0..=random.below(4) {
                 if !body.is_empty() {
-                    let bit = random.below(body.len() * 8);
+                    let bit = random.index(body.len() * 8);
                     body[bit / 8] ^= 1 << (bit % 8);
                 }
             }
@@ -470,7 +451,7 @@ fn absurd_storage(server: &mut Server<'_>, target: TargetId) {
     assert_eq!(server.storage(&delete, &[]), StorageReply::Done);
 }
 
-fn absurd_manager(server: &mut Server<'_>, version: MapVersion, random: &mut Random) {
+fn absurd_manager(server: &mut Server<'_>, version: MapVersion, random: &mut Rng) {
     for edge in EDGES {
         let join = |zone, address: &str, meta| ManagerRequest::Join {
             node: NodeId(edge as u32),
@@ -638,7 +619,7 @@ fn refuses_mounts(pool: &Pool, to: SocketAddr, target: TargetId) {
 }
 
 /// Garbage of one that may ask.
-fn odd_commands(to: SocketAddr, target: TargetId, random: &mut Random) {
+fn odd_commands(to: SocketAddr, target: TargetId, random: &mut Rng) {
     let tool = Identity::new(CellId::default(), Role::Tool, NodeId(0), None);
     let pool = Pool::new(tool, PoolConfig::default());
     let mut admin = Server::new(&pool, to, Service::Admin);
@@ -720,7 +701,7 @@ fn servers_survive_requests_that_no_client_sends() {
     let dir = make_dir(&mut root);
 
     let start = Instant::now();
-    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    let mut random = Rng(0x9e37_79b9_7f4a_7c15);
     let lap = |what: &str| println!("{what}: {:?}", start.elapsed());
     absurd_manager(&mut manager, map.version, &mut random);
     lap("manager");

@@ -6,13 +6,14 @@
 
 mod cell;
 
-use cell::{Cell, NODES, Scratch, code, kill, lives, said, zonal};
+use cell::{Cell, NODES, code, kill, lives, said, zonal};
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::Path;
 use std::time::Duration;
+use zonal_testkit::Scratch;
 
 #[test]
 fn a_cell_comes_up_and_goes_down() {
@@ -58,7 +59,7 @@ fn several_that_make_one_cell_at_once_make_one() {
     let start = || {
         let mut command = zonal();
         command.args(["up", "--zones", "1", "--storage-nodes", "1", "--dir"]);
-        command.arg(scratch.0.join("cell"));
+        command.arg(scratch.join("cell"));
         command.stdout(std::process::Stdio::piped());
         command.stderr(std::process::Stdio::piped());
         command.spawn().unwrap()
@@ -69,7 +70,7 @@ fn several_that_make_one_cell_at_once_make_one() {
         assert_eq!(code(&output), 0, "{}", said(&output));
     }
     let mut command = zonal();
-    command.args(["down", "--dir"]).arg(scratch.0.join("cell"));
+    command.args(["down", "--dir"]).arg(scratch.join("cell"));
     let output = command.output().unwrap();
     assert!(
         said(&output).contains("stopped 3 of 3 servers"),
@@ -145,7 +146,7 @@ fn refusals_have_their_codes_and_touch_nothing() {
     let text = fs::read_to_string(&config).unwrap();
     let variant = |name: &str, from: &str, to: &str| {
         assert!(text.contains(from), "{from}");
-        let folder = scratch.0.join(name);
+        let folder = scratch.join(name);
         fs::create_dir_all(&folder).unwrap();
         let path = folder.join("node.toml");
         let text = text.replacen(from, to, 1);
@@ -366,7 +367,7 @@ fn a_log_that_cannot_be_written_ends_nobody() {
 #[test]
 fn a_cell_with_a_key_refuses_those_without() {
     let scratch = Scratch::new("key");
-    let dir = scratch.0.to_str().unwrap();
+    let dir = scratch.to_str().unwrap();
     let up = [
         "up",
         "--dir",

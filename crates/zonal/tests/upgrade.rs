@@ -12,7 +12,7 @@ mod cell;
 #[path = "../../zonal-disk/tests/common/pack.rs"]
 mod pack;
 
-use cell::{Cell, NODES, Scratch, code, kill, said, zonal};
+use cell::{Cell, NODES, code, kill, said, zonal};
 use std::collections::BTreeMap;
 use std::fs;
 use std::net::TcpListener;
@@ -23,6 +23,7 @@ use zonal_client::names::{Looked, NewFile, Opened};
 use zonal_client::{Client, Options};
 use zonal_mount::{RealNet, block_on};
 use zonal_net::{Identity, Pool, PoolConfig, Role};
+use zonal_testkit::Scratch;
 use zonal_types::{Attr, Blob, CellId, Credentials, Ino, Name, NodeId, ZoneId};
 use zonal_wire::NewKind;
 use zonal_wire::meta::flags::O_RDWR;
@@ -200,12 +201,12 @@ fn check_names(user: &User, count: usize) {
 /// A cell out of a fixture, with ports that are free here.
 fn unpacked(version: &str) -> Cell {
     let scratch = Scratch::new(version);
-    pack::unpack(&fs::read(fixture(version)).unwrap(), &scratch.0);
+    pack::unpack(&fs::read(fixture(version)).unwrap(), &scratch);
     let mut files: Vec<PathBuf> = NODES
         .iter()
-        .map(|node| scratch.0.join(node).join("node.toml"))
+        .map(|node| scratch.join(node).join("node.toml"))
         .collect();
-    files.push(scratch.0.join("cell.toml"));
+    files.push(scratch.join("cell.toml"));
     let mut ports = BTreeMap::new();
     let mut held = Vec::new();
     for file in files {

@@ -1,6 +1,6 @@
 //! Which crate may depend on which: types <- wire, layout <- zonemap, meta, object, client
 //! <- net, disk, server, fuse <- zonal. Cores never depend on shells nor on crates that do I/O;
-//! the simulator depends on cores only.
+//! the simulator depends on cores only. What tests need is for tests only.
 
 use serde_json::Value;
 
@@ -8,7 +8,7 @@ use super::{CORES, Offence};
 
 /// Crates of ours by tier; a crate depends on its own tier and on those before it.
 const TIERS: [&[&str]; 5] = [
-    &["zonal-types"],
+    &["zonal-types", TESTKIT],
     &["zonal-wire", "zonal-layout"],
     &[
         "zonal-zonemap",
@@ -29,6 +29,10 @@ const TIERS: [&[&str]; 5] = [
     ],
     &["zonal"],
 ];
+
+/// What tests need: for the tests of every crate, cores too, and for tools that only tests start.
+const TESTKIT: &str = "zonal-testkit";
+const TEST_TOOLS: [&str; 1] = ["zonal-faultfs"];
 
 /// Crates of others that do I/O, read clocks, draw randomness or log: not for cores.
 const NOT_FOR_CORES: [&str; 14] = [
@@ -82,6 +86,10 @@ pub fn check(metadata: &str) -> Result<Vec<Offence>, String> {
 /// Why `name` must not depend on `on`, if it must not.
 fn refusal(name: &str, on: &str, for_tests: bool) -> Option<String> {
     let core = CORES.contains(&name);
+    if on == TESTKIT && name != "xtask" {
+        return (!for_tests && !TEST_TOOLS.contains(&name))
+            .then(|| format!("{on} is for tests: {name} may have it as a dev-dependency"));
+    }
     if name == "zonal-sim" {
         let ours = on.starts_with("zonal");
         return (ours && !CORES.contains(&on))
@@ -89,6 +97,9 @@ fn refusal(name: &str, on: &str, for_tests: bool) -> Option<String> {
     }
     if core && NOT_FOR_CORES.contains(&on) && !for_tests {
         return Some(format!("{name} is a core: it has no use for {on}"));
+    }
+    if name == TESTKIT {
+        return Some(format!("{name} depends on nothing, so not on {on}"));
     }
     let ours = on == "zonal" || on.starts_with("zonal-");
     if !ours {

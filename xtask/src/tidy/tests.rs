@@ -114,6 +114,20 @@ fn a_simulator_that_depends_on_a_shell_is_reported() {
 }
 
 #[test]
+fn what_tests_need_is_for_tests_only() {
+    let mut r = Repository::new();
+    r.depends(&[("zonal-server", "zonal-testkit", "null")]);
+    assert_eq!(rules(&r.check()), ["dependency"]);
+    r.depends(&[("zonal-testkit", "zonal-types", "null")]);
+    assert_eq!(rules(&r.check()), ["dependency"]);
+    r.depends(&[
+        ("zonal-meta", "zonal-testkit", "\"dev\""),
+        ("zonal-faultfs", "zonal-testkit", "null"),
+    ]);
+    assert_eq!(r.check(), []);
+}
+
+#[test]
 fn a_core_with_a_crate_that_does_io_is_reported() {
     let mut r = Repository::new();
     r.depends(&[("zonal-client", "tokio", "null")]);

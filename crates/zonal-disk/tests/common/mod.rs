@@ -7,7 +7,6 @@
 )]
 
 use std::io;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -15,28 +14,12 @@ use zonal_disk::index::Index;
 use zonal_disk::replay::{open_parts, open_parts_after};
 use zonal_disk::sums::SumsStore;
 use zonal_disk::{Config, DiskError, Engine, Identity, LogFile, Lsn, Record, StoreKind};
+use zonal_testkit::Rng;
 use zonal_types::{KvChange, KvRead};
 
 pub const SECTOR: usize = 512;
 pub const LOG_BYTES: u64 = 1 << 20;
 pub const TAG: u64 = 0x7a6f_6e61;
-
-/// A seeded generator (splitmix64).
-pub struct Rng(pub u64);
-
-impl Rng {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-}
 
 enum Pending {
     Write { at: usize, bytes: Vec<u8> },
@@ -313,7 +296,7 @@ impl MemDisk {
                 choices.push((0..count).map(|unit| unit == at).collect());
             }
             while choices.len() > limit / 2 {
-                choices.swap_remove(rng.below(choices.len() as u64) as usize);
+                choices.swap_remove(rng.index(choices.len()));
             }
             while choices.len() < limit {
                 choices.push((0..count).map(|_| rng.below(2) == 0).collect());
@@ -373,26 +356,6 @@ pub fn identity() -> Identity {
         cell: [7; 16],
         kind: StoreKind::Shard,
         id: 3,
-    }
-}
-
-/// A directory that goes away with the value.
-pub struct TempDir(pub PathBuf);
-
-impl TempDir {
-    pub fn new(name: &str) -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("zonal-disk-{name}-{}-{number}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        std::fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-}
-
-impl Drop for TempDir {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 

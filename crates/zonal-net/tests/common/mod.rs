@@ -139,18 +139,3 @@ pub fn until(what: &str, state: impl Fn() -> bool) {
         std::thread::yield_now();
     }
 }
-
-/// A small generator of numbers from a seed.
-pub struct Dice(pub u64);
-
-impl Dice {
-    pub fn roll(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-    pub fn bytes(&mut self, len: usize) -> Vec<u8> {
-        (0..len).map(|_| (self.roll() >> 32) as u8).collect()
-    }
-}

@@ -5,36 +5,10 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use zonal_object::*;
+use zonal_testkit::Rng;
 use zonal_types::{Column, DataId, ErrorCode, KvChange, KvRead};
 
 pub const BLOCK: usize = 4096;
-
-/// Splitmix64.
-pub struct Rng(pub u64);
-
-impl Rng {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-    pub fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-    pub fn chance(&mut self, percent: u64) -> bool {
-        self.below(100) < percent
-    }
-    pub fn bytes(&mut self, length: usize) -> Vec<u8> {
-        let mut out = Vec::with_capacity(length + 8);
-        while out.len() < length {
-            out.extend_from_slice(&self.next().to_le_bytes());
-        }
-        out.truncate(length);
-        out
-    }
-}
 
 /// The ordered store: what checkpoints made durable, and newer changes over it.
 #[derive(Default)]

@@ -23,6 +23,7 @@ use zonal_object::{
     Committed, Cut, Edit, ObjectId, Planned, Record, Step, Target, TargetConfig, WriteRequest,
 };
 use zonal_offline::{Cell, Geometry, OfflineError, Options, Report, Stage, StoreSpec, Summary};
+use zonal_testkit::{Rng, Scratch};
 use zonal_types::{
     CellId, Codec, Column, DataId, ErrorCode, FileKind, Ino, Instant, KvChange, KvRead, Layout,
     Name, NodeId, PartitionId, ShardId, StripePolicy, TargetId, Timestamp, ZoneId,
@@ -45,23 +46,6 @@ pub const CONFIG: Config = Config {
     room_wait: std::time::Duration::from_secs(1),
 };
 
-/// A seeded generator (splitmix64).
-pub struct Rng(pub u64);
-
-impl Rng {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound.max(1)
-    }
-}
-
 /// A file that was made.
 #[derive(Debug, Clone)]
 pub struct Made {
@@ -73,13 +57,7 @@ pub struct Made {
 
 /// Contents of byte `at` of a file.
 fn contents(ino: Ino, size: u64) -> Vec<u8> {
-    let mut rng = Rng(ino.0);
-    let mut out = Vec::with_capacity(size as usize + 8);
-    while (out.len() as u64) < size {
-        out.extend_from_slice(&rng.next().to_le_bytes());
-    }
-    out.truncate(size as usize);
-    out
+    Rng(ino.0).bytes(size as usize)
 }
 
 /// What was told.
@@ -114,16 +92,10 @@ impl Heard {
 
 /// A cell in a folder of its own.
 pub struct TestCell {
-    pub dir: PathBuf,
+    pub dir: Scratch,
     pub cell: Cell,
     pub map: ZoneMap,
     pub files: Vec<Made>,
-}
-
-impl Drop for TestCell {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.dir);
-    }
 }
 
 fn now() -> Now {
@@ -266,8 +238,7 @@ impl OpenTarget {
 impl TestCell {
     /// A cell with one zone of three targets and files in a tree; a part of all stores is only in their logs.
     pub fn make(name: &str, files: u64) -> Self {
-        let dir = std::env::temp_dir().join(format!("zonal-fsck-{}-{name}", std::process::id()));
-        let _ = fs::remove_dir_all(&dir);
+        let dir = Scratch::new(name);
         let mut stores = Vec::new();
         let mut spec = |kind, id, node, geometry: Option<Geometry>| {
             stores.push(StoreSpec {
@@ -367,7 +338,7 @@ impl TestCell {
         let mut rng = Rng(77);
         for number in 0..files {
             let id = ino(first + number);
-            let above = directories[rng.below(directories.len() as u64) as usize].0;
+            let above = directories[rng.index(directories.len())].0;
             let name = format!("file{number}");
             let size = match rng.below(12) {
                 0 => 0,

@@ -196,12 +196,13 @@ impl Record {
 mod tests {
     use super::*;
     use crate::cell::folder::CellFile;
+    use zonal_testkit::Scratch;
 
     #[test]
     fn only_what_died_here_is_dead() {
-        let dir = std::env::temp_dir().join(format!("zonal-mounts-{}", std::process::id()));
+        let dir = Scratch::new("mounts");
         let cell = Folder {
-            dir: dir.clone(),
+            dir: dir.to_path_buf(),
             file: CellFile {
                 cell: String::new(),
                 manager: "127.0.0.1:1".parse().unwrap(),
@@ -235,7 +236,6 @@ mod tests {
         note_ended(&cell, &found[0]).unwrap();
         assert!(dead(&cell).is_empty());
         assert_eq!(list(&cell).len(), 4);
-        fs::remove_dir_all(dir).unwrap();
     }
 
     #[test]

@@ -5,28 +5,8 @@ use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
-
-/// A folder that goes away.
-pub struct Scratch(pub PathBuf);
-
-impl Scratch {
-    pub fn new(name: &str) -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("zonal-test-{}-{count}-{name}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        fs::create_dir_all(&path).unwrap();
-        Self(path.canonicalize().unwrap())
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
+use zonal_testkit::Scratch;
 
 pub fn zonal() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_zonal"));
@@ -62,7 +42,7 @@ impl Cell {
     }
 
     pub fn dir(&self) -> &Path {
-        &self.scratch.0
+        &self.scratch
     }
 
     pub fn up_again(&self) -> Output {

@@ -1,0 +1,84 @@
+//! Numbers from a seed: splitmix64, the same on every machine, so that a failure can be repeated.
+//!
+//! Invariant: the numbers of a seed never change; seeds of failures are kept in tests.
+
+/// A generator that begins at this seed.
+#[derive(Debug, Clone)]
+pub struct Rng(pub u64);
+
+impl Rng {
+    /// 64 random bits.
+    pub fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut bits = self.0;
+        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        bits ^ (bits >> 31)
+    }
+
+    /// A number below `bound` (0 where the bound is 0).
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.bits() % bound.max(1)
+    }
+
+    /// A place in a list of this length (0 where the list is empty).
+    pub fn index(&mut self, length: usize) -> usize {
+        self.below(length as u64) as usize
+    }
+
+    /// True in `percent` of 100 cases.
+    pub fn chance(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+
+    /// One of the elements.
+    ///
+    /// # Panics
+    /// When there is none.
+    pub fn pick<'a, T>(&mut self, list: &'a [T]) -> &'a T {
+        &list[self.index(list.len())]
+    }
+
+    /// One random byte.
+    pub fn byte(&mut self) -> u8 {
+        self.bits() as u8
+    }
+
+    /// So many random bytes.
+    pub fn bytes(&mut self, length: usize) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(length + 8);
+        while bytes.len() < length {
+            bytes.extend_from_slice(&self.bits().to_le_bytes());
+        }
+        bytes.truncate(length);
+        bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_a_seed_are_those_of_splitmix64() {
+        let mut rng = Rng(1_234_567);
+        let first = [rng.bits(), rng.bits(), rng.bits()];
+        let known = [
+            6_457_827_717_110_365_317,
+            3_203_168_211_198_807_973,
+            9_817_491_932_198_370_423,
+        ];
+        assert_eq!(first, known);
+    }
+
+    #[test]
+    fn what_is_drawn_stays_in_bounds() {
+        let mut rng = Rng(7);
+        for length in 0..100 {
+            assert_eq!(rng.bytes(length).len(), length);
+            assert!(rng.index(length) < length.max(1));
+            assert!([3, 5].contains(rng.pick(&[3, 5])));
+        }
+        assert!(!rng.chance(0) && rng.chance(100));
+    }
+}
