@@ -1,10 +1,12 @@
-//! Checks and chores of the repository: `cargo xtask tidy`.
+//! Checks and chores of the repository: `cargo xtask tidy`, `cargo xtask fixture vX.Y.Z`.
 //!
 //! `tidy` holds the rules that neither the compiler nor clippy can hold: which crate may depend on
 //! which, what the crates without I/O must not import, how long a file may be, which words we use.
+//! `fixture` keeps the stores of a version that is released, for tests to read for ever.
 
 mod tidy;
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
@@ -22,7 +24,8 @@ fn main() -> ExitCode {
         .as_slice()
     {
         ["tidy"] => tidy_repository(&repository_root()),
-        _ => Err("usage: cargo xtask tidy".to_owned()),
+        ["fixture", version] => return fixture(version),
+        _ => Err("usage: cargo xtask tidy | fixture vX.Y.Z".to_owned()),
     };
     match outcome {
         Ok(offences) if offences.is_empty() => {
@@ -43,6 +46,25 @@ fn main() -> ExitCode {
     }
 }
 
+/// Builds the program and starts what makes a fixture with it.
+fn fixture(version: &str) -> ExitCode {
+    let runs = [
+        &["build", "--package", "zonal"][..],
+        &["run", "--package", "zonal", "--example", "fixture", version],
+    ];
+    let is_made = runs.iter().all(|arguments| {
+        let mut command = Command::new(cargo());
+        command.args(*arguments).current_dir(repository_root());
+        command.status().is_ok_and(|status| status.success())
+    });
+    ExitCode::from(u8::from(!is_made))
+}
+
+/// The cargo that started this.
+fn cargo() -> OsString {
+    std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
+}
+
 /// The folder above this crate's.
 fn repository_root() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -51,8 +73,7 @@ fn repository_root() -> PathBuf {
 
 /// All offences in the repository at `root`.
 fn tidy_repository(root: &Path) -> Result<Vec<tidy::Offence>, String> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let output = Command::new(cargo)
+    let output = Command::new(cargo())
         .args([
             "metadata",
             "--no-deps",

@@ -409,7 +409,6 @@ fn unlogged_changes_become_durable_with_the_checkpoint() {
     );
 }
 
-/// Run with `--release -- --ignored --nocapture`: appends a second of 300-byte records.
 /// A log that was opened when none of it was in the page cache must not be read while it is written.
 #[test]
 fn the_log_is_announced_before_it_is_written() {

@@ -2,206 +2,33 @@
 //!
 //! `crates/zonal-disk/testdata/VERSION/cell.pack` is a small cell whose servers were killed: a part of what it holds is in
 //! indexes and segments, a part in logs only; beside them a backup and exported objects. A release adds one, made by
-//! `ZONAL_FIXTURE=v0.1.0 cargo test -p zonal --test upgrade -- --ignored make`; those that are there never change.
+//! `cargo xtask fixture vX.Y.Z` (`examples/fixture.rs`); those that are there never change.
 #![allow(
     clippy::unwrap_used,
     reason = "a test ends where something is not as it should be"
 )]
 
 mod cell;
+mod fixture;
 #[path = "../../zonal-disk/tests/common/pack.rs"]
 mod pack;
 
-use cell::{Cell, NODES, code, kill, said, zonal};
+use cell::{Cell, NODES, code, said, zonal};
+use fixture::{User, bytes, check, check_names, contents, is_late, name, packed_in, who};
 use std::collections::BTreeMap;
 use std::fs;
 use std::net::TcpListener;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use zonal_client::names::{Looked, NewFile, Opened};
-use zonal_client::{Client, Options};
-use zonal_mount::{RealNet, block_on};
-use zonal_net::{Identity, Pool, PoolConfig, Role};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+use zonal_mount::block_on;
 use zonal_testkit::Scratch;
-use zonal_types::{Attr, Blob, CellId, Credentials, Ino, Name, NodeId, ZoneId};
-use zonal_wire::NewKind;
-use zonal_wire::meta::flags::O_RDWR;
 
 const VERSIONS: &[&str] = &["v0.1.0"];
-
-fn fixture(version: &str) -> PathBuf {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    root.join("../zonal-disk/testdata")
-        .join(version)
-        .join("cell.pack")
-}
-
-fn name(text: &str) -> Name {
-    Name::new(text.as_bytes()).unwrap()
-}
-
-fn who() -> Credentials {
-    Credentials {
-        uid: 0,
-        gid: 0,
-        groups: Vec::new(),
-    }
-}
-
-/// A few bytes in each 4 KiB, so that the fixture stays small.
-fn bytes(seed: u8, length: usize) -> Vec<u8> {
-    let mut out = vec![0; length];
-    for (index, block) in out.chunks_mut(4096).enumerate() {
-        block[0] = seed;
-        block[block.len() - 1] = index as u8 ^ seed;
-    }
-    out
-}
-
-/// A client of a cell.
-struct User(Client<RealNet>);
-
-impl User {
-    fn of(cell: &Cell) -> Self {
-        let identity = Identity::new(CellId::default(), Role::Client, NodeId(0), None);
-        let pool = Arc::new(Pool::new(identity, PoolConfig::default()));
-        let manager = cell.address("manager", false).to_string();
-        // Another client each time: the fixture knows the one that was there when its servers were killed.
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-        let options = Options::new(&manager, ZoneId(1), now.as_nanos() as u64);
-        Self(block_on(Client::connect(RealNet::new(pool), options)).unwrap())
-    }
-
-    fn find(&self, path: &str) -> Attr {
-        let mut ino = Ino::ROOT;
-        let mut found = None;
-        for part in path.split('/') {
-            match block_on(self.0.lookup(&who(), ino, name(part))).unwrap() {
-                Looked::Found(there) => {
-                    ino = there.attr.ino;
-                    found = Some(there.attr);
-                }
-                Looked::Absent(_) => panic!("{path}: {part} is not there"),
-            }
-        }
-        found.unwrap()
-    }
-
-    fn create(&self, parent: Ino, file: &str) -> Opened<RealNet> {
-        let new = NewFile {
-            kind: NewKind::File,
-            mode: 0o640,
-            umask: 0,
-        };
-        block_on(self.0.create(&who(), parent, name(file), new, O_RDWR)).unwrap()
-    }
-
-    fn write(&self, parent: Ino, file: &str, parts: &[(u64, Vec<u8>)]) -> Ino {
-        let opened = self.create(parent, file);
-        for (offset, bytes) in parts {
-            let written = self.0.write_through(&opened.file, *offset, bytes, true);
-            block_on(written).unwrap();
-        }
-        block_on(self.0.fsync(&opened.file)).unwrap();
-        opened.found.attr.ino
-    }
-
-    fn read(&self, path: &str) -> Vec<u8> {
-        let attr = self.find(path);
-        let opened = block_on(self.0.open(&who(), attr.ino, O_RDWR)).unwrap();
-        let mut out = vec![0xee; attr.size as usize + 10];
-        let count = block_on(self.0.read(&opened.file, 0, &mut out)).unwrap();
-        out.truncate(count);
-        out
-    }
-}
-
-/// What every fixture holds, by path. `late` was written after the last checkpoint.
-fn contents() -> BTreeMap<&'static str, Vec<u8>> {
-    let holes = [bytes(3, 5000), vec![0; 200_000 - 5000], bytes(4, 3000)].concat();
-    BTreeMap::from([
-        ("plain", bytes(1, 70_000)),
-        ("dir/small", b"hello".to_vec()),
-        ("dir/large", bytes(2, 150_000)),
-        ("dir/holes", holes),
-        ("dir/cut", bytes(5, 9000)[..7000].to_vec()),
-        ("dir/sub/renamed", bytes(6, 4096)),
-        ("dir/late", bytes(7, 80_000)),
-        ("dir/late-small", b"in the log only".to_vec()),
-    ])
-}
-
-fn fill(user: &User) {
-    let client = &user.0;
-    user.write(Ino::ROOT, "plain", &[(0, bytes(1, 70_000))]);
-    let mode = (0o755, 0);
-    let dir = block_on(client.mkdir(&who(), Ino::ROOT, name("dir"), mode, Some(ZoneId(1))));
-    let dir = dir.unwrap().attr.ino;
-    let sub = block_on(client.mkdir(&who(), dir, name("sub"), mode, None));
-    let sub = sub.unwrap().attr.ino;
-    let small = user.write(dir, "small", &[(0, b"hello".to_vec())]);
-    user.write(dir, "large", &[(0, bytes(2, 150_000))]);
-    user.write(
-        dir,
-        "holes",
-        &[(0, bytes(3, 5000)), (200_000, bytes(4, 3000))],
-    );
-    let cut = user.write(dir, "cut", &[(0, bytes(5, 9000))]);
-    block_on(client.truncate(&who(), cut, 7000, true, false)).unwrap();
-    user.write(dir, "before", &[(0, bytes(6, 4096))]);
-    let (from, to) = ((dir, name("before")), (sub, name("renamed")));
-    block_on(client.rename(&who(), from, to, 0)).unwrap();
-    user.write(dir, "removed", &[(0, bytes(9, 100))]);
-    block_on(client.unlink(&who(), dir, name("removed"))).unwrap();
-    block_on(client.setxattr(&who(), small, b"user.color", b"blue", 0)).unwrap();
-    block_on(client.hard_link(&who(), small, dir, name("linked"))).unwrap();
-    let link = NewFile {
-        kind: NewKind::Symlink {
-            text: Blob(b"dir/small".to_vec()),
-        },
-        mode: 0o777,
-        umask: 0,
-    };
-    block_on(client.make(&who(), dir, name("symlink"), link)).unwrap();
-}
-
-fn fill_late(user: &User) {
-    let dir = user.find("dir").ino;
-    user.write(dir, "late", &[(0, bytes(7, 80_000))]);
-    user.write(dir, "late-small", &[(0, b"in the log only".to_vec())]);
-    block_on(user.0.sync_all()).unwrap();
-}
-
-fn check(user: &User) {
-    check_names(user, 9);
-    for (path, expected) in contents() {
-        assert!(user.read(path) == expected, "{path}");
-    }
-}
-
-fn is_late(path: &str) -> bool {
-    path.starts_with("dir/late")
-}
-
-fn check_names(user: &User, count: usize) {
-    let small = user.find("dir/small");
-    assert_eq!((small.mode & 0o777, small.nlink), (0o640, 2));
-    assert_eq!(user.find("dir/linked").ino, small.ino);
-    let color = block_on(user.0.getxattr(&who(), small.ino, b"user.color"));
-    assert_eq!(color.unwrap(), b"blue");
-    let link = user.find("dir/symlink").ino;
-    assert_eq!(block_on(user.0.readlink(link)).unwrap(), b"dir/small");
-    let dir = user.find("dir").ino;
-    let (entries, end) = block_on(user.0.readdir(&who(), dir, 0, 100, true)).unwrap();
-    assert!(end);
-    assert_eq!(entries.len(), count);
-}
 
 /// A cell out of a fixture, with ports that are free here.
 fn unpacked(version: &str) -> Cell {
     let scratch = Scratch::new(version);
-    pack::unpack(&fs::read(fixture(version)).unwrap(), &scratch);
+    pack::unpack(&fs::read(packed_in(version)).unwrap(), &scratch);
     let mut files: Vec<PathBuf> = NODES
         .iter()
         .map(|node| scratch.join(node).join("node.toml"))
@@ -360,60 +187,4 @@ fn a_store_of_a_newer_version_is_refused_and_left_alone() {
         }
         assert!(stored(&cell) == before, "{node}: the store was touched");
     }
-}
-
-#[test]
-#[ignore = "writes a fixture: once a release"]
-fn make_the_fixture_of_this_version() {
-    let version = std::env::var("ZONAL_FIXTURE").unwrap();
-    let path = fixture(&version);
-    assert!(
-        !path.exists(),
-        "{} is there: fixtures never change",
-        path.display()
-    );
-    let cell = Cell {
-        scratch: Scratch::new("fixture"),
-    };
-    let shape = "--zones 1 --storage-nodes 1 --segment";
-    let mut command = zonal();
-    command.arg("up").arg("--dir").arg(cell.dir());
-    command
-        .args(shape.split(' '))
-        .args(["1 MiB", "--capacity", "64 MiB"]);
-    let up = command.output().unwrap();
-    assert_eq!(code(&up), 0, "{}", said(&up));
-    let user = User::of(&cell);
-    fill(&user);
-    block_on(user.0.close()).unwrap();
-    for (command, to) in [
-        ("meta backup", "backup"),
-        ("target export --target 1", "objects"),
-    ] {
-        let mut made = zonal();
-        made.args(command.split(' '))
-            .arg("--to")
-            .arg(cell.dir().join(to));
-        let made = made.arg("--cell").arg(cell.dir()).output().unwrap();
-        assert_eq!(code(&made), 0, "{}", said(&made));
-    }
-    // All of this into indexes and segments; what comes next stays in logs.
-    assert_eq!(code(&cell.down()), 0);
-    assert_eq!(code(&cell.up_again()), 0);
-    let user = User::of(&cell);
-    fill_late(&user);
-    check(&user);
-    for node in NODES {
-        kill(cell.pid(node), "KILL");
-    }
-    drop(user);
-    let packed = pack::pack(cell.dir(), |path| {
-        let name = path.file_name().unwrap();
-        let is_output = name == "pid" || (name == "log" && path.components().count() == 2);
-        !is_output && name != "lock" && !path.starts_with("mounts")
-    });
-    println!("{} bytes in {}", packed.len(), path.display());
-    assert!(packed.len() < 200 << 10, "{} bytes", packed.len());
-    fs::create_dir_all(path.parent().unwrap()).unwrap();
-    fs::write(&path, packed).unwrap();
 }

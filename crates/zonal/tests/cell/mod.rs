@@ -8,8 +8,19 @@ use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 use zonal_testkit::Scratch;
 
+/// The program: where cargo built it for these tests, or for an example in the folder above its own.
+fn program() -> PathBuf {
+    option_env!("CARGO_BIN_EXE_zonal").map_or_else(
+        || {
+            let example = std::env::current_exe().unwrap();
+            example.ancestors().nth(2).unwrap().join("zonal")
+        },
+        PathBuf::from,
+    )
+}
+
 pub fn zonal() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_zonal"));
+    let mut command = Command::new(program());
     command
         .env_remove("ZONAL_CELL")
         .env_remove("ZONAL_KEY_FILE")
