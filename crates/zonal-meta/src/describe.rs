@@ -175,16 +175,10 @@ fn layout(layout: &Layout) -> Field {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use zonal_testkit::{GARBAGE, refused};
 
     #[test]
     fn garbage_is_an_error_and_never_a_panic() {
-        let mut state = 7_u64;
-        let mut next = || {
-            state = state
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1);
-            (state >> 33) as u8
-        };
         let starts = [
             &[0, 0, 0, 3, 0x10][..],
             &[0, 0, 0, 3, 0x20],
@@ -193,13 +187,7 @@ mod tests {
             &[0, 0, 0, 3, 0x50],
             &[],
         ];
-        let mut refused = 0;
-        for round in 0..60_000_usize {
-            let mut key = starts[round % starts.len()].to_vec();
-            key.extend((0..round / 7 % 24).map(|_| next()));
-            let value: Vec<u8> = (0..round % 97).map(|_| next()).collect();
-            refused += usize::from(entry(&key, &value).is_err());
-        }
-        assert!(refused > 30_000, "{refused}");
+        let count = refused(&starts, |key, value| entry(key, value).is_err());
+        assert!(count > GARBAGE / 2, "{count}");
     }
 }

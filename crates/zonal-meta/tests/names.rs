@@ -5,7 +5,7 @@ mod common;
 
 use common::*;
 use zonal_meta::dentry::{Dentry, name_cookie};
-use zonal_meta::{JunctionChange, keys};
+use zonal_meta::{Deletion, JunctionChange, keys};
 use zonal_types::{Codec, ErrorCode, FileKind, Ino, KvRead};
 use zonal_wire::meta::flags::{RENAME_EXCHANGE, RENAME_NOREPLACE};
 use zonal_wire::meta::{LockKind, LockRange, NewKind};
@@ -16,6 +16,13 @@ fn start() -> (Cell, Client, Ino) {
     let mut client = cell.client(1);
     let home = client.mkdir(&mut cell, Ino::ROOT, "home").unwrap();
     (cell, client, home)
+}
+
+/// The first deletions that are due at the zone's shard.
+fn deletions(cell: &mut Cell) -> Vec<Deletion> {
+    let now = cell.now.instant;
+    let store = &mut cell.stores[1];
+    store.shard.deletions(&store.kv, now, 10).unwrap()
 }
 
 #[test]
@@ -47,9 +54,7 @@ fn a_first_level_directory_lives_in_its_zone_and_its_entry_in_the_root() {
         Err(ErrorCode::CrossShard)
     );
     client.unlink(&mut cell, far, "f").unwrap();
-    client
-        .rename(&mut cell, (Ino::ROOT, "far"), (Ino::ROOT, "away"), 0)
-        .unwrap();
+    client.moved(&mut cell, (Ino::ROOT, "far"), (Ino::ROOT, "away"));
     client
         .rename(
             &mut cell,
@@ -59,9 +64,7 @@ fn a_first_level_directory_lives_in_its_zone_and_its_entry_in_the_root() {
         )
         .unwrap();
     assert_eq!(client.lookup(&mut cell, Ino::ROOT, "home"), Ok(far));
-    client
-        .rename(&mut cell, (Ino::ROOT, "away"), (Ino::ROOT, "home"), 0)
-        .unwrap();
+    client.moved(&mut cell, (Ino::ROOT, "away"), (Ino::ROOT, "home"));
     assert_eq!(client.lookup(&mut cell, Ino::ROOT, "home"), Ok(home));
     assert_eq!(client.attr(&mut cell, far), Err(ErrorCode::Stale));
     client.rmdir(&mut cell, Ino::ROOT, "home").unwrap();
@@ -151,47 +154,27 @@ fn renames_keep_counts_and_refuse_loops() {
     let b = client.mkdir(&mut cell, a, "b").unwrap();
     let c = client.mkdir(&mut cell, b, "c").unwrap();
     let f = client.create(&mut cell, a, "f", 0o644).unwrap();
-    assert_eq!(
-        client.rename(&mut cell, (home, "a"), (c, "a"), 0),
-        Err(ErrorCode::Invalid)
-    );
-    assert_eq!(
-        client.rename(&mut cell, (home, "a"), (a, "x"), 0),
-        Err(ErrorCode::Invalid)
-    );
-    assert_eq!(
-        client.rename(&mut cell, (b, "c"), (home, "a"), 0),
-        Err(ErrorCode::NotEmpty)
-    );
-    assert_eq!(
-        client.rename(&mut cell, (a, "f"), (a, "b"), 0),
-        Err(ErrorCode::IsDirectory)
-    );
-    assert_eq!(
-        client.rename(&mut cell, (a, "b"), (a, "f"), 0),
-        Err(ErrorCode::NotDirectory)
-    );
-    assert_eq!(
-        client.rename(&mut cell, (a, "f"), (a, "b"), RENAME_NOREPLACE),
-        Err(ErrorCode::Exists)
-    );
-    assert_eq!(
-        client.rename(&mut cell, (a, "f"), (a, "n"), RENAME_EXCHANGE),
-        Err(ErrorCode::NotFound)
-    );
+    for (from, to, flags, code) in [
+        ((home, "a"), (c, "a"), 0, ErrorCode::Invalid),
+        ((home, "a"), (a, "x"), 0, ErrorCode::Invalid),
+        ((b, "c"), (home, "a"), 0, ErrorCode::NotEmpty),
+        ((a, "f"), (a, "b"), 0, ErrorCode::IsDirectory),
+        ((a, "b"), (a, "f"), 0, ErrorCode::NotDirectory),
+        ((a, "f"), (a, "b"), RENAME_NOREPLACE, ErrorCode::Exists),
+        ((a, "f"), (a, "n"), RENAME_EXCHANGE, ErrorCode::NotFound),
+    ] {
+        let refused = client.rename(&mut cell, from, to, flags);
+        assert_eq!(refused, Err(code), "{from:?} to {to:?}");
+    }
     client
         .rename(&mut cell, (a, "f"), (a, "b"), RENAME_EXCHANGE)
         .unwrap();
     assert_eq!(client.lookup(&mut cell, a, "b"), Ok(f));
-    client
-        .rename(&mut cell, (a, "f"), (home, "moved"), 0)
-        .unwrap();
+    client.moved(&mut cell, (a, "f"), (home, "moved"));
     assert_eq!(client.attr(&mut cell, a).unwrap().nlink, 2);
     assert_eq!(client.attr(&mut cell, home).unwrap().nlink, 4);
     let empty = client.mkdir(&mut cell, home, "empty").unwrap();
-    client
-        .rename(&mut cell, (home, "moved"), (home, "empty"), 0)
-        .unwrap();
+    client.moved(&mut cell, (home, "moved"), (home, "empty"));
     assert_eq!(client.attr(&mut cell, empty), Err(ErrorCode::Stale));
     assert_eq!(client.lookup(&mut cell, home, "empty"), Ok(b));
     let reply = client
@@ -206,9 +189,7 @@ fn renaming_over_another_name_of_the_same_file_does_nothing() {
     let (mut cell, mut client, home) = start();
     let f = client.create(&mut cell, home, "f", 0o644).unwrap();
     client.link(&mut cell, f, home, "g").unwrap();
-    client
-        .rename(&mut cell, (home, "f"), (home, "g"), 0)
-        .unwrap();
+    client.moved(&mut cell, (home, "f"), (home, "g"));
     assert_eq!(client.attr(&mut cell, f).unwrap().nlink, 2);
     assert_eq!(client.lookup(&mut cell, home, "f"), Ok(f));
     assert_eq!(
@@ -239,35 +220,19 @@ fn a_removed_open_file_lives_until_its_last_close() {
         Err(ErrorCode::UnknownSession),
         "it must tell what it holds first"
     );
-    other
-        .call(
-            &mut cell,
-            f,
-            &MetaRequest::Reclaim {
-                opens: vec![f],
-                locks: vec![],
-            },
-        )
-        .unwrap();
+    other.reclaim(&mut cell, 1, vec![f]);
     assert!(other.attr(&mut cell, f).is_ok());
     other.close(&mut cell, f).unwrap();
     cell.pass_ms(2_000);
     assert_eq!(other.attr(&mut cell, f), Err(ErrorCode::Stale));
-    let now = cell.now.instant;
+    let due = deletions(&mut cell);
+    assert_eq!(due.len(), 1);
+    assert_eq!(due[0].layout.components[0].count, 3);
     let store = &mut cell.stores[1];
-    let deletions = store.shard.deletions(&store.kv, now, 10).unwrap();
-    assert_eq!(deletions.len(), 1);
-    assert_eq!(deletions[0].layout.components[0].count, 3);
-    let keys = deletions.into_iter().map(|deletion| deletion.key).collect();
+    let keys = due.into_iter().map(|deletion| deletion.key).collect();
     let effect = store.shard.deletion_done(keys);
     store.kv.apply(&effect);
-    assert!(
-        store
-            .shard
-            .deletions(&store.kv, now, 10)
-            .unwrap()
-            .is_empty()
-    );
+    assert_eq!(deletions(&mut cell).len(), 0);
     cell.assert_sound();
 }
 
@@ -326,27 +291,9 @@ fn after_a_restart_a_removed_file_waits_for_those_who_may_have_it_open() {
     let mut other = cell.client(2);
     let (f, _) = client.create_open(&mut cell, home, "f").unwrap();
     cell.restart(1);
-    other
-        .call(
-            &mut cell,
-            f,
-            &MetaRequest::Reclaim {
-                opens: vec![],
-                locks: vec![],
-            },
-        )
-        .unwrap();
+    other.holds_nothing(&mut cell, 1);
     other.unlink(&mut cell, home, "f").unwrap();
-    client
-        .call(
-            &mut cell,
-            f,
-            &MetaRequest::Reclaim {
-                opens: vec![f],
-                locks: vec![],
-            },
-        )
-        .unwrap();
+    client.reclaim(&mut cell, 1, vec![f]);
     assert!(client.attr(&mut cell, f).is_ok());
     client.close(&mut cell, f).unwrap();
     cell.pass_ms(2_000);
@@ -430,9 +377,7 @@ fn names_that_share_a_hash_stay_apart() {
         if index % 3 == 0 {
             client.create(&mut cell, home, &name, 0o644).unwrap();
         }
-        client
-            .rename(&mut cell, (home, &name), (home, &format!("r{index}")), 0)
-            .unwrap();
+        client.moved(&mut cell, (home, &name), (home, &format!("r{index}")));
         client
             .unlink(&mut cell, home, &format!("r{index}"))
             .unwrap();
@@ -577,9 +522,7 @@ fn a_removed_file_can_be_opened_for_a_moment_longer() {
     client.setxattr(&mut cell, f, "user.k", b"v", 0).unwrap();
     client.create(&mut cell, home, "new", 0o644).unwrap();
     // The other one has looked `f` up when the name is replaced.
-    client
-        .rename(&mut cell, (home, "new"), (home, "f"), 0)
-        .unwrap();
+    client.moved(&mut cell, (home, "new"), (home, "f"));
     cell.assert_sound();
     assert_eq!(other.attr(&mut cell, f).unwrap().nlink, 0);
     cell.pass_ms(900);
@@ -588,35 +531,18 @@ fn a_removed_file_can_be_opened_for_a_moment_longer() {
     cell.pass_ms(5_000);
     assert_eq!(other.attr(&mut cell, f).unwrap().nlink, 0);
     assert_eq!(other.getxattr(&mut cell, f, "user.k"), Ok(b"v".to_vec()));
-    let now = cell.now.instant;
-    let store = &mut cell.stores[1];
-    assert!(
-        store
-            .shard
-            .deletions(&store.kv, now, 10)
-            .unwrap()
-            .is_empty()
-    );
+    assert_eq!(deletions(&mut cell).len(), 0);
     assert_eq!(
         client.link(&mut cell, f, home, "again"),
         Err(ErrorCode::NotFound)
     );
     other.close(&mut cell, f).unwrap();
     cell.assert_sound();
-    let store = &mut cell.stores[1];
-    assert!(
-        store
-            .shard
-            .deletions(&store.kv, now, 10)
-            .unwrap()
-            .is_empty()
-    );
-    assert!(store.shard.next_deletion().is_some());
+    assert_eq!(deletions(&mut cell).len(), 0);
+    assert!(cell.stores[1].shard.next_deletion().is_some());
     cell.pass_ms(1_000);
-    let now = cell.now.instant;
-    let store = &mut cell.stores[1];
     // Once its objects may be gone, nothing brings it back.
-    assert_eq!(store.shard.deletions(&store.kv, now, 10).unwrap().len(), 1);
+    assert_eq!(deletions(&mut cell).len(), 1);
     assert_eq!(other.open(&mut cell, f, 0), Err(ErrorCode::Stale));
     assert_eq!(other.attr(&mut cell, f), Err(ErrorCode::Stale));
 }
@@ -722,9 +648,7 @@ fn a_removal_tells_the_last_attributes_of_what_is_no_file() {
     let x = client.lookup(&mut cell, home, "x").unwrap();
     client.link(&mut cell, x, home, "y").unwrap();
     assert_eq!(removed(&mut cell, &mut client, false), None);
-    client
-        .rename(&mut cell, (home, "y"), (home, "x"), 0)
-        .unwrap();
+    client.moved(&mut cell, (home, "y"), (home, "x"));
     assert_eq!(removed(&mut cell, &mut client, false), Some((x, 0)));
     client.create(&mut cell, home, "x", 0o644).unwrap();
     assert_eq!(removed(&mut cell, &mut client, false), None);

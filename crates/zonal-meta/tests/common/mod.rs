@@ -298,14 +298,17 @@ impl Client {
         }
     }
 
-    /// Tells a restarted shard that nothing is held, as a client does before it asks anything else.
-    pub fn holds_nothing(&mut self, cell: &mut Cell, shard: usize) {
-        let request = MetaRequest::Reclaim {
-            opens: vec![],
-            locks: vec![],
-        };
+    /// Tells a restarted shard what is open, as a client does before it asks anything else.
+    pub fn reclaim(&mut self, cell: &mut Cell, shard: usize, opens: Vec<Ino>) {
+        let locks = Vec::new();
+        let request = MetaRequest::Reclaim { opens, locks };
         let reply = cell.send(shard, self.caller(shard), &request);
         assert_eq!(reply, MetaReply::Done);
+    }
+
+    /// Tells a restarted shard that nothing is held.
+    pub fn holds_nothing(&mut self, cell: &mut Cell, shard: usize) {
+        self.reclaim(cell, shard, Vec::new());
     }
 
     pub fn lookup(&mut self, cell: &mut Cell, parent: Ino, text: &str) -> Reply<Ino> {
@@ -442,6 +445,11 @@ impl Client {
             flags,
         };
         self.call(cell, from.0, &request).map(|_| ())
+    }
+
+    /// A rename that succeeds.
+    pub fn moved(&mut self, cell: &mut Cell, from: (Ino, &str), to: (Ino, &str)) {
+        self.rename(cell, from, to, 0).unwrap();
     }
 
     pub fn link(&mut self, cell: &mut Cell, ino: Ino, parent: Ino, text: &str) -> Reply<()> {
