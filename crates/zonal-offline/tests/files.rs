@@ -4,16 +4,10 @@
 
 mod common;
 
-use common::TestCell;
+use common::{TestCell, rounds};
 use std::fs;
 use std::path::{Path, PathBuf};
 use zonal_testkit::Rng;
-
-/// Rounds of a test: `ZONAL_DAMAGES` for more.
-fn rounds(usual: u64) -> u64 {
-    let wanted = std::env::var("ZONAL_DAMAGES").ok();
-    wanted.and_then(|text| text.parse().ok()).unwrap_or(usual)
-}
 
 /// Damages a file; tells how, for the messages.
 fn damage(path: &Path, rng: &mut Rng) -> String {

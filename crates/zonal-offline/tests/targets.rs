@@ -1,0 +1,175 @@
+//! Damage to what targets say: each kind is found by its name, a repair leaves the cell clean, and what was not damaged
+//! is as it was.
+#![allow(
+    clippy::unwrap_used,
+    clippy::too_many_lines,
+    reason = "tests: one list of damages each"
+)]
+
+mod common;
+
+use common::{Bench, GEOMETRY, Made, OpenTarget, inode, open_engine, rounds};
+use zonal_disk::Engine;
+use zonal_object::chunk::{BlockState, Chunk};
+use zonal_object::{Cut, ObjectId, key};
+use zonal_testkit::Rng;
+use zonal_types::{Column, DataId, Ino, KvChange, KvRead};
+
+#[test]
+fn damaged_targets_are_put_right() {
+    let bench = Bench::new("target");
+    let set = bench
+        .cell
+        .map
+        .zone(zonal_types::ZoneId(1))
+        .unwrap()
+        .default_set
+        .unwrap();
+    let set = bench.cell.map.set(set).unwrap().clone();
+    // Files with a whole block, and the store of their first column.
+    let large: Vec<&Made> = bench
+        .cell
+        .files
+        .iter()
+        .filter(|file| file.size >= 65_536)
+        .collect();
+    for round in 0..rounds(1) {
+        let mut rng = Rng(round * 77 + 3);
+        let file = large[rng.index(large.len())];
+        let component = &file.layout.components[0];
+        let object = ObjectId {
+            data_id: component.data_id,
+            column: Column(0),
+        };
+        let slot = usize::from(component.start_column.0) % set.slots.len();
+        let at = 1 + set.slots[slot].target.0 as usize;
+        let on = |context: &str,
+                  expected: &str,
+                  suffering,
+                  damage: &dyn Fn(&Engine) -> Vec<KvChange>| {
+            let context = format!("round {round}: {context} of {}", file.path);
+            bench.try_damage(&context, expected, suffering, at, damage);
+        };
+        let chunk_key = key::chunk(object, 0);
+        let chunk = |engine: &Engine| {
+            Chunk::decode(
+                &GEOMETRY,
+                &chunk_key,
+                &engine.get(&chunk_key).unwrap().unwrap(),
+            )
+            .unwrap()
+        };
+        on("a damaged chunk", "target-key", 1, &|_| {
+            vec![KvChange::put(chunk_key.clone(), vec![5; 40])]
+        });
+        on("a missing header", "object-header", 0, &|_| {
+            vec![KvChange::remove(key::header(object))]
+        });
+        on("a damaged header", "target-key", 0, &|_| {
+            vec![KvChange::put(key::header(object), vec![5; 40])]
+        });
+        on("a damaged bitmap", "target-key", 0, &|_| {
+            vec![KvChange::put(key::segment(0), vec![1; 10])]
+        });
+        on("a missing bitmap", "allocation", 0, &|_| {
+            vec![KvChange::remove(key::segment(0))]
+        });
+        on("the target's own record", "target-key", 0, &|_| {
+            vec![KvChange::put(key::target(), vec![1; 10])]
+        });
+        on(
+            "a tombstone of one that lives",
+            "object-deletion",
+            0,
+            &|engine| {
+                let key = key::tombstone(object);
+                let sealed = zonal_object::repair::repair(
+                    &GEOMETRY,
+                    engine,
+                    &zonal_object::Broken::HalfDeleted(object),
+                    &|_| None,
+                );
+                let changes = sealed.unwrap();
+                assert_eq!(changes[0].key, key);
+                changes
+            },
+        );
+        on("a unit that two refer to", "unit-twice", 0, &|engine| {
+            // A chunk of its own that claims the unit of another file, with a checksum that does not fit.
+            let place = chunk(engine).get(0).place().unwrap();
+            let mut copy = chunk(engine);
+            let free = (0..64).find(|block| copy.get(*block) == BlockState::Hole);
+            let Some(free) = free else {
+                // A full chunk: behind its end.
+                let mut more = Chunk::default();
+                more.set(63, BlockState::Written(place, 1));
+                let key = key::chunk(object, 40);
+                return vec![KvChange::put(key.clone(), more.encode(&key))];
+            };
+            copy.set(free, BlockState::Written(place, 1));
+            vec![KvChange::put(chunk_key.clone(), copy.encode(&chunk_key))]
+        });
+    }
+}
+
+#[test]
+fn objects_in_wrong_places_are_put_right() {
+    let bench = Bench::new("objects");
+    let file = bench
+        .cell
+        .files
+        .iter()
+        .find(|file| file.size == 65_536)
+        .unwrap();
+    let component = &file.layout.components[0];
+    let object = ObjectId {
+        data_id: component.data_id,
+        column: Column(0),
+    };
+    let right = 2 + usize::from(component.start_column.0) % 3;
+    let open = |at: usize| OpenTarget::open(bench.cell.spec(at)).unwrap();
+
+    bench.cell.restore(&bench.saved);
+    open(2 + (right - 1) % 3)
+        .write(object, 0, &[7; 9000])
+        .unwrap();
+    bench.put_right("a copy on another target", "object-misplaced", 0);
+
+    // Bytes of which no inode knows become a file that can be read.
+    bench.cell.restore(&bench.saved);
+    let data_id = DataId(object.data_id.0 + 5000);
+    let nobody = ObjectId { data_id, ..object };
+    open(right).write(nobody, 0, &[8; 9000]).unwrap();
+    bench.put_right("an object of nobody", "object-no-inode", 0);
+    let ino = Ino(data_id.0);
+    let name = format!("data-{}-{}", ino.partition(), ino.sequence());
+    assert_eq!(bench.lost_found(&name), Some(ino));
+    let engine = open_engine(bench.cell.spec(1));
+    assert_eq!(inode(&engine, ino).size, 9000);
+    drop(engine);
+    assert_eq!(open(right).read(nobody, 0, 9000).unwrap(), vec![8; 9000]);
+
+    // A target knows a shrink that the inode does not: writes would be refused for ever.
+    bench.cell.restore(&bench.saved);
+    let cut = Cut {
+        seq: 5,
+        bytes: 65_536,
+    };
+    open(right).truncate(object, cut);
+    bench.put_right("a shrink that the inode does not know", "shrinks", 0);
+    let engine = open_engine(bench.cell.spec(1));
+    assert_eq!(inode(&engine, file.ino).truncate_seq, 5);
+    drop(engine);
+
+    // What a crash of a client leaves is told and leaves the cell clean.
+    bench.cell.restore(&bench.saved);
+    open(right).write(object, 65_536, &[9; 100]).unwrap();
+    let (summary, heard) = bench.cell.fsck(false);
+    assert_eq!(
+        (summary.found, summary.notes),
+        (0, 2),
+        "{:#?}",
+        heard.findings
+    );
+    assert_eq!(heard.names(), ["allocated", "data-behind-size"]);
+}
