@@ -1,0 +1,239 @@
+//! Shards over maps in memory: requests are taken to their end, waits pass time.
+
+use super::{Client, none, seconds};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use zonal_meta::{Attempt, Caller, JunctionChange, Now, Outcome, Shard, ShardConfig};
+use zonal_types::{
+    CellId, Credentials, ErrorCode, Ino, Instant, KvChange, KvRead, NodeId, ShardId, TargetId,
+    ZoneId,
+};
+use zonal_wire::{JoinTarget, MetaReply, MetaRequest};
+use zonal_zonemap::{MapEdit, ZoneMap};
+
+#[derive(Default, Clone)]
+pub struct MemKv(pub BTreeMap<Vec<u8>, Vec<u8>>);
+
+impl KvRead for MemKv {
+    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, ErrorCode> {
+        Ok(self.0.get(key).cloned())
+    }
+    fn scan(
+        &self,
+        start: &[u8],
+        end: &[u8],
+        visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<(), ErrorCode> {
+        for (key, value) in self.0.range(start.to_vec()..end.to_vec()) {
+            if !visit(key, value) {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl MemKv {
+    pub fn apply(&mut self, changes: &[KvChange]) {
+        for change in changes {
+            match &change.value {
+                Some(value) => self.0.insert(change.key.clone(), value.clone()),
+                None => self.0.remove(&change.key),
+            };
+        }
+    }
+}
+
+pub fn map() -> ZoneMap {
+    let join = |node: u32, zone: u16, shard: Option<u32>, targets: u32| MapEdit::Join {
+        node: NodeId(node),
+        zone: ZoneId(zone),
+        zone_name: String::new(),
+        address: format!("127.0.0.1:{node}"),
+        shard: shard.map(ShardId),
+        targets: (0..targets)
+            .map(|index| JoinTarget {
+                target: TargetId(node * 10 + index),
+                uuid: [node as u8; 16],
+                capacity: 1 << 30,
+            })
+            .collect(),
+    };
+    let edits = [
+        join(1, 1, Some(0), 0),
+        join(2, 1, Some(1), 0),
+        join(3, 1, None, 3),
+        join(4, 2, Some(2), 2),
+    ];
+    let map = ZoneMap::new(CellId::default());
+    map.edited(&edits).unwrap().unwrap()
+}
+
+pub struct Store {
+    pub kv: MemKv,
+    pub shard: Shard,
+    pub config: ShardConfig,
+}
+
+pub struct Cell {
+    pub map: Arc<ZoneMap>,
+    pub stores: Vec<Store>,
+    pub now: Now,
+    pub junctions: Vec<JunctionChange>,
+    /// Effects of the last call, of all shards.
+    pub last_effect: Vec<KvChange>,
+    pub last_waits: u32,
+    pub caching: bool,
+}
+
+impl Cell {
+    pub fn new() -> Self {
+        Self::with(55, false)
+    }
+
+    pub fn with(hash_bits: u32, caching: bool) -> Self {
+        let map = Arc::new(map());
+        let now = Now {
+            instant: Instant(0),
+            wall: seconds(1_000_000),
+        };
+        let stores = [(0, 1), (1, 1), (2, 2)].map(|(shard, zone)| {
+            let mut config = ShardConfig::new(ShardId(shard), ZoneId(zone), 1);
+            config.hash_bits = hash_bits;
+            config.caching = caching;
+            let mut kv = MemKv::default();
+            kv.apply(&Shard::format(&config, now.wall));
+            let shard = Shard::load(config.clone(), map.clone(), &kv, now.instant).unwrap();
+            Store { kv, shard, config }
+        });
+        Self {
+            map,
+            stores: stores.into(),
+            now,
+            junctions: Vec::new(),
+            last_effect: Vec::new(),
+            last_waits: 0,
+            caching,
+        }
+    }
+
+    pub fn restart(&mut self, shard: usize) {
+        let store = &mut self.stores[shard];
+        store.config.boot += 1;
+        store.shard = Shard::load(
+            store.config.clone(),
+            self.map.clone(),
+            &store.kv,
+            self.now.instant,
+        )
+        .unwrap();
+    }
+
+    pub fn pass_ms(&mut self, ms: u64) {
+        self.now.instant = self.now.instant.plus_ms(ms);
+        let nanos = u64::from(self.now.wall.nanos) + ms % 1000 * 1_000_000;
+        self.now.wall.seconds += (ms / 1000 + nanos / 1_000_000_000) as i64;
+        self.now.wall.nanos = (nanos % 1_000_000_000) as u32;
+    }
+
+    pub fn shard_of(&self, ino: Ino) -> usize {
+        self.map.shard_of(ino.partition()).unwrap().id.0 as usize
+    }
+
+    /// One request to one shard, to its end. Waits pass time.
+    pub fn send(&mut self, shard: usize, caller: Caller, request: &MetaRequest) -> MetaReply {
+        self.last_effect.clear();
+        self.last_waits = 0;
+        self.send_on(shard, caller, request)
+    }
+
+    fn send_on(&mut self, shard: usize, caller: Caller, request: &MetaRequest) -> MetaReply {
+        let mut attempt: Option<Attempt> = None;
+        loop {
+            let store = &mut self.stores[shard];
+            let mut outcome = store
+                .shard
+                .handle(&store.kv, self.now, caller, request, attempt);
+            loop {
+                match outcome {
+                    Outcome::Reply {
+                        reply,
+                        effect,
+                        junctions,
+                        after,
+                        ..
+                    } => {
+                        self.stores[shard].kv.apply(&effect);
+                        self.last_effect.extend(effect);
+                        self.junctions.extend(junctions);
+                        for (zone, request) in after {
+                            self.internal(zone, &request);
+                        }
+                        return reply;
+                    }
+                    Outcome::Wait {
+                        attempt: named,
+                        until,
+                        ..
+                    } => {
+                        attempt = Some(named);
+                        self.last_waits += 1;
+                        let ms = until.ms_since(self.now.instant) + 1;
+                        self.pass_ms(ms);
+                        break;
+                    }
+                    Outcome::Call {
+                        zone,
+                        request,
+                        call,
+                        ..
+                    } => {
+                        let reply = self.internal(zone, &request);
+                        let store = &mut self.stores[shard];
+                        outcome = store.shard.resume(&store.kv, self.now, call, reply);
+                    }
+                }
+            }
+        }
+    }
+
+    fn internal(&mut self, zone: ZoneId, request: &MetaRequest) -> MetaReply {
+        let shard = self.map.shard_of_zone(zone).unwrap().id.0 as usize;
+        self.send_on(shard, none(), request)
+    }
+
+    pub fn client(&mut self, client: u64) -> Client {
+        let mut sessions = Vec::new();
+        for shard in 0..self.stores.len() {
+            let request = MetaRequest::OpenSession {
+                client,
+                zone: ZoneId(1),
+                name: "test".into(),
+            };
+            match self.send(shard, none(), &request) {
+                MetaReply::Session { session, .. } => sessions.push(session),
+                other => panic!("{other:?}"),
+            }
+        }
+        Client {
+            sessions,
+            sequence: 0,
+            who: Credentials::root(),
+            zone: ZoneId(1),
+        }
+    }
+
+    pub fn assert_sound(&self) {
+        for (index, store) in self.stores.iter().enumerate() {
+            let broken = store.shard.check(&store.kv);
+            assert!(broken.is_empty(), "shard {index}: {broken:#?}");
+        }
+    }
+
+    pub fn tick(&mut self) {
+        for store in &mut self.stores {
+            let ticked = store.shard.tick(&store.kv, self.now).unwrap();
+            store.kv.apply(&ticked.effect);
+        }
+    }
+}
