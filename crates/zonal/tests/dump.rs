@@ -84,7 +84,7 @@ fn everything_stored_can_be_shown_and_damage_ends_nothing() {
             "\"object_bytes\":1048576",
         ],
     );
-    shows(&target, &["--part", "segments"], &["used_bytes=1048576"]);
+    shows(&target, &["--part", "segments"], &["used_bytes=1044480"]);
     let manager = cell.dir().join("manager/manager");
     shows(
         &manager,
