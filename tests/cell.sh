@@ -6,7 +6,7 @@
 
 # need_zonal: builds the binary, unless ZONAL names one that was built elsewhere.
 need_zonal() {
-    if [ "$ZONAL" = "$BUILT/zonal" ]; then
+    if [ "$ZONAL" = "$BUILT/zonal" ] && [ -z "${IS_BUILT:-}" ]; then
         need_cargo
         say "building zonal ($PROFILE)"
         (cd "$ROOT" && cargo build --quiet --profile "$PROFILE" --package zonal) || die "zonal does not build"
@@ -16,7 +16,9 @@ need_zonal() {
 
 # need_faultfs: builds the disk that fails, unless FAULTFS names one that was built elsewhere.
 need_faultfs() {
-    if [ -z "${FAULTFS:-}" ]; then
+    if [ -n "${IS_BUILT:-}" ]; then
+        FAULTFS=$BUILT/zonal-faultfs
+    elif [ -z "${FAULTFS:-}" ]; then
         need_cargo
         say "building zonal-faultfs ($PROFILE)"
         (cd "$ROOT" && cargo build --quiet --profile "$PROFILE" --package zonal-faultfs) || die "zonal-faultfs does not build"

@@ -8,7 +8,8 @@ use std::sync::Mutex;
 use zonal_types::{ErrorCode, Ino, ShardId};
 use zonal_wire::{Event, LockRange, MetaReply, MetaRequest};
 
-/// Ranges asked for and not released, by inode (a superset of what is held is enough: owners are told apart).
+/// Ranges that are held, by inode: a restarted shard is told of them. One whose release is under way is not among them, as the shard may
+/// have released it already, and given it to another.
 pub(crate) type HeldLocks = Mutex<BTreeMap<Ino, Vec<LockRange>>>;
 
 /// Requests that may be queued at a shard, by waiter. A grant moves its range to what is held before anybody acts on it: a
@@ -176,17 +177,29 @@ impl<N: Net> Client<N> {
     /// Of the flush, or a shard that does not answer.
     pub async fn unlock(&self, ino: Ino, range: LockRange) -> Result<(), ErrorCode> {
         let flushed = self.flush_if_dirty(ino).await;
-        let link = self.link_of(ino)?;
-        self.meta(&link, &MetaRequest::Unlock { ino, range })
+        let is_owners =
+            |held: &LockRange| held.owner == range.owner && held.whole_file == range.whole_file;
+        let cut = (range.start, range.end);
+        self.send_release(ino, &MetaRequest::Unlock { ino, range }, is_owners, cut)
             .await?;
-        let covers = |held: &LockRange| {
-            held.whole_file == range.whole_file
-                && held.owner == range.owner
-                && range.start <= held.start
-                && held.end <= range.end
-        };
-        self.forget_locks(ino, covers);
         flushed
+    }
+
+    /// Sends a release. What it releases is held again where it fails.
+    async fn send_release(
+        &self,
+        ino: Ino,
+        request: &MetaRequest,
+        is_owners: impl Fn(&LockRange) -> bool,
+        cut: (u64, u64),
+    ) -> Result<(), ErrorCode> {
+        let link = self.link_of(ino)?;
+        let released = self.give_up(ino, is_owners, cut);
+        let answer = self.meta(&link, request).await;
+        if answer.is_err() {
+            released.into_iter().for_each(|range| self.hold(ino, range));
+        }
+        answer.map(drop)
     }
 
     /// Releases all locks of an owner on an inode, where there may be any.
@@ -207,17 +220,13 @@ impl<N: Net> Client<N> {
             return Ok(());
         }
         let flushed = self.flush_if_dirty(ino).await;
-        let link = self.link_of(ino)?;
-        self.meta(
-            &link,
-            &MetaRequest::ReleaseLocks {
-                ino,
-                owner,
-                whole_file,
-            },
-        )
-        .await?;
-        self.forget_locks(ino, is_owners);
+        let request = MetaRequest::ReleaseLocks {
+            ino,
+            owner,
+            whole_file,
+        };
+        self.send_release(ino, &request, is_owners, (0, u64::MAX))
+            .await?;
         flushed
     }
 
@@ -247,13 +256,78 @@ impl<N: Net> Client<N> {
         }
     }
 
-    fn forget_locks(&self, ino: Ino, is_gone: impl Fn(&LockRange) -> bool) {
+    /// Forgets what the owner holds within `cut` (its last byte included), and returns it.
+    fn give_up(
+        &self,
+        ino: Ino,
+        is_owners: impl Fn(&LockRange) -> bool,
+        cut: (u64, u64),
+    ) -> Vec<LockRange> {
         let mut held = lock(&self.held);
-        if let Some(ranges) = held.get_mut(&ino) {
-            ranges.retain(|range| !is_gone(range));
-            if ranges.is_empty() {
-                held.remove(&ino);
-            }
+        let Some(ranges) = held.remove(&ino) else {
+            return Vec::new();
+        };
+        let (kept, released) = cut_ranges(ranges, is_owners, cut);
+        if !kept.is_empty() {
+            held.insert(ino, kept);
         }
+        released
+    }
+}
+
+/// Takes `from..=to` out of the owner's ranges: what stays, in its order, and what was taken.
+fn cut_ranges(
+    ranges: Vec<LockRange>,
+    is_owners: impl Fn(&LockRange) -> bool,
+    (from, to): (u64, u64),
+) -> (Vec<LockRange>, Vec<LockRange>) {
+    let (mut kept, mut released) = (Vec::new(), Vec::new());
+    for range in ranges {
+        if !is_owners(&range) || range.end < from || to < range.start {
+            kept.push(range);
+            continue;
+        }
+        if range.start < from {
+            let end = from - 1;
+            kept.push(LockRange { end, ..range });
+        }
+        if to < range.end {
+            let start = to + 1;
+            kept.push(LockRange { start, ..range });
+        }
+        released.push(LockRange {
+            start: range.start.max(from),
+            end: range.end.min(to),
+            ..range
+        });
+    }
+    (kept, released)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zonal_wire::LockKind;
+
+    #[test]
+    fn a_release_leaves_what_lies_outside() {
+        let range = |owner, start, end| LockRange {
+            whole_file: false,
+            owner,
+            pid: 1,
+            kind: LockKind::Exclusive,
+            start,
+            end,
+        };
+        let held = vec![range(1, 0, 9), range(2, 0, 9), range(1, 20, u64::MAX)];
+        let is_owners = |held: &LockRange| held.owner == 1;
+        let (kept, released) = cut_ranges(held.clone(), is_owners, (5, 24));
+        assert_eq!(
+            kept,
+            [range(1, 0, 4), range(2, 0, 9), range(1, 25, u64::MAX)]
+        );
+        assert_eq!(released, [range(1, 5, 9), range(1, 20, 24)]);
+        let (kept, released) = cut_ranges(held, is_owners, (0, u64::MAX));
+        assert_eq!((kept, released.len()), (vec![range(2, 0, 9)], 2));
     }
 }

@@ -194,6 +194,11 @@ fn run_size(tx: &mut Tx<'_>, request: &MetaRequest) -> Result {
         MetaRequest::AttachDir { ino } => op::root::attach(tx, *ino),
         MetaRequest::DetachDir { ino } => op::root::detach_dir(tx, *ino),
         MetaRequest::DropDir { ino } => op::root::drop_dir(tx, *ino),
+        MetaRequest::SettleDir {
+            ino,
+            since,
+            has_entry,
+        } => op::root::settle(tx, *ino, *since, *has_entry),
         // What is left is the shard's own: sessions, events, locks, closes, tickets.
         _ => Err(ErrorCode::Protocol),
     }

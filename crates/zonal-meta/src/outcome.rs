@@ -1,7 +1,7 @@
 //! What a request leads to: a reply with its effect, a wait, or a question to another shard.
 
 use crate::config::Caller;
-use zonal_types::{Attr, Ino, Instant, KvChange, Layout, SessionId, ZoneId};
+use zonal_types::{Attr, Ino, Instant, KvChange, Layout, SessionId, Timestamp, ZoneId};
 use zonal_wire::{MetaReply, MetaRequest};
 
 /// Names a request that waits; given back to `handle`.
@@ -72,6 +72,17 @@ pub struct PendingCall {
     pub(crate) facts: Facts,
 }
 
+impl PendingCall {
+    /// First-level directories that the request is about.
+    pub(crate) fn directories(&self) -> Vec<Ino> {
+        let asked = match self.asked {
+            Question::Detach(_zone, ino) => Some(ino),
+            Question::Make(_) | Question::Attr(_) => None,
+        };
+        self.facts.directories().chain(asked).collect()
+    }
+}
+
 /// What was asked of another shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Question {
@@ -92,6 +103,14 @@ pub(crate) struct Facts {
     pub detached: Option<(ZoneId, Ino)>,
     /// Attributes of inodes elsewhere (`None`: it does not exist).
     pub attrs: Vec<(Ino, Option<Attr>)>,
+}
+
+impl Facts {
+    /// First-level directories that the operation is about.
+    pub fn directories(&self) -> impl Iterator<Item = Ino> + use<> {
+        let both = [self.made, self.detached];
+        both.into_iter().flatten().map(|(_zone, ino)| ino)
+    }
 }
 
 /// A change of the zone map's junctions, from the root shard.
@@ -129,12 +148,14 @@ pub struct Deletion {
     pub layout: Layout,
 }
 
-/// A directory inode whose entry in the root is not settled: ask the root shard `HasEntry`, then send this shard
-/// `AttachDir` (yes) or `DropDir` (no).
+/// A directory inode whose entry in the root is not settled: ask the root shard `HasEntry`, then send this shard the
+/// answer as `SettleDir`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Detached {
     /// The directory.
     pub ino: Ino,
+    /// Since when.
+    pub since: Timestamp,
 }
 
 /// What housekeeping found to do: log and apply `effect`, then wake.

@@ -78,6 +78,8 @@ pub struct Shard {
     pub(crate) locks: crate::locks::LockTable,
     pub(crate) tickets: Tickets,
     pub(crate) waiting: BTreeMap<Attempt, Waiting>,
+    /// First-level directories of requests that wait for another shard's answer; how many each.
+    asking: BTreeMap<Ino, u32>,
     next_attempt: u64,
     /// Until then locks of silent sessions may be reclaimed.
     pub(crate) lock_grace_until: Instant,
@@ -147,6 +149,7 @@ impl Shard {
             locks: crate::locks::LockTable::new(),
             tickets: Tickets::new(),
             waiting: BTreeMap::new(),
+            asking: BTreeMap::new(),
             next_attempt: 1,
             doomed: BTreeSet::new(),
             has_lost_orphans: true,
@@ -367,7 +370,7 @@ impl Shard {
         finished: &Finished,
         waited: &Waiting,
     ) -> Option<Outcome> {
-        let is_recalled = self.config.caching && !matches!(request.tag(), 80..=84);
+        let is_recalled = self.config.caching && !matches!(request.tag(), 80..=85);
         let changes = if is_recalled {
             caching::changes(finished)
         } else {
@@ -518,6 +521,9 @@ impl Shard {
             asked,
             facts,
         };
+        for ino in call.directories() {
+            *self.asking.entry(ino).or_default() += 1;
+        }
         let wake = std::mem::take(&mut self.woken).into_iter().collect();
         let request = ask;
         Outcome::Call {
@@ -536,6 +542,14 @@ impl Shard {
         call: PendingCall,
         reply: MetaReply,
     ) -> Outcome {
+        for ino in call.directories() {
+            let left = self.asking.get(&ino).map_or(0, |count| count - 1);
+            if left == 0 {
+                self.asking.remove(&ino);
+            } else {
+                self.asking.insert(ino, left);
+            }
+        }
         let PendingCall {
             caller,
             request,
@@ -567,6 +581,13 @@ impl Shard {
             _ => return self.fail(caller, &request, ErrorCode::Protocol, &waited),
         }
         self.handle_waited(kv, now, caller, &request, waited)
+    }
+
+    /// Whether a request that is not over yet is about to make or remove the entry of this first-level directory.
+    pub(crate) fn is_being_settled(&self, ino: Ino) -> bool {
+        let mut waiting = self.waiting.values();
+        waiting.any(|waiting| waiting.facts.directories().any(|of| of == ino))
+            || self.asking.contains_key(&ino)
     }
 
     /// The client of a waiting request went away: forget the wait.
@@ -635,7 +656,11 @@ impl Shard {
         let old = found.into_iter().filter(|(_, record)| {
             now.wall.seconds.saturating_sub(record.since.seconds) >= DETACHED_SECONDS
         });
-        Ok(old.take(limit).map(|(ino, _)| Detached { ino }).collect())
+        let told = old.map(|(ino, record)| Detached {
+            ino,
+            since: record.since,
+        });
+        Ok(told.take(limit).collect())
     }
 
     /// Sizes of what is in memory, for metrics.
@@ -727,6 +752,7 @@ fn is_internal(request: &MetaRequest) -> bool {
             | MetaRequest::DetachDir { .. }
             | MetaRequest::DropDir { .. }
             | MetaRequest::HasEntry { .. }
+            | MetaRequest::SettleDir { .. }
             | MetaRequest::GetAttr { .. }
             | MetaRequest::SetAttr { .. }
             | MetaRequest::SetPolicy { .. }

@@ -97,6 +97,10 @@ impl Shard {
             MetaRequest::PollEvents { acked, wait_ms } => {
                 self.poll(now, session, *acked, *wait_ms, waited)
             }
+            MetaRequest::HasEntry { ino } if self.is_being_settled(*ino) => {
+                zonal_types::mark!(SettledMeanwhile);
+                return Err(ErrorCode::NotReady);
+            }
             MetaRequest::CloseSession => {
                 self.leases.session_closed(session);
                 self.recheck = true;

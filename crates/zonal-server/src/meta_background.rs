@@ -261,8 +261,11 @@ fn settle_detached(role: &MetaRole) {
             .peers
             .shard(&role.map, root, &MetaRequest::HasEntry { ino })
         {
-            Ok(MetaReply::Yes { yes: true }) => MetaRequest::AttachDir { ino },
-            Ok(MetaReply::Yes { yes: false }) => MetaRequest::DropDir { ino },
+            Ok(MetaReply::Yes { yes }) => MetaRequest::SettleDir {
+                ino,
+                since: directory.since,
+                has_entry: yes,
+            },
             other => {
                 tracing::warn!(%ino, answer = ?other.map_err(|error| error.to_string()), "not settled");
                 role.lock().detached_at = Some(clock::instant().plus_ms(BACKOFF_MS.1));

@@ -169,6 +169,7 @@ fn is_for_servers(header: &Header, request: &MetaRequest) -> bool {
             | MetaRequest::DetachDir { .. }
             | MetaRequest::DropDir { .. }
             | MetaRequest::HasEntry { .. }
+            | MetaRequest::SettleDir { .. }
     );
     let may_be_first = matches!(
         request,

@@ -450,8 +450,11 @@ impl MetaNode {
         for detached in detached.unwrap_or_default() {
             let ino = detached.ino;
             let request = match self.ask(ZoneId(0), &MetaRequest::HasEntry { ino }).await {
-                MetaReply::Yes { yes: true } => MetaRequest::AttachDir { ino },
-                MetaReply::Yes { yes: false } => MetaRequest::DropDir { ino },
+                MetaReply::Yes { yes } => MetaRequest::SettleDir {
+                    ino,
+                    since: detached.since,
+                    has_entry: yes,
+                },
                 _other => continue,
             };
             let nobody = Caller {

@@ -70,8 +70,10 @@ fn seeds_with_faults_are_good_and_meet_every_kind_of_fault() {
 #[test]
 fn seeds_that_once_found_bugs_are_good() {
     // Acknowledged appends were lost or doubled with the shard's process; opens and locks were not told or told twice.
+    // 10801: a first-level directory was dropped whose entry was about to be made.
     let kill = [
-        1, 5, 7, 16, 19, 56, 30317, 30713, 30428, 30899, 30382, 50042, 40270, 41060, 41271,
+        1, 5, 7, 16, 19, 56, 30317, 30713, 30428, 30899, 30382, 50042, 40270, 41060, 41271, 10801,
+        11243,
     ];
     for seed in kill {
         all_good(seed, 1, of(Scenario::Kill));

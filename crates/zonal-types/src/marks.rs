@@ -45,6 +45,8 @@ marks! {
     AppendReclaimed,
     /// An append waited for clients that had not told a restarted shard what they hold.
     AppendHeldBack,
+    /// A first-level directory that nobody had settled was asked for again meanwhile.
+    SettledMeanwhile,
     /// A client from before a restart was sent to tell what it holds first.
     SilentRefused,
     /// A lock waited for such clients.

@@ -184,8 +184,11 @@ codec_enum! {
         DetachDir = 82 { ino: Ino },
         /// Root shard to zone shard: the entry is gone; forget the inode.
         DropDir = 83 { ino: Ino },
-        /// Zone shard to root shard: is there an entry for this inode?
+        /// Zone shard to root shard: is there an entry for this inode? `Failed(NotReady)` while one is being made or removed.
         HasEntry = 84 { ino: Ino },
+        /// A zone shard to itself: what the root shard said of a directory that has been detached since then. Nothing happens where the
+        /// root shard has asked for it again meanwhile.
+        SettleDir = 85 { ino: Ino, since: Timestamp, has_entry: bool },
     }
 }
 

@@ -280,6 +280,8 @@ pub(crate) fn make_detached(
     }
     for (ino, record) in unsettled(tx.kv(), tx.env.partitions, usize::MAX)? {
         if record.token == token && token != 0 {
+            // The root shard is about to make its entry, still.
+            save_detached(tx, ino, token);
             return Ok(MetaReply::Detached { ino });
         }
     }
@@ -330,8 +332,8 @@ pub(crate) fn detach_dir(tx: &mut Tx<'_>, ino: Ino) -> Result {
     if !dir.has(FLAG_CLOSING) {
         dir.set(FLAG_DETACHED | FLAG_CLOSING, true);
         tx.save(dir);
-        save_detached(tx, ino, 0);
     }
+    save_detached(tx, ino, 0);
     Ok(MetaReply::Done)
 }
 
@@ -351,6 +353,22 @@ pub(crate) fn drop_dir(tx: &mut Tx<'_>, ino: Ino) -> Result {
     tx.remove(keys::detached(ino));
     super::remove::delete(tx, &dir)?;
     Ok(MetaReply::Done)
+}
+
+/// What the root shard said of a directory that nobody settled.
+pub(crate) fn settle(tx: &mut Tx<'_>, ino: Ino, since: Timestamp, has_entry: bool) -> Result {
+    let record = tx.get(&keys::detached(ino))?;
+    let record = record.map(|bytes| DetachedRecord::from_bytes(&bytes));
+    let record = record.transpose().map_err(|_error| ErrorCode::Corrupt)?;
+    if record.is_none_or(|record| record.since != since) {
+        zonal_types::mark!(SettledMeanwhile);
+        return Ok(MetaReply::Done);
+    }
+    if has_entry {
+        attach(tx, ino)
+    } else {
+        drop_dir(tx, ino)
+    }
 }
 
 fn first_level(tx: &mut Tx<'_>, ino: Ino) -> Result<Inode> {

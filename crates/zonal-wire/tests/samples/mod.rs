@@ -199,6 +199,7 @@ pub fn meta_requests() -> Vec<MetaRequest> {
         M::DetachDir { ino: dir },
         M::DropDir { ino: dir },
         M::HasEntry { ino: dir },
+        M::SettleDir { ino: dir, since: time(8), has_entry: true },
     ]
 }
 

@@ -107,6 +107,7 @@ pub fn on_inode(ino: Ino, edge: u64) -> Vec<MetaRequest> {
         MetaRequest::AttachDir { ino },
         MetaRequest::DetachDir { ino },
         MetaRequest::DropDir { ino },
+        MetaRequest::SettleDir { ino, since: times, has_entry: false },
         MetaRequest::HasEntry { ino },
         MetaRequest::Close { inos: vec![ino; 9] },
     ];
