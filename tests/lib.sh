@@ -45,17 +45,20 @@ need_cargo() {
     need cc=gcc
 }
 
-# tool NAME VERSION: builds a test program of crates.io once into $TOOLS, prints its path.
+# tool NAME VERSION: builds a test program of crates.io once into $TOOLS, prints its path. One caller builds, others wait for it.
 tool() {
-    local name=$1 version=$2 mark=$TOOLS/$1-$2
+    local name=$1 version=$2 mark=$TOOLS/$1-$2 turn
+    mkdir -p "$TOOLS"
+    exec {turn}>"$TOOLS/$name.lock"
+    flock "$turn"
     if [ ! -e "$mark" ] || [ ! -x "$TOOLS/bin/$name" ]; then
         need_cargo >&2
         say "building $name $version (once)" >&2
-        mkdir -p "$TOOLS"
         # Little is gained where they run for seconds.
         export CARGO_PROFILE_RELEASE_OPT_LEVEL=1 CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_DEBUG=0
-        (cd "$TOOLS" && CARGO_TARGET_DIR=$TOOLS/build cargo install --quiet --locked --force "$name" --version "$version" --root "$TOOLS") >&2 || die "cargo could not install $name $version"
+        (cd "$TOOLS" && CARGO_TARGET_DIR=$TOOLS/build nice cargo install --quiet --locked --force "$name" --version "$version" --root "$TOOLS") >&2 || die "cargo could not install $name $version"
         touch "$mark"
     fi
+    exec {turn}>&-
     say "$TOOLS/bin/$name"
 }

@@ -1,4 +1,4 @@
-//! Truncation, holes, reservation, seeking: what changes or asks where a file has bytes.
+//! Truncation, seeking, copying: what changes or asks where a file has bytes.
 
 use crate::client::Client;
 use crate::file::File;
@@ -9,21 +9,10 @@ use std::sync::atomic::Ordering;
 use zonal_layout::{ColumnRanges, Seek, next_data, next_hole};
 use zonal_types::limits::FILE_BYTES_MAX;
 use zonal_types::{Attr, Column, Credentials, ErrorCode, FileData, Ino};
-use zonal_wire::{MetaReply, MetaRequest, ObjectRef, StorageReply, StorageRequest};
+use zonal_wire::{MetaReply, MetaRequest, StorageReply, StorageRequest};
 
 /// Ranges that one Map request asks for.
 const MAP_RANGES: u32 = 1024;
-
-/// What `fallocate` does to a range.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reserve {
-    /// Space for holes; data stays.
-    Allocate,
-    /// A hole.
-    Punch,
-    /// Zeros, with space.
-    Zero,
-}
 
 impl<N: Net> Client<N> {
     /// Sets the size of a file.
@@ -152,108 +141,6 @@ impl<N: Net> Client<N> {
         } else {
             None
         })
-    }
-
-    /// Punches, zeroes or reserves `offset..offset + length`. The file grows to the range's end unless `keep_size`.
-    ///
-    /// # Errors
-    /// `FileTooBig`, `NoSpace`, a target that does not answer.
-    pub async fn reserve(
-        &self,
-        file: &File<N>,
-        offset: u64,
-        length: u64,
-        how: Reserve,
-        keep_size: bool,
-    ) -> Result<(), ErrorCode> {
-        let end = offset
-            .checked_add(length)
-            .filter(|end| *end <= FILE_BYTES_MAX)
-            .ok_or(ErrorCode::FileTooBig)?;
-        let _gate = wait_for(&self.net, &file.gate).await?;
-        self.flush_gated(file).await?;
-        self.refetch(file).await?;
-        let data = file.state().data.clone();
-        let make = |object: ObjectRef, from: u64, to: u64| match how {
-            Reserve::Punch => StorageRequest::Punch {
-                object,
-                offset: from,
-                length: to - from,
-            },
-            Reserve::Allocate => StorageRequest::Allocate {
-                object,
-                offset: from,
-                length: to - from,
-                zero: false,
-            },
-            Reserve::Zero => StorageRequest::Allocate {
-                object,
-                offset: from,
-                length: to - from,
-                zero: true,
-            },
-        };
-        let inline = end_of_inline(&data);
-        if offset < inline {
-            let to = if keep_size {
-                file.state().size
-            } else {
-                u64::MAX
-            };
-            self.reserve_inline(file, offset, end.min(inline).min(to), how)
-                .await?;
-        }
-        let offset = offset.max(inline.min(end));
-        let mut delta = 0;
-        for (index, component) in data.layout.components.iter().enumerate() {
-            for column in (0..component.count).map(Column) {
-                let from = zonal_layout::object_bytes(component, offset, column);
-                let to = zonal_layout::object_bytes(component, end, column);
-                if from >= to {
-                    continue;
-                }
-                let make = |object| make(object, from, to);
-                let (reply, _, target) = self
-                    .storage_retry(file, (index, column), &make, &[], None, None)
-                    .await?;
-                delta += file.state().note_written(target, &reply);
-            }
-        }
-        {
-            let mut state = file.state();
-            if !keep_size {
-                state.size = state.size.max(end);
-            }
-            let report = state.report_mut();
-            report.allocated_delta += delta;
-            report.mtime = Some(self.net.wall());
-            if !keep_size {
-                report.size = report.size.max(end);
-            }
-        }
-        self.send_report(file).await
-    }
-
-    /// The part of [`Self::reserve`] that the shard has: zeros are written, as holes take space there, too.
-    async fn reserve_inline(
-        &self,
-        file: &File<N>,
-        offset: u64,
-        end: u64,
-        how: Reserve,
-    ) -> Result<(), ErrorCode> {
-        let from = match how {
-            // What is there stays.
-            Reserve::Allocate => offset.max(self.inline_bytes(file.ino).await?.len() as u64),
-            Reserve::Punch | Reserve::Zero => offset,
-        };
-        let zeros = vec![0; end.saturating_sub(from) as usize];
-        let mut state = file.state();
-        let before = state.dirty.bytes();
-        state.dirty.insert(from, &zeros);
-        self.dirty_bytes
-            .fetch_add(state.dirty.bytes() - before, Ordering::Relaxed);
-        Ok(())
     }
 
     /// `SEEK_DATA` (`data` true) or `SEEK_HOLE` from `offset`.

@@ -5,16 +5,15 @@
 //! acknowledged, so that a restarted target gets them again.
 
 use crate::client::Client;
-use crate::file::{File, Inflight, Report};
-use crate::inline::{InlineRun, end_of_inline};
+use crate::file::{File, Inflight};
+use crate::inline::end_of_inline;
 use crate::net::{Net, wait_for};
 use crate::session::{is_passing, lock};
-use crate::unsynced::Told;
 use std::sync::atomic::Ordering;
 use zonal_layout::Piece;
 use zonal_types::limits::FILE_BYTES_MAX;
-use zonal_types::{ErrorCode, Ino, TargetId, kept_of};
-use zonal_wire::{MetaReply, MetaRequest, ObjectRef, StorageReply, StorageRequest};
+use zonal_types::{ErrorCode, Ino, TargetId};
+use zonal_wire::{MetaReply, ObjectRef, StorageReply, StorageRequest};
 
 /// Bytes of one file under way before a writer waits.
 pub const WINDOW_BYTES: usize = 4 << 20;
@@ -267,109 +266,6 @@ impl<N: Net> Client<N> {
         let written = self.flush_data(file).await;
         let reported = self.send_report(file).await;
         written.and(reported)
-    }
-
-    /// Tells the shard size, times and space, and gives it the bytes that it keeps itself. The caller holds the gate.
-    pub(crate) async fn send_report(&self, file: &File<N>) -> Result<(), ErrorCode> {
-        self.send_reports(file, false).await.map(|_synced| ())
-    }
-
-    /// The same; `sync`: and makes durable what the shard acknowledged. Returns its boot where it did so in this one life.
-    pub(crate) async fn send_reports(
-        &self,
-        file: &File<N>,
-        sync: bool,
-    ) -> Result<Option<u64>, ErrorCode> {
-        let mut synced = None;
-        // Almost always one; several where its bytes were written in several places.
-        while let Some(boot) = self.send_report_once(file, sync).await? {
-            synced = boot;
-        }
-        Ok(synced)
-    }
-
-    /// `None`: there is nothing to tell.
-    async fn send_report_once(
-        &self,
-        file: &File<N>,
-        sync: bool,
-    ) -> Result<Option<Option<u64>>, ErrorCode> {
-        let (report, inline) = {
-            let mut state = file.state();
-            let inline = state.take_inline();
-            if let Some(run) = &inline {
-                let report = state.report_mut();
-                report.size = report.size.max(run.end());
-            }
-            state.reporting = state.report.take();
-            (state.reporting, inline)
-        };
-        let Some(report) = report else {
-            return Ok(None);
-        };
-        let outcome = self.report(file, report, inline.as_ref(), sync).await;
-        // What failed in passing is sent again later.
-        let is_over =
-            !outcome.is_err_and(|code| is_passing(code) || code == ErrorCode::Interrupted);
-        self.inline_ended(file, inline.as_ref(), is_over);
-        outcome.map(Some)
-    }
-
-    async fn report(
-        &self,
-        file: &File<N>,
-        report: Report,
-        inline: Option<&InlineRun>,
-        sync: bool,
-    ) -> Result<Option<u64>, ErrorCode> {
-        let link = self.link_of(file.ino)?;
-        let count = lock(&link.changes).count();
-        let request = MetaRequest::ReportWrite {
-            ino: file.ino,
-            size: report.size,
-            mtime: report.mtime,
-            allocated_delta: report.allocated_delta,
-            kill_suid: report.kill_suid,
-            inline: inline.map(InlineRun::to_wire),
-            sync,
-        };
-        let boot = link.boot();
-        match self.meta(&link, &request).await {
-            Ok(reply) => {
-                self.note_own_change(file.ino, &reply);
-                let mut state = file.state();
-                state.reporting = None;
-                let told = Told {
-                    size: report.size,
-                    mtime: report.mtime,
-                    truncate_seq: state.data.truncate_seq,
-                };
-                state.unsynced.tell(boot, Some(told));
-                if let MetaReply::Attr { attr, .. } = reply {
-                    state.refresh(&attr, None);
-                }
-                if !sync || link.boot() != boot {
-                    return Ok(None);
-                }
-                lock(&link.changes).synced(kept_of(boot), count);
-                Ok(Some(boot))
-            }
-            Err(code) => {
-                let mut state = file.state();
-                state.reporting = None;
-                if code == ErrorCode::Stale {
-                    // The file is gone: there is nobody left to be told.
-                    return Err(code);
-                }
-                let mut merged = state.report.unwrap_or_default();
-                merged.size = merged.size.max(report.size);
-                merged.mtime = merged.mtime.or(report.mtime);
-                merged.allocated_delta += report.allocated_delta;
-                merged.kill_suid |= report.kill_suid;
-                state.report = Some(merged);
-                Err(code)
-            }
-        }
     }
 
     /// Follows the change counter where the last change was our own.

@@ -1,0 +1,118 @@
+//! Reports: what a flush tells the shard, with the bytes that the shard keeps itself.
+//!
+//! One message a flush; with `sync` the shard flushes before it replies, so that fsync of a small file is this one message.
+
+use crate::client::Client;
+use crate::file::{File, Report};
+use crate::inline::InlineRun;
+use crate::net::Net;
+use crate::session::{is_passing, lock};
+use crate::unsynced::Told;
+use zonal_types::{ErrorCode, kept_of};
+use zonal_wire::{MetaReply, MetaRequest};
+
+impl<N: Net> Client<N> {
+    /// Tells the shard size, times and space, and gives it the bytes that it keeps itself. The caller holds the gate.
+    pub(crate) async fn send_report(&self, file: &File<N>) -> Result<(), ErrorCode> {
+        self.send_reports(file, false).await.map(|_synced| ())
+    }
+
+    /// The same; `sync`: and makes durable what the shard acknowledged. Returns its boot where it did so in this one life.
+    pub(crate) async fn send_reports(
+        &self,
+        file: &File<N>,
+        sync: bool,
+    ) -> Result<Option<u64>, ErrorCode> {
+        let mut synced = None;
+        // Almost always one; several where its bytes were written in several places.
+        while let Some(boot) = self.send_report_once(file, sync).await? {
+            synced = boot;
+        }
+        Ok(synced)
+    }
+
+    /// `None`: there is nothing to tell.
+    async fn send_report_once(
+        &self,
+        file: &File<N>,
+        sync: bool,
+    ) -> Result<Option<Option<u64>>, ErrorCode> {
+        let (report, inline) = {
+            let mut state = file.state();
+            let inline = state.take_inline();
+            if inline.is_some() {
+                state.report_mut();
+            }
+            state.reporting = state.report.take();
+            (state.reporting, inline)
+        };
+        let Some(report) = report else {
+            return Ok(None);
+        };
+        let outcome = self.report(file, report, inline.as_ref(), sync).await;
+        // What failed in passing is sent again later.
+        let is_over =
+            !outcome.is_err_and(|code| is_passing(code) || code == ErrorCode::Interrupted);
+        self.inline_ended(file, inline.as_ref(), is_over);
+        outcome.map(Some)
+    }
+
+    async fn report(
+        &self,
+        file: &File<N>,
+        report: Report,
+        inline: Option<&InlineRun>,
+        sync: bool,
+    ) -> Result<Option<u64>, ErrorCode> {
+        let link = self.link_of(file.ino)?;
+        let count = lock(&link.changes).count();
+        // Where it fails, what is sent again begins with the bytes themselves.
+        let size = report.size.max(inline.map_or(0, InlineRun::end));
+        let request = MetaRequest::ReportWrite {
+            ino: file.ino,
+            size,
+            mtime: report.mtime,
+            allocated_delta: report.allocated_delta,
+            kill_suid: report.kill_suid,
+            inline: inline.map(InlineRun::to_wire),
+            sync,
+        };
+        let boot = link.boot();
+        match self.meta(&link, &request).await {
+            Ok(reply) => {
+                self.note_own_change(file.ino, &reply);
+                let mut state = file.state();
+                state.reporting = None;
+                let told = Told {
+                    size,
+                    mtime: report.mtime,
+                    truncate_seq: state.data.truncate_seq,
+                };
+                state.unsynced.tell(boot, Some(told));
+                if let MetaReply::Attr { attr, .. } = reply {
+                    state.refresh(&attr, None);
+                }
+                if !sync || link.boot() != boot {
+                    return Ok(None);
+                }
+                lock(&link.changes).synced(kept_of(boot), count);
+                Ok(Some(boot))
+            }
+            Err(code) => {
+                let mut state = file.state();
+                state.reporting = None;
+                if code == ErrorCode::Stale {
+                    // The file is gone: there is nobody left to be told.
+                    return Err(code);
+                }
+                let mut merged = state.report.unwrap_or_default();
+                merged.size = merged.size.max(report.size);
+                merged.mtime = merged.mtime.or(report.mtime);
+                merged.allocated_delta += report.allocated_delta;
+                merged.kill_suid |= report.kill_suid;
+                state.report = Some(merged);
+                Err(code)
+            }
+        }
+    }
+}
