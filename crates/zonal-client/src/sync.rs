@@ -2,16 +2,13 @@
 
 use crate::client::Client;
 use crate::file::File;
-use crate::net::{Net, wait_for};
+use crate::net::{Net, NetFailure, wait_for};
 use crate::session::{Link, lock};
 use crate::unsynced::Unsynced;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use zonal_types::{ErrorCode, Ino, kept_of};
 use zonal_wire::{MetaReply, MetaRequest};
-
-/// Restarts of a shard that one fsync bears.
-const SHARD_LIVES_MAX: usize = 4;
 
 /// Closed files of which targets with unflushed data are remembered.
 pub(crate) const LEFT_BEHIND_MAX: usize = 65_536;
@@ -68,7 +65,8 @@ impl<N: Net> Client<N> {
     /// Makes durable what the shard was told of a file. A shard that was restarted meanwhile may have lost it with its power:
     /// then it is told again.
     async fn sync_file_at_shard(&self, file: &File<N>) -> Result<(), ErrorCode> {
-        for _ in 0..SHARD_LIVES_MAX {
+        let deadline = self.deadline();
+        loop {
             let boot = self.sync_shard(file.ino).await?;
             let told = {
                 let mut state = file.state();
@@ -82,9 +80,11 @@ impl<N: Net> Client<N> {
             };
             // `Stale`: the file itself is lost.
             let attr = self.refetch(file).await?;
-            let Some(told) = told else { continue };
             let seq = file.state().data.truncate_seq;
-            if attr.size < told.size && seq == told.truncate_seq {
+            if let Some(told) = told
+                && attr.size < told.size
+                && seq == told.truncate_seq
+            {
                 zonal_types::mark!(SizeToldAgain);
                 {
                     let mut state = file.state();
@@ -94,8 +94,15 @@ impl<N: Net> Client<N> {
                 }
                 self.send_report(file).await?;
             }
+            // One that is restarted again and again makes nothing durable that can be trusted.
+            if self.net.now() >= deadline {
+                let map = self.map();
+                let shard = map.shard_of(file.ino.partition()).map(|shard| shard.id);
+                let server = format!("shard {}", shard.unwrap_or_default());
+                self.net.complain(&server, "Sync", NetFailure::TimedOut);
+                return Err(ErrorCode::TimedOut);
+            }
         }
-        Err(ErrorCode::Io)
     }
 
     /// Remembers what a file that is closed now has not made durable: a later open's fsync covers it.

@@ -80,6 +80,10 @@ fn push(role: &MetaRole) {
         if deletions.is_empty() {
             continue;
         }
+        // A loss of power must not bring a name back whose bytes are gone.
+        if role.sync().is_err() {
+            return;
+        }
         let (done, complete) = push_deletions(role, &deletions);
         backoff = if complete {
             0

@@ -387,7 +387,7 @@ impl MetaRole {
                     drop(state);
                     self.settle(map)?;
                     self.make_calls(after);
-                    if request.is_sync() {
+                    if request.is_sync() || reply.lets_cut() {
                         self.sync()?;
                     }
                     return Ok(reply);
@@ -423,7 +423,7 @@ impl MetaRole {
         }
     }
 
-    fn sync(&self) -> Result<(), ErrorCode> {
+    pub(crate) fn sync(&self) -> Result<(), ErrorCode> {
         let synced = self.engine.sync_all();
         Ok(synced.inspect_err(|error| self.trouble.medium(&error.to_string()))?)
     }

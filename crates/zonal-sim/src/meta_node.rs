@@ -228,7 +228,9 @@ impl MetaNode {
                             node.ask(zone, &request).await;
                         });
                     }
-                    if request.is_sync() && self.plant != Plant::ShardSyncDoesNothing {
+                    if (request.is_sync() || reply.lets_cut())
+                        && self.plant != Plant::ShardSyncDoesNothing
+                    {
                         self.disk.sync();
                     }
                     return reply;
@@ -398,7 +400,12 @@ impl MetaNode {
             self.shard
                 .borrow_mut()
                 .deletions(self.disk.as_ref(), self.now().instant, DELETIONS);
-        for deletion in deletions.unwrap_or_default() {
+        let deletions = deletions.unwrap_or_default();
+        if !deletions.is_empty() {
+            // A loss of power must not bring a name back whose bytes are gone.
+            self.disk.sync();
+        }
+        for deletion in deletions {
             let mut is_done = true;
             for (address, target, objects) in self.objects_of(&deletion.layout) {
                 let request = StorageRequest::Delete { target, objects };

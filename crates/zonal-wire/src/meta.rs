@@ -271,6 +271,18 @@ codec_enum! {
     }
 }
 
+impl MetaReply {
+    /// True where the client goes on to cut objects: the shard's part must be durable first, or a loss of power would leave the old size with
+    /// what was cut.
+    #[must_use]
+    pub fn lets_cut(&self) -> bool {
+        matches!(
+            self,
+            Self::Opened { push: true, .. } | Self::Truncated { push: true, .. }
+        )
+    }
+}
+
 codec_enum! {
     /// What a shard tells a session by itself.
     #[derive(Debug, Clone, PartialEq, Eq)]
