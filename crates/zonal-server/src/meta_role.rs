@@ -387,7 +387,7 @@ impl MetaRole {
                     drop(state);
                     self.settle(map)?;
                     self.make_calls(after);
-                    if request.is_sync() || reply.lets_cut() {
+                    if request.is_sync() || reply.must_be_durable() {
                         self.sync()?;
                     }
                     return Ok(reply);

@@ -228,7 +228,7 @@ impl MetaNode {
                             node.ask(zone, &request).await;
                         });
                     }
-                    if (request.is_sync() || reply.lets_cut())
+                    if (request.is_sync() || reply.must_be_durable())
                         && self.plant != Plant::ShardSyncDoesNothing
                     {
                         self.disk.sync();

@@ -51,6 +51,7 @@ fn seeds_with_faults_are_good_and_meet_every_kind_of_fault() {
         "DeleteInParts",
         "SizeToldAgain",
         "SessionLost",
+        "SettledMeanwhile",
         "SlotLate",
         "WriteAfterDelete",
         "AppendUnknown",

@@ -272,13 +272,15 @@ codec_enum! {
 }
 
 impl MetaReply {
-    /// True where the client goes on to cut objects: the shard's part must be durable first, or a loss of power would leave the old size with
-    /// what was cut.
+    /// True where another store is changed because of it, which a loss of power would leave alone: objects are cut that the old size still
+    /// has, an entry leads to a directory that is not there.
     #[must_use]
-    pub fn lets_cut(&self) -> bool {
+    pub fn must_be_durable(&self) -> bool {
         matches!(
             self,
-            Self::Opened { push: true, .. } | Self::Truncated { push: true, .. }
+            Self::Opened { push: true, .. }
+                | Self::Truncated { push: true, .. }
+                | Self::Detached { .. }
         )
     }
 }
