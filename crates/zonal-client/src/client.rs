@@ -1,7 +1,7 @@
 //! The client of one cell: its map, its sessions, its open files.
 
 use crate::file::{File, Files};
-use crate::locks::{HeldLocks, WaitingLocks};
+use crate::locks::{HeldLocks, LateReleases, WaitingLocks};
 use crate::net::{Message, Net, wait_for};
 use crate::session::{Links, failure_code, is_passing, lock};
 use std::collections::BTreeMap;
@@ -72,6 +72,7 @@ pub struct Client<N: Net> {
     pub(crate) links: Links,
     pub(crate) files: Files<N>,
     pub(crate) held: HeldLocks,
+    pub(crate) late_releases: LateReleases,
     pub(crate) waiting_locks: WaitingLocks,
     /// Change counter of inodes whose pages the kernel may hold.
     pub(crate) seen: Mutex<crate::seen::Seen>,
@@ -109,6 +110,7 @@ impl<N: Net> Client<N> {
             links: Mutex::new(BTreeMap::new()),
             files: Mutex::new(BTreeMap::new()),
             held: Mutex::new(BTreeMap::new()),
+            late_releases: LateReleases::default(),
             waiting_locks: Mutex::new(BTreeMap::new()),
             seen: Mutex::new(crate::seen::Seen::default()),
             ghosts: Mutex::default(),

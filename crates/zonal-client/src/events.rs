@@ -109,7 +109,8 @@ impl<N: Net> Client<N> {
             // What cannot be sent now is told again when the session is opened anew.
             self.send_closes(&link).await.ok();
         }
-        self.flush_aged().await.is_some()
+        let has_late = self.send_late_releases().await;
+        self.flush_aged().await.is_some() || has_late
     }
 
     /// Flushes everything and ends the sessions.

@@ -62,6 +62,8 @@ pub(crate) struct Report {
     pub(crate) mtime: Option<Timestamp>,
     pub(crate) allocated_delta: i64,
     pub(crate) kill_suid: bool,
+    /// Bytes that the shard keeps are allocated up to here.
+    pub(crate) allocate: u32,
 }
 
 impl<N: Net> File<N> {

@@ -36,7 +36,7 @@ pub mod xattrs;
 pub use client::{Client, Options};
 pub use events::{POLL_WAIT_MS, Polled};
 pub use file::File;
-pub use locks::LockOutcome;
+pub use locks::{LockOutcome, QueuedAgain};
 pub use net::{Message, Net, NetFailure, Reply};
 pub use reserve::Reserve;
 pub use session::Link;

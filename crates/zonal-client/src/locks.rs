@@ -2,11 +2,11 @@
 
 use crate::client::Client;
 use crate::net::Net;
-use crate::session::lock;
-use std::collections::BTreeMap;
+use crate::session::{is_passing, lock};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 use zonal_types::{ErrorCode, Ino, ShardId};
-use zonal_wire::{Event, LockRange, MetaReply, MetaRequest};
+use zonal_wire::{LockRange, MetaReply, MetaRequest};
 
 /// Ranges that are held, by inode: a restarted shard is told of them. One whose release is under way is not among them, as the shard may
 /// have released it already, and given it to another.
@@ -15,6 +15,31 @@ pub(crate) type HeldLocks = Mutex<BTreeMap<Ino, Vec<LockRange>>>;
 /// Requests that may be queued at a shard, by waiter. A grant moves its range to what is held before anybody acts on it: a
 /// shard that restarts then hears of it, whatever became of the reply to the request.
 pub(crate) type WaitingLocks = Mutex<BTreeMap<u64, Waiting>>;
+
+/// Owners that are gone and whose release no shard took: (inode, owner, whole file). Sent again until one does.
+pub(crate) type LateReleases = Mutex<BTreeSet<(Ino, u64, bool)>>;
+
+/// Late releases remembered.
+pub(crate) const LATE_RELEASES_MAX: usize = 65_536;
+
+/// What became of a queued request at a restarted shard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QueuedAgain {
+    /// Held: as if the shard had told so.
+    Granted {
+        /// The inode.
+        ino: Ino,
+        /// The request.
+        waiter: u64,
+    },
+    /// It waits no more.
+    Refused {
+        /// The request.
+        waiter: u64,
+        /// Why.
+        code: ErrorCode,
+    },
+}
 
 /// One of them.
 #[derive(Debug, Clone, Copy)]
@@ -48,6 +73,8 @@ impl<N: Net> Client<N> {
         range: LockRange,
         waiter: Option<u64>,
     ) -> Result<LockOutcome, ErrorCode> {
+        self.send_late_release((ino, range.owner, range.whole_file))
+            .await?;
         let link = self.link_of(ino)?;
         let request = MetaRequest::Lock {
             ino,
@@ -93,8 +120,8 @@ impl<N: Net> Client<N> {
         }
     }
 
-    /// Queues again what a restarted shard has forgotten. Returns the grants, as the shard would have told them.
-    pub async fn queue_locks_again(&self, shard: ShardId) -> Vec<Event> {
+    /// Queues again what a restarted shard has forgotten. Returns what waits no more.
+    pub async fn queue_locks_again(&self, shard: ShardId) -> Vec<QueuedAgain> {
         let map = self.map();
         let at_shard = |ino: Ino| {
             map.shard_of(ino.partition())
@@ -105,7 +132,7 @@ impl<N: Net> Client<N> {
             .filter(|(_, waiting)| waiting.is_queued && at_shard(waiting.ino))
             .map(|(waiter, waiting)| (*waiter, *waiting))
             .collect();
-        let mut granted = Vec::new();
+        let mut over = Vec::new();
         for (waiter, Waiting { ino, range, .. }) in queued {
             let link = self.link(shard);
             let request = MetaRequest::Lock {
@@ -114,12 +141,20 @@ impl<N: Net> Client<N> {
                 wait: true,
                 waiter,
             };
-            if self.meta(&link, &request).await.is_ok() {
-                self.note_grant(waiter);
-                granted.push(Event::LockGranted { ino, waiter });
+            match self.meta(&link, &request).await {
+                Ok(_done) => {
+                    self.note_grant(waiter);
+                    over.push(QueuedAgain::Granted { ino, waiter });
+                }
+                Err(ErrorCode::LockQueued) => {}
+                // A deadlock may have come up meanwhile, or the shard is gone again.
+                Err(code) => {
+                    lock(&self.waiting_locks).remove(&waiter);
+                    over.push(QueuedAgain::Refused { waiter, code });
+                }
             }
         }
-        granted
+        over
     }
 
     /// Remembers a lock for the shard's restart. The newest comes last: it decides where ranges overlap.
@@ -225,9 +260,55 @@ impl<N: Net> Client<N> {
             owner,
             whole_file,
         };
-        self.send_release(ino, &request, is_owners, (0, u64::MAX))
-            .await?;
-        flushed
+        let cut = (0, u64::MAX);
+        let released = self.send_release(ino, &request, is_owners, cut).await;
+        if released.is_err_and(is_passing) && self.release_later((ino, owner, whole_file)) {
+            // There is nobody left who could try again; a shard that starts anew is not told of it.
+            self.give_up(ino, is_owners, cut);
+        }
+        released.and(flushed)
+    }
+
+    /// False where there are too many.
+    fn release_later(&self, late: (Ino, u64, bool)) -> bool {
+        let mut releases = lock(&self.late_releases);
+        releases.len() < LATE_RELEASES_MAX && {
+            releases.insert(late);
+            true
+        }
+    }
+
+    /// Sends a late release, if it is one.
+    async fn send_late_release(&self, late: (Ino, u64, bool)) -> Result<(), ErrorCode> {
+        if !lock(&self.late_releases).contains(&late) {
+            return Ok(());
+        }
+        let (ino, owner, whole_file) = late;
+        let link = self.link_of(ino)?;
+        let request = MetaRequest::ReleaseLocks {
+            ino,
+            owner,
+            whole_file,
+        };
+        match self.meta(&link, &request).await {
+            Err(code) if is_passing(code) => Err(code),
+            _over => {
+                lock(&self.late_releases).remove(&late);
+                Ok(())
+            }
+        }
+    }
+
+    /// Sends all late releases again; true where some stay.
+    pub(crate) async fn send_late_releases(&self) -> bool {
+        let late: Vec<_> = lock(&self.late_releases).iter().copied().collect();
+        for late in late {
+            self.net.begin();
+            if self.send_late_release(late).await.is_err() {
+                break;
+            }
+        }
+        !lock(&self.late_releases).is_empty()
     }
 
     /// The first lock that is in the way of `range`.

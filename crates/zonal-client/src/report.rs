@@ -8,7 +8,7 @@ use crate::inline::InlineRun;
 use crate::net::Net;
 use crate::session::{is_passing, lock};
 use crate::unsynced::Told;
-use zonal_types::{ErrorCode, kept_of};
+use zonal_types::{Blob, ErrorCode, kept_of};
 use zonal_wire::{MetaReply, MetaRequest};
 
 impl<N: Net> Client<N> {
@@ -74,7 +74,11 @@ impl<N: Net> Client<N> {
             mtime: report.mtime,
             allocated_delta: report.allocated_delta,
             kill_suid: report.kill_suid,
-            inline: inline.map(InlineRun::to_wire),
+            inline: match inline {
+                Some(run) => Some(run.to_wire()),
+                None if report.allocate > 0 => Some((report.allocate, Blob::default())),
+                None => None,
+            },
             sync,
         };
         let boot = link.boot();
@@ -110,6 +114,7 @@ impl<N: Net> Client<N> {
                 merged.mtime = merged.mtime.or(report.mtime);
                 merged.allocated_delta += report.allocated_delta;
                 merged.kill_suid |= report.kill_suid;
+                merged.allocate = merged.allocate.max(report.allocate);
                 state.report = Some(merged);
                 Err(code)
             }

@@ -62,13 +62,7 @@ impl<N: Net> Client<N> {
         };
         let inline = end_of_inline(&data);
         if offset < inline {
-            let to = if keep_size {
-                file.state().size
-            } else {
-                u64::MAX
-            };
-            self.reserve_inline(file, offset, end.min(inline).min(to), how)
-                .await?;
+            self.reserve_inline(file, (offset, end.min(inline)), how, keep_size);
         }
         let offset = offset.max(inline.min(end));
         let mut delta = 0;
@@ -101,25 +95,26 @@ impl<N: Net> Client<N> {
         self.send_report(file).await
     }
 
-    /// The part of [`Self::reserve`] that the shard has: zeros are written, as holes take space there, too.
-    async fn reserve_inline(
+    /// The part of [`Self::reserve`] that the shard has, for the report: zeros take space there, also where they are a hole.
+    fn reserve_inline(
         &self,
         file: &File<N>,
-        offset: u64,
-        end: u64,
+        (offset, end): (u64, u64),
         how: Reserve,
-    ) -> Result<(), ErrorCode> {
-        let from = match how {
-            // What is there stays.
-            Reserve::Allocate => offset.max(self.inline_bytes(file.ino).await?.len() as u64),
-            Reserve::Punch | Reserve::Zero => offset,
-        };
-        let zeros = vec![0; end.saturating_sub(from) as usize];
+        keep_size: bool,
+    ) {
         let mut state = file.state();
+        let end = if keep_size { end.min(state.size) } else { end };
+        if how == Reserve::Allocate {
+            // Only the shard knows what is not there, whoever else writes now.
+            let report = state.report_mut();
+            report.allocate = report.allocate.max(end as u32);
+            return;
+        }
         let before = state.dirty.bytes();
-        state.dirty.insert(from, &zeros);
+        let zeros = vec![0; end.saturating_sub(offset) as usize];
+        state.dirty.insert(offset, &zeros);
         self.dirty_bytes
             .fetch_add(state.dirty.bytes() - before, Ordering::Relaxed);
-        Ok(())
     }
 }

@@ -74,7 +74,6 @@ fn what_does_not_belong_there_is_refused() {
     let mut write = |ino, offset, bytes: &[u8]| client.write_inline(&mut cell, ino, offset, bytes);
     assert_eq!(write(f, 4_090, b"1234567"), Err(ErrorCode::Invalid));
     assert_eq!(write(f, u32::MAX, b"1"), Err(ErrorCode::Invalid));
-    assert_eq!(write(f, 0, b""), Err(ErrorCode::Invalid));
     assert_eq!(write(home, 0, b"1"), Err(ErrorCode::Invalid));
     assert_eq!(client.read_inline(&mut cell, home), Ok(Vec::new()));
     assert_eq!(client.attr(&mut cell, f).unwrap().size, 0);
@@ -125,4 +124,17 @@ fn a_store_of_format_1_becomes_one_of_format_2_before_it_has_such_bytes() {
     let store = &cell.stores[1];
     let loaded = Shard::load(config, cell.map.clone(), &store.kv, cell.now.instant);
     assert!(matches!(loaded, Err(ErrorCode::WrongVersion)));
+}
+
+#[test]
+fn allocating_changes_no_byte_that_is_there() {
+    let (mut cell, mut client, _home, f) = file();
+    client.write_inline(&mut cell, f, 0, b"abc").unwrap();
+    client.truncate(&mut cell, f, 1000, 0).unwrap();
+    // As asked for by one that saw the file empty.
+    let attr = client.write_inline(&mut cell, f, 4096, b"").unwrap();
+    assert_eq!((attr.size, attr.allocated), (1000, 1024));
+    let bytes = client.read_inline(&mut cell, f).unwrap();
+    assert_eq!((&bytes[..4], bytes.len()), (&b"abc\0"[..], 1000));
+    cell.assert_sound();
 }

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use zonal_client::{Net as _, POLL_WAIT_MS};
+use zonal_client::{Net as _, POLL_WAIT_MS, QueuedAgain};
 use zonal_fuse::{Notifier, ReplyEmpty};
 use zonal_types::{Ino, ShardId};
 use zonal_wire::{Event, LockRange};
@@ -298,8 +298,16 @@ fn watch(fs: &ZonalFs, shard: ShardId) {
             Ok(polled) => {
                 polled.events.iter().for_each(|event| carry_out(fs, event));
                 if polled.restarted {
-                    let granted = block_on(fs.client.queue_locks_again(shard));
-                    granted.iter().for_each(|event| carry_out(fs, event));
+                    for queued in block_on(fs.client.queue_locks_again(shard)) {
+                        match queued {
+                            QueuedAgain::Granted { ino, waiter } => {
+                                fs.lock_was_granted(ino, waiter);
+                            }
+                            QueuedAgain::Refused { waiter, code } => {
+                                fs.lock_was_refused(waiter, code);
+                            }
+                        }
+                    }
                 }
             }
             Err(_told_already) => std::thread::sleep(POLL_PAUSE),

@@ -138,6 +138,13 @@ impl ZonalFs {
         }
     }
 
+    /// A restarted shard did not queue it again.
+    pub(crate) fn lock_was_refused(&self, unique: u64, code: ErrorCode) {
+        if let Some(waiter) = self.waiters.take(unique) {
+            waiter.reply.err(errno(code));
+        }
+    }
+
     fn finish_granted(&self, ino: Ino, waiter: Waiter) {
         match block_on(self.client.lock_granted(ino, waiter.range)) {
             Ok(LockOutcome::Granted { changed }) => self.answer_granted(ino, changed, waiter.reply),

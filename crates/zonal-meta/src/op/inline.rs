@@ -47,6 +47,19 @@ pub(crate) fn stored(tx: &Tx<'_>, inode: &Inode) -> Result<Vec<u8>> {
     Ok(tx.get(&keys::inline(inode.ino))?.unwrap_or_default())
 }
 
+/// Zeros for what is not stored before `end`, within the file.
+pub(crate) fn allocate(tx: &mut Tx<'_>, inode: &mut Inode, end: u32) -> Result<()> {
+    let end = u64::from(end.min(inode.layout.inline_bytes())).min(inode.size) as usize;
+    let mut stored = stored(tx, inode)?;
+    let before = stored.len();
+    if before < end {
+        stored.resize(end, 0);
+        count(inode, before, end);
+        tx.put(keys::inline(inode.ino), stored);
+    }
+    Ok(())
+}
+
 /// Writes some of them; the size follows.
 pub(crate) fn write(tx: &mut Tx<'_>, inode: &mut Inode, offset: u32, bytes: &[u8]) -> Result<()> {
     let (from, end) = (offset as usize, offset as usize + bytes.len());

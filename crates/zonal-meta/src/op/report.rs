@@ -39,10 +39,13 @@ pub(crate) fn apply(tx: &mut Tx<'_>, inode: &mut Inode, report: &Report<'_>) -> 
     if report.size > FILE_BYTES_MAX {
         return Err(ErrorCode::FileTooBig);
     }
-    if let Some((offset, bytes)) = report.inline {
-        inline::write(tx, inode, offset, bytes)?;
-    }
     inode.size = inode.size.max(report.size);
+    match report.inline {
+        // Somebody may have cut the file meanwhile.
+        Some((end, [])) => inline::allocate(tx, inode, end)?,
+        Some((offset, bytes)) => inline::write(tx, inode, offset, bytes)?,
+        None => {}
+    }
     inode.allocated = inode
         .allocated
         .saturating_add_signed(report.allocated_delta);
