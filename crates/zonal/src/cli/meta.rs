@@ -9,12 +9,13 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use zonal_server::{NodeConfig, ServerError};
 
-/// Back up and restore metadata: names, attributes, layouts, the zone map; not what is in files
+/// Back up and restore metadata: names, attributes, layouts, the zone map, first bytes of files
 #[derive(Debug, clap::Subcommand)]
 pub enum Meta {
     /// Write a snapshot of all shards to a file while the cell runs
     ///
-    /// All of it is of one moment, durable and checksummed. What files hold stays on the targets and is not part of it.
+    /// All of it is of one moment, durable and checksummed. The first bytes of files (4 KiB by default) lie with the metadata and are part of
+    /// it, in clear; what else files hold stays on the targets and is not.
     Backup {
         #[command(flatten)]
         cell: CellArgs,
@@ -26,8 +27,9 @@ pub enum Meta {
     /// Make the metadata stores of a stopped cell out of a backup
     ///
     /// Unmount the cell everywhere first. The stores that are replaced stay beside the new ones under the name
-    /// `...replaced-N`. Files made since the backup are gone from the name space, and `zonal fsck` lists their objects; files
-    /// removed since are back, without their bytes; what was written into files since then stays up to their size of then.
+    /// `...replaced-N`. Files made since the backup are gone from the name space, and `zonal fsck` lists their objects. The first
+    /// bytes of files (4 KiB by default) are those of the backup. Behind them, files removed since are back without
+    /// their bytes, and what was written since then stays up to the size of then: such a file is of two moments.
     Restore {
         /// Folder of the cell [default: as for `zonal up`]
         #[arg(long, value_name = "DIR", conflicts_with = "config")]

@@ -17,7 +17,7 @@ const BAD_SHOWN: usize = 20;
 #[derive(Debug, clap::Args)]
 pub struct Sim {
     /// How many seeds
-    #[arg(long, default_value_t = 100)]
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
     seeds: u64,
     /// The first seed
     #[arg(long, default_value_t = 1)]
