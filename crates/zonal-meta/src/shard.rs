@@ -4,6 +4,10 @@
 //! from its start; what is in memory beside the store is volatile by design (opens, locks, leases, events, tickets) or
 //! comes back from it (sessions, slots, orphans, number ranges).
 
+mod calls;
+mod housekeeping;
+mod load;
+
 use crate::append::{End, Tickets};
 use crate::caching;
 use crate::config::{Caller, Now, ShardConfig};
@@ -12,36 +16,22 @@ use crate::dentry::siphash;
 use crate::dispatch;
 use crate::events::EventQueues;
 use crate::ids::Ids;
-use crate::inode::Inode;
 use crate::keys;
 use crate::leases::{Change, Leases};
 use crate::opens::Opens;
-use crate::outcome::{
-    Attempt, Detached, Facts, JunctionChange, Outcome, PendingCall, Question, Ticked, WaitOn,
-};
+use crate::outcome::{Attempt, Facts, JunctionChange, Outcome, WaitOn};
 use crate::recent::Recent;
 use crate::session::{Sessions, SlotAnswer, SlotRecord};
-use crate::tx::{Env, Finished, OrphanRecord, Tx, Volatile};
+use crate::tx::{Env, Finished, Tx, Volatile};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use zonal_types::limits::{APPEND_TICKETS_MAX, CACHE_GRACE_MS, CACHE_TERM_MS, SESSION_SLOTS_MAX};
 use zonal_types::{
-    Codec, ErrorCode, FileKind, Ino, Instant, KvChange, KvRead, PartitionId, SessionId, Timestamp,
-    ZoneId,
+    Codec, ErrorCode, Ino, Instant, KvChange, KvRead, PartitionId, SessionId, ZoneId,
 };
 use zonal_wire::frame::NO_SLOT;
 use zonal_wire::storage::ErrorNumber;
 use zonal_wire::{MetaReply, MetaRequest};
 use zonal_zonemap::ZoneMap;
-
-/// Version of the store's format record. In format 1 shards keep no bytes of files.
-const STORE_FORMAT: u16 = 2;
-/// The oldest format that becomes this one.
-const STORE_FORMAT_MIN: u16 = 1;
-/// How long a directory may stay detached before the root shard is asked, in seconds.
-const DETACHED_SECONDS: i64 = 60;
-/// Sessions ended in one step of housekeeping.
-const ENDED_AT_ONCE: usize = 64;
 
 /// A request that was told to wait.
 #[derive(Debug, Default)]
@@ -51,14 +41,6 @@ pub(crate) struct Waiting {
     pub changes: Vec<Change>,
     /// When a wait for events is over.
     pub until: Option<Instant>,
-}
-
-impl ShardConfig {
-    /// The store's format record.
-    fn format(&self) -> KvChange {
-        let record = (STORE_FORMAT, (self.shard, self.hash_bits));
-        KvChange::put(keys::format(), record.to_bytes())
-    }
 }
 
 /// One metadata shard.
@@ -93,72 +75,6 @@ pub struct Shard {
 }
 
 impl Shard {
-    /// Changes that make an empty store a shard's.
-    #[must_use]
-    pub fn format(config: &ShardConfig, wall: Timestamp) -> Vec<KvChange> {
-        let mut changes = vec![config.format()];
-        if config.is_root() {
-            let kind = FileKind::Directory;
-            let mut root = Inode::new(Ino::ROOT, kind, Ino::ROOT, config.zone, wall);
-            root.mode = 0o755;
-            root.uid = config.root_uid;
-            root.gid = config.root_gid;
-            changes.push(KvChange::put(keys::inode(Ino::ROOT), root.to_bytes()));
-        }
-        changes
-    }
-
-    /// The shard in a store that was formatted before. `map` must already name the shard's partitions.
-    ///
-    /// # Errors
-    /// `WrongVersion` or `WrongTarget` where the store is not this shard's; what the store says.
-    pub fn load(
-        config: ShardConfig,
-        map: Arc<ZoneMap>,
-        kv: &dyn KvRead,
-        now: Instant,
-    ) -> Result<Self, ErrorCode> {
-        let bytes = kv.get(&keys::format())?.ok_or(ErrorCode::WrongVersion)?;
-        let record = <(u16, (zonal_types::ShardId, u32))>::from_bytes(&bytes);
-        let (format, (shard, hash_bits)) = record.map_err(|_error| ErrorCode::Corrupt)?;
-        if !(STORE_FORMAT_MIN..=STORE_FORMAT).contains(&format) || hash_bits != config.hash_bits {
-            return Err(ErrorCode::WrongVersion);
-        }
-        if shard != config.shard {
-            return Err(ErrorCode::WrongTarget);
-        }
-        let partitions = map.partitions_of(config.shard);
-        let sessions = Sessions::load(kv, now)?;
-        let mut events = EventQueues::new();
-        sessions.ids().for_each(|id| events.open(id));
-        let mut opens = Opens::default();
-        opens.orphans = load_orphans(kv, &partitions)?;
-        Ok(Self {
-            live_inodes: Ids::load_live_inodes(kv, &partitions)?,
-            leases: Leases::new(now, sessions.silent.clone()),
-            lock_grace_until: now.plus_ms(CACHE_TERM_MS + CACHE_GRACE_MS),
-            config,
-            map,
-            partitions,
-            opens,
-            recent: Recent::default(),
-            deletions: Deletions::default(),
-            ids: Ids::default(),
-            sessions,
-            events,
-            locks: crate::locks::LockTable::new(),
-            tickets: Tickets::new(),
-            waiting: BTreeMap::new(),
-            asking: BTreeMap::new(),
-            next_attempt: 1,
-            doomed: BTreeSet::new(),
-            has_lost_orphans: true,
-            is_old: format < STORE_FORMAT,
-            woken: BTreeSet::new(),
-            recheck: false,
-        })
-    }
-
     /// A newer zone map.
     pub fn set_map(&mut self, map: Arc<ZoneMap>) {
         let partitions = map.partitions_of(self.config.shard);
@@ -506,198 +422,11 @@ impl Shard {
         self.outcome(reply, Vec::new(), Vec::new(), after)
     }
 
-    fn ask(
-        &mut self,
-        zone: ZoneId,
-        ask: MetaRequest,
-        caller: Caller,
-        request: &MetaRequest,
-        asked: Question,
-        facts: Facts,
-    ) -> Outcome {
-        let call = PendingCall {
-            caller,
-            request: request.clone(),
-            asked,
-            facts,
-        };
-        for ino in call.directories() {
-            *self.asking.entry(ino).or_default() += 1;
-        }
-        let wake = std::mem::take(&mut self.woken).into_iter().collect();
-        let request = ask;
-        Outcome::Call {
-            zone,
-            request,
-            call,
-            wake,
-        }
-    }
-
-    /// Another shard's answer to an [`Outcome::Call`] (a `Failed` where there was none).
-    pub fn resume(
-        &mut self,
-        kv: &dyn KvRead,
-        now: Now,
-        call: PendingCall,
-        reply: MetaReply,
-    ) -> Outcome {
-        for ino in call.directories() {
-            let left = self.asking.get(&ino).map_or(0, |count| count - 1);
-            if left == 0 {
-                self.asking.remove(&ino);
-            } else {
-                self.asking.insert(ino, left);
-            }
-        }
-        let PendingCall {
-            caller,
-            request,
-            asked,
-            facts,
-        } = call;
-        let mut waited = Waiting {
-            facts,
-            ..Waiting::default()
-        };
-        let gone = MetaReply::Failed {
-            code: ErrorNumber(ErrorCode::Stale),
-        };
-        match (asked, reply) {
-            (Question::Make(zone), MetaReply::Detached { ino }) => {
-                waited.facts.made = Some((zone, ino));
-            }
-            (Question::Detach(zone, ino), MetaReply::Done) => {
-                waited.facts.detached = Some((zone, ino));
-            }
-            (Question::Detach(zone, ino), reply) if reply == gone => {
-                waited.facts.detached = Some((zone, ino));
-            }
-            (Question::Attr(ino), MetaReply::Attr { attr, .. }) => {
-                waited.facts.attrs.push((ino, Some(attr)));
-            }
-            (Question::Attr(ino), reply) if reply == gone => waited.facts.attrs.push((ino, None)),
-            (_, MetaReply::Failed { code }) => return self.fail(caller, &request, code.0, &waited),
-            _ => return self.fail(caller, &request, ErrorCode::Protocol, &waited),
-        }
-        self.handle_waited(kv, now, caller, &request, waited)
-    }
-
-    /// Whether a request that is not over yet is about to make or remove the entry of this first-level directory.
-    pub(crate) fn is_being_settled(&self, ino: Ino) -> bool {
-        let mut waiting = self.waiting.values();
-        waiting.any(|waiting| waiting.facts.directories().any(|of| of == ino))
-            || self.asking.contains_key(&ino)
-    }
-
     /// The client of a waiting request went away: forget the wait.
     pub fn abandon(&mut self, attempt: Attempt) {
         if let Some(waiting) = self.waiting.remove(&attempt) {
             self.leases.finish(&waiting.changes);
         }
-    }
-
-    /// Housekeeping, due at [`Self::poll_deadline`].
-    ///
-    /// # Errors
-    /// What the store says.
-    pub fn tick(&mut self, kv: &dyn KvRead, now: Now) -> Result<Ticked, ErrorCode> {
-        self.leases.sweep(now.instant, 4096);
-        let mut effect = Vec::new();
-        if std::mem::take(&mut self.is_old) {
-            effect.push(self.config.format());
-        }
-        let mut ending = self.sessions.expired(now.instant);
-        ending.extend(std::mem::take(&mut self.doomed));
-        if ending.len() > ENDED_AT_ONCE {
-            self.doomed.extend(ending.split_off(ENDED_AT_ONCE));
-        }
-        for session in ending {
-            zonal_types::mark!(SessionExpired);
-            effect.extend(self.end_session(kv, now, session)?);
-        }
-        if std::mem::take(&mut self.has_lost_orphans) {
-            let holders = self.opens.orphans.values().flatten();
-            let lost: BTreeSet<SessionId> = holders
-                .copied()
-                .filter(|session| !self.sessions.contains(*session))
-                .collect();
-            for session in lost {
-                effect.extend(self.end_session(kv, now, session)?);
-            }
-        }
-        Ok(Ticked {
-            effect,
-            wake: std::mem::take(&mut self.woken).into_iter().collect(),
-            recheck: std::mem::take(&mut self.recheck),
-        })
-    }
-
-    /// When [`Self::tick`] is due.
-    #[must_use]
-    pub fn poll_deadline(&self) -> Option<Instant> {
-        if !self.doomed.is_empty() || self.has_lost_orphans || self.is_old {
-            return Some(Instant(0));
-        }
-        self.sessions.next_expiry()
-    }
-
-    /// Directories that have been detached for more than a minute.
-    ///
-    /// # Errors
-    /// What the store says; `Corrupt`.
-    pub fn detached(
-        &self,
-        kv: &dyn KvRead,
-        now: Now,
-        limit: usize,
-    ) -> Result<Vec<Detached>, ErrorCode> {
-        let found = crate::op::root::unsettled(kv, &self.partitions, usize::MAX)?;
-        let old = found.into_iter().filter(|(_, record)| {
-            now.wall.seconds.saturating_sub(record.since.seconds) >= DETACHED_SECONDS
-        });
-        let told = old.map(|(ino, record)| Detached {
-            ino,
-            since: record.since,
-        });
-        Ok(told.take(limit).collect())
-    }
-
-    /// Sizes of what is in memory, for metrics.
-    #[must_use]
-    pub fn gauges(&self) -> Vec<(&'static str, u64)> {
-        vec![
-            ("sessions", self.sessions.len() as u64),
-            ("sessions_max", self.config.sessions_max as u64),
-            ("slot_replies", self.sessions.replies_in_memory() as u64),
-            (
-                "slot_replies_max",
-                self.config.sessions_max as u64 * u64::from(SESSION_SLOTS_MAX),
-            ),
-            ("opens", self.opens.len() as u64),
-            ("opens_max", self.config.opens_max as u64),
-            ("orphans", self.opens.orphans.len() as u64),
-            ("removed_inodes", self.recent.len() as u64),
-            ("removed_inodes_max", crate::recent::RECENT_MAX as u64),
-            ("known_deletions", self.deletions.len() as u64),
-            (
-                "known_deletions_max",
-                crate::deletions::DELETIONS_KNOWN_MAX as u64,
-            ),
-            ("leases", self.leases.len() as u64),
-            ("leases_max", self.leases.limit() as u64),
-            ("locks", self.locks.range_count() as u64),
-            ("locks_max", self.locks.limits().0 as u64),
-            ("lock_waiters", self.locks.waiter_count() as u64),
-            ("lock_waiters_max", self.locks.limits().1 as u64),
-            ("events_queued", self.events.len() as u64),
-            ("longest_event_queue", self.events.longest() as u64),
-            ("longest_event_queue_max", self.events.limit() as u64),
-            ("append_tickets", self.tickets.len() as u64),
-            ("append_tickets_max", APPEND_TICKETS_MAX as u64),
-            ("waiting_requests", self.waiting.len() as u64),
-            ("inodes", self.live_inodes),
-        ]
     }
 
     // --- small parts ---
@@ -783,29 +512,4 @@ fn token(caller: Caller) -> u64 {
     }
     let name = (caller.session.0, (caller.slot, caller.sequence));
     siphash(&name.to_bytes()) | 1
-}
-
-fn load_orphans(
-    kv: &dyn KvRead,
-    partitions: &[PartitionId],
-) -> Result<BTreeMap<Ino, BTreeSet<SessionId>>, ErrorCode> {
-    let mut orphans = BTreeMap::new();
-    let mut broken = false;
-    for partition in partitions {
-        let (start, end) = keys::tag_range(partition.0, keys::TAG_ORPHAN);
-        kv.scan(&start, &end, &mut |key, value| {
-            match (keys::ino_of(key), OrphanRecord::from_bytes(value)) {
-                (Some(ino), Ok(record)) => {
-                    orphans.insert(ino, record.sessions.into_iter().collect());
-                }
-                _ => broken = true,
-            }
-            !broken
-        })?;
-    }
-    if broken {
-        Err(ErrorCode::Corrupt)
-    } else {
-        Ok(orphans)
-    }
 }

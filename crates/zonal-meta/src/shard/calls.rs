@@ -1,0 +1,94 @@
+//! Requests that need another shard's answer: they end with a question, and run again from their start with the answer.
+
+use super::{Shard, Waiting};
+use crate::config::{Caller, Now};
+use crate::outcome::{Facts, Outcome, PendingCall, Question};
+use zonal_types::{ErrorCode, Ino, KvRead, ZoneId};
+use zonal_wire::storage::ErrorNumber;
+use zonal_wire::{MetaReply, MetaRequest};
+
+impl Shard {
+    pub(super) fn ask(
+        &mut self,
+        zone: ZoneId,
+        ask: MetaRequest,
+        caller: Caller,
+        request: &MetaRequest,
+        asked: Question,
+        facts: Facts,
+    ) -> Outcome {
+        let call = PendingCall {
+            caller,
+            request: request.clone(),
+            asked,
+            facts,
+        };
+        for ino in call.directories() {
+            *self.asking.entry(ino).or_default() += 1;
+        }
+        let wake = std::mem::take(&mut self.woken).into_iter().collect();
+        let request = ask;
+        Outcome::Call {
+            zone,
+            request,
+            call,
+            wake,
+        }
+    }
+
+    /// Another shard's answer to an [`Outcome::Call`] (a `Failed` where there was none).
+    pub fn resume(
+        &mut self,
+        kv: &dyn KvRead,
+        now: Now,
+        call: PendingCall,
+        reply: MetaReply,
+    ) -> Outcome {
+        for ino in call.directories() {
+            let left = self.asking.get(&ino).map_or(0, |count| count - 1);
+            if left == 0 {
+                self.asking.remove(&ino);
+            } else {
+                self.asking.insert(ino, left);
+            }
+        }
+        let PendingCall {
+            caller,
+            request,
+            asked,
+            facts,
+        } = call;
+        let mut waited = Waiting {
+            facts,
+            ..Waiting::default()
+        };
+        let gone = MetaReply::Failed {
+            code: ErrorNumber(ErrorCode::Stale),
+        };
+        match (asked, reply) {
+            (Question::Make(zone), MetaReply::Detached { ino }) => {
+                waited.facts.made = Some((zone, ino));
+            }
+            (Question::Detach(zone, ino), MetaReply::Done) => {
+                waited.facts.detached = Some((zone, ino));
+            }
+            (Question::Detach(zone, ino), reply) if reply == gone => {
+                waited.facts.detached = Some((zone, ino));
+            }
+            (Question::Attr(ino), MetaReply::Attr { attr, .. }) => {
+                waited.facts.attrs.push((ino, Some(attr)));
+            }
+            (Question::Attr(ino), reply) if reply == gone => waited.facts.attrs.push((ino, None)),
+            (_, MetaReply::Failed { code }) => return self.fail(caller, &request, code.0, &waited),
+            _ => return self.fail(caller, &request, ErrorCode::Protocol, &waited),
+        }
+        self.handle_waited(kv, now, caller, &request, waited)
+    }
+
+    /// Whether a request that is not over yet is about to make or remove the entry of this first-level directory.
+    pub(crate) fn is_being_settled(&self, ino: Ino) -> bool {
+        let mut waiting = self.waiting.values();
+        waiting.any(|waiting| waiting.facts.directories().any(|of| of == ino))
+            || self.asking.contains_key(&ino)
+    }
+}

@@ -1,0 +1,118 @@
+//! What a shard does by itself: sessions that end, directories that nobody settled; and what it tells of its memory.
+
+use super::Shard;
+use crate::config::Now;
+use crate::outcome::{Detached, Ticked};
+use std::collections::BTreeSet;
+use zonal_types::limits::{APPEND_TICKETS_MAX, SESSION_SLOTS_MAX};
+use zonal_types::{ErrorCode, Instant, KvRead, SessionId};
+
+/// How long a directory may stay detached before the root shard is asked, in seconds.
+const DETACHED_SECONDS: i64 = 60;
+/// Sessions ended in one step of housekeeping.
+const ENDED_AT_ONCE: usize = 64;
+
+impl Shard {
+    /// Housekeeping, due at [`Self::poll_deadline`].
+    ///
+    /// # Errors
+    /// What the store says.
+    pub fn tick(&mut self, kv: &dyn KvRead, now: Now) -> Result<Ticked, ErrorCode> {
+        self.leases.sweep(now.instant, 4096);
+        let mut effect = Vec::new();
+        if std::mem::take(&mut self.is_old) {
+            effect.push(self.config.format());
+        }
+        let mut ending = self.sessions.expired(now.instant);
+        ending.extend(std::mem::take(&mut self.doomed));
+        if ending.len() > ENDED_AT_ONCE {
+            self.doomed.extend(ending.split_off(ENDED_AT_ONCE));
+        }
+        for session in ending {
+            zonal_types::mark!(SessionExpired);
+            effect.extend(self.end_session(kv, now, session)?);
+        }
+        if std::mem::take(&mut self.has_lost_orphans) {
+            let holders = self.opens.orphans.values().flatten();
+            let lost: BTreeSet<SessionId> = holders
+                .copied()
+                .filter(|session| !self.sessions.contains(*session))
+                .collect();
+            for session in lost {
+                effect.extend(self.end_session(kv, now, session)?);
+            }
+        }
+        Ok(Ticked {
+            effect,
+            wake: std::mem::take(&mut self.woken).into_iter().collect(),
+            recheck: std::mem::take(&mut self.recheck),
+        })
+    }
+
+    /// When [`Self::tick`] is due.
+    #[must_use]
+    pub fn poll_deadline(&self) -> Option<Instant> {
+        if !self.doomed.is_empty() || self.has_lost_orphans || self.is_old {
+            return Some(Instant(0));
+        }
+        self.sessions.next_expiry()
+    }
+
+    /// Directories that have been detached for more than a minute.
+    ///
+    /// # Errors
+    /// What the store says; `Corrupt`.
+    pub fn detached(
+        &self,
+        kv: &dyn KvRead,
+        now: Now,
+        limit: usize,
+    ) -> Result<Vec<Detached>, ErrorCode> {
+        let found = crate::op::root::unsettled(kv, &self.partitions, usize::MAX)?;
+        let old = found.into_iter().filter(|(_, record)| {
+            now.wall.seconds.saturating_sub(record.since.seconds) >= DETACHED_SECONDS
+        });
+        let told = old.map(|(ino, record)| Detached {
+            ino,
+            since: record.since,
+        });
+        Ok(told.take(limit).collect())
+    }
+
+    /// Sizes of what is in memory, for metrics.
+    #[must_use]
+    pub fn gauges(&self) -> Vec<(&'static str, u64)> {
+        vec![
+            ("sessions", self.sessions.len() as u64),
+            ("sessions_max", self.config.sessions_max as u64),
+            ("slot_replies", self.sessions.replies_in_memory() as u64),
+            (
+                "slot_replies_max",
+                self.config.sessions_max as u64 * u64::from(SESSION_SLOTS_MAX),
+            ),
+            ("opens", self.opens.len() as u64),
+            ("opens_max", self.config.opens_max as u64),
+            ("orphans", self.opens.orphans.len() as u64),
+            ("removed_inodes", self.recent.len() as u64),
+            ("removed_inodes_max", crate::recent::RECENT_MAX as u64),
+            ("known_deletions", self.deletions.len() as u64),
+            (
+                "known_deletions_max",
+                crate::deletions::DELETIONS_KNOWN_MAX as u64,
+            ),
+            ("leases", self.leases.len() as u64),
+            ("leases_max", self.leases.limit() as u64),
+            ("locks", self.locks.range_count() as u64),
+            ("locks_max", self.locks.limits().0 as u64),
+            ("lock_waiters", self.locks.waiter_count() as u64),
+            ("lock_waiters_max", self.locks.limits().1 as u64),
+            ("events_queued", self.events.len() as u64),
+            ("longest_event_queue", self.events.longest() as u64),
+            ("longest_event_queue_max", self.events.limit() as u64),
+            ("append_tickets", self.tickets.len() as u64),
+            ("append_tickets_max", APPEND_TICKETS_MAX as u64),
+            ("waiting_requests", self.waiting.len() as u64),
+            ("inodes", self.live_inodes),
+        ]
+    }
+}

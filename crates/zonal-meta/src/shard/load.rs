@@ -1,0 +1,128 @@
+//! A shard and its store: formatting, and loading what is in memory beside it.
+
+use super::Shard;
+use crate::append::Tickets;
+use crate::config::ShardConfig;
+use crate::deletions::Deletions;
+use crate::events::EventQueues;
+use crate::ids::Ids;
+use crate::inode::Inode;
+use crate::keys;
+use crate::leases::Leases;
+use crate::opens::Opens;
+use crate::recent::Recent;
+use crate::session::Sessions;
+use crate::tx::OrphanRecord;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use zonal_types::limits::{CACHE_GRACE_MS, CACHE_TERM_MS};
+use zonal_types::{
+    Codec, ErrorCode, FileKind, Ino, Instant, KvChange, KvRead, PartitionId, SessionId, Timestamp,
+};
+use zonal_zonemap::ZoneMap;
+
+/// Version of the store's format record. In format 1 shards keep no bytes of files.
+const STORE_FORMAT: u16 = 2;
+/// The oldest format that becomes this one.
+const STORE_FORMAT_MIN: u16 = 1;
+
+impl ShardConfig {
+    /// The store's format record.
+    pub(super) fn format(&self) -> KvChange {
+        let record = (STORE_FORMAT, (self.shard, self.hash_bits));
+        KvChange::put(keys::format(), record.to_bytes())
+    }
+}
+
+impl Shard {
+    /// Changes that make an empty store a shard's.
+    #[must_use]
+    pub fn format(config: &ShardConfig, wall: Timestamp) -> Vec<KvChange> {
+        let mut changes = vec![config.format()];
+        if config.is_root() {
+            let kind = FileKind::Directory;
+            let mut root = Inode::new(Ino::ROOT, kind, Ino::ROOT, config.zone, wall);
+            root.mode = 0o755;
+            root.uid = config.root_uid;
+            root.gid = config.root_gid;
+            changes.push(KvChange::put(keys::inode(Ino::ROOT), root.to_bytes()));
+        }
+        changes
+    }
+
+    /// The shard in a store that was formatted before. `map` must already name the shard's partitions.
+    ///
+    /// # Errors
+    /// `WrongVersion` or `WrongTarget` where the store is not this shard's; what the store says.
+    pub fn load(
+        config: ShardConfig,
+        map: Arc<ZoneMap>,
+        kv: &dyn KvRead,
+        now: Instant,
+    ) -> Result<Self, ErrorCode> {
+        let bytes = kv.get(&keys::format())?.ok_or(ErrorCode::WrongVersion)?;
+        let record = <(u16, (zonal_types::ShardId, u32))>::from_bytes(&bytes);
+        let (format, (shard, hash_bits)) = record.map_err(|_error| ErrorCode::Corrupt)?;
+        if !(STORE_FORMAT_MIN..=STORE_FORMAT).contains(&format) || hash_bits != config.hash_bits {
+            return Err(ErrorCode::WrongVersion);
+        }
+        if shard != config.shard {
+            return Err(ErrorCode::WrongTarget);
+        }
+        let partitions = map.partitions_of(config.shard);
+        let sessions = Sessions::load(kv, now)?;
+        let mut events = EventQueues::new();
+        sessions.ids().for_each(|id| events.open(id));
+        let mut opens = Opens::default();
+        opens.orphans = load_orphans(kv, &partitions)?;
+        Ok(Self {
+            live_inodes: Ids::load_live_inodes(kv, &partitions)?,
+            leases: Leases::new(now, sessions.silent.clone()),
+            lock_grace_until: now.plus_ms(CACHE_TERM_MS + CACHE_GRACE_MS),
+            config,
+            map,
+            partitions,
+            opens,
+            recent: Recent::default(),
+            deletions: Deletions::default(),
+            ids: Ids::default(),
+            sessions,
+            events,
+            locks: crate::locks::LockTable::new(),
+            tickets: Tickets::new(),
+            waiting: BTreeMap::new(),
+            asking: BTreeMap::new(),
+            next_attempt: 1,
+            doomed: BTreeSet::new(),
+            has_lost_orphans: true,
+            is_old: format < STORE_FORMAT,
+            woken: BTreeSet::new(),
+            recheck: false,
+        })
+    }
+}
+
+fn load_orphans(
+    kv: &dyn KvRead,
+    partitions: &[PartitionId],
+) -> Result<BTreeMap<Ino, BTreeSet<SessionId>>, ErrorCode> {
+    let mut orphans = BTreeMap::new();
+    let mut broken = false;
+    for partition in partitions {
+        let (start, end) = keys::tag_range(partition.0, keys::TAG_ORPHAN);
+        kv.scan(&start, &end, &mut |key, value| {
+            match (keys::ino_of(key), OrphanRecord::from_bytes(value)) {
+                (Some(ino), Ok(record)) => {
+                    orphans.insert(ino, record.sessions.into_iter().collect());
+                }
+                _ => broken = true,
+            }
+            !broken
+        })?;
+    }
+    if broken {
+        Err(ErrorCode::Corrupt)
+    } else {
+        Ok(orphans)
+    }
+}
