@@ -212,6 +212,59 @@ def _(c, d):
     lock_of_dead_mount(c, d, lambda own: None, 75)
 
 
+# Takes a byte, tells so, waits for a line, asks for another byte; tells "got" or the error.
+TWO_BYTES = """import fcntl,sys
+f = open(sys.argv[1], 'rb+')
+fcntl.lockf(f, fcntl.LOCK_EX, 1, int(sys.argv[2])); print('held', flush=True); sys.stdin.readline()
+try: fcntl.lockf(f, fcntl.LOCK_EX, 1, int(sys.argv[3])); print('got', flush=True)
+except OSError as error: print(error.errno, flush=True)
+"""
+
+
+@check("servers-killed-ring", "of two that come to wait for one another while their metadata server is down, one hears of the deadlock and the other gets its lock", long=True, limit=120)
+def _(c, d):
+    write(f"{d}/f", b"ab")
+    paths = f"{d}/f", f"{below(c.second or c.mount, d)}/f"
+    two = [subprocess.Popen([sys.executable, "-c", TWO_BYTES, path, str(i), str(1 - i)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+           for i, path in enumerate(paths)]
+    try:
+        equal([p.stdout.readline() for p in two], [b"held\n"] * 2, "the first locks")
+        two[0].stdin.write(b"\n")
+        two[0].stdin.flush()
+        time.sleep(0.5)
+        c.kill_servers("meta")
+        two[1].stdin.write(b"\n")
+        two[1].stdin.flush()
+        time.sleep(0.3)
+        c.up()
+        told = sorted(p.communicate(timeout=20)[0] for p in reversed(two))
+        equal(told, sorted([b"%d\n" % errno.EDEADLK, b"got\n"]), "what the two heard")
+    finally:
+        for process in two:
+            process.kill()
+
+
+@check("holder-ended-meanwhile", "the lock of a process that ended while the metadata server was down is free when that is up again", limit=180)
+def _(c, d):
+    write(f"{d}/f", b"")
+    holder = subprocess.Popen([sys.executable, "-c", TWO_BYTES, f"{d}/f", "0", "1"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    equal(holder.stdout.readline(), b"held\n", "the lock")
+    c.kill_servers("meta")
+    holder.kill()
+    time.sleep(13)
+    c.up()
+    holder.wait(40)
+    end = time.monotonic() + COMES_BACK_SECONDS
+    with open(f"{below(c.second or c.mount, d)}/f", "rb+") as f:
+        while True:
+            try:
+                fcntl.lockf(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                true(time.monotonic() < end, "the lock of a dead process stays")
+                time.sleep(0.2)
+
+
 @check("servers-killed-descriptors", "open files, locks and directories stay usable through the same descriptors when all servers were killed and are up again", limit=120)
 def _(c, d):
     data = pattern(4, 1 << 20)

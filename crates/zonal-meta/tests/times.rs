@@ -127,6 +127,25 @@ fn operations_change_the_times_that_posix_names() {
 }
 
 #[test]
+fn an_empty_change_takes_set_id_bits_for_one_who_may_write() {
+    let mut setup = Setup::new();
+    let (open, shut) = (
+        setup.file("open", 0o4777, 0, 0),
+        setup.file("shut", 0o4755, 0, 0),
+    );
+    let Setup { cell, root, .. } = &mut setup;
+    let mut other = root.who(1000, 1000);
+    other.setattr(cell, open, AttrChange::default()).unwrap();
+    assert_eq!(
+        other.setattr(cell, shut, AttrChange::default()),
+        Err(ErrorCode::NotPermitted)
+    );
+    root.sequence = other.sequence;
+    assert_eq!(root.attr(cell, open).unwrap().mode, 0o777);
+    assert_eq!(root.attr(cell, shut).unwrap().mode, 0o4755);
+}
+
+#[test]
 fn shrinks_are_numbered_and_confirmed() {
     let mut setup = Setup::new();
     let f = setup.file("f", 0o4755, 0, 0);
