@@ -221,7 +221,7 @@ except OSError as error: print(error.errno, flush=True)
 """
 
 
-@check("servers-killed-ring", "of two that come to wait for one another while their metadata server is down, one hears of the deadlock and the other gets its lock", long=True, limit=120)
+@check("servers-killed-ring", "of two that come to wait for one another while their metadata server is down, one hears of the deadlock and the other gets its lock", limit=120)
 def _(c, d):
     write(f"{d}/f", b"ab")
     paths = f"{d}/f", f"{below(c.second or c.mount, d)}/f"

@@ -28,8 +28,10 @@ impl<N: Net> Client<N> {
         self.net.begin();
         self.send_closes(link).await.ok();
         self.net.begin();
+        let (boot, acked) = link.polled();
         let request = MetaRequest::PollEvents {
-            acked: link.acked(),
+            boot,
+            acked,
             wait_ms,
         };
         // Events are queued at the shard from the session's start, so caching may begin with the first poll.

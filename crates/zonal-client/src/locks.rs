@@ -120,8 +120,9 @@ impl<N: Net> Client<N> {
         }
     }
 
-    /// Queues again what a restarted shard has forgotten. Returns what waits no more.
-    pub async fn queue_locks_again(&self, shard: ShardId) -> Vec<QueuedAgain> {
+    /// Queues again what a restarted shard has forgotten. Returns what waits no more, and whether all was asked for: otherwise the shard
+    /// did not answer, and this is to be called again.
+    pub async fn queue_locks_again(&self, shard: ShardId) -> (Vec<QueuedAgain>, bool) {
         let map = self.map();
         let at_shard = |ino: Ino| {
             map.shard_of(ino.partition())
@@ -134,6 +135,7 @@ impl<N: Net> Client<N> {
             .collect();
         let mut over = Vec::new();
         for (waiter, Waiting { ino, range, .. }) in queued {
+            self.net.begin();
             let link = self.link(shard);
             let request = MetaRequest::Lock {
                 ino,
@@ -141,20 +143,29 @@ impl<N: Net> Client<N> {
                 wait: true,
                 waiter,
             };
-            match self.meta(&link, &request).await {
-                Ok(_done) => {
+            let answer = self.meta(&link, &request).await;
+            let is_wanted = lock(&self.waiting_locks).contains_key(&waiter);
+            match answer {
+                Ok(_done) if is_wanted => {
                     self.note_grant(waiter);
                     over.push(QueuedAgain::Granted { ino, waiter });
                 }
-                Err(ErrorCode::LockQueued) => {}
-                // A deadlock may have come up meanwhile, or the shard is gone again.
+                Err(ErrorCode::LockQueued) if is_wanted => {}
+                // A signal took it back meanwhile, perhaps before the shard had queued it.
+                Ok(_) | Err(ErrorCode::LockQueued) => {
+                    if self.cancel_lock(ino, waiter).await == Ok(false) {
+                        self.unlock(ino, range).await.ok();
+                    }
+                }
+                Err(code) if is_passing(code) => return (over, false),
+                // A deadlock may have come up meanwhile.
                 Err(code) => {
                     lock(&self.waiting_locks).remove(&waiter);
                     over.push(QueuedAgain::Refused { waiter, code });
                 }
             }
         }
-        over
+        (over, true)
     }
 
     /// Remembers a lock for the shard's restart. The newest comes last: it decides where ranges overlap.

@@ -129,8 +129,10 @@ impl Link {
         state.closes.iter().chain(&state.closing).copied().collect()
     }
 
-    pub(crate) fn acked(&self) -> u64 {
-        lock(&self.state).acked
+    /// The boot that the last poll heard of, and the last event of it that was carried out.
+    pub(crate) fn polled(&self) -> (u64, u64) {
+        let state = lock(&self.state);
+        (state.polled, state.acked)
     }
 
     pub(crate) fn ack(&self, seq: u64) {
@@ -158,7 +160,11 @@ impl Link {
 
     /// A poll for events heard of this boot; true where the one before heard of another.
     pub(crate) fn note_polled(&self, boot: u64) -> bool {
-        let before = std::mem::replace(&mut lock(&self.state).polled, boot);
+        let mut state = lock(&self.state);
+        let before = std::mem::replace(&mut state.polled, boot);
+        if before != boot {
+            state.acked = 0;
+        }
         before != 0 && before != boot
     }
 
@@ -527,9 +533,6 @@ impl<N: Net> Client<N> {
             let changed = state.boot != boot;
             state.boot = boot;
             state.kept = kept_of(boot);
-            if changed {
-                state.acked = 0;
-            }
             changed
         };
         if changed {

@@ -69,8 +69,6 @@ pub(crate) struct Sessions {
     next_id: u64,
     /// Sessions from before our start that have not told what they hold.
     pub silent: BTreeSet<SessionId>,
-    /// Sessions from before our start that have not polled for events since: the first poll is answered at once.
-    pub unpolled: BTreeSet<SessionId>,
 }
 
 impl Sessions {
@@ -119,7 +117,6 @@ impl Sessions {
             return Err(ErrorCode::Corrupt);
         }
         sessions.silent = sessions.by_id.keys().copied().collect();
-        sessions.unpolled = sessions.silent.clone();
         Ok(sessions)
     }
 
@@ -168,7 +165,6 @@ impl Sessions {
     /// Forgets a session; returns its stored keys.
     pub fn remove(&mut self, id: SessionId) -> Vec<Vec<u8>> {
         self.silent.remove(&id);
-        self.unpolled.remove(&id);
         let Some(session) = self.by_id.remove(&id) else {
             return Vec::new();
         };

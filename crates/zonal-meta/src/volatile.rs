@@ -94,9 +94,11 @@ impl Shard {
     ) -> Result<Option<Outcome>, ErrorCode> {
         let session = caller.session;
         let outcome = match request {
-            MetaRequest::PollEvents { acked, wait_ms } => {
-                self.poll(now, session, *acked, *wait_ms, waited)
-            }
+            MetaRequest::PollEvents {
+                boot,
+                acked,
+                wait_ms,
+            } => self.poll(now, session, (*boot, *acked), *wait_ms, waited),
             MetaRequest::HasEntry { ino } if self.is_being_settled(*ino) => {
                 zonal_types::mark!(SettledMeanwhile);
                 return Err(ErrorCode::NotReady);
@@ -152,11 +154,13 @@ impl Shard {
         &mut self,
         now: Now,
         session: SessionId,
-        acked: u64,
+        (heard, acked): (u64, u64),
         wait_ms: u32,
         waited: &Waiting,
     ) -> Outcome {
-        if self.events.ack(session, acked) {
+        let boot = self.config.boot;
+        let is_first = heard != boot;
+        if !is_first && self.events.ack(session, acked) {
             self.recheck = true;
         }
         let events = self.events.poll(session, EVENTS_AT_ONCE);
@@ -164,7 +168,6 @@ impl Shard {
             .until
             .unwrap_or_else(|| now.instant.plus_ms(u64::from(wait_ms.min(POLL_WAIT_MS))));
         // One from before our start must hear of it soon: others wait until it has told what it holds, and it queues its locks again.
-        let is_first = self.sessions.unpolled.remove(&session);
         let is_silent = self.sessions.silent.contains(&session);
         if events.is_empty() && now.instant < until && !is_silent && !is_first {
             let waiting = Waiting {
@@ -173,7 +176,6 @@ impl Shard {
             };
             return self.wait(waiting, until, WaitOn::Events(session));
         }
-        let boot = self.config.boot;
         self.reply(MetaReply::Events { boot, events })
     }
 

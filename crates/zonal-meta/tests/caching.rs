@@ -35,7 +35,11 @@ fn look(cell: &mut Cell, client: &mut Client, dir: Ino, text: &str) -> Result<En
 
 fn poll(cell: &mut Cell, client: &Client, acked: u64) -> (Vec<(u64, Event)>, bool) {
     let store = &mut cell.stores[1];
-    let request = MetaRequest::PollEvents { acked, wait_ms: 0 };
+    let request = MetaRequest::PollEvents {
+        boot: store.shard.boot(),
+        acked,
+        wait_ms: 0,
+    };
     match store
         .shard
         .handle(&store.kv, cell.now, client.caller(1), &request, None)
@@ -255,11 +259,12 @@ fn events_wait_and_locks_are_told() {
         code: zonal_wire::ErrorNumber(ErrorCode::LockQueued),
     };
     assert_eq!(cell.send(1, two.caller(1), &lock), queued);
+    let store = &mut cell.stores[1];
     let request = MetaRequest::PollEvents {
+        boot: store.shard.boot(),
         acked: 0,
         wait_ms: 10_000,
     };
-    let store = &mut cell.stores[1];
     let outcome = store
         .shard
         .handle(&store.kv, cell.now, two.caller(1), &request, None);
@@ -303,6 +308,55 @@ fn events_wait_and_locks_are_told() {
             }
         )]
     );
+}
+
+#[test]
+fn a_poll_that_has_heard_of_another_boot_is_answered_at_once_and_acknowledges_nothing() {
+    let (mut cell, mut one, two, home) = start();
+    let waits = |cell: &mut Cell, boot: u64, acked: u64| {
+        let store = &mut cell.stores[1];
+        let request = MetaRequest::PollEvents {
+            boot,
+            acked,
+            wait_ms: 10_000,
+        };
+        match store
+            .shard
+            .handle(&store.kv, cell.now, two.caller(1), &request, None)
+        {
+            Outcome::Reply {
+                reply: MetaReply::Events { events, .. },
+                ..
+            } => Some(events.len()),
+            Outcome::Wait { .. } => None,
+            other => panic!("{other:?}"),
+        }
+    };
+    let boot = cell.stores[1].shard.boot();
+    assert_eq!(waits(&mut cell, 0, 0), Some(0), "its first poll");
+    assert_eq!(waits(&mut cell, boot + 1, 0), Some(0), "before a restart");
+    assert_eq!(waits(&mut cell, boot, 0), None);
+    let range = zonal_wire::meta::LockRange {
+        whole_file: false,
+        owner: 1,
+        pid: 1,
+        kind: zonal_wire::meta::LockKind::Exclusive,
+        start: 0,
+        end: 9,
+    };
+    let lock = MetaRequest::Lock {
+        ino: home,
+        range,
+        wait: true,
+        waiter: 5,
+    };
+    assert_eq!(cell.send(1, one.caller(1), &lock), MetaReply::Done);
+    cell.send(1, two.caller(1), &lock);
+    let release = MetaRequest::Unlock { ino: home, range };
+    one.call(&mut cell, home, &release).unwrap();
+    assert_eq!(waits(&mut cell, boot, 0), Some(1), "the grant");
+    assert_eq!(waits(&mut cell, boot + 1, 57), Some(1), "still there");
+    assert_eq!(waits(&mut cell, boot, 1), None);
 }
 
 #[test]

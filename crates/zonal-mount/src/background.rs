@@ -293,26 +293,31 @@ fn drop_pages(notifier: &Notifier, ino: u64, data: bool) {
 /// Polls one shard's events for as long as the process lives.
 fn watch(fs: &ZonalFs, shard: ShardId) {
     let link = fs.client.link_to(shard);
+    let mut are_locks_queued = true;
     while !fs.signal.is_ended() {
-        match block_on(fs.client.poll_events(&link, POLL_WAIT_MS)) {
+        let wait_ms = if are_locks_queued { POLL_WAIT_MS } else { 0 };
+        match block_on(fs.client.poll_events(&link, wait_ms)) {
             Ok(polled) => {
                 polled.events.iter().for_each(|event| carry_out(fs, event));
-                if polled.restarted {
-                    for queued in block_on(fs.client.queue_locks_again(shard)) {
-                        match queued {
-                            QueuedAgain::Granted { ino, waiter } => {
-                                fs.lock_was_granted(ino, waiter);
-                            }
-                            QueuedAgain::Refused { waiter, code } => {
-                                fs.lock_was_refused(waiter, code);
-                            }
-                        }
-                    }
+                if polled.restarted || !are_locks_queued {
+                    are_locks_queued = queue_locks_again(fs, shard);
                 }
             }
             Err(_told_already) => std::thread::sleep(POLL_PAUSE),
         }
     }
+}
+
+/// Queues again the locks that a restarted shard has forgotten; false where it did not answer.
+fn queue_locks_again(fs: &ZonalFs, shard: ShardId) -> bool {
+    let (over, are_all_queued) = block_on(fs.client.queue_locks_again(shard));
+    for queued in over {
+        match queued {
+            QueuedAgain::Granted { ino, waiter } => fs.lock_was_granted(ino, waiter),
+            QueuedAgain::Refused { waiter, code } => fs.lock_was_refused(waiter, code),
+        }
+    }
+    are_all_queued
 }
 
 fn carry_out(fs: &ZonalFs, event: &Event) {

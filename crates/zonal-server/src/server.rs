@@ -58,17 +58,29 @@ pub fn format(config: &NodeConfig) -> Result<(), ServerError> {
     storage_io::format(config)
 }
 
-/// Runs nodes until SIGTERM or SIGINT.
+/// What becomes of stores that are not there when a server starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MissingStores {
+    /// The server does not start.
+    Refuse,
+    /// They are made.
+    Format,
+}
+
+/// Runs nodes until SIGTERM or SIGINT; formatting, once begun, is completed.
 ///
 /// # Errors
 /// What keeps a node from starting.
-pub fn run(configs: &[NodeConfig]) -> Result<(), ServerError> {
+pub fn run(configs: &[NodeConfig], missing: MissingStores) -> Result<(), ServerError> {
     logging::start(configs.first().map_or("info", |config| &config.log_level));
     let system = |source| ServerError::System {
         what: "signal handlers",
         source,
     };
     let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(system)?;
+    if missing == MissingStores::Format {
+        configs.iter().try_for_each(format)?;
+    }
     let stop = AtomicBool::new(false);
     let mut running = Vec::new();
     for config in configs {

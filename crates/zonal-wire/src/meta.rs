@@ -99,8 +99,9 @@ codec_enum! {
     pub enum MetaRequest {
         /// Opens a session. `client` is random and names the client over reconnects: the same one gets its session back.
         OpenSession = 1 { client: u64, zone: ZoneId, name: String },
-        /// Acknowledges all events to `acked`, then waits up to `wait_ms` for the next.
-        PollEvents = 2 { acked: u64, wait_ms: u32 },
+        /// Acknowledges all events to `acked`, then waits up to `wait_ms` for the next. A shard whose boot is not `boot`, the one that the
+        /// last poll heard of (0: none), answers at once and takes nothing as acknowledged.
+        PollEvents = 2 { boot: u64, acked: u64, wait_ms: u32 },
         /// Ends the session: its locks, opens and leases are gone.
         CloseSession = 3,
         /// After the shard's restart (`boot` changed): what this session holds.

@@ -99,6 +99,7 @@ fn odd_meta(ino: Ino, rng: &mut Rng) -> MetaRequest {
             inos: vec![ino, ino, Ino(odd(rng))],
         },
         10 => MetaRequest::PollEvents {
+            boot: odd(rng),
             acked: odd(rng),
             wait_ms: 0,
         },

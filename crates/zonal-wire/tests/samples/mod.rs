@@ -151,7 +151,7 @@ pub fn meta_requests() -> Vec<MetaRequest> {
     let policy = StripePolicy { unit: 65536, count: 3, redundancy: Redundancy::None };
     vec![
         M::OpenSession { client: 0x77, zone: ZoneId(1), name: "mount".into() },
-        M::PollEvents { acked: 4, wait_ms: 20_000 },
+        M::PollEvents { boot: 9, acked: 4, wait_ms: 20_000 },
         M::CloseSession,
         M::DropLeases,
         M::Reclaim { opens: vec![file], locks: vec![(file, lock())] },

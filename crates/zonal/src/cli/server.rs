@@ -2,6 +2,7 @@
 
 use anyhow::Context;
 use std::path::PathBuf;
+use zonal_server::server::MissingStores;
 use zonal_server::{NodeConfig, ServerError};
 
 use crate::exit::{CONFIG, Failure};
@@ -43,11 +44,11 @@ impl Server {
             );
             return Err(Failure::new(CONFIG, text).into());
         }
-        if self.format {
-            for config in &configs {
-                zonal_server::server::format(config)?;
-            }
-        }
-        Ok(zonal_server::server::run(&configs)?)
+        let missing = if self.format {
+            MissingStores::Format
+        } else {
+            MissingStores::Refuse
+        };
+        Ok(zonal_server::server::run(&configs, missing)?)
     }
 }

@@ -153,7 +153,7 @@ pub fn absurd_meta(server: &mut Server<'_>, dir: Ino) {
         MetaRequest::Mkdir { who: who.clone(), parent: dir, name: name(&[0xff; 255]), mode: u32::MAX, umask: 0, zone: ZoneId(u16::MAX) },
         MetaRequest::Rmdir { who: who.clone(), parent: dir, name: name(b"file") },
         MetaRequest::Unlink { who, parent: file, name: name(b"file") },
-        MetaRequest::PollEvents { acked: u64::MAX, wait_ms: 0 },
+        MetaRequest::PollEvents { boot: u64::MAX, acked: u64::MAX, wait_ms: 0 },
         MetaRequest::Reclaim { opens: (0..100_000).map(Ino).collect(), locks: vec![(Ino(9), lock(9, 3)); 100] },
         MetaRequest::Close { inos: vec![Ino(u64::MAX); 100_000] },
         MetaRequest::OpenSession { client: u64::MAX, zone: ZoneId(u16::MAX), name: "n".repeat(900_000) },
@@ -166,6 +166,7 @@ pub fn absurd_meta(server: &mut Server<'_>, dir: Ino) {
     }
     // Acknowledged events that were never sent must not hide the next ones.
     server.meta(&MetaRequest::PollEvents {
+        boot: 0,
         acked: 0,
         wait_ms: 0,
     });
