@@ -59,9 +59,7 @@ impl<N: Net> Client<N> {
                 restarted: true,
             });
         }
-        if boot != link.boot() {
-            self.note_boot(link, boot).await?;
-        }
+        self.note_boot(link, boot).await?;
         // Another request may have heard of the restart before this poll did.
         let restarted = link.note_polled(boot);
         if restarted {

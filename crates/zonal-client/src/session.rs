@@ -42,6 +42,8 @@ struct LinkState {
     /// It was opened, and told what is held.
     is_open: bool,
     boot: u64,
+    /// What is held could not be told to this boot: the next poll tells it.
+    is_untold: bool,
     /// The boot that the last poll for events heard of.
     polled: u64,
     /// The part of the newest boot heard of that differs where unflushed changes may be gone.
@@ -446,6 +448,7 @@ impl<N: Net> Client<N> {
                 state.session = session;
                 state.epoch = epoch;
                 state.boot = boot;
+                state.is_untold = false;
                 state.kept = kept_of(boot);
                 state.acked = 0;
                 *is_old |= resumed;
@@ -520,25 +523,25 @@ impl<N: Net> Client<N> {
             Err(code) => code,
         };
         if failed != ErrorCode::UnknownLease {
-            // The next poll finds another boot and tells it again.
-            lock(&link.state).boot = 0;
+            lock(&link.state).is_untold = true;
         }
         Err(failed)
     }
 
     /// The shard came back after a restart: what it forgot is told again.
-    pub(crate) async fn note_boot(&self, link: &Link, boot: u64) -> Result<bool, ErrorCode> {
+    pub(crate) async fn note_boot(&self, link: &Link, boot: u64) -> Result<(), ErrorCode> {
         let changed = {
             let mut state = lock(&link.state);
-            let changed = state.boot != boot;
+            let changed = state.boot != boot || state.is_untold;
             state.boot = boot;
+            state.is_untold = false;
             state.kept = kept_of(boot);
             changed
         };
         if changed {
             self.reclaim(link, true).await?;
         }
-        Ok(changed)
+        Ok(())
     }
 
     /// Until when a request that begins now is repeated.

@@ -154,7 +154,8 @@ impl World {
         let rng = self.rng.borrow_mut().fork(group);
         let started: Result<Rc<dyn Role>, ErrorCode> = match server.kind {
             Kind::Meta(shard, zone) => {
-                let kept = server.disk.power_losses() as u32;
+                // As in a real cell, never the number of no boot at all.
+                let kept = server.disk.power_losses() as u32 + 1;
                 let mut config = ShardConfig::new(shard, zone, boot_of(kept, group as u32));
                 // A later life gives new files something else; old ones keep what they have.
                 let life = (group as usize - 1) / self.servers.len();
