@@ -1,7 +1,8 @@
 //! The client of one cell: its map, its sessions, its open files.
 
 use crate::file::{File, Files};
-use crate::locks::{HeldLocks, LateReleases, WaitingLocks};
+use crate::locks::late::LateReleases;
+use crate::locks::{HeldLocks, WaitingLocks};
 use crate::net::{Message, Net, wait_for};
 use crate::session::{Links, failure_code, is_passing, lock};
 use std::collections::BTreeMap;

@@ -1,9 +1,11 @@
 //! POSIX and flock locks: the shard decides; what is held is remembered for the shard's restart.
 
+pub(crate) mod late;
+
 use crate::client::Client;
 use crate::net::Net;
 use crate::session::{is_passing, lock};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Mutex;
 use zonal_types::{ErrorCode, Ino, ShardId};
 use zonal_wire::{LockRange, MetaReply, MetaRequest};
@@ -15,12 +17,6 @@ pub(crate) type HeldLocks = Mutex<BTreeMap<Ino, Vec<LockRange>>>;
 /// Requests that may be queued at a shard, by waiter. A grant moves its range to what is held before anybody acts on it: a
 /// shard that restarts then hears of it, whatever became of the reply to the request.
 pub(crate) type WaitingLocks = Mutex<BTreeMap<u64, Waiting>>;
-
-/// Owners that are gone and whose release no shard took: (inode, owner, whole file). Sent again until one does.
-pub(crate) type LateReleases = Mutex<BTreeSet<(Ino, u64, bool)>>;
-
-/// Late releases remembered.
-pub(crate) const LATE_RELEASES_MAX: usize = 65_536;
 
 /// What became of a queued request at a restarted shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,8 +69,9 @@ impl<N: Net> Client<N> {
         range: LockRange,
         waiter: Option<u64>,
     ) -> Result<LockOutcome, ErrorCode> {
-        self.send_late_release((ino, range.owner, range.whole_file))
-            .await?;
+        let owner = (range.owner, range.whole_file);
+        self.send_late_of(ino, owner).await?;
+        let was_held = self.holds(ino, &range);
         let link = self.link_of(ino)?;
         let request = MetaRequest::Lock {
             ino,
@@ -105,11 +102,16 @@ impl<N: Net> Client<N> {
                 waiting.remove(&waiter);
             }
         }
-        match answer {
-            Ok(_done) => self.lock_granted(ino, range).await,
-            Err(ErrorCode::LockQueued) => Ok(LockOutcome::Queued),
+        let outcome = match answer {
+            Ok(_done) => self.learn_of_holders(ino, range).await,
+            Err(ErrorCode::LockQueued) => return Ok(LockOutcome::Queued),
             Err(code) => Err(code),
+        };
+        if outcome.is_err_and(is_passing) && !was_held {
+            // The caller hears of an error and will not release it: the shard may have granted it, or grant it later.
+            self.take_back_later(ino, range, waiter);
         }
+        outcome
     }
 
     /// The shard granted a queued request.
@@ -153,9 +155,7 @@ impl<N: Net> Client<N> {
                 Err(ErrorCode::LockQueued) if is_wanted => {}
                 // A signal took it back meanwhile, perhaps before the shard had queued it.
                 Ok(_) | Err(ErrorCode::LockQueued) => {
-                    if self.cancel_lock(ino, waiter).await == Ok(false) {
-                        self.unlock(ino, range).await.ok();
-                    }
+                    self.take_back(ino, range, waiter).await;
                 }
                 Err(code) if is_passing(code) => return (over, false),
                 // A deadlock may have come up meanwhile.
@@ -176,11 +176,26 @@ impl<N: Net> Client<N> {
         ranges.push(range);
     }
 
-    /// The lock is held: remembers it, and learns what the last holder wrote.
+    /// True where the very same lock is held already.
+    fn holds(&self, ino: Ino, range: &LockRange) -> bool {
+        let held = lock(&self.held);
+        held.get(&ino).is_some_and(|held| held.contains(range))
+    }
+
+    /// A lock that was waited for is held: learns what the last holder wrote.
     ///
     /// # Errors
-    /// A shard that does not answer.
+    /// A shard that does not answer: then the lock goes back.
     pub async fn lock_granted(&self, ino: Ino, range: LockRange) -> Result<LockOutcome, ErrorCode> {
+        let outcome = self.learn_of_holders(ino, range).await;
+        if outcome.is_err() {
+            self.take_back_later(ino, range, None);
+        }
+        outcome
+    }
+
+    /// The lock is held: remembers it, and learns what the last holder wrote.
+    async fn learn_of_holders(&self, ino: Ino, range: LockRange) -> Result<LockOutcome, ErrorCode> {
         self.hold(ino, range);
         let link = self.link_of(ino)?;
         let reply = self
@@ -198,23 +213,6 @@ impl<N: Net> Client<N> {
             seen.note(ino, attr.change);
         }
         Ok(LockOutcome::Granted { changed })
-    }
-
-    /// Takes a queued request back; true where it was still queued.
-    ///
-    /// # Errors
-    /// A shard that does not answer.
-    pub async fn cancel_lock(&self, ino: Ino, waiter: u64) -> Result<bool, ErrorCode> {
-        let link = self.link_of(ino)?;
-        let answer = self
-            .meta(&link, &MetaRequest::CancelLock { ino, waiter })
-            .await;
-        lock(&self.waiting_locks).remove(&waiter);
-        match answer {
-            Ok(_done) => Ok(true),
-            Err(ErrorCode::UnknownLease) => Ok(false),
-            Err(code) => Err(code),
-        }
     }
 
     /// Releases a range. What was written under the lock is flushed first.
@@ -273,53 +271,12 @@ impl<N: Net> Client<N> {
         };
         let cut = (0, u64::MAX);
         let released = self.send_release(ino, &request, is_owners, cut).await;
-        if released.is_err_and(is_passing) && self.release_later((ino, owner, whole_file)) {
+        if released.is_err_and(is_passing) {
             // There is nobody left who could try again; a shard that starts anew is not told of it.
+            self.release_later(ino, owner, whole_file);
             self.give_up(ino, is_owners, cut);
         }
         released.and(flushed)
-    }
-
-    /// False where there are too many.
-    fn release_later(&self, late: (Ino, u64, bool)) -> bool {
-        let mut releases = lock(&self.late_releases);
-        releases.len() < LATE_RELEASES_MAX && {
-            releases.insert(late);
-            true
-        }
-    }
-
-    /// Sends a late release, if it is one.
-    async fn send_late_release(&self, late: (Ino, u64, bool)) -> Result<(), ErrorCode> {
-        if !lock(&self.late_releases).contains(&late) {
-            return Ok(());
-        }
-        let (ino, owner, whole_file) = late;
-        let link = self.link_of(ino)?;
-        let request = MetaRequest::ReleaseLocks {
-            ino,
-            owner,
-            whole_file,
-        };
-        match self.meta(&link, &request).await {
-            Err(code) if is_passing(code) => Err(code),
-            _over => {
-                lock(&self.late_releases).remove(&late);
-                Ok(())
-            }
-        }
-    }
-
-    /// Sends all late releases again; true where some stay.
-    pub(crate) async fn send_late_releases(&self) -> bool {
-        let late: Vec<_> = lock(&self.late_releases).iter().copied().collect();
-        for late in late {
-            self.net.begin();
-            if self.send_late_release(late).await.is_err() {
-                break;
-            }
-        }
-        !lock(&self.late_releases).is_empty()
     }
 
     /// The first lock that is in the way of `range`.

@@ -238,7 +238,8 @@ fn run_job(fs: &ZonalFs, job: Job) {
         }
         Job::Cancel(cancel) => {
             fs.client.net().begin();
-            take_back(fs, &cancel);
+            block_on(fs.client.take_back(cancel.ino, cancel.range, cancel.waiter));
+            fs.signal.wake();
         }
         Job::Interrupted(unique) => {
             if let Some(tid) = fs.callers.tid_of(unique)
@@ -247,18 +248,6 @@ fn run_job(fs: &ZonalFs, job: Job) {
                 fs.client.net().cancel(unique);
             }
         }
-    }
-}
-
-fn take_back(fs: &ZonalFs, cancel: &Cancel) {
-    let outcome = block_on(async {
-        if !fs.client.cancel_lock(cancel.ino, cancel.waiter).await? {
-            fs.client.unlock(cancel.ino, cancel.range).await?;
-        }
-        Ok::<(), zonal_types::ErrorCode>(())
-    });
-    if let Err(error) = outcome {
-        tracing::warn!(ino = %cancel.ino, %error, "an interrupted lock request could not be taken back");
     }
 }
 

@@ -83,7 +83,7 @@ impl ZonalFs {
             return match block_on(self.client.lock(ino, range, None)) {
                 Ok(LockOutcome::Granted { changed }) => self.answer_granted(ino, changed, reply),
                 Ok(LockOutcome::Queued) => reply.err(Errno::IO),
-                Err(code) => reply.err(errno(code)),
+                Err(code) => self.answer_failed(code, reply),
             };
         }
         self.wait_for_lock(ctx, ino, range, reply);
@@ -125,7 +125,7 @@ impl ZonalFs {
             },
             Err(code) => match self.waiters.take(unique) {
                 Some(waiter) if waiter.is_granted => self.finish_granted(ino, waiter),
-                Some(waiter) => waiter.reply.err(errno(code)),
+                Some(waiter) => self.answer_failed(code, waiter.reply),
                 None => {}
             },
         }
@@ -149,8 +149,14 @@ impl ZonalFs {
         match block_on(self.client.lock_granted(ino, waiter.range)) {
             Ok(LockOutcome::Granted { changed }) => self.answer_granted(ino, changed, waiter.reply),
             Ok(LockOutcome::Queued) => waiter.reply.err(Errno::IO),
-            Err(code) => waiter.reply.err(errno(code)),
+            Err(code) => self.answer_failed(code, waiter.reply),
         }
+    }
+
+    /// A shard that did not answer is to be told that the lock is not wanted: housekeeping does.
+    fn answer_failed(&self, code: ErrorCode, reply: ReplyEmpty) {
+        self.signal.wake();
+        reply.err(errno(code));
     }
 
     /// Pages that are older than the lock are dropped before its holder can read them. Done by the notifier's thread, as that

@@ -1,4 +1,4 @@
-//! What a client makes of its shard's restart, message by message.
+//! What a client makes of a shard that is restarted or does not answer, message by message.
 
 #![expect(
     clippy::expect_used,
@@ -12,9 +12,23 @@ use zonal_sim::rng::Rng;
 use zonal_sim::workload::{create, make_dir};
 use zonal_sim::world::{Size, World};
 use zonal_types::{ErrorCode, Ino, ShardId};
+use zonal_wire::{LockKind, LockRange};
 
 /// The server of the only zone's shard.
 const SHARD: usize = 1;
+
+/// From the `nth` message on, the shard's replies to the first client are lost.
+fn lose_replies_after(world: &Rc<World>, nth: u64) {
+    let (shard, me) = (world.address_of(SHARD), world.client_name(0));
+    let from = world.network.messages() + nth;
+    let watcher = world.clone();
+    world.spawn_program(0, async move {
+        while watcher.network.messages() < from {
+            watcher.clock.sleep(1_000).await;
+        }
+        watcher.network.cut_way(&shard, &me, true);
+    });
+}
 
 async fn restarted_while_the_reclaim_is_not_answered(world: Rc<World>) -> Result<(), ErrorCode> {
     let client = Rc::new(world.connect(0, Rng::new(2)).await?);
@@ -25,18 +39,8 @@ async fn restarted_while_the_reclaim_is_not_answered(world: Rc<World>) -> Result
     world.kill(SHARD);
     world.start(SHARD);
 
-    let (shard, me) = (world.address_of(SHARD), world.client_name(0));
-    let before = world.network.messages();
-    let watcher = world.clone();
-    world.spawn_program(0, async move {
-        // The poll and its reply; what follows is the reclaim, whose reply is lost.
-        while watcher.network.messages() < before + 2 {
-            watcher.clock.sleep(1_000).await;
-        }
-        watcher.network.cut_way(&shard, &me, true);
-        watcher.clock.sleep(60_000_000_000).await;
-        watcher.network.cut_way(&shard, &me, false);
-    });
+    // The poll and its reply; what follows is the reclaim, whose reply is lost.
+    lose_replies_after(&world, 2);
     let told = client.poll_events(&link, 0).await;
     assert!(told.is_err(), "the reclaim was answered: {told:?}");
     world.network.heal();
@@ -49,19 +53,77 @@ async fn restarted_while_the_reclaim_is_not_answered(world: Rc<World>) -> Result
     Ok(())
 }
 
-#[test]
-fn an_unanswered_reclaim_makes_no_change_look_lost() {
-    let world = World::build(Size::new(1, 3, 1), Plant::None, false, Rng::new(1)).expect("a cell");
+async fn locked_and_not_told(world: Rc<World>) -> Result<(), ErrorCode> {
+    let one = Rc::new(world.connect(0, Rng::new(2)).await?);
+    let two = Rc::new(world.connect(1, Rng::new(3)).await?);
+    let home = make_dir(&one, Ino::ROOT, "home").await?;
+    let ino = create(&one, home, "f", true).await?.file.ino;
+    let range = |owner, start, end| LockRange {
+        whole_file: false,
+        owner,
+        pid: 1,
+        kind: LockKind::Exclusive,
+        start,
+        end,
+    };
+    one.lock(ino, range(1, 0, 0), None).await?;
+
+    // Granted; the question what its last holder wrote is not answered.
+    lose_replies_after(&world, 2);
+    assert!(one.lock(ino, range(1, 0, 9), None).await.is_err());
+    world.network.heal();
+    // Queued, perhaps; not told.
+    one.lock(ino, range(2, 10, 19), None).await?;
+    two.lock(ino, range(5, 20, 29), None).await?;
+    lose_replies_after(&world, 0);
+    world.clock.sleep(1_000_000).await;
+    assert!(one.lock(ino, range(3, 20, 29), Some(77)).await.is_err());
+    world.network.heal();
+
+    while one.keep_house().await {
+        world.clock.sleep(100_000_000).await;
+    }
+    two.unlock(ino, range(5, 20, 29)).await?;
+    two.lock(ino, range(6, 1, 9), None).await?;
+    two.lock(ino, range(6, 20, 29), None).await?;
+    assert_eq!(
+        two.lock(ino, range(6, 0, 0), None).await,
+        Err(ErrorCode::WouldBlock),
+        "the lock of before is held still"
+    );
+    assert_eq!(
+        two.lock(ino, range(6, 10, 19), None).await,
+        Err(ErrorCode::WouldBlock),
+        "another lock is held still"
+    );
+    Ok(())
+}
+
+/// Runs a program on a cell of its own to its end.
+fn run<P: Future<Output = Result<(), ErrorCode>> + 'static>(
+    program: impl FnOnce(Rc<World>) -> P + 'static,
+) {
+    let world = World::build(Size::new(1, 3, 2), Plant::None, false, Rng::new(1)).expect("a cell");
     let outcome = Rc::new(RefCell::new(None));
     let (inner, result) = (world.clone(), outcome.clone());
     world.spawn_program(0, async move {
-        let done = restarted_while_the_reclaim_is_not_answered(inner).await;
+        let done = program(inner).await;
         *result.borrow_mut() = Some(done);
     });
-    let limit = world.clock.now().plus_ms(300_000);
+    let limit = world.clock.now().plus_ms(600_000);
     assert!(
         world.clock.run(limit, || outcome.borrow().is_some()),
         "the program did not end"
     );
     assert_eq!(outcome.take(), Some(Ok(())));
+}
+
+#[test]
+fn an_unanswered_reclaim_makes_no_change_look_lost() {
+    run(restarted_while_the_reclaim_is_not_answered);
+}
+
+#[test]
+fn a_lock_whose_caller_heard_of_an_error_is_taken_back() {
+    run(locked_and_not_told);
 }
