@@ -138,7 +138,7 @@ fn an_empty_change_takes_set_id_bits_for_one_who_may_write() {
     other.setattr(cell, open, AttrChange::default()).unwrap();
     assert_eq!(
         other.setattr(cell, shut, AttrChange::default()),
-        Err(ErrorCode::NotPermitted)
+        Err(NotPermitted)
     );
     root.sequence = other.sequence;
     assert_eq!(root.attr(cell, open).unwrap().mode, 0o777);
