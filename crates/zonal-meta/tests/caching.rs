@@ -33,17 +33,22 @@ fn look(cell: &mut Cell, client: &mut Client, dir: Ino, text: &str) -> Result<En
     }
 }
 
-fn poll(cell: &mut Cell, client: &Client, acked: u64) -> (Vec<(u64, Event)>, bool) {
+/// A poll with what it says of our boot and what it acknowledges.
+fn poll_as(cell: &mut Cell, client: &Client, boot: u64, acked: u64, wait_ms: u32) -> Outcome {
     let store = &mut cell.stores[1];
     let request = MetaRequest::PollEvents {
-        boot: store.shard.boot(),
+        boot,
         acked,
-        wait_ms: 0,
+        wait_ms,
     };
-    match store
+    store
         .shard
         .handle(&store.kv, cell.now, client.caller(1), &request, None)
-    {
+}
+
+fn poll(cell: &mut Cell, client: &Client, acked: u64) -> (Vec<(u64, Event)>, bool) {
+    let boot = cell.stores[1].shard.boot();
+    match poll_as(cell, client, boot, acked, 0) {
         Outcome::Reply {
             reply: MetaReply::Events { events, .. },
             recheck,
@@ -139,7 +144,7 @@ fn an_acknowledgement_lets_the_change_go_on() {
     else {
         panic!("{outcome:?}")
     };
-    cell.stores[1].kv.apply(&effect);
+    apply(&mut cell.stores[1].kv, &effect);
     assert_eq!(
         look(&mut cell, &mut one, home, "f"),
         Err(TERM),
@@ -287,7 +292,7 @@ fn events_wait_and_locks_are_told() {
         panic!()
     };
     assert!(wake.contains(&two.sessions[1]));
-    store.kv.apply(&effect);
+    apply(&mut store.kv, &effect);
     let outcome = store
         .shard
         .handle(&store.kv, cell.now, two.caller(1), &request, Some(attempt));
@@ -313,24 +318,13 @@ fn events_wait_and_locks_are_told() {
 #[test]
 fn a_poll_that_has_heard_of_another_boot_is_answered_at_once_and_acknowledges_nothing() {
     let (mut cell, mut one, two, home) = start();
-    let waits = |cell: &mut Cell, boot: u64, acked: u64| {
-        let store = &mut cell.stores[1];
-        let request = MetaRequest::PollEvents {
-            boot,
-            acked,
-            wait_ms: 10_000,
-        };
-        match store
-            .shard
-            .handle(&store.kv, cell.now, two.caller(1), &request, None)
-        {
-            Outcome::Reply {
-                reply: MetaReply::Events { events, .. },
-                ..
-            } => Some(events.len()),
-            Outcome::Wait { .. } => None,
-            other => panic!("{other:?}"),
-        }
+    let waits = |cell: &mut Cell, boot, acked| match poll_as(cell, &two, boot, acked, 10_000) {
+        Outcome::Reply {
+            reply: MetaReply::Events { events, .. },
+            ..
+        } => Some(events.len()),
+        Outcome::Wait { .. } => None,
+        other => panic!("{other:?}"),
     };
     let boot = cell.stores[1].shard.boot();
     assert_eq!(waits(&mut cell, 0, 0), Some(0), "its first poll");
@@ -418,6 +412,6 @@ fn appends_of_two_sessions_do_not_overlap() {
         panic!("{outcome:?}")
     };
     assert_eq!(attr.size, 20);
-    cell.stores[1].kv.apply(&effect);
+    apply(&mut cell.stores[1].kv, &effect);
     cell.assert_sound();
 }

@@ -142,7 +142,7 @@ fn repeats_get_the_same_reply_and_change_nothing() {
                 matches!(first, MetaReply::Failed { .. }),
                 format!("{request:?}").contains("absent")
             );
-            let store = cell.stores[1].kv.0.clone();
+            let store = cell.stores[1].kv.clone();
             cell.pass_ms(1000);
             if restart {
                 cell.restart(1);
@@ -169,7 +169,7 @@ fn repeats_get_the_same_reply_and_change_nothing() {
                     "{request:?} {restart}: {:?}",
                     cell.last_effect
                 );
-                assert_eq!(cell.stores[1].kv.0, store, "{request:?}");
+                assert_eq!(cell.stores[1].kv, store, "{request:?}");
             }
             cell.assert_sound();
         }
@@ -286,7 +286,6 @@ fn sessions_come_back_by_their_clients_number() {
     );
     let left = cell.stores[1]
         .kv
-        .0
         .keys()
         .filter(|key| key[4] == 0x71)
         .count();

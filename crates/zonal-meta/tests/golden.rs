@@ -31,11 +31,11 @@ fn keys_and_values() {
     let home = client.mkdir(&mut cell, Ino::ROOT, "home").unwrap();
     let f = client.create(&mut cell, home, "f", 0o644).unwrap();
     assert_eq!((home, f), (Ino((1 << 43) + 16), Ino((1 << 43) + 17)));
-    let kv = &cell.stores[1].kv.0;
+    let kv = &cell.stores[1].kv;
     assert_eq!(hex(&keys::inode(f)), "00000001100000080000000011");
     assert_eq!(hex(kv.get(&keys::inode(f)).unwrap()), INODE);
     client.write_inline(&mut cell, f, 2, b"abc").unwrap();
-    let kv = &cell.stores[1].kv.0;
+    let kv = &cell.stores[1].kv;
     assert_eq!(hex(&keys::inline(f)), "00000001180000080000000011");
     assert_eq!(hex(kv.get(&keys::inline(f)).unwrap()), "0000616263");
     let cookie = name_cookie(b"f", 55);

@@ -368,8 +368,8 @@ fn damaged_values_are_errors() {
     for _ in 0..1500 {
         let store = &cell.stores[1];
         let mut kv = store.kv.clone();
-        let index = random.index(kv.0.len());
-        let value = kv.0.values_mut().nth(index).unwrap();
+        let index = random.index(kv.len());
+        let value = kv.values_mut().nth(index).unwrap();
         match random.below(3) {
             0 => value.truncate(random.below(value.len() as u64 + 1) as usize),
             1 => value.push(7),
@@ -404,7 +404,7 @@ fn damaged_values_are_errors() {
             if let Outcome::Reply { effect, .. } =
                 shard.handle(&kv, cell.now, caller, &request, None)
             {
-                kv.apply(&effect);
+                apply(&mut kv, &effect);
             }
         }
     }
@@ -414,7 +414,7 @@ fn damaged_values_are_errors() {
 fn stored_inodes_come_back_whole_and_prefixes_are_refused() {
     let (cell, _, inos) = prepared();
     let key = zonal_meta::keys::inode(inos[3]);
-    let bytes = cell.stores[1].kv.0.get(&key).unwrap();
+    let bytes = cell.stores[1].kv.get(&key).unwrap();
     let inode = zonal_meta::inode::Inode::decode(inos[3], bytes).unwrap();
     assert_eq!(&inode.to_bytes(), bytes);
     assert!(zonal_meta::inode::Inode::decode(inos[2], bytes).is_err());
@@ -435,14 +435,14 @@ fn the_checker_finds_planted_damage() {
     };
     assert!(!is_found(&|_kv| {}));
     let inode = |kv: &MemKv, ino| {
-        let bytes = kv.0.get(&zonal_meta::keys::inode(ino)).unwrap();
+        let bytes = kv.get(&zonal_meta::keys::inode(ino)).unwrap();
         zonal_meta::inode::Inode::decode(ino, bytes).unwrap()
     };
     let change = |ino: Ino, change: &dyn Fn(&mut zonal_meta::inode::Inode)| {
         is_found(&|kv: &mut MemKv| {
             let mut found = inode(kv, ino);
             change(&mut found);
-            kv.0.insert(zonal_meta::keys::inode(ino), found.to_bytes());
+            kv.insert(zonal_meta::keys::inode(ino), found.to_bytes());
         })
     };
     assert!(change(file, &|inode| inode.nlink = 2));
@@ -452,10 +452,10 @@ fn the_checker_finds_planted_damage() {
     assert!(change(dir, &|inode| inode.nlink += 1));
     assert!(change(dir, &|inode| inode.parent = Ino::ROOT));
     assert!(is_found(&|kv| {
-        kv.0.remove(&zonal_meta::keys::inode(file));
+        kv.remove(&zonal_meta::keys::inode(file));
     }));
     assert!(is_found(&|kv| {
         let layout = inode(kv, file).layout.to_bytes();
-        kv.0.insert(zonal_meta::keys::deletion(file), layout);
+        kv.insert(zonal_meta::keys::deletion(file), layout);
     }));
 }

@@ -63,7 +63,7 @@ fn written_read_cut_and_counted() {
     assert_eq!(client.open(&mut cell, f, O_RDWR | O_TRUNC), Ok(false));
     let attr = client.attr(&mut cell, f).unwrap();
     assert_eq!((attr.size, attr.allocated), (0, 0));
-    let kv = &cell.stores[1].kv.0;
+    let kv = &cell.stores[1].kv;
     assert!(!kv.contains_key(&keys::inline(f)), "no key without bytes");
     cell.assert_sound();
 }
@@ -87,12 +87,12 @@ fn they_go_with_the_file_and_come_back_with_it() {
     client.close(&mut cell, f).unwrap();
     client.unlink(&mut cell, home, "f").unwrap();
     let key = keys::inline(f);
-    assert!(!cell.stores[1].kv.0.contains_key(&key));
+    assert!(!cell.stores[1].kv.contains_key(&key));
     assert_eq!(client.read_inline(&mut cell, f), Ok(b"bytes".to_vec()));
     client.open(&mut cell, f, O_RDWR).unwrap();
-    assert!(cell.stores[1].kv.0.contains_key(&key));
+    assert!(cell.stores[1].kv.contains_key(&key));
     client.close(&mut cell, f).unwrap();
-    assert!(!cell.stores[1].kv.0.contains_key(&key));
+    assert!(!cell.stores[1].kv.contains_key(&key));
     cell.assert_sound();
 }
 
@@ -102,9 +102,8 @@ fn a_store_of_format_1_becomes_one_of_format_2_before_it_has_such_bytes() {
     let config = cell.stores[1].config.clone();
     let old = (1_u16, (config.shard, config.hash_bits)).to_bytes();
     let format = keys::format();
-    cell.stores[1]
-        .kv
-        .apply(&[KvChange::put(format.clone(), old)]);
+    let old = [KvChange::put(format.clone(), old)];
+    apply(&mut cell.stores[1].kv, &old);
     cell.restart(1);
     client.holds_nothing(&mut cell, 1);
     let before = client.create(&mut cell, home, "before", 0o644).unwrap();
@@ -113,14 +112,14 @@ fn a_store_of_format_1_becomes_one_of_format_2_before_it_has_such_bytes() {
         0
     );
     cell.tick();
-    assert_eq!(cell.stores[1].kv.0.get(&format).unwrap()[0], 2);
+    assert_eq!(cell.stores[1].kv.get(&format).unwrap()[0], 2);
     let after = client.create(&mut cell, home, "after", 0o644).unwrap();
     assert_eq!(
         data(&mut client, &mut cell, after).layout.inline_bytes(),
         4096
     );
     let newer = (3_u16, (config.shard, config.hash_bits)).to_bytes();
-    cell.stores[1].kv.apply(&[KvChange::put(format, newer)]);
+    apply(&mut cell.stores[1].kv, &[KvChange::put(format, newer)]);
     let store = &cell.stores[1];
     let loaded = Shard::load(config, cell.map.clone(), &store.kv, cell.now.instant);
     assert!(matches!(loaded, Err(ErrorCode::WrongVersion)));

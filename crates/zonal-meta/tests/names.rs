@@ -231,7 +231,7 @@ fn a_removed_open_file_lives_until_its_last_close() {
     let store = &mut cell.stores[1];
     let keys = due.into_iter().map(|deletion| deletion.key).collect();
     let effect = store.shard.deletion_done(keys);
-    store.kv.apply(&effect);
+    apply(&mut store.kv, &effect);
     assert_eq!(deletions(&mut cell).len(), 0);
     cell.assert_sound();
 }
@@ -385,7 +385,6 @@ fn names_that_share_a_hash_stay_apart() {
     client.rmdir(&mut cell, Ino::ROOT, "home").unwrap();
     let left = cell.stores[1]
         .kv
-        .0
         .keys()
         .filter(|key| key[4] == 0x20)
         .count();
@@ -446,7 +445,7 @@ fn a_large_directory_is_listed_in_linear_time() {
             chained: false,
             name,
         };
-        let kv = &mut cell.stores[1].kv.0;
+        let kv = &mut cell.stores[1].kv;
         kv.insert(keys::dentry(home, cookie), entry.to_bytes());
     }
     let (mut count, mut cookie, mut replies) = (0, 0, 0);
@@ -591,7 +590,7 @@ fn deletions_of_this_life_are_known_and_those_from_before_are_found() {
             done += found.len();
             let keys = found.into_iter().map(|deletion| deletion.key).collect();
             let effect = store.shard.deletion_done(keys);
-            store.kv.apply(&effect);
+            apply(&mut store.kv, &effect);
         }
         assert!(searches <= searches_max, "{searches} searches of the store");
         done

@@ -80,7 +80,7 @@ fn nobody_is_told_of_an_entry_that_is_being_removed() {
     let Outcome::Reply { effect, .. } = outcome else {
         panic!("{outcome:?}");
     };
-    store.kv.apply(&effect);
+    apply(&mut store.kv, &effect);
     assert_eq!(cell.send(0, none(), &ask), MetaReply::Yes { yes: false });
     assert_eq!(settle(&mut cell, home, now.wall, false), MetaReply::Done);
     cell.assert_sound();

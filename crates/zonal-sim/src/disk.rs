@@ -76,17 +76,8 @@ impl Disk {
     /// Applies changes outside of the log and returns how to take them back, last change first.
     fn apply(&self, changes: &[KvChange]) -> Vec<KvChange> {
         let mut keys = self.keys.borrow_mut();
-        let mut undo = Vec::with_capacity(changes.len());
-        for change in changes {
-            let before = match &change.value {
-                Some(value) => keys.insert(change.key.clone(), value.clone()),
-                None => keys.remove(&change.key),
-            };
-            undo.push(KvChange {
-                key: change.key.clone(),
-                value: before,
-            });
-        }
+        let undo = changes.iter().map(|change| change.apply_to(&mut keys));
+        let mut undo: Vec<KvChange> = undo.collect();
         undo.reverse();
         undo
     }
@@ -228,7 +219,7 @@ impl Disk {
 
 impl KvRead for Disk {
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, ErrorCode> {
-        Ok(self.keys.borrow().get(key).cloned())
+        KvRead::get(&*self.keys.borrow(), key)
     }
 
     fn scan(
@@ -237,18 +228,7 @@ impl KvRead for Disk {
         end: &[u8],
         visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<(), ErrorCode> {
-        if start >= end {
-            return Ok(());
-        }
-        for (key, value) in self.keys.borrow().range::<[u8], _>((
-            std::ops::Bound::Included(start),
-            std::ops::Bound::Excluded(end),
-        )) {
-            if !visit(key, value) {
-                break;
-            }
-        }
-        Ok(())
+        self.keys.borrow().scan(start, end, visit)
     }
 }
 

@@ -3,6 +3,9 @@
 //! A core reads through [`KvRead`] (in a shell: overlay of recent changes, then the embedded store; in
 //! the simulator: a map) and returns changes as a list of [`KvChange`]. It never writes itself.
 
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
 use crate::error::ErrorCode;
 
 /// One change of one key: a new value, or `None` to remove it.
@@ -29,6 +32,18 @@ impl KvChange {
     pub fn remove(key: Vec<u8>) -> Self {
         Self { key, value: None }
     }
+
+    /// Makes the change in a store that is a map; returns the change that takes it back.
+    pub fn apply_to(&self, keys: &mut BTreeMap<Vec<u8>, Vec<u8>>) -> Self {
+        let before = match &self.value {
+            Some(value) => keys.insert(self.key.clone(), value.clone()),
+            None => keys.remove(&self.key),
+        };
+        Self {
+            key: self.key.clone(),
+            value: before,
+        }
+    }
 }
 
 /// Reading side of an ordered store. Errors are of the medium or of damaged contents, never "absent".
@@ -49,4 +64,66 @@ pub trait KvRead {
         end: &[u8],
         visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<(), ErrorCode>;
+}
+
+/// A store in memory: the simulator's disks and tests.
+impl KvRead for BTreeMap<Vec<u8>, Vec<u8>> {
+    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, ErrorCode> {
+        Ok(Self::get(self, key).cloned())
+    }
+
+    fn scan(
+        &self,
+        start: &[u8],
+        end: &[u8],
+        visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<(), ErrorCode> {
+        // An empty range is one for us; the map would panic.
+        if start < end {
+            let range = (Bound::Included(start), Bound::Excluded(end));
+            self.range::<[u8], _>(range)
+                .all(|(key, value)| visit(key, value));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_map_is_a_store_and_changes_can_be_taken_back() {
+        let mut keys = BTreeMap::new();
+        let changes = [
+            KvChange::put(vec![1], vec![1]),
+            KvChange::put(vec![2], vec![2]),
+            KvChange::put(vec![1], vec![3]),
+            KvChange::remove(vec![2]),
+        ];
+        let undo: Vec<KvChange> = changes
+            .iter()
+            .map(|change| change.apply_to(&mut keys))
+            .collect();
+        keys.insert(vec![4], vec![4]);
+        let mut seen = Vec::new();
+        let mut see = |start: u8, end: u8, count: usize| {
+            seen.clear();
+            let visit = &mut |key: &[u8], _value: &[u8]| {
+                seen.push(key[0]);
+                seen.len() < count
+            };
+            assert_eq!(keys.scan(&[start], &[end], visit), Ok(()));
+            seen.clone()
+        };
+        assert_eq!(see(0, 9, 9), [1, 4]);
+        assert_eq!(see(1, 4, 9), [1]);
+        assert_eq!(see(0, 9, 1), [1]);
+        assert_eq!(see(9, 0, 9), []);
+        keys.remove(&[4][..]);
+        for change in undo.iter().rev() {
+            change.apply_to(&mut keys);
+        }
+        assert!(keys.is_empty());
+    }
 }

@@ -4,43 +4,16 @@ use super::{Client, none, seconds};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use zonal_meta::{Attempt, Caller, JunctionChange, Now, Outcome, Shard, ShardConfig};
-use zonal_types::{
-    CellId, Credentials, ErrorCode, Ino, Instant, KvChange, KvRead, NodeId, ShardId, TargetId,
-    ZoneId,
-};
+use zonal_types::{CellId, Credentials, Ino, Instant, KvChange, NodeId, ShardId, TargetId, ZoneId};
 use zonal_wire::{JoinTarget, MetaReply, MetaRequest};
 use zonal_zonemap::{MapEdit, ZoneMap};
 
-#[derive(Default, Clone)]
-pub struct MemKv(pub BTreeMap<Vec<u8>, Vec<u8>>);
+/// A store in memory.
+pub type MemKv = BTreeMap<Vec<u8>, Vec<u8>>;
 
-impl KvRead for MemKv {
-    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, ErrorCode> {
-        Ok(self.0.get(key).cloned())
-    }
-    fn scan(
-        &self,
-        start: &[u8],
-        end: &[u8],
-        visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
-    ) -> Result<(), ErrorCode> {
-        for (key, value) in self.0.range(start.to_vec()..end.to_vec()) {
-            if !visit(key, value) {
-                break;
-            }
-        }
-        Ok(())
-    }
-}
-
-impl MemKv {
-    pub fn apply(&mut self, changes: &[KvChange]) {
-        for change in changes {
-            match &change.value {
-                Some(value) => self.0.insert(change.key.clone(), value.clone()),
-                None => self.0.remove(&change.key),
-            };
-        }
+pub fn apply(kv: &mut MemKv, changes: &[KvChange]) {
+    for change in changes {
+        change.apply_to(kv);
     }
 }
 
@@ -102,7 +75,7 @@ impl Cell {
             config.hash_bits = hash_bits;
             config.caching = caching;
             let mut kv = MemKv::default();
-            kv.apply(&Shard::format(&config, now.wall));
+            apply(&mut kv, &Shard::format(&config, now.wall));
             let shard = Shard::load(config.clone(), map.clone(), &kv, now.instant).unwrap();
             Store { kv, shard, config }
         });
@@ -163,7 +136,7 @@ impl Cell {
                         after,
                         ..
                     } => {
-                        self.stores[shard].kv.apply(&effect);
+                        apply(&mut self.stores[shard].kv, &effect);
                         self.last_effect.extend(effect);
                         self.junctions.extend(junctions);
                         for (zone, request) in after {
@@ -233,7 +206,7 @@ impl Cell {
     pub fn tick(&mut self) {
         for store in &mut self.stores {
             let ticked = store.shard.tick(&store.kv, self.now).unwrap();
-            store.kv.apply(&ticked.effect);
+            apply(&mut store.kv, &ticked.effect);
         }
     }
 }

@@ -6,7 +6,7 @@ mod cell;
 mod client;
 mod setup;
 
-pub use cell::{Cell, MemKv, Store, map};
+pub use cell::{Cell, MemKv, Store, apply, map};
 pub use client::{Client, Reply, entry_of};
 pub use setup::Setup;
 

@@ -21,10 +21,7 @@ pub struct Store {
 impl Store {
     pub fn apply(&mut self, changes: &[KvChange]) {
         for change in changes {
-            match &change.value {
-                Some(value) => self.now.insert(change.key.clone(), value.clone()),
-                None => self.now.remove(&change.key),
-            };
+            change.apply_to(&mut self.now);
         }
     }
 }
@@ -32,7 +29,7 @@ impl Store {
 impl KvRead for Store {
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, ErrorCode> {
         self.gets.set(self.gets.get() + 1);
-        Ok(self.now.get(key).cloned())
+        KvRead::get(&self.now, key)
     }
     fn scan(
         &self,
@@ -40,12 +37,7 @@ impl KvRead for Store {
         end: &[u8],
         visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<(), ErrorCode> {
-        for (key, value) in self.now.range(start.to_vec()..end.to_vec()) {
-            if !visit(key, value) {
-                break;
-            }
-        }
-        Ok(())
+        self.now.scan(start, end, visit)
     }
 }
 
