@@ -114,6 +114,33 @@ impl DataFact {
         }
     }
 
+    /// The file that a fact of an inode is about.
+    #[must_use]
+    pub fn owner(&self) -> Option<Owner> {
+        let About::Expected {
+            ino,
+            dir,
+            cookie,
+            set,
+            start_column,
+            count,
+            unit,
+            size,
+            inline,
+            ..
+        } = self.about
+        else {
+            return None;
+        };
+        Some(Owner {
+            ino,
+            name: (dir != Ino(0)).then_some((dir, cookie)),
+            component: (set, start_column, count, unit),
+            size,
+            inline: u64::from(inline) * u64::from(BLOCK),
+        })
+    }
+
     /// What a target has.
     #[must_use]
     pub fn found(target: TargetId, known: &KnownObject) -> Self {
@@ -212,30 +239,18 @@ impl<'a> Join<'a> {
         }
         match fact.about {
             About::Expected {
-                ino,
-                dir,
-                cookie,
-                set,
-                start_column,
-                count,
-                unit,
-                size,
                 allocated,
                 truncate_seq,
-                inline,
+                ..
             } => {
-                let owner = Owner {
-                    ino,
-                    name: (dir != Ino(0)).then_some((dir, cookie)),
-                    component: (set, start_column, count, unit),
-                    size,
-                    inline: u64::from(inline) * u64::from(BLOCK),
+                let Some(owner) = fact.owner() else {
+                    return;
                 };
                 match &self.group.owner {
                     Some((first, ..)) => {
                         let what = What::Shared {
                             data_id: fact.data_id,
-                            ino,
+                            ino: owner.ino,
                             other: first.ino,
                         };
                         (self.tell)(Joined::Wrong(None, owner, what));

@@ -387,6 +387,21 @@ impl Run {
     }
 }
 
+impl Run {
+    fn with_kills(&mut self) {
+        for _ in 0..250 {
+            self.step();
+            self.history.clear();
+            if self.rng.chance(2) {
+                self.crash(false);
+            }
+            if self.rng.chance(10) {
+                self.shell.check();
+            }
+        }
+    }
+}
+
 fn finish(mut run: Run) {
     while !run.flights.is_empty() {
         run.land();
@@ -413,16 +428,7 @@ fn finish(mut run: Run) {
 fn contents_match_the_model_through_kills() {
     for seed in 0..8 {
         let mut run = Run::new(seed, 900_000, CONFIG);
-        for _ in 0..250 {
-            run.step();
-            run.history.clear();
-            if run.rng.chance(2) {
-                run.crash(false);
-            }
-            if run.rng.chance(10) {
-                run.shell.check();
-            }
-        }
+        run.with_kills();
         finish(run);
     }
 }
@@ -451,16 +457,7 @@ fn contents_match_the_model_on_a_target_that_is_often_full() {
     let mut full = 0;
     for seed in 200..208 {
         let mut run = Run::new(seed, 900_000, config);
-        for _ in 0..250 {
-            run.step();
-            run.history.clear();
-            if run.rng.chance(2) {
-                run.crash(false);
-            }
-            if run.rng.chance(10) {
-                run.shell.check();
-            }
-        }
+        run.with_kills();
         full += run.full;
         finish(run);
     }

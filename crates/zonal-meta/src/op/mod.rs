@@ -33,10 +33,11 @@ pub mod xattr;
 use crate::inode::Inode;
 use crate::tx::Tx;
 use zonal_types::{ErrorCode, FileKind, Ino};
+use zonal_wire::MetaReply;
 use zonal_wire::meta::Entry;
 
 /// What an operation ends with.
-pub(crate) type Result<T = zonal_wire::MetaReply, E = ErrorCode> = std::result::Result<T, E>;
+pub(crate) type Result<T = MetaReply, E = ErrorCode> = std::result::Result<T, E>;
 
 /// What the name in `dir` leads to, with marks for caching. Who may follow a cached entry is checked by the kernel, with
 /// attributes and ACLs that are cached under the same leases.
@@ -61,4 +62,16 @@ pub(crate) fn entry(tx: &mut Tx<'_>, dir: &Inode, ino: Ino, kind: FileKind) -> R
         entry_ms,
         attr_ms: u32::from(is_covered),
     })
+}
+
+/// Saves a changed inode; the reply tells its new attributes, which nobody may cache.
+pub(crate) fn changed(tx: &mut Tx<'_>, inode: Inode) -> MetaReply {
+    tx.lease = Some(inode.parent);
+    let attr = inode.attr();
+    tx.save(inode);
+    MetaReply::Attr {
+        attr,
+        data: None,
+        attr_ms: 0,
+    }
 }

@@ -1,12 +1,11 @@
 //! What a client wrote: size, time, allocated bytes. Sizes and times only rise; a time that utimens set stays
 //! where the write was made before that.
 
-use super::{Result, inline, setattr};
+use super::{Result, changed, inline, setattr};
 use crate::inode::{FLAG_MTIME_SET, Inode};
 use crate::tx::Tx;
 use zonal_types::limits::FILE_BYTES_MAX;
 use zonal_types::{ErrorCode, Ino, Timestamp};
-use zonal_wire::MetaReply;
 
 /// The request.
 pub(crate) struct Report<'a> {
@@ -24,14 +23,7 @@ pub(crate) fn report_write(tx: &mut Tx<'_>, ino: Ino, report: &Report<'_>) -> Re
         return Err(ErrorCode::Invalid);
     }
     apply(tx, &mut inode, report)?;
-    tx.lease = Some(inode.parent);
-    let attr = inode.attr();
-    tx.save(inode);
-    Ok(MetaReply::Attr {
-        attr,
-        data: None,
-        attr_ms: 0,
-    })
+    Ok(changed(tx, inode))
 }
 
 /// Takes a report over into the inode.

@@ -1,6 +1,6 @@
 //! Mode, owner and times. Rules and their order as in Linux's `setattr_prepare` and `notify_change`.
 
-use super::Result;
+use super::{Result, changed};
 use crate::acl::{ACCESS_NAME, Acl};
 use crate::inode::{FLAG_MTIME_SET, Inode};
 use crate::keys;
@@ -8,7 +8,6 @@ use crate::permission::{S_ISGID, WRITE, check, is_owner, is_root, without_set_id
 use crate::tx::Tx;
 use zonal_types::limits::xattr_flags;
 use zonal_types::{Credentials, ErrorCode, Ino, Timestamp};
-use zonal_wire::MetaReply;
 use zonal_wire::meta::{AttrChange, SetTime};
 
 pub(crate) fn setattr(tx: &mut Tx<'_>, who: &Credentials, ino: Ino, change: &AttrChange) -> Result {
@@ -37,14 +36,7 @@ pub(crate) fn setattr(tx: &mut Tx<'_>, who: &Credentials, ino: Ino, change: &Att
     {
         inode.ctime = ctime;
     }
-    tx.lease = Some(inode.parent);
-    let attr = inode.attr();
-    tx.save(inode);
-    Ok(MetaReply::Attr {
-        attr,
-        data: None,
-        attr_ms: 0,
-    })
+    Ok(changed(tx, inode))
 }
 
 fn may_change(tx: &Tx<'_>, who: &Credentials, inode: &Inode, change: &AttrChange) -> Result<()> {

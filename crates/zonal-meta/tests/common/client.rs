@@ -233,19 +233,7 @@ impl Client {
     }
 
     pub fn report(&mut self, cell: &mut Cell, ino: Ino, size: u64) -> Reply<Attr> {
-        let request = MetaRequest::ReportWrite {
-            ino,
-            size,
-            mtime: Some(cell.now.wall),
-            allocated_delta: 4096,
-            kill_suid: true,
-            inline: None,
-            sync: false,
-        };
-        match self.call(cell, ino, &request)? {
-            MetaReply::Attr { attr, .. } => Ok(attr),
-            other => panic!("{other:?}"),
-        }
+        self.report_with(cell, ino, (size, 4096), None)
     }
 
     pub fn write_inline(
@@ -255,13 +243,24 @@ impl Client {
         offset: u32,
         bytes: &[u8],
     ) -> Reply<Attr> {
+        let inline = (offset, zonal_types::Blob(bytes.to_vec()));
+        self.report_with(cell, ino, (0, 0), Some(inline))
+    }
+
+    fn report_with(
+        &mut self,
+        cell: &mut Cell,
+        ino: Ino,
+        (size, allocated_delta): (u64, i64),
+        inline: Option<(u32, zonal_types::Blob)>,
+    ) -> Reply<Attr> {
         let request = MetaRequest::ReportWrite {
             ino,
-            size: 0,
+            size,
             mtime: Some(cell.now.wall),
-            allocated_delta: 0,
+            allocated_delta,
             kill_suid: true,
-            inline: Some((offset, zonal_types::Blob(bytes.to_vec()))),
+            inline,
             sync: false,
         };
         match self.call(cell, ino, &request)? {

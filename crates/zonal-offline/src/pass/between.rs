@@ -300,31 +300,12 @@ impl Blocks {
     }
 
     fn owner(&mut self, fact: &DataFact, map: &ZoneMap, out: &mut Vec<OfFile>) {
-        let objects::About::Expected {
-            ino,
-            dir,
-            cookie,
-            set,
-            start_column,
-            count,
-            unit,
-            size,
-            inline,
-            ..
-        } = fact.about
-        else {
+        let Some(owner) = fact.owner() else {
             return;
         };
-        if self.runs.is_empty() || map.set(set).is_none() {
+        if self.runs.is_empty() || map.set(owner.component.0).is_none() {
             return;
         }
-        let owner = Owner {
-            ino,
-            name: (dir != Ino(0)).then_some((dir, cookie)),
-            component: (set, start_column, count, unit),
-            size,
-            inline: u64::from(inline) * BLOCK,
-        };
         let component = objects::component_of(fact.data_id, &owner);
         let from = (fact.data_id, Column(0), TargetId(0));
         let to = (fact.data_id, Column(u16::MAX), TargetId(u32::MAX));
@@ -334,7 +315,7 @@ impl Blocks {
                 for (first, end, _) in runs.iter().filter(|run| run.2 == is_damage) {
                     for block in *first..*end {
                         let offset = stripe::file_offset_of(&component, *column, block * BLOCK);
-                        ranges.push(offset, BLOCK.min(size.saturating_sub(offset)));
+                        ranges.push(offset, BLOCK.min(owner.size.saturating_sub(offset)));
                     }
                 }
                 if ranges.bytes > 0 {

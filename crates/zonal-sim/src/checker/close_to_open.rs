@@ -12,19 +12,22 @@ pub fn content(version: u64, bytes: usize) -> Vec<u8> {
 /// What is wrong with what a reader saw that opened after `closed` was closed, while at most `written` was written.
 #[must_use]
 pub fn check(seen: &[u8], closed: u64, written: u64) -> Option<String> {
-    for (index, mark) in seen.chunks(MARK).enumerate() {
+    let (byte, version) = foreign_version(seen, closed, written)?;
+    Some(format!(
+        "close-to-open: byte {byte} is of version {version}; {closed} was closed before the open, \
+         {written} is the newest"
+    ))
+}
+
+/// The first mark that is of no version between these two: its offset and its version.
+pub(super) fn foreign_version(seen: &[u8], oldest: u64, newest: u64) -> Option<(usize, u64)> {
+    seen.chunks(MARK).enumerate().find_map(|(index, mark)| {
         let mut bytes = [0; MARK];
         bytes[..mark.len()].copy_from_slice(mark);
         let version = u64::from_le_bytes(bytes);
-        if version < closed || version > written {
-            return Some(format!(
-                "close-to-open: byte {} is of version {version}; {closed} was closed before the open, \
-                 {written} is the newest",
-                index * MARK
-            ));
-        }
-    }
-    None
+        let is_known = (oldest..=newest).contains(&version);
+        (!is_known).then_some((index * MARK, version))
+    })
 }
 
 #[cfg(test)]

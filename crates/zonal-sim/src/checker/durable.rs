@@ -1,6 +1,6 @@
 //! Invariant 3: what fsync returned for survives every crash, power losses included.
 
-use super::close_to_open::MARK;
+use super::close_to_open::{MARK, foreign_version};
 
 /// What is wrong with a file whose version `synced` was synced, while `written` was the newest begun.
 #[must_use]
@@ -11,19 +11,12 @@ pub fn check(name: &str, seen: &[u8], bytes: usize, synced: u64, written: u64) -
             seen.len()
         ));
     }
-    for (index, mark) in seen.chunks_exact(MARK).enumerate() {
-        let mut value = [0; MARK];
-        value.copy_from_slice(mark);
-        let version = u64::from_le_bytes(value);
-        if version < synced || version > written {
-            return Some(format!(
-                "invariant 3: byte {} of {name} is of version {version}; {synced} was synced, \
-                 {written} is the newest",
-                index * MARK
-            ));
-        }
-    }
-    None
+    let whole = seen.len() - seen.len() % MARK;
+    let (byte, version) = foreign_version(&seen[..whole], synced, written)?;
+    Some(format!(
+        "invariant 3: byte {byte} of {name} is of version {version}; {synced} was synced, \
+         {written} is the newest"
+    ))
 }
 
 #[cfg(test)]
