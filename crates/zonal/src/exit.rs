@@ -126,25 +126,24 @@ fn net_hint(error: &NetError) -> Option<String> {
 /// Prints an error and gives its exit code.
 pub fn report(error: &anyhow::Error) -> ExitCode {
     let (code, hint) = judge(error);
-    out::note(format_args!("zonal: {}", chain(error)));
+    out::note(format_args!("zonal: {}", with_causes(error.as_ref())));
     if let Some(hint) = hint {
         out::note(format_args!("Hint: {hint}"));
     }
     ExitCode::from(code)
 }
 
-/// The causes in one line, without saying anything twice.
-fn chain(error: &anyhow::Error) -> String {
-    let mut text = String::new();
-    for cause in error.chain() {
-        let part = cause.to_string();
-        if text.ends_with(&part) {
-            continue;
-        }
-        if !text.is_empty() {
+/// An error with its causes in one line, without saying anything twice.
+pub fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        let part = inner.to_string();
+        if !text.ends_with(&part) {
             text.push_str(": ");
+            text.push_str(&part);
         }
-        text.push_str(&part);
+        cause = inner.source();
     }
     text
 }

@@ -12,6 +12,7 @@ mod mount;
 mod out;
 mod progress;
 mod transfer;
+mod whole;
 
 use clap::Parser;
 use std::process::ExitCode;

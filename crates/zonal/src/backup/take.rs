@@ -9,10 +9,11 @@ use super::format::{ENTRIES, Entries, MAP, SHARD, SHARD_END, ShardEnd, ShardStar
 use crate::cell::connect::Cell;
 use crate::exit::{FAILED, Failure};
 use crate::progress::Progress;
+use crate::whole::write_whole;
 use anyhow::Context;
 use std::fs::File;
 use std::io::BufWriter;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use zonal_disk::stream::{StreamHeader, StreamKind, StreamWriter};
 use zonal_net::Address;
@@ -123,21 +124,9 @@ fn fix_all(cell: &Cell) -> anyhow::Result<(Snapshots<'_>, ZoneMap)> {
 /// Writes a backup to `path`, whole or not at all.
 pub fn take(cell: &Cell, path: &Path, progress: &mut Progress) -> anyhow::Result<Taken> {
     let (snapshots, map) = fix_all(cell)?;
-    let partial = with_suffix(path, ".partial");
-    let written = write(cell, &snapshots.all, &map, &partial, progress);
-    if written.is_err() {
-        // Best effort: what failed is already being reported.
-        let _ = std::fs::remove_file(&partial);
-    }
-    let taken = written?;
-    std::fs::rename(&partial, path).with_context(|| path.display().to_string())?;
-    Ok(taken)
-}
-
-fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(suffix);
-    name.into()
+    write_whole(path, |partial| {
+        write(cell, &snapshots.all, &map, partial, progress)
+    })
 }
 
 /// Seconds since 1970.

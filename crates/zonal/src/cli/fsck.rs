@@ -1,7 +1,7 @@
 //! `zonal fsck`: the stores of a stopped cell, checked and put right.
 
 use crate::cell::folder::{Folder, default_dir};
-use crate::exit::Failure;
+use crate::exit::{Failure, with_causes};
 use crate::out;
 use anyhow::Context;
 use serde_json::{Value, json};
@@ -274,20 +274,6 @@ fn not_checked(error: &OfflineError) -> Failure {
         _ => "the medium below may fail: look at the kernel's log",
     };
     Failure::new(NOT_CHECKED, with_causes(error)).hint(hint)
-}
-
-fn with_causes(error: &OfflineError) -> String {
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(next) = cause {
-        let part = next.to_string();
-        if !text.contains(&part) {
-            text.push_str(": ");
-            text.push_str(&part);
-        }
-        cause = next.source();
-    }
-    text
 }
 
 /// The library below the index panics on damaged bytes; that is caught and told as damage, so its own words are not shown.

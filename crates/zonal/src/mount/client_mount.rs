@@ -2,7 +2,7 @@
 
 use super::command::{Options, Ready};
 use crate::cell::Cell;
-use crate::exit::{FAILED, Failure, UNREACHABLE};
+use crate::exit::{FAILED, Failure, UNREACHABLE, with_causes};
 use anyhow::Context;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::sync::mpsc;
@@ -111,18 +111,6 @@ fn failure(error: &StartError, cell: &Cell) -> Failure {
         }
         StartError::Mount(MountError::DeviceDenied) => Failure::new(FAILED, error.to_string())
             .hint("mount as root, or let /dev/fuse be opened by this user"),
-        _ => Failure::new(FAILED, chain(error)),
+        _ => Failure::new(FAILED, with_causes(error)),
     }
-}
-
-/// An error with its causes.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(inner) = cause {
-        text.push_str(": ");
-        text.push_str(&inner.to_string());
-        cause = inner.source();
-    }
-    text
 }

@@ -4,6 +4,7 @@ use super::format::{DATA, LOST, Lost, OBJECT, OBJECT_END, ObjectEnd, ObjectStart
 use super::source::{Piece, Source, each, id};
 use crate::backup::wall_seconds;
 use crate::progress::Progress;
+use crate::whole::write_whole;
 use anyhow::Context;
 use std::fs::File;
 use std::io::BufWriter;
@@ -41,17 +42,7 @@ pub fn export(
     path: &Path,
     progress: &mut Progress,
 ) -> anyhow::Result<Exported> {
-    let mut partial = path.as_os_str().to_owned();
-    partial.push(".partial");
-    let partial = Path::new(&partial);
-    let written = write(source, cell, only, partial, progress);
-    if written.is_err() {
-        // Best effort: what failed is already being reported.
-        let _ = std::fs::remove_file(partial);
-    }
-    let exported = written?;
-    std::fs::rename(partial, path).with_context(|| path.display().to_string())?;
-    Ok(exported)
+    write_whole(path, |partial| write(source, cell, only, partial, progress))
 }
 
 fn write(
