@@ -1,22 +1,16 @@
 //! Messages of a storage target. The first byte chooses the kind; what is accepted has as many bytes again.
 #![no_main]
 
+mod feed;
+
+use feed::{by_kind, feed};
 use libfuzzer_sys::fuzz_target;
-use zonal_types::Codec;
 use zonal_wire::{StorageReply, StorageRequest};
 
-fn feed<T: Codec>(bytes: &[u8]) {
-    if let Ok(value) = T::from_bytes(bytes) {
-        assert_eq!(value.to_bytes().len(), bytes.len());
-    }
-}
-
-fuzz_target!(|data: &[u8]| {
-    let Some((kind, bytes)) = data.split_first() else {
-        return;
-    };
-    match kind % 2 {
-        0 => feed::<StorageRequest>(bytes),
-        _ => feed::<StorageReply>(bytes),
-    }
-});
+fuzz_target!(|data: &[u8]| by_kind(
+    data,
+    &[
+        feed::<StorageRequest>,
+        feed::<StorageReply>,
+    ]
+));
