@@ -13,49 +13,28 @@ import random
 import shutil
 import subprocess
 import sys
-import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "posix"))
-from checks import Registry, argument_parser, equal, true  # noqa: E402
+from checks import Registry, equal, true  # noqa: E402
+from own_cell import ZONAL, OwnCell, run  # noqa: E402
 
 R = Registry()
 check = R.check
-ZONAL = os.environ.get("ZONAL", "zonal")
 CLEAN, REPAIRED, LEFT, NOT_CHECKED = 0, 1, 4, 8
 
 
-class Cell:
-    """A cell of a check's own, with files whose contents are known."""
+class Cell(OwnCell):
+    """With files whose contents are known."""
 
     def __init__(self, work):
-        self.base = tempfile.mkdtemp(prefix="fsck-", dir=work)
-        self.folder, self.mount = f"{self.base}/cell", f"{self.base}/mnt"
+        super().__init__(work)
         self.sums = {}
-        os.mkdir(self.mount)
 
     def __enter__(self):
-        self.up()
-        for zone, name in ((1, "one"), (2, "two")):
-            self.zonal("mkdir", "--zone", str(zone), f"{self.mount}/{name}")
+        super().__enter__()
+        for name in ("one", "two"):
             self.fill(name)
         return self
-
-    def __exit__(self, *_):
-        subprocess.run([ZONAL, "down", "--dir", self.folder], capture_output=True, timeout=60, check=False)
-        if not os.path.ismount(self.mount):
-            shutil.rmtree(self.base, ignore_errors=True)
-
-    def zonal(self, *args, limit=120):
-        done = subprocess.run([ZONAL, *args], capture_output=True, text=True, timeout=limit, check=False)
-        equal(done.returncode, 0, f"exit of zonal {' '.join(args)}: {done.stderr.strip()[-400:]}")
-        return done
-
-    def up(self):
-        self.zonal("up", "--dir", self.folder, "--mount", self.mount, "--zones", "2", "--storage-nodes", "2",
-                   "--capacity", "1 GiB")
-
-    def down(self):
-        self.zonal("down", "--dir", self.folder)
 
     def fsck(self, *args, code):
         """Findings and sums."""
@@ -225,11 +204,5 @@ def _(work):
             equal(file.read(), data, "after it was written anew")
 
 
-def main():
-    parser = argument_parser(__doc__)
-    parser.add_argument("--work", required=True, help="where the cells go; a directory")
-    R.run("fsck", parser, lambda args, _check: ((args.work,), lambda _result: None))
-
-
 if __name__ == "__main__":
-    main()
+    run("fsck", R, __doc__)

@@ -10,54 +10,17 @@ import hashlib
 import json
 import os
 import shutil
-import subprocess
 import sys
-import tempfile
 import threading
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "posix"))
-from checks import Registry, argument_parser, equal, true, write  # noqa: E402
+from checks import Registry, equal, true, write  # noqa: E402
+from own_cell import OwnCell, run  # noqa: E402
 
 R = Registry()
 check = R.check
-ZONAL = os.environ.get("ZONAL", "zonal")
 MIB = 1 << 20
-
-
-class Cell:
-    """A cell of a check's own."""
-
-    def __init__(self, work):
-        self.base = tempfile.mkdtemp(prefix="upkeep-", dir=work)
-        self.folder, self.mount = f"{self.base}/cell", f"{self.base}/mnt"
-        os.mkdir(self.mount)
-
-    def __enter__(self):
-        self.up()
-        self.zonal("mkdir", "--zone", "1", f"{self.mount}/one")
-        self.zonal("mkdir", "--zone", "2", f"{self.mount}/two")
-        return self
-
-    def __exit__(self, *_):
-        subprocess.run([ZONAL, "down", "--dir", self.folder], capture_output=True, timeout=60, check=False)
-        if not os.path.ismount(self.mount):
-            shutil.rmtree(self.base, ignore_errors=True)
-
-    def zonal(self, *args, code=0, limit=120):
-        done = subprocess.run([ZONAL, *args], capture_output=True, text=True, timeout=limit, check=False)
-        equal(done.returncode, code, f"exit of zonal {' '.join(args)}: {done.stderr.strip()[-400:]}")
-        return done
-
-    def json(self, *args, **more):
-        return json.loads(self.zonal(*args, **more).stdout)
-
-    def up(self):
-        self.zonal("up", "--dir", self.folder, "--mount", self.mount, "--zones", "2", "--storage-nodes", "2",
-                   "--capacity", "1 GiB")
-
-    def down(self):
-        self.zonal("down", "--dir", self.folder)
 
 
 def tree(base, count=30):
@@ -135,7 +98,7 @@ class Load:
 
 @check("backup", "a backup taken under load brings back every name, attribute and byte of what was settled", limit=300)
 def _(work):
-    with Cell(work) as c:
+    with OwnCell(work) as c:
         for zone in ("one", "two"):
             tree(f"{c.mount}/{zone}/kept")
         before = {zone: manifest(f"{c.mount}/{zone}/kept") for zone in ("one", "two")}
@@ -218,7 +181,7 @@ def _(work):
 
 @check("backup-damaged", "a backup that is damaged, cut short or of another cell changes nothing", limit=300)
 def _(work):
-    with Cell(work) as c, Cell(work) as other:
+    with OwnCell(work) as c, OwnCell(work) as other:
         backup = f"{c.base}/backup"
         c.zonal("meta", "backup", "--cell", c.folder, "--to", backup)
         c.down()
@@ -276,7 +239,7 @@ def contents_of(stream):
 
 @check("target-export", "objects come out of a target whole, running or stopped, and go into another one", limit=300)
 def _(work):
-    with Cell(work) as c:
+    with OwnCell(work) as c:
         tree(f"{c.mount}/one/kept")
         big = os.urandom(3 * MIB)
         write(f"{c.mount}/one/big", big)
@@ -356,11 +319,5 @@ def columns_of(stream, number):
     return next(column for data_id, column in contents_of(stream) if data_id == number)
 
 
-def main():
-    parser = argument_parser(__doc__)
-    parser.add_argument("--work", required=True, help="where the cells go; a directory")
-    R.run("upkeep", parser, lambda args, _check: ((args.work,), lambda _result: None))
-
-
 if __name__ == "__main__":
-    main()
+    run("upkeep", R, __doc__)

@@ -6,27 +6,19 @@
 )]
 
 mod cell;
+mod file;
 
 use cell::Cell;
-use std::sync::Arc;
+use file::{connect, create, pool};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use zonal_client::names::{NewFile, Opened};
-use zonal_client::{Client, Options};
-use zonal_mount::{RealNet, block_on};
-use zonal_net::{Address, Identity, PayloadInto, Pool, PoolConfig, Request, Role};
-use zonal_types::{Blob, CellId, Codec, Credentials, Epoch, ErrorCode, Ino, Name, NodeId, ZoneId};
-use zonal_wire::{
-    Header, ManagerReply, ManagerRequest, NewKind, Service, StorageReply, StorageRequest,
-};
+use zonal_mount::block_on;
+use zonal_net::{Address, PayloadInto, Pool, Request};
+use zonal_types::{Blob, Codec, Epoch, ErrorCode};
+use zonal_wire::{Header, ManagerReply, ManagerRequest, Service, StorageReply, StorageRequest};
 use zonal_zonemap::{MapEdit, ZoneMap};
 
 const PIECE: usize = 64 << 10;
-
-fn pool() -> Pool {
-    let identity = Identity::new(CellId::default(), Role::Client, NodeId(0), None);
-    Pool::new(identity, PoolConfig::default())
-}
 
 fn call(pool: &Pool, address: &str, header: Header, body: &[u8]) -> Vec<u8> {
     let request = Request {
@@ -37,28 +29,6 @@ fn call(pool: &Pool, address: &str, header: Header, body: &[u8]) -> Vec<u8> {
     };
     let to = Address::any_node(address.parse().unwrap());
     pool.call(to, request, PayloadInto::Owned).unwrap().body
-}
-
-fn connect(manager: &str) -> Client<RealNet> {
-    let options = Options::new(manager, ZoneId(1), 7);
-    let net = RealNet::new(Arc::new(pool()));
-    block_on(Client::connect(net, options)).unwrap()
-}
-
-fn create(client: &Client<RealNet>, name: &str) -> Opened<RealNet> {
-    let who = Credentials {
-        uid: 0,
-        gid: 0,
-        groups: Vec::new(),
-    };
-    let new = NewFile {
-        kind: NewKind::File,
-        mode: 0o644,
-        umask: 0,
-    };
-    let name = Name::new(name.as_bytes()).unwrap();
-    let flags = zonal_wire::meta::flags::O_RDWR;
-    block_on(client.create(&who, Ino::ROOT, name, new, flags)).unwrap()
 }
 
 /// Sets every slot to the target that it has, which raises its epoch.
