@@ -9,7 +9,7 @@ use crate::file::File;
 use crate::inline::split;
 use crate::net::{Net, wait_for};
 use crate::session::{Appending, Link};
-use zonal_types::limits::CACHE_TERM_MS;
+use zonal_types::limits::{CACHE_TERM_MS, FILE_BYTES_MAX};
 use zonal_types::{ErrorCode, Instant};
 use zonal_wire::{MetaReply, MetaRequest, StorageRequest};
 
@@ -50,11 +50,15 @@ impl<N: Net> Client<N> {
         let begin = MetaRequest::AppendBegin {
             ino: file.ino,
             length,
-            limit: zonal_types::limits::FILE_BYTES_MAX,
+            limit: FILE_BYTES_MAX,
         };
         let MetaReply::Appending { offset, data } = self.meta(&link, &begin).await? else {
             return Err(ErrorCode::Protocol);
         };
+        let end = offset.checked_add(u64::from(length));
+        if end.is_none_or(|end| end > FILE_BYTES_MAX) {
+            return Err(ErrorCode::Protocol);
+        }
         file.state().take_data(data);
         // From here on a restarted shard is told of the place before it gives places away. One that was restarted since we asked may
         // have been told without it: then nothing is written there.

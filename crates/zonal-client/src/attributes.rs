@@ -27,7 +27,8 @@ impl<N: Net> Client<N> {
                 attr.ctime = attr.ctime.max(mtime);
             }
         }
-        attr.allocated += (state.dirty.bytes() as u64).next_multiple_of(4096);
+        let gathered = (state.dirty.bytes() as u64).next_multiple_of(4096);
+        attr.allocated = attr.allocated.saturating_add(gathered);
         (attr, 0)
     }
 

@@ -243,10 +243,12 @@ impl<N: Net> Client<N> {
         if is_last && !flushed.is_err_and(is_passing) {
             self.forget_file(&file);
         }
-        if queued >= CLOSES_MAX {
-            self.send_closes(&link).await?;
-        }
-        flushed
+        let sent = if queued >= CLOSES_MAX {
+            self.send_closes(&link).await
+        } else {
+            Ok(())
+        };
+        flushed.and(sent)
     }
 
     /// Forgets a file, unless it was opened again, or is forgotten already.

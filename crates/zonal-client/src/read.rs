@@ -95,7 +95,10 @@ impl<N: Net> Client<N> {
             return Ok(false);
         };
         let component = &data.layout.components[piece.component];
-        let place = self.place(component, piece.column)?;
+        // The other way fetches a newer map.
+        let Ok(place) = self.place(component, piece.column) else {
+            return Ok(false);
+        };
         if !self.net.suits_sink(&place.address) {
             return Ok(false);
         }

@@ -36,7 +36,7 @@ impl Seen {
     /// After a change of our own that led to `change`: goes along where nobody else's came between.
     pub fn own_change(&mut self, ino: Ino, change: u64) {
         if let Some((known, _at)) = self.changes.get_mut(&ino) {
-            if *known + 1 == change {
+            if known.checked_add(1) == Some(change) {
                 *known = change;
             } else {
                 self.forget(ino);
@@ -85,6 +85,10 @@ mod tests {
         assert!(seen.note(Ino(5), 11));
         seen.own_change(Ino(5), 13);
         assert!(!seen.note(Ino(5), 13));
+        // A shard may say any number.
+        seen.note(Ino(5), u64::MAX);
+        seen.own_change(Ino(5), 0);
+        assert!(!seen.note(Ino(5), 0));
     }
 
     #[test]

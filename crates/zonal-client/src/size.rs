@@ -226,16 +226,7 @@ impl<N: Net> Client<N> {
         let known = columns
             .get_mut(usize::from(column.0))
             .ok_or(ErrorCode::Protocol)?;
-        let is_all = ranges.len() < MAP_RANGES as usize;
-        known.known_to = if is_all {
-            u64::MAX
-        } else {
-            ranges
-                .last()
-                .map_or(u64::MAX, |(start, length)| start + length)
-        };
-        known.ranges.extend(ranges);
-        Ok(())
+        take_ranges(known, from, ranges)
     }
 
     /// Copies a range between files of the cell, through this client. Returns the bytes copied.
@@ -303,5 +294,55 @@ impl<N: Net> Client<N> {
             }
         }
         by_target
+    }
+}
+
+/// Takes what a target told of a column from `from` on.
+///
+/// # Errors
+/// `Protocol` where that is no answer to the question: it would be asked for ever.
+fn take_ranges(
+    known: &mut ColumnRanges,
+    from: u64,
+    ranges: Vec<(u64, u64)>,
+) -> Result<(), ErrorCode> {
+    let mut end = from;
+    for (start, length) in &ranges {
+        if *start < end || *length == 0 {
+            return Err(ErrorCode::Protocol);
+        }
+        end = start.checked_add(*length).ok_or(ErrorCode::Protocol)?;
+    }
+    // Fewer than were asked for: that is all.
+    let is_all = ranges.len() < MAP_RANGES as usize;
+    known.known_to = if is_all { u64::MAX } else { end };
+    known.ranges.extend(ranges);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_about_a_column_goes_on_from_the_question() {
+        let mut known = ColumnRanges::default();
+        let many = |first: u64| (0..u64::from(MAP_RANGES)).map(move |at| (first + at * 10, 5));
+        assert_eq!(take_ranges(&mut known, 100, many(100).collect()), Ok(()));
+        let behind = 100 + u64::from(MAP_RANGES - 1) * 10 + 5;
+        assert_eq!(known.known_to, behind);
+        let bad: [Vec<(u64, u64)>; 5] = [
+            many(100).collect(),
+            vec![(behind, 0)],
+            vec![(behind + 10, 5), (behind + 12, 5)],
+            vec![(u64::MAX, 2)],
+            vec![(behind - 1, 1)],
+        ];
+        for ranges in bad {
+            let taken = take_ranges(&mut known, behind, ranges);
+            assert_eq!(taken, Err(ErrorCode::Protocol));
+        }
+        assert_eq!(take_ranges(&mut known, behind, vec![(behind, 5)]), Ok(()));
+        assert_eq!(known.known_to, u64::MAX);
     }
 }

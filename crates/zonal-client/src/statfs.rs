@@ -25,7 +25,7 @@ impl<N: Net> Client<N> {
                 started.push((place, pending));
             }
         }
-        let (mut total, mut free, mut inodes) = (0, 0, 0);
+        let (mut total, mut free, mut inodes) = (0_u64, 0_u64, 0_u64);
         for (place, pending) in started {
             if let Ok((
                 StorageReply::StatFs {
@@ -36,15 +36,15 @@ impl<N: Net> Client<N> {
                 _,
             )) = self.storage_reply(&place, pending, None).await
             {
-                total += all;
-                free += left;
+                total = total.saturating_add(all);
+                free = free.saturating_add(left);
             }
         }
         for shard in &map.shards {
             if let Ok(MetaReply::StatFs { inodes: some }) =
                 self.meta(&self.link(shard.id), &MetaRequest::StatFs).await
             {
-                inodes += some;
+                inodes = inodes.saturating_add(some);
             }
         }
         Ok((total, free, inodes))

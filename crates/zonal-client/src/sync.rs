@@ -194,12 +194,16 @@ impl<N: Net> Client<N> {
             unsynced.insert_any(target.id);
         }
         let synced = self.sync_targets(&mut unsynced).await;
-        if synced.is_err_and(|code| code != ErrorCode::Io) {
-            for (file, own) in &open {
-                file.state().unsynced.append(own.clone());
+        // What could not be asked stays with its files; what is lost is told here, once.
+        let left = unsynced.targets();
+        if !left.is_empty() {
+            for (file, own) in &mut open {
+                own.keep(&left);
+                file.state().unsynced.append(std::mem::take(own));
             }
-            for (ino, left) in closed {
-                self.leave_behind(ino, left);
+            for (ino, mut own) in closed {
+                own.keep(&left);
+                self.leave_behind(ino, own);
             }
         }
         for link in self.all_links() {

@@ -80,6 +80,11 @@ impl Unsynced {
         self.targets.keys().copied().collect()
     }
 
+    /// Keeps what concerns these targets; what the shard was told stays.
+    pub(crate) fn keep(&mut self, targets: &[TargetId]) {
+        self.targets.retain(|target, _| targets.contains(target));
+    }
+
     /// Takes the targets out; what the shard was told stays.
     pub(crate) fn take_targets(&mut self) -> Self {
         Self {
@@ -120,6 +125,19 @@ mod tests {
         assert_eq!(unsynced.targets(), [T, TargetId(2)]);
         assert!(!unsynced.synced(T, 8), "the first half is lost");
         assert!(unsynced.synced(TargetId(2), 9));
+    }
+
+    #[test]
+    fn what_could_not_be_asked_stays() {
+        let mut own = Unsynced::default();
+        own.insert(T, 7);
+        own.insert(TargetId(2), 7);
+        let mut all = own.clone();
+        // The first target lost its power, the second one did not answer.
+        assert!(!all.synced(T, 8));
+        own.keep(&all.targets());
+        assert_eq!(own.targets(), [TargetId(2)]);
+        assert!(own.synced(TargetId(2), 7) && own.is_empty());
     }
 
     #[test]
