@@ -7,7 +7,7 @@ use crate::caller::is_dying;
 use crate::hints::Hints;
 use crate::waiters::Waiters;
 use crate::wire::RealNet;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, OnceLock};
 use zonal_client::Client;
@@ -31,8 +31,7 @@ pub struct ZonalFs {
     pub(crate) directories: crate::directories::Directories,
     pub(crate) listings: crate::listings::Listings,
     pub(crate) signal: Arc<Signal>,
-    /// Owners of byte-range locks taken through a handle: what is left at its release are OFD locks.
-    pub(crate) handle_locks: Mutex<BTreeMap<u64, BTreeSet<u64>>>,
+    pub(crate) handle_locks: crate::handle_locks::HandleLocks,
     pub(crate) next_handle: AtomicU64,
     /// Files whose access time is due at their next read.
     pub(crate) touch_due: Mutex<BTreeSet<Ino>>,
@@ -54,7 +53,7 @@ impl ZonalFs {
             directories: crate::directories::Directories::default(),
             listings: crate::listings::Listings::default(),
             signal: Arc::default(),
-            handle_locks: Mutex::default(),
+            handle_locks: crate::handle_locks::HandleLocks::default(),
             next_handle: AtomicU64::new(1),
             touch_due: Mutex::default(),
             callers: crate::callers::Callers::default(),
@@ -243,8 +242,8 @@ impl FileSystem for ZonalFs {
         answer!(reply, outcome, () => reply.ok());
     }
 
-    fn flush(&self, ctx: &Context<'_>, ino: u64, _fh: u64, lock_owner: u64, reply: ReplyEmpty) {
-        let outcome = self.do_flush(ctx, Ino(ino), lock_owner);
+    fn flush(&self, ctx: &Context<'_>, ino: u64, fh: u64, lock_owner: u64, reply: ReplyEmpty) {
+        let outcome = self.do_flush(ctx, Ino(ino), fh, lock_owner);
         answer!(reply, outcome, () => reply.ok());
     }
 

@@ -27,11 +27,7 @@ impl ZonalFs {
             let due = self.touch_due.lock();
             due.unwrap_or_else(PoisonError::into_inner).len()
         };
-        let owners: usize = {
-            let handles = self.handle_locks.lock();
-            let handles = handles.unwrap_or_else(PoisonError::into_inner);
-            handles.values().map(std::collections::BTreeSet::len).sum()
-        };
+        let owners = self.handle_locks.len();
         let mut list = vec![
             (
                 "dirty_bytes",

@@ -8,6 +8,7 @@ mod convert;
 mod directories;
 mod fs;
 mod gauges;
+mod handle_locks;
 mod hints;
 mod listings;
 mod mount;

@@ -235,6 +235,7 @@ impl ZonalFs {
         &self,
         ctx: &Context<'_>,
         ino: Ino,
+        fh: u64,
         lock_owner: u64,
     ) -> Result<(), ErrorCode> {
         self.begin(ctx);
@@ -242,7 +243,11 @@ impl ZonalFs {
             Some(file) => block_on(self.client.flush(&file)),
             None => Ok(()),
         };
-        flushed.and(block_on(self.client.release_locks(ino, lock_owner, false)))
+        let released = block_on(self.client.release_locks(ino, lock_owner, false));
+        if released.is_ok() {
+            self.handle_locks.forget(fh, lock_owner);
+        }
+        flushed.and(released)
     }
 
     pub(crate) fn do_fsync(&self, ctx: &Context<'_>, ino: Ino) -> Result<(), ErrorCode> {
@@ -269,15 +274,18 @@ impl ZonalFs {
         self.begin(ctx);
         // Whoever closed it waits no more, and may be gone.
         self.callers.note(ctx.unique, 0);
-        if release.flock_unlock {
-            block_on(self.client.release_locks(ino, release.lock_owner, true))?;
-        }
+        // The open ends, whatever becomes of the locks.
+        let unlocked = if release.flock_unlock {
+            block_on(self.client.release_locks(ino, release.lock_owner, true))
+        } else {
+            Ok(())
+        };
         self.release_handle_locks(ino, release.fh);
-        let outcome = block_on(self.client.release(ino));
+        let outcome = block_on(self.client.release(ino)).and(unlocked);
         self.signal.wake();
         if let Err(error) = outcome {
             // There is nobody left to be told.
-            tracing::warn!(%ino, %error, "the flush of a closed file failed");
+            tracing::warn!(%ino, %error, "the end of an open file failed");
         }
         outcome
     }

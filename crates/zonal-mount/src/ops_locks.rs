@@ -5,7 +5,6 @@ use crate::block::block_on;
 use crate::convert::errno;
 use crate::fs::ZonalFs;
 use crate::waiters::{Queued, Taken, Waiter};
-use std::sync::PoisonError;
 use zonal_client::LockOutcome;
 use zonal_fuse::request::Lock;
 use zonal_fuse::{Context, Errno, FileLock, LockKind as KernelKind, ReplyEmpty};
@@ -73,11 +72,7 @@ impl ZonalFs {
             };
         }
         if !lock.flock {
-            let mut owners = self
-                .handle_locks
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
-            owners.entry(lock.fh).or_default().insert(lock.owner);
+            self.handle_locks.note(lock.fh, lock.owner);
         }
         if !wait {
             return match block_on(self.client.lock(ino, range, None)) {
@@ -194,12 +189,7 @@ impl ZonalFs {
 
     /// What is still locked through a handle when its last descriptor is closed are OFD locks.
     pub(crate) fn release_handle_locks(&self, ino: Ino, fh: u64) {
-        let owners = self
-            .handle_locks
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(&fh);
-        for owner in owners.into_iter().flatten() {
+        for owner in self.handle_locks.take(fh) {
             if let Err(error) = block_on(self.client.release_locks(ino, owner, false)) {
                 tracing::warn!(%ino, %error, "locks of a closed handle not released");
             }
