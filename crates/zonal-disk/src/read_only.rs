@@ -141,7 +141,8 @@ impl ReadStore {
         };
         let lock = match File::open(dir.join(LOCK)) {
             Ok(file) => Some(store::take_lock(file, dir)?),
-            Err(_) => None,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(DiskError::io("lock file", error)),
         };
         look_for_strangers(dir, &mut damage)?;
         let index = match RawIndex::open(&dir.join(INDEX)) {

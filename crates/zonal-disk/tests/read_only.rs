@@ -142,6 +142,18 @@ fn a_store_in_use_is_refused() {
 }
 
 #[test]
+fn a_lock_that_cannot_be_looked_at_is_not_taken_for_free() {
+    let scratch = Scratch::new("lock");
+    let dir = scratch.join("store");
+    fill(&dir, 1);
+    fs::remove_file(dir.join("lock")).unwrap();
+    open(&dir);
+    std::os::unix::fs::symlink("lock", dir.join("lock")).unwrap();
+    let opened = ReadStore::open(&dir, &WHO, &mut |_, _, _| true);
+    assert!(matches!(opened, Err(DiskError::Io { .. })));
+}
+
+#[test]
 fn damaged_files_are_told_and_what_is_left_is_right() {
     let dir = Scratch::new("damage");
     let map = fill(&dir, 9);

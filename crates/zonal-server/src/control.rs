@@ -219,7 +219,7 @@ impl Control {
         let watched = Arc::clone(self);
         let thread = std::thread::Builder::new().name("snapshot".into());
         if let Err(error) = thread.spawn(move || watched.watch(id)) {
-            *self.held() = (None, false);
+            self.held().0 = None;
             return Err(Refused {
                 code: ErrorCode::NoMemory,
                 detail: error.to_string(),

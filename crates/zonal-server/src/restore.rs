@@ -55,8 +55,10 @@ fn with_suffix(dir: &Path, suffix: &str) -> PathBuf {
 
 /// Holds the lock of the store in `dir`, where there is one.
 fn lock_old(dir: &Path) -> Result<Option<File>, DiskError> {
-    let Ok(file) = File::open(dir.join("lock")) else {
-        return Ok(None);
+    let file = match File::open(dir.join("lock")) {
+        Ok(file) => file,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(DiskError::io("lock file", error)),
     };
     match file.try_lock() {
         Ok(()) => Ok(Some(file)),
@@ -252,5 +254,24 @@ impl ReadyStore {
             .and_then(|()| sync_dir(self.dir.parent().unwrap_or(Path::new("."))))
             .map_err(|error| moved("put the new store in its place", error))?;
         Ok(kept)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zonal_testkit::Scratch;
+
+    #[test]
+    fn a_lock_that_cannot_be_looked_at_is_not_taken_for_free() {
+        let scratch = Scratch::new("restore");
+        assert!(matches!(lock_old(&scratch), Ok(None)));
+        std::os::unix::fs::symlink("lock", scratch.join("lock")).unwrap();
+        assert!(matches!(lock_old(&scratch), Err(DiskError::Io { .. })));
+        fs::remove_file(scratch.join("lock")).unwrap();
+        fs::write(scratch.join("lock"), b"").unwrap();
+        let held = lock_old(&scratch).unwrap();
+        assert!(held.is_some());
+        assert!(matches!(lock_old(&scratch), Err(DiskError::Locked(_))));
     }
 }

@@ -40,7 +40,9 @@ pub(super) fn start_admin(
     let shown = config.clone();
     let source = Arc::clone(node);
     let status = Box::new(move || status(&shown, &source));
-    let admin = Admin::start(listen, Arc::clone(&node.metrics), status);
+    let source = Arc::clone(node);
+    let is_healthy = Box::new(move || source.is_healthy());
+    let admin = Admin::start(listen, Arc::clone(&node.metrics), status, is_healthy);
     admin.map(Some).map_err(|source| ServerError::Listen {
         address: listen,
         source,
