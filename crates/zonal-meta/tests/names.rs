@@ -465,6 +465,33 @@ fn a_large_directory_is_listed_in_linear_time() {
 }
 
 #[test]
+fn one_damaged_inode_does_not_hide_the_rest_of_its_directory() {
+    let (mut cell, mut client, home) = start();
+    let files = ["a", "b", "c"].map(|name| client.create(&mut cell, home, name, 0o644).unwrap());
+    cell.stores[1]
+        .kv
+        .insert(keys::inode(files[1]), vec![1, 2, 3]);
+    let request = MetaRequest::ReadDir {
+        who: client.who.clone(),
+        dir: home,
+        cookie: 0,
+        entries: 100,
+        plus: true,
+    };
+    let MetaReply::Dir { entries, end: true } = client.call(&mut cell, home, &request).unwrap()
+    else {
+        panic!("a whole listing");
+    };
+    let bare: Vec<Ino> = entries
+        .iter()
+        .filter(|item| item.entry.attr.is_none() && item.entry.entry_ms == 0)
+        .map(|item| item.entry.ino)
+        .collect();
+    assert_eq!((entries.len(), bare), (3, vec![files[1]]));
+    assert_eq!(client.attr(&mut cell, files[1]), Err(ErrorCode::Corrupt));
+}
+
+#[test]
 fn creating_costs_few_keys() {
     let (mut cell, mut client, home) = start();
     client.create(&mut cell, home, "first", 0o644).unwrap();

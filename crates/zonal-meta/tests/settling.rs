@@ -85,3 +85,32 @@ fn nobody_is_told_of_an_entry_that_is_being_removed() {
     assert_eq!(settle(&mut cell, home, now.wall, false), MetaReply::Done);
     cell.assert_sound();
 }
+
+#[test]
+fn a_session_that_cannot_be_ended_keeps_no_other_from_it() {
+    let mut cell = Cell::new();
+    let (mut one, other) = (cell.client(1), cell.client(2));
+    let home = one.mkdir(&mut cell, Ino::ROOT, "home").unwrap();
+    let orphan = one.create(&mut cell, home, "f", 0o644).unwrap();
+    one.open(&mut cell, orphan, 0).unwrap();
+    one.unlink(&mut cell, home, "f").unwrap();
+    let inode = zonal_meta::keys::inode(orphan);
+    let whole = cell.stores[1].kv.insert(inode.clone(), vec![1]).unwrap();
+    cell.pass_ms(zonal_types::limits::SESSION_TERM_MS);
+    let [first, second] = [&one, &other].map(|of| zonal_meta::keys::session(of.sessions[1]));
+    let now = cell.now;
+    let store = &mut cell.stores[1];
+    let ticked = store.shard.tick(&store.kv, now).unwrap();
+    apply(&mut store.kv, &ticked.effect);
+    assert!(store.kv.contains_key(&first) && !store.kv.contains_key(&second));
+    assert_eq!(
+        store.shard.tick(&store.kv, now).err(),
+        Some(ErrorCode::Corrupt)
+    );
+    assert!(store.shard.poll_deadline().is_some(), "it stays due");
+    store.kv.insert(inode, whole);
+    let ticked = store.shard.tick(&store.kv, now).unwrap();
+    apply(&mut store.kv, &ticked.effect);
+    assert!(!store.kv.contains_key(&first));
+    cell.assert_sound();
+}

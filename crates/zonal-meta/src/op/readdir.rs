@@ -59,16 +59,21 @@ pub(crate) fn readdir(
     }
     let mut list = Vec::with_capacity(found.len());
     for (cookie, dentry) in found {
+        let bare = Entry {
+            ino: dentry.ino,
+            kind: dentry.kind,
+            attr: None,
+            entry_ms: u32::from(!plus),
+            attr_ms: 0,
+        };
         let entry = if plus {
-            entry(tx, &dir, dentry.ino, dentry.kind)?
-        } else {
-            Entry {
-                ino: dentry.ino,
-                kind: dentry.kind,
-                attr: None,
-                entry_ms: 1,
-                attr_ms: 0,
+            match entry(tx, &dir, dentry.ino, dentry.kind) {
+                // One damaged inode does not hide the others: who asks for it hears of it.
+                Err(ErrorCode::Corrupt) => bare,
+                other => other?,
             }
+        } else {
+            bare
         };
         let name = dentry.name;
         list.push(DirEntry {

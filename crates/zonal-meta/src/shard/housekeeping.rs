@@ -13,10 +13,10 @@ const DETACHED_SECONDS: i64 = 60;
 const ENDED_AT_ONCE: usize = 64;
 
 impl Shard {
-    /// Housekeeping, due at [`Self::poll_deadline`].
+    /// Housekeeping, due at [`Self::poll_deadline`]. A session that cannot be ended keeps no other from it, and stays due.
     ///
     /// # Errors
-    /// What the store says.
+    /// What the store says, where nothing else was done.
     pub fn tick(&mut self, kv: &dyn KvRead, now: Now) -> Result<Ticked, ErrorCode> {
         self.leases.sweep(now.instant, 4096);
         let mut effect = Vec::new();
@@ -28,9 +28,16 @@ impl Shard {
         if ending.len() > ENDED_AT_ONCE {
             self.doomed.extend(ending.split_off(ENDED_AT_ONCE));
         }
+        let mut failed = None;
         for session in ending {
             zonal_types::mark!(SessionExpired);
-            effect.extend(self.end_session(kv, now, session)?);
+            match self.end_session(kv, now, session) {
+                Ok(ended) => effect.extend(ended),
+                Err(code) => {
+                    failed = Some(code);
+                    self.doomed.insert(session);
+                }
+            }
         }
         if std::mem::take(&mut self.has_lost_orphans) {
             let holders = self.opens.orphans.values().flatten();
@@ -39,8 +46,19 @@ impl Shard {
                 .filter(|session| !self.sessions.contains(*session))
                 .collect();
             for session in lost {
-                effect.extend(self.end_session(kv, now, session)?);
+                match self.end_session(kv, now, session) {
+                    Ok(ended) => effect.extend(ended),
+                    Err(code) => {
+                        failed = Some(code);
+                        self.has_lost_orphans = true;
+                    }
+                }
             }
+        }
+        if let Some(code) = failed
+            && effect.is_empty()
+        {
+            return Err(code);
         }
         Ok(Ticked {
             effect,
