@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use redb::{Database, Durability, ReadableDatabase, StorageBackend, TableDefinition};
 
 use crate::error::DiskError;
+use crate::log::LSN_END;
 use crate::sums::{Summed, SumsStore};
 
 /// Of the file with the checksums, beside the index.
@@ -60,8 +61,7 @@ impl Progress {
             applied_epoch: word(8)?,
             epoch: word(16)?,
         };
-        // Far from overflow, so that positions can be added to without checks.
-        let sane = progress.applied < 1 << 62
+        let sane = progress.applied < LSN_END
             && progress.applied.is_multiple_of(crate::log::ALIGN as u64)
             && progress.epoch < 1 << 62
             && progress.applied_epoch <= progress.epoch;

@@ -24,6 +24,9 @@ pub const MIN_BYTES: u64 = 1 << 20;
 /// Largest log file, in bytes.
 pub const MAX_BYTES: u64 = 16 << 30;
 
+/// No position reaches this: far from overflow, so that positions can be added to without checks.
+pub(crate) const LSN_END: u64 = 1 << 62;
+
 const MAGIC: u32 = u32::from_le_bytes(*b"ZLOG");
 const VERSION: u16 = 1;
 const FLAG_DROPPED: u8 = 1;
@@ -112,7 +115,8 @@ impl Header {
             store: u64_at(bytes, 40),
         };
         let bounded = kind == Kind::Pad || header.payload_len as usize <= MAX_PAYLOAD;
-        (bounded && header.synced <= header.lsn).then_some(header)
+        let sane = header.synced <= header.lsn && header.lsn < LSN_END;
+        (bounded && sane).then_some(header)
     }
 }
 
@@ -334,5 +338,29 @@ impl Extent {
     #[must_use]
     pub fn last(&self) -> Lsn {
         Lsn(self.end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_far_beyond_any_log_is_none() {
+        let header = |lsn| Header {
+            kind: Kind::Record,
+            dropped: false,
+            lsn,
+            synced: 0,
+            epoch: 1,
+            payload_len: 100,
+            payload_crc: 0,
+            store: 7,
+        };
+        let known = header(LSN_END - 1);
+        assert_eq!(Header::decode(&known.encode()), Some(known));
+        for lsn in [LSN_END, u64::MAX - 63, u64::MAX] {
+            assert_eq!(Header::decode(&header(lsn).encode()), None);
+        }
     }
 }

@@ -3,6 +3,7 @@
 
 use crate::bits::Bits;
 use crate::chunk::{BlockState, Chunk};
+use crate::edit::BLOCKS_END;
 use crate::ids::{BLOCK, CHUNK_BLOCKS, ObjectId, Place, TargetConfig};
 use crate::key::{self, Named};
 use crate::note::{BlockBytes, Note};
@@ -285,7 +286,7 @@ impl Survey {
                 sealed::open(key, value)?;
                 self.tombstones.insert(object);
             }
-            Named::Pending(object, block) => {
+            Named::Pending(object, block) if block < BLOCKS_END => {
                 let bytes = sealed::open(key, value)?;
                 let bytes: [u8; BLOCK_BYTES] =
                     bytes.try_into().map_err(|_error| ErrorCode::Corrupt)?;
@@ -305,9 +306,11 @@ impl Survey {
                     self.enter(object, None);
                 }
                 let chunk = Chunk::decode(&self.config, key, value)?;
-                let first = number.checked_mul(CHUNK_BLOCKS).ok_or(ErrorCode::Corrupt)?;
-                self.chunk(object, first, &chunk, tell);
+                let first = number.checked_mul(CHUNK_BLOCKS);
+                let first = first.filter(|first| *first < BLOCKS_END);
+                self.chunk(object, first.ok_or(ErrorCode::Corrupt)?, &chunk, tell);
             }
+            Named::Pending(..) => return Err(ErrorCode::Corrupt),
         }
         Ok(())
     }
@@ -380,7 +383,10 @@ impl Survey {
             tell(Told::Lost(object, from, end));
         }
         let blocks = current.blocks + current.pending.len() as u64;
-        let end = current.pending.last().map_or(0, |block| block + 1);
+        let end = current
+            .pending
+            .last()
+            .map_or(0, |block| block.saturating_add(1));
         let header = current.header.clone().unwrap_or_else(|| Header {
             object_bytes: current.end.max(end).saturating_mul(BLOCK),
             blocks,
@@ -440,5 +446,51 @@ impl Target {
         .map_err(Broken::Unreadable)?;
         survey.finish(&mut tell);
         first.map_or(Ok(()), Err)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_behind_the_largest_file_are_damage() {
+        let config = TargetConfig {
+            segment_units: 100,
+            segments: 2,
+            pending_blocks_max: 8,
+        };
+        let object = ObjectId::default();
+        let mut hole = Chunk::default();
+        hole.set(63, BlockState::Lost);
+        let mut survey = Survey::new(config, Vec::new());
+        let mut broken = Vec::new();
+        let mut tell = |told| {
+            if let Told::Broken(Broken::Key { key }) = told {
+                broken.push(key);
+            }
+        };
+        let mut bad = Vec::new();
+        for (number, is_bad) in [
+            (0, false),
+            (u64::MAX / CHUNK_BLOCKS, true),
+            (u64::MAX, true),
+        ] {
+            let (pending, chunk) = (key::pending(object, number), key::chunk(object, number));
+            let block = sealed::seal(&pending, |out| out.extend_from_slice(&[0; BLOCK_BYTES]));
+            survey.take(&pending, &block, &mut tell);
+            survey.take(&chunk, &hole.encode(&chunk), &mut tell);
+            if is_bad {
+                bad.extend([pending, chunk]);
+            }
+        }
+        survey.finish(&mut tell);
+        assert_eq!(broken, bad);
+        let none = BTreeMap::new();
+        for key in bad {
+            let broken = Broken::Key { key: key.clone() };
+            let changes = crate::repair::repair(&config, &none, &broken, &|_object| None);
+            assert_eq!(changes, Ok(vec![zonal_types::KvChange::remove(key)]));
+        }
     }
 }

@@ -8,6 +8,7 @@
 use crate::bits::Bits;
 use crate::check::{Broken, Survey};
 use crate::chunk::{BlockState, Chunk};
+use crate::edit::BLOCKS_END;
 use crate::ids::{BLOCK, CHUNK_BLOCKS, ObjectId, Place, TargetConfig};
 use crate::key::{self, Named};
 use crate::sealed::{self, Header, TargetRecord};
@@ -134,7 +135,15 @@ fn read<T: zonal_types::Codec>(kv: &dyn KvRead, key: &[u8]) -> Result<Option<T>>
 
 /// A damaged key or value goes; of a chunk and a pending block it is known that there were contents.
 fn damaged(config: &TargetConfig, kv: &dyn KvRead, key: &[u8]) -> Result<Vec<KvChange>> {
+    let is_beyond = |block: u64| block >= BLOCKS_END;
     match key::parse(key) {
+        // No file reaches there.
+        Ok(Named::Chunk(_, number)) if is_beyond(number.saturating_mul(CHUNK_BLOCKS)) => {
+            Ok(vec![KvChange::remove(key.to_vec())])
+        }
+        Ok(Named::Pending(_, block)) if is_beyond(block) => {
+            Ok(vec![KvChange::remove(key.to_vec())])
+        }
         Ok(Named::Chunk(object, number)) => {
             let stored = kv.get(key).ok().flatten();
             let is_bad = stored.is_none_or(|value| Chunk::decode(config, key, &value).is_err());
