@@ -70,7 +70,7 @@ impl std::fmt::Display for CellId {
 impl std::str::FromStr for CellId {
     type Err = CodecError;
     fn from_str(text: &str) -> Result<Self, CodecError> {
-        if text.len() != 32 || !text.is_ascii() {
+        if text.len() != 32 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             return Err(CodecError::BadValue);
         }
         let mut bytes = [0; 16];
@@ -139,6 +139,20 @@ impl std::fmt::Display for Ino {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_cells_id_is_32_digits() {
+        let cell = CellId([0xa5; 16]);
+        assert_eq!(cell.to_string().parse(), Ok(cell));
+        for bad in [
+            "a5".repeat(15),
+            "a5".repeat(17),
+            "+5".repeat(16),
+            "\u{e5}".repeat(16),
+        ] {
+            assert_eq!(bad.parse::<CellId>(), Err(CodecError::BadValue), "{bad}");
+        }
+    }
 
     #[test]
     fn inode_numbers_hold_partition_and_sequence() {
