@@ -159,6 +159,15 @@ def _(c, d):
     equal(sorted(b for b in per_target(c.locate(f"{d}/s/g")) if b), [2 * MIB - INLINE] + [2 * MIB] * 2, "bytes per target with stripe count 3")
     bad = c.zonal("layout", "set", "--stripe-unit", "1KiB", f"{d}/s", ok=False)
     true(bad.returncode != 0, "a stripe unit of 1 KiB is accepted")
+    os.mkdir(f"{d}/t")
+    before = c.zonal("layout", "show", f"{d}/s", f"{d}/t").stdout
+    bad = c.zonal("layout", "set", "--stripe-count", "99", f"{d}/t", f"{d}/s", ok=False)
+    equal(bad.returncode, 2, "exit of a stripe count above the targets of the zone")
+    true("3 targets; nothing was changed" in bad.stderr and "Hint: " in bad.stderr, f"what is said: {bad.stderr}")
+    fails(errno.ERANGE, os.setxattr, f"{d}/t", "zonal.layout", b"count=4")
+    equal(c.zonal("layout", "show", f"{d}/s", f"{d}/t").stdout, before, "layouts")
+    for every in ("0", "all"):
+        c.zonal("layout", "set", "--stripe-count", every, f"{d}/t")
 
 
 @check("home-zones", "first-level directories are homed where told, or in the mount's zone; deeper ones inherit", limit=120)

@@ -5,7 +5,7 @@ mod common;
 
 use ErrorCode::{Access, Exists, NoData, NotPermitted, NotSupported};
 use common::*;
-use zonal_types::ErrorCode;
+use zonal_types::{ErrorCode, Ino};
 use zonal_wire::meta::flags::{XATTR_CREATE, XATTR_REPLACE};
 use zonal_wire::{MetaReply, MetaRequest};
 
@@ -207,7 +207,7 @@ fn layouts_are_set_by_directory_and_inherited() {
     let text = root.getxattr(cell, sub, "zonal.layout").unwrap();
     assert_eq!(
         String::from_utf8(text.clone()).unwrap(),
-        "unit=65536 count=2 redundancy=none origin=inherited zone=1"
+        "unit=65536 count=2 redundancy=none origin=inherited zone=1 targets=3"
     );
     root.setxattr(cell, sub, "zonal.layout", &text, 0).unwrap();
     let text = String::from_utf8(root.getxattr(cell, f, "zonal.layout").unwrap()).unwrap();
@@ -221,4 +221,33 @@ fn layouts_are_set_by_directory_and_inherited() {
         data.layout.components[0].start_column, start,
         "starts rotate"
     );
+}
+
+#[test]
+fn a_layout_over_more_targets_than_the_zone_has_is_refused() {
+    let mut setup = Setup::new();
+    let one = setup.dir("one", 0o755, 10, 20);
+    let Setup { cell, root, .. } = &mut setup;
+    let mut set = |cell: &mut Cell, dir: Ino, text: &str| {
+        root.setxattr(cell, dir, "zonal.layout", text.as_bytes(), 0)
+    };
+    assert_eq!(set(cell, one, "count=4"), Err(ErrorCode::Range));
+    assert_eq!(set(cell, one, "count=99"), Err(ErrorCode::Range));
+    set(cell, one, "count=3").unwrap();
+    set(cell, one, "count=0").unwrap();
+    set(cell, one, "unit=65536 count=all").unwrap();
+    // The largest zone's; a smaller one inherits it, and may set what is left of it.
+    assert_eq!(set(cell, Ino::ROOT, "count=4"), Err(ErrorCode::Range));
+    set(cell, Ino::ROOT, "count=3").unwrap();
+    root.zone = zonal_types::ZoneId(2);
+    let two = root.mkdir(cell, Ino::ROOT, "two").unwrap();
+    let text = root.getxattr(cell, two, "zonal.layout").unwrap();
+    assert!(text.starts_with(b"unit=1048576 count=3 ") && text.ends_with(b" zone=2 targets=2"));
+    let mut set =
+        |cell: &mut Cell, text: &str| root.setxattr(cell, two, "zonal.layout", text.as_bytes(), 0);
+    set(cell, "unit=65536 count=3").unwrap();
+    set(cell, "count=2").unwrap();
+    assert_eq!(set(cell, "count=3"), Err(ErrorCode::Range));
+    let (_, data) = root.create_open(cell, two, "f").unwrap();
+    assert_eq!(data.layout.components[0].count, 2);
 }

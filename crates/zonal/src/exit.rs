@@ -36,7 +36,7 @@ pub const TABLE: &[(u8, &str)] = &[
     ),
     (
         REFUSED,
-        "a folder or store is refused: not formatted, not ours, another cell's, or unknown to the manager",
+        "a folder or store is refused: not formatted, not ours, another cell's, of another shape, or unknown to the manager",
     ),
     (IN_USE, "a port, folder or mount point is in use"),
     (NOT_FOUND, "no cell, mount or file where one was named"),

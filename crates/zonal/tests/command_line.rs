@@ -35,10 +35,15 @@ fn errors_have_codes_and_hints() {
     let bad = scratch.join("node.toml");
     fs::write(&bad, "node = 1\nnonsense = 2\n").unwrap();
     let bad = bad.to_str().unwrap();
-    let cases: [(&[&str], i32, &str); 12] = [
+    let cases: [(&[&str], i32, &str); 13] = [
         (&["frobnicate"], 2, "unrecognized subcommand"),
         (&["up", "--zones", "0"], 2, "not in 1..=64"),
         (&["up", "--capacity", "10"], 2, "needs a unit"),
+        (
+            &["layout", "set", "--stripe-count", "some", dir],
+            2,
+            "or `all`",
+        ),
         (
             &["config", "check", bad],
             3,

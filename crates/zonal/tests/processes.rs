@@ -80,6 +80,38 @@ fn several_that_make_one_cell_at_once_make_one() {
 }
 
 #[test]
+fn another_shape_of_a_cell_that_is_there_is_refused_and_nothing_started() {
+    let cell = Cell::up("shape");
+    cell.down();
+    let up = |more: &[&str]| {
+        let mut command = zonal();
+        command.args(["up", "--dir"]).arg(cell.dir()).args(more);
+        command.output().unwrap()
+    };
+    for other in [
+        &["--zones", "5"][..],
+        &["--storage-nodes", "2"],
+        &["--zones", "1", "--storage-nodes", "3"],
+        &["--zones", "2", "--storage-nodes", "1"],
+    ] {
+        let output = up(other);
+        let text = said(&output);
+        assert_eq!(code(&output), 5, "{other:?}: {text}");
+        for part in ["zones: 1", "1 in zone 1", "nothing was changed", "Hint:"] {
+            assert!(
+                text.contains(part),
+                "{other:?}: \"{text}\" lacks \"{part}\""
+            );
+        }
+        assert_eq!(code(&cell.status()), 4, "nothing runs");
+    }
+    for same in [&[][..], &["--zones", "1"], &["--storage-nodes", "1"]] {
+        let output = up(same);
+        assert_eq!(code(&output), 0, "{same:?}: {}", said(&output));
+    }
+}
+
+#[test]
 fn killed_servers_come_back_with_the_same_map() {
     let cell = Cell::up("kill");
     let map = || {

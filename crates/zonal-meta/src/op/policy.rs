@@ -27,6 +27,15 @@ pub(crate) fn set_policy(
     Ok(MetaReply::Done)
 }
 
+/// Over how many targets a new file in `dir` can go: those of its home zone; below the root, of the largest zone.
+pub(crate) fn targets(tx: &Tx<'_>, dir: &Inode) -> usize {
+    let map = tx.env.map;
+    let zones = map.zones.iter();
+    let zones = zones.filter(|zone| dir.ino == Ino::ROOT || zone.id == dir.home);
+    let sets = zones.filter_map(|zone| map.set(zone.default_set?));
+    sets.map(|set| set.slots.len()).max().unwrap_or(0)
+}
+
 /// Sets or unsets the policy of a directory that the caller may change.
 pub(crate) fn apply(tx: &mut Tx<'_>, dir: &mut Inode, policy: Option<StripePolicy>) -> Result<()> {
     if let Some(policy) = policy

@@ -96,7 +96,8 @@ pub(crate) fn get(tx: &mut Tx<'_>, who: &Credentials, ino: Ino, name: &[u8]) -> 
     let class = Class::of(name)?;
     class.check(tx, who, &inode, name, false)?;
     if class == Class::Layout {
-        let text = layout_text(&inode).ok_or(ErrorCode::NoData)?;
+        let targets = policy::targets(tx, &inode);
+        let text = layout_text(&inode, targets).ok_or(ErrorCode::NoData)?;
         return Ok(MetaReply::Text {
             text: Blob(text.into_bytes()),
         });
@@ -154,6 +155,12 @@ pub(crate) fn set(
         let policy = parse_policy(value)?;
         if !inode.is_dir() {
             return Err(ErrorCode::NotSupported);
+        }
+        // What it inherited may be more, from above where there is a larger zone; nothing new may.
+        let before = inode.policy.map_or(0, |policy| policy.count);
+        let count = policy.map_or(0, |policy| policy.count);
+        if count != before && usize::from(count) > policy::targets(tx, &inode) {
+            return Err(ErrorCode::Range);
         }
         policy::apply(tx, &mut inode, policy)?;
         tx.save(inode);
@@ -260,7 +267,7 @@ pub fn flag_of(name: &[u8]) -> u8 {
     }
 }
 
-fn layout_text(inode: &Inode) -> Option<String> {
+fn layout_text(inode: &Inode, targets: usize) -> Option<String> {
     if inode.is_dir() {
         let policy = inode.policy.unwrap_or_default();
         let origin = match (inode.policy, inode.has(FLAG_OWN_POLICY)) {
@@ -269,7 +276,7 @@ fn layout_text(inode: &Inode) -> Option<String> {
             _ => "inherited",
         };
         return Some(format!(
-            "unit={} count={} redundancy=none origin={origin} zone={}",
+            "unit={} count={} redundancy=none origin={origin} zone={} targets={targets}",
             policy.unit, policy.count, inode.home
         ));
     }
@@ -308,7 +315,7 @@ fn parse_policy(text: &[u8]) -> Result<Option<StripePolicy>> {
             }
             ("redundancy", "none") => policy.redundancy = Redundancy::None,
             // What a listing shows besides; not settable, so that a copied value can be set as it is.
-            ("origin" | "zone", _) => {}
+            ("origin" | "zone" | "targets", _) => {}
             _ => return Err(ErrorCode::Invalid),
         }
     }

@@ -22,8 +22,8 @@ pub enum Layout {
         /// Bytes on one target before the next one: a power of two from 64 KiB to 64 MiB
         #[arg(long, visible_alias = "unit", value_name = "SIZE")]
         stripe_unit: Option<Size>,
-        /// Over how many targets a file goes; 0: all of the zone
-        #[arg(long, visible_alias = "count", value_name = "N")]
+        /// Over how many targets a file goes: as many as the zone has at most; 0 or `all`: all of them
+        #[arg(long, visible_alias = "count", value_name = "N", value_parser = count)]
         stripe_count: Option<u16>,
         /// Go back to what the parent directory says
         #[arg(long, conflicts_with_all = ["stripe_unit", "stripe_count"])]
@@ -61,6 +61,10 @@ impl Layout {
                     );
                     return Err(Failure::new(2, text).into());
                 }
+                // All of them first, so that nothing is changed where one is refused.
+                if let Some(count) = stripe_count {
+                    paths.iter().try_for_each(|path| fits(path, count))?;
+                }
                 for path in &paths {
                     let result = if inherit {
                         attributes::remove(path, attributes::LAYOUT)
@@ -80,21 +84,50 @@ fn is_unit(bytes: u64) -> bool {
     bytes.is_power_of_two() && range.contains(&bytes)
 }
 
+fn count(text: &str) -> Result<u16, String> {
+    if text == "all" {
+        return Ok(0);
+    }
+    let number = text.parse();
+    number.map_err(|_error| "take a number of targets, or `all`".to_owned())
+}
+
+/// A word of a layout in the form `name=value`.
+fn word(layout: &str, name: &str) -> Option<String> {
+    let mut words = layout.split_ascii_whitespace();
+    words.find_map(|word| {
+        word.strip_prefix(name)?
+            .strip_prefix('=')
+            .map(str::to_owned)
+    })
+}
+
+/// Refuses more targets than there are in the zone.
+fn fits(path: &Path, count: u16) -> anyhow::Result<()> {
+    let now = attributes::get(path, attributes::LAYOUT)
+        .with_context(|| format!("layout of {}", path.display()))?;
+    let targets = word(&now, "targets").and_then(|targets| targets.parse::<u16>().ok());
+    match targets {
+        Some(targets) if count > targets => {
+            let text = format!(
+                "a stripe count of {count} for {}: its zone has {targets} targets; nothing was changed",
+                path.display()
+            );
+            let hint =
+                format!("take 1 to {targets}, or `all`, which goes on with what the zone has");
+            Err(Failure::new(2, text).hint(hint).into())
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Sets what is given and keeps the rest of what the directory says now.
 fn change(path: &Path, unit: Option<Size>, count: Option<u16>) -> anyhow::Result<()> {
     let now = attributes::get(path, attributes::LAYOUT)?;
-    let kept = |name: &str| {
-        let mut words = now.split_ascii_whitespace();
-        words.find_map(|word| {
-            word.strip_prefix(name)?
-                .strip_prefix('=')
-                .map(str::to_owned)
-        })
-    };
-    let unit = unit.map(|unit| unit.0.to_string()).or_else(|| kept("unit"));
-    let count = count
-        .map(|count| count.to_string())
-        .or_else(|| kept("count"));
+    let unit = unit.map(|unit| unit.0.to_string());
+    let unit = unit.or_else(|| word(&now, "unit"));
+    let count = count.map(|count| count.to_string());
+    let count = count.or_else(|| word(&now, "count"));
     let words = [("unit", unit), ("count", count)].into_iter();
     let words = words.filter_map(|(name, value)| Some(format!("{name}={}", value?)));
     let value = words.collect::<Vec<_>>().join(" ");

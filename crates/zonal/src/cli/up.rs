@@ -3,10 +3,11 @@
 use crate::cell::plan::{self, Shape};
 use crate::cell::processes::{self, Process};
 use crate::cell::{Cell, Folder, folder, mounts};
-use crate::exit::{Failure, IN_USE, UNREACHABLE};
+use crate::exit::{Failure, IN_USE, REFUSED, UNREACHABLE};
 use crate::mount::{command as mounting, dead};
 use crate::out;
 use anyhow::Context;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::time::{Duration, Instant};
@@ -15,6 +16,10 @@ use zonal_server::units::Size;
 
 /// How long all servers together may take to answer.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// Zones of a new cell, and storage servers in each, where nobody says.
+const ZONES: u16 = 2;
+/// See above.
+const STORAGE_NODES: u32 = 3;
 
 /// Make a cell on loopback, start what of it is down, and mount it
 ///
@@ -28,12 +33,12 @@ pub struct Up {
     /// Mount the cell here, in zone 1; the directory is made if need be
     #[arg(long, value_name = "PATH")]
     mount: Option<PathBuf>,
-    /// Zones of a new cell
-    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
-    zones: u16,
-    /// Storage servers in each zone of a new cell
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=64))]
-    storage_nodes: u32,
+    /// Zones of a new cell; one that is there has as many, or nothing is started [default: 2]
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=64))]
+    zones: Option<u16>,
+    /// Storage servers in each zone of a new cell; one that is there has as many, or nothing is started [default: 3]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=64))]
+    storage_nodes: Option<u32>,
     /// Bytes that each storage server of a new cell may use
     #[arg(long, default_value = "10 GiB", value_name = "SIZE")]
     capacity: Size,
@@ -68,8 +73,8 @@ impl Up {
         let is_new = !Folder::is_cell(&dir);
         let folder = if is_new {
             let shape = Shape {
-                zones: self.zones,
-                storage_nodes: self.storage_nodes,
+                zones: self.zones.unwrap_or(ZONES),
+                storage_nodes: self.storage_nodes.unwrap_or(STORAGE_NODES),
                 capacity: self.capacity,
                 segment: self.segment,
                 key: self.key,
@@ -77,7 +82,9 @@ impl Up {
             out::line(format_args!("making a cell in {}", dir.display()));
             plan::make(&dir, &shape)?
         } else {
-            Folder::open(&dir)?
+            let folder = Folder::open(&dir)?;
+            self.refuse_other_shape(&folder)?;
+            folder
         };
         let mut servers = start_all(&folder)?;
         let cell = Cell::of_folder(&folder)?;
@@ -89,6 +96,34 @@ impl Up {
         super::zone_map::print(&cell.map()?);
         self.say_what_next(&folder);
         Ok(())
+    }
+
+    /// The shape of a cell stays: who asks for another one would wait for servers that never come.
+    fn refuse_other_shape(&self, folder: &Folder) -> anyhow::Result<()> {
+        let mut storage_nodes: BTreeMap<u16, u32> = BTreeMap::new();
+        for (_name, config) in folder.configs()? {
+            let nodes = storage_nodes.entry(config.zone.0).or_default();
+            *nodes += u32::from(config.storage_role.is_some());
+        }
+        let zones = storage_nodes.len();
+        let has_zones = self.zones.is_none_or(|asked| usize::from(asked) == zones);
+        let has_nodes = self
+            .storage_nodes
+            .is_none_or(|asked| storage_nodes.values().all(|nodes| *nodes == asked));
+        if has_zones && has_nodes {
+            return Ok(());
+        }
+        let each: Vec<String> = storage_nodes
+            .iter()
+            .map(|(zone, nodes)| format!("{nodes} in zone {zone}"))
+            .collect();
+        let text = format!(
+            "the cell in {} has another shape (zones: {zones}; storage servers: {}); nothing was changed",
+            folder.dir.display(),
+            each.join(", ")
+        );
+        let hint = "leave --zones and --storage-nodes away to start it as it is, or name another folder with --dir";
+        Err(Failure::new(REFUSED, text).hint(hint).into())
     }
 
     fn say_what_next(&self, folder: &Folder) {
