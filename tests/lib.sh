@@ -5,7 +5,7 @@
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 TARGET=${CARGO_TARGET_DIR:-$ROOT/target}
 TOOLS=$TARGET/tools
-# What is built: release, or dev, which the unit tests have built already and which checks its arithmetic.
+# What is built: release; dev; or suite, which the unit tests have built already. The latter two check their arithmetic.
 PROFILE=${PROFILE:-release}
 BUILT=$TARGET/$([ "$PROFILE" = dev ] && echo debug || echo "$PROFILE")
 ZONAL=${ZONAL:-$BUILT/zonal}

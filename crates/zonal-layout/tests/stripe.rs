@@ -1,8 +1,8 @@
 //! Properties of the striping arithmetic.
 #![allow(clippy::unwrap_used, reason = "a test may fail so")]
 
-use proptest::prelude::*;
 use zonal_layout::*;
+use zonal_testkit::Rng;
 use zonal_types::limits::FILE_BYTES_MAX;
 use zonal_types::{Column, DataId, Layout, Redundancy, StripePolicy, StripeSetId, ZoneId};
 
@@ -39,68 +39,109 @@ fn naive_ranges(
     out
 }
 
-proptest! {
-    #[test]
-    fn pieces_tile_the_range_and_invert(
-        shift in 0u32..11, count in 1u16..9, extra in 0u16..5, id in any::<u64>(),
-        offset in prop_oneof![0u64..100_000_000, FILE_BYTES_MAX - 100_000_000..FILE_BYTES_MAX],
-        length in 0u64..20_000_000,
-    ) {
-        let width = count + extra;
-        let layout = layout(shift, count, width, id);
-        let length = length.min(FILE_BYTES_MAX - offset);
+/// Generated cases of one property.
+const CASES: u64 = 512;
+
+/// A number small enough to work with, or any.
+fn size_of_a_file(rng: &mut Rng) -> u64 {
+    if rng.chance(50) {
+        rng.below(50_000_000)
+    } else {
+        rng.bits() >> 1
+    }
+}
+
+#[test]
+fn pieces_tile_the_range_and_invert() {
+    for case in 0..CASES {
+        let mut rng = Rng(case);
+        let count = 1 + rng.below(8) as u16;
+        let width = count + rng.below(5) as u16;
+        let layout = layout(rng.below(11) as u32, count, width, rng.bits());
+        let from_end = if rng.chance(50) {
+            FILE_BYTES_MAX - 100_000_000
+        } else {
+            0
+        };
+        let offset = from_end + rng.below(100_000_000);
+        let length = rng.below(20_000_000).min(FILE_BYTES_MAX - offset);
         let component = &layout.components[0];
         let mut at = offset;
         let found = pieces(&layout, offset, length, |_| width).unwrap();
         for piece in &found {
-            prop_assert_eq!(piece.file_offset, at);
-            prop_assert!(piece.length > 0 && piece.slot < width && piece.column.0 < count);
-            prop_assert_eq!(file_offset_of(component, piece.column, piece.object_offset), at);
+            assert_eq!(piece.file_offset, at, "case {case}");
+            assert!(piece.length > 0 && piece.slot < width && piece.column.0 < count);
+            assert_eq!(
+                file_offset_of(component, piece.column, piece.object_offset),
+                at
+            );
             let last = piece.object_offset + piece.length - 1;
-            prop_assert_eq!(file_offset_of(component, piece.column, last), at + piece.length - 1);
-            prop_assert_eq!(object_bytes(component, at, piece.column), piece.object_offset);
-            prop_assert_eq!(slot_of(component, piece.column, width).unwrap(), piece.slot);
+            assert_eq!(
+                file_offset_of(component, piece.column, last),
+                at + piece.length - 1
+            );
+            assert_eq!(
+                object_bytes(component, at, piece.column),
+                piece.object_offset
+            );
+            assert_eq!(slot_of(component, piece.column, width).unwrap(), piece.slot);
             at += piece.length;
         }
-        prop_assert_eq!(at, offset + length);
-        if count == 1 { prop_assert!(found.len() <= 1); }
+        assert_eq!(at, offset + length, "case {case}");
+        assert!(count > 1 || found.len() <= 1, "case {case}");
     }
+}
 
-    #[test]
-    fn object_lengths_sum_to_the_file_size(
-        shift in 0u32..11, count in 1u16..9, size in prop_oneof![0u64..50_000_000, any::<u64>().prop_map(|n| n >> 1)],
-    ) {
-        let layout = layout(shift, count, count, 0);
+#[test]
+fn object_lengths_sum_to_the_file_size() {
+    for case in 0..CASES {
+        let mut rng = Rng(case);
+        let count = 1 + rng.below(8) as u16;
+        let layout = layout(rng.below(11) as u32, count, count, 0);
+        let size = size_of_a_file(&mut rng);
         let component = &layout.components[0];
-        let columns: Vec<u64> = (0..count).map(|column| object_bytes(component, size, Column(column))).collect();
-        prop_assert_eq!(columns.iter().sum::<u64>(), size);
-        prop_assert_eq!(file_size_from_columns(component, &columns), size);
+        let columns: Vec<u64> = (0..count)
+            .map(|column| object_bytes(component, size, Column(column)))
+            .collect();
+        assert_eq!(columns.iter().sum::<u64>(), size, "case {case}");
+        assert_eq!(
+            file_size_from_columns(component, &columns),
+            size,
+            "case {case}"
+        );
     }
+}
 
-    #[test]
-    fn merged_ranges_match_a_walk(
-        count in 1u16..4,
-        seeds in proptest::collection::vec(proptest::collection::vec((0u64..8, 1u64..40), 0..6), 3),
-        from_block in 0u64..64,
-    ) {
+#[test]
+fn merged_ranges_match_a_walk() {
+    for case in 0..CASES {
+        let mut rng = Rng(case);
+        let count = 1 + rng.below(3) as u16;
         let layout = layout(0, count, count, 0);
         let component = &layout.components[0];
-        let columns: Vec<ColumnRanges> = seeds.iter().take(usize::from(count)).map(|seed| {
+        let mut column = || {
             let mut at = 0;
             let mut ranges = Vec::new();
-            for (gap, length) in seed {
+            for _ in 0..rng.below(6) {
+                let (gap, length) = (rng.below(8), 1 + rng.below(39));
                 ranges.push(((at + gap) * 4096, length * 4096));
                 at += gap + length;
             }
-            ColumnRanges { ranges, known_to: u64::MAX }
-        }).collect();
-        let size = 600 * 4096;
-        let want: Vec<_> = naive_ranges(component, &columns, size).into_iter()
-            .filter(|(_, end)| *end > from_block * 4096)
-            .map(|(start, end)| (start.max(from_block * 4096), end)).collect();
-        let (got, ask) = merge_data_ranges(component, &columns, from_block * 4096, size, 1000);
-        prop_assert_eq!(ask, None);
-        prop_assert_eq!(got, want);
+            ColumnRanges {
+                ranges,
+                known_to: u64::MAX,
+            }
+        };
+        let columns: Vec<ColumnRanges> = (0..count).map(|_| column()).collect();
+        let (size, from) = (600 * 4096, rng.below(64) * 4096);
+        let want: Vec<_> = naive_ranges(component, &columns, size)
+            .into_iter()
+            .filter(|(_, end)| *end > from)
+            .map(|(start, end)| (start.max(from), end))
+            .collect();
+        let (got, ask) = merge_data_ranges(component, &columns, from, size, 1000);
+        assert_eq!(ask, None, "case {case}");
+        assert_eq!(got, want, "case {case}");
     }
 }
 
