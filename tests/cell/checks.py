@@ -238,7 +238,13 @@ def _(c, d):
     def free():
         s = os.statvfs(d)
         return s.f_bfree * s.f_frsize
-    start = free()
+    # What the checks before this one removed is still being deleted.
+    start, end = free(), time.monotonic() + 60
+    while True:
+        time.sleep(1)
+        if abs(start - (start := free())) < MIB:
+            break
+        true(time.monotonic() < end, "the free space does not come to rest")
     big(f"{d}/f", 96)
     end = time.monotonic() + 15
     while start - free() < 80 * MIB:
