@@ -238,12 +238,13 @@ def _(c, d):
     def free():
         s = os.statvfs(d)
         return s.f_bfree * s.f_frsize
-    # What the checks before this one removed is still being deleted.
-    start, end = free(), time.monotonic() + 60
-    while True:
-        time.sleep(1)
-        if abs(start - (start := free())) < MIB:
-            break
+    # What the checks before this one removed is still being deleted: until nothing changes for four seconds.
+    end, start = time.monotonic() + 60, free()
+    at_rest = time.monotonic() + 4
+    while time.monotonic() < at_rest:
+        time.sleep(0.2)
+        if abs(start - free()) >= MIB:
+            start, at_rest = free(), time.monotonic() + 4
         true(time.monotonic() < end, "the free space does not come to rest")
     big(f"{d}/f", 96)
     end = time.monotonic() + 15
