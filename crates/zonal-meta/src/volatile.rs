@@ -114,9 +114,7 @@ impl Shard {
                 self.recheck = true;
                 self.reply(MetaReply::Done)
             }
-            MetaRequest::Reclaim { opens, locks } => {
-                self.reclaim(kv, now, session, opens, locks)?
-            }
+            MetaRequest::Reclaim { opens, locks } => self.reclaim(kv, now, session, opens, locks),
             MetaRequest::ReclaimAppends { appends } => {
                 self.reclaim_appends(kv, now, session, appends)
             }
@@ -187,7 +185,7 @@ impl Shard {
         session: SessionId,
         opens: &[Ino],
         locks: &[(Ino, LockRange)],
-    ) -> Result<Outcome, ErrorCode> {
+    ) -> Outcome {
         let mut told: BTreeMap<Ino, u32> = BTreeMap::new();
         for ino in opens {
             *told.entry(*ino).or_default() += 1;
@@ -197,9 +195,9 @@ impl Shard {
         let mut absent = BTreeSet::new();
         for ino in told.keys().chain(&locked) {
             match self.tx(kv, now, session).inode(*ino) {
-                Err(ErrorCode::Corrupt | ErrorCode::Io) => return Err(ErrorCode::Io),
+                // One that cannot be read is there.
+                Ok(_) | Err(ErrorCode::Corrupt | ErrorCode::Io) => {}
                 Err(_absent) => drop(absent.insert(*ino)),
-                Ok(_) => {}
             }
         }
         for (ino, count) in told.iter().filter(|(ino, _)| !absent.contains(ino)) {
@@ -219,20 +217,35 @@ impl Shard {
             self.tickets.forget_given();
         }
         self.recheck = true;
-        let mut tx = self.tx(kv, now, session);
-        for ino in tx.env.opens.orphans_of(session) {
-            if !told.contains_key(&ino) {
-                op::open::release_orphan(&mut tx, ino)?;
-            }
-        }
-        let finished = tx.finish();
-        self.apply(session, now.instant, finished.volatile);
+        let mut orphans = self.opens.orphans_of(session);
+        orphans.retain(|ino| !told.contains_key(ino));
+        let effect = self.release_orphans(kv, now, session, &orphans);
         let reply = if lost {
             failed(ErrorCode::UnknownLease)
         } else {
             MetaReply::Done
         };
-        Ok(self.outcome(reply, finished.effect, Vec::new(), Vec::new()))
+        self.outcome(reply, effect, Vec::new(), Vec::new())
+    }
+
+    /// The session has these no longer open. One that cannot be read stays, until the session ends.
+    fn release_orphans(
+        &mut self,
+        kv: &dyn KvRead,
+        now: Now,
+        session: SessionId,
+        inos: &[Ino],
+    ) -> Vec<KvChange> {
+        let mut effect = Vec::new();
+        for ino in inos {
+            let mut tx = self.tx(kv, now, session);
+            if op::open::release_orphan(&mut tx, *ino).is_ok() {
+                let finished = tx.finish();
+                effect.extend(finished.effect);
+                self.apply(session, now.instant, finished.volatile);
+            }
+        }
+        effect
     }
 
     /// Places from before our restart that appends are being written to. What was published is none any more.
@@ -285,21 +298,13 @@ impl Shard {
         inos: &[Ino],
     ) -> Result<Outcome, ErrorCode> {
         let session = caller.session;
-        let mut effect = Vec::new();
         // One that has not told since our start what it has open: it counts these as open, and closes them when it has.
         if self.sessions.silent.contains(&session) {
             return Err(ErrorCode::NotReady);
         }
-        for ino in inos {
-            if !self.opens.close(*ino, session) {
-                continue;
-            }
-            let mut tx = self.tx(kv, now, session);
-            op::open::release_orphan(&mut tx, *ino)?;
-            let finished = tx.finish();
-            effect.extend(finished.effect);
-            self.apply(session, now.instant, finished.volatile);
-        }
+        let mut closed = inos.to_vec();
+        closed.retain(|ino| self.opens.close(*ino, session));
+        let effect = self.release_orphans(kv, now, session, &closed);
         if !effect.is_empty() && caller.slot != zonal_wire::frame::NO_SLOT {
             let kept = Some(MetaReply::Done);
             self.sessions

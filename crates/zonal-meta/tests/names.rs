@@ -270,6 +270,33 @@ fn opens_of_inodes_that_do_not_exist_are_not_reclaimed() {
 }
 
 #[test]
+fn an_inode_that_is_damaged_keeps_no_other_from_being_reclaimed() {
+    let (mut cell, mut client, home) = start();
+    let mut open = |cell: &mut Cell, name: &str| client.create_open(cell, home, name).unwrap().0;
+    let (bad, good) = (open(&mut cell, "bad"), open(&mut cell, "good"));
+    let (bad_orphan, good_orphan) = (open(&mut cell, "x"), open(&mut cell, "y"));
+    client.unlink(&mut cell, home, "x").unwrap();
+    client.unlink(&mut cell, home, "y").unwrap();
+    for ino in [bad, bad_orphan] {
+        cell.stores[1].kv.insert(keys::inode(ino), vec![0xff]);
+    }
+    cell.restart(1);
+
+    client.reclaim(&mut cell, 1, vec![bad, good]);
+    assert_eq!(client.attr(&mut cell, bad), Err(ErrorCode::Corrupt));
+    let inos = vec![bad, bad_orphan, good];
+    client.unlink(&mut cell, home, "good").unwrap();
+    assert!(client.attr(&mut cell, good).is_ok(), "it is open");
+    let closed = client.call(&mut cell, home, &MetaRequest::Close { inos });
+    assert_eq!(closed, Ok(MetaReply::Done));
+    cell.pass_ms(2_000);
+    for ino in [good, good_orphan] {
+        assert_eq!(client.attr(&mut cell, ino), Err(ErrorCode::Stale));
+    }
+    assert_eq!(deletions(&mut cell).len(), 2);
+}
+
+#[test]
 fn an_orphan_goes_with_its_session() {
     let (mut cell, mut client, home) = start();
     let mut other = cell.client(2);
