@@ -66,12 +66,21 @@ impl Deletions {
     }
 }
 
+fn deletion(kv: &dyn KvRead, ino: Ino) -> Result<Option<Deletion>, ErrorCode> {
+    let key = keys::deletion(ino);
+    let Some(value) = kv.get(&key)? else {
+        return Ok(None);
+    };
+    let layout = Layout::from_bytes(&value).map_err(|_error| ErrorCode::Corrupt)?;
+    Ok(Some(Deletion { key, layout }))
+}
+
 impl Shard {
     /// Layouts whose objects are to be deleted at the targets, in the order of their inodes. Those of inodes removed a
-    /// moment ago wait, see [`Self::next_deletion`].
+    /// moment ago wait, see [`Self::next_deletion`]. Those that cannot be read keep no other from being done.
     ///
     /// # Errors
-    /// What the store says; `Corrupt`.
+    /// What the store says, and `Corrupt`, where there is nothing else to be done.
     pub fn deletions(
         &mut self,
         kv: &dyn KvRead,
@@ -82,30 +91,36 @@ impl Shard {
         loop {
             let mut found = Vec::new();
             let mut gone = Vec::new();
+            let mut failed = None;
             let due = self.deletions.known.iter();
             let due = due.filter(|ino| self.recent.get(**ino).is_none());
             for ino in due {
                 if found.len() >= limit {
                     break;
                 }
-                let key = keys::deletion(*ino);
-                match kv.get(&key)? {
-                    Some(value) => {
-                        let layout = Layout::from_bytes(&value);
-                        let layout = layout.map_err(|_error| ErrorCode::Corrupt)?;
-                        found.push(Deletion { key, layout });
-                    }
-                    None => gone.push(*ino),
+                match deletion(kv, *ino) {
+                    Ok(Some(deletion)) => found.push(deletion),
+                    Ok(None) => gone.push(*ino),
+                    Err(code) => failed = Some(code),
                 }
             }
             gone.into_iter().for_each(|ino| self.deletions.remove(ino));
-            if found.len() >= limit || !self.read_deletions(kv)? {
-                return Ok(found);
+            if found.len() < limit {
+                match self.read_deletions(kv) {
+                    Ok(true) => continue,
+                    Ok(false) => {}
+                    Err(code) => failed = Some(code),
+                }
             }
+            return match failed {
+                Some(code) if found.is_empty() => Err(code),
+                _ => Ok(found),
+            };
         }
     }
 
-    /// Reads more of the store, where there is room for what is found. False: nothing new.
+    /// Reads more of the store, where there is room for what is found. False: nothing new. Fails where there is nothing new before
+    /// what cannot be read.
     fn read_deletions(&mut self, kv: &dyn KvRead) -> Result<bool, ErrorCode> {
         let room = DELETIONS_KNOWN_MAX.saturating_sub(self.deletions.known.len());
         let limit = room.min(READ_AT_ONCE);
@@ -114,20 +129,27 @@ impl Shard {
         };
         let mut found = Vec::new();
         let mut next = None;
+        let mut failed = None;
         for partition in &self.partitions {
             let (start, end) = keys::tag_range(partition.0, keys::TAG_DELETION);
             let start = start.max(from.clone());
             if start >= end {
                 continue;
             }
-            kv.scan(&start, &end, &mut |key, _value| {
+            let mut last = None;
+            let read = kv.scan(&start, &end, &mut |key, _value| {
                 if found.len() >= limit {
                     next = Some(key.to_vec());
                     return false;
                 }
                 found.extend(keys::ino_of(key));
+                last = Some(key.to_vec());
                 true
-            })?;
+            });
+            if let Err(code) = read {
+                failed = Some(code);
+                next = Some(last.unwrap_or(start));
+            }
             if next.is_some() {
                 break;
             }
@@ -135,7 +157,11 @@ impl Shard {
         self.deletions.unread = next;
         let before = self.deletions.len();
         self.deletions.known.extend(found);
-        Ok(self.deletions.len() > before || self.deletions.unread.is_some())
+        let has_new = self.deletions.len() > before;
+        match failed {
+            Some(code) if !has_new => Err(code),
+            _ => Ok(has_new || self.deletions.unread.is_some()),
+        }
     }
 
     /// When [`Self::deletions`] has more than now, if nothing happens until then.

@@ -297,6 +297,82 @@ fn an_inode_that_is_damaged_keeps_no_other_from_being_reclaimed() {
 }
 
 #[test]
+fn a_deletion_that_is_damaged_keeps_no_other_from_being_done() {
+    let (mut cell, mut client, home) = start();
+    let remove = |cell: &mut Cell, client: &mut Client, name: &str| {
+        let ino = client.create(cell, home, name, 0o644).unwrap();
+        client.unlink(cell, home, name).unwrap();
+        cell.pass_ms(2_000);
+        ino
+    };
+    let inos = ["a", "b", "c"].map(|name| remove(&mut cell, &mut client, name));
+    let key = keys::deletion(inos[1]);
+    cell.stores[1].kv.insert(key, vec![0xff]);
+    for is_restarted in [false, true] {
+        if is_restarted {
+            cell.restart(1);
+            client.holds_nothing(&mut cell, 1);
+        }
+        assert_eq!(deletions(&mut cell).len(), 2, "{is_restarted}");
+    }
+    let done = [inos[0], inos[2]].map(keys::deletion).to_vec();
+    let now = cell.now.instant;
+    let store = &mut cell.stores[1];
+    let effect = store.shard.deletion_done(done);
+    apply(&mut store.kv, &effect);
+    let left = store.shard.deletions(&store.kv, now, 10);
+    assert!(matches!(left, Err(ErrorCode::Corrupt)), "it is told");
+    remove(&mut cell, &mut client, "d");
+    assert_eq!(deletions(&mut cell).len(), 1);
+}
+
+/// A store that cannot be searched beyond a key.
+struct Torn<'a>(&'a dyn KvRead, Vec<u8>);
+
+impl KvRead for Torn<'_> {
+    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, ErrorCode> {
+        self.0.get(key)
+    }
+
+    fn scan(
+        &self,
+        start: &[u8],
+        end: &[u8],
+        visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<(), ErrorCode> {
+        self.0.scan(start, end.min(&self.1), visit)?;
+        if end > &self.1[..] {
+            return Err(ErrorCode::Io);
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn deletions_before_a_place_that_cannot_be_read_are_done() {
+    let (mut cell, mut client, home) = start();
+    let inos = ["a", "b", "c"].map(|name| {
+        let ino = client.create(&mut cell, home, name, 0o644).unwrap();
+        client.unlink(&mut cell, home, name).unwrap();
+        ino
+    });
+    cell.pass_ms(2_000);
+    cell.restart(1);
+    let now = cell.now.instant;
+    let store = &mut cell.stores[1];
+    let torn = Torn(&store.kv, keys::deletion(inos[2]));
+    assert_eq!(store.shard.deletions(&torn, now, 10).unwrap().len(), 2);
+    let done = [inos[0], inos[1]].map(keys::deletion).to_vec();
+    let effect = store.shard.deletion_done(done);
+    apply(&mut store.kv, &effect);
+    let torn = Torn(&store.kv, keys::deletion(inos[2]));
+    let left = store.shard.deletions(&torn, now, 10);
+    assert!(matches!(left, Err(ErrorCode::Io)));
+    // It passes.
+    assert_eq!(store.shard.deletions(&store.kv, now, 10).unwrap().len(), 1);
+}
+
+#[test]
 fn an_orphan_goes_with_its_session() {
     let (mut cell, mut client, home) = start();
     let mut other = cell.client(2);

@@ -70,8 +70,9 @@ fn housekeep(role: &MetaRole) {
 
 fn push(role: &MetaRole) {
     let mut backoff = 0;
+    let mut look_again = None;
     loop {
-        let Some((deletions, settle)) = next_work(role, backoff) else {
+        let Some((deletions, settle)) = next_work(role, backoff, &mut look_again) else {
             return;
         };
         if settle {
@@ -112,7 +113,12 @@ fn push(role: &MetaRole) {
 }
 
 /// Sleeps until there is something; `None` at the end. After a failure (`backoff` ms) it sleeps that long first.
-fn next_work(role: &MetaRole, backoff: u64) -> Option<(Vec<Deletion>, bool)> {
+/// `look_again`: when to try what could not be read.
+fn next_work(
+    role: &MetaRole,
+    backoff: u64,
+    look_again: &mut Option<Instant>,
+) -> Option<(Vec<Deletion>, bool)> {
     let mut not_before = clock::instant().plus_ms(backoff);
     let mut state = role.lock();
     while !role.is_stopping() {
@@ -121,8 +127,12 @@ fn next_work(role: &MetaRole, backoff: u64) -> Option<(Vec<Deletion>, bool)> {
         if settle {
             state.detached_at = None;
         }
+        if look_again.is_some_and(|at| at <= now) {
+            *look_again = None;
+            state.has_deletions = true;
+        }
         let deletions = if state.has_deletions && now >= not_before {
-            take_deletions(role, &mut state)
+            take_deletions(role, &mut state, look_again)
         } else {
             Vec::new()
         };
@@ -135,7 +145,8 @@ fn next_work(role: &MetaRole, backoff: u64) -> Option<(Vec<Deletion>, bool)> {
             not_before = not_before.max(at);
         }
         let retry = state.has_deletions.then_some(not_before);
-        state = match retry.into_iter().chain(state.detached_at).min() {
+        let times = [retry, *look_again, state.detached_at];
+        state = match times.into_iter().flatten().min() {
             None => {
                 let waited = role.pushing.wait(state);
                 waited.unwrap_or_else(PoisonError::into_inner)
@@ -149,7 +160,11 @@ fn next_work(role: &MetaRole, backoff: u64) -> Option<(Vec<Deletion>, bool)> {
     None
 }
 
-fn take_deletions(role: &MetaRole, state: &mut MutexGuard<'_, State>) -> Vec<Deletion> {
+fn take_deletions(
+    role: &MetaRole,
+    state: &mut MutexGuard<'_, State>,
+    look_again: &mut Option<Instant>,
+) -> Vec<Deletion> {
     match state
         .shard
         .deletions(&*role.engine, clock::instant(), PUSH_LAYOUTS)
@@ -159,7 +174,10 @@ fn take_deletions(role: &MetaRole, state: &mut MutexGuard<'_, State>) -> Vec<Del
             found
         }
         Err(code) => {
-            tracing::error!(%code, "deletions cannot be read");
+            if look_again.is_none() {
+                tracing::error!(%code, "deletions cannot be read");
+                *look_again = Some(clock::instant().plus_ms(BACKOFF_MS.1));
+            }
             state.has_deletions = false;
             Vec::new()
         }
@@ -278,5 +296,78 @@ fn settle_detached(role: &MetaRole) {
         };
         let reply = role.own_request(&request);
         tracing::info!(%ino, request = request.name(), reply = ?reply, "a directory is settled");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::map_cache::MapCache;
+    use crate::meta_role::Parts;
+    use crate::peers::Peers;
+    use zonal_disk::engine::Room;
+    use zonal_disk::{Engine, Identity, StoreKind};
+    use zonal_meta::{ShardConfig, keys};
+    use zonal_net::{Pool, PoolConfig, Role};
+    use zonal_testkit::Scratch;
+    use zonal_types::{CellId, Codec, Ino, KvChange, Layout, NodeId, ZoneId};
+    use zonal_zonemap::MapEdit;
+
+    const CELL: CellId = CellId([7; 16]);
+
+    fn shard(dir: &std::path::Path) -> MetaRole {
+        let identity = Identity {
+            cell: CELL.0,
+            kind: StoreKind::Shard,
+            id: 1,
+        };
+        let bounds = zonal_disk::engine::Config {
+            log_bytes: 1 << 20,
+            ..Default::default()
+        };
+        Engine::format(dir, identity, &bounds).unwrap();
+        let engine = Engine::open(dir, &identity, bounds, &mut |_, _, _| true).unwrap();
+        let join = MapEdit::Join {
+            node: NodeId(2),
+            zone: ZoneId(1),
+            zone_name: String::new(),
+            address: "127.0.0.1:1".into(),
+            shard: Some(ShardId(1)),
+            targets: Vec::new(),
+        };
+        let map = Arc::new(MapCache::here(CELL));
+        let edited = ZoneMap::new(CELL).edited(&[join]).unwrap();
+        map.publish(Arc::new(edited.unwrap()));
+        let own = zonal_net::Identity::new(CELL, Role::Server, NodeId(2), None);
+        let pool = Arc::new(Pool::new(own, PoolConfig::default()));
+        let parts = Parts {
+            config: ShardConfig::new(ShardId(1), ZoneId(1), 1),
+            engine: Arc::new(engine),
+            manager: None,
+            map,
+            peers: Arc::new(Peers::new(pool, CELL)),
+        };
+        MetaRole::open(parts, true).unwrap()
+    }
+
+    #[test]
+    fn what_could_not_be_read_is_tried_again_without_another_removal() {
+        let scratch = Scratch::new("deletions");
+        let role = shard(&scratch);
+        let partition = role.map.current().partitions_of(ShardId(1))[0];
+        let key = keys::deletion(Ino::new(partition, 5));
+        let put = |value: Vec<u8>| {
+            let changes = vec![KvChange::put(key.clone(), value)];
+            role.engine.append_with(changes, &[], Room::Normal).unwrap();
+        };
+        put(vec![0xff]);
+        let mut look_again = None;
+        assert!(take_deletions(&role, &mut role.lock(), &mut look_again).is_empty());
+        assert!(look_again.is_some_and(|at| at > clock::instant()));
+        put(Layout::default().to_bytes());
+        look_again = Some(clock::instant());
+        let found = next_work(&role, 0, &mut look_again);
+        assert_eq!(found.map(|(found, _settle)| found.len()), Some(1));
+        assert_eq!(look_again, None);
     }
 }
