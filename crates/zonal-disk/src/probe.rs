@@ -111,8 +111,9 @@ impl StorageBackend for Above {
 struct Sums(Option<File>);
 
 impl SumsStore for Sums {
-    fn load(&self) -> io::Result<Vec<u8>> {
-        self.0.as_ref().map_or(Ok(Vec::new()), SumsStore::load)
+    fn load(&self, bytes_max: usize) -> io::Result<Vec<u8>> {
+        let file = self.0.as_ref();
+        file.map_or(Ok(Vec::new()), |file| file.load(bytes_max))
     }
 
     fn write_at(&self, _offset: u64, _bytes: &[u8]) -> io::Result<()> {

@@ -32,11 +32,11 @@ const NO_PAGE: u8 = 0xff;
 
 /// Where checksums are kept.
 pub trait SumsStore: Send + Sync + 'static {
-    /// All of it.
+    /// Its first bytes, `bytes_max` at most.
     ///
     /// # Errors
     /// When the medium fails.
-    fn load(&self) -> io::Result<Vec<u8>>;
+    fn load(&self, bytes_max: usize) -> io::Result<Vec<u8>>;
 
     /// Writes `bytes` at `offset`.
     ///
@@ -52,9 +52,9 @@ pub trait SumsStore: Send + Sync + 'static {
 }
 
 impl SumsStore for File {
-    fn load(&self) -> io::Result<Vec<u8>> {
+    fn load(&self, bytes_max: usize) -> io::Result<Vec<u8>> {
         let length = usize::try_from(self.metadata()?.len()).unwrap_or(usize::MAX);
-        let mut bytes = vec![0; length];
+        let mut bytes = vec![0; length.min(bytes_max)];
         self.read_exact_at(&mut bytes, 0)?;
         Ok(bytes)
     }
@@ -98,7 +98,9 @@ impl<B: StorageBackend> Summed<B> {
         store: Box<dyn SumsStore>,
         damaged: Arc<AtomicU64>,
     ) -> io::Result<Self> {
-        let bytes = store.load()?;
+        // Those of blocks that the index does not have are none.
+        let blocks = number(below.len()?.next_multiple_of(BLOCK));
+        let bytes = store.load(blocks.saturating_mul(4))?;
         let (words, _rest) = bytes.as_chunks::<4>();
         let known = Known {
             sums: words.iter().map(|word| u32::from_le_bytes(*word)).collect(),
@@ -219,5 +221,24 @@ impl<B: StorageBackend> StorageBackend for Summed<B> {
 
     fn close(&self) -> io::Result<()> {
         self.below.close()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_too_long_takes_no_more_memory_than_the_index_is_worth() -> io::Result<()> {
+        let scratch = zonal_testkit::Scratch::new("sums");
+        let file = File::create_new(scratch.join("sums"))?;
+        file.set_len(1 << 42)?;
+        file.write_all_at(&7_u32.to_le_bytes(), 8)?;
+        let below = redb::backends::InMemoryBackend::new();
+        below.set_len(3 * BLOCK - 1)?;
+        let summed = Summed::new(below, Box::new(file), Arc::default())?;
+        let known = summed.known.read().unwrap_or_else(PoisonError::into_inner);
+        assert_eq!(known.sums, [0, 0, 7]);
+        Ok(())
     }
 }

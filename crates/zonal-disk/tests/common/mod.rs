@@ -231,8 +231,10 @@ impl redb::StorageBackend for MemIndex {
 pub struct MemSums(pub Arc<MemFile>);
 
 impl SumsStore for MemSums {
-    fn load(&self) -> io::Result<Vec<u8>> {
-        Ok(self.0.live())
+    fn load(&self, bytes_max: usize) -> io::Result<Vec<u8>> {
+        let mut bytes = self.0.live();
+        bytes.truncate(bytes_max);
+        Ok(bytes)
     }
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.0.do_write(offset, bytes);
