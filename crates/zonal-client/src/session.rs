@@ -410,9 +410,9 @@ impl<N: Net> Client<N> {
         let mut pause = RETRY_MS.0;
         let mut is_old = false;
         while !link.is_open() {
-            let outcome = self.open_once(link, &mut is_old).await;
-            match outcome {
+            match self.open_once(link, &mut is_old).await {
                 Ok(()) => break,
+                Err(ErrorCode::NotOwner | ErrorCode::StaleEpoch) => self.try_refresh_map().await?,
                 Err(code) if !is_passing(code) => return Err(code),
                 Err(_passing) => {}
             }

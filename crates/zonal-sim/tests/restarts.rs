@@ -5,14 +5,16 @@
     reason = "a test may end where the cell cannot be made"
 )]
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::sync::Arc;
 use zonal_sim::Plant;
+use zonal_sim::net::{Answer, NETWORK, Role, Task};
 use zonal_sim::rng::Rng;
 use zonal_sim::workload::{create, make_dir};
 use zonal_sim::world::{Size, World};
-use zonal_types::{ErrorCode, Ino, ShardId};
-use zonal_wire::{LockKind, LockRange};
+use zonal_types::{Codec, ErrorCode, Ino, ShardId};
+use zonal_wire::{ErrorNumber, Header, LockKind, LockRange, MetaReply};
 
 /// The server of the only zone's shard.
 const SHARD: usize = 1;
@@ -99,6 +101,44 @@ async fn locked_and_not_told(world: Rc<World>) -> Result<(), ErrorCode> {
     Ok(())
 }
 
+/// A node whose shard is elsewhere.
+struct NotOwner(Cell<u32>);
+
+impl Role for NotOwner {
+    fn handle(self: Rc<Self>, _header: Header, _body: Vec<u8>, _payload: Vec<u8>) -> Task<Answer> {
+        self.0.set(self.0.get() + 1);
+        let code = ErrorNumber(ErrorCode::NotOwner);
+        Box::pin(std::future::ready(Answer {
+            body: MetaReply::Failed { code }.to_bytes(),
+            payload: Vec::new(),
+        }))
+    }
+}
+
+async fn session_at_a_shard_that_moved(world: Rc<World>) -> Result<(), ErrorCode> {
+    let other = Rc::new(world.connect(1, Rng::new(3)).await?);
+    let home = make_dir(&other, Ino::ROOT, "home").await?;
+    let client = Rc::new(world.connect(0, Rng::new(2)).await?);
+
+    let old = world.address_of(SHARD);
+    let shard = world.meta_nodes().get(SHARD).cloned();
+    let mut map = (**world.map.borrow()).clone();
+    map.version.0 += 1;
+    for node in map.nodes.iter_mut().filter(|node| node.address == old) {
+        node.address = "moved".to_owned();
+    }
+    *world.map.borrow_mut() = Arc::new(map);
+    let left = Rc::new(NotOwner(Cell::new(0)));
+    world
+        .network
+        .serve("moved", NETWORK, shard.map(|shard| shard as Rc<dyn Role>));
+    world.network.serve(&old, NETWORK, Some(left.clone()));
+
+    create(&client, home, "f", true).await?;
+    assert_eq!(left.0.get(), 1, "it asks where the shard is");
+    Ok(())
+}
+
 /// Runs a program on a cell of its own to its end.
 fn run<P: Future<Output = Result<(), ErrorCode>> + 'static>(
     program: impl FnOnce(Rc<World>) -> P + 'static,
@@ -121,6 +161,11 @@ fn run<P: Future<Output = Result<(), ErrorCode>> + 'static>(
 #[test]
 fn an_unanswered_reclaim_makes_no_change_look_lost() {
     run(restarted_while_the_reclaim_is_not_answered);
+}
+
+#[test]
+fn a_session_that_opens_finds_a_shard_that_moved() {
+    run(session_at_a_shard_that_moved);
 }
 
 #[test]
