@@ -119,7 +119,7 @@ impl<N: Net> Client<N> {
         let offset = offset + u64::from(length) - bytes.len() as u64;
         let data = file.state().data.clone();
         let mut delta = 0;
-        for piece in self.pieces(&data, offset, bytes.len() as u64)? {
+        for piece in self.known_pieces(&data, offset, bytes.len() as u64).await? {
             let from = (piece.file_offset - offset) as usize;
             let part = &bytes[from..from + piece.length as usize];
             let make = |object| StorageRequest::Write {

@@ -90,7 +90,7 @@ impl<N: Net> Client<N> {
         length: usize,
         sink: &mut N::Sink,
     ) -> Result<bool, ErrorCode> {
-        let pieces = self.pieces(data, offset, length as u64)?;
+        let pieces = self.known_pieces(data, offset, length as u64).await?;
         let [piece] = pieces.as_slice() else {
             return Ok(false);
         };
@@ -123,7 +123,9 @@ impl<N: Net> Client<N> {
         let own = end_of_inline(data).saturating_sub(offset);
         let own = usize::try_from(own).unwrap_or(usize::MAX).min(out.len());
         let (first, out) = out.split_at_mut(own);
-        let pieces = self.pieces(data, offset + own as u64, out.len() as u64)?;
+        let pieces = self
+            .known_pieces(data, offset + own as u64, out.len() as u64)
+            .await?;
         let mut started = Vec::with_capacity(pieces.len());
         for piece in &pieces {
             let component = &data.layout.components[piece.component];

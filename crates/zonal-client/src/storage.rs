@@ -52,12 +52,33 @@ impl<N: Net> Client<N> {
 
     /// Fetches the map where a layout names a stripe set that ours does not have: one that was made since.
     pub(crate) async fn know_sets(&self, data: &FileData) -> Result<(), ErrorCode> {
-        let map = self.map();
-        let mut components = data.layout.components.iter();
-        if components.all(|component| map.set(component.set).is_some()) {
+        if self.knows_sets(data) {
             return Ok(());
         }
         self.refresh_map().await
+    }
+
+    /// [`Self::pieces`], with a newer map where ours lacks a stripe set.
+    ///
+    /// # Errors
+    /// As [`Self::pieces`]; `Unreachable` or what else passes where no manager gives a map that has the set.
+    pub(crate) async fn known_pieces(
+        &self,
+        data: &FileData,
+        offset: u64,
+        length: u64,
+    ) -> Result<Vec<Piece>, ErrorCode> {
+        self.know_sets(data).await?;
+        if !self.knows_sets(data) {
+            return Err(ErrorCode::Unreachable);
+        }
+        self.pieces(data, offset, length)
+    }
+
+    fn knows_sets(&self, data: &FileData) -> bool {
+        let map = self.map();
+        let mut components = data.layout.components.iter();
+        components.all(|component| map.set(component.set).is_some())
     }
 
     /// Where a column lies now.

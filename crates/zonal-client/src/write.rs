@@ -76,7 +76,8 @@ impl<N: Net> Client<N> {
             };
             let Some((at, run)) = taken else { break };
             left = left.saturating_sub(run.len());
-            self.send_run(file, at, &run).await?;
+            let pieces = self.pieces_of_run(file, at, &run).await?;
+            self.send_run(file, (at, &run), pieces).await?;
         }
         let over = file.state().dirty.bytes() > self.options.write_behind_file_bytes;
         if over || self.dirty_bytes() > self.options.write_behind_bytes {
@@ -100,8 +101,35 @@ impl<N: Net> Client<N> {
         self.flush(file).await
     }
 
+    /// The pieces of the run that was taken last. Where they are not known now, it is gathered again.
+    async fn pieces_of_run(
+        &self,
+        file: &File<N>,
+        at: u64,
+        run: &[u8],
+    ) -> Result<Vec<Piece>, ErrorCode> {
+        let data = file.state().data.clone();
+        let pieces = self.known_pieces(&data, at, run.len() as u64).await;
+        if let Err(code) = pieces {
+            let mut state = file.state();
+            state.inflight.pop_back();
+            self.dirty_bytes.fetch_sub(run.len(), Ordering::Relaxed);
+            if is_passing(code) || code == ErrorCode::Interrupted {
+                let again = state.give_back(at, run);
+                self.dirty_bytes.fetch_add(again, Ordering::Relaxed);
+                state.dirty_since.get_or_insert(self.net.now());
+            }
+        }
+        pieces
+    }
+
     /// Sends the run that was taken last. The caller holds the gate.
-    async fn send_run(&self, file: &File<N>, at: u64, run: &[u8]) -> Result<(), ErrorCode> {
+    async fn send_run(
+        &self,
+        file: &File<N>,
+        (at, run): (u64, &[u8]),
+        pieces: Vec<Piece>,
+    ) -> Result<(), ErrorCode> {
         let end = at + run.len() as u64;
         let (data, overlapping) = {
             let state = file.state();
@@ -113,7 +141,6 @@ impl<N: Net> Client<N> {
             (state.data.clone(), last.map_or(0, |last| last + 1))
         };
         self.finish_oldest(file, overlapping).await;
-        let pieces = self.pieces(&data, at, run.len() as u64)?;
         let mut parts = Vec::with_capacity(pieces.len());
         for piece in pieces {
             let component = &data.layout.components[piece.component];
@@ -239,7 +266,14 @@ impl<N: Net> Client<N> {
             };
             let Some((at, run)) = taken else { break };
             left = left.saturating_sub(run.len());
-            if let Err(code) = self.send_run(file, at, &run).await {
+            let sent = match self.pieces_of_run(file, at, &run).await {
+                Ok(pieces) => self.send_run(file, (at, &run), pieces).await,
+                Err(code) => {
+                    file.state().error = Some(code);
+                    break;
+                }
+            };
+            if let Err(code) = sent {
                 file.state().error = Some(code);
             }
         }

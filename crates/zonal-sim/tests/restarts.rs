@@ -11,7 +11,7 @@ use std::sync::Arc;
 use zonal_sim::Plant;
 use zonal_sim::net::{Answer, NETWORK, Role, Task};
 use zonal_sim::rng::Rng;
-use zonal_sim::workload::{create, make_dir};
+use zonal_sim::workload::{create, make_dir, open};
 use zonal_sim::world::{Size, World};
 use zonal_types::{Codec, ErrorCode, Ino, ShardId};
 use zonal_wire::{ErrorNumber, Header, LockKind, LockRange, MetaReply};
@@ -101,6 +101,48 @@ async fn locked_and_not_told(world: Rc<World>) -> Result<(), ErrorCode> {
     Ok(())
 }
 
+async fn written_to_an_unknown_set(world: Rc<World>) -> Result<(), ErrorCode> {
+    const AT: u64 = 1 << 20;
+    let full = world.map.borrow().clone();
+    let older = |version: u64| {
+        let mut map = (*full).clone();
+        map.version.0 += version;
+        map.sets.clear();
+        for zone in &mut map.zones {
+            zone.default_set = None;
+        }
+        Arc::new(map)
+    };
+    *world.map.borrow_mut() = older(0);
+    let client = Rc::new(world.connect(0, Rng::new(2)).await?);
+    let mut with_sets = (*full).clone();
+    with_sets.version.0 += 1;
+    *world.map.borrow_mut() = Arc::new(with_sets);
+    let other = Rc::new(world.connect(1, Rng::new(3)).await?);
+    let home = make_dir(&other, Ino::ROOT, "home").await?;
+    let ino = create(&other, home, "f", true).await?.file.ino;
+
+    // What comes when it asks for a newer map is one from before the set.
+    let with_sets = world.map.borrow().clone();
+    *world.map.borrow_mut() = older(with_sets.version.0 + 1);
+    let opened = open(&client, ino).await?;
+    client.write(&opened.file, AT, b"bytes", false).await?;
+    for _ in 0..2 {
+        let flushed = client.fsync(&opened.file).await;
+        assert_eq!(flushed, Err(ErrorCode::Unreachable), "it lies nowhere yet");
+    }
+    let mut newest = (*with_sets).clone();
+    newest.version.0 += 100;
+    *world.map.borrow_mut() = Arc::new(newest);
+    client.fsync(&opened.file).await?;
+
+    let seen = open(&other, ino).await?;
+    let mut bytes = [0; 5];
+    assert_eq!(other.read(&seen.file, AT, &mut bytes).await?, 5);
+    assert_eq!(&bytes, b"bytes");
+    Ok(())
+}
+
 /// A node whose shard is elsewhere.
 struct NotOwner(Cell<u32>);
 
@@ -166,6 +208,11 @@ fn an_unanswered_reclaim_makes_no_change_look_lost() {
 #[test]
 fn a_session_that_opens_finds_a_shard_that_moved() {
     run(session_at_a_shard_that_moved);
+}
+
+#[test]
+fn bytes_whose_stripe_set_is_unknown_are_kept_and_sent_later() {
+    run(written_to_an_unknown_set);
 }
 
 #[test]
