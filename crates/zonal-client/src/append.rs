@@ -65,8 +65,11 @@ impl<N: Net> Client<N> {
         let append = (file.ino, (offset, length));
         link.begin_append(append);
         let (inline, own) = split(&file.state().data, offset, bytes);
+        // What was written before a failure takes its space.
+        let mut allocated_delta = 0;
         let written = if link.boot() == boot {
-            self.write_pieces(file, &link, append, &bytes[own..], until)
+            let bytes = &bytes[own..];
+            self.write_pieces(file, (&link, append), bytes, until, &mut allocated_delta)
                 .await
         } else {
             Err(ErrorCode::UnknownLease)
@@ -77,7 +80,7 @@ impl<N: Net> Client<N> {
             reserved: length,
             length: if written.is_ok() { length } else { 0 },
             mtime: self.net.wall(),
-            allocated_delta: *written.as_ref().unwrap_or(&0),
+            allocated_delta,
             kill_suid,
             inline: inline.filter(|_bytes| written.is_ok()),
         };
@@ -97,28 +100,30 @@ impl<N: Net> Client<N> {
             };
             self.meta(&link, &over).await.ok();
         }
+        if matches!(reply, Err(ErrorCode::UnknownLease)) && allocated_delta != 0 {
+            file.state().report_mut().allocated_delta += allocated_delta;
+        }
         let reply = reply?;
         self.note_own_change(file.ino, &reply);
         if let MetaReply::Attr { attr, .. } = reply {
             file.state().refresh(&attr, None);
         }
-        written.map(|_delta| offset)
+        written.map(|()| offset)
     }
 
-    /// Writes the last of what is appended, without gathering; returns the change of allocated bytes.
+    /// Writes the last of what is appended, without gathering; `delta` is the change of allocated bytes, also where it fails.
     async fn write_pieces(
         &self,
         file: &File<N>,
-        link: &Link,
-        append: Appending,
+        (link, append): (&Link, Appending),
         bytes: &[u8],
         mut until: Instant,
-    ) -> Result<i64, ErrorCode> {
+        delta: &mut i64,
+    ) -> Result<(), ErrorCode> {
         let deadline = self.net.now().plus_ms(self.options.deadline_ms);
         let (offset, length) = append.1;
         let offset = offset + u64::from(length) - bytes.len() as u64;
         let data = file.state().data.clone();
-        let mut delta = 0;
         for piece in self.known_pieces(&data, offset, bytes.len() as u64).await? {
             let from = (piece.file_offset - offset) as usize;
             let part = &bytes[from..from + piece.length as usize];
@@ -148,8 +153,8 @@ impl<N: Net> Client<N> {
                     wrote => break wrote?,
                 }
             };
-            delta += file.state().note_written(target, &reply);
+            *delta += file.state().note_written(target, &reply);
         }
-        Ok(delta)
+        Ok(())
     }
 }

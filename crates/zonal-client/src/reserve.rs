@@ -4,10 +4,14 @@ use crate::client::Client;
 use crate::file::File;
 use crate::inline::end_of_inline;
 use crate::net::{Net, wait_for};
+use crate::storage::MakeRequest;
 use std::sync::atomic::Ordering;
 use zonal_types::limits::FILE_BYTES_MAX;
 use zonal_types::{Column, ErrorCode};
-use zonal_wire::{ObjectRef, StorageRequest};
+use zonal_wire::{ObjectRef, StorageReply, StorageRequest};
+
+/// Of so much of an object a target changes all or nothing; of more perhaps a part.
+const ONE_STEP_BYTES: u64 = 32 << 20;
 
 /// What `fallocate` does to a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,33 +70,83 @@ impl<N: Net> Client<N> {
         }
         let offset = offset.max(inline.min(end));
         let mut delta = 0;
+        let mut reserved = Ok(());
         for (index, component) in data.layout.components.iter().enumerate() {
             for column in (0..component.count).map(Column) {
                 let from = zonal_layout::object_bytes(component, offset, column);
                 let to = zonal_layout::object_bytes(component, end, column);
-                if from >= to {
+                if from >= to || reserved.is_err() {
                     continue;
                 }
                 let make = |object| make(object, from, to);
-                let (reply, _, target) = self
-                    .storage_retry(file, (index, column), &make, &[], None, None)
-                    .await?;
-                delta += file.state().note_written(target, &reply);
+                let whole = to - from <= ONE_STEP_BYTES;
+                let change = self.reserve_column(file, (index, column), &make, whole);
+                let (changed, outcome) = change.await;
+                delta += changed;
+                reserved = outcome;
             }
+        }
+        // What was taken before a failure is taken.
+        if reserved.is_err() && delta == 0 {
+            return reserved;
         }
         {
             let mut state = file.state();
-            if !keep_size {
+            let grows = reserved.is_ok() && !keep_size;
+            if grows {
                 state.size = state.size.max(end);
             }
             let report = state.report_mut();
             report.allocated_delta += delta;
             report.mtime = Some(self.net.wall());
-            if !keep_size {
+            if grows {
                 report.size = report.size.max(end);
             }
         }
-        self.send_report(file).await
+        let reported = self.send_report(file).await;
+        reserved.and(reported)
+    }
+
+    /// One column of it: by how much its allocated bytes changed, also where it failed. `whole`: the target does all of it or nothing.
+    async fn reserve_column(
+        &self,
+        file: &File<N>,
+        at: (usize, Column),
+        make: MakeRequest<'_>,
+        whole: bool,
+    ) -> (i64, Result<(), ErrorCode>) {
+        let before = if whole {
+            None
+        } else {
+            self.column_allocated(file, at).await.ok()
+        };
+        let failed = match self.storage_retry(file, at, make, &[], None, None).await {
+            Ok((reply, _, target)) => {
+                return (file.state().note_written(target, &reply), Ok(()));
+            }
+            Err(code) => code,
+        };
+        let mut change = 0;
+        if let Some(before) = before
+            && let Ok(after) = self.column_allocated(file, at).await
+        {
+            change = after.wrapping_sub(before).cast_signed();
+        }
+        (change, Err(failed))
+    }
+
+    /// Bytes that a column's target holds for it.
+    async fn column_allocated(
+        &self,
+        file: &File<N>,
+        at: (usize, Column),
+    ) -> Result<u64, ErrorCode> {
+        let make = |object| StorageRequest::Stat { object };
+        let (reply, ..) = self.storage_retry(file, at, &make, &[], None, None).await?;
+        match reply {
+            StorageReply::Stat { allocated, .. } => Ok(allocated),
+            _other => Err(ErrorCode::Protocol),
+        }
     }
 
     /// The part of [`Self::reserve`] that the shard has, for the report: zeros take space there, also where they are a hole.

@@ -8,12 +8,13 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
+use zonal_client::{Client, Options, Reserve};
 use zonal_sim::Plant;
-use zonal_sim::net::{Answer, NETWORK, Role, Task};
+use zonal_sim::net::{Answer, NETWORK, Role, SimNet, Task};
 use zonal_sim::rng::Rng;
-use zonal_sim::workload::{create, make_dir, open};
+use zonal_sim::workload::{SimClient, create, make_dir, open};
 use zonal_sim::world::{Size, World};
-use zonal_types::{Codec, ErrorCode, Ino, ShardId};
+use zonal_types::{Codec, ErrorCode, Ino, ShardId, ZoneId};
 use zonal_wire::{ErrorNumber, Header, LockKind, LockRange, MetaReply};
 
 /// The server of the only zone's shard.
@@ -143,6 +144,15 @@ async fn written_to_an_unknown_set(world: Rc<World>) -> Result<(), ErrorCode> {
     Ok(())
 }
 
+/// A client that soon gives up.
+async fn impatient(world: &World) -> Result<SimClient, ErrorCode> {
+    let mut options = Options::new(&world.address_of(0), ZoneId(1), 77);
+    (options.attempt_ms, options.deadline_ms) = (500, 2_000);
+    let name = world.client_name(0);
+    let net = SimNet::new(world.network.clone(), &name, Rng::new(2));
+    Client::connect(net, options).await
+}
+
 /// A node whose shard is elsewhere.
 struct NotOwner(Cell<u32>);
 
@@ -181,11 +191,77 @@ async fn session_at_a_shard_that_moved(world: Rc<World>) -> Result<(), ErrorCode
     Ok(())
 }
 
-/// Runs a program on a cell of its own to its end.
+/// What all targets hold.
+fn allocated(world: &World) -> u64 {
+    let nodes = world.storage_nodes();
+    let objects = nodes.iter().flat_map(|node| node.objects());
+    objects.map(|(_, stat)| stat.allocated).sum()
+}
+
+async fn allocated_and_failed(world: Rc<World>) -> Result<(), ErrorCode> {
+    const LENGTH: usize = 6 << 20;
+    let client = impatient(&world).await?;
+    let me = world.client_name(0);
+    let home = make_dir(&client, Ino::ROOT, "home").await?;
+    let mut others = 0;
+    for is_append in [false, true] {
+        let text = format!("append-{is_append}");
+        let file = create(&client, home, &text, true).await?.file;
+        // One of three targets does not answer; those before it have their parts.
+        for target in world.storage_indices() {
+            let target = world.address_of(target);
+            world.network.cut(&me, &target, true);
+            let outcome = if is_append {
+                client.append(&file, &[7; LENGTH], false).await.map(drop)
+            } else {
+                let (length, how) = (LENGTH as u64, Reserve::Allocate);
+                client.reserve(&file, 0, length, how, true).await
+            };
+            assert!(outcome.is_err());
+            world.network.heal();
+            client.fsync(&file).await?;
+            let attr = client.getattr(file.ino).await?.0;
+            assert_eq!(attr.size, 0);
+            let held = allocated(&world) - others;
+            assert_eq!(attr.allocated, held, "{text}, {target}");
+        }
+        assert!(allocated(&world) > others, "nothing was taken");
+        others = allocated(&world);
+    }
+    Ok(())
+}
+
+async fn allocated_in_part(world: Rc<World>) -> Result<(), ErrorCode> {
+    let client = Rc::new(world.connect(0, Rng::new(2)).await?);
+    let home = make_dir(&client, Ino::ROOT, "home").await?;
+    let other = create(&client, home, "other", true).await?.file;
+    client
+        .reserve(&other, 0, 40 << 20, Reserve::Allocate, true)
+        .await?;
+    let held = allocated(&world);
+    let file = create(&client, home, "f", true).await?.file;
+    let outcome = client.reserve(&file, 0, 120 << 20, Reserve::Allocate, true);
+    assert_eq!(outcome.await, Err(ErrorCode::NoSpace));
+    client.fsync(&file).await?;
+    let attr = client.getattr(file.ino).await?.0;
+    assert!(attr.allocated >= 32 << 20, "a step was done");
+    assert_eq!(attr.allocated, allocated(&world) - held);
+    Ok(())
+}
+
+/// Runs a program on a cell of three targets to its end.
 fn run<P: Future<Output = Result<(), ErrorCode>> + 'static>(
     program: impl FnOnce(Rc<World>) -> P + 'static,
 ) {
-    let world = World::build(Size::new(1, 3, 2), Plant::None, false, Rng::new(1)).expect("a cell");
+    run_on(Size::new(1, 3, 2), program);
+}
+
+/// Runs a program on a cell of its own to its end.
+fn run_on<P: Future<Output = Result<(), ErrorCode>> + 'static>(
+    size: Size,
+    program: impl FnOnce(Rc<World>) -> P + 'static,
+) {
+    let world = World::build(size, Plant::None, false, Rng::new(1)).expect("a cell");
     let outcome = Rc::new(RefCell::new(None));
     let (inner, result) = (world.clone(), outcome.clone());
     world.spawn_program(0, async move {
@@ -208,6 +284,18 @@ fn an_unanswered_reclaim_makes_no_change_look_lost() {
 #[test]
 fn a_session_that_opens_finds_a_shard_that_moved() {
     run(session_at_a_shard_that_moved);
+}
+
+#[test]
+fn space_that_was_taken_before_a_failure_is_counted() {
+    run(allocated_and_failed);
+}
+
+#[test]
+fn space_that_a_target_gave_before_it_was_full_is_counted() {
+    let mut size = Size::new(1, 1, 2);
+    size.target.segments *= 2;
+    run_on(size, allocated_in_part);
 }
 
 #[test]
