@@ -104,12 +104,13 @@ impl<N: Net> Client<N> {
 
     /// Sends gathered closes and flushes old writes; true where something stays to be done.
     pub async fn keep_house(&self) -> bool {
+        let mut has_late = false;
         for link in self.all_links() {
             self.net.begin();
-            // What cannot be sent now is told again when the session is opened anew.
             self.send_closes(&link).await.ok();
+            has_late |= link.closes() > 0;
         }
-        let has_late = self.send_late_releases().await;
+        has_late |= self.send_late_releases().await;
         self.flush_aged().await.is_some() || has_late
     }
 

@@ -270,17 +270,14 @@ impl<N: Net> Client<N> {
         self.leave_behind(file.ino, std::mem::take(&mut state.unsynced));
     }
 
+    /// Sends gathered closes. Those that are not answered are sent again by the next call.
     pub(crate) async fn send_closes(&self, link: &crate::session::Link) -> Result<(), ErrorCode> {
-        let inos = link.take_closes();
-        if inos.is_empty() {
+        let Some(mut closes) = link.take_closes().await else {
             return Ok(());
-        }
-        let request = MetaRequest::Close { inos: inos.clone() };
-        let outcome = self.meta(link, &request).await;
-        // What failed otherwise may have been executed: once more could close what is open.
-        let is_later = matches!(outcome, Err(ErrorCode::NotReady));
-        link.closes_ended(inos, is_later);
-        outcome.map(|_done| ())
+        };
+        let outcome = self.close_inos(link, &mut closes).await;
+        link.closes_ended(closes, outcome);
+        outcome
     }
 
     /// Asks the shard for the newest size and layout of a file.

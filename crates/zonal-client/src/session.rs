@@ -54,8 +54,39 @@ struct LinkState {
     acked: u64,
     listening: bool,
     closes: Vec<Ino>,
-    /// Those that are on their way.
+    /// Those that are on their way, and those that are late.
     closing: Vec<Ino>,
+    /// A request with closes that was not answered. It keeps its slot: the shard may have executed it.
+    late_closes: Option<Closes>,
+    /// Closes are being sent: what else is to be closed waits, so that no more than one such request is late.
+    is_closing: bool,
+}
+
+/// A request with closes.
+pub(crate) struct Closes {
+    pub(crate) inos: Vec<Ino>,
+    place: SlotPlace,
+}
+
+/// A slot, and where its request was sent last.
+struct SlotPlace {
+    index: u32,
+    /// The next attempt takes a new sequence.
+    is_new: bool,
+    sent_in: SessionId,
+}
+
+impl LinkState {
+    /// The sequence of a slot's next attempt. A new session's slots start afresh; in one that was resumed the request may have been
+    /// executed before.
+    fn next_sequence(&mut self, place: &mut SlotPlace) -> u32 {
+        let is_new = place.is_new || place.sent_in != self.session;
+        place.is_new = false;
+        place.sent_in = self.session;
+        let sequence = &mut self.sequences[place.index as usize];
+        *sequence += u32::from(is_new);
+        *sequence
+    }
 }
 
 /// Locks a mutex whose holder cannot have panicked half-way through a change that matters.
@@ -99,29 +130,66 @@ impl Link {
         state.closes.len()
     }
 
-    /// Closes that wait to be sent.
+    /// Closes that the shard has not taken.
     pub(crate) fn closes(&self) -> usize {
-        lock(&self.state).closes.len()
+        let state = lock(&self.state);
+        state.closes.len() + state.closing.len()
     }
 
-    /// The closes to be sent. Until [`Self::closes_ended`] they count as open.
-    pub(crate) fn take_closes(&self) -> Vec<Ino> {
+    /// The request with closes to be sent: the late one, or one with all that wait. Until [`Self::closes_ended`] they count as open, and
+    /// nobody else gets any.
+    pub(crate) async fn take_closes(&self) -> Option<Closes> {
+        {
+            let mut state = lock(&self.state);
+            if state.is_closing || (state.closes.is_empty() && state.late_closes.is_none()) {
+                return None;
+            }
+            state.is_closing = true;
+            if let Some(late) = state.late_closes.take() {
+                return Some(late);
+            }
+        }
+        let slot = self.take_slot().await;
         let mut state = lock(&self.state);
-        let closes = std::mem::take(&mut state.closes);
-        state.closing.extend(&closes);
-        closes
+        let inos = std::mem::take(&mut state.closes);
+        state.closing.extend(&inos);
+        drop(state);
+        Some(Closes {
+            inos,
+            place: slot.keep(),
+        })
     }
 
-    /// Closes that were taken were sent, or given up; or they were not executed for certain and are sent later.
-    pub(crate) fn closes_ended(&self, closes: Vec<Ino>, is_later: bool) {
+    /// Their request has ended with `outcome`: they are executed, or late, or not executed for certain and wait again.
+    pub(crate) fn closes_ended(&self, closes: Closes, outcome: Result<(), ErrorCode>) {
         let mut state = lock(&self.state);
-        for ino in &closes {
+        state.is_closing = false;
+        let is_waiting = outcome == Err(ErrorCode::NotReady);
+        if !is_waiting && outcome.is_err_and(is_unsure) {
+            state.late_closes = Some(closes);
+            return;
+        }
+        for ino in &closes.inos {
             if let Some(at) = state.closing.iter().position(|known| known == ino) {
                 state.closing.swap_remove(at);
             }
         }
-        if is_later {
-            state.closes.extend(closes);
+        if is_waiting {
+            state.closes.extend(closes.inos);
+        }
+        state.free.push(closes.place.index);
+        drop(state);
+        self.slots.add_permits(1);
+    }
+
+    async fn take_slot(&self) -> Slot<'_> {
+        let permit = self.slots.acquire().await;
+        // There are as many permits as slots, so one is free.
+        let index = lock(&self.state).free.pop().unwrap_or(0);
+        Slot {
+            link: self,
+            index,
+            permit: Some(permit),
         }
     }
 
@@ -189,12 +257,34 @@ impl Link {
 struct Slot<'a> {
     link: &'a Link,
     index: u32,
-    _permit: async_lock::SemaphoreGuard<'a>,
+    permit: Option<async_lock::SemaphoreGuard<'a>>,
+}
+
+impl Slot<'_> {
+    /// The slot stays taken.
+    fn keep(mut self) -> SlotPlace {
+        if let Some(permit) = self.permit.take() {
+            permit.forget();
+        }
+        SlotPlace::new(self.index)
+    }
 }
 
 impl Drop for Slot<'_> {
     fn drop(&mut self) {
-        lock(&self.link.state).free.push(self.index);
+        if self.permit.is_some() {
+            lock(&self.link.state).free.push(self.index);
+        }
+    }
+}
+
+impl SlotPlace {
+    fn new(index: u32) -> Self {
+        Self {
+            index,
+            is_new: true,
+            sent_in: SessionId(0),
+        }
     }
 }
 
@@ -259,17 +349,37 @@ impl<N: Net> Client<N> {
         link: &Link,
         request: &MetaRequest,
     ) -> Result<MetaReply, ErrorCode> {
-        let deadline = self.deadline();
         let slot = if request.is_mutation() {
-            Some(self.take_slot(link).await)
+            Some(link.take_slot().await)
         } else {
             None
         };
+        let mut place = slot.as_ref().map(|slot| SlotPlace::new(slot.index));
+        self.meta_at(link, request, place.as_mut()).await
+    }
+
+    /// Sends closes, in the slot that they keep.
+    pub(crate) async fn close_inos(
+        &self,
+        link: &Link,
+        closes: &mut Closes,
+    ) -> Result<(), ErrorCode> {
+        let inos = closes.inos.clone();
+        let request = MetaRequest::Close { inos };
+        let place = Some(&mut closes.place);
+        self.meta_at(link, &request, place).await.map(|_done| ())
+    }
+
+    async fn meta_at(
+        &self,
+        link: &Link,
+        request: &MetaRequest,
+        mut place: Option<&mut SlotPlace>,
+    ) -> Result<MetaReply, ErrorCode> {
+        let deadline = self.deadline();
         let body = request.to_bytes();
         let trace = self.next_trace();
         let mut pause = RETRY_MS.0;
-        let mut fresh = true;
-        let mut sent_in = SessionId(0);
         let touched = touched(request);
         loop {
             self.open_session(link, deadline).await?;
@@ -278,17 +388,12 @@ impl<N: Net> Client<N> {
                 let mut state = lock(&link.state);
                 header.session = state.session;
                 header.epoch = state.epoch;
-                // A new session's slots start afresh; in one that was resumed this may have been executed before.
-                fresh |= sent_in != state.session;
-                sent_in = state.session;
-                header.slot = slot.as_ref().map_or(NO_SLOT, |slot| slot.index);
-                if let Some(slot) = &slot {
-                    let sequence = &mut state.sequences[slot.index as usize];
-                    *sequence += u32::from(fresh);
-                    header.sequence = *sequence;
+                header.slot = NO_SLOT;
+                if let Some(place) = &mut place {
+                    header.slot = place.index;
+                    header.sequence = state.next_sequence(place);
                 }
             }
-            fresh = false;
             let kept = link.kept();
             let wait = if let MetaRequest::PollEvents { wait_ms, .. } = request {
                 u64::from(*wait_ms)
@@ -377,17 +482,6 @@ impl<N: Net> Client<N> {
                 );
                 Err(failure_code(failure))
             }
-        }
-    }
-
-    async fn take_slot<'a>(&self, link: &'a Link) -> Slot<'a> {
-        let permit = link.slots.acquire().await;
-        // There are as many permits as slots, so one is free.
-        let index = lock(&link.state).free.pop().unwrap_or(0);
-        Slot {
-            link,
-            index,
-            _permit: permit,
         }
     }
 
@@ -574,6 +668,15 @@ pub(crate) fn is_passing(code: ErrorCode) -> bool {
         code,
         ErrorCode::Unreachable | ErrorCode::TimedOut | ErrorCode::NotReady | ErrorCode::Overloaded
     )
+}
+
+/// True where a request may have been executed, or may be when it is sent again.
+fn is_unsure(code: ErrorCode) -> bool {
+    is_passing(code)
+        || matches!(
+            code,
+            ErrorCode::Interrupted | ErrorCode::StaleEpoch | ErrorCode::NotOwner
+        )
 }
 
 /// The code of a request without a reply.

@@ -12,7 +12,7 @@ use zonal_client::{Client, Options, Reserve};
 use zonal_sim::Plant;
 use zonal_sim::net::{Answer, NETWORK, Role, SimNet, Task};
 use zonal_sim::rng::Rng;
-use zonal_sim::workload::{SimClient, create, make_dir, open};
+use zonal_sim::workload::{SimClient, create, make_dir, name, open, who};
 use zonal_sim::world::{Size, World};
 use zonal_types::{Codec, ErrorCode, Ino, ShardId, ZoneId};
 use zonal_wire::{ErrorNumber, Header, LockKind, LockRange, MetaReply};
@@ -153,6 +153,52 @@ async fn impatient(world: &World) -> Result<SimClient, ErrorCode> {
     Client::connect(net, options).await
 }
 
+/// What the only zone's shard counts as open, and what lives only because of it.
+fn opens_and_orphans(world: &World) -> (u64, u64) {
+    let nodes = world.meta_nodes();
+    let gauges = nodes.get(SHARD).map(|node| node.all_gauges());
+    let gauges = gauges.unwrap_or_default();
+    let of = |name| gauges.iter().find(|(known, _)| *known == name);
+    let of = |name| of(name).map_or(0, |(_, value)| *value);
+    (of("opens"), of("orphans"))
+}
+
+async fn closed_and_not_told(world: Rc<World>) -> Result<(), ErrorCode> {
+    let (shard, me) = (world.address_of(SHARD), world.client_name(0));
+    let client = impatient(&world).await?;
+    let home = make_dir(&client, Ino::ROOT, "home").await?;
+    let once = create(&client, home, "once", true).await?.file.ino;
+    let twice = create(&client, home, "twice", true).await?.file.ino;
+    open(&client, twice).await?;
+    for text in ["once", "twice"] {
+        client.unlink(&who(), home, name(text)?).await?;
+    }
+    assert_eq!(opens_and_orphans(&world), (2, 2));
+    let settle = async || {
+        world.network.heal();
+        while client.keep_house().await {
+            world.clock.sleep(100_000_000).await;
+        }
+    };
+
+    client.release(once).await?;
+    world.network.cut_way(&me, &shard, true);
+    assert!(client.keep_house().await, "the shard has not heard of it");
+    settle().await;
+    assert_eq!(opens_and_orphans(&world), (1, 1));
+
+    client.release(twice).await?;
+    world.network.cut_way(&shard, &me, true);
+    assert!(client.keep_house().await, "the shard has not answered");
+    settle().await;
+    assert_eq!(opens_and_orphans(&world), (1, 1), "closed once");
+
+    client.release(twice).await?;
+    settle().await;
+    assert_eq!(opens_and_orphans(&world), (0, 0));
+    Ok(())
+}
+
 /// A node whose shard is elsewhere.
 struct NotOwner(Cell<u32>);
 
@@ -279,6 +325,11 @@ fn run_on<P: Future<Output = Result<(), ErrorCode>> + 'static>(
 #[test]
 fn an_unanswered_reclaim_makes_no_change_look_lost() {
     run(restarted_while_the_reclaim_is_not_answered);
+}
+
+#[test]
+fn a_close_that_is_not_answered_is_executed_once() {
+    run(closed_and_not_told);
 }
 
 #[test]
