@@ -84,7 +84,8 @@ impl LinkState {
         place.is_new = false;
         place.sent_in = self.session;
         let sequence = &mut self.sequences[place.index as usize];
-        *sequence += u32::from(is_new);
+        // 0 follows the largest: shards compare by distance.
+        *sequence = sequence.wrapping_add(u32::from(is_new));
         *sequence
     }
 }
@@ -691,3 +692,21 @@ pub fn failure_code(failure: NetFailure) -> ErrorCode {
 
 /// Links by shard.
 pub(crate) type Links = Mutex<BTreeMap<ShardId, std::sync::Arc<Link>>>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn after_the_largest_sequence_comes_0() {
+        let link = Link::new(ShardId(1));
+        let mut state = lock(&link.state);
+        state.session = SessionId(5);
+        state.sequences[3] = u32::MAX - 1;
+        let mut place = SlotPlace::new(3);
+        assert_eq!(state.next_sequence(&mut place), u32::MAX);
+        assert_eq!(state.next_sequence(&mut place), u32::MAX, "repeated");
+        assert_eq!(state.next_sequence(&mut SlotPlace::new(3)), 0);
+        assert_eq!(state.next_sequence(&mut SlotPlace::new(3)), 1);
+    }
+}

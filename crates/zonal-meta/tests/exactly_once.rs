@@ -291,3 +291,50 @@ fn sessions_come_back_by_their_clients_number() {
         .count();
     assert_eq!(left, 0);
 }
+
+#[test]
+fn a_slots_sequence_goes_on_with_0() {
+    let mut cell = Cell::new();
+    let mut client = cell.client(1);
+    let home = client.mkdir(&mut cell, Ino::ROOT, "home").unwrap();
+    let make = |client: &Client, text: &str| MetaRequest::Mkdir {
+        who: client.who.clone(),
+        parent: home,
+        name: name(text),
+        mode: 0o755,
+        umask: 0,
+        zone: client.zone,
+    };
+    let send = |cell: &mut Cell, client: &Client, sequence, text: &str| {
+        let mut caller = client.caller(1);
+        (caller.slot, caller.sequence) = (9, sequence);
+        cell.send(1, caller, &make(client, text))
+    };
+    let refused = MetaReply::Failed {
+        code: zonal_wire::ErrorNumber(ErrorCode::BadSequence),
+    };
+    for is_restarted in [false, true] {
+        let text = |text| format!("{text}{is_restarted}");
+        let first = send(&mut cell, &client, u32::MAX, &text("a"));
+        assert!(matches!(first, MetaReply::Entry { .. }), "{first:?}");
+        if is_restarted {
+            cell.restart(1);
+            client.holds_nothing(&mut cell, 1);
+        }
+        let second = send(&mut cell, &client, 0, &text("b"));
+        assert!(matches!(second, MetaReply::Entry { .. }), "{second:?}");
+        if is_restarted {
+            cell.restart(1);
+            client.holds_nothing(&mut cell, 1);
+        }
+        assert_eq!(send(&mut cell, &client, 0, &text("b")), second);
+        assert_eq!(send(&mut cell, &client, u32::MAX, &text("a")), refused);
+        let third = send(&mut cell, &client, 1, &text("c"));
+        assert!(matches!(third, MetaReply::Entry { .. }), "{third:?}");
+        // Back to where it began, in two steps: no further than half of all numbers.
+        for sequence in [1 << 30, (1 << 31) + 5, u32::MAX - 1] {
+            send(&mut cell, &client, sequence, &text("c"));
+        }
+    }
+    cell.assert_sound();
+}
