@@ -1,22 +1,26 @@
 #!/usr/bin/env python3
-"""What commands do for a cell that is looked after: backup and restore of metadata, export and import of objects.
+"""What is done for a cell that is looked after: backup and restore of metadata, export and import of objects, a zone that joins.
 
     tests/cell/upkeep.py --work DIR [--only PART,...] [--list]
 
 Each check has a cell of its own below DIR (2 zones, 2 storage nodes each), mounted; ZONAL names the binary. Root only: it
 mounts, and removes and damages the cell's own files.
 """
+import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
+import socket
+import subprocess
 import sys
 import threading
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "posix"))
 from checks import Registry, equal, true, write  # noqa: E402
-from own_cell import OwnCell, run  # noqa: E402
+from own_cell import ZONAL, OwnCell, run  # noqa: E402
 
 R = Registry()
 check = R.check
@@ -317,6 +321,70 @@ def _(work):
 def columns_of(stream, number):
     """The one column of a file in a stream."""
     return next(column for data_id, column in contents_of(stream) if data_id == number)
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def joining(c, zone):
+    """A server of a new zone with a shard and a target; ends with the caller."""
+    manager = open(f"{c.folder}/manager/node.toml", encoding="utf-8").read()
+    cell = re.search(r'^cell = "(.*)"', manager, re.M)[1]
+    address = re.search(r'^listen = "(.*)"', manager, re.M)[1]
+    configs = []
+    for node, role in ((91, "[meta]\n"), (92, "[storage]\ntarget = 92\ncapacity = \"1 GiB\"\n")):
+        folder = f"{c.base}/joining-{node}"
+        os.mkdir(folder)
+        write(f"{folder}/node.toml", f"""cell = "{cell}"
+node = {node}
+listen = "127.0.0.1:{free_port()}"
+manager_address = "{address}"
+dir = "{folder}/store"
+[zone]
+id = {zone}
+{role}""".encode())
+        os.mkdir(f"{folder}/store")
+        configs += ["--config", f"{folder}/node.toml"]
+    log = open(f"{c.base}/joining.log", "wb")
+    return subprocess.Popen([ZONAL, "server", "--format", *configs], stdout=log, stderr=log)
+
+
+def soon(function, seconds=20):
+    end = time.monotonic() + seconds
+    while not function():
+        true(time.monotonic() < end, f"not within {seconds} s")
+        time.sleep(0.05)
+
+
+@check("zone-joins", "mounts from before a zone joined use it: files, and locks that wait in it", limit=120)
+def _(work):
+    with OwnCell(work) as c:
+        second = f"{c.base}/second"
+        os.mkdir(second)
+        c.zonal("mount", "--cell", c.folder, second)
+        server = joining(c, 3)
+        try:
+            soon(lambda: any(z["id"] == 3 for z in c.json("zone-map", "show", "--cell", c.folder, "--json")["zones"]))
+            c.zonal("mkdir", "--zone", "3", f"{c.mount}/three")
+            data = os.urandom(3 * MIB)
+            write(f"{c.mount}/three/f", data)
+            with open(f"{second}/three/f", "r+b") as there, open(f"{c.mount}/three/f", "r+b") as here:
+                true(there.read() == data, "the second mount reads other bytes")
+                fcntl.flock(here, fcntl.LOCK_EX)
+                waiter = threading.Thread(target=fcntl.flock, args=(there, fcntl.LOCK_EX), daemon=True)
+                waiter.start()
+                waiter.join(1)
+                true(waiter.is_alive(), "the lock is not exclusive")
+                fcntl.flock(here, fcntl.LOCK_UN)
+                waiter.join(10)
+                true(not waiter.is_alive(), "the waiter hears of no grant")
+        finally:
+            subprocess.run([ZONAL, "umount", "--force", second], capture_output=True, timeout=60, check=False)
+            server.terminate()
+            server.wait(30)
 
 
 if __name__ == "__main__":

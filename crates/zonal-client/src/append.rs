@@ -43,7 +43,7 @@ impl<N: Net> Client<N> {
         bytes: &[u8],
         kill_suid: bool,
     ) -> Result<u64, ErrorCode> {
-        let link = self.link_of(file.ino)?;
+        let link = self.reach(file.ino).await?;
         let boot = link.boot();
         let until = self.net.now().plus_ms(CACHE_TERM_MS);
         let length = u32::try_from(bytes.len()).map_err(|_error| ErrorCode::Invalid)?;

@@ -37,7 +37,7 @@ impl<N: Net> Client<N> {
     /// # Errors
     /// `Stale` where it is gone.
     pub async fn getattr(&self, ino: Ino) -> Result<(Attr, u32), ErrorCode> {
-        let link = self.link_of(ino)?;
+        let link = self.reach(ino).await?;
         let asked = self.asking(&link);
         let reply = match self
             .meta(&link, &MetaRequest::GetAttr { ino, data: false })
@@ -62,7 +62,7 @@ impl<N: Net> Client<N> {
     /// # Errors
     /// `Access` where they are missing.
     pub async fn access(&self, who: &Credentials, ino: Ino, mask: u32) -> Result<(), ErrorCode> {
-        let link = self.link_of(ino)?;
+        let link = self.reach(ino).await?;
         self.meta(
             &link,
             &MetaRequest::Access {
@@ -89,7 +89,7 @@ impl<N: Net> Client<N> {
             let _gate = wait_for(&self.net, &file.gate).await?;
             self.flush_gated(&file).await?;
         }
-        let link = self.link_of(ino)?;
+        let link = self.reach(ino).await?;
         let reply = self
             .meta(
                 &link,
@@ -112,7 +112,7 @@ impl<N: Net> Client<N> {
     /// # Errors
     /// As the shard answers.
     pub async fn touch(&self, ino: Ino) -> Result<(), ErrorCode> {
-        let link = self.link_of(ino)?;
+        let link = self.reach(ino).await?;
         // An access time is no change of what the kernel's pages show.
         self.meta(&link, &MetaRequest::Touch { ino })
             .await
@@ -124,7 +124,7 @@ impl<N: Net> Client<N> {
     /// # Errors
     /// `IsDirectory` and the like where it has none.
     pub async fn file_data(&self, ino: Ino) -> Result<(Attr, Option<FileData>), ErrorCode> {
-        let link = self.link_of(ino)?;
+        let link = self.reach(ino).await?;
         match self
             .meta(&link, &MetaRequest::GetAttr { ino, data: true })
             .await?

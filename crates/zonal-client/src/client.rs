@@ -86,7 +86,11 @@ pub struct Client<N: Net> {
     traces: AtomicU64,
     pub(crate) caches: AtomicBool,
     dropper: OnceLock<Dropper>,
+    map_watcher: OnceLock<MapWatcher>,
 }
+
+/// Hears of each newer map.
+type MapWatcher = Box<dyn Fn(&ZoneMap) + Send + Sync>;
 
 /// Drops what is cached of a shard's names and attributes; true where nothing of it is used any more.
 type Dropper = Box<dyn Fn() -> bool + Send + Sync>;
@@ -120,6 +124,7 @@ impl<N: Net> Client<N> {
             dirty_bytes: AtomicUsize::new(0),
             traces: AtomicU64::new(first_trace),
             dropper: OnceLock::new(),
+            map_watcher: OnceLock::new(),
         };
         client.fetch_map().await?;
         Ok(client)
@@ -140,6 +145,18 @@ impl<N: Net> Client<N> {
     /// for the old terms to end. Only the first call counts.
     pub fn when_to_drop(&self, dropper: impl Fn() -> bool + Send + Sync + 'static) {
         let _ = self.dropper.set(Box::new(dropper));
+    }
+
+    /// Calls `watcher` with the map, and with each newer one. Only the first call counts.
+    pub fn watch_map(&self, watcher: impl Fn(&ZoneMap) + Send + Sync + 'static) {
+        let _ = self.map_watcher.set(Box::new(watcher));
+        self.tell_of_map();
+    }
+
+    fn tell_of_map(&self) {
+        if let Some(watcher) = self.map_watcher.get() {
+            watcher(&self.map());
+        }
     }
 
     /// True where nothing is used that was cached before.
@@ -227,13 +244,17 @@ impl<N: Net> Client<N> {
                     ErrorCode::WrongVersion => code,
                     _ => ErrorCode::Protocol,
                 })?;
-                let mut current = lock(&self.map);
-                if current.version.0 > 0 && current.cell != map.cell {
-                    return Err(ErrorCode::WrongCell);
-                }
-                if map.version > current.version {
+                {
+                    let mut current = lock(&self.map);
+                    if current.version.0 > 0 && current.cell != map.cell {
+                        return Err(ErrorCode::WrongCell);
+                    }
+                    if map.version <= current.version {
+                        return Ok(());
+                    }
                     *current = Arc::new(map);
                 }
+                self.tell_of_map();
                 Ok(())
             }
             ManagerReply::Unchanged { .. } | ManagerReply::Started => Ok(()),

@@ -21,7 +21,7 @@ impl<N: Net> Client<N> {
     ) -> Result<Found, ErrorCode> {
         let zone = zone.unwrap_or(self.options.zone);
         self.will_have(parent, &name);
-        let link = self.link_of(parent)?;
+        let link = self.reach(parent).await?;
         let asked = self.asking(&link);
         let request = MetaRequest::Mkdir {
             who: who.clone(),
@@ -49,7 +49,7 @@ impl<N: Net> Client<N> {
     /// # Errors
     /// As the shard answers.
     pub async fn rmdir(&self, who: &Credentials, parent: Ino, name: Name) -> Result<(), ErrorCode> {
-        let link = self.link_of(parent)?;
+        let link = self.reach(parent).await?;
         // The root shard does not know the attributes of a zone's directory.
         let looked = if parent == Ino::ROOT {
             self.lookup(who, parent, name.clone()).await.ok()
@@ -81,7 +81,7 @@ impl<N: Net> Client<N> {
         entries: u32,
         plus: bool,
     ) -> Result<(Vec<DirEntry>, bool), ErrorCode> {
-        let link = self.link_of(dir)?;
+        let link = self.reach(dir).await?;
         let asked = self.asking(&link);
         let request = MetaRequest::ReadDir {
             who: who.clone(),
@@ -118,7 +118,7 @@ impl<N: Net> Client<N> {
     /// # Errors
     /// As the shard answers.
     pub async fn parent(&self, ino: Ino) -> Result<Ino, ErrorCode> {
-        let link = self.link_of(ino)?;
+        let link = self.reach(ino).await?;
         match self.meta(&link, &MetaRequest::Parent { ino }).await? {
             MetaReply::Parent { parent } => Ok(parent),
             _other => Err(ErrorCode::Protocol),

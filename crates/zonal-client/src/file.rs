@@ -232,7 +232,7 @@ impl<N: Net> Client<N> {
         } else {
             self.flush(&file).await
         };
-        let link = self.link_of(ino)?;
+        let link = self.reach(ino).await?;
         let (is_last, queued) = {
             let _ending = link.ending_open();
             let mut state = file.state();
@@ -282,7 +282,7 @@ impl<N: Net> Client<N> {
 
     /// Asks the shard for the newest size and layout of a file.
     pub(crate) async fn refetch(&self, file: &File<N>) -> Result<Attr, ErrorCode> {
-        let link = self.link_of(file.ino)?;
+        let link = self.reach(file.ino).await?;
         match self
             .meta(
                 &link,

@@ -94,7 +94,7 @@ impl<N: Net> Client<N> {
 
     /// The first bytes of a file, as its shard has them.
     pub(crate) async fn inline_bytes(&self, ino: Ino) -> Result<Vec<u8>, ErrorCode> {
-        let link = self.link_of(ino)?;
+        let link = self.reach(ino).await?;
         match self.meta(&link, &MetaRequest::ReadInline { ino }).await? {
             MetaReply::Inline { bytes } => Ok(bytes.0),
             _other => Err(ErrorCode::Protocol),

@@ -72,7 +72,7 @@ impl<N: Net> Client<N> {
         let owner = (range.owner, range.whole_file);
         self.send_late_of(ino, owner).await?;
         let was_held = self.holds(ino, &range);
-        let link = self.link_of(ino)?;
+        let link = self.reach(ino).await?;
         let request = MetaRequest::Lock {
             ino,
             range,
@@ -197,7 +197,7 @@ impl<N: Net> Client<N> {
     /// The lock is held: remembers it, and learns what the last holder wrote.
     async fn learn_of_holders(&self, ino: Ino, range: LockRange) -> Result<LockOutcome, ErrorCode> {
         self.hold(ino, range);
-        let link = self.link_of(ino)?;
+        let link = self.reach(ino).await?;
         let reply = self
             .meta(&link, &MetaRequest::GetAttr { ino, data: true })
             .await?;
@@ -237,7 +237,7 @@ impl<N: Net> Client<N> {
         is_owners: impl Fn(&LockRange) -> bool,
         cut: (u64, u64),
     ) -> Result<(), ErrorCode> {
-        let link = self.link_of(ino)?;
+        let link = self.reach(ino).await?;
         let released = self.give_up(ino, is_owners, cut);
         let answer = self.meta(&link, request).await;
         if answer.is_err() {
@@ -288,7 +288,7 @@ impl<N: Net> Client<N> {
         ino: Ino,
         range: LockRange,
     ) -> Result<Option<LockRange>, ErrorCode> {
-        let link = self.link_of(ino)?;
+        let link = self.reach(ino).await?;
         match self
             .meta(&link, &MetaRequest::GetLock { ino, range })
             .await?

@@ -64,7 +64,7 @@ impl<N: Net> Client<N> {
         if let Some(ms) = self.known_absent(parent, &name) {
             return Ok(Looked::Absent(ms));
         }
-        let link = self.link_of(parent)?;
+        let link = self.reach(parent).await?;
         let asked = self.asking(&link);
         match self
             .meta(
@@ -117,7 +117,7 @@ impl<N: Net> Client<N> {
     /// # Errors
     /// `Invalid` where it is none.
     pub async fn readlink(&self, ino: Ino) -> Result<Vec<u8>, ErrorCode> {
-        let link = self.link_of(ino)?;
+        let link = self.reach(ino).await?;
         match self.meta(&link, &MetaRequest::Readlink { ino }).await? {
             MetaReply::Text { text } => Ok(text.0),
             _other => Err(ErrorCode::Protocol),
@@ -137,7 +137,7 @@ impl<N: Net> Client<N> {
     ) -> Result<Found, ErrorCode> {
         self.will_have(parent, &name);
         let request = self.create_request(who, parent, name, new, None);
-        let link = self.link_of(parent)?;
+        let link = self.reach(parent).await?;
         let asked = self.asking(&link);
         match self.meta(&link, &request).await? {
             MetaReply::Entry { mut entry } | MetaReply::Opened { mut entry, .. } => {
@@ -159,7 +159,7 @@ impl<N: Net> Client<N> {
         parent: Ino,
         name: Name,
     ) -> Result<(), ErrorCode> {
-        let link = self.link_of(parent)?;
+        let link = self.reach(parent).await?;
         let request = MetaRequest::Unlink {
             who: who.clone(),
             parent,
@@ -193,7 +193,7 @@ impl<N: Net> Client<N> {
         if map.shard_of(new_parent.partition()).map(|shard| shard.id) != shard {
             return Err(ErrorCode::CrossShard);
         }
-        let link = self.link_of(parent)?;
+        let link = self.reach(parent).await?;
         self.will_have(new_parent, &new_name);
         let request = MetaRequest::Rename {
             who: who.clone(),
@@ -224,7 +224,7 @@ impl<N: Net> Client<N> {
         if map.shard_of(ino.partition()).map(|shard| shard.id) != shard {
             return Err(ErrorCode::CrossShard);
         }
-        let link = self.link_of(parent)?;
+        let link = self.reach(parent).await?;
         self.will_have(parent, &name);
         let reply = self
             .meta(

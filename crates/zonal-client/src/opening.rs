@@ -99,7 +99,7 @@ impl<N: Net> Client<N> {
     }
 
     async fn opening(&self, at: Ino, request: &MetaRequest) -> Result<Opened<N>, ErrorCode> {
-        let link = self.link_of(at)?;
+        let link = self.reach(at).await?;
         let asked = self.asking(&link);
         let reply = match self.meta(&link, request).await {
             Err(ErrorCode::TruncateUnconfirmed) => {

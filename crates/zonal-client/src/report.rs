@@ -64,7 +64,7 @@ impl<N: Net> Client<N> {
         inline: Option<&InlineRun>,
         sync: bool,
     ) -> Result<Option<u64>, ErrorCode> {
-        let link = self.link_of(file.ino)?;
+        let link = self.reach(file.ino).await?;
         let count = lock(&link.changes).count();
         // Where it fails, what is sent again begins with the bytes themselves.
         let size = report.size.max(inline.map_or(0, InlineRun::end));

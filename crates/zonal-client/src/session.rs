@@ -324,7 +324,15 @@ impl<N: Net> Client<N> {
         entry.attr_ms = self.cache_ms(link, asked, entry.attr_ms);
     }
 
-    /// The link to the shard that owns an inode.
+    /// The link to the shard that owns an inode; one that joined since we took the map is looked for in a newer one.
+    pub(crate) async fn reach(&self, ino: Ino) -> Result<std::sync::Arc<Link>, ErrorCode> {
+        if self.map().shard_of(ino.partition()).is_none() && self.map_is_old() {
+            self.try_refresh_map().await?;
+        }
+        self.link_of(ino)
+    }
+
+    /// As [`Self::reach`], by the map that we have.
     pub(crate) fn link_of(&self, ino: Ino) -> Result<std::sync::Arc<Link>, ErrorCode> {
         let shard = self.map().shard_of(ino.partition()).map(|shard| shard.id);
         Ok(self.link(shard.ok_or(ErrorCode::Stale)?))

@@ -66,7 +66,7 @@ impl<N: Net> Client<N> {
         by_handle: bool,
         kill_suid: bool,
     ) -> Result<(Attr, FileData), ErrorCode> {
-        let link = self.link_of(ino)?;
+        let link = self.reach(ino).await?;
         loop {
             let request = MetaRequest::Truncate {
                 who: who.clone(),
@@ -94,7 +94,7 @@ impl<N: Net> Client<N> {
 
     /// Somebody's truncation was never confirmed: push it for them.
     pub(crate) async fn finish_others_truncate(&self, ino: Ino) -> Result<(), ErrorCode> {
-        let link = self.link_of(ino)?;
+        let link = self.reach(ino).await?;
         match self
             .meta(&link, &MetaRequest::GetAttr { ino, data: true })
             .await?
@@ -128,7 +128,7 @@ impl<N: Net> Client<N> {
             .iter()
             .map(|(_, _, reply, target)| file.state().note_written(*target, reply))
             .sum();
-        let link = self.link_of(ino)?;
+        let link = self.reach(ino).await?;
         let request = MetaRequest::ConfirmTruncate {
             ino,
             truncate_seq: data.truncate_seq,

@@ -134,7 +134,7 @@ impl<N: Net> Client<N> {
     }
 
     async fn sync_shard(&self, ino: Ino) -> Result<u64, ErrorCode> {
-        let link = self.link_of(ino)?;
+        let link = self.reach(ino).await?;
         self.sync_link(&link).await
     }
 

@@ -15,7 +15,7 @@ impl<N: Net> Client<N> {
         ino: Ino,
         name: &[u8],
     ) -> Result<Vec<u8>, ErrorCode> {
-        let link = self.link_of(ino)?;
+        let link = self.reach(ino).await?;
         let request = MetaRequest::GetXattr {
             who: who.clone(),
             ino,
@@ -32,7 +32,7 @@ impl<N: Net> Client<N> {
     /// # Errors
     /// As the shard answers.
     pub async fn listxattr(&self, who: &Credentials, ino: Ino) -> Result<Vec<Vec<u8>>, ErrorCode> {
-        let link = self.link_of(ino)?;
+        let link = self.reach(ino).await?;
         match self
             .meta(
                 &link,
@@ -60,7 +60,7 @@ impl<N: Net> Client<N> {
         value: &[u8],
         flags: u32,
     ) -> Result<(), ErrorCode> {
-        let link = self.link_of(ino)?;
+        let link = self.reach(ino).await?;
         let (name, value) = (Blob(name.to_vec()), Blob(value.to_vec()));
         let reply = self
             .meta(
@@ -88,7 +88,7 @@ impl<N: Net> Client<N> {
         ino: Ino,
         name: &[u8],
     ) -> Result<(), ErrorCode> {
-        let link = self.link_of(ino)?;
+        let link = self.reach(ino).await?;
         let request = MetaRequest::RemoveXattr {
             who: who.clone(),
             ino,

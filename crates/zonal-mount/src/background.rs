@@ -9,6 +9,7 @@
 use crate::block::block_on;
 use crate::caller::is_dying;
 use crate::fs::ZonalFs;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -152,13 +153,15 @@ impl Background {
         background.spawn("housekeeping", keep_house)?;
         background.spawn("notifier", run_jobs)?;
         background.spawn("listings", crate::listings::run)?;
-        for shard in fs.client.map().shards.iter().map(|shard| shard.id) {
-            // Ends with the process: its poll may be under way for as long as a shard holds one.
-            let fs = fs.clone();
-            std::thread::Builder::new()
-                .name(format!("events-{shard}"))
-                .spawn(move || watch(&fs, shard))?;
-        }
+        let watched = Mutex::new(BTreeSet::new());
+        // The core must not keep alive what it is a part of.
+        let weak = Arc::downgrade(fs);
+        fs.client.watch_map(move |map| {
+            if let Some(fs) = weak.upgrade() {
+                let shards = map.shards.iter().map(|shard| shard.id);
+                watch_new(&mut lock(&watched), shards, |shard| start_watch(&fs, shard));
+            }
+        });
         Ok(background)
     }
 
@@ -279,6 +282,32 @@ fn drop_pages(notifier: &Notifier, ino: u64, data: bool) {
     }
 }
 
+/// Starts a thread for each shard that has none; one that cannot be made is tried again with the next map.
+fn watch_new(
+    watched: &mut BTreeSet<ShardId>,
+    shards: impl Iterator<Item = ShardId>,
+    mut start: impl FnMut(ShardId) -> std::io::Result<()>,
+) {
+    for shard in shards {
+        if watched.contains(&shard) {
+            continue;
+        }
+        match start(shard) {
+            Ok(()) => drop(watched.insert(shard)),
+            Err(error) => tracing::error!(%shard, %error, "no thread for the events of a shard"),
+        }
+    }
+}
+
+/// The thread ends with the process: its poll may be under way for as long as a shard holds one.
+fn start_watch(fs: &Arc<ZonalFs>, shard: ShardId) -> std::io::Result<()> {
+    let fs = fs.clone();
+    std::thread::Builder::new()
+        .name(format!("events-{shard}"))
+        .spawn(move || watch(&fs, shard))
+        .map(drop)
+}
+
 /// Polls one shard's events for as long as the process lives.
 fn watch(fs: &ZonalFs, shard: ShardId) {
     let link = fs.client.link_to(shard);
@@ -339,5 +368,27 @@ pub(crate) fn drop_cached(fs: &ZonalFs, event: &Event) {
             }
         }
         Event::LockGranted { .. } => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shard_that_joins_later_is_watched_once() {
+        let mut watched = BTreeSet::new();
+        let mut started = Vec::new();
+        let mut fails = true;
+        for shards in 1..4 {
+            watch_new(&mut watched, (0..shards).map(ShardId), |shard| {
+                if shard.0 == 1 && std::mem::take(&mut fails) {
+                    return Err(std::io::ErrorKind::OutOfMemory.into());
+                }
+                started.push(shard.0);
+                Ok(())
+            });
+        }
+        assert_eq!(started, [0, 1, 2]);
     }
 }

@@ -227,6 +227,10 @@ impl ZonalFs {
         };
         let zone = u16::try_from(number(10)?).map_err(|_error| ErrorCode::Invalid)?;
         let mode = number(8)? & 0o7777;
+        if self.client.map().zone(ZoneId(zone)).is_none() {
+            // It may have joined since.
+            block_on(self.client.refresh_map())?;
+        }
         let map = self.client.map();
         if map.zone(ZoneId(zone)).is_none() {
             return Err(ErrorCode::NoDevice);

@@ -167,7 +167,7 @@ impl<N: Net> Client<N> {
     }
 
     async fn tell_shard(&self, ino: Ino, request: &MetaRequest) -> Result<(), ErrorCode> {
-        let link = self.link_of(ino)?;
+        let link = self.reach(ino).await?;
         self.meta(&link, request).await.map(drop)
     }
 
