@@ -27,7 +27,7 @@ const POLL_PAUSE: Duration = Duration::from_millis(200);
 pub const JOBS_MAX: usize = 65_536;
 
 /// A lock request to be taken back (or, where it was granted, released).
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub struct Cancel {
     /// The inode.
     pub ino: Ino,
@@ -72,13 +72,16 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Signal {
-    fn push(&self, job: Job) {
+    /// False where the queue is full.
+    fn push(&self, job: Job) -> bool {
         let mut queue = lock(&self.queue);
-        if queue.jobs.len() < JOBS_MAX {
+        let has_room = queue.jobs.len() < JOBS_MAX;
+        if has_room {
             queue.jobs.push(job);
         }
         drop(queue);
         self.has_jobs.notify_one();
+        has_room
     }
 
     /// Jobs that wait now.
@@ -111,9 +114,10 @@ impl Signal {
         });
     }
 
-    /// Takes a lock request back.
-    pub fn cancel(&self, cancel: Cancel) {
-        self.push(Job::Cancel(cancel));
+    /// Takes a lock request back; false where the queue is full.
+    #[must_use]
+    pub fn cancel(&self, cancel: Cancel) -> bool {
+        self.push(Job::Cancel(cancel))
     }
 
     /// A signal hit the caller of a request that a worker has.
@@ -374,6 +378,27 @@ pub(crate) fn drop_cached(fs: &ZonalFs, event: &Event) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use zonal_wire::LockKind;
+
+    #[test]
+    fn a_lock_that_finds_the_queue_full_is_not_forgotten() {
+        let signal = Signal::default();
+        let cancel = Cancel {
+            ino: Ino(5),
+            range: LockRange {
+                whole_file: true,
+                owner: 1,
+                pid: 1,
+                kind: LockKind::Exclusive,
+                start: 0,
+                end: u64::MAX,
+            },
+            waiter: 9,
+        };
+        let taken = (0..=JOBS_MAX).filter(|_| signal.cancel(cancel)).count();
+        assert_eq!(taken, JOBS_MAX);
+        assert!(!signal.cancel(cancel), "its caller must remember it");
+    }
 
     #[test]
     fn a_shard_that_joins_later_is_watched_once() {

@@ -103,7 +103,7 @@ impl ZonalFs {
             Ok(LockOutcome::Granted { changed }) => match self.waiters.take(unique) {
                 Some(waiter) => self.answer_granted(ino, changed, waiter.reply),
                 // A signal was quicker: the lock goes back.
-                None => self.signal.cancel(Cancel {
+                None => self.cancel(Cancel {
                     ino,
                     range,
                     waiter: unique,
@@ -112,7 +112,7 @@ impl ZonalFs {
             Ok(LockOutcome::Queued) => match self.waiters.mark_sent(unique) {
                 Queued::Waits => {}
                 Queued::Granted(waiter) => self.finish_granted(ino, waiter),
-                Queued::Gone => self.signal.cancel(Cancel {
+                Queued::Gone => self.cancel(Cancel {
                     ino,
                     range,
                     waiter: unique,
@@ -154,6 +154,15 @@ impl ZonalFs {
         reply.err(errno(code));
     }
 
+    /// Takes a lock request back, soon.
+    fn cancel(&self, cancel: Cancel) {
+        if !self.signal.cancel(cancel) {
+            let Cancel { ino, range, waiter } = cancel;
+            self.client.take_back_later(ino, range, Some(waiter));
+            self.signal.wake();
+        }
+    }
+
     /// Pages that are older than the lock are dropped before its holder can read them. Done by the notifier's thread, as that
     /// waits for pages which are being read, and this worker may be the one to read them.
     fn answer_granted(&self, ino: Ino, changed: bool, reply: ReplyEmpty) {
@@ -173,7 +182,7 @@ impl ZonalFs {
                     waiter: unique,
                 };
                 waiter.reply.err(Errno::INTR);
-                self.signal.cancel(cancel);
+                self.cancel(cancel);
                 true
             }
             Taken::NotSent(waiter) => {

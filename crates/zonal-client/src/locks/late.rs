@@ -57,8 +57,8 @@ impl<N: Net> Client<N> {
             .ok();
     }
 
-    /// As [`Self::take_back`], when there is time. From here on the lock counts as not held.
-    pub(super) fn take_back_later(&self, ino: Ino, range: LockRange, waiter: Option<u64>) {
+    /// As [`Self::take_back`], with the next housekeeping. From here on the lock counts as not held.
+    pub fn take_back_later(&self, ino: Ino, range: LockRange, waiter: Option<u64>) {
         if let Some(waiter) = waiter {
             lock(&self.waiting_locks).remove(&waiter);
         }
