@@ -347,7 +347,10 @@ impl What {
             "target-geometry" => "the target does not start",
             "unit-twice" => "two files share bytes: one of them reads errors",
             "object-header" => "these bytes cannot be read",
-            "object-blocks" | "object-count" | "allocated" => "`du` and `df` tell wrong numbers",
+            "object-blocks" | "object-count" => "`du` and `df` tell wrong numbers",
+            "allocated" => {
+                "`du` tells a wrong number; where fewer are found than counted, what was written last before a crash may be missing"
+            }
             "object-deletion" => "an object is deleted that lives, or never deleted",
             "junction" => "a first-level directory cannot be reached, or is not where the map says",
             "map-lost" => "the cell does not start",

@@ -76,7 +76,7 @@ fn check_after(cell: &TestCell, context: &str, least_whole: usize) -> usize {
     );
     if other > 0 {
         assert!(
-            found.found > 0,
+            found.found > 0 || heard.names().contains(&"allocated"),
             "{context}: {other} files suffer and nothing was found"
         );
     }

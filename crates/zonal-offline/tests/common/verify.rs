@@ -97,6 +97,8 @@ fn is_right(
         let from = piece.file_offset as usize;
         let wanted = &expected[from..from + piece.length as usize];
         match target.read(object, piece.object_offset, piece.length as usize) {
+            // The end of a log is known by what follows: its last block can be lost without a trace in the target. The shard counts more then.
+            Ok(bytes) if bytes.len() < wanted.len() && wanted.starts_with(&bytes) => whole = false,
             Ok(bytes) => {
                 assert_eq!(bytes, wanted, "{context}: wrong bytes in {}", file.path);
             }
