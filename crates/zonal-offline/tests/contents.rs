@@ -191,12 +191,9 @@ fn damaged_shards_are_put_right() {
                 put(&moved),
             ]
         });
-        on(
-            "what a file without a name is called",
-            "inode-no-name",
-            1,
-            &|_| vec![KvChange::remove(keys::dentry(dir, cookie))],
-        );
+        on("what a file without a name is called", nameless, 1, &|_| {
+            vec![KvChange::remove(keys::dentry(dir, cookie))]
+        });
         let number: u64 = last.trim_start_matches("file").parse().unwrap();
         if !number.is_multiple_of(10) {
             assert_eq!(
