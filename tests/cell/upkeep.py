@@ -367,7 +367,8 @@ def _(work):
         c.zonal("mount", "--cell", c.folder, second)
         server = joining(c, 3)
         try:
-            soon(lambda: any(z["id"] == 3 for z in c.json("zone-map", "show", "--cell", c.folder, "--json")["zones"]))
+            # Its shard joins first; until the target has there is no space in the zone.
+            soon(lambda: any(t["id"] == 92 for t in c.json("zone-map", "show", "--cell", c.folder, "--json")["targets"]))
             c.zonal("mkdir", "--zone", "3", f"{c.mount}/three")
             data = os.urandom(3 * MIB)
             write(f"{c.mount}/three/f", data)
