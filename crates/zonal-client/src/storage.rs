@@ -68,9 +68,11 @@ impl<N: Net> Client<N> {
         offset: u64,
         length: u64,
     ) -> Result<Vec<Piece>, ErrorCode> {
-        self.know_sets(data).await?;
         if !self.knows_sets(data) {
-            return Err(ErrorCode::Unreachable);
+            self.refresh_map().await?;
+            if !self.knows_sets(data) {
+                return Err(ErrorCode::Unreachable);
+            }
         }
         self.pieces(data, offset, length)
     }

@@ -7,7 +7,7 @@ use common::*;
 use zonal_meta::{Outcome, WaitOn};
 use zonal_types::limits::CACHE_TERM_MS;
 use zonal_types::{ErrorCode, Ino};
-use zonal_wire::meta::{Entry, Event, NewKind};
+use zonal_wire::meta::{Entry, Event, LockKind, LockRange, NewKind};
 use zonal_wire::{MetaReply, MetaRequest};
 
 const TERM: u32 = CACHE_TERM_MS as u32;
@@ -44,6 +44,18 @@ fn poll_as(cell: &mut Cell, client: &Client, boot: u64, acked: u64, wait_ms: u32
     store
         .shard
         .handle(&store.kv, cell.now, client.caller(1), &request, None)
+}
+
+/// An exclusive lock as flock takes it.
+fn whole_file() -> LockRange {
+    LockRange {
+        whole_file: true,
+        owner: 1,
+        pid: 1,
+        kind: LockKind::Exclusive,
+        start: 0,
+        end: u64::MAX,
+    }
 }
 
 fn poll(cell: &mut Cell, client: &Client, acked: u64) -> (Vec<(u64, Event)>, bool) {
@@ -245,14 +257,7 @@ fn abandoned_changes_block_nothing() {
 #[test]
 fn events_wait_and_locks_are_told() {
     let (mut cell, one, two, home) = start();
-    let range = zonal_wire::meta::LockRange {
-        whole_file: true,
-        owner: 1,
-        pid: 1,
-        kind: zonal_wire::meta::LockKind::Exclusive,
-        start: 0,
-        end: u64::MAX,
-    };
+    let range = whole_file();
     let lock = MetaRequest::Lock {
         ino: home,
         range,
@@ -330,14 +335,7 @@ fn a_poll_that_has_heard_of_another_boot_is_answered_at_once_and_acknowledges_no
     assert_eq!(waits(&mut cell, 0, 0), Some(0), "its first poll");
     assert_eq!(waits(&mut cell, boot + 1, 0), Some(0), "before a restart");
     assert_eq!(waits(&mut cell, boot, 0), None);
-    let range = zonal_wire::meta::LockRange {
-        whole_file: false,
-        owner: 1,
-        pid: 1,
-        kind: zonal_wire::meta::LockKind::Exclusive,
-        start: 0,
-        end: 9,
-    };
+    let range = whole_file();
     let lock = MetaRequest::Lock {
         ino: home,
         range,

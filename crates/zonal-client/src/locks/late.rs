@@ -85,9 +85,6 @@ impl<N: Net> Client<N> {
     /// Sends what is late of one owner, before it asks for anything else.
     pub(super) async fn send_late_of(&self, ino: Ino, owner: (u64, bool)) -> Result<(), ErrorCode> {
         let of_owner = |late: &Late| late.owner() == (ino, owner);
-        if lock(&self.late_releases).is_empty() {
-            return Ok(());
-        }
         let late: Vec<Late> = {
             let all = lock(&self.late_releases);
             all.iter().copied().filter(of_owner).collect()
