@@ -11,7 +11,7 @@ pub use client::{Client, Reply, entry_of};
 pub use setup::Setup;
 
 use zonal_meta::Caller;
-use zonal_types::{Name, SessionId, Timestamp};
+use zonal_types::{Ino, Name, SessionId, Timestamp};
 use zonal_wire::frame::NO_SLOT;
 
 pub fn seconds(seconds: i64) -> Timestamp {
@@ -28,4 +28,12 @@ pub fn none() -> Caller {
 
 pub fn name(text: &str) -> Name {
     Name::new(text.as_bytes()).unwrap()
+}
+
+/// A cell, a client, and its directory "home" in the first zone.
+pub fn start() -> (Cell, Client, Ino) {
+    let mut cell = Cell::new();
+    let mut client = cell.client(1);
+    let home = client.mkdir(&mut cell, Ino::ROOT, "home").unwrap();
+    (cell, client, home)
 }

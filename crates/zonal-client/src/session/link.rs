@@ -1,0 +1,306 @@
+//! What a client has at one shard: its session, the session's slots, its closes on their way, what is told after a restart.
+//!
+//! Invariants: a slot has one request under way; a repeated request repeats its slot and sequence; a slot that was given
+//! up goes on with the next sequence (the shard refuses older ones that arrive late). Lock order: `opening` (async)
+//! before `state`; `state` is never held across an await.
+
+use super::request::is_unsure;
+use crate::changes::Changes;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use zonal_types::limits::SESSION_SLOTS_MAX;
+use zonal_types::{Epoch, ErrorCode, Ino, SessionId, ShardId};
+
+/// What this client has at one shard.
+pub struct Link {
+    pub(super) shard: ShardId,
+    pub(super) opening: async_lock::Mutex<()>,
+    slots: async_lock::Semaphore,
+    pub(super) state: Mutex<LinkState>,
+    /// Events seen; a reply that was asked for before the latest one is not cached.
+    pub(super) events: AtomicU64,
+    /// Appends whose bytes are on their way to places that the shard reserved: file, offset, length.
+    pub(super) appending: Mutex<Vec<Appending>>,
+    /// Changes that are not durable yet.
+    pub(crate) changes: Mutex<Changes>,
+    /// Held while an open ends and its close is queued, and while what is open is counted to be told. Before the files' locks.
+    telling: Mutex<()>,
+}
+
+/// An append under way: file, and where it writes how much.
+pub(crate) type Appending = (Ino, (u64, u32));
+
+#[derive(Default)]
+pub(super) struct LinkState {
+    pub(super) session: SessionId,
+    /// It was opened, and told what is held.
+    pub(super) is_open: bool,
+    pub(super) boot: u64,
+    /// What is held could not be told to this boot: the next poll tells it.
+    pub(super) is_untold: bool,
+    /// The boot that the last poll for events heard of.
+    polled: u64,
+    /// The part of the newest boot heard of that differs where unflushed changes may be gone.
+    pub(super) kept: u32,
+    pub(super) epoch: Epoch,
+    pub(super) sequences: Vec<u32>,
+    free: Vec<u32>,
+    pub(super) acked: u64,
+    pub(super) listening: bool,
+    closes: Vec<Ino>,
+    /// Those that are on their way, and those that are late.
+    closing: Vec<Ino>,
+    /// A request with closes that was not answered. It keeps its slot: the shard may have executed it.
+    late_closes: Option<Closes>,
+    /// Closes are being sent: what else is to be closed waits, so that no more than one such request is late.
+    is_closing: bool,
+}
+
+/// A request with closes.
+pub(crate) struct Closes {
+    pub(crate) inos: Vec<Ino>,
+    pub(super) place: SlotPlace,
+}
+
+/// A slot, and where its request was sent last.
+pub(super) struct SlotPlace {
+    pub(super) index: u32,
+    /// The next attempt takes a new sequence.
+    is_new: bool,
+    sent_in: SessionId,
+}
+
+impl LinkState {
+    /// The sequence of a slot's next attempt. A new session's slots start afresh; in one that was resumed the request may have been
+    /// executed before.
+    pub(super) fn next_sequence(&mut self, place: &mut SlotPlace) -> u32 {
+        let is_new = place.is_new || place.sent_in != self.session;
+        place.is_new = false;
+        place.sent_in = self.session;
+        let sequence = &mut self.sequences[place.index as usize];
+        // 0 follows the largest: shards compare by distance.
+        *sequence = sequence.wrapping_add(u32::from(is_new));
+        *sequence
+    }
+}
+
+/// Locks a mutex whose holder cannot have panicked half-way through a change that matters.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Link {
+    pub(crate) fn new(shard: ShardId) -> Self {
+        let slots = SESSION_SLOTS_MAX;
+        Self {
+            shard,
+            opening: async_lock::Mutex::new(()),
+            slots: async_lock::Semaphore::new(slots as usize),
+            state: Mutex::new(LinkState {
+                sequences: vec![0; slots as usize],
+                free: (0..slots).rev().collect(),
+                ..LinkState::default()
+            }),
+            events: AtomicU64::new(0),
+            appending: Mutex::default(),
+            changes: Mutex::default(),
+            telling: Mutex::new(()),
+        }
+    }
+
+    /// As long as the guard lives opens are not counted.
+    pub(crate) fn ending_open(&self) -> MutexGuard<'_, ()> {
+        lock(&self.telling)
+    }
+
+    /// Counts an event (before the kernel is told of it).
+    pub(crate) fn count_event(&self) {
+        self.events.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Remembers that the session has one open less of `ino`; tells how many wait to be sent.
+    pub(crate) fn queue_close(&self, ino: Ino) -> usize {
+        let mut state = lock(&self.state);
+        state.closes.push(ino);
+        state.closes.len()
+    }
+
+    /// Closes that the shard has not taken.
+    pub(crate) fn closes(&self) -> usize {
+        let state = lock(&self.state);
+        state.closes.len() + state.closing.len()
+    }
+
+    /// The request with closes to be sent: the late one, or one with all that wait. Until [`Self::closes_ended`] they count as open, and
+    /// nobody else gets any.
+    pub(crate) async fn take_closes(&self) -> Option<Closes> {
+        {
+            let mut state = lock(&self.state);
+            if state.is_closing || (state.closes.is_empty() && state.late_closes.is_none()) {
+                return None;
+            }
+            state.is_closing = true;
+            if let Some(late) = state.late_closes.take() {
+                return Some(late);
+            }
+        }
+        let slot = self.take_slot().await;
+        let mut state = lock(&self.state);
+        let inos = std::mem::take(&mut state.closes);
+        state.closing.extend(&inos);
+        drop(state);
+        Some(Closes {
+            inos,
+            place: slot.keep(),
+        })
+    }
+
+    /// Their request has ended with `outcome`: they are executed, or late, or not executed for certain and wait again.
+    pub(crate) fn closes_ended(&self, closes: Closes, outcome: Result<(), ErrorCode>) {
+        let mut state = lock(&self.state);
+        state.is_closing = false;
+        let is_waiting = outcome == Err(ErrorCode::NotReady);
+        if !is_waiting && outcome.is_err_and(is_unsure) {
+            state.late_closes = Some(closes);
+            return;
+        }
+        for ino in &closes.inos {
+            if let Some(at) = state.closing.iter().position(|known| known == ino) {
+                state.closing.swap_remove(at);
+            }
+        }
+        if is_waiting {
+            state.closes.extend(closes.inos);
+        }
+        state.free.push(closes.place.index);
+        drop(state);
+        self.slots.add_permits(1);
+    }
+
+    pub(super) async fn take_slot(&self) -> Slot<'_> {
+        let permit = self.slots.acquire().await;
+        // There are as many permits as slots, so one is free.
+        let index = lock(&self.state).free.pop().unwrap_or(0);
+        Slot {
+            link: self,
+            index,
+            permit: Some(permit),
+        }
+    }
+
+    /// Opens that have ended here and not yet at the shard.
+    pub(super) fn ending(&self) -> Vec<Ino> {
+        let state = lock(&self.state);
+        state.closes.iter().chain(&state.closing).copied().collect()
+    }
+
+    /// The boot that the last poll heard of, and the last event of it that was carried out.
+    pub(crate) fn polled(&self) -> (u64, u64) {
+        let state = lock(&self.state);
+        (state.polled, state.acked)
+    }
+
+    pub(crate) fn ack(&self, seq: u64) {
+        let mut state = lock(&self.state);
+        state.acked = state.acked.max(seq);
+    }
+
+    /// Whether events arrive: without them nothing may be cached.
+    pub(crate) fn set_listening(&self, listening: bool) {
+        lock(&self.state).listening = listening;
+    }
+
+    /// An append's bytes begin to be written: a restarted shard is told of its place.
+    pub(crate) fn begin_append(&self, append: Appending) {
+        lock(&self.appending).push(append);
+    }
+
+    /// They are written, and the shard knows, or has forgotten it.
+    pub(crate) fn end_append(&self, append: Appending) {
+        let mut appending = lock(&self.appending);
+        if let Some(at) = appending.iter().position(|known| *known == append) {
+            appending.swap_remove(at);
+        }
+    }
+
+    /// A poll for events heard of this boot; true where the one before heard of another.
+    pub(crate) fn note_polled(&self, boot: u64) -> bool {
+        let mut state = lock(&self.state);
+        let before = std::mem::replace(&mut state.polled, boot);
+        if before != boot {
+            state.acked = 0;
+        }
+        before != 0 && before != boot
+    }
+
+    /// The life of the shard, as far as unflushed changes go.
+    pub(super) fn kept(&self) -> u32 {
+        lock(&self.state).kept
+    }
+
+    pub(crate) fn boot(&self) -> u64 {
+        lock(&self.state).boot
+    }
+
+    /// True where a session was opened.
+    pub(crate) fn is_open(&self) -> bool {
+        lock(&self.state).is_open
+    }
+}
+
+/// A slot in use; given back when dropped.
+pub(super) struct Slot<'a> {
+    link: &'a Link,
+    pub(super) index: u32,
+    permit: Option<async_lock::SemaphoreGuard<'a>>,
+}
+
+impl Slot<'_> {
+    /// The slot stays taken.
+    fn keep(mut self) -> SlotPlace {
+        if let Some(permit) = self.permit.take() {
+            permit.forget();
+        }
+        SlotPlace::new(self.index)
+    }
+}
+
+impl Drop for Slot<'_> {
+    fn drop(&mut self) {
+        if self.permit.is_some() {
+            lock(&self.link.state).free.push(self.index);
+        }
+    }
+}
+
+impl SlotPlace {
+    pub(super) fn new(index: u32) -> Self {
+        Self {
+            index,
+            is_new: true,
+            sent_in: SessionId(0),
+        }
+    }
+}
+
+/// Links by shard.
+pub(crate) type Links = Mutex<BTreeMap<ShardId, std::sync::Arc<Link>>>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn after_the_largest_sequence_comes_0() {
+        let link = Link::new(ShardId(1));
+        let mut state = lock(&link.state);
+        state.session = SessionId(5);
+        state.sequences[3] = u32::MAX - 1;
+        let mut place = SlotPlace::new(3);
+        assert_eq!(state.next_sequence(&mut place), u32::MAX);
+        assert_eq!(state.next_sequence(&mut place), u32::MAX, "repeated");
+        assert_eq!(state.next_sequence(&mut SlotPlace::new(3)), 0);
+        assert_eq!(state.next_sequence(&mut SlotPlace::new(3)), 1);
+    }
+}

@@ -1,0 +1,268 @@
+//! Requests to shards: which link, a slot for what changes something, repeated until the deadline, how long a reply may be cached.
+
+use super::link::{Closes, Link, SlotPlace, lock};
+use crate::changes::touched;
+use crate::client::Client;
+use crate::net::{Message, Net, NetFailure};
+use std::sync::atomic::Ordering;
+use zonal_types::{Codec, ErrorCode, Ino, Instant, ShardId};
+use zonal_wire::{Entry, Header, MetaReply, MetaRequest, NO_SLOT, Service};
+
+/// Pause before a request is repeated, at first and at most.
+pub(super) const RETRY_MS: (u64, u64) = (20, 500);
+
+/// When a request was sent, to tell how long its reply may be cached.
+#[derive(Clone, Copy)]
+pub(crate) struct Asked {
+    at: Instant,
+    events: u64,
+    listening: bool,
+}
+
+impl<N: Net> Client<N> {
+    /// Notes the time before a request whose reply may be cached.
+    pub(crate) fn asking(&self, link: &Link) -> Asked {
+        Asked {
+            at: self.net.now(),
+            events: link.events.load(Ordering::SeqCst),
+            listening: lock(&link.state).listening,
+        }
+    }
+
+    /// What is left of the time that a shard granted.
+    pub(crate) fn cache_ms(&self, link: &Link, asked: Asked, granted_ms: u32) -> u32 {
+        if !asked.listening
+            || !self.options.cache
+            || link.events.load(Ordering::SeqCst) != asked.events
+        {
+            return 0;
+        }
+        let passed = u32::try_from(self.net.now().ms_since(asked.at)).unwrap_or(u32::MAX);
+        granted_ms.saturating_sub(passed)
+    }
+
+    pub(crate) fn cut_entry(&self, link: &Link, asked: Asked, entry: &mut Entry) {
+        entry.entry_ms = self.cache_ms(link, asked, entry.entry_ms);
+        entry.attr_ms = self.cache_ms(link, asked, entry.attr_ms);
+    }
+
+    /// The link to the shard that owns an inode; one that joined since we took the map is looked for in a newer one.
+    pub(crate) async fn reach(&self, ino: Ino) -> Result<std::sync::Arc<Link>, ErrorCode> {
+        if self.map().shard_of(ino.partition()).is_none() && self.map_is_old() {
+            self.try_refresh_map().await?;
+        }
+        self.link_of(ino)
+    }
+
+    /// As [`Self::reach`], by the map that we have.
+    pub(crate) fn link_of(&self, ino: Ino) -> Result<std::sync::Arc<Link>, ErrorCode> {
+        let shard = self.map().shard_of(ino.partition()).map(|shard| shard.id);
+        Ok(self.link(shard.ok_or(ErrorCode::Stale)?))
+    }
+
+    /// The link to a shard.
+    pub(crate) fn link(&self, shard: ShardId) -> std::sync::Arc<Link> {
+        let mut links = lock(&self.links);
+        links
+            .entry(shard)
+            .or_insert_with(|| std::sync::Arc::new(Link::new(shard)))
+            .clone()
+    }
+
+    /// All links in use.
+    pub(crate) fn all_links(&self) -> Vec<std::sync::Arc<Link>> {
+        lock(&self.links).values().cloned().collect()
+    }
+
+    /// Sends a request until it is answered, for as long as the deadline allows. `Failed` replies become errors.
+    pub(crate) async fn meta(
+        &self,
+        link: &Link,
+        request: &MetaRequest,
+    ) -> Result<MetaReply, ErrorCode> {
+        let slot = if request.is_mutation() {
+            Some(link.take_slot().await)
+        } else {
+            None
+        };
+        let mut place = slot.as_ref().map(|slot| SlotPlace::new(slot.index));
+        self.meta_at(link, request, place.as_mut()).await
+    }
+
+    /// Sends closes, in the slot that they keep.
+    pub(crate) async fn close_inos(
+        &self,
+        link: &Link,
+        closes: &mut Closes,
+    ) -> Result<(), ErrorCode> {
+        let inos = closes.inos.clone();
+        let request = MetaRequest::Close { inos };
+        let place = Some(&mut closes.place);
+        self.meta_at(link, &request, place).await.map(|_done| ())
+    }
+
+    async fn meta_at(
+        &self,
+        link: &Link,
+        request: &MetaRequest,
+        mut place: Option<&mut SlotPlace>,
+    ) -> Result<MetaReply, ErrorCode> {
+        let deadline = self.deadline();
+        let body = request.to_bytes();
+        let trace = self.next_trace();
+        let mut pause = RETRY_MS.0;
+        let touched = touched(request);
+        loop {
+            self.open_session(link, deadline).await?;
+            let mut header = self.header(Service::Meta, trace);
+            {
+                let mut state = lock(&link.state);
+                header.session = state.session;
+                header.epoch = state.epoch;
+                header.slot = NO_SLOT;
+                if let Some(place) = &mut place {
+                    header.slot = place.index;
+                    header.sequence = state.next_sequence(place);
+                }
+            }
+            let kept = link.kept();
+            let wait = if let MetaRequest::PollEvents { wait_ms, .. } = request {
+                u64::from(*wait_ms)
+            } else {
+                0
+            };
+            let failed = match self.send(link, header, &body, request.name(), wait).await {
+                Ok(MetaReply::Failed { code }) => code.0,
+                Ok(reply) => {
+                    if touched[0].is_some() {
+                        lock(&link.changes).note(touched, kept);
+                    }
+                    return Ok(reply);
+                }
+                Err(code) => code,
+            };
+            match failed {
+                ErrorCode::UnknownSession => {
+                    zonal_types::mark!(SessionLost);
+                    self.lose_session(link, header.session);
+                }
+                ErrorCode::NotOwner | ErrorCode::StaleEpoch => self.try_refresh_map().await?,
+                // It waits to be told what is open, perhaps by this very thread.
+                ErrorCode::NotReady if matches!(request, MetaRequest::Close { .. }) => {
+                    return Err(failed);
+                }
+                ErrorCode::Unreachable
+                | ErrorCode::TimedOut
+                | ErrorCode::NotReady
+                | ErrorCode::Overloaded => {}
+                other => return Err(other),
+            }
+            if self.net.now() >= deadline {
+                return Err(failed);
+            }
+            self.net.sleep(pause).await;
+            pause = (pause * 2).min(RETRY_MS.1);
+        }
+    }
+
+    /// One attempt. A shard whose epoch is newer tells it, for the next attempt.
+    pub(super) async fn send(
+        &self,
+        link: &Link,
+        header: Header,
+        body: &[u8],
+        doing: &str,
+        wait_ms: u64,
+    ) -> Result<MetaReply, ErrorCode> {
+        let shard = link.shard;
+        let map = self.map();
+        let known = map.shard(shard).and_then(|shard| map.node(shard.node));
+        let Some(node) = known else {
+            return Err(ErrorCode::NotOwner);
+        };
+        let mut header = header;
+        header.deadline_ms = u32::try_from(self.attempt_ms() + wait_ms).unwrap_or(u32::MAX);
+        let pending = self.net.start(
+            &node.address,
+            &Message {
+                header,
+                body,
+                payload: &[],
+            },
+        );
+        match self.net.finish(pending, None).await {
+            Ok(reply) => {
+                self.note_map_version(reply.header.map_version);
+                match MetaReply::from_bytes(&reply.body).map_err(|_error| ErrorCode::Protocol)? {
+                    MetaReply::StaleShard {
+                        epoch, map_version, ..
+                    } => {
+                        self.note_map_version(map_version);
+                        let mut state = lock(&link.state);
+                        state.epoch = state.epoch.max(epoch);
+                        Err(ErrorCode::StaleEpoch)
+                    }
+                    reply => Ok(reply),
+                }
+            }
+            Err(failure) => {
+                self.net.complain(
+                    &format!("shard {shard} at {}", node.address),
+                    doing,
+                    failure,
+                );
+                Err(failure_code(failure))
+            }
+        }
+    }
+
+    /// Until when a request that begins now is repeated.
+    pub(crate) fn deadline(&self) -> Instant {
+        let own = self.net.now().plus_ms(self.options.deadline_ms);
+        self.net.operation_ends().map_or(own, |end| own.min(end))
+    }
+
+    /// How long an attempt waits: not beyond the end of the operation.
+    fn attempt_ms(&self) -> u64 {
+        let left = |end: Instant| end.ms_since(self.net.now()).max(1);
+        let left = self.net.operation_ends().map_or(u64::MAX, left);
+        self.options.attempt_ms.min(left)
+    }
+
+    /// Header fields that every request of this client has.
+    pub(crate) fn header(&self, service: Service, trace: zonal_types::TraceId) -> Header {
+        let map = self.map();
+        let mut header = Header::request(service, map.cell);
+        header.map_version = map.version;
+        header.trace = trace;
+        header.deadline_ms = u32::try_from(self.attempt_ms()).unwrap_or(u32::MAX);
+        header
+    }
+}
+
+/// True where trying again may help.
+pub(crate) fn is_passing(code: ErrorCode) -> bool {
+    matches!(
+        code,
+        ErrorCode::Unreachable | ErrorCode::TimedOut | ErrorCode::NotReady | ErrorCode::Overloaded
+    )
+}
+
+/// True where a request may have been executed, or may be when it is sent again.
+pub(super) fn is_unsure(code: ErrorCode) -> bool {
+    is_passing(code)
+        || matches!(
+            code,
+            ErrorCode::Interrupted | ErrorCode::StaleEpoch | ErrorCode::NotOwner
+        )
+}
+
+/// The code of a request without a reply.
+#[must_use]
+pub fn failure_code(failure: NetFailure) -> ErrorCode {
+    match failure {
+        NetFailure::Unreachable => ErrorCode::Unreachable,
+        NetFailure::TimedOut => ErrorCode::TimedOut,
+        NetFailure::Refused(code) => code,
+    }
+}
