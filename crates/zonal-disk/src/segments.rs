@@ -2,17 +2,20 @@
 //!
 //! `seg.00000000`, `seg.00000001`, ... each of the same length, made when first written, with its space
 //! allocated then, so that a later write does not run out of it. Offsets and lengths in bytes. A read is
-//! one `pread`, a write one `pwrite`, a sync one `fdatasync` a dirtied segment.
+//! one `pread`, a write one `pwrite`, a sync one `fdatasync` a dirtied segment. The bytes of a long write are
+//! on their way to the disk when it returns (one `fadvise` more): the disk works while further writes arrive,
+//! not only from the sync on.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::num::NonZeroU64;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use rustix::fs::FallocateFlags;
+use rustix::fs::{Advice, FallocateFlags};
 
 use crate::disk::DataSync;
 use crate::error::DiskError;
@@ -25,6 +28,8 @@ pub const MIN_SEGMENT: u64 = 1 << 20;
 pub const MAX_SEGMENT: u64 = 1 << 30;
 pub(crate) const PREFIX: &str = "seg.";
 const UNFINISHED: &str = ".new";
+/// A write of this length is sent to the disk at once. Shorter ones are left to the kernel, which may join them.
+const STREAM_BYTES: usize = 256 << 10;
 
 /// Bounds of a folder of segments.
 #[derive(Debug, Clone, Copy)]
@@ -192,7 +197,11 @@ impl Segments {
         // Also after a failure: part of it may be there. Before the caller's record in any case, so
         // that the sync that covers the record covers this.
         lock(&self.dirty).segments.insert(segment);
-        written.map_err(|error| DiskError::io(format!("write segment {segment}"), error))
+        written.map_err(|error| DiskError::io(format!("write segment {segment}"), error))?;
+        if bytes.len() >= STREAM_BYTES {
+            begin_writeback(&file, offset, bytes.len());
+        }
+        Ok(())
     }
 
     /// Makes `segment`, with its space, unless it exists.
@@ -352,6 +361,17 @@ impl DataSync for Segments {
             _ => io::Error::other(error),
         })
     }
+}
+
+/// Starts writing a dirty range to the disk and does not wait. The kernel does this for the advice that the range is not needed
+/// soon; being written, its pages stay in the cache. A failure comes back from the next sync.
+fn begin_writeback(file: &File, offset: u64, length: usize) {
+    let _ = rustix::fs::fadvise(
+        file,
+        offset,
+        NonZeroU64::new(length as u64),
+        Advice::DontNeed,
+    );
 }
 
 fn parse_name(name: &str) -> Option<u32> {
