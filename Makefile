@@ -5,7 +5,7 @@
 
 help:
 	@echo "make run        build, bring up a cell on this machine, mount it, show it at work"
-	@echo "make test       format, lints, unit tests, and the POSIX suites on a real cell"
+	@echo "make test       format, tidy, unit tests, and the POSIX suites on a real cell"
 	@echo "make test-long  the same in full size"
 	@echo "make bench      fsload on a local disk, the null file system, a cell, and peers"
 	@echo "make check      format, lints and tidy only"
@@ -24,9 +24,7 @@ bench:
 	@bench/run
 
 check:
-	cargo fmt --all --check
-	cargo clippy --workspace --all-targets -- -D warnings
-	cargo xtask tidy
+	@tests/lint
 
 build:
 	cargo build --release --package zonal
