@@ -26,6 +26,11 @@ impl Dirty {
 
     /// Puts `data` at `offset`, over what was there.
     pub fn insert(&mut self, offset: u64, data: &[u8]) {
+        self.insert_in(offset, data, Vec::with_capacity);
+    }
+
+    /// [`Self::insert`]; a new run lies in what `room` gives for so many bytes: an empty buffer.
+    pub fn insert_in(&mut self, offset: u64, data: &[u8], room: impl FnOnce(usize) -> Vec<u8>) {
         if data.is_empty() {
             return;
         }
@@ -49,26 +54,26 @@ impl Dirty {
                 }
             }
         }
-        self.insert_slowly(offset, data);
+        self.insert_slowly(offset, data, room);
     }
 
-    fn insert_slowly(&mut self, offset: u64, data: &[u8]) {
+    fn insert_slowly(&mut self, offset: u64, data: &[u8], room: impl FnOnce(usize) -> Vec<u8>) {
         let end = offset + data.len() as u64;
         self.cut(offset, end);
         let mut start = offset;
-        let mut run = Vec::with_capacity(room_for(data.len()));
         let before = self
             .runs
             .range(..offset)
             .next_back()
             .map(|(at, run)| (*at, run.len()));
-        if let Some((at, length)) = before
-            && at + length as u64 == offset
-            && let Some(left) = self.runs.remove(&at)
-        {
-            start = at;
-            run = left;
-        }
+        let joined = before.filter(|(at, length)| at + *length as u64 == offset);
+        let mut run = match joined.and_then(|(at, _length)| Some((at, self.runs.remove(&at)?))) {
+            Some((at, left)) => {
+                start = at;
+                left
+            }
+            None => room(room_for(data.len())),
+        };
         run.extend_from_slice(data);
         if let Some(right) = self.runs.remove(&end) {
             run.extend_from_slice(&right);

@@ -26,6 +26,7 @@ pub mod reserve;
 pub mod seen;
 pub mod session;
 pub mod size;
+mod spares;
 pub mod statfs;
 mod storage;
 pub mod sync;

@@ -1,6 +1,7 @@
 //! Writing: gathered, then sent by whole stripe units without waiting, bounded; acknowledged in order at the flush.
 //!
-//! A streaming write costs one copy (into the run that is kept until its target has acknowledged it), one send on the
+//! A streaming write costs one copy (into the run that is kept until its target has acknowledged it, in memory of an earlier
+//! one: no page fault), one send on the
 //! calling thread, and no wait while less than [`WINDOW_BYTES`] are under way. Bytes are kept until
 //! acknowledged, so that a restarted target gets them again.
 
@@ -9,6 +10,7 @@ use crate::file::{File, Inflight};
 use crate::inline::end_of_inline;
 use crate::net::{Net, wait_for};
 use crate::session::{is_passing, lock};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use zonal_layout::Piece;
 use zonal_types::limits::FILE_BYTES_MAX;
@@ -44,7 +46,8 @@ impl<N: Net> Client<N> {
                 return Err(code);
             }
             let before = state.dirty.bytes();
-            state.dirty.insert(offset, bytes);
+            let room = |bytes| self.spares.take(bytes);
+            state.dirty.insert_in(offset, bytes, room);
             self.dirty_bytes
                 .fetch_add(state.dirty.bytes() - before, Ordering::Relaxed);
             state.size = state.size.max(end);
@@ -200,10 +203,14 @@ impl<N: Net> Client<N> {
                 };
                 self.note_outcome(file, &piece, part, outcome);
             }
-            let mut state = file.state();
-            if let Some(done) = state.inflight.pop_front() {
+            drop(bytes);
+            let done = file.state().inflight.pop_front();
+            if let Some(done) = done {
                 self.dirty_bytes
                     .fetch_sub(done.bytes.len(), Ordering::Relaxed);
+                if let Some(buffer) = Arc::into_inner(done.bytes) {
+                    self.spares.put(buffer);
+                }
             }
         }
     }
