@@ -1,7 +1,7 @@
 //! What a request leads to: a reply with its effect, a wait, or a question to another shard.
 
 use crate::config::Caller;
-use zonal_types::{Attr, Ino, Instant, KvChange, Layout, SessionId, Timestamp, ZoneId};
+use zonal_types::{Attr, ErrorCode, Ino, Instant, KvChange, Layout, SessionId, Timestamp, ZoneId};
 use zonal_wire::{MetaReply, MetaRequest};
 
 /// Names a request that waits; given back to `handle`.
@@ -163,6 +163,8 @@ pub struct Detached {
 pub struct Ticked {
     /// Changes of the store.
     pub effect: Vec<KvChange>,
+    /// Why an inode that an ended session held could not be read: it stays, until a start of the shard can read it.
+    pub unread: Option<ErrorCode>,
     /// Sessions that have new events.
     pub wake: Vec<SessionId>,
     /// Requests that wait on [`WaitOn::Recalls`] should be tried again.

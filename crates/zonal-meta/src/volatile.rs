@@ -106,7 +106,7 @@ impl Shard {
             MetaRequest::CloseSession => {
                 self.leases.session_closed(session);
                 self.recheck = true;
-                let effect = self.end_session(kv, now, session)?;
+                let (effect, _unread) = self.end_session(kv, now, session);
                 self.outcome(MetaReply::Done, effect, Vec::new(), Vec::new())
             }
             MetaRequest::DropLeases => {
@@ -219,7 +219,7 @@ impl Shard {
         self.recheck = true;
         let mut orphans = self.opens.orphans_of(session);
         orphans.retain(|ino| !told.contains_key(ino));
-        let effect = self.release_orphans(kv, now, session, &orphans);
+        let (effect, _unread) = self.release_orphans(kv, now, session, &orphans);
         let reply = if lost {
             failed(ErrorCode::UnknownLease)
         } else {
@@ -228,24 +228,28 @@ impl Shard {
         self.outcome(reply, effect, Vec::new(), Vec::new())
     }
 
-    /// The session has these no longer open. One that cannot be read stays, until the session ends.
+    /// The session has these no longer open: changes to log, and why one stays. One that cannot be read goes on naming the session, also
+    /// when that is over; each start of the shard tries again.
     fn release_orphans(
         &mut self,
         kv: &dyn KvRead,
         now: Now,
         session: SessionId,
         inos: &[Ino],
-    ) -> Vec<KvChange> {
-        let mut effect = Vec::new();
+    ) -> (Vec<KvChange>, Option<ErrorCode>) {
+        let (mut effect, mut unread) = (Vec::new(), None);
         for ino in inos {
             let mut tx = self.tx(kv, now, session);
-            if op::open::release_orphan(&mut tx, *ino).is_ok() {
-                let finished = tx.finish();
-                effect.extend(finished.effect);
-                self.apply(session, now.instant, finished.volatile);
+            match op::open::release_orphan(&mut tx, *ino) {
+                Ok(()) => {
+                    let finished = tx.finish();
+                    effect.extend(finished.effect);
+                    self.apply(session, now.instant, finished.volatile);
+                }
+                Err(code) => unread = Some(code),
             }
         }
-        effect
+        (effect, unread)
     }
 
     /// Places from before our restart that appends are being written to. What was published is none any more.
@@ -304,7 +308,7 @@ impl Shard {
         }
         let mut closed = inos.to_vec();
         closed.retain(|ino| self.opens.close(*ino, session));
-        let effect = self.release_orphans(kv, now, session, &closed);
+        let (effect, _unread) = self.release_orphans(kv, now, session, &closed);
         if !effect.is_empty() && caller.slot != zonal_wire::frame::NO_SLOT {
             let kept = Some(MetaReply::Done);
             self.sessions
@@ -383,20 +387,16 @@ impl Shard {
         self.doomed.extend(self.events.take_overflowed());
     }
 
-    /// A session is over: closed, expired or ended by us. Returns the changes to log.
+    /// A session is over: closed, expired or ended by us. Returns the changes to log, and why one of its orphans stays.
     pub(crate) fn end_session(
         &mut self,
         kv: &dyn KvRead,
         now: Now,
         session: SessionId,
-    ) -> Result<Vec<KvChange>, ErrorCode> {
+    ) -> (Vec<KvChange>, Option<ErrorCode>) {
         self.tickets.session_gone(session);
-        let mut tx = self.tx(kv, now, session);
-        for ino in tx.env.opens.orphans_of(session) {
-            op::open::release_orphan(&mut tx, ino)?;
-        }
-        let finished = tx.finish();
-        self.apply(session, now.instant, finished.volatile);
+        let orphans = self.opens.orphans_of(session);
+        let (mut effect, unread) = self.release_orphans(kv, now, session, &orphans);
         self.opens.drop_session(session);
         self.events.close(session);
         self.doomed.remove(&session);
@@ -407,14 +407,13 @@ impl Shard {
         self.tell(granted);
         self.woken.insert(session);
         self.recheck = true;
-        let mut effect = finished.effect;
         effect.extend(
             self.sessions
                 .remove(session)
                 .into_iter()
                 .map(KvChange::remove),
         );
-        Ok(effect)
+        (effect, unread)
     }
 }
 

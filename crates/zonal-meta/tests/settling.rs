@@ -87,30 +87,51 @@ fn nobody_is_told_of_an_entry_that_is_being_removed() {
 }
 
 #[test]
-fn a_session_that_cannot_be_ended_keeps_no_other_from_it() {
+fn a_session_ends_though_an_orphan_of_its_cannot_be_read_and_a_later_start_releases_it() {
     let mut cell = Cell::new();
-    let (mut one, other) = (cell.client(1), cell.client(2));
-    let home = one.mkdir(&mut cell, Ino::ROOT, "home").unwrap();
-    let orphan = one.create(&mut cell, home, "f", 0o644).unwrap();
-    one.open(&mut cell, orphan, 0).unwrap();
-    one.unlink(&mut cell, home, "f").unwrap();
-    let inode = zonal_meta::keys::inode(orphan);
-    let whole = cell.stores[1].kv.insert(inode.clone(), vec![1]).unwrap();
+    let [mut expires, mut closes] = [1, 2].map(|number| cell.client(number));
+    let home = expires.mkdir(&mut cell, Ino::ROOT, "home").unwrap();
+    let [first, second] = ["f", "g"].map(|name| {
+        let ino = expires.create(&mut cell, home, name, 0o644).unwrap();
+        let who = if name == "f" {
+            &mut expires
+        } else {
+            &mut closes
+        };
+        who.open(&mut cell, ino, 0).unwrap();
+        expires.unlink(&mut cell, home, name).unwrap();
+        ino
+    });
+    let keys = [first, second].map(zonal_meta::keys::inode);
+    let whole = keys
+        .clone()
+        .map(|key| cell.stores[1].kv.insert(key, vec![1]).unwrap());
+    let reply = cell.send(1, closes.caller(1), &MetaRequest::CloseSession);
+    assert_eq!(reply, MetaReply::Done, "closed");
     cell.pass_ms(zonal_types::limits::SESSION_TERM_MS);
-    let [first, second] = [&one, &other].map(|of| zonal_meta::keys::session(of.sessions[1]));
     let now = cell.now;
     let store = &mut cell.stores[1];
-    let ticked = store.shard.tick(&store.kv, now).unwrap();
+    let ticked = store.shard.tick(&store.kv, now);
     apply(&mut store.kv, &ticked.effect);
-    assert!(store.kv.contains_key(&first) && !store.kv.contains_key(&second));
-    assert_eq!(
-        store.shard.tick(&store.kv, now).err(),
-        Some(ErrorCode::Corrupt)
-    );
-    assert!(store.shard.poll_deadline().is_some(), "it stays due");
-    store.kv.insert(inode, whole);
-    let ticked = store.shard.tick(&store.kv, now).unwrap();
-    apply(&mut store.kv, &ticked.effect);
-    assert!(!store.kv.contains_key(&first));
+    assert_eq!(ticked.unread, Some(ErrorCode::Corrupt), "it is told");
+    for ended in [&expires, &closes] {
+        let session = zonal_meta::keys::session(ended.sessions[1]);
+        assert!(!store.kv.contains_key(&session));
+    }
+    assert_eq!(store.shard.poll_deadline(), None, "nothing is due");
+
+    // Repaired in between: one by getting its inode back, the other by being taken away.
+    let [first_whole, _gone] = whole;
+    store.kv.insert(keys[0].clone(), first_whole);
+    cell.restart(1);
+    cell.tick();
+    cell.stores[1].kv.remove(&keys[1]);
+    cell.restart(1);
+    cell.tick();
+    let kv = &cell.stores[1].kv;
+    for ino in [first, second] {
+        assert!(!kv.contains_key(&zonal_meta::keys::orphan(ino)), "{ino}");
+    }
+    assert!(kv.contains_key(&zonal_meta::keys::deletion(first)));
     cell.assert_sound();
 }

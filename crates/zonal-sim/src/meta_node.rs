@@ -382,7 +382,6 @@ impl MetaNode {
                 let now = self.now();
                 self.shard.borrow_mut().tick(self.disk.as_ref(), now)
             };
-            let ticked = ticked.unwrap_or_default();
             if !ticked.effect.is_empty() {
                 self.disk.append_changes(ticked.effect);
             }

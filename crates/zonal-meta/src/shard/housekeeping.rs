@@ -13,11 +13,8 @@ const DETACHED_SECONDS: i64 = 60;
 const ENDED_AT_ONCE: usize = 64;
 
 impl Shard {
-    /// Housekeeping, due at [`Self::poll_deadline`]. A session that cannot be ended keeps no other from it, and stays due.
-    ///
-    /// # Errors
-    /// What the store says, where nothing else was done.
-    pub fn tick(&mut self, kv: &dyn KvRead, now: Now) -> Result<Ticked, ErrorCode> {
+    /// Housekeeping, due at [`Self::poll_deadline`].
+    pub fn tick(&mut self, kv: &dyn KvRead, now: Now) -> Ticked {
         self.leases.sweep(now.instant, 4096);
         let mut effect = Vec::new();
         if std::mem::take(&mut self.is_old) {
@@ -28,43 +25,30 @@ impl Shard {
         if ending.len() > ENDED_AT_ONCE {
             self.doomed.extend(ending.split_off(ENDED_AT_ONCE));
         }
-        let mut failed = None;
-        for session in ending {
-            zonal_types::mark!(SessionExpired);
-            match self.end_session(kv, now, session) {
-                Ok(ended) => effect.extend(ended),
-                Err(code) => {
-                    failed = Some(code);
-                    self.doomed.insert(session);
-                }
-            }
-        }
         if std::mem::take(&mut self.has_lost_orphans) {
+            // What sessions left that ended in an earlier life: what could not be read then perhaps can be now.
             let holders = self.opens.orphans.values().flatten();
             let lost: BTreeSet<SessionId> = holders
                 .copied()
                 .filter(|session| !self.sessions.contains(*session))
                 .collect();
-            for session in lost {
-                match self.end_session(kv, now, session) {
-                    Ok(ended) => effect.extend(ended),
-                    Err(code) => {
-                        failed = Some(code);
-                        self.has_lost_orphans = true;
-                    }
-                }
+            ending.extend(lost);
+        }
+        let mut unread = None;
+        for session in ending {
+            if self.sessions.contains(session) {
+                zonal_types::mark!(SessionExpired);
             }
+            let (ended, failed) = self.end_session(kv, now, session);
+            effect.extend(ended);
+            unread = failed.or(unread);
         }
-        if let Some(code) = failed
-            && effect.is_empty()
-        {
-            return Err(code);
-        }
-        Ok(Ticked {
+        Ticked {
             effect,
+            unread,
             wake: std::mem::take(&mut self.woken).into_iter().collect(),
             recheck: std::mem::take(&mut self.recheck),
-        })
+        }
     }
 
     /// When [`Self::tick`] is due.

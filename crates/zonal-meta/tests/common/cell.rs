@@ -205,7 +205,7 @@ impl Cell {
 
     pub fn tick(&mut self) {
         for store in &mut self.stores {
-            let ticked = store.shard.tick(&store.kv, self.now).unwrap();
+            let ticked = store.shard.tick(&store.kv, self.now);
             apply(&mut store.kv, &ticked.effect);
         }
     }
