@@ -6,12 +6,12 @@ use crate::inline::end_of_inline;
 use crate::net::{Net, wait_for};
 use crate::storage::MakeRequest;
 use std::sync::atomic::Ordering;
-use zonal_types::limits::FILE_BYTES_MAX;
+use zonal_types::limits::{CHUNK_BYTES, FILE_BYTES_MAX, STORAGE_STEP_BYTES};
 use zonal_types::{Column, ErrorCode};
 use zonal_wire::{ObjectRef, StorageReply, StorageRequest};
 
-/// Of so much of an object a target changes all or nothing; of more perhaps a part.
-const ONE_STEP_BYTES: u64 = 32 << 20;
+/// The longest range that a target changes in one step wherever it begins: all of it or nothing.
+const ONE_STEP_BYTES: u64 = STORAGE_STEP_BYTES - CHUNK_BYTES as u64;
 
 /// What `fallocate` does to a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -15,11 +15,11 @@ use crate::target::{Outcome, Target};
 use crate::write::{Bases, part_of_block};
 use std::ops::Range;
 use std::sync::Arc;
-use zonal_types::limits::FILE_BYTES_MAX;
+use zonal_types::limits::{CHUNK_BYTES, FILE_BYTES_MAX, STORAGE_STEP_BYTES};
 use zonal_types::{ErrorCode, KvRead};
 
 /// Chunk records that one step changes.
-pub(crate) const STEP_CHUNKS: usize = 256;
+pub(crate) const STEP_CHUNKS: usize = STORAGE_STEP_BYTES as usize / CHUNK_BYTES;
 /// Behind the last block that an object can have.
 pub(crate) const BLOCKS_END: u64 = FILE_BYTES_MAX / BLOCK + 1;
 

@@ -5,7 +5,7 @@ mod harness;
 use harness::*;
 use zonal_object::*;
 use zonal_testkit::Rng;
-use zonal_types::limits::FILE_BYTES_MAX;
+use zonal_types::limits::{CHUNK_BYTES, FILE_BYTES_MAX, STORAGE_STEP_BYTES};
 use zonal_types::{Codec, ErrorCode, KvChange};
 
 const CONFIG: TargetConfig = TargetConfig {
@@ -301,6 +301,27 @@ fn offsets_at_the_limit_work_and_past_it_are_refused() {
     shell.check();
     let too_much = Edit::allocate(object(1), CUT, 0, 1 << 40, false).unwrap();
     assert_eq!(shell.run_edit(too_much), Err(ErrorCode::StaleTruncate));
+}
+
+#[test]
+fn a_chunk_less_than_a_step_is_reserved_at_once_wherever_it_begins() {
+    let chunk = CHUNK_BYTES as u64;
+    let config = TargetConfig {
+        segments: 40,
+        ..CONFIG
+    };
+    for (length, is_whole) in [
+        (STORAGE_STEP_BYTES - chunk, true),
+        (STORAGE_STEP_BYTES, false),
+    ] {
+        let mut shell = Shell::new(config);
+        let mut edit = Edit::allocate(object(1), CUT, chunk - 4096, length, false).unwrap();
+        let step = shell.target.edit_step(&shell.store, &mut edit).unwrap();
+        let Step::Log { done, .. } = step else {
+            panic!("{step:?}");
+        };
+        assert_eq!(done.is_some(), is_whole, "{length}");
+    }
 }
 
 #[test]

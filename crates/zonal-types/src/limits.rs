@@ -49,6 +49,8 @@ limits! {
     TLV_BYTES_MAX: usize = 4096, "bytes";
     /// Bytes that one storage read or write moves.
     STORAGE_IO_BYTES_MAX: usize = 4_194_304, "bytes";
+    /// Of so much of an object, whole chunks, a target changes all or nothing at once; of a longer range perhaps a part.
+    STORAGE_STEP_BYTES: u64 = 67_108_864, "bytes";
     /// Supplementary groups of a caller.
     GROUPS_MAX: usize = 65_536, "groups";
     /// Slots of one session: mutations in flight of one client at one shard.
