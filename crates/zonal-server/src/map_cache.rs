@@ -6,7 +6,7 @@
 use crate::clock;
 use crate::peers::Peers;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
 use zonal_types::{CellId, Instant, MapVersion};
 use zonal_wire::{ManagerReply, ManagerRequest};
 use zonal_zonemap::ZoneMap;
@@ -26,8 +26,32 @@ enum Origin {
 pub struct MapCache {
     origin: Origin,
     map: RwLock<Arc<ZoneMap>>,
-    /// When the last fetch ended; held during a fetch.
-    fetched: Mutex<Option<Instant>>,
+    /// Locked for a moment only, never while the manager is asked.
+    fetching: Mutex<Fetching>,
+    /// A fetch has ended.
+    fetched: Condvar,
+}
+
+/// What is known of fetches.
+#[derive(Default)]
+struct Fetching {
+    is_under_way: bool,
+    /// When the last one ended.
+    ended: Option<Instant>,
+}
+
+/// The right to ask the manager, which one thread has at a time.
+struct Turn<'a>(&'a MapCache);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let fetching = self.0.fetching.lock();
+        let mut fetching = fetching.unwrap_or_else(PoisonError::into_inner);
+        fetching.is_under_way = false;
+        fetching.ended = Some(clock::instant());
+        drop(fetching);
+        self.0.fetched.notify_all();
+    }
 }
 
 impl MapCache {
@@ -50,7 +74,8 @@ impl MapCache {
         Self {
             origin,
             map: RwLock::new(Arc::new(map)),
-            fetched: Mutex::new(None),
+            fetching: Mutex::default(),
+            fetched: Condvar::new(),
         }
     }
 
@@ -85,16 +110,31 @@ impl MapCache {
             return;
         };
         let before = self.current().version;
-        let mut fetched = self.fetched.lock().unwrap_or_else(PoisonError::into_inner);
-        let recent = fetched.is_some_and(|when| clock::instant().ms_since(when) < REFETCH_MS);
-        if recent || self.current().version > before {
+        let Some(_turn) = self.take_turn(before) else {
             return;
-        }
+        };
         match peers.manager(*manager, &ManagerRequest::GetMap { have: before }) {
             Ok(reply) => self.take(reply),
             Err(error) => tracing::warn!(%error, "the zone map cannot be refreshed"),
         }
-        *fetched = Some(clock::instant());
+    }
+
+    /// Waits for the fetch that is under way. `None` where one has just ended, or has brought a newer map than `before`.
+    fn take_turn(&self, before: MapVersion) -> Option<Turn<'_>> {
+        let fetching = self.fetching.lock();
+        let fetching = fetching.unwrap_or_else(PoisonError::into_inner);
+        let free = self
+            .fetched
+            .wait_while(fetching, |fetching| fetching.is_under_way);
+        let mut fetching = free.unwrap_or_else(PoisonError::into_inner);
+        let is_recent = fetching
+            .ended
+            .is_some_and(|when| clock::instant().ms_since(when) < REFETCH_MS);
+        if is_recent || self.current().version > before {
+            return None;
+        }
+        fetching.is_under_way = true;
+        Some(Turn(self))
     }
 
     /// Takes the map out of a manager's reply.
@@ -117,6 +157,7 @@ impl MapCache {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
     use zonal_types::Codec;
 
     #[test]
@@ -130,6 +171,31 @@ mod tests {
         cache.publish(Arc::new(map));
         assert_eq!(cache.current().version, MapVersion(5));
         assert_eq!(cache.at_least(MapVersion(9)).version, MapVersion(5));
+    }
+
+    #[test]
+    fn one_thread_asks_at_a_time_and_holds_no_lock() {
+        let cache = MapCache::here(CellId([3; 16]));
+        let none = MapVersion(0);
+        let has_ended = AtomicBool::new(false);
+        let turn = cache.take_turn(none).expect("nobody asks");
+        assert!(cache.fetching.try_lock().is_ok(), "held over the network");
+        std::thread::scope(|scope| {
+            for _other in 0..4 {
+                scope.spawn(|| {
+                    let _turn = cache.take_turn(none);
+                    assert!(has_ended.load(Ordering::SeqCst), "two ask at once");
+                });
+            }
+            for _moment in 0..1_000 {
+                std::thread::yield_now();
+            }
+            has_ended.store(true, Ordering::SeqCst);
+            drop(turn);
+        });
+        while cache.take_turn(none).is_none() {
+            std::thread::yield_now();
+        }
     }
 
     #[test]
