@@ -115,7 +115,7 @@ impl<N: Net> Client<N> {
             refreshing: async_lock::Mutex::new(()),
             links: Mutex::new(BTreeMap::new()),
             files: Mutex::new(BTreeMap::new()),
-            held: Mutex::new(BTreeMap::new()),
+            held: Mutex::default(),
             late_releases: LateReleases::default(),
             waiting_locks: Mutex::new(BTreeMap::new()),
             seen: Mutex::new(crate::seen::Seen::default()),
@@ -280,14 +280,10 @@ impl<N: Net> Client<N> {
     /// Locks that this client holds at a shard.
     pub(crate) fn locks_at(&self, shard: ShardId) -> Vec<(Ino, LockRange)> {
         let map = self.map();
-        let held = lock(&self.held);
-        let at_shard = held.iter().filter(|(ino, _)| {
+        lock(&self.held).of_inodes(|ino| {
             map.shard_of(ino.partition())
                 .is_some_and(|known| known.id == shard)
-        });
-        at_shard
-            .flat_map(|(ino, ranges)| ranges.iter().map(|range| (*ino, *range)))
-            .collect()
+        })
     }
 
     /// Bytes of gathered writes, for the gauge.
@@ -306,7 +302,7 @@ impl<N: Net> Client<N> {
     #[must_use]
     pub fn gauges(&self) -> Vec<(&'static str, u64, u64)> {
         let shards = self.map().shards.len() as u64;
-        let locks: usize = lock(&self.held).values().map(Vec::len).sum();
+        let locks = lock(&self.held).len();
         let closes: usize = self
             .all_links()
             .iter()

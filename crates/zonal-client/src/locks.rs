@@ -1,6 +1,10 @@
 //! POSIX and flock locks: the shard decides; what is held is remembered for the shard's restart.
 
+mod held;
 pub(crate) mod late;
+
+pub(crate) use held::Held;
+use held::Owner;
 
 use crate::client::Client;
 use crate::net::Net;
@@ -10,9 +14,9 @@ use std::sync::Mutex;
 use zonal_types::{ErrorCode, Ino, ShardId};
 use zonal_wire::{LockRange, MetaReply, MetaRequest};
 
-/// Ranges that are held, by inode: a restarted shard is told of them. One whose release is under way is not among them, as the shard may
+/// Ranges that are held: a restarted shard is told of them. One whose release is under way is not among them, as the shard may
 /// have released it already, and given it to another.
-pub(crate) type HeldLocks = Mutex<BTreeMap<Ino, Vec<LockRange>>>;
+pub(crate) type HeldLocks = Mutex<Held>;
 
 /// Requests that may be queued at a shard, by waiter. A grant moves its range to what is held before anybody acts on it: a
 /// shard that restarts then hears of it, whatever became of the reply to the request.
@@ -71,7 +75,7 @@ impl<N: Net> Client<N> {
     ) -> Result<LockOutcome, ErrorCode> {
         let owner = (range.owner, range.whole_file);
         self.send_late_of(ino, owner).await?;
-        let was_held = self.holds(ino, &range);
+        let was_held = lock(&self.held).holds(ino, &range);
         let link = self.reach(ino).await?;
         let request = MetaRequest::Lock {
             ino,
@@ -118,7 +122,7 @@ impl<N: Net> Client<N> {
     pub(crate) fn note_grant(&self, waiter: u64) {
         let granted = lock(&self.waiting_locks).remove(&waiter);
         if let Some(Waiting { ino, range, .. }) = granted {
-            self.hold(ino, range);
+            lock(&self.held).hold(ino, range);
         }
     }
 
@@ -168,20 +172,6 @@ impl<N: Net> Client<N> {
         (over, true)
     }
 
-    /// Remembers a lock for the shard's restart. The newest comes last: it decides where ranges overlap.
-    fn hold(&self, ino: Ino, range: LockRange) {
-        let mut held = lock(&self.held);
-        let ranges = held.entry(ino).or_default();
-        ranges.retain(|known| *known != range);
-        ranges.push(range);
-    }
-
-    /// True where the very same lock is held already.
-    fn holds(&self, ino: Ino, range: &LockRange) -> bool {
-        let held = lock(&self.held);
-        held.get(&ino).is_some_and(|held| held.contains(range))
-    }
-
     /// A lock that was waited for is held: learns what the last holder wrote.
     ///
     /// # Errors
@@ -196,7 +186,7 @@ impl<N: Net> Client<N> {
 
     /// The lock is held: remembers it, and learns what the last holder wrote.
     async fn learn_of_holders(&self, ino: Ino, range: LockRange) -> Result<LockOutcome, ErrorCode> {
-        self.hold(ino, range);
+        lock(&self.held).hold(ino, range);
         let link = self.reach(ino).await?;
         let reply = self
             .meta(&link, &MetaRequest::GetAttr { ino, data: true })
@@ -221,10 +211,9 @@ impl<N: Net> Client<N> {
     /// Of the flush, or a shard that does not answer.
     pub async fn unlock(&self, ino: Ino, range: LockRange) -> Result<(), ErrorCode> {
         let flushed = self.flush_if_dirty(ino).await;
-        let is_owners =
-            |held: &LockRange| held.owner == range.owner && held.whole_file == range.whole_file;
+        let owner = (range.owner, range.whole_file);
         let cut = (range.start, range.end);
-        self.send_release(ino, &MetaRequest::Unlock { ino, range }, is_owners, cut)
+        self.send_release(ino, &MetaRequest::Unlock { ino, range }, owner, cut)
             .await?;
         flushed
     }
@@ -234,14 +223,15 @@ impl<N: Net> Client<N> {
         &self,
         ino: Ino,
         request: &MetaRequest,
-        is_owners: impl Fn(&LockRange) -> bool,
+        owner: Owner,
         cut: (u64, u64),
     ) -> Result<(), ErrorCode> {
         let link = self.reach(ino).await?;
-        let released = self.give_up(ino, is_owners, cut);
+        let released = lock(&self.held).give_up(ino, owner, cut);
         let answer = self.meta(&link, request).await;
         if answer.is_err() {
-            released.into_iter().for_each(|range| self.hold(ino, range));
+            let mut held = lock(&self.held);
+            released.into_iter().for_each(|range| held.hold(ino, range));
         }
         answer.map(drop)
     }
@@ -256,11 +246,8 @@ impl<N: Net> Client<N> {
         owner: u64,
         whole_file: bool,
     ) -> Result<(), ErrorCode> {
-        let is_owners = |held: &LockRange| held.owner == owner && held.whole_file == whole_file;
-        if !lock(&self.held)
-            .get(&ino)
-            .is_some_and(|held| held.iter().any(is_owners))
-        {
+        let of = (owner, whole_file);
+        if !lock(&self.held).has_any(ino, of) {
             return Ok(());
         }
         let flushed = self.flush_if_dirty(ino).await;
@@ -270,11 +257,11 @@ impl<N: Net> Client<N> {
             whole_file,
         };
         let cut = (0, u64::MAX);
-        let released = self.send_release(ino, &request, is_owners, cut).await;
+        let released = self.send_release(ino, &request, of, cut).await;
         if released.is_err_and(is_passing) {
             // There is nobody left who could try again; a shard that starts anew is not told of it.
             self.release_later(ino, owner, whole_file);
-            self.give_up(ino, is_owners, cut);
+            lock(&self.held).give_up(ino, of, cut);
         }
         released.and(flushed)
     }
@@ -303,80 +290,5 @@ impl<N: Net> Client<N> {
             Some(file) if !file.state().is_clean() => self.flush(&file).await,
             _ => Ok(()),
         }
-    }
-
-    /// Forgets what the owner holds within `cut` (its last byte included), and returns it.
-    fn give_up(
-        &self,
-        ino: Ino,
-        is_owners: impl Fn(&LockRange) -> bool,
-        cut: (u64, u64),
-    ) -> Vec<LockRange> {
-        let mut held = lock(&self.held);
-        let Some(ranges) = held.remove(&ino) else {
-            return Vec::new();
-        };
-        let (kept, released) = cut_ranges(ranges, is_owners, cut);
-        if !kept.is_empty() {
-            held.insert(ino, kept);
-        }
-        released
-    }
-}
-
-/// Takes `from..=to` out of the owner's ranges: what stays, in its order, and what was taken.
-fn cut_ranges(
-    ranges: Vec<LockRange>,
-    is_owners: impl Fn(&LockRange) -> bool,
-    (from, to): (u64, u64),
-) -> (Vec<LockRange>, Vec<LockRange>) {
-    let (mut kept, mut released) = (Vec::new(), Vec::new());
-    for range in ranges {
-        if !is_owners(&range) || range.end < from || to < range.start {
-            kept.push(range);
-            continue;
-        }
-        if range.start < from {
-            let end = from - 1;
-            kept.push(LockRange { end, ..range });
-        }
-        if to < range.end {
-            let start = to + 1;
-            kept.push(LockRange { start, ..range });
-        }
-        released.push(LockRange {
-            start: range.start.max(from),
-            end: range.end.min(to),
-            ..range
-        });
-    }
-    (kept, released)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use zonal_wire::LockKind;
-
-    #[test]
-    fn a_release_leaves_what_lies_outside() {
-        let range = |owner, start, end| LockRange {
-            whole_file: false,
-            owner,
-            pid: 1,
-            kind: LockKind::Exclusive,
-            start,
-            end,
-        };
-        let held = vec![range(1, 0, 9), range(2, 0, 9), range(1, 20, u64::MAX)];
-        let is_owners = |held: &LockRange| held.owner == 1;
-        let (kept, released) = cut_ranges(held.clone(), is_owners, (5, 24));
-        assert_eq!(
-            kept,
-            [range(1, 0, 4), range(2, 0, 9), range(1, 25, u64::MAX)]
-        );
-        assert_eq!(released, [range(1, 5, 9), range(1, 20, 24)]);
-        let (kept, released) = cut_ranges(held, is_owners, (0, u64::MAX));
-        assert_eq!((kept, released.len()), (vec![range(2, 0, 9)], 2));
     }
 }

@@ -14,7 +14,6 @@
 mod check;
 mod deadlock;
 mod file;
-mod ranges;
 #[cfg(test)]
 mod tests;
 

@@ -1,8 +1,8 @@
-//! The ranges that one owner holds in one space of one inode.
+//! The ranges that one owner holds in one space of one inode: what a shard decides by, and what a client remembers for its restart.
 //!
 //! *Invariants*: sorted by start, disjoint, and adjacent ranges differ in kind. Ends are inclusive.
 
-use zonal_wire::meta::{LockKind, LockRange};
+use crate::meta::{LockKind, LockRange};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Held {
@@ -14,22 +14,30 @@ struct Held {
 
 /// A sorted list of disjoint ranges.
 #[derive(Debug, Default)]
-pub(super) struct Ranges {
+pub struct LockRanges {
     held: Vec<Held>,
 }
 
-impl Ranges {
-    pub(super) fn len(&self) -> usize {
+impl LockRanges {
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
         self.held.len()
     }
 
+    /// True where there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.held.is_empty()
+    }
+
     /// The ranges; owner and space are left 0 and false.
-    pub(super) fn iter(&self) -> impl Iterator<Item = LockRange> {
+    pub fn iter(&self) -> impl Iterator<Item = LockRange> {
         self.held.iter().map(|held| held.to_range())
     }
 
     /// Puts `new` (or nothing) in place of what is in `start..=end`.
-    pub(super) fn replace(&mut self, start: u64, end: u64, new: Option<(LockKind, u32)>) {
+    pub fn replace(&mut self, start: u64, end: u64, new: Option<(LockKind, u32)>) {
         let first = self.held.partition_point(|held| held.end < start);
         let behind = self.held.partition_point(|held| held.start <= end);
         // Replacing what touches us, too, makes merging with neighbours the same as merging with remainders.
@@ -87,8 +95,30 @@ impl Ranges {
         self.held.splice(from..to, pieces);
     }
 
+    /// What there is of `start..=end`; owner and space are left 0 and false.
+    pub fn within(&self, start: u64, end: u64) -> impl Iterator<Item = LockRange> {
+        let first = self.held.partition_point(|held| held.end < start);
+        let behind = self.held.partition_point(|held| held.start <= end);
+        let held = self.held.get(first..behind).unwrap_or_default();
+        held.iter().map(move |held| LockRange {
+            start: held.start.max(start),
+            end: held.end.min(end),
+            ..held.to_range()
+        })
+    }
+
+    /// True where one range of this kind has all of `wanted`.
+    #[must_use]
+    pub fn covers(&self, wanted: &LockRange) -> bool {
+        let first = self.held.partition_point(|held| held.end < wanted.start);
+        self.held.get(first).is_some_and(|held| {
+            held.start <= wanted.start && held.end >= wanted.end && held.kind == wanted.kind
+        })
+    }
+
     /// The first range that stands in the way of `wanted` of another owner.
-    pub(super) fn conflict(&self, wanted: &LockRange) -> Option<LockRange> {
+    #[must_use]
+    pub fn conflict(&self, wanted: &LockRange) -> Option<LockRange> {
         let first = self.held.partition_point(|held| held.end < wanted.start);
         self.held[first..]
             .iter()
@@ -98,14 +128,17 @@ impl Ranges {
     }
 
     /// True where one range reaches beyond both ends, so that a hole there makes two of it.
-    pub(super) fn contains_inside(&self, start: u64, end: u64) -> bool {
+    #[must_use]
+    pub fn contains_inside(&self, start: u64, end: u64) -> bool {
         let first = self.held.partition_point(|held| held.end < start);
         self.held
             .get(first)
             .is_some_and(|held| held.start < start && held.end > end)
     }
 
-    pub(super) fn is_canonical(&self) -> bool {
+    /// True where there is something, and the invariants hold.
+    #[must_use]
+    pub fn is_canonical(&self) -> bool {
         !self.held.is_empty()
             && self.held.iter().all(|held| held.start <= held.end)
             && self.held.windows(2).all(|pair| {

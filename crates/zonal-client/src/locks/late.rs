@@ -3,7 +3,7 @@
 //! Whoever asked was told of an error, or is gone, so nobody else would tell the shard. A shard that starts anew forgets all locks and is
 //! not told of these, so what reaches it late changes nothing there.
 
-use super::cut_ranges;
+use super::held::Owner;
 use crate::client::Client;
 use crate::net::Net;
 use crate::session::{is_passing, lock};
@@ -36,7 +36,7 @@ pub(crate) enum Late {
 
 impl Late {
     /// Inode, owner, and whether it is about flock.
-    fn owner(&self) -> (Ino, (u64, bool)) {
+    fn owner(&self) -> (Ino, Owner) {
         match self {
             Self::Owner {
                 ino,
@@ -62,7 +62,7 @@ impl<N: Net> Client<N> {
         if let Some(waiter) = waiter {
             lock(&self.waiting_locks).remove(&waiter);
         }
-        self.forget_held(ino, &range);
+        lock(&self.held).forget(ino, &range);
         self.remember_late(Late::Request { ino, range, waiter });
     }
 
@@ -83,7 +83,7 @@ impl<N: Net> Client<N> {
     }
 
     /// Sends what is late of one owner, before it asks for anything else.
-    pub(super) async fn send_late_of(&self, ino: Ino, owner: (u64, bool)) -> Result<(), ErrorCode> {
+    pub(super) async fn send_late_of(&self, ino: Ino, owner: Owner) -> Result<(), ErrorCode> {
         let of_owner = |late: &Late| late.owner() == (ino, owner);
         let late: Vec<Late> = {
             let all = lock(&self.late_releases);
@@ -151,7 +151,8 @@ impl<N: Net> Client<N> {
         self.tell_shard(ino, &MetaRequest::Unlock { ino, range })
             .await?;
         // What the owner held there before.
-        for range in self.held_within(ino, &range) {
+        let before = lock(&self.held).within(ino, &range);
+        for range in before {
             let request = MetaRequest::Lock {
                 ino,
                 range,
@@ -166,24 +167,5 @@ impl<N: Net> Client<N> {
     async fn tell_shard(&self, ino: Ino, request: &MetaRequest) -> Result<(), ErrorCode> {
         let link = self.reach(ino).await?;
         self.meta(&link, request).await.map(drop)
-    }
-
-    /// Forgets that exactly this range was taken; what lies below it shows again.
-    fn forget_held(&self, ino: Ino, range: &LockRange) {
-        let mut held = lock(&self.held);
-        if let Some(ranges) = held.get_mut(&ino) {
-            ranges.retain(|known| known != range);
-            if ranges.is_empty() {
-                held.remove(&ino);
-            }
-        }
-    }
-
-    /// What the owner of `range` holds within it, oldest first.
-    fn held_within(&self, ino: Ino, range: &LockRange) -> Vec<LockRange> {
-        let held = lock(&self.held).get(&ino).cloned().unwrap_or_default();
-        let is_owners =
-            |held: &LockRange| held.owner == range.owner && held.whole_file == range.whole_file;
-        cut_ranges(held, is_owners, (range.start, range.end)).1
     }
 }

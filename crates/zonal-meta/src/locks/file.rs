@@ -1,9 +1,9 @@
 //! Locks on one inode: who holds what in each of the two spaces, and who waits.
 
-use super::ranges::Ranges;
 use super::{OVERTAKEN_MAX, Owner};
 use std::collections::{BTreeMap, VecDeque};
 use zonal_types::SessionId;
+use zonal_wire::LockRanges;
 use zonal_wire::meta::{LockKind, LockRange};
 
 #[derive(Debug)]
@@ -21,7 +21,7 @@ impl Waiter {
 }
 
 /// Holders in one space of one inode.
-pub(super) type Space = BTreeMap<Owner, Ranges>;
+pub(super) type Space = BTreeMap<Owner, LockRanges>;
 
 #[derive(Debug, Default)]
 pub(super) struct FileLocks {

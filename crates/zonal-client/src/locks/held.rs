@@ -1,0 +1,298 @@
+//! What a client holds of locks, in the order in which it got them.
+//!
+//! A lock that was just granted may be taken back, and then shows again what its owner held there before. So the newest grants are kept
+//! apart; older ones are merged as the shard does, so that a thousand ranges side by side cost what one does.
+//!
+//! *Invariants*: of one owner at most [`NEWEST_MAX`] grants are kept apart; a newer range decides where ranges overlap.
+
+use std::collections::{BTreeMap, VecDeque};
+use zonal_types::Ino;
+use zonal_wire::{LockRange, LockRanges};
+
+/// An owner, and whether it is about flock.
+pub(crate) type Owner = (u64, bool);
+
+/// Grants of one owner that can be taken back. One that is taken back when as many newer ones came would stay until its owner ends.
+const NEWEST_MAX: usize = 64;
+
+/// All locks of a client.
+#[derive(Debug, Default)]
+pub(crate) struct Held {
+    owners: BTreeMap<(Ino, Owner), OfOwner>,
+}
+
+/// Those of one owner on one inode.
+#[derive(Debug, Default)]
+struct OfOwner {
+    older: LockRanges,
+    newest: VecDeque<LockRange>,
+}
+
+fn owner_of(range: &LockRange) -> Owner {
+    (range.owner, range.whole_file)
+}
+
+impl Held {
+    /// How many ranges are kept.
+    pub(crate) fn len(&self) -> usize {
+        self.owners.values().map(OfOwner::len).sum()
+    }
+
+    /// A lock was granted.
+    pub(crate) fn hold(&mut self, ino: Ino, range: LockRange) {
+        let of = self.owners.entry((ino, owner_of(&range))).or_default();
+        of.newest.push_back(range);
+        if of.newest.len() > NEWEST_MAX
+            && let Some(old) = of.newest.pop_front()
+        {
+            let kind = Some((old.kind, old.pid));
+            of.older.replace(old.start, old.end, kind);
+        }
+    }
+
+    /// True where such a lock would change nothing.
+    pub(crate) fn holds(&self, ino: Ino, range: &LockRange) -> bool {
+        let Some(of) = self.owners.get(&(ino, owner_of(range))) else {
+            return false;
+        };
+        let mut merged = LockRanges::default();
+        for known in of.within((range.start, range.end)) {
+            merged.replace(known.start, known.end, Some((known.kind, known.pid)));
+        }
+        merged.covers(range)
+    }
+
+    /// True where the owner has anything there.
+    pub(crate) fn has_any(&self, ino: Ino, owner: Owner) -> bool {
+        self.owners.contains_key(&(ino, owner))
+    }
+
+    /// The last grant of exactly this range is taken back: what lies below it shows again.
+    pub(super) fn forget(&mut self, ino: Ino, range: &LockRange) {
+        let key = (ino, owner_of(range));
+        let Some(of) = self.owners.get_mut(&key) else {
+            return;
+        };
+        if let Some(at) = of.newest.iter().rposition(|known| known == range) {
+            of.newest.remove(at);
+        }
+        if of.len() == 0 {
+            self.owners.remove(&key);
+        }
+    }
+
+    /// Forgets what the owner holds within `cut` (its last byte included), and returns it, oldest first.
+    pub(super) fn give_up(&mut self, ino: Ino, owner: Owner, cut: (u64, u64)) -> Vec<LockRange> {
+        let Some(of) = self.owners.get_mut(&(ino, owner)) else {
+            return Vec::new();
+        };
+        let released = with_owner(of.within(cut), owner);
+        of.older.replace(cut.0, cut.1, None);
+        let newest = std::mem::take(&mut of.newest);
+        of.newest = newest
+            .into_iter()
+            .flat_map(|range| outside(range, cut))
+            .collect();
+        while of.newest.len() > NEWEST_MAX
+            && let Some(old) = of.newest.pop_front()
+        {
+            let kind = Some((old.kind, old.pid));
+            of.older.replace(old.start, old.end, kind);
+        }
+        if of.len() == 0 {
+            self.owners.remove(&(ino, owner));
+        }
+        released
+    }
+
+    /// What the owner of `range` holds within it, oldest first.
+    pub(super) fn within(&self, ino: Ino, range: &LockRange) -> Vec<LockRange> {
+        let owner = owner_of(range);
+        let of = self.owners.get(&(ino, owner));
+        of.map_or_else(Vec::new, |of| {
+            with_owner(of.within((range.start, range.end)), owner)
+        })
+    }
+
+    /// Everything on these inodes, oldest first of each owner.
+    pub(crate) fn of_inodes(&self, is_wanted: impl Fn(Ino) -> bool) -> Vec<(Ino, LockRange)> {
+        let wanted = self.owners.iter().filter(|((ino, _), _)| is_wanted(*ino));
+        wanted
+            .flat_map(|((ino, owner), of)| {
+                let all = with_owner(of.within((0, u64::MAX)), *owner);
+                all.into_iter().map(|range| (*ino, range))
+            })
+            .collect()
+    }
+}
+
+impl OfOwner {
+    fn len(&self) -> usize {
+        self.older.len() + self.newest.len()
+    }
+
+    /// What lies within, oldest first.
+    fn within(&self, (from, to): (u64, u64)) -> impl Iterator<Item = LockRange> {
+        let newest = self.newest.iter();
+        let newest = newest.filter(move |range| range.start <= to && from <= range.end);
+        let newest = newest.map(move |range| LockRange {
+            start: range.start.max(from),
+            end: range.end.min(to),
+            ..*range
+        });
+        self.older.within(from, to).chain(newest)
+    }
+}
+
+fn with_owner(
+    ranges: impl Iterator<Item = LockRange>,
+    (owner, whole_file): Owner,
+) -> Vec<LockRange> {
+    let named = ranges.map(|range| LockRange {
+        owner,
+        whole_file,
+        ..range
+    });
+    named.collect()
+}
+
+/// What is left of a range.
+fn outside(range: LockRange, (from, to): (u64, u64)) -> impl Iterator<Item = LockRange> {
+    let is_apart = range.end < from || to < range.start;
+    let before = (range.start < from).then(|| LockRange {
+        end: range.end.min(from.saturating_sub(1)),
+        ..range
+    });
+    let behind = (to < range.end && !is_apart).then(|| LockRange {
+        start: range.start.max(to.saturating_add(1)),
+        ..range
+    });
+    let whole = (is_apart && before.is_none()).then_some(range);
+    before.into_iter().chain(behind).chain(whole)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zonal_testkit::Rng;
+    use zonal_wire::LockKind;
+
+    const INO: Ino = Ino(7);
+
+    fn range(owner: u64, start: u64, end: u64, kind: LockKind) -> LockRange {
+        LockRange {
+            whole_file: false,
+            owner,
+            pid: 1,
+            kind,
+            start,
+            end,
+        }
+    }
+
+    #[test]
+    fn a_release_leaves_what_lies_outside() {
+        let exclusive = |owner, start, end| range(owner, start, end, LockKind::Exclusive);
+        let mut held = Held::default();
+        for range in [
+            exclusive(1, 0, 9),
+            exclusive(2, 0, 9),
+            exclusive(1, 20, u64::MAX),
+        ] {
+            held.hold(INO, range);
+        }
+        let released = held.give_up(INO, (1, false), (5, 24));
+        assert_eq!(released, [exclusive(1, 5, 9), exclusive(1, 20, 24)]);
+        let left = [
+            exclusive(1, 0, 4),
+            exclusive(1, 25, u64::MAX),
+            exclusive(2, 0, 9),
+        ];
+        assert_eq!(held.of_inodes(|_| true), left.map(|range| (INO, range)));
+        assert_eq!(held.give_up(INO, (1, false), (0, u64::MAX)).len(), 2);
+        assert!(!held.has_any(INO, (1, false)) && held.has_any(INO, (2, false)));
+    }
+
+    #[test]
+    fn ranges_side_by_side_become_one() {
+        let mut held = Held::default();
+        for at in 0..20_000 {
+            held.hold(INO, range(1, at * 10, at * 10 + 9, LockKind::Exclusive));
+        }
+        assert!(held.len() <= NEWEST_MAX + 1, "{}", held.len());
+        assert!(held.holds(INO, &range(1, 5, 199_999, LockKind::Exclusive)));
+        assert!(!held.holds(INO, &range(1, 5, 200_000, LockKind::Exclusive)));
+        assert!(!held.holds(INO, &range(1, 5, 10, LockKind::Shared)));
+    }
+
+    /// The kind at each place, as it follows from all grants in their order.
+    fn kinds(grants: &[LockRange], owner: u64) -> Vec<Option<LockKind>> {
+        let at = |place| {
+            let mut grants = grants.iter().rev();
+            grants.find(|range| range.owner == owner && (range.start..=range.end).contains(&place))
+        };
+        (0..PLACES)
+            .map(|place| at(place).map(|range| range.kind))
+            .collect()
+    }
+
+    const PLACES: u64 = 40;
+
+    #[test]
+    fn it_is_as_if_all_grants_were_kept() {
+        let mut rng = Rng(5);
+        let (mut held, mut grants) = (Held::default(), Vec::<LockRange>::new());
+        let (mut last, mut has_merged) = (None, false);
+        for step in 0..20_000 {
+            let start = rng.below(PLACES);
+            let end = start + rng.below(PLACES - start);
+            let kind = [LockKind::Shared, LockKind::Exclusive][rng.below(2) as usize];
+            let range = range(rng.below(2), start, end, kind);
+            let owner = (range.owner, false);
+            match rng.below(40) {
+                0 => {
+                    last = None;
+                    let released = held.give_up(INO, owner, (start, end));
+                    let named = |known: &LockRange| known.owner == range.owner;
+                    assert!(released.iter().all(named), "step {step}");
+                    grants = grants
+                        .into_iter()
+                        .flat_map(|known| {
+                            let is_owners = known.owner == range.owner;
+                            let left: Vec<_> = if is_owners {
+                                outside(known, (start, end)).collect()
+                            } else {
+                                vec![known]
+                            };
+                            left
+                        })
+                        .collect();
+                }
+                1 => {
+                    if let Some(taken) = last.take() {
+                        grants.pop();
+                        held.forget(INO, &taken);
+                    }
+                }
+                _ => {
+                    held.hold(INO, range);
+                    grants.push(range);
+                    last = Some(range);
+                }
+            }
+            let kept: Vec<_> = held
+                .of_inodes(|_| true)
+                .into_iter()
+                .map(|(_, range)| range)
+                .collect();
+            for owner in 0..2 {
+                assert_eq!(kinds(&kept, owner), kinds(&grants, owner), "step {step}");
+            }
+            has_merged |= held.owners.values().any(|of| !of.older.is_empty());
+            let expected = kinds(&grants, range.owner);
+            let is_held = (start..=end).all(|place| expected[place as usize] == Some(kind));
+            assert_eq!(held.holds(INO, &range), is_held, "step {step}");
+        }
+        assert!(has_merged, "nothing was merged");
+    }
+}
