@@ -121,19 +121,24 @@ impl<N: Net> Client<N> {
             temporary = self.detached_file(ino, data.clone());
             &temporary
         };
-        let replies = self
+        let (replies, all) = self
             .all_columns(file, &|object| StorageRequest::Truncate { object })
-            .await?;
+            .await;
         let allocated_delta = replies
             .iter()
-            .map(|(_, _, reply, target)| file.state().note_written(*target, reply))
+            .map(|(reply, target)| file.state().note_written(*target, reply))
             .sum();
         let link = self.reach(ino).await?;
         let request = MetaRequest::ConfirmTruncate {
             ino,
-            truncate_seq: data.truncate_seq,
+            // What some columns gave up counts, though the shrink is not confirmed before all of them have seen it.
+            truncate_seq: if all.is_ok() { data.truncate_seq } else { 0 },
             allocated_delta,
         };
+        if all.is_err() && allocated_delta != 0 {
+            self.meta(&link, &request).await.ok();
+        }
+        all?;
         let reply = self.meta(&link, &request).await?;
         self.note_own_change(ino, &reply);
         Ok(if let MetaReply::Attr { attr, .. } = reply {

@@ -263,12 +263,12 @@ impl<N: Net> Client<N> {
         }
     }
 
-    /// The same request to every column of the file, all at once. Returns (component, column, reply).
+    /// The same request to every column of the file, all at once. Returns the replies with their targets, and why one is missing.
     pub(crate) async fn all_columns(
         &self,
         file: &File<N>,
         make: MakeRequest<'_>,
-    ) -> Result<Vec<(usize, Column, StorageReply, TargetId)>, ErrorCode> {
+    ) -> (Vec<(StorageReply, TargetId)>, Result<(), ErrorCode>) {
         let data = file.state().data.clone();
         let mut started = Vec::new();
         for (index, component) in data.layout.components.iter().enumerate() {
@@ -282,7 +282,7 @@ impl<N: Net> Client<N> {
             }
         }
         let mut replies = Vec::with_capacity(started.len());
-        let mut failed = None;
+        let mut all = Ok(());
         for (index, column, first) in started {
             let outcome = match first {
                 Ok((place, pending)) => self
@@ -299,11 +299,11 @@ impl<N: Net> Client<N> {
                     .map(|(reply, _, target)| (reply, target)),
             };
             match outcome {
-                Ok((reply, target)) => replies.push((index, column, reply, target)),
-                Err(code) => failed = Some(code),
+                Ok(answered) => replies.push(answered),
+                Err(code) => all = Err(code),
             }
         }
-        failed.map_or(Ok(replies), Err)
+        (replies, all)
     }
 
     /// Makes durable what targets acknowledged, all at once.

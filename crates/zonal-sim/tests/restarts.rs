@@ -14,7 +14,7 @@ use zonal_sim::net::{Answer, NETWORK, Role, SimNet, Task};
 use zonal_sim::rng::Rng;
 use zonal_sim::workload::{SimClient, create, make_dir, name, open, who};
 use zonal_sim::world::{Size, World};
-use zonal_types::{Codec, ErrorCode, Ino, ShardId, ZoneId};
+use zonal_types::{Codec, Credentials, ErrorCode, Ino, ShardId, ZoneId};
 use zonal_wire::{ErrorNumber, Header, LockKind, LockRange, MetaReply};
 
 /// The server of the only zone's shard.
@@ -277,6 +277,34 @@ async fn allocated_and_failed(world: Rc<World>) -> Result<(), ErrorCode> {
     Ok(())
 }
 
+async fn cut_and_failed(world: Rc<World>) -> Result<(), ErrorCode> {
+    const LENGTH: usize = 6 << 20;
+    let client = impatient(&world).await?;
+    let me = world.client_name(0);
+    let who = Credentials::root();
+    let home = make_dir(&client, Ino::ROOT, "home").await?;
+    for target in world.storage_indices() {
+        let target = world.address_of(target);
+        let file = create(&client, home, &target, true).await?.file;
+        client.write(&file, 0, &[7; LENGTH], false).await?;
+        client.fsync(&file).await?;
+        let held = allocated(&world);
+        // One of three targets does not answer; the others cut.
+        world.network.cut(&me, &target, true);
+        let outcome = client.truncate(&who, file.ino, 0, true, false).await;
+        assert!(outcome.is_err());
+        world.network.heal();
+        let left = allocated(&world);
+        assert!(0 < left && left < held, "cut in part");
+        let attr = client.getattr(file.ino).await?.0;
+        assert_eq!(attr.allocated, left, "{target}");
+        client.truncate(&who, file.ino, 0, true, false).await?;
+        let attr = client.getattr(file.ino).await?.0;
+        assert_eq!((attr.allocated, allocated(&world)), (0, 0), "{target}");
+    }
+    Ok(())
+}
+
 async fn allocated_in_part(world: Rc<World>) -> Result<(), ErrorCode> {
     let client = Rc::new(world.connect(0, Rng::new(2)).await?);
     let home = make_dir(&client, Ino::ROOT, "home").await?;
@@ -335,6 +363,11 @@ fn a_close_that_is_not_answered_is_executed_once() {
 #[test]
 fn a_session_that_opens_finds_a_shard_that_moved() {
     run(session_at_a_shard_that_moved);
+}
+
+#[test]
+fn space_that_was_given_up_before_a_failure_is_counted() {
+    run(cut_and_failed);
 }
 
 #[test]

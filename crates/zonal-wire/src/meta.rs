@@ -150,7 +150,7 @@ codec_enum! {
         /// Sets the size. `by_handle`: the caller has it open for writing (ftruncate). `confirmed_seq`: all columns have
         /// seen this shrink. `kill_suid`: clear set-id bits (see `ReportWrite`).
         Truncate = 40 { who: Credentials, ino: Ino, size: u64, by_handle: bool, confirmed_seq: u64, kill_suid: bool },
-        /// All columns have seen this shrink; `allocated_delta` is what it freed (negative).
+        /// All columns have seen this shrink (0: only some, so none is confirmed); `allocated_delta` is what it freed (negative).
         ConfirmTruncate = 41 { ino: Ino, truncate_seq: u64, allocated_delta: i64 },
         /// Data was written up to `size` (0: nothing new) at `mtime`. `kill_suid`: the writer is not privileged, so
         /// set-id bits and `security.capability` go. `mtime` None: keeps times (fallocate with keep-size). `inline`: bytes
