@@ -48,7 +48,8 @@ mod tests {
         assert!(spares.take(100).capacity() < SPARE_BYTES);
         let again = spares.take(SPARE_BYTES);
         assert_eq!((again.as_ptr(), again.len()), (place, 0));
-        assert_ne!(spares.take(SPARE_BYTES).as_ptr(), place);
+        let other = spares.take(SPARE_BYTES);
+        assert_ne!(other.as_ptr(), place);
     }
 
     #[test]
