@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`zonal fsck` on a real cell that is stopped, damaged, repaired and started again.
+"""`zonal fsck` on a real cell that is stopped, damaged, repaired and started again, and on one that runs under load.
 
     tests/cell/fsck.py --work DIR [--only PART,...] [--list]
 
@@ -8,11 +8,14 @@ mounts, and removes and damages the cell's own files.
 """
 import hashlib
 import json
+import multiprocessing
 import os
 import random
 import shutil
 import subprocess
 import sys
+import threading
+import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "posix"))
 from checks import Registry, equal, true  # noqa: E402
@@ -36,12 +39,13 @@ class Cell(OwnCell):
             self.fill(name)
         return self
 
-    def fsck(self, *args, code):
+    def fsck(self, *args, code, data=True):
         """Findings and sums."""
-        done = subprocess.run([ZONAL, "fsck", "--cell", self.folder, "--json", "--data", *args],
+        done = subprocess.run([ZONAL, "fsck", "--cell", self.folder, "--json", *["--data"] * data, *args],
                               capture_output=True, text=True, timeout=300, check=False)
         lines = [json.loads(line) for line in done.stdout.splitlines()]
-        equal(done.returncode, code, f"exit of fsck {args}: {done.stderr[-400:]} {lines[-6:]}")
+        told = [(line["name"], line.get("path"), line["text"]) for line in lines[:-1] if line["class"] != "note"]
+        equal(done.returncode, code, f"exit of fsck {args}: {done.stderr[-400:]} {told[:6]} {lines[-1:]}")
         return lines[:-1], (lines[-1] if lines else {})
 
     def fill(self, name):
@@ -71,6 +75,30 @@ class Cell(OwnCell):
                 errors.append(path)
         return whole, errors, missing
 
+    def look(self, code=CLEAN):
+        """A check while the cell runs."""
+        findings, sums = self.fsck(code=code, data=False)
+        true(sums["running"], "the cell was taken for a stopped one")
+        return findings, sums
+
+    def objects(self):
+        """On all targets."""
+        listed = [self.zonal("target", "ls", "--cell", self.folder, "--target", str(target)) for target in (1, 2, 3, 4)]
+        return sum(len(done.stdout.splitlines()) for done in listed)
+
+    def up_again(self):
+        """Starts the servers that are down."""
+        self.zonal("up", "--dir", self.folder)
+
+    def servers(self):
+        """{node: pid}"""
+        pids = {}
+        for name in sorted(os.listdir(self.folder)):
+            if os.path.exists(f"{self.folder}/{name}/pid"):
+                with open(f"{self.folder}/{name}/pid", encoding="utf-8") as file:
+                    pids[name] = int(file.read().split()[0])
+        return pids
+
     def works(self):
         """A small workload in both zones."""
         for name in ("one", "two"):
@@ -86,6 +114,107 @@ class Cell(OwnCell):
             shutil.rmtree(folder)
 
 
+class Load:
+    """Processes that make, write, cut, rename, link and remove files through several mounts, hold removed ones open, and make and
+    remove first-level directories, until told to end. What a killed server makes fail is let be."""
+
+    def __init__(self, cell, mounts, threads=6):
+        # No threads: whoever starts `zonal up` must not have their files open, as it closes them first, and that waits for a killed server.
+        context = multiprocessing.get_context("fork")
+        self.cell, self.mounts, self.over, self.broken = cell, mounts, context.Value("b", 0), context.SimpleQueue()
+        self.steps, self.failed = context.Array("q", threads), context.Array("q", threads)
+        self.threads = [context.Process(target=self.run, args=(number,)) for number in range(threads)]
+
+    def __enter__(self):
+        for thread in self.threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.over.value = 1
+        # Who waits for a killed server would do so for ever.
+        self.cell.up_again()
+        limit = time.monotonic() + 120
+        for thread in self.threads:
+            thread.join(max(0, limit - time.monotonic()))
+        true(not any(thread.is_alive() for thread in self.threads), "the load does not end")
+        true(self.broken.empty(), "the load broke")
+
+    def more(self, steps):
+        """Waits until so many more steps are done."""
+        wanted, limit = sum(self.steps) + steps, time.monotonic() + 120
+        while sum(self.steps) < wanted:
+            true(time.monotonic() < limit and self.broken.empty(), f"the load hangs: {list(self.steps)}")
+            time.sleep(0.01)
+
+    def run(self, number):
+        source, have, held, born = random.Random(number), [], [], 0
+        mount = self.mounts[number % len(self.mounts)]
+        home = f"{mount}/{('one', 'two')[number // 2 % 2]}/load{number}"
+        # Names that other threads use as well, by another mount.
+        shared = f"{mount}/one/shared"
+        try:
+            os.makedirs(home, exist_ok=True)
+            os.makedirs(shared, exist_ok=True)
+            while not self.over.value:
+                try:
+                    born += 1
+                    self.step(source, mount, home, shared, have, held, born)
+                except OSError:
+                    self.failed[number] += 1
+                self.steps[number] += 1
+        except BaseException as error:  # noqa: B036 (told to the test)
+            print(repr(error), file=sys.stderr)
+            self.broken.put(1)
+        finally:
+            for file in held:
+                try:
+                    os.close(file)
+                except OSError:
+                    pass
+
+    def step(self, source, mount, home, shared, have, held, born):
+        kind = source.randrange(11)
+        if kind <= 2 or not have:
+            path = f"{home}/f{born}"
+            with open(path, "wb") as file:
+                have.append(path)
+                file.write(source.randbytes(source.choice((0, 100, 5000, 70_000, 1_500_000))))
+        elif kind == 3:
+            os.truncate(source.choice(have), source.choice((0, 4096, 50_000, 400_000)))
+        elif kind == 4:
+            at = source.randrange(len(have))
+            new = f"{home}/r{born}"
+            os.rename(have[at], new)
+            have[at] = new
+        elif kind == 5:
+            other = f"{home}/l{born}"
+            os.link(source.choice(have), other)
+            have.append(other)
+        elif kind == 6:
+            os.unlink(have.pop(source.randrange(len(have))))
+        elif kind == 7:
+            # Held open without a name, and written to.
+            path = have.pop(source.randrange(len(have)))
+            held.append(os.open(path, os.O_RDWR))
+            os.unlink(path)
+            os.pwrite(held[-1], source.randbytes(90_000), source.randrange(200_000))
+            if len(held) > 8:
+                os.close(held.pop(0))
+        elif kind == 8:
+            os.rename(source.choice(have), f"{shared}/{source.randrange(20)}")
+        elif kind == 9:
+            with open(source.choice(have), "r+b") as file:
+                file.seek(source.randrange(300_000))
+                file.write(source.randbytes(30_000))
+        else:
+            top = f"{mount}/top{source.randrange(4)}"
+            source.choice((os.mkdir, os.rmdir, lambda path: os.rename(path, f"{path}x"), lambda path: os.rmdir(f"{path}x")))(top)
+        if len(have) > 60:
+            for path in [have.pop(0) for _ in range(30)]:
+                os.unlink(path)
+
+
 def damage(path, change):
     with open(path, "r+b") as file:
         data = bytearray(file.read())
@@ -95,23 +224,99 @@ def damage(path, change):
         file.truncate(len(data))
 
 
-@check("clean", "a cell that was stopped is clean, also after its processes were killed; one that runs is refused", limit=300)
+@check("clean", "a cell that was stopped is clean, also after its processes were killed; one that runs is not repaired", limit=300)
 def _(work):
     with Cell(work) as cell:
         cell.fsck(code=NOT_CHECKED)
+        cell.fsck("--repair", code=NOT_CHECKED, data=False)
         cell.down()
         findings, sums = cell.fsck(code=CLEAN)
         equal(findings, [], "findings")
         true(sums["inodes"] > 240 and sums["objects"] > 140, f"too little was seen: {sums}")
         cell.up()
-        for name in sorted(os.listdir(cell.folder)):
-            pid = f"{cell.folder}/{name}/pid"
-            if os.path.exists(pid):
-                with open(pid, encoding="utf-8") as file:
-                    os.kill(int(file.read().split()[0]), 9)
+        for pid in cell.servers().values():
+            os.kill(pid, 9)
         cell.down()
         findings, _ = cell.fsck(code=CLEAN)
         true(all(found["class"] == "note" for found in findings), f"findings after a kill: {findings}")
+
+
+@check("running", "a running cell under load is clean, each time, also while servers are killed and come back", limit=600)
+def _(work):
+    with Cell(work) as cell:
+        second = f"{cell.base}/second"
+        os.mkdir(second)
+        cell.zonal("mount", "--cell", cell.folder, second)
+        try:
+            source = random.Random(11)
+            with Load(cell, [cell.mount, second]) as load:
+                for number in range(6):
+                    load.more(150)
+                    findings, sums = cell.look()
+                    true(sums["inodes"] > 240 and sums["objects"] > 140, f"too little was seen: {sums}")
+                    true(all(found["class"] == "note" for found in findings), f"findings under load: {findings}")
+                    victims = source.sample(sorted(cell.servers().items()), (1, 2, 7)[number % 3])
+                    for _, pid in victims:
+                        os.kill(pid, 9)
+                    if number % 2:
+                        # It comes back while the check waits for it.
+                        back = threading.Thread(target=cell.up_again)
+                        back.start()
+                        findings, _ = cell.look()
+                        back.join()
+                        equal([found for found in findings if found["class"] != "note"], [], "findings around a kill")
+                    else:
+                        cell.up_again()
+                print(f"    {sum(load.steps)} steps, {sum(load.failed)} failed, last sums {sums}")
+            findings, _ = cell.look()
+            true(all(found["class"] == "note" for found in findings), f"findings behind the load: {findings}")
+        finally:
+            cell.zonal("umount", second)
+        cell.down()
+        findings, _ = cell.fsck(code=CLEAN)
+        true(all(found["class"] == "note" for found in findings), f"findings of the stopped cell: {findings}")
+
+
+@check("running-planted", "a running check finds objects without inodes and inodes without objects, under load", limit=600)
+def _(work):
+    with Cell(work) as cell:
+        # Files in the backup whose bytes go afterwards, and files made afterwards whose inodes the restored shards do not have.
+        doomed = [f"{cell.mount}/one/doomed{number}" for number in range(5)]
+        for path in doomed:
+            with open(path, "wb") as file:
+                file.write(os.urandom(200_000))
+        os.sync()
+        cell.zonal("meta", "backup", "--cell", cell.folder, "--to", f"{cell.base}/backup")
+        before, limit = cell.objects(), time.monotonic() + 60
+        for path in doomed:
+            os.unlink(path)
+        while cell.objects() > before - len(doomed):
+            true(time.monotonic() < limit, "objects of removed files stay")
+            time.sleep(0.05)
+        for number in range(7):
+            with open(f"{cell.mount}/two/young{number}", "wb") as file:
+                file.write(os.urandom(150_000))
+        os.sync()
+        cell.zonal("umount", cell.mount)
+        cell.down()
+        cell.zonal("meta", "restore", "--cell", cell.folder, "--from", f"{cell.base}/backup", "--force")
+        cell.up()
+        with Load(cell, [cell.mount]) as load:
+            load.more(100)
+            findings, _ = cell.look(code=LEFT)
+        names = [found["name"] for found in findings]
+        equal({found["name"] for found in findings if found["class"] != "note"}, {"object-no-inode"}, "kinds found")
+        equal(names.count("object-no-inode"), 7, "files without an inode")
+        paths = {found.get("path") for found in findings if found["name"] == "allocated"}
+        equal({f"/one/doomed{number}" for number in range(5)} - paths, set(), "files without bytes that are not told")
+        cell.down()
+        stopped, _ = cell.fsck(code=LEFT)
+        equal([found["text"] for found in stopped if found["name"] == "object-no-inode"],
+              [found["text"] for found in findings if found["name"] == "object-no-inode"], "what the stopped check says")
+        cell.fsck("--repair", code=REPAIRED)
+        cell.up()
+        findings, _ = cell.look()
+        equal([found for found in findings if found["class"] != "note"], [], "findings after the repair")
 
 
 @check("flipped-bit", "a flipped bit in an index loses nothing", limit=300)

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 use zonal_disk::DiskError;
-use zonal_types::ErrorCode;
+use zonal_types::{ErrorCode, ShardId};
 
 /// A check that could not be made or went wrong itself; what it found is no error.
 #[derive(Debug, thiserror::Error)]
@@ -35,12 +35,26 @@ pub enum OfflineError {
         /// The failure.
         source: io::Error,
     },
+    /// Another check of a running cell sorts there.
+    #[error("another check uses the scratch folder {}", .0.display())]
+    ScratchInUse(PathBuf),
     /// The cell has no manager.
     #[error("no store of a manager is named")]
     NoManager,
     /// The zone map cannot be read, and nothing between stores can be checked.
     #[error("the zone map cannot be read: {0}")]
     NoMap(String),
+    /// A server of a running cell does not answer, or refuses.
+    #[error("{of}: {why}")]
+    NoAnswer {
+        /// Whose answer is missing.
+        of: String,
+        /// Why.
+        why: String,
+    },
+    /// A snapshot went with its server, or was given up.
+    #[error("the snapshot of shard {0} is gone")]
+    SnapshotGone(ShardId),
     /// A thread failed.
     #[error("a check panicked")]
     Panicked,

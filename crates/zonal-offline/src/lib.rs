@@ -1,18 +1,21 @@
-//! Works on the stores of a stopped cell: `zonal fsck`.
+//! Works on the stores of a stopped cell, and compares what the servers of a running one say: `zonal fsck`.
 //!
 //! [`run::check`] reads every store once, sorts what they say outside of memory ([`sort`]), has it judged by the cores,
 //! and applies repairs through each store's own engine. Passes are repeated until nothing is left that a repair helps.
+//! A running cell is behind [`running::RunningCell`].
 //! Memory: two threads with [`sort::RUN_BYTES`] each for two sorters, two bits a unit of the targets, 24 bytes a directory.
 #![forbid(unsafe_code)]
 
 pub mod cell;
 pub mod error;
+mod facts;
 mod pass;
 mod paths;
 mod repair_cell;
 mod repair_shard;
 mod repair_target;
 pub mod run;
+pub mod running;
 mod scan;
 mod segments;
 pub mod sort;
@@ -20,3 +23,4 @@ pub mod sort;
 pub use cell::{Cell, Geometry, StoreSpec};
 pub use error::OfflineError;
 pub use run::{Options, Report, Stage, Summary, check};
+pub use running::{RunningCell, RunningOptions, check_running};

@@ -11,8 +11,9 @@ pub(crate) use work::{TargetWork, Work};
 
 use crate::cell::{Cell, StoreSpec};
 use crate::error::OfflineError;
+use crate::facts::ShardSeen;
 use crate::run::{Options, Ticker};
-use crate::scan::{self, Opening, ShardSeen, TargetSeen};
+use crate::scan::{self, Opening, TargetSeen};
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 use zonal_disk::{ReadStore, StoreKind};

@@ -1,10 +1,9 @@
 //! From an inode to its path, by the names that the stores have.
 
 use std::collections::BTreeMap;
-use zonal_disk::ReadStore;
 use zonal_fsck::tree::Tree;
 use zonal_meta::repair::entry_name;
-use zonal_types::{Ino, PartitionId};
+use zonal_types::{Ino, KvRead, PartitionId};
 
 /// Deepest path that is written out.
 const DEPTH_MAX: u32 = 4096;
@@ -12,7 +11,7 @@ const DEPTH_MAX: u32 = 4096;
 /// A shard that paths lead through.
 pub(crate) struct Through<'a> {
     pub partitions: &'a [PartitionId],
-    pub store: &'a ReadStore,
+    pub store: &'a dyn KvRead,
     pub tree: &'a Tree,
 }
 

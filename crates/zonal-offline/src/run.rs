@@ -72,6 +72,8 @@ pub struct Summary {
     pub objects: u64,
     /// Records read in all passes.
     pub records: u64,
+    /// Files of a running cell that changed while what mounts report late was compared: they are not judged by it.
+    pub changing: u64,
 }
 
 /// Counts records of a pass, and reports now and then.
@@ -83,7 +85,7 @@ pub(crate) struct Ticker<'a> {
 }
 
 impl<'a> Ticker<'a> {
-    fn new(pass: u32, report: &'a mut dyn Report) -> Self {
+    pub fn new(pass: u32, report: &'a mut dyn Report) -> Self {
         let start = Instant::now();
         Self {
             pass,
@@ -113,6 +115,11 @@ impl<'a> Ticker<'a> {
         });
     }
 
+    /// Records counted so far.
+    pub fn records(&self) -> u64 {
+        self.records.load(Ordering::Relaxed)
+    }
+
     pub fn finding(&self, finding: &Finding) {
         let mut state = self
             .state
@@ -140,7 +147,7 @@ pub fn check(
     for number in 1..=PASSES_MAX {
         let ticker = Ticker::new(number, report);
         let seen = pass::run(cell, options, &ticker)?;
-        summary.records += ticker.records.load(Ordering::Relaxed);
+        summary.records += ticker.records();
         summary.passes = number;
         summary.left = seen.counting;
         (summary.inodes, summary.objects) = (seen.inodes, seen.objects);

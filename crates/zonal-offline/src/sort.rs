@@ -24,6 +24,8 @@ pub struct Sorter {
     buffer: Vec<Bytes>,
     run_facts: usize,
     runs: Vec<PathBuf>,
+    /// Another one has the same runs: they stay when they are merged.
+    is_copy: bool,
     /// Facts taken.
     pub count: u64,
 }
@@ -44,6 +46,7 @@ impl Sorter {
             buffer: Vec::new(),
             run_facts: (bytes / FACT_BYTES).max(1),
             runs: Vec::new(),
+            is_copy: false,
             count: 0,
         }
     }
@@ -84,7 +87,44 @@ impl Sorter {
         Ok(())
     }
 
-    /// All facts of several sorters in order, each given to `take`. Their runs are removed.
+    /// Writes out what is in memory, which is free afterwards.
+    ///
+    /// # Errors
+    /// Where the scratch folder fails.
+    pub fn settle(&mut self) -> Result<(), OfflineError> {
+        if !self.buffer.is_empty() {
+            self.spill()?;
+        }
+        self.buffer = Vec::new();
+        Ok(())
+    }
+
+    /// One with the same facts, to be merged while this one is kept.
+    ///
+    /// # Errors
+    /// Where the scratch folder fails.
+    pub fn again(&mut self) -> Result<Self, OfflineError> {
+        self.settle()?;
+        Ok(Self {
+            dir: self.dir.clone(),
+            name: self.name.clone(),
+            buffer: Vec::new(),
+            run_facts: self.run_facts,
+            runs: self.runs.clone(),
+            is_copy: true,
+            count: self.count,
+        })
+    }
+
+    /// Removes its runs.
+    pub fn remove(self) {
+        for path in self.runs {
+            // Best effort: the scratch folder goes in the end.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+
+    /// All facts of several sorters in order, each given to `take`. Their runs are removed, but those of copies.
     ///
     /// # Errors
     /// Where the scratch folder fails, or what `take` gives.
@@ -100,7 +140,9 @@ impl Sorter {
                 let file = File::open(path).map_err(|error| sorter.failed(error))?;
                 sources.push(Source::Run(BufReader::with_capacity(READ_BYTES, file)));
             }
-            paths.append(&mut sorter.runs);
+            if !sorter.is_copy {
+                paths.append(&mut sorter.runs);
+            }
             let buffer = std::mem::take(&mut sorter.buffer);
             sources.push(Source::Memory(buffer.into_iter()));
         }

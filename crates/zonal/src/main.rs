@@ -11,6 +11,7 @@ mod exit;
 mod mount;
 mod out;
 mod progress;
+mod running;
 mod transfer;
 mod whole;
 

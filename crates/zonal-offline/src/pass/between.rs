@@ -83,7 +83,7 @@ impl Pass<'_, '_> {
         self.seen.work.root.clone_from(&root);
         let through = shards.iter().map(|(_, store, seen, partitions)| Through {
             partitions,
-            store,
+            store: store.as_ref(),
             tree: &seen.tree,
         });
         let mut paths = Paths::new(through.collect(), root);

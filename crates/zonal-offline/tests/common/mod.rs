@@ -10,10 +10,12 @@
 
 mod bench;
 mod fill;
+mod running;
 mod target;
 mod verify;
 
 pub use bench::{Bench, inode, rounds};
+pub use running::Open;
 pub use target::OpenTarget;
 
 use std::collections::BTreeMap;

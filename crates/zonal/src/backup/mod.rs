@@ -2,7 +2,9 @@
 
 pub mod format;
 mod restore;
+mod snapshots;
 mod take;
 
 pub use restore::restore;
+pub use snapshots::{Snapshot, fix_all};
 pub use take::{take, wall_seconds};

@@ -1,12 +1,13 @@
 //! The cell that a command talks to: `--cell DIR|ADDRESS`, the key, and calls to its servers.
 
 use super::folder::{Folder, default_dir};
-use crate::exit::{CONFIG, FAILED, Failure, UNREACHABLE};
+use crate::exit::{CONFIG, Failure, UNREACHABLE};
 use anyhow::Context;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use zonal_net::{Address, CellKey, Identity, PayloadInto, Pool, PoolConfig, Request, Role};
+use zonal_server::NodeConfig;
 use zonal_types::{CellId, Codec, ErrorCode, MapVersion, NodeId};
 use zonal_wire::{
     AdminReply, AdminRequest, Header, ManagerReply, ManagerRequest, Service, StorageReply,
@@ -48,6 +49,22 @@ pub struct Cell {
     pub key: Option<CellKey>,
     pool: Pool,
 }
+
+/// A server's refusal.
+#[derive(Debug)]
+pub struct Refused {
+    /// Its code.
+    pub code: ErrorCode,
+    text: String,
+}
+
+impl std::fmt::Display for Refused {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl std::error::Error for Refused {}
 
 fn read_key(path: Option<&Path>) -> anyhow::Result<Option<CellKey>> {
     let Some(path) = path else {
@@ -112,6 +129,12 @@ impl Cell {
             folder.file.manager,
             key,
         ))
+    }
+
+    /// The cell of a node, as its config says.
+    pub fn of_config(config: &NodeConfig) -> anyhow::Result<Self> {
+        let key = read_key(config.key_file.as_deref())?;
+        Ok(Self::new(None, config.cell, config.manager, key))
     }
 
     /// Whether a node's server answers.
@@ -180,12 +203,22 @@ impl Cell {
 
     /// Asks what a server says of itself; its refusal is an error.
     pub fn admin(&self, to: Address, request: &AdminRequest) -> anyhow::Result<AdminReply> {
+        Ok(self.ask(to, request)??)
+    }
+
+    /// The same; a refusal is no error.
+    pub fn ask(
+        &self,
+        to: Address,
+        request: &AdminRequest,
+    ) -> anyhow::Result<Result<AdminReply, Refused>> {
         match self.call(to, Service::Admin, request.name(), &request.to_bytes())? {
             AdminReply::Failed { code, detail } => {
-                let text = format!("{to} refuses: {detail} ({})", code.0);
-                Err(Failure::new(FAILED, text).into())
+                let code = code.0;
+                let text = format!("{to} refuses: {detail} ({code})");
+                Ok(Err(Refused { code, text }))
             }
-            reply => Ok(reply),
+            reply => Ok(Ok(reply)),
         }
     }
 

@@ -1,20 +1,24 @@
-//! `zonal fsck`: the stores of a stopped cell, checked and put right.
+//! `zonal fsck`: the stores of a stopped cell, checked and put right; or what the servers of a running one say, checked.
 
+mod stores;
+mod teller;
+
+use crate::cell::connect::{Cell as Servers, CellArgs};
 use crate::cell::folder::{Folder, default_dir};
 use crate::exit::{Failure, with_causes};
 use crate::out;
+use crate::running::Running;
 use anyhow::Context;
-use serde_json::{Value, json};
-use std::path::PathBuf;
+use serde_json::json;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
-use zonal_disk::{Config, Identity, StoreKind};
-use zonal_fsck::{Finding, What};
-use zonal_object::TargetConfig;
-use zonal_object::ids::BLOCK;
-use zonal_offline::{Cell, Geometry, OfflineError, Options, Report, Stage, StoreSpec, Summary};
+use zonal_offline::{Cell, OfflineError, Options, RunningOptions, Summary, check_running, running};
 use zonal_server::NodeConfig;
-use zonal_server::config::StoreConfig;
 use zonal_types::Timestamp;
+
+use stores::stores_of;
+use teller::Teller;
 
 /// Findings were there and are put right.
 const REPAIRED: u8 = 1;
@@ -23,23 +27,28 @@ const LEFT: u8 = 4;
 /// The check could not be made.
 const NOT_CHECKED: u8 = 8;
 
-/// Check the stores of a stopped cell, and repair them
+/// Check a cell, running or stopped; repair one that is stopped
 ///
-/// Reads every store of the cell, compares what they say with one another, and names each inconsistency with its consequence.
-/// Nothing is written without --repair. Exits with 0 where the cell is clean, 1 where everything found was put right, 4 where
-/// something is left, 8 where the check could not be made.
+/// Stopped: reads every store of the cell, compares what they say with one another, and names each inconsistency with its
+/// consequence. Nothing is written without --repair.
+///
+/// Running: compares snapshots of all shards with the lists of all targets, and tells nothing that is explained by what
+/// changes meanwhile. Files where allocated bytes or sizes do not agree are looked at twice, 12 s apart. Stores by themselves
+/// are not looked at: `zonal scrub` verifies checksums of a running cell.
+///
+/// Exits with 0 where the cell is clean, 1 where everything found was put right, 4 where something is left, 8 where the
+/// check could not be made.
 #[derive(Debug, clap::Args)]
 pub struct Fsck {
-    /// Folder of the cell, made by `zonal up` [default: /var/lib/zonal/default for root, ~/.zonal/default for others]
-    #[arg(long, value_name = "DIR", env = "ZONAL_CELL", hide_env_values = true)]
-    cell: Option<PathBuf>,
+    #[command(flatten)]
+    cell: CellArgs,
     /// Configs of all nodes instead of a folder; may be given several times
     #[arg(long, value_name = "FILE", conflicts_with = "cell")]
     config: Vec<PathBuf>,
-    /// Put right what is found
+    /// Put right what is found (a stopped cell)
     #[arg(long)]
     repair: bool,
-    /// Read every block of every file, too, and compare its checksum
+    /// Read every block of every file, too, and compare its checksum (a stopped cell)
     #[arg(long)]
     data: bool,
     /// One JSON object a finding, and one with the sums in the end
@@ -48,135 +57,21 @@ pub struct Fsck {
     /// Tell how far it is, on standard error
     #[arg(long)]
     progress: bool,
-    /// Folder for sorting: up to 400 bytes a file [default: `fsck` in the cell's folder, or beside the first config]
+    /// Folder for sorting: up to 400 bytes a file [default: `fsck` in the cell's folder, or beside the first config, or for a
+    /// cell named by an address in the folder for temporary files]
     #[arg(long, value_name = "DIR")]
     scratch: Option<PathBuf>,
 }
 
-struct Teller {
-    json: bool,
-    progress: bool,
-    repair: bool,
-}
-
-impl Report for Teller {
-    fn finding(&mut self, pass: u32, finding: &Finding) {
-        if self.json {
-            return out::line(to_json(pass, finding));
-        }
-        if pass > 1 {
-            // What a repair brought to light; what is left is told by the sums.
-            return;
-        }
-        out::line(format_args!("{finding}"));
-        out::line(format_args!(
-            "    consequence: {}",
-            finding.what.consequence()
-        ));
-        if !self.repair {
-            out::line(format_args!("    repair: {}", finding.what.repair()));
-        }
-    }
-
-    fn progress(&mut self, stage: Stage) {
-        if self.progress {
-            let left = stage
-                .left
-                .map_or_else(String::new, |left| format!(", about {left} s left"));
-            out::note(format_args!(
-                "pass {}: {} records, {} a second{left}",
-                stage.pass, stage.records, stage.rate
-            ));
-        }
-    }
-
-    fn repaired(&mut self, pass: u32, changes: u64) {
-        if self.progress {
-            out::note(format_args!("pass {pass}: {changes} repairs made"));
-        }
-    }
-}
-
-fn to_json(pass: u32, finding: &Finding) -> Value {
-    let mut value = json!({
-        "pass": pass,
-        "name": finding.what.name(),
-        "place": finding.place.to_string(),
-        "class": format!("{:?}", finding.what.class()).to_lowercase(),
-        "text": finding.what.to_string(),
-        "consequence": finding.what.consequence(),
-        "repair": finding.what.repair(),
-    });
-    if let Some(path) = &finding.path {
-        value["path"] = json!(path);
-    }
-    if let What::LostWithTarget { ranges, .. }
-    | What::Damaged { ranges, .. }
-    | What::KnownLost { ranges, .. } = &finding.what
-    {
-        value["ranges"] = json!(ranges.first);
-        value["ranges_count"] = json!(ranges.count);
-        value["bytes"] = json!(ranges.bytes);
-    }
-    value
-}
-
-fn engine_config(config: &StoreConfig) -> Config {
-    Config {
-        log_bytes: config.log,
-        overlay_bytes: usize::try_from(config.overlay).unwrap_or(usize::MAX),
-        cache_bytes: usize::try_from(config.cache).unwrap_or(usize::MAX),
-        ..Config::default()
-    }
-}
-
-fn stores_of(config: &NodeConfig) -> Vec<StoreSpec> {
-    let spec = |kind, id, dir, store: &StoreConfig, geometry| StoreSpec {
-        node: config.node,
-        dir,
-        identity: Identity {
-            cell: config.cell.0,
-            kind,
-            id,
-        },
-        config: engine_config(store),
-        geometry,
-    };
-    let mut stores = Vec::new();
-    if let Some(store) = &config.manager_role {
-        let dir = config.manager_dir();
-        stores.push(spec(StoreKind::Manager, config.node.0, dir, store, None));
-    }
-    if let Some(store) = &config.meta_role {
-        let dir = config.meta_dir();
-        stores.push(spec(StoreKind::Shard, config.node.0, dir, store, None));
-    }
-    if let Some(storage) = &config.storage_role {
-        let geometry = Geometry {
-            target: storage.target,
-            config: TargetConfig {
-                segment_units: u32::try_from(storage.segment / BLOCK).unwrap_or(u32::MAX),
-                segments: u32::try_from(storage.capacity / storage.segment).unwrap_or(u32::MAX),
-                pending_blocks_max: usize::try_from(storage.pending / BLOCK).unwrap_or(usize::MAX),
-            },
-            segment_bytes: storage.segment,
-        };
-        let (id, dir) = (storage.target.0, config.target_dir());
-        stores.push(spec(
-            StoreKind::Target,
-            id,
-            dir,
-            &storage.store,
-            Some(geometry),
-        ));
-    }
-    stores
-}
-
 impl Fsck {
     pub fn run(self) -> anyhow::Result<()> {
+        let named = self.cell.cell.as_deref();
+        if named.is_some_and(|text| text.parse::<SocketAddr>().is_ok()) {
+            let beside = std::env::temp_dir().join(format!("zonal-fsck-{}", std::process::id()));
+            return self.running(&self.cell.open()?, &beside);
+        }
         let (configs, folder) = if self.config.is_empty() {
-            let dir = self.cell.clone().unwrap_or_else(default_dir);
+            let dir = named.map_or_else(default_dir, PathBuf::from);
             let folder = Folder::open(&dir)?;
             let configs = folder.configs()?.into_iter().map(|(_, config)| config);
             (configs.collect::<Vec<_>>(), Some(folder))
@@ -184,22 +79,50 @@ impl Fsck {
             let configs = self.config.iter().map(|path| NodeConfig::load(path));
             (configs.collect::<Result<Vec<_>, _>>()?, None)
         };
-        // Nobody starts the cell meanwhile.
-        let _lock = folder
-            .as_ref()
-            .map(|folder| Folder::lock(&folder.dir))
-            .transpose()?;
-        let beside = || match (&folder, configs.first()) {
+        let beside = match (&folder, configs.first()) {
             (Some(folder), _) => folder.dir.join("fsck"),
             (None, Some(config)) => config.dir.join("fsck"),
             (None, None) => PathBuf::from("fsck"),
         };
+        match self.stopped(&configs, folder.as_ref(), &beside)? {
+            Err(OfflineError::Running(_)) => {
+                let servers = match (&folder, configs.first()) {
+                    (None, Some(config)) => Servers::of_config(config)?,
+                    _ => self.cell.open()?,
+                };
+                self.running(&servers, &beside)
+            }
+            Err(error) => Err(not_checked(&error).into()),
+            Ok((summary, seconds)) => self.conclude(&summary, seconds, false),
+        }
+    }
+
+    fn scratch(&self, beside: &Path) -> PathBuf {
+        self.scratch.clone().unwrap_or_else(|| beside.to_owned())
+    }
+
+    fn teller(&self) -> Teller {
+        Teller {
+            json: self.json,
+            progress: self.progress,
+            repair: self.repair,
+        }
+    }
+
+    fn stopped(
+        &self,
+        configs: &[NodeConfig],
+        folder: Option<&Folder>,
+        beside: &Path,
+    ) -> anyhow::Result<Result<(Summary, f64), OfflineError>> {
+        // Nobody starts the cell meanwhile.
+        let _lock = folder.map(|folder| Folder::lock(&folder.dir)).transpose()?;
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         let since = since.context("the clock")?;
         let options = Options {
             repair: self.repair,
             data: self.data,
-            scratch: self.scratch.clone().unwrap_or_else(beside),
+            scratch: self.scratch(beside),
             wall: Timestamp {
                 seconds: i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
                 nanos: since.subsec_nanos(),
@@ -209,18 +132,38 @@ impl Fsck {
             stores: configs.iter().flat_map(stores_of).collect(),
         };
         be_quiet_about_the_library();
-        let mut teller = Teller {
-            json: self.json,
-            progress: self.progress,
-            repair: self.repair,
-        };
         let start = Instant::now();
-        let summary = zonal_offline::check(&cell, &options, &mut teller)
-            .map_err(|error| not_checked(&error))?;
-        self.conclude(&summary, start.elapsed().as_secs_f64())
+        let checked = zonal_offline::check(&cell, &options, &mut self.teller());
+        Ok(checked.map(|summary| (summary, start.elapsed().as_secs_f64())))
     }
 
-    fn conclude(&self, summary: &Summary, seconds: f64) -> anyhow::Result<()> {
+    fn running(&self, servers: &Servers, beside: &Path) -> anyhow::Result<()> {
+        let refused =
+            |text: &str, hint: &str| Err(Failure::new(NOT_CHECKED, text).hint(hint).into());
+        if self.repair {
+            return refused(
+                "the cell runs: it can be checked and not be repaired",
+                "stop it with `zonal down`",
+            );
+        }
+        if self.data {
+            return refused(
+                "the cell runs: its blocks are not compared",
+                "`zonal scrub` verifies checksums of a running cell; or stop it with `zonal down`",
+            );
+        }
+        let options = RunningOptions {
+            scratch: self.scratch(beside),
+            quiet: running::QUIET,
+        };
+        let start = Instant::now();
+        let summary = Running::new(servers)
+            .and_then(|cell| check_running(&cell, &options, &mut self.teller()))
+            .map_err(|error| not_checked(&error))?;
+        self.conclude(&summary, start.elapsed().as_secs_f64(), true)
+    }
+
+    fn conclude(&self, summary: &Summary, seconds: f64, is_running: bool) -> anyhow::Result<()> {
         let Summary {
             found,
             notes,
@@ -230,6 +173,7 @@ impl Fsck {
             inodes,
             objects,
             records,
+            changing,
         } = *summary;
         if self.json {
             out::line(json!({
@@ -243,15 +187,24 @@ impl Fsck {
                 "objects": objects,
                 "records": records,
                 "seconds": seconds,
+                "running": is_running,
+                "changing": changing,
             }));
         } else {
             out::line(format_args!(
                 "{inodes} inodes and {objects} objects in {seconds:.1} s: {found} findings, {notes} notes, {left} left"
             ));
+            if changing > 0 {
+                out::line(format_args!(
+                    "{changing} files were written to: their sizes and allocated bytes were not compared"
+                ));
+            }
         }
         if left > 0 {
             let text = format!("{left} findings are left");
-            let hint = if self.repair {
+            let hint = if is_running {
+                "stop the cell with `zonal down`; then `zonal fsck --repair` puts right what can be"
+            } else if self.repair {
                 "what is lost is named above; restore it from elsewhere and remove what is damaged"
             } else {
                 "`zonal fsck --repair` puts right what can be"
@@ -269,6 +222,10 @@ impl Fsck {
 fn not_checked(error: &OfflineError) -> Failure {
     let hint = match error {
         OfflineError::Running(_) => "a server has the store open: stop the cell with `zonal down`",
+        OfflineError::NoAnswer { .. } | OfflineError::SnapshotGone(_) => {
+            "`zonal status` tells who does not serve; a cell is checked with all servers running, or with none"
+        }
+        OfflineError::ScratchInUse(_) => "wait for it, or name another folder by --scratch",
         OfflineError::Scratch { .. } => "name a folder with room by --scratch",
         OfflineError::NoManager => "name the configs of all nodes, the manager's too",
         _ => "the medium below may fail: look at the kernel's log",

@@ -1,0 +1,104 @@
+//! What a shard's keys say, joined: what is wrong in the shard by itself, and what it says to the rest of the cell.
+
+use crate::error::OfflineError;
+use crate::sort::Sorter;
+use std::path::Path;
+use zonal_fsck::What;
+use zonal_fsck::junctions::{FirstLevel, RootEntry};
+use zonal_fsck::objects::{About, DataFact};
+use zonal_fsck::tree::{Directory, Tree};
+use zonal_meta::check::{Broken, Fact, Join, Joined};
+use zonal_types::{FileKind, Ino, KvRead, PartitionId};
+
+/// What a shard's store says to the rest of the cell.
+pub(crate) struct ShardSeen {
+    pub data: Sorter,
+    pub tree: Tree,
+    pub first_level: Vec<FirstLevel>,
+    pub root_entries: Vec<RootEntry>,
+    pub inodes: u64,
+}
+
+/// The facts against one another.
+pub(crate) fn join_facts(
+    store: &dyn KvRead,
+    facts: Sorter,
+    partitions: &[PartitionId],
+    names: (&Path, &str),
+    tell: &mut dyn FnMut(What),
+) -> Result<ShardSeen, OfflineError> {
+    let (scratch, name) = names;
+    let mut buffer = Vec::new();
+    let mut seen = ShardSeen {
+        data: Sorter::new(scratch, &format!("{name}.data")),
+        tree: Tree::default(),
+        first_level: Vec::new(),
+        root_entries: Vec::new(),
+        inodes: 0,
+    };
+    let is_ours = |ino: Ino| partitions.binary_search(&ino.partition()).is_ok();
+    let mut failed = None;
+    let mut take = |joined| match joined {
+        Joined::Broken(found) => tell(What::Shard(found)),
+        Joined::Deleted(data_id) => {
+            let about = About::Deleted;
+            let fact = DataFact { data_id, about };
+            if let Err(error) = seen.data.push(fact.encode(&mut buffer)) {
+                failed = Some(error);
+            }
+        }
+        Joined::Elsewhere(ino, named) => {
+            if named.dir == Ino::ROOT {
+                let name = zonal_meta::repair::entry_name(store, named.dir, named.cookie);
+                let name = name.ok().flatten();
+                let name = name.map(|name| String::from_utf8_lossy(name.as_bytes()).into_owned());
+                seen.root_entries.push(RootEntry {
+                    ino,
+                    name: name.unwrap_or_default(),
+                    cookie: named.cookie,
+                });
+            } else {
+                // Only the root has entries that lead to other shards.
+                let (dir, cookie) = (named.dir, named.cookie);
+                tell(What::Shard(Broken::LeadsNowhere { dir, cookie, ino }));
+            }
+        }
+        Joined::Known(known) => {
+            seen.inodes += 1;
+            if known.kind == FileKind::Directory {
+                if let Some(named) = known.name {
+                    seen.tree.push(Directory {
+                        ino: known.ino,
+                        dir: named.dir,
+                        cookie: named.cookie,
+                    });
+                } else if known.parent == Ino::ROOT && known.ino != Ino::ROOT {
+                    seen.first_level.push(FirstLevel {
+                        ino: known.ino,
+                        is_detached: known.is_detached,
+                    });
+                }
+            }
+            if let Some(data) = &known.data {
+                let name = known.name.map(|named| (named.dir, named.cookie));
+                let fact = DataFact::expected(known.ino, name, data);
+                if let Err(error) = seen.data.push(fact.encode(&mut buffer)) {
+                    failed = Some(error);
+                }
+            }
+        }
+    };
+    let mut join = Join::new(&is_ours, &mut take);
+    Sorter::merge(vec![facts], &mut |bytes| {
+        if let Some(fact) = Fact::decode(bytes) {
+            join.take(&fact);
+        }
+        Ok(())
+    })?;
+    join.finish();
+    for cut in seen.tree.cycles() {
+        let Directory { ino, dir, cookie } = cut;
+        tell(What::Shard(Broken::Cycle { dir, cookie, ino }));
+    }
+    failed.map_or(Ok(seen), Err)
+}

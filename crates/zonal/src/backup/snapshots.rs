@@ -1,0 +1,145 @@
+//! Snapshots of all shards of a running cell, at nearly one moment.
+//!
+//! Shards change independently of one another but for first-level directories: those change the zone map, in one record with the
+//! root. So the root's snapshot is fixed before those of the zones, and again behind them: where the map in both is the same
+//! version, the snapshots fit together (what was half done between two shards is settled at their next start, as after a
+//! crash). Else all are let go and fixed again.
+
+use super::format::{Entries, ShardStart};
+use crate::cell::connect::{Cell, Refused};
+use crate::exit::{FAILED, Failure};
+use anyhow::Context;
+use std::time::Duration;
+use zonal_net::Address;
+use zonal_server::manager_role::MAP_KEY;
+use zonal_types::{Blob, ShardId};
+use zonal_wire::{AdminReply, AdminRequest};
+use zonal_zonemap::{Shard, ZoneMap};
+
+/// How often snapshots are fixed anew while first-level directories change.
+const TRIES: u32 = 50;
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// The snapshot of a shard; let go when it is dropped.
+pub struct Snapshot<'a> {
+    cell: &'a Cell,
+    to: Address,
+    id: u64,
+    pub start: ShardStart,
+}
+
+impl Drop for Snapshot<'_> {
+    fn drop(&mut self) {
+        let snapshot = self.id;
+        // Best effort: the server gives it up by itself.
+        let _ = self
+            .cell
+            .admin(self.to, &AdminRequest::SnapshotEnd { snapshot });
+    }
+}
+
+impl<'a> Snapshot<'a> {
+    fn fix(cell: &'a Cell, map: &ZoneMap, shard: &Shard) -> anyhow::Result<Self> {
+        let to = Cell::address(map, shard.node)?;
+        let reply = cell.admin(to, &AdminRequest::SnapshotBegin { shard: shard.id });
+        match reply.with_context(|| format!("shard {}", shard.id))? {
+            AdminReply::Snapshot {
+                snapshot,
+                shard: id,
+                epoch,
+                position,
+                map_version,
+            } if id == shard.id => Ok(Self {
+                cell,
+                to,
+                id: snapshot,
+                start: ShardStart {
+                    shard: id,
+                    node: shard.node,
+                    epoch,
+                    position,
+                    map_version,
+                },
+            }),
+            other => Err(Failure::new(FAILED, format!("shard {}: {other:?}", shard.id)).into()),
+        }
+    }
+
+    /// Entries behind `after`, and whether none follows; or the refusal.
+    pub fn ask(&self, after: &Blob) -> anyhow::Result<Result<(Entries, bool), Refused>> {
+        let request = AdminRequest::SnapshotRead {
+            snapshot: self.id,
+            after: after.clone(),
+        };
+        match self.cell.ask(self.to, &request)? {
+            Err(refused) => Ok(Err(refused)),
+            Ok(AdminReply::Entries { entries, end }) => {
+                // A server that gives nothing and no end would keep us here for ever.
+                let end = end || entries.is_empty();
+                Ok(Ok((entries, end)))
+            }
+            Ok(other) => Err(Failure::new(FAILED, format!("an odd answer: {other:?}")).into()),
+        }
+    }
+
+    /// The same; a refusal is an error.
+    pub fn read(&self, after: &Blob) -> anyhow::Result<(Entries, bool)> {
+        Ok(self.ask(after)??)
+    }
+
+    /// The zone map in the root's.
+    fn map(&self) -> anyhow::Result<ZoneMap> {
+        let mut before = MAP_KEY.to_vec();
+        let last = before.pop().unwrap_or_default();
+        before.push(last.saturating_sub(1));
+        before.extend([0xff; 8]);
+        let (entries, _) = self.read(&Blob(before))?;
+        let found = entries.iter().find(|(key, _)| key.0 == MAP_KEY);
+        let (_, value) = found.context("the root's snapshot has no zone map")?;
+        ZoneMap::decode(&value.0).map_err(|code| anyhow::anyhow!("the zone map: {code}"))
+    }
+}
+
+/// Snapshots of all shards that fit together, the root's first, and the map that it has.
+pub fn fix_all(cell: &Cell) -> anyhow::Result<(ZoneMap, Vec<Snapshot<'_>>)> {
+    let published = cell.map()?;
+    let root = published.shards.iter().find(|shard| shard.id == ShardId(0));
+    let root = root.context("the zone map has no root shard")?;
+    for _ in 0..TRIES {
+        let map = Snapshot::fix(cell, &published, root)?.map()?;
+        let zones = fix_zones(cell, &map)?;
+        let first = Snapshot::fix(cell, &published, root)?;
+        let now = first.map()?;
+        if now.version == map.version {
+            let mut all = vec![first];
+            all.extend(zones);
+            return Ok((now, all));
+        }
+        drop((first, zones));
+        std::thread::sleep(PAUSE);
+    }
+    let text = format!("first-level directories changed during each of {TRIES} tries");
+    Err(Failure::new(FAILED, text)
+        .hint("try again when fewer of them are made and removed")
+        .into())
+}
+
+fn fix_zones<'a>(cell: &'a Cell, map: &ZoneMap) -> anyhow::Result<Vec<Snapshot<'a>>> {
+    let (mut all, mut failed) = (Vec::new(), None);
+    std::thread::scope(|scope| {
+        let zones = map.shards.iter().filter(|shard| shard.id != ShardId(0));
+        let asked: Vec<_> = zones
+            .map(|shard| scope.spawn(move || Snapshot::fix(cell, map, shard)))
+            .collect();
+        for thread in asked {
+            match thread.join() {
+                Ok(Ok(snapshot)) => all.push(snapshot),
+                Ok(Err(error)) => failed = failed.take().or(Some(error)),
+                Err(_panic) => {
+                    failed = failed.take().or(Some(anyhow::anyhow!("a thread panicked")));
+                }
+            }
+        }
+    });
+    failed.map_or(Ok(all), Err)
+}

@@ -1,0 +1,75 @@
+//! Findings and progress of a check, for people and as JSON.
+
+use crate::out;
+use serde_json::{Value, json};
+use zonal_fsck::{Finding, What};
+use zonal_offline::{Report, Stage};
+
+/// Prints them.
+pub(super) struct Teller {
+    pub json: bool,
+    pub progress: bool,
+    pub repair: bool,
+}
+
+impl Report for Teller {
+    fn finding(&mut self, pass: u32, finding: &Finding) {
+        if self.json {
+            return out::line(to_json(pass, finding));
+        }
+        if pass > 1 {
+            // What a repair brought to light; what is left is told by the sums.
+            return;
+        }
+        out::line(format_args!("{finding}"));
+        out::line(format_args!(
+            "    consequence: {}",
+            finding.what.consequence()
+        ));
+        if !self.repair {
+            out::line(format_args!("    repair: {}", finding.what.repair()));
+        }
+    }
+
+    fn progress(&mut self, stage: Stage) {
+        if self.progress {
+            let left = stage
+                .left
+                .map_or_else(String::new, |left| format!(", about {left} s left"));
+            out::note(format_args!(
+                "pass {}: {} records, {} a second{left}",
+                stage.pass, stage.records, stage.rate
+            ));
+        }
+    }
+
+    fn repaired(&mut self, pass: u32, changes: u64) {
+        if self.progress {
+            out::note(format_args!("pass {pass}: {changes} repairs made"));
+        }
+    }
+}
+
+fn to_json(pass: u32, finding: &Finding) -> Value {
+    let mut value = json!({
+        "pass": pass,
+        "name": finding.what.name(),
+        "place": finding.place.to_string(),
+        "class": format!("{:?}", finding.what.class()).to_lowercase(),
+        "text": finding.what.to_string(),
+        "consequence": finding.what.consequence(),
+        "repair": finding.what.repair(),
+    });
+    if let Some(path) = &finding.path {
+        value["path"] = json!(path);
+    }
+    if let What::LostWithTarget { ranges, .. }
+    | What::Damaged { ranges, .. }
+    | What::KnownLost { ranges, .. } = &finding.what
+    {
+        value["ranges"] = json!(ranges.first);
+        value["ranges_count"] = json!(ranges.count);
+        value["bytes"] = json!(ranges.bytes);
+    }
+    value
+}

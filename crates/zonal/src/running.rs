@@ -1,0 +1,164 @@
+//! A running cell for its check: what its servers are asked, and how long each is waited for.
+
+use crate::backup::{self, Snapshot};
+use crate::cell::connect::{Cell, Refused};
+use anyhow::Context;
+use std::time::{Duration, Instant};
+use zonal_net::Address;
+use zonal_object::ids::BLOCK;
+use zonal_object::{KnownObject, ObjectId};
+use zonal_offline::OfflineError;
+use zonal_offline::running::{self, Fixed, Page, RunningCell};
+use zonal_types::{Blob, ErrorCode, ShardId, TargetId};
+use zonal_wire::{AdminReply, AdminRequest};
+use zonal_zonemap::ZoneMap;
+
+/// How long a server is waited for that does not answer: one that was killed is up again by then.
+const PATIENCE: Duration = Duration::from_secs(30);
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// A cell whose servers answer.
+pub struct Running<'a> {
+    pub cell: &'a Cell,
+    /// Where targets are.
+    pub map: ZoneMap,
+}
+
+/// Whether asking again may help.
+enum Try<T> {
+    Done(T),
+    Again(anyhow::Error),
+    Never(anyhow::Error),
+}
+
+impl<T> From<anyhow::Result<T>> for Try<T> {
+    fn from(result: anyhow::Result<T>) -> Self {
+        match result {
+            Ok(value) => Self::Done(value),
+            Err(error) => Self::Again(error),
+        }
+    }
+}
+
+fn persist<T>(of: &str, mut ask: impl FnMut() -> Try<T>) -> Result<T, OfflineError> {
+    let since = Instant::now();
+    loop {
+        let error = match ask() {
+            Try::Done(value) => return Ok(value),
+            Try::Again(_) if since.elapsed() < PATIENCE => {
+                std::thread::sleep(PAUSE);
+                continue;
+            }
+            Try::Again(error) | Try::Never(error) => error,
+        };
+        return Err(OfflineError::NoAnswer {
+            of: of.to_owned(),
+            why: format!("{error:#}"),
+        });
+    }
+}
+
+/// Damage does not go by waiting.
+fn refusal<T>(refused: Refused) -> Try<T> {
+    match refused.code {
+        ErrorCode::Corrupt | ErrorCode::Io | ErrorCode::NotPermitted | ErrorCode::Protocol => {
+            Try::Never(refused.into())
+        }
+        _ => Try::Again(refused.into()),
+    }
+}
+
+impl<'a> Running<'a> {
+    /// The cell, once its manager answers.
+    pub fn new(cell: &'a Cell) -> Result<Self, OfflineError> {
+        let map = persist("manager", || cell.map().into())?;
+        Ok(Self { cell, map })
+    }
+
+    fn address(&self, target: TargetId) -> anyhow::Result<Address> {
+        if let Some(known) = self.map.target(target) {
+            return Cell::address(&self.map, known.node);
+        }
+        // It joined since the check was begun.
+        let map = self.cell.map()?;
+        let known = map.target(target);
+        let known = known.context("the zone map does not have it")?;
+        Cell::address(&map, known.node)
+    }
+}
+
+impl RunningCell for Running<'_> {
+    fn map(&self) -> Result<ZoneMap, OfflineError> {
+        Ok(self.map.clone())
+    }
+
+    fn objects(
+        &self,
+        target: TargetId,
+        after: Option<ObjectId>,
+        limit: usize,
+    ) -> Result<(Vec<KnownObject>, bool), OfflineError> {
+        let request = AdminRequest::ListObjects {
+            target,
+            after: after.map(|object| (object.data_id, object.column)),
+            limit: u32::try_from(limit).unwrap_or(u32::MAX),
+        };
+        let name = format!("target {target}");
+        let (listed, end) = persist(&name, || {
+            match self
+                .address(target)
+                .and_then(|to| self.cell.ask(to, &request))
+            {
+                Ok(Ok(AdminReply::Objects { objects, end })) => Try::Done((objects, end)),
+                Ok(Ok(other)) => Try::Never(anyhow::anyhow!("an odd answer: {other:?}")),
+                Ok(Err(refused)) => refusal(refused),
+                Err(error) => Try::Again(error),
+            }
+        })?;
+        let known = listed.iter().map(|entry| KnownObject {
+            object: ObjectId {
+                data_id: entry.data_id,
+                column: entry.column,
+            },
+            bytes: entry.object_bytes,
+            blocks: entry.allocated / BLOCK,
+            lost: 0,
+            truncate_seq: entry.truncate_seq,
+            deleting: false,
+        });
+        Ok((known.collect(), end))
+    }
+
+    fn fix(&self) -> Result<Fixed<'_>, OfflineError> {
+        let (map, snapshots) = persist("snapshots", || backup::fix_all(self.cell).into())?;
+        let snapshots = snapshots.into_iter();
+        Ok(Fixed {
+            map,
+            snapshots: snapshots
+                .map(|snapshot| Box::new(Read(snapshot)) as Box<dyn running::Snapshot + '_>)
+                .collect(),
+        })
+    }
+}
+
+struct Read<'a>(Snapshot<'a>);
+
+impl running::Snapshot for Read<'_> {
+    fn shard(&self) -> ShardId {
+        self.0.start.shard
+    }
+
+    fn page(&self, after: &[u8]) -> Result<Page, OfflineError> {
+        match self.0.ask(&Blob(after.to_vec())) {
+            Ok(Ok(page)) => Ok(page),
+            Ok(Err(refused)) if refused.code != ErrorCode::NotFound => {
+                Err(OfflineError::NoAnswer {
+                    of: format!("shard {}", self.shard()),
+                    why: refused.to_string(),
+                })
+            }
+            // Its server was restarted, or we were too slow.
+            Ok(Err(_)) | Err(_) => Err(OfflineError::SnapshotGone(self.shard())),
+        }
+    }
+}
