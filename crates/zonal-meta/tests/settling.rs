@@ -135,3 +135,31 @@ fn a_session_ends_though_an_orphan_of_its_cannot_be_read_and_a_later_start_relea
     assert!(kv.contains_key(&zonal_meta::keys::deletion(first)));
     cell.assert_sound();
 }
+
+#[test]
+fn a_late_word_of_an_entry_does_not_keep_a_directory_that_is_being_removed() {
+    let mut cell = Cell::new();
+    let mut client = cell.client(1);
+    let ino = client.mkdir(&mut cell, Ino::ROOT, "home").unwrap();
+    // Somebody else removes it while the word of whoever made it is under way.
+    let detach = MetaRequest::DetachDir { ino };
+    assert_eq!(cell.send(1, none(), &detach), MetaReply::Done);
+    cell.send(1, none(), &MetaRequest::AttachDir { ino });
+    let drop = MetaRequest::DropDir { ino };
+    assert_eq!(cell.send(1, none(), &drop), MetaReply::Done);
+    let key = zonal_meta::keys::inode(ino);
+    assert!(!cell.stores[1].kv.contains_key(&key), "it stays for ever");
+}
+
+#[test]
+fn a_removal_that_is_given_up_leaves_the_directory_in_use() {
+    let mut cell = Cell::new();
+    let mut client = cell.client(1);
+    let ino = client.mkdir(&mut cell, Ino::ROOT, "home").unwrap();
+    cell.send(1, none(), &MetaRequest::DetachDir { ino });
+    let since = cell.now.wall;
+    cell.send(1, none(), &MetaRequest::AttachDir { ino });
+    assert_eq!(settle(&mut cell, ino, since, true), MetaReply::Done);
+    client.create(&mut cell, ino, "f", 0o644).unwrap();
+    cell.assert_sound();
+}

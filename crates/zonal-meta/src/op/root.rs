@@ -312,9 +312,19 @@ fn save_detached(tx: &mut Tx<'_>, ino: Ino, token: u64) {
     tx.put(keys::detached(ino), record.to_bytes());
 }
 
-/// Its entry is there. (Entries were accepted before: who knows the inode knows it from its entry.)
+/// Its entry was made. (Entries were accepted before: who knows the inode knows it from its entry.) That may be old news: where
+/// the root shard has begun to remove it since, it stays detached until it is dropped or settled.
 pub(crate) fn attach(tx: &mut Tx<'_>, ino: Ino) -> Result {
-    let mut dir = first_level(tx, ino)?;
+    let dir = first_level(tx, ino)?;
+    if dir.has(FLAG_CLOSING) {
+        return Ok(MetaReply::Done);
+    }
+    has_entry(tx, dir)
+}
+
+/// Its entry is there now.
+fn has_entry(tx: &mut Tx<'_>, mut dir: Inode) -> Result {
+    let ino = dir.ino;
     if dir.has(FLAG_DETACHED) {
         dir.set(FLAG_DETACHED | FLAG_CLOSING, false);
         tx.save(dir);
@@ -365,7 +375,8 @@ pub(crate) fn settle(tx: &mut Tx<'_>, ino: Ino, since: Timestamp, has_entry: boo
         return Ok(MetaReply::Done);
     }
     if has_entry {
-        attach(tx, ino)
+        let dir = first_level(tx, ino)?;
+        self::has_entry(tx, dir)
     } else {
         drop_dir(tx, ino)
     }
