@@ -250,7 +250,7 @@ def _(work):
         try:
             source = random.Random(11)
             with Load(cell, [cell.mount, second]) as load:
-                for number in range(6):
+                for number in range(4):
                     load.more(150)
                     findings, sums = cell.look()
                     true(sums["inodes"] > 240 and sums["objects"] > 140, f"too little was seen: {sums}")

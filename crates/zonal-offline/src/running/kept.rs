@@ -34,7 +34,7 @@ impl<'a> Kept<'a> {
     /// Keeps all snapshots for another while, now and then. What is gone shows when it is read.
     pub fn remind(&self) {
         self.calls.set(self.calls.get().wrapping_add(1));
-        if self.calls.get() % LOOK_EVERY == 0 {
+        if self.calls.get().is_multiple_of(LOOK_EVERY) {
             self.remind_now();
         }
     }
