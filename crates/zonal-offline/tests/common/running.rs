@@ -1,3 +1,5 @@
+//! A cell that "runs": its stores are open in this process; what happens between two questions is up to the test.
+
 use super::{GEOMETRY, MAP_KEY, OpenTarget, TestCell, open_engine};
 use std::cell::Cell;
 use std::time::Duration;
