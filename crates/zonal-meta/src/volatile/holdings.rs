@@ -1,0 +1,182 @@
+//! What a session holds: told again after a restart of the shard, closed, and given up when the session is over.
+
+use super::failed;
+use crate::config::{Caller, Now};
+use crate::op;
+use crate::outcome::Outcome;
+use crate::shard::Shard;
+use std::collections::{BTreeMap, BTreeSet};
+use zonal_types::{ErrorCode, Ino, KvChange, KvRead, SessionId};
+use zonal_wire::MetaReply;
+use zonal_wire::meta::LockRange;
+
+impl Shard {
+    /// What a session held before our restart.
+    pub(super) fn reclaim(
+        &mut self,
+        kv: &dyn KvRead,
+        now: Now,
+        session: SessionId,
+        opens: &[Ino],
+        locks: &[(Ino, LockRange)],
+    ) -> Outcome {
+        let mut told: BTreeMap<Ino, u32> = BTreeMap::new();
+        for ino in opens {
+            *told.entry(*ino).or_default() += 1;
+        }
+        let locked: BTreeSet<Ino> = locks.iter().map(|(ino, _)| *ino).collect();
+        // What does not exist takes no place.
+        let mut absent = BTreeSet::new();
+        for ino in told.keys().chain(&locked) {
+            match self.tx(kv, now, session).inode(*ino) {
+                // One that cannot be read is there.
+                Ok(_) | Err(ErrorCode::Corrupt | ErrorCode::Io) => {}
+                Err(_absent) => drop(absent.insert(*ino)),
+            }
+        }
+        for (ino, count) in told.iter().filter(|(ino, _)| !absent.contains(ino)) {
+            // Counts are made as high as told, not added to: the request may be repeated.
+            while self.opens.count(*ino, session) < *count
+                && (self.opens.count(*ino, session) > 0 || self.opens.len() < self.config.opens_max)
+            {
+                self.opens.open(*ino, session);
+            }
+        }
+        let mut lost = false;
+        for (ino, range) in locks.iter().filter(|(ino, _)| !absent.contains(ino)) {
+            lost |= self.locks.reclaim(session, *ino, *range).is_err();
+        }
+        self.sessions.silent.remove(&session);
+        if self.sessions.silent.is_empty() {
+            self.tickets.forget_given();
+        }
+        self.recheck = true;
+        let mut orphans = self.opens.orphans_of(session);
+        orphans.retain(|ino| !told.contains_key(ino));
+        let (effect, _unread) = self.release_orphans(kv, now, session, &orphans);
+        let reply = if lost {
+            failed(ErrorCode::UnknownLease)
+        } else {
+            MetaReply::Done
+        };
+        self.outcome(reply, effect, Vec::new(), Vec::new())
+    }
+
+    /// The session has these no longer open: changes to log, and why one stays. One that cannot be read goes on naming the session, also
+    /// when that is over; each start of the shard tries again.
+    fn release_orphans(
+        &mut self,
+        kv: &dyn KvRead,
+        now: Now,
+        session: SessionId,
+        inos: &[Ino],
+    ) -> (Vec<KvChange>, Option<ErrorCode>) {
+        let (mut effect, mut unread) = (Vec::new(), None);
+        for ino in inos {
+            let mut tx = self.tx(kv, now, session);
+            match op::open::release_orphan(&mut tx, *ino) {
+                Ok(()) => {
+                    let finished = tx.finish();
+                    effect.extend(finished.effect);
+                    self.apply(session, now.instant, finished.volatile);
+                }
+                Err(code) => unread = Some(code),
+            }
+        }
+        (effect, unread)
+    }
+
+    /// Places from before our restart that appends are being written to. What was published is none any more.
+    pub(super) fn reclaim_appends(
+        &mut self,
+        kv: &dyn KvRead,
+        now: Now,
+        session: SessionId,
+        appends: &[(Ino, (u64, u32))],
+    ) -> Outcome {
+        let mut is_gone = false;
+        for (ino, place) in appends {
+            if !self.tickets.is_known(*ino, session, place.0) {
+                self.reclaim_append(kv, now, session, *ino, *place);
+                is_gone |= !self.tickets.is_known(*ino, session, place.0);
+            }
+        }
+        self.reply(if is_gone {
+            failed(ErrorCode::UnknownLease)
+        } else {
+            MetaReply::Done
+        })
+    }
+
+    /// A place that a session had before our restart and has not told of, where it was not given to another one since.
+    pub(crate) fn reclaim_append(
+        &mut self,
+        kv: &dyn KvRead,
+        now: Now,
+        session: SessionId,
+        ino: Ino,
+        place: (u64, u32),
+    ) {
+        if !self.sessions.silent.contains(&session) {
+            return;
+        }
+        if let Ok(inode) = self.tx(kv, now, session).inode(ino)
+            && inode.is_file()
+        {
+            self.tickets
+                .reclaim(ino, session, place, inode.size, now.instant);
+        }
+    }
+
+    pub(super) fn close(
+        &mut self,
+        kv: &dyn KvRead,
+        now: Now,
+        caller: Caller,
+        inos: &[Ino],
+    ) -> Result<Outcome, ErrorCode> {
+        let session = caller.session;
+        // One that has not told since our start what it has open: it counts these as open, and closes them when it has.
+        if self.sessions.silent.contains(&session) {
+            return Err(ErrorCode::NotReady);
+        }
+        let mut closed = inos.to_vec();
+        closed.retain(|ino| self.opens.close(*ino, session));
+        let (effect, _unread) = self.release_orphans(kv, now, session, &closed);
+        if !effect.is_empty() && caller.slot != zonal_wire::frame::NO_SLOT {
+            let kept = Some(MetaReply::Done);
+            self.sessions
+                .replied(session, caller.slot, caller.sequence, kept);
+        }
+        Ok(self.outcome(MetaReply::Done, effect, Vec::new(), Vec::new()))
+    }
+
+    /// A session is over: closed, expired or ended by us. Returns the changes to log, and why one of its orphans stays.
+    pub(crate) fn end_session(
+        &mut self,
+        kv: &dyn KvRead,
+        now: Now,
+        session: SessionId,
+    ) -> (Vec<KvChange>, Option<ErrorCode>) {
+        self.tickets.session_gone(session);
+        let orphans = self.opens.orphans_of(session);
+        let (mut effect, unread) = self.release_orphans(kv, now, session, &orphans);
+        self.opens.drop_session(session);
+        self.events.close(session);
+        self.doomed.remove(&session);
+        if self.sessions.silent.iter().all(|silent| *silent == session) {
+            self.tickets.forget_given();
+        }
+        let granted = self.locks.release_session(session);
+        self.tell(granted);
+        self.woken.insert(session);
+        self.recheck = true;
+        effect.extend(
+            self.sessions
+                .remove(session)
+                .into_iter()
+                .map(KvChange::remove),
+        );
+        (effect, unread)
+    }
+}
