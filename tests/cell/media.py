@@ -118,6 +118,12 @@ class Cell:
         self.up()
         wait_for("a cell that serves", lambda: self.status()["healthy"])
 
+    def restart_full(self, name):
+        """Of a store that is full: it serves, and status says that it is not well."""
+        self.kill(name)
+        self.up()
+        wait_for("a store that serves", lambda: "inodes" in json.dumps(self.status()))
+
     def status(self):
         return json.loads(run(ZONAL, "status", "--cell", self.dir, "--json", ok=False).stdout)
 
@@ -256,11 +262,12 @@ def _(c, d):
     name, count = "n" * 200, 600
     for number in range(count):
         os.close(os.open(f"{d}/{name}{number}", os.O_CREAT | os.O_WRONLY))
-    # Less than what is kept free for checkpoints; then nothing at all.
-    for left in (63 * MIB, 0):
+    # Less than what has to be free on the disk for checkpoints; then nothing at all.
+    for left in (31 * MIB, 0):
         c.order("shard", f"budget {c.used('shard') + left}")
         fails(errno.ENOSPC, os.open, f"{d}/more", os.O_CREAT | os.O_WRONLY)
         fails(errno.ENOSPC, os.mkdir, f"{d}/more")
+        true("full" in c.trouble("shard"), f"status says: {c.trouble('shard')}")
     start = time.monotonic()
     equal(os.stat(f"{d}/before").st_size, 100_000, "size")
     true(fresh(f"{d}/before") == b"x" * 100_000, "content")
@@ -279,6 +286,43 @@ def _(c, d):
     true(c.status()["healthy"], "not healthy after all")
     c.restart("shard")
     equal(sorted(os.listdir(d)), ["before", "new"], "names after a restart")
+
+
+@check("media-refilled-shard", "what deleting frees inside a full metadata store takes new names again, on the same disk, also after a restart", limit=400)
+def _(c, d):
+    c.order("shard", f"budget {c.used('shard') + 64 * MIB + 16 * MIB}")
+
+    def fill_names(folder):
+        os.mkdir(folder)
+        for number in range(20_000):
+            try:
+                with open(f"{folder}/{number}", "wb") as f:
+                    f.write(b"x" * 4000)
+            except OSError as e:
+                equal(errno.errorcode[e.errno], "ENOSPC", "the error of a full shard")
+                return number
+        raise AssertionError("20,000 files fit")
+
+    first = fill_names(f"{d}/fill")
+    true(first > 500, f"full after {first} files")
+    true("full" in c.trouble("shard"), f"status says: {c.trouble('shard')}")
+    for restart in (False, True):
+        if restart:
+            c.restart_full("shard")
+        shutil.rmtree(f"{d}/fill")
+
+        def makes():
+            os.mkdir(f"{d}/again")
+            return True
+        wait_for("a new name once others were removed", makes, 60)
+        os.rmdir(f"{d}/again")
+        count = fill_names(f"{d}/fill")
+        true(count > first // 4, f"{first} files fitted, now {count}")
+        print(f"  {first} files, then {count}", flush=True)
+    shutil.rmtree(f"{d}/fill")
+    c.order("shard", "budget off")
+    wait_for("a cell that is well", lambda: c.status()["healthy"])
+    equal(os.listdir(d), [], "names")
 
 
 def on_target(c, d, target, size=MIB):

@@ -68,7 +68,7 @@ impl Engine {
     }
 
     /// The medium may have lost what the index had flushed, as with any failed flush; a full one has not.
-    fn index_failed(&self, error: &DiskError) {
+    pub(crate) fn index_failed(&self, error: &DiskError) {
         let why = format!("the index cannot be written: {error}");
         match error {
             DiskError::NoSpace(_) => self.fail(why),
@@ -79,21 +79,32 @@ impl Engine {
         }
     }
 
-    /// An index commit that runs out of space would end the index's use: refuse before.
+    /// An index commit that runs out of space would end the index's use: refuse before. Of the pages that are free inside the
+    /// index, it may not get all before it takes new ones.
     fn check_space(&self, bytes: usize) -> Result<(), DiskError> {
         let Some(free_space) = &self.free_space else {
             return Ok(());
         };
         let free = free_space().map_err(|error| DiskError::io("space below", error))?;
-        let need = (bytes as u64)
-            .saturating_mul(3)
-            .saturating_add(COMMIT_SLACK);
-        if free < need {
-            let what = format!("a checkpoint may need {need} bytes, {free} are free");
+        let need = commit_bytes(bytes).saturating_add(COMMIT_SLACK);
+        if free.saturating_add(self.inside.reusable() / 2) >= need {
+            return Ok(());
+        }
+        self.look_inside()?;
+        let inside = self.inside.reusable();
+        if free.saturating_add(inside / 2) < need {
+            let what = format!(
+                "a checkpoint may need {need} bytes, {free} are free, {inside} inside the index"
+            );
             return Err(DiskError::NoSpace(what));
         }
         Ok(())
     }
+}
+
+/// What a commit of so much memory may write.
+fn commit_bytes(overlay: usize) -> u64 {
+    (overlay as u64).saturating_mul(3)
 }
 
 impl Checkpoint<'_> {
@@ -128,6 +139,7 @@ impl Checkpoint<'_> {
                 epoch: engine.epoch,
             };
             let written = engine.index.commit(frozen.iter(), &progress);
+            engine.inside.spend(commit_bytes(frozen.bytes()));
             let snapshot = written.and_then(|()| engine.index.snapshot());
             // Whether the commit arrived is not known: only a new opening can tell.
             Some(Arc::new(
@@ -147,7 +159,7 @@ impl Checkpoint<'_> {
         // Freed outside of the locks: an overlay has many small allocations.
         drop(past);
         engine.checkpoints.fetch_add(1, Ordering::Relaxed);
-        Ok(())
+        engine.look_inside()
     }
 }
 

@@ -21,6 +21,7 @@ use crate::disk::{DataSync, LogFile};
 use crate::error::DiskError;
 use crate::group::{Group, lock};
 use crate::index::Index;
+use crate::inside::Inside;
 use crate::log::{self, HEADER, Header, Kind};
 use crate::overlay::Overlay;
 use crate::power::Past;
@@ -124,6 +125,7 @@ pub struct Engine {
     pub(crate) signal: Arc<Signal>,
     pub(crate) checkpoint_turn: Mutex<()>,
     pub(crate) free_space: Option<Box<dyn Fn() -> std::io::Result<u64> + Send + Sync>>,
+    pub(crate) inside: Inside,
     pub(crate) past: Past,
     pub(crate) verifier: u64,
     /// Held, so that no other process opens the store.
@@ -175,6 +177,7 @@ impl Engine {
             signal: Arc::new(Signal::default()),
             checkpoint_turn: Mutex::new(()),
             free_space: None,
+            inside: Inside::default(),
             past: Past::Lost,
             verifier: 0,
             _directory_lock: None,
@@ -387,7 +390,7 @@ impl Engine {
     pub fn wait_for_room(&self) -> Result<(), DiskError> {
         let guard = lock(&self.append_lock);
         let calm = |tail: &Tail| {
-            let overlay = self.active_bytes.load(Ordering::Relaxed) + tail.frozen_bytes;
+            let overlay = self.overlay_bytes(tail);
             !self.signal.attended()
                 || (tail.head - tail.tail < self.capacity / 4 * 3
                     && overlay <= self.config.overlay_bytes.saturating_mul(2))
@@ -433,8 +436,15 @@ impl Engine {
     }
 
     fn is_due(&self, tail: &Tail) -> bool {
+        let active = self.active_bytes.load(Ordering::Relaxed);
         tail.head - tail.tail >= self.capacity / 2
-            || self.active_bytes.load(Ordering::Relaxed) >= self.config.overlay_bytes
+            || active >= self.config.overlay_bytes
+            || self.inside.is_due(active)
+    }
+
+    /// Memory of both overlays.
+    pub(crate) fn overlay_bytes(&self, tail: &Tail) -> usize {
+        self.active_bytes.load(Ordering::Relaxed) + tail.frozen_bytes
     }
 
     fn fits(&self, tail: &Tail, size: usize, room: Room) -> bool {
@@ -443,14 +453,14 @@ impl Engine {
             Room::Normal => self.capacity / 8 * 7,
             Room::Reserve => self.capacity,
         };
-        let overlay = self.active_bytes.load(Ordering::Relaxed) + tail.frozen_bytes;
+        let overlay = self.overlay_bytes(tail);
         let bound = self.config.overlay_bytes.saturating_mul(4);
         let memory = overlay <= bound || room == Room::Reserve || !self.signal.attended();
         position + size as u64 <= tail.tail + usable && memory
     }
 
     /// Waits for checkpoints until `ready` holds.
-    fn wait_until<'a>(
+    pub(crate) fn wait_until<'a>(
         &self,
         mut guard: MutexGuard<'a, Tail>,
         ready: impl Fn(&Tail) -> bool,

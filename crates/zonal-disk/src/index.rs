@@ -6,6 +6,7 @@
 //! does not walk the whole file.
 
 use std::fs::{File, OpenOptions};
+use std::os::unix::fs::MetadataExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
@@ -21,6 +22,8 @@ use crate::sums::{Summed, SumsStore};
 const SUMS_EXTENSION: &str = "sums";
 const ENTRIES: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("entries");
 const META: TableDefinition<'static, &str, &[u8]> = TableDefinition::new("meta");
+/// Unit of `st_blocks`.
+const DISK_BLOCK: u64 = 512;
 const PROGRESS: &str = "progress";
 const PROGRESS_SIZE: usize = 28;
 
@@ -73,6 +76,8 @@ impl Progress {
 pub struct Index {
     database: Database,
     damaged: Arc<AtomicU64>,
+    /// The file that it lies in, where it is one.
+    file: Option<File>,
 }
 
 /// An unchanging view of the table as of one commit.
@@ -115,8 +120,11 @@ impl Index {
         let sums = options
             .open(path.with_extension(SUMS_EXTENSION))
             .map_err(fail)?;
+        let same = file.try_clone().map_err(fail)?;
         let backend = redb::backends::FileBackend::new(file)?;
-        Self::open_summed(backend, Box::new(sums), cache)
+        let mut index = Self::open_summed(backend, Box::new(sums), cache)?;
+        index.file = Some(same);
+        Ok(index)
     }
 
     /// As [`Self::open_backend`], with the checksums of its blocks in `sums`.
@@ -166,6 +174,7 @@ impl Index {
         Self {
             database,
             damaged: Arc::default(),
+            file: None,
         }
     }
 
@@ -213,6 +222,23 @@ impl Index {
             transaction.commit()?;
             Ok(())
         })
+    }
+
+    /// Bytes of the file that have space on the disk and that the next commits may write. Walks the whole index; nobody else
+    /// may be writing.
+    pub(crate) fn reusable(&self) -> Result<u64, DiskError> {
+        let Some(file) = &self.file else {
+            return Ok(0);
+        };
+        let used = guarded(|| {
+            let transaction = self.database.begin_write()?;
+            let stats = transaction.stats()?;
+            transaction.abort()?;
+            Ok(stats.allocated_pages() * stats.page_size() as u64)
+        })?;
+        let metadata = file.metadata();
+        let metadata = metadata.map_err(|error| DiskError::io("the index's space", error))?;
+        Ok((metadata.blocks() * DISK_BLOCK).saturating_sub(used))
     }
 
     /// The table as of the last commit.

@@ -15,6 +15,7 @@ pub mod error;
 mod group;
 pub mod identity;
 pub mod index;
+mod inside;
 pub mod log;
 mod medium;
 pub mod mend;

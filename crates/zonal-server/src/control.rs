@@ -176,8 +176,10 @@ impl Control {
             let (id, _) = shard.identity();
             let trouble = match shard.engine.failure() {
                 Some(why) => why.to_owned(),
+                None if shard.is_full() => [FULL, &shard.trouble.text()].join("; "),
                 None => shard.trouble.text(),
             };
+            let trouble = trouble.trim_end_matches("; ").to_owned();
             roles.push(of_role(format!("shard {id}"), shard.is_healthy(), trouble));
         }
         if let Some((storage, _)) = &self.storage {
@@ -262,6 +264,9 @@ impl Control {
         Ok(Arc::clone(&found.view))
     }
 }
+
+/// Of a shard that refuses new names.
+const FULL: &str = "its disk is full: new names are refused until some are removed";
 
 fn of_role(role: String, serves: bool, trouble: String) -> RoleHealth {
     let trouble = if trouble.is_empty() && !serves {

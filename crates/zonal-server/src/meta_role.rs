@@ -26,7 +26,7 @@ use zonal_wire::storage::ErrorNumber;
 use zonal_wire::{Header, MetaReply, MetaRequest};
 use zonal_zonemap::{MapEdit, ZoneMap};
 
-/// Left free on the disk below a shard's store by what adds to the name space: a checkpoint, of deletions too, needs it.
+/// Left free on the disk below a shard's store, or inside its index, by what adds to the name space: a checkpoint, of deletions too, needs it.
 const META_HEADROOM_BYTES: u64 = 64 << 20;
 /// How long after its making a directory is looked at that has no entry yet.
 const DETACHED_CHECK_MS: u64 = 65_000;
@@ -175,9 +175,15 @@ impl MetaRole {
             ),
             (named("checkpoints_total"), stats.checkpoints),
             (named("flushes_total"), stats.flushes),
+            (named("full"), u64::from(self.is_full())),
             (named("healthy"), u64::from(self.is_healthy())),
         ]);
         gauges
+    }
+
+    /// Whether it refuses what adds to the name space, for want of space.
+    pub(crate) fn is_full(&self) -> bool {
+        self.engine.is_short(META_HEADROOM_BYTES)
     }
 
     /// Ends waits and background threads.
@@ -288,7 +294,7 @@ impl MetaRole {
     }
 
     /// Whether the store has room for what a request may write. Reading needs none. What adds to the name space leaves room
-    /// on the disk for checkpoints; the rest, deletions among it, may use the log nearly to its end.
+    /// for checkpoints; the rest, deletions among it, may use the log nearly to its end.
     fn check_room(&self, request: &MetaRequest) -> Result<(), ErrorCode> {
         use MetaRequest as M;
         let reads = matches!(request.tag(), 2 | 10..=20 | 60..=63 | 84);
@@ -305,8 +311,7 @@ impl MetaRole {
                 | M::MakeDetachedDir { .. }
         );
         if adds {
-            let is_full = |free: u64| free < META_HEADROOM_BYTES;
-            if self.engine.free_below().is_some_and(is_full) {
+            if !self.engine.has_room(META_HEADROOM_BYTES) {
                 return Err(ErrorCode::NoSpace);
             }
             return Ok(self.engine.wait_for_room()?);

@@ -1,0 +1,264 @@
+//! Room on the disk for what adds to a store, and what of it lies inside the index's own file.
+//!
+//! The file of the index hardly ever shrinks: pages that deletions free stay in it, and later commits take them again
+//! before they take new ones. A disk whose free space the index has used up would look full for ever if only the disk
+//! were asked. So while the disk is short, the pages of the file that nobody uses are counted as well.
+//!
+//! Invariants:
+//! 1. What is counted has space on the disk behind it, and neither the last commit nor any before needs it. What commits
+//!    write since is taken off.
+//! 2. Counting walks the whole index: nothing is counted while the disk has room, and at most a tenth of the time after.
+//! 3. While the disk is short the overlay is kept small, so that a checkpoint needs little.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::engine::{Engine, Tail};
+use crate::error::DiskError;
+use crate::group::lock;
+
+/// Memory of the overlay that makes a checkpoint due while the disk is short.
+const SHORT_OVERLAY: usize = 1 << 20;
+/// What adds waits while the overlay has more than this, as long as the disk is short.
+const SHORT_OVERLAY_MAX: usize = 4 << 20;
+/// From the end of one count to the next, at least; and how many times what the last one took.
+const PAUSE: Duration = Duration::from_millis(200);
+/// See above.
+const PAUSE_TIMES: u32 = 9;
+/// With less on the disk, nothing is written only to have pages counted.
+const FREE_MIN: u64 = 1 << 20;
+
+/// What is known of an index's inside.
+#[derive(Default)]
+pub(crate) struct Inside {
+    /// The disk had less than was asked for when somebody asked last.
+    short: AtomicBool,
+    /// A count is to be made.
+    wanted: AtomicBool,
+    /// Something was committed since the last count.
+    changed: AtomicBool,
+    /// Counts made, well or not.
+    counts: AtomicU64,
+    /// Bytes of pages that may be written again.
+    reusable: AtomicU64,
+    /// The next count is not made earlier.
+    due: Mutex<Option<Instant>>,
+}
+
+impl Inside {
+    /// Whether the overlay is to be written by now.
+    pub(crate) fn is_due(&self, overlay_bytes: usize) -> bool {
+        overlay_bytes >= SHORT_OVERLAY && self.short.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that can be written without more of the disk.
+    pub(crate) fn reusable(&self) -> u64 {
+        self.reusable.load(Ordering::Relaxed)
+    }
+
+    /// A commit has taken about so much.
+    pub(crate) fn spend(&self, bytes: u64) {
+        let left = self.reusable().saturating_sub(bytes);
+        self.reusable.store(left, Ordering::Relaxed);
+        self.changed.store(true, Ordering::Relaxed);
+    }
+
+    fn counts(&self) -> u64 {
+        self.counts.load(Ordering::Acquire)
+    }
+}
+
+impl Engine {
+    /// Whether something may be added that leaves `headroom` bytes for checkpoints: free on the disk, or with at least half of it there,
+    /// inside the index. Where only a new count of that tells, it waits for one.
+    #[must_use]
+    pub fn has_room(&self, headroom: u64) -> bool {
+        let Some(free) = self.free_below() else {
+            return true;
+        };
+        let is_short = free < headroom;
+        self.inside.short.store(is_short, Ordering::Relaxed);
+        if !is_short {
+            return true;
+        }
+        if free < headroom / 2 {
+            return false;
+        }
+        let suffices = || free.saturating_add(self.inside.reusable()) >= headroom;
+        if suffices() && self.wait_for_small(0) && suffices() {
+            return true;
+        }
+        self.wait_for_count() && suffices()
+    }
+
+    /// Waits for that many counts, and for an overlay that a small checkpoint writes.
+    fn wait_for_small(&self, counts: u64) -> bool {
+        let ready = |tail: &Tail| {
+            self.inside.counts() >= counts && self.overlay_bytes(tail) <= SHORT_OVERLAY_MAX
+        };
+        self.wait_until(lock(&self.append_lock), ready).is_ok()
+    }
+
+    /// Waits for a new count; false where it would tell nothing new, or cannot be had.
+    fn wait_for_count(&self) -> bool {
+        let before = self.inside.counts();
+        let is_same = before > 0 && !self.inside.changed.load(Ordering::Relaxed);
+        if is_same && self.overlay_bytes(&lock(&self.append_lock)) == 0 {
+            return false;
+        }
+        let due = *lock(&self.inside.due);
+        let pause = due.map_or(Duration::ZERO, |due| {
+            due.saturating_duration_since(Instant::now())
+        });
+        std::thread::sleep(pause.min(self.config.room_wait));
+        if self.inside.counts() == before {
+            self.inside.wanted.store(true, Ordering::Release);
+        }
+        self.wait_for_small(before + 1)
+    }
+
+    /// Whether adding is refused for want of space; as of the last time that somebody asked.
+    #[must_use]
+    pub fn is_short(&self, headroom: u64) -> bool {
+        let free = self.free_below().unwrap_or(u64::MAX);
+        free < headroom
+            && (free < headroom / 2 || free.saturating_add(self.inside.reusable()) < headroom)
+    }
+
+    /// Counts what may be written again, where that was asked for and is due. Within a checkpoint's turn only.
+    pub(crate) fn look_inside(&self) -> Result<(), DiskError> {
+        let start = Instant::now();
+        let is_early = lock(&self.inside.due).is_some_and(|due| start < due);
+        if is_early || !self.inside.wanted.swap(false, Ordering::AcqRel) {
+            return Ok(());
+        }
+        self.inside.changed.store(false, Ordering::Relaxed);
+        let found = self.count_inside();
+        let end = Instant::now();
+        let pause = (end - start).saturating_mul(PAUSE_TIMES).max(PAUSE);
+        *lock(&self.inside.due) = Some(end + pause);
+        let bytes = found.as_ref().copied().unwrap_or(0);
+        self.inside.reusable.store(bytes, Ordering::Relaxed);
+        self.inside.counts.fetch_add(1, Ordering::AcqRel);
+        self.wake_waiters();
+        found.map(drop)
+    }
+
+    fn count_inside(&self) -> Result<u64, DiskError> {
+        let free = self.free_below().unwrap_or(0);
+        if free >= FREE_MIN {
+            // Pages that the last commit has freed are free after the next one.
+            let progress = self.index.progress()?;
+            let released = self.index.commit(std::iter::empty(), &progress);
+            released.inspect_err(|error| self.index_failed(error))?;
+        }
+        self.index.reusable()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+    use std::sync::Arc;
+
+    use zonal_types::KvChange;
+
+    use super::*;
+    use crate::engine::{Config, Room};
+    use crate::{Identity, StoreKind, spawn_checkpointer};
+
+    const DISK: u64 = 48 << 20;
+    const HEADROOM: u64 = 24 << 20;
+
+    fn key(number: u32) -> Vec<u8> {
+        number.to_be_bytes().to_vec()
+    }
+
+    /// A store whose disk has [`DISK`] bytes.
+    fn small(dir: &std::path::Path) -> Arc<Engine> {
+        let identity = Identity {
+            cell: [1; 16],
+            kind: StoreKind::Shard,
+            id: 1,
+        };
+        let config = Config {
+            log_bytes: 4 << 20,
+            ..Config::default()
+        };
+        if !dir.join("identity").exists() {
+            Engine::format(dir, identity, &config).unwrap();
+        }
+        let mut engine = Engine::open(dir, &identity, config, &mut |_, _, _| true).unwrap();
+        let index = dir.join("index.redb");
+        engine.free_space = Some(Box::new(move || {
+            Ok(DISK.saturating_sub(index.metadata()?.blocks() * 512))
+        }));
+        Arc::new(engine)
+    }
+
+    fn add(engine: &Engine, from: u32) -> u32 {
+        let mut next = from;
+        while engine.has_room(HEADROOM) {
+            engine.wait_for_room().unwrap();
+            let value = Some(vec![next as u8; 4000]);
+            let change = KvChange {
+                key: key(next),
+                value,
+            };
+            engine.append_with(vec![change], &[], Room::Normal).unwrap();
+            next += 1;
+            assert!(next - from < 100_000, "the disk is never full");
+        }
+        next - from
+    }
+
+    fn remove(engine: &Engine, numbers: std::ops::Range<u32>) {
+        for number in numbers {
+            let change = KvChange {
+                key: key(number),
+                value: None,
+            };
+            engine.wait_for_room().unwrap();
+            engine
+                .append_with(vec![change], &[], Room::Reserve)
+                .unwrap();
+        }
+    }
+
+    #[test]
+    fn what_deletions_free_inside_the_index_is_used_again() {
+        let scratch = zonal_testkit::Scratch::new("inside");
+        let dir = scratch.join("store");
+        let mut first = 0;
+        for round in 0..4 {
+            // Each time after a restart, when nothing is known.
+            let engine = small(&dir);
+            let job = Box::new(|engine: &Engine| engine.checkpoint(&mut || Ok(())));
+            let report = Box::new(|error| panic!("a checkpoint failed: {error}"));
+            let checkpointer = spawn_checkpointer(&engine, job, report).unwrap();
+            let next = round * 100_000;
+            let added = add(&engine, next);
+            assert!(engine.is_short(HEADROOM));
+            if round == 0 {
+                first = added;
+                assert!(added > 1000, "{added} entries fit");
+            } else {
+                assert!(
+                    added > first / 4,
+                    "{added} entries fit again, {first} did first"
+                );
+            }
+            assert!(
+                engine.free_below().unwrap() > HEADROOM / 2,
+                "the reserve is used up"
+            );
+            let end = next + added;
+            remove(
+                &engine,
+                end - first / 2..end.min(end - first / 2 + first / 2),
+            );
+            drop(checkpointer);
+        }
+    }
+}
