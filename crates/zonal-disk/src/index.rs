@@ -109,6 +109,12 @@ impl Index {
     /// # Errors
     /// When the medium fails or the file is damaged.
     pub fn open_file(path: &Path, cache_bytes: usize) -> Result<Self, DiskError> {
+        // The library would make a new, empty store of it, and new checksums beside it.
+        let found = std::fs::metadata(path);
+        let found = found.map_err(|error| DiskError::io("open the index", error))?;
+        if found.len() == 0 {
+            return Err(DiskError::Corrupt("index: the file is empty".into()));
+        }
         Self::open_with(File::options().read(true).write(true), path, cache_bytes)
     }
 

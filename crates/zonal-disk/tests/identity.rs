@@ -144,6 +144,70 @@ fn missing_or_cut_files_are_damage() {
     }
 }
 
+/// Names and contents of a folder.
+fn contents(dir: &Path) -> Vec<(String, Vec<u8>)> {
+    let entries = fs::read_dir(dir).unwrap().map(|entry| {
+        let entry = entry.unwrap();
+        let name = entry.file_name().into_string().unwrap();
+        (name, fs::read(entry.path()).unwrap())
+    });
+    let mut all: Vec<_> = entries.collect();
+    all.sort();
+    all
+}
+
+#[test]
+fn a_refused_start_over_a_wrong_index_writes_nothing_and_the_right_one_is_good_again() {
+    let dir = Scratch::new("identity");
+    Engine::format(&dir, identity(), &small()).unwrap();
+    let engine = open(&dir, &identity()).unwrap();
+    for number in 0..200 {
+        let record = common::put_record(&format!("{number:05}"), &"v".repeat(900));
+        engine.append(&record).unwrap();
+    }
+    engine.checkpoint(&mut || Ok(())).unwrap();
+    drop(engine);
+    let good = contents(&dir);
+    let path = dir.join("index.redb");
+    let right = fs::read(&path).unwrap();
+    let wrong = [
+        Vec::new(),
+        vec![0],
+        vec![0; 512],
+        vec![0; 4096],
+        vec![0; right.len()],
+        vec![0xff; 100],
+        right[..64].to_vec(),
+        right[..4096].to_vec(),
+        right[..right.len() / 2].to_vec(),
+    ];
+    for bytes in wrong {
+        fs::write(&path, &bytes).unwrap();
+        let before = contents(&dir);
+        let opened = open(&dir, &identity());
+        assert!(
+            matches!(opened, Err(DiskError::Corrupt(_) | DiskError::Io { .. })),
+            "an index of {} bytes: {:?}",
+            bytes.len(),
+            opened.err()
+        );
+        let length = bytes.len();
+        assert!(
+            contents(&dir) == before,
+            "an index of {length} bytes was refused and something written"
+        );
+        fs::write(&path, &right).unwrap();
+        let engine = open(&dir, &identity()).unwrap();
+        assert_eq!(engine.stats().damaged_blocks, 0);
+        let found = zonal_types::KvRead::get(&engine, b"00199").unwrap();
+        assert_eq!(found.map(|value| value.len()), Some(900));
+        drop(engine);
+        for (name, bytes) in &good {
+            fs::write(dir.join(name), bytes).unwrap();
+        }
+    }
+}
+
 #[test]
 fn a_failed_flush_is_known_to_those_who_open_the_store_next() {
     let dir = Scratch::new("doubt");
