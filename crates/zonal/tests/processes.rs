@@ -264,6 +264,65 @@ fn a_port_in_use_is_told() {
     assert_eq!(cell::code(&cell.up_again()), 0);
 }
 
+fn of_dir(command: &str, dir: &Path) -> (i32, String) {
+    let output = zonal().arg(command).arg("--dir").arg(dir).output().unwrap();
+    (code(&output), said(&output))
+}
+
+#[test]
+fn servers_of_a_folder_that_was_moved_are_found_and_told() {
+    let cell = Cell::up("moved");
+    let pids: Vec<u32> = NODES.iter().map(|node| cell.pid(node)).collect();
+    let dir = cell.dir().to_path_buf();
+    let moved = dir.with_extension("moved");
+    fs::rename(&dir, &moved).unwrap();
+    let (code, text) = of_dir("up", &moved);
+    assert_eq!(code, 6, "{text}");
+    assert!(
+        text.contains("manager runs") && text.contains("was moved") && text.contains("Hint:"),
+        "{text}"
+    );
+    assert!(pids.iter().all(|pid| lives(*pid)));
+    let (code, text) = of_dir("down", &moved);
+    assert_eq!(code, 0, "{text}");
+    assert!(text.contains("stopped 3 of 3 servers"), "{text}");
+    assert!(!pids.iter().any(|pid| lives(*pid)), "{text}");
+    let (code, text) = of_dir("up", &moved);
+    assert_eq!(code, 0, "{text}");
+    assert_eq!(of_dir("down", &moved).0, 0);
+    fs::rename(&moved, &dir).unwrap();
+}
+
+#[test]
+fn servers_that_were_not_started_here_are_not_said_to_be_stopped() {
+    let cell = Cell::up("strangers");
+    let pids: Vec<u32> = NODES.iter().map(|node| cell.pid(node)).collect();
+    // What says which process is whose is lost.
+    let file = cell.dir().join("storage1-1").join("pid");
+    let kept = fs::read(&file).unwrap();
+    fs::remove_file(&file).unwrap();
+    let (code, text) = of_dir("up", cell.dir());
+    assert_eq!(code, 6, "{text}");
+    assert!(
+        text.contains("another process answers as storage1-1"),
+        "{text}"
+    );
+    assert!(!file.exists(), "it was started nevertheless");
+    let (code, text) = of_dir("down", cell.dir());
+    assert_eq!(code, 1, "{text}");
+    assert!(
+        text.contains("stopped 2 of 3 servers") && text.contains("storage1-1 at"),
+        "{text}"
+    );
+    assert_eq!(
+        pids.iter().map(|pid| lives(*pid)).collect::<Vec<_>>(),
+        [false, false, true]
+    );
+    fs::write(&file, kept).unwrap();
+    assert_eq!(of_dir("down", cell.dir()).0, 0);
+    assert!(!lives(pids[2]));
+}
+
 /// A megabyte that looks random and is the same each time.
 fn noise(seed: u64) -> Vec<u8> {
     let mut state = seed;

@@ -185,7 +185,7 @@ impl Record {
             std::thread::sleep(Duration::from_millis(10));
         }
         if let Some(pid) = self.process() {
-            processes::stop(&[(pid, self.path.clone())])?;
+            processes::stop(&[(pid, self.path.clone())], processes::is_ours)?;
         }
         remove(cell, &self.path);
         Ok(())

@@ -4,7 +4,9 @@ use super::folder::replace;
 use crate::exit::{FAILED, Failure, IN_USE};
 use anyhow::Context;
 use rustix::process::{Pid, Signal, kill_process};
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -38,6 +40,30 @@ pub fn is_ours(pid: Pid, argument: &Path) -> bool {
     cmdline.split(|byte| *byte == 0).any(|part| part == wanted)
 }
 
+/// Whether the process `pid` is a server that has a file below `folder` open: ours also where the folder was moved since it started.
+fn holds(pid: Pid, folder: &Path) -> bool {
+    let Ok(files) = fs::read_dir(format!("/proc/{}/fd", pid.as_raw_nonzero())) else {
+        return false;
+    };
+    let mut files = files.flatten();
+    files.any(|file| fs::read_link(file.path()).is_ok_and(|path| path.starts_with(folder)))
+}
+
+/// The config on the command line of the server `pid`.
+pub fn config_of(pid: Pid) -> Option<PathBuf> {
+    let cmdline = fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero())).ok()?;
+    let mut parts = cmdline.split(|byte| *byte == 0);
+    parts.find(|part| *part == b"--config")?;
+    Some(PathBuf::from(OsStr::from_bytes(parts.next()?)))
+}
+
+/// Whether the process `pid` serves the node whose config is `config`, which was elsewhere perhaps when it started.
+pub fn serves(pid: Pid, config: &Path) -> bool {
+    is_ours(pid, config)
+        || config_of(pid).is_some_and(|old| old.file_name() == config.file_name())
+            && config.parent().is_some_and(|folder| holds(pid, folder))
+}
+
 /// The pid in a file.
 pub fn read_pid(path: &Path) -> Option<Pid> {
     let text = fs::read_to_string(path).ok()?;
@@ -55,7 +81,13 @@ pub fn tail(log: &Path, lines: usize) -> String {
 impl Process {
     /// Its pid, where it runs.
     pub fn running(&self) -> Option<Pid> {
-        read_pid(&pid_file(&self.config)).filter(|pid| is_ours(*pid, &self.config))
+        read_pid(&pid_file(&self.config)).filter(|pid| serves(*pid, &self.config))
+    }
+
+    /// Where its config was when it started, where that is not where it is now.
+    pub fn moved_from(&self) -> Option<PathBuf> {
+        let pid = self.running()?;
+        config_of(pid).filter(|old| *old != self.config)
     }
 
     /// Starts it in a session of its own, with its output in the node's log.
@@ -105,12 +137,15 @@ pub fn died(name: &str, config: &Path, status: std::process::ExitStatus) -> anyh
     .into()
 }
 
-/// Ends processes: asks all, waits, kills what is left. Each is checked before each signal.
-pub fn stop(processes: &[(Pid, PathBuf)]) -> anyhow::Result<()> {
+/// Ends processes: asks all, waits, kills what is left. Each is checked by `is_meant` before each signal.
+pub fn stop(
+    processes: &[(Pid, PathBuf)],
+    is_meant: impl Fn(Pid, &Path) -> bool,
+) -> anyhow::Result<()> {
     let alive = || {
         processes
             .iter()
-            .filter(|(pid, argument)| is_ours(*pid, argument))
+            .filter(|(pid, argument)| is_meant(*pid, argument))
     };
     for (pid, _) in alive() {
         // It may end by itself in between.
@@ -151,7 +186,7 @@ mod tests {
         }
         assert!(is_ours(pid, Path::new("1000")));
         assert!(!is_ours(pid, Path::new("100")));
-        stop(&[(pid, "100".into())]).unwrap();
+        stop(&[(pid, "100".into())], is_ours).unwrap();
         assert!(child.try_wait().unwrap().is_none());
         child.kill().unwrap();
         child.wait().unwrap();

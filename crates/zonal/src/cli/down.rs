@@ -1,13 +1,15 @@
 //! `zonal down`: the end of `zonal up`.
 
 use crate::cell::processes::{self, Process};
-use crate::cell::{Folder, folder, mounts};
+use crate::cell::{Cell, Folder, folder, mounts};
+use crate::exit::{FAILED, Failure};
 use crate::out;
 use std::path::PathBuf;
 
 /// Unmount the cell's mounts on this machine and stop its servers; everything stored stays
 ///
-/// Stops exactly the processes that `zonal up` started in this folder.
+/// Stops exactly the processes that `zonal up` started in this folder, also where it was moved since. Exits with 1 where others still
+/// answer as servers of this cell.
 #[derive(Debug, clap::Args)]
 pub struct Down {
     /// Folder of the cell [default: as for `zonal up`]
@@ -33,7 +35,7 @@ impl Down {
             .iter()
             .filter_map(|process| Some((process.running()?, process.config.clone())))
             .collect();
-        processes::stop(&running)?;
+        processes::stop(&running, processes::serves)?;
         nodes.iter().for_each(Process::forget);
         out::line(format_args!(
             "unmounted {unmounted}, stopped {} of {} servers in {}",
@@ -41,6 +43,28 @@ impl Down {
             nodes.len(),
             folder.dir.display()
         ));
-        Ok(())
+        refuse_strangers(&folder)
     }
+}
+
+/// Whoever still answers as a node of this cell was not started in this folder, and is left alone.
+fn refuse_strangers(folder: &Folder) -> anyhow::Result<()> {
+    let cell = Cell::of_folder(folder)?;
+    let configs = folder.configs()?;
+    let answering: Vec<String> = configs
+        .iter()
+        .filter(|(_, config)| cell.probe(config.advertise, config.node).is_ok())
+        .map(|(name, config)| format!("{name} at {}", config.advertise))
+        .collect();
+    if answering.is_empty() {
+        return Ok(());
+    }
+    let text = format!(
+        "{} of its nodes still answer, by processes that were not started here: {}",
+        answering.len(),
+        answering.join(", ")
+    );
+    Err(Failure::new(FAILED, text)
+        .hint("they may be of a copy of this folder, or run by `zonal server`; `ps -ef | grep 'zonal server'` shows them")
+        .into())
 }

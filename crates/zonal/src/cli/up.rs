@@ -60,6 +60,10 @@ struct Started {
 impl Up {
     pub fn run(self) -> anyhow::Result<()> {
         let dir = self.dir.clone().unwrap_or_else(folder::default_dir);
+        [Some(&dir), self.mount.as_ref()]
+            .into_iter()
+            .flatten()
+            .try_for_each(|path| refuse_odd_bytes(path))?;
         std::fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
         let dir = folder::absolute(&dir)?;
         if !Folder::is_cell(&dir)
@@ -86,8 +90,8 @@ impl Up {
             self.refuse_other_shape(&folder)?;
             folder
         };
-        let mut servers = start_all(&folder)?;
         let cell = Cell::of_folder(&folder)?;
+        let mut servers = start_all(&folder, &cell)?;
         wait_for_all(&cell, &mut servers)?;
         dead::end_sessions(&folder, &cell);
         if let Some(path) = &self.mount {
@@ -148,6 +152,17 @@ impl Up {
     }
 }
 
+/// Paths go into configs, records and messages, which are text.
+fn refuse_odd_bytes(path: &Path) -> anyhow::Result<()> {
+    if path.to_str().is_some() {
+        return Ok(());
+    }
+    let text = format!("{} is not UTF-8; nothing was touched", path.display());
+    Err(Failure::new(REFUSED, text)
+        .hint("name a path that is text")
+        .into())
+}
+
 /// Whether a command that was making a cell here, and so has the lock, has made it.
 fn is_made_by_another(dir: &Path) -> bool {
     let lock = std::fs::File::open(dir.join("lock"));
@@ -170,7 +185,7 @@ fn check_empty(dir: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn start_all(folder: &Folder) -> anyhow::Result<Vec<Started>> {
+fn start_all(folder: &Folder, cell: &Cell) -> anyhow::Result<Vec<Started>> {
     let configs = folder.configs()?.into_iter();
     let mut servers: Vec<Started> = configs
         .map(|(name, config)| Started {
@@ -179,16 +194,51 @@ fn start_all(folder: &Folder) -> anyhow::Result<Vec<Started>> {
             child: None,
         })
         .collect();
+    // All are looked at before the first is started.
+    servers
+        .iter()
+        .try_for_each(|server| server.refuse_stranger(cell))?;
     servers.iter_mut().try_for_each(Started::start_if_down)?;
     Ok(servers)
 }
 
 impl Started {
-    fn start_if_down(&mut self) -> anyhow::Result<()> {
-        let process = Process {
+    fn process(&self) -> Process {
+        Process {
             name: self.name.clone(),
             config: self.config.path.clone(),
-        };
+        }
+    }
+
+    /// Fails where a process serves this node that this command cannot have started: it holds the store, and what was started
+    /// beside it would end at once.
+    fn refuse_stranger(&self, cell: &Cell) -> anyhow::Result<()> {
+        let process = self.process();
+        let dir = cell.folder.as_ref().map(|folder| folder.dir.display());
+        let dir = dir.map_or(String::new(), |dir| dir.to_string());
+        if let Some(old) = process.moved_from() {
+            let text = format!(
+                "{} runs, but was started with {}: the folder was moved; nothing was started",
+                self.name,
+                old.display()
+            );
+            let hint = format!("`zonal down --dir {dir}` stops it, then `zonal up --dir {dir}`");
+            return Err(Failure::new(IN_USE, text).hint(hint).into());
+        }
+        let address = self.config.advertise;
+        if process.running().is_none() && cell.probe(address, self.config.node).is_ok() {
+            let text = format!(
+                "another process answers as {} at {address}; nothing was started",
+                self.name
+            );
+            let hint = "it may be of a copy of this folder, or run by `zonal server`; `ps -ef | grep 'zonal server'` shows it";
+            return Err(Failure::new(IN_USE, text).hint(hint).into());
+        }
+        Ok(())
+    }
+
+    fn start_if_down(&mut self) -> anyhow::Result<()> {
+        let process = self.process();
         if self.child.is_none() && process.running().is_none() {
             self.child = Some(process.start(&self.config.roles().join(","))?);
         }
