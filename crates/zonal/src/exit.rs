@@ -21,12 +21,15 @@ pub const IN_USE: u8 = 6;
 /// There is no cell, mount or file where one was named.
 pub const NOT_FOUND: u8 = 7;
 
+/// Of `zonal fsck`: it could not check, or not say what it found.
+pub const NOT_CHECKED: u8 = 8;
+
 /// Every exit code with its meaning, for the reference. 2 is clap's.
 pub const TABLE: &[(u8, &str)] = &[
     (0, "done"),
     (
         FAILED,
-        "failed (also: `zonal status` found something that does not serve)",
+        "failed (also: `zonal status` found something that does not serve; standard output cannot be written)",
     ),
     (2, "wrong usage"),
     (CONFIG, "a config is not valid"),
@@ -36,13 +39,13 @@ pub const TABLE: &[(u8, &str)] = &[
     ),
     (
         REFUSED,
-        "a folder or store is refused: not formatted, not ours, another cell's, of another shape, or unknown to the manager",
+        "a folder, store or file is refused: not a regular file, of another target, not formatted, not ours, another cell's, of another shape, or unknown to the manager",
     ),
     (IN_USE, "a port, folder or mount point is in use"),
     (NOT_FOUND, "no cell, mount or file where one was named"),
     (
-        8,
-        "`zonal fsck` could not check (its 1: everything found was put right; its 4: something is left)",
+        NOT_CHECKED,
+        "`zonal fsck` could not check, or not print what it found (its 1: everything found was put right; its 4: something is left)",
     ),
 ];
 
@@ -123,9 +126,16 @@ fn net_hint(error: &NetError) -> Option<String> {
     Some(hint.to_owned())
 }
 
-/// Prints an error and gives its exit code.
-pub fn report(error: &anyhow::Error) -> ExitCode {
+/// Prints an error and gives its exit code: `otherwise` where the error has none of its own.
+pub fn report(error: &anyhow::Error, otherwise: u8) -> ExitCode {
     let (code, hint) = judge(error);
+    let own = error.chain().any(|cause| cause.is::<Failure>());
+    let code = match code {
+        FAILED if !own => otherwise,
+        // The same number says something else there.
+        UNREACHABLE if !own && otherwise == NOT_CHECKED => otherwise,
+        code => code,
+    };
     out::note(format_args!("zonal: {}", with_causes(error.as_ref())));
     if let Some(hint) = hint {
         out::note(format_args!("Hint: {hint}"));

@@ -20,12 +20,21 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let arguments: Vec<std::ffi::OsString> = std::env::args_os().collect();
+    let mut otherwise = exit::FAILED;
     let result = match mount::helper::parse(&arguments) {
         Some(arguments) => arguments.and_then(|options| mount::command::run(&options)),
-        None => cli::Cli::parse_from(arguments).run(),
+        None => {
+            let cli = cli::Cli::parse_from(arguments);
+            otherwise = cli.failure_code();
+            cli.run()
+        }
     };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => exit::report(&error),
+    let code = result.as_ref().err();
+    let code = code.map(|error| exit::report(error, otherwise));
+    if let Err(error) = out::finish() {
+        out::note(format_args!("zonal: standard output: {error}"));
+        // What failed before says more.
+        return code.unwrap_or(ExitCode::from(otherwise));
     }
+    code.unwrap_or(ExitCode::SUCCESS)
 }

@@ -1,11 +1,42 @@
 //! What commands print for people and scripts.
+//!
+//! A command goes on where standard output cannot be written, as its work may be more than its words. The first failure is
+//! kept, and [`finish`] tells it. A reader that went away is no failure: nothing more is said, that is all.
 
 use std::fmt::Display;
-use std::io::Write;
+use std::io::{Error, ErrorKind, Write};
+use std::sync::{Mutex, PoisonError};
 
-/// One line on standard output. A reader that went away is no error.
+/// The first failure to write standard output.
+static FAILURE: Mutex<Option<Error>> = Mutex::new(None);
+
+/// One line on standard output.
 pub fn line(text: impl Display) {
-    let _ = writeln!(std::io::stdout().lock(), "{text}");
+    note_failure(writeln!(std::io::stdout().lock(), "{text}"));
+}
+
+/// Bytes on standard output, as they are.
+pub fn raw(bytes: &[u8]) {
+    note_failure(std::io::stdout().lock().write_all(bytes));
+}
+
+fn note_failure(written: std::io::Result<()>) {
+    if let Err(error) = written
+        && error.kind() != ErrorKind::BrokenPipe
+    {
+        let mut failure = FAILURE.lock().unwrap_or_else(PoisonError::into_inner);
+        failure.get_or_insert(error);
+    }
+}
+
+/// Whether all that was said has been written.
+///
+/// # Errors
+/// The first failure.
+pub fn finish() -> std::io::Result<()> {
+    note_failure(std::io::stdout().lock().flush());
+    let mut failure = FAILURE.lock().unwrap_or_else(PoisonError::into_inner);
+    failure.take().map_or(Ok(()), Err)
 }
 
 /// One line on standard error.

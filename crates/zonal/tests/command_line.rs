@@ -77,6 +77,157 @@ fn errors_have_codes_and_hints() {
     assert_eq!(fs::read_dir(&scratch).unwrap().count(), 1);
 }
 
+/// What nobody wants replaced by a file, by name.
+fn odd_places(scratch: &Scratch) -> Vec<(std::path::PathBuf, &'static str)> {
+    let place = |name: &str| scratch.join(name);
+    std::os::unix::fs::symlink(place("nowhere"), place("dangling")).unwrap();
+    fs::write(place("plain"), "kept").unwrap();
+    std::os::unix::fs::symlink(place("plain"), place("link")).unwrap();
+    fs::create_dir(place("folder")).unwrap();
+    drop(std::os::unix::net::UnixListener::bind(place("socket")).unwrap());
+    let made = std::process::Command::new("mkfifo")
+        .arg(place("pipe"))
+        .status();
+    assert!(made.unwrap().success());
+    vec![
+        (place("dangling"), "a symbolic link"),
+        (place("link"), "a symbolic link"),
+        (place("folder"), "a folder"),
+        (place("socket"), "a socket"),
+        (place("pipe"), "a pipe"),
+    ]
+}
+
+#[test]
+fn only_regular_files_are_replaced() {
+    let scratch = Scratch::new("replaced");
+    let mut places = odd_places(&scratch);
+    // A node like /dev/null, where one can be made.
+    let device = scratch.join("device");
+    let made = std::process::Command::new("mknod")
+        .arg(&device)
+        .args(["c", "1", "3"])
+        .output();
+    if made.is_ok_and(|output| output.status.success()) {
+        places.push((device, "a device"));
+    }
+    for (place, what) in &places {
+        let before = fs::symlink_metadata(place).unwrap().file_type();
+        let to = place.to_str().unwrap();
+        for force in [&[][..], &["--force"]] {
+            for command in [
+                &["meta", "backup"][..],
+                &["target", "export", "--target", "1"],
+            ] {
+                let known = [command, &["--cell", "127.0.0.1:1", "--to", to], force].concat();
+                let (code, text) = run(&known);
+                assert_eq!(code, 5, "{known:?}: {text}");
+                assert!(
+                    text.contains(what) && text.contains("Hint:"),
+                    "{known:?}: {text}"
+                );
+            }
+        }
+        let after = fs::symlink_metadata(place).unwrap().file_type();
+        assert_eq!(before, after, "{to}");
+    }
+    assert_eq!(fs::read(scratch.join("plain")).unwrap(), b"kept");
+}
+
+#[test]
+fn a_path_that_is_no_text_is_refused_before_anything_is_made() {
+    use std::os::unix::ffi::OsStrExt;
+    let scratch = Scratch::new("bytes");
+    let odd = scratch.join(std::ffi::OsStr::from_bytes(b"\xff\xfe"));
+    let plain = scratch.join("plain");
+    for (dir, mount) in [(&odd, &plain), (&plain, &odd)] {
+        let mut command = zonal();
+        command
+            .arg("up")
+            .arg("--dir")
+            .arg(dir)
+            .arg("--mount")
+            .arg(mount);
+        let output = command.output().unwrap();
+        assert_eq!(code(&output), 5, "{}", said(&output));
+        assert!(said(&output).contains("not UTF-8"), "{}", said(&output));
+        assert_eq!(fs::read_dir(&scratch).unwrap().count(), 0);
+    }
+}
+
+#[test]
+fn what_is_no_regular_file_is_not_read() {
+    let scratch = Scratch::new("pipes");
+    let cell = scratch.join("cell");
+    fs::create_dir(&cell).unwrap();
+    let file =
+        "cell = \"00000000000000000000000000000001\"\nmanager = \"127.0.0.1:1\"\nnodes = []\n";
+    fs::write(cell.join("cell.toml"), file).unwrap();
+    let cell = cell.to_str().unwrap().to_owned();
+    for (place, _what) in odd_places(&scratch).into_iter().skip(2) {
+        let from = place.to_str().unwrap();
+        let mut command = zonal();
+        command.args(["meta", "restore", "--cell", &cell, "--from", from]);
+        command.stdout(std::process::Stdio::piped());
+        command.stderr(std::process::Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        while child.try_wait().unwrap().is_none() {
+            if std::time::Instant::now() > end {
+                child.kill().unwrap();
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        let output = child.wait_with_output().unwrap();
+        // A socket cannot be opened at all.
+        assert!([5, 7].contains(&code(&output)), "{from}: {}", said(&output));
+    }
+}
+
+#[test]
+fn an_error_without_a_code_of_its_own_is_no_good_news_of_fsck() {
+    let scratch = Scratch::new("fsck-code");
+    let file =
+        "cell = \"00000000000000000000000000000001\"\nmanager = \"127.0.0.1:1\"\nnodes = []\n";
+    fs::write(scratch.join("cell.toml"), file).unwrap();
+    // It cannot be locked, as where one may not write.
+    fs::create_dir(scratch.join("lock")).unwrap();
+    let (code, text) = run(&["fsck", "--cell", scratch.to_str().unwrap()]);
+    assert_eq!(code, 8, "{text}");
+}
+
+#[test]
+fn what_cannot_be_printed_is_an_error_and_a_closed_pipe_is_none() {
+    let scratch = Scratch::new("printed");
+    let bad = scratch.join("node.toml");
+    fs::write(&bad, "nonsense = 2\n").unwrap();
+    let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/meta.toml");
+    let commands: [(&[&str], i32, i32); 4] = [
+        (&["completions", "bash"], 1, 0),
+        (&["completions", "zsh"], 1, 0),
+        (&["cli-reference"], 1, 0),
+        (&["config", "check", deploy.to_str().unwrap()], 1, 0),
+    ];
+    for (arguments, full, closed) in commands {
+        let sink = fs::OpenOptions::new()
+            .write(true)
+            .open("/dev/full")
+            .unwrap();
+        let output = zonal().args(arguments).stdout(sink).output().unwrap();
+        let text = said(&output);
+        assert_eq!(code(&output), full, "{arguments:?}: {text}");
+        assert!(
+            text.contains("standard output: No space left"),
+            "{arguments:?}: {text}"
+        );
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = zonal().args(arguments).stdout(writer).output().unwrap();
+        assert_eq!(code(&output), closed, "{arguments:?}: {}", said(&output));
+        assert_eq!(said(&output), "", "{arguments:?}");
+    }
+}
+
 #[test]
 fn completions_and_manual_pages_are_made() {
     let (code, text) = run(&["completions", "bash"]);

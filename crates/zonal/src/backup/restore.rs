@@ -4,8 +4,9 @@
 //! without one of the shards wanted changes nothing.
 
 use super::format::{ENTRIES, Entries, MAP, SHARD, SHARD_END, ShardEnd, ShardStart};
-use crate::exit::{FAILED, Failure, NOT_FOUND, REFUSED};
+use crate::exit::{FAILED, Failure, REFUSED};
 use crate::progress::Progress;
+use crate::whole::open_regular;
 use anyhow::Context;
 use std::fs::File;
 use std::io::BufReader;
@@ -51,8 +52,7 @@ impl Source<'_> {
 }
 
 fn open(path: &Path) -> anyhow::Result<StreamReader<BufReader<File>>> {
-    let file = File::open(path)
-        .map_err(|error| Failure::new(NOT_FOUND, format!("backup {}: {error}", path.display())))?;
+    let file = open_regular(path).context("the backup")?;
     let reader = StreamReader::new(BufReader::with_capacity(1 << 20, file));
     reader.with_context(|| path.display().to_string())
 }

@@ -1,6 +1,7 @@
 //! `zonal completions`.
 
 use super::Cli;
+use crate::out;
 use clap::CommandFactory;
 
 /// Print completions for a shell
@@ -13,12 +14,10 @@ pub struct Completions {
 impl Completions {
     #[expect(clippy::unnecessary_wraps, reason = "all commands have one shape")]
     pub fn run(self) -> anyhow::Result<()> {
-        clap_complete::generate(
-            self.shell,
-            &mut Cli::command(),
-            "zonal",
-            &mut std::io::stdout(),
-        );
+        // Into memory first: the library panics where it cannot write.
+        let mut text = Vec::new();
+        clap_complete::generate(self.shell, &mut Cli::command(), "zonal", &mut text);
+        out::raw(&text);
         Ok(())
     }
 }

@@ -72,6 +72,15 @@ enum Command {
 }
 
 impl Cli {
+    /// The exit code of failures that have none of their own, and where standard output cannot be written.
+    pub fn failure_code(&self) -> u8 {
+        match self.command {
+            // Its 1 says that all was put right.
+            Command::Fsck(_) => crate::exit::NOT_CHECKED,
+            _ => crate::exit::FAILED,
+        }
+    }
+
     /// Runs the command.
     pub fn run(self) -> anyhow::Result<()> {
         match self.command {

@@ -2,6 +2,7 @@
 
 use crate::exit::{Failure, IN_USE};
 use crate::progress::Progress;
+use crate::whole::is_replaceable;
 use std::path::PathBuf;
 
 /// The file that a command writes.
@@ -10,17 +11,18 @@ pub struct Output {
     /// The file to write
     #[arg(long, value_name = "FILE")]
     pub to: PathBuf,
-    /// Replace the file where it exists
+    /// Replace the file where it exists; never anything but a regular file
     #[arg(long)]
     force: bool,
 }
 
 impl Output {
-    /// Refuses a file that is there, unless it may be replaced.
-    pub fn refuse_existing(&self) -> Result<(), Failure> {
-        if self.to.exists() && !self.force {
+    /// Refuses a file that is there, unless it may be replaced, and anything that is no regular file.
+    pub fn refuse_existing(&self) -> anyhow::Result<()> {
+        if is_replaceable(&self.to)? && !self.force {
             let text = format!("{} exists", self.to.display());
-            return Err(Failure::new(IN_USE, text).hint("name another file, or give --force"));
+            let failure = Failure::new(IN_USE, text);
+            return Err(failure.hint("name another file, or give --force").into());
         }
         Ok(())
     }
