@@ -241,7 +241,7 @@ def contents_of(stream):
     return {k: bytes(v) for k, v in out.items()}
 
 
-@check("target-export", "objects come out of a target whole, running or stopped, and go into another one", limit=300)
+@check("target-export", "objects come out of a target whole, running or stopped, and go back into it, never into another one", limit=300)
 def _(work):
     with OwnCell(work) as c:
         tree(f"{c.mount}/one/kept")
@@ -278,19 +278,28 @@ def _(work):
         whole = b"".join(part[i * MIB:(i + 1) * MIB] for i in range(3) for part in row)
         # The first bytes are the shard's.
         true(whole == bytes(4096) + big[4096:], "the exported stripes are not the file")
-        # Into another target; there twice only by force; and out again as it was.
-        c.zonal("target", "import", *at, "2", "--from", one)
-        c.zonal("target", "import", *at, "2", "--from", one, code=6)
-        c.zonal("target", "import", *at, "2", "--from", one, "--force")
-        c.zonal("target", "export", *at, "2", "--to", again)
-        true(contents_of(again) == both, "what was imported differs")
-        equal({k: v[0] for k, v in data_of(c, again).items()}, {k: len(v) for k, v in both.items()}, "lengths of objects")
+        # Back where it is already only by force; out again as it was.
+        c.zonal("target", "import", *at, "1", "--from", one, code=6)
+        c.zonal("target", "import", *at, "1", "--from", one, "--force")
+        c.zonal("target", "export", *at, "1", "--to", again)
+        true(contents_of(again) == contents_of(one), "what was imported differs")
+        equal({k: v[0] for k, v in data_of(c, again).items()}, {k: len(v) for k, v in contents_of(one).items()}, "lengths of objects")
+        # Nobody would find it on another target.
+        before = c.zonal("target", "ls", *at, "2").stdout
+        for force in ((), ("--force",)):
+            done = c.zonal("target", "import", *at, "2", "--from", one, *force, code=5)
+            true("of target 1" in done.stderr, f"it says: {done.stderr}")
+        equal(c.zonal("target", "ls", *at, "2").stdout, before, "objects after a refused import")
+        # What is not there cannot be exported.
+        c.zonal("target", "export", *at, "1", "--to", f"{c.base}/none", "--object", "999999999.0", code=7)
+        true(not os.path.lexists(f"{c.base}/none"), "an export of nothing made a file")
         with open(one, "rb") as f:
             data = bytearray(f.read())
         data[len(data) // 2] ^= 1
         write(f"{c.base}/bad", bytes(data))
-        c.zonal("target", "import", *at, "3", "--from", f"{c.base}/bad", code=5)
-        equal(c.zonal("target", "ls", *at, "3").stdout, "", "objects after a refused import")
+        c.zonal("target", "import", *at, "1", "--from", f"{c.base}/bad", "--force", code=5)
+        c.zonal("target", "export", *at, "1", "--to", again, "--force")
+        true(contents_of(again) == contents_of(one), "a refused import changed something")
         store = f"{c.folder}/storage1-1/target"
         c.zonal("target", "ls", "--dir", store, code=6)
         c.down()

@@ -51,6 +51,8 @@ pub struct StreamHeader {
     pub kind: StreamKind,
     /// The cell it comes from.
     pub cell: [u8; 16],
+    /// The target it comes from; `None` where it is of none, or was written by a version that did not say.
+    pub target: Option<u32>,
     /// When it was made: seconds since 1970-01-01 UTC.
     pub made: i64,
 }
@@ -63,6 +65,7 @@ impl StreamHeader {
         out[12..16].copy_from_slice(&self.kind.number().to_le_bytes());
         out[16..32].copy_from_slice(&self.cell);
         out[32..40].copy_from_slice(&self.made.to_le_bytes());
+        out[40..44].copy_from_slice(&self.target.unwrap_or(0).to_le_bytes());
         let crc = crc_fast::crc32_iscsi(&out[..HEADER - 4]);
         out[HEADER - 4..].copy_from_slice(&crc.to_le_bytes());
         out
@@ -99,6 +102,8 @@ impl StreamHeader {
         Ok(Self {
             kind,
             cell,
+            // No target has the number 0.
+            target: Some(word(40)).filter(|target| *target != 0),
             made: i64::from_le_bytes(made),
         })
     }

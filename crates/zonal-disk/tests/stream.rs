@@ -7,6 +7,7 @@ use zonal_disk::stream::{Frame, StreamHeader, StreamKind, StreamReader, StreamWr
 const HEADER: StreamHeader = StreamHeader {
     kind: StreamKind::Objects,
     cell: [7; 16],
+    target: Some(0x0102_0304),
     made: 1_800_000_000,
 };
 
@@ -46,6 +47,21 @@ fn a_stream_comes_back_whole() {
         .map(|frame| (frame.kind, frame.payload))
         .collect();
     assert_eq!(pairs, frames());
+}
+
+#[test]
+fn the_target_lies_in_bytes_that_were_zero_before() {
+    let bytes = written();
+    assert_eq!(bytes[40..44], [4, 3, 2, 1]);
+    let none = StreamHeader {
+        target: None,
+        ..HEADER
+    };
+    let earlier = StreamWriter::new(Vec::new(), &none).unwrap();
+    let earlier = earlier.finish().unwrap();
+    assert_eq!(earlier[40..60], [0; 20]);
+    let reader = StreamReader::new(earlier.as_slice()).unwrap();
+    assert_eq!(reader.header(), &none);
 }
 
 #[test]

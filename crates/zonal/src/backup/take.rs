@@ -49,6 +49,7 @@ fn write(
     let header = StreamHeader {
         kind: StreamKind::Backup,
         cell: map.cell.0,
+        target: None,
         made: wall_seconds(),
     };
     let mut out = StreamWriter::new(BufWriter::with_capacity(1 << 20, file), &header)?;

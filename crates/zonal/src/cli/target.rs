@@ -27,7 +27,8 @@ pub enum Target {
     },
     /// Write objects to a file, each with its place and checksummed; what is damaged is named and left out
     ///
-    /// Exits with 1 where something was damaged; the file then has all the rest.
+    /// Exits with 1 where something was damaged; the file then has all the rest. Where an object that is named is not there, nothing is
+    /// written.
     Export {
         #[command(flatten)]
         which: Which,
@@ -41,7 +42,7 @@ pub enum Target {
     },
     /// Write the objects of a file that was exported to a target that runs
     ///
-    /// A file that is damaged, cut short or of another cell changes nothing.
+    /// A file that is damaged, cut short, or of another cell or another target changes nothing.
     Import {
         #[command(flatten)]
         cell: CellArgs,
@@ -51,7 +52,7 @@ pub enum Target {
         /// The file
         #[arg(long, value_name = "FILE")]
         from: PathBuf,
-        /// Also where objects are there already
+        /// Also where objects are there already: they are written over
         #[arg(long)]
         force: bool,
         #[command(flatten)]

@@ -3,9 +3,11 @@
 use super::format::{DATA, LOST, Lost, OBJECT, OBJECT_END, ObjectEnd, ObjectStart, data};
 use super::source::{Piece, Source, each, id};
 use crate::backup::wall_seconds;
+use crate::exit::{Failure, NOT_FOUND};
 use crate::progress::Progress;
 use crate::whole::write_whole;
 use anyhow::Context;
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::BufWriter;
 use std::path::Path;
@@ -56,15 +58,29 @@ fn write(
     let header = StreamHeader {
         kind: StreamKind::Objects,
         cell,
+        target: Some(source.target().0),
         made: wall_seconds(),
     };
     let mut out = StreamWriter::new(BufWriter::with_capacity(1 << 20, file), &header)?;
     let mut exported = Exported::default();
+    let mut missing: BTreeSet<ObjectId> = only.iter().copied().collect();
     each(source, only, &mut |source, entry| {
+        missing.remove(&id(&entry));
         object(source, &entry, &mut out, &mut exported)?;
         progress.at(exported.objects, out.bytes());
         Ok(())
     })?;
+    if let Some(object) = missing.first() {
+        let text = format!(
+            "the target has no object {object}{}; nothing was written",
+            match missing.len() {
+                1 => String::new(),
+                more => format!(", nor {} others of those named", more - 1),
+            }
+        );
+        let hint = "`zonal target ls` lists its objects";
+        return Err(Failure::new(NOT_FOUND, text).hint(hint).into());
+    }
     let bytes = out.bytes();
     let file = out.finish()?.into_inner().context("write the stream")?;
     file.sync_all().context("flush the stream")?;

@@ -5,16 +5,18 @@
 
 use super::format::{DATA, LOST, Lost, OBJECT, OBJECT_END, ObjectEnd, ObjectStart, split_data};
 use super::remote::Remote;
-use crate::exit::{FAILED, Failure, IN_USE, NOT_FOUND, REFUSED};
+use super::source::Source;
+use crate::exit::{FAILED, Failure, IN_USE, REFUSED};
 use crate::progress::Progress;
+use crate::whole::open_regular;
 use anyhow::Context;
 use std::fs::File;
 use std::io::BufReader;
 use std::path::Path;
-use zonal_disk::stream::{Frame, StreamKind, StreamReader};
+use zonal_disk::stream::{Frame, StreamHeader, StreamKind, StreamReader};
 use zonal_object::ObjectId;
 use zonal_types::limits::STORAGE_IO_BYTES_MAX;
-use zonal_types::{CellId, Codec, ErrorCode};
+use zonal_types::{CellId, Codec, ErrorCode, TargetId};
 use zonal_wire::{StorageReply, StorageRequest};
 
 /// What was imported.
@@ -44,9 +46,24 @@ impl Current {
     }
 }
 
+/// Objects lie where layouts say: on another target nobody finds them, and `zonal fsck` calls each misplaced.
+fn refuse_other_target(header: &StreamHeader, target: TargetId) -> anyhow::Result<()> {
+    match header.target {
+        Some(of) if of != target.0 => {
+            let text = format!("the objects are of target {of}, not of target {target}");
+            let hint = "nothing was touched; they are found on their own target only, so --force does not help";
+            Err(Failure::new(REFUSED, text).hint(hint).into())
+        }
+        Some(_) => Ok(()),
+        None => {
+            crate::out::note("the file does not say of which target it is; taken as this one's");
+            Ok(())
+        }
+    }
+}
+
 fn open(path: &Path, cell: CellId) -> anyhow::Result<StreamReader<BufReader<File>>> {
-    let file = File::open(path)
-        .map_err(|error| Failure::new(NOT_FOUND, format!("{}: {error}", path.display())))?;
+    let file = open_regular(path)?;
     let reader = StreamReader::new(BufReader::with_capacity(1 << 20, file))
         .with_context(|| path.display().to_string())?;
     if reader.header().kind != StreamKind::Objects {
@@ -73,6 +90,7 @@ pub fn import(
 ) -> anyhow::Result<Imported> {
     let shown = || path.display().to_string();
     let mut check = open(path, cell)?;
+    refuse_other_target(check.header(), remote.target())?;
     while let Some(frame) = check.next_frame().with_context(shown)? {
         if !force && frame.kind == OBJECT {
             refuse_existing(remote, &decode(path, &frame)?)?;

@@ -91,6 +91,10 @@ impl<'a> Remote<'a> {
 }
 
 impl Source for Remote<'_> {
+    fn target(&self) -> TargetId {
+        self.target
+    }
+
     fn list(&mut self, after: Option<ObjectId>) -> anyhow::Result<(Vec<ObjectEntry>, bool)> {
         let request = AdminRequest::ListObjects {
             target: self.target,

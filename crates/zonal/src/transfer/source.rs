@@ -1,6 +1,7 @@
 //! Where objects come from: a target that runs, or the store of one that is stopped.
 
 use zonal_object::ObjectId;
+use zonal_types::TargetId;
 use zonal_wire::ObjectEntry;
 
 /// Some bytes of an object.
@@ -13,6 +14,9 @@ pub enum Piece {
 
 /// A target to read from.
 pub trait Source {
+    /// Which one it is.
+    fn target(&self) -> TargetId;
+
     /// Objects behind `after` in order, and whether there are no more.
     fn list(&mut self, after: Option<ObjectId>) -> anyhow::Result<(Vec<ObjectEntry>, bool)>;
 

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use zonal_disk::{DiskError, ReadStore, StoreKind, identity};
 use zonal_object::ids::BLOCK;
 use zonal_object::{Cut, ObjectId, ReadPlan, Target, TargetConfig, list};
-use zonal_types::ErrorCode;
 use zonal_types::limits::OBJECTS_LISTED_MAX;
+use zonal_types::{ErrorCode, TargetId};
 use zonal_wire::ObjectEntry;
 
 /// Ranges looked for at once.
@@ -23,6 +23,7 @@ pub struct Stopped {
     store: ReadStore,
     target: Target,
     cell: [u8; 16],
+    id: TargetId,
     files: BTreeMap<u32, File>,
 }
 
@@ -82,6 +83,7 @@ impl Stopped {
             store,
             target,
             cell: stored.identity.cell,
+            id: TargetId(stored.identity.id),
             files: BTreeMap::new(),
         })
     }
@@ -116,6 +118,10 @@ impl Stopped {
 }
 
 impl Source for Stopped {
+    fn target(&self) -> TargetId {
+        self.id
+    }
+
     fn list(&mut self, after: Option<ObjectId>) -> anyhow::Result<(Vec<ObjectEntry>, bool)> {
         let (found, end) = list::objects(&self.store, after, OBJECTS_LISTED_MAX)
             .map_err(|code| damaged(&self.dir, code))?;
