@@ -178,6 +178,7 @@ impl Stored {
 /// # Errors
 /// When it cannot be read or is damaged.
 pub fn load(dir: &Path) -> Result<Option<Stored>, DiskError> {
+    refuse_pipes(dir)?;
     let file = match File::open(dir.join(FILE_NAME)) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -189,6 +190,22 @@ pub fn load(dir: &Path) -> Result<Option<Stored>, DiskError> {
         .read_to_end(&mut bytes)
         .map_err(|error| DiskError::io("read identity", error))?;
     Stored::decode(&bytes).map(Some)
+}
+
+/// Fails where a file of a store is none: to open a pipe waits for ever, to read a device may never end.
+fn refuse_pipes(dir: &Path) -> Result<(), DiskError> {
+    for name in crate::store::FILES {
+        let path = dir.join(name);
+        // What is not there, or cannot be looked at, is told by whoever needs it.
+        let Ok(found) = fs::metadata(&path) else {
+            continue;
+        };
+        if !found.is_file() && !found.is_dir() {
+            let odd = io::Error::new(io::ErrorKind::InvalidInput, "no regular file");
+            return Err(DiskError::io(path.display().to_string(), odd));
+        }
+    }
+    Ok(())
 }
 
 /// The identity in `dir` with one flipped bit put right, where that makes it whole: no other store's is one bit away.

@@ -28,6 +28,16 @@ const OURS: [&str; 8] = [
     starts::FILE_NAME,
     starts::TEMP_NAME,
 ];
+/// What a store has in its folder besides segments.
+pub(crate) const FILES: [&str; 7] = [
+    identity::FILE_NAME,
+    LOCK,
+    LOG,
+    INDEX,
+    SUMS,
+    power::FILE_NAME,
+    starts::FILE_NAME,
+];
 const ZEROES: usize = 1 << 20;
 
 impl Engine {

@@ -209,6 +209,45 @@ fn a_refused_start_over_a_wrong_index_writes_nothing_and_the_right_one_is_good_a
 }
 
 #[test]
+fn a_pipe_in_place_of_a_file_is_refused_and_waited_for_by_nobody() {
+    for name in [
+        "identity",
+        "lock",
+        "log",
+        "index.redb",
+        "index.sums",
+        "power",
+        "starts",
+    ] {
+        let dir = Scratch::new("pipe");
+        Engine::format(&dir, identity(), &small()).unwrap();
+        drop(open(&dir, &identity()).unwrap());
+        let path = dir.join(name);
+        // Not each is there from the start.
+        let _ = fs::remove_file(&path);
+        let made = std::process::Command::new("mkfifo").arg(&path).status();
+        assert!(made.unwrap().success());
+        let (tell, told) = std::sync::mpsc::channel();
+        let at = dir.to_path_buf();
+        std::thread::spawn(move || {
+            let opened = open(&at, &identity()).map(drop);
+            let read = zonal_disk::ReadStore::open(&at, &identity(), &mut |_, _, _| true).map(drop);
+            let _ = tell.send((opened, read));
+        });
+        let (opened, read) = told
+            .recv_timeout(std::time::Duration::from_secs(20))
+            .unwrap_or_else(|_| panic!("it waits for the pipe {name}"));
+        for result in [opened, read] {
+            let text = result.unwrap_err().to_string();
+            assert!(
+                text.contains(name) && text.contains("no regular file"),
+                "{name}: {text}"
+            );
+        }
+    }
+}
+
+#[test]
 fn a_failed_flush_is_known_to_those_who_open_the_store_next() {
     let dir = Scratch::new("doubt");
     Engine::format(&dir, identity(), &small()).unwrap();

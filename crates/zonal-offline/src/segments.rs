@@ -38,7 +38,10 @@ impl Segments {
     /// Fills `bytes` from `offset`.
     pub fn read(&mut self, segment: u32, offset: u64, bytes: &mut [u8]) -> Option<()> {
         if !self.files.contains_key(&segment) {
-            let file = File::open(self.path(segment)).ok();
+            let path = self.path(segment);
+            // To open a pipe would wait for ever.
+            let is_file = std::fs::metadata(&path).is_ok_and(|found| found.is_file());
+            let file = if is_file { File::open(path).ok() } else { None };
             self.files.insert(segment, file);
         }
         let file = self.files.get(&segment)?.as_ref()?;
