@@ -354,6 +354,7 @@ def joining(c, zone):
 node = {node}
 listen = "127.0.0.1:{free_port()}"
 manager_address = "{address}"
+key_file = "{c.folder}/cell.key"
 dir = "{folder}/store"
 [zone]
 id = {zone}

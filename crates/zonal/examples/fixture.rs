@@ -70,7 +70,7 @@ fn made() -> Cell {
     let cell = Cell {
         scratch: Scratch::new("fixture"),
     };
-    let shape = "--zones 1 --storage-nodes 1 --segment";
+    let shape = "--no-key --zones 1 --storage-nodes 1 --segment";
     let mut command = zonal();
     command.arg("up").arg("--dir").arg(cell.dir());
     command

@@ -27,8 +27,11 @@ fn a_cell_comes_up_and_goes_down() {
         assert!(cmdline.contains(config.to_str().unwrap()), "{cmdline}");
         assert!(cmdline.contains("--roles"), "{cmdline}");
     }
-    // A second `up` leaves what runs alone.
-    assert_eq!(code(&cell.up_again()), 0);
+    // A second `up` leaves what runs alone; this cell was made without a key.
+    let output = cell.up_again();
+    assert_eq!(code(&output), 0, "{}", said(&output));
+    assert!(said(&output).contains("has no key"), "{}", said(&output));
+    assert!(!cell.dir().join("cell.key").exists());
     assert_eq!(
         pids,
         NODES.iter().map(|node| cell.pid(node)).collect::<Vec<_>>()
@@ -456,27 +459,24 @@ fn a_log_that_cannot_be_written_ends_nobody() {
 }
 
 #[test]
-fn a_cell_with_a_key_refuses_those_without() {
+fn a_new_cell_has_a_key_and_refuses_those_without() {
     let scratch = Scratch::new("key");
     let dir = scratch.to_str().unwrap();
-    let up = [
-        "up",
-        "--dir",
-        dir,
-        "--zones",
-        "1",
-        "--storage-nodes",
-        "1",
-        "--key",
-    ];
+    let up = ["up", "--dir", dir, "--zones", "1", "--storage-nodes", "1"];
     let output = zonal().args(up).output().unwrap();
     assert_eq!(code(&output), 0, "{}", said(&output));
+    assert!(!said(&output).contains("has no key"), "{}", said(&output));
     // Ended also where an assertion fails.
     let cell = Cell { scratch };
     assert_eq!(code(&cell.status()), 0, "{}", said(&cell.status()));
     let key = cell.dir().join("cell.key");
     let mode = std::os::unix::fs::PermissionsExt::mode(&fs::metadata(&key).unwrap().permissions());
     assert_eq!(mode & 0o777, 0o600);
+    for node in NODES {
+        let folder = fs::metadata(cell.dir().join(node)).unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::mode(&folder.permissions());
+        assert_eq!(mode & 0o777, 0o700, "{node}");
+    }
     let address = cell.address("manager", false).to_string();
     let ask = |more: &[&str]| {
         let output = zonal()

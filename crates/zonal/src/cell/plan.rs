@@ -5,6 +5,7 @@ use crate::exit::{FAILED, Failure};
 use anyhow::Context;
 use std::fmt::Write;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use zonal_server::units::Size;
 use zonal_types::CellId;
@@ -86,6 +87,12 @@ fn make_key(path: &Path) -> anyhow::Result<()> {
         .with_context(|| path.display().to_string())
 }
 
+/// A folder that only the owner can look into: stores hold what files hold, in clear.
+fn make_private(folder: &Path) -> std::io::Result<()> {
+    let mut builder = std::fs::DirBuilder::new();
+    builder.recursive(true).mode(0o700).create(folder)
+}
+
 /// Free ports on loopback. They are all held until all are found, so that none is given twice.
 fn free_ports(count: usize, start: u16) -> anyhow::Result<Vec<SocketAddr>> {
     let mut held = Vec::new();
@@ -153,7 +160,7 @@ fn make_in(dir: &Path, nodes: &[PlannedNode], key: bool) -> anyhow::Result<Folde
     let manager = serving.first().copied().context("no node")?;
     for (index, node) in nodes.iter().enumerate() {
         let folder = dir.join(&node.name);
-        std::fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+        make_private(&folder).with_context(|| folder.display().to_string())?;
         let mut text = String::new();
         // Writing to a String cannot fail.
         let _ = write!(

@@ -24,7 +24,8 @@ const STORAGE_NODES: u32 = 3;
 /// Make a cell on loopback, start what of it is down, and mount it
 ///
 /// The first time, DIR gets one folder for each server process (a manager, a metadata server a zone, storage servers)
-/// with its config, store and log. Later runs start what is down; the shape of the cell stays.
+/// with its config, store and log, and the cell gets a key that only its owner can read, which every connection has to prove:
+/// commands find it with `--cell DIR`, others take it with --key-file DIR/cell.key. Later runs start what is down; the shape of the cell stays.
 #[derive(Debug, clap::Args)]
 pub struct Up {
     /// Folder of the cell [default: $ZONAL_CELL, else /var/lib/zonal/default for root, ~/.zonal/default for others]
@@ -45,8 +46,11 @@ pub struct Up {
     /// Bytes of a segment file of a new cell
     #[arg(long, default_value = "64 MiB", value_name = "SIZE")]
     segment: Size,
-    /// Make a cell key for a new cell: every connection has to prove that it has it
+    /// A new cell without a cell key: every user of this machine can read and change all of it
     #[arg(long)]
+    no_key: bool,
+    /// A new cell with a cell key, as is usual
+    #[arg(long, hide = true, conflicts_with = "no_key")]
     key: bool,
 }
 
@@ -81,7 +85,7 @@ impl Up {
                 storage_nodes: self.storage_nodes.unwrap_or(STORAGE_NODES),
                 capacity: self.capacity,
                 segment: self.segment,
-                key: self.key,
+                key: !self.no_key,
             };
             out::line(format_args!("making a cell in {}", dir.display()));
             plan::make(&dir, &shape)?
@@ -148,6 +152,9 @@ impl Up {
             }
         }
         out::line(format_args!("  zonal status --cell {dir}"));
+        if folder.file.key_file.is_none() {
+            out::line("the cell has no key: every user of this machine can read and change it");
+        }
         out::line(format_args!("  zonal down --dir {dir}"));
     }
 }

@@ -64,6 +64,8 @@ impl Cell {
             "1",
             "--capacity",
             "1 GiB",
+            // Tests talk to its servers themselves.
+            "--no-key",
         ];
         zonal()
             .arg("up")
