@@ -494,4 +494,20 @@ fn a_new_cell_has_a_key_and_refuses_those_without() {
     fs::write(&wrong, [7; 32]).unwrap();
     let (code, text) = ask(&["--key-file", wrong.to_str().unwrap()]);
     assert_eq!(code, 4, "{text}");
+    // A node's folder may be a link to another disk: its key is still beside where the path says.
+    assert_eq!(cell::code(&cell.down()), 0);
+    let disk = Scratch::new("key-disk");
+    let (there, here) = (disk.join("storage"), cell.dir().join("storage1-1"));
+    let copied = std::process::Command::new("cp")
+        .arg("-a")
+        .arg(&here)
+        .arg(&there)
+        .status();
+    assert!(copied.unwrap().success());
+    fs::remove_dir_all(&here).unwrap();
+    std::os::unix::fs::symlink(&there, &here).unwrap();
+    let output = cell.up_again();
+    assert_eq!(cell::code(&output), 0, "{}", said(&output));
+    assert_eq!(cell::code(&cell.status()), 0, "{}", said(&cell.status()));
+    cell.down();
 }

@@ -4,7 +4,7 @@ use super::raw::{RawLimits, RawNode, RawStorage, RawStore, here};
 use super::{ConfigError, Limits, NodeConfig, StorageConfig, StoreConfig};
 use crate::units::{Millis, Size};
 use std::ops::RangeInclusive;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use toml::Spanned;
 use zonal_types::limits::{
     BLOCK_BYTES, CONNECTIONS_MAX, INLINE_BYTES_DEFAULT, INLINE_BYTES_MAX, REQUEST_DEADLINE_MS,
@@ -26,6 +26,20 @@ const TARGET_CACHE_DEFAULT: u64 = 16 * MIB;
 pub(super) struct Source<'a> {
     pub(super) path: &'a Path,
     pub(super) text: &'a str,
+}
+
+/// `file` as seen from `folder`, as the paths are written: where the folder is a link to another disk, `..` is still the folder that it
+/// lies in, not the one that it leads to.
+fn beside(folder: &Path, file: &Path) -> PathBuf {
+    let mut base = folder.to_owned();
+    let mut rest = file.components().peekable();
+    while rest.peek() == Some(&Component::ParentDir)
+        && matches!(base.components().next_back(), Some(Component::Normal(_)))
+    {
+        base.pop();
+        rest.next();
+    }
+    base.join(rest.collect::<PathBuf>())
 }
 
 impl Source<'_> {
@@ -239,7 +253,7 @@ impl Source<'_> {
             advertise: raw.advertise.unwrap_or(raw.listen),
             manager,
             dir: clean(&folder.join(&raw.dir)),
-            key_file: raw.key_file.as_ref().map(|file| folder.join(file)),
+            key_file: raw.key_file.as_ref().map(|file| beside(folder, file)),
             admin: raw.admin.as_ref().map(|admin| admin.listen),
             log_level,
             limits: self.limits(&raw.limits)?,
@@ -283,7 +297,7 @@ impl Source<'_> {
 fn clean(path: &Path) -> PathBuf {
     let kept: PathBuf = path
         .components()
-        .filter(|part| *part != std::path::Component::CurDir)
+        .filter(|part| *part != Component::CurDir)
         .collect();
     if kept.as_os_str().is_empty() {
         here()
