@@ -11,7 +11,7 @@ use crate::net::{Net, wait_for};
 use crate::session::{Appending, Link};
 use zonal_types::limits::{CACHE_TERM_MS, FILE_BYTES_MAX};
 use zonal_types::{ErrorCode, Instant};
-use zonal_wire::{MetaReply, MetaRequest, StorageRequest};
+use zonal_wire::{MetaReply, MetaRequest, ObjectRef, StorageRequest};
 
 impl<N: Net> Client<N> {
     /// Appends `bytes`; returns where they are.
@@ -127,8 +127,10 @@ impl<N: Net> Client<N> {
         for piece in self.known_pieces(&data, offset, bytes.len() as u64).await? {
             let from = (piece.file_offset - offset) as usize;
             let part = &bytes[from..from + piece.length as usize];
-            let make = |object| StorageRequest::Write {
-                object,
+            let component = &data.layout.components[piece.component];
+            // Of the file as it was when the place was given: behind a later shrink it is nobody's.
+            let make = |object: ObjectRef| StorageRequest::Write {
+                object: Self::object(&data, component, piece.column, object.target),
                 offset: piece.object_offset,
                 sync: false,
                 expected_version: 0,
@@ -146,10 +148,12 @@ impl<N: Net> Client<N> {
                 }
                 let last = until.min(deadline);
                 match self
-                    .storage_until(file, at, &make, part, (None, None), last)
+                    .storage_until(file, at, &make, part, (None, None), (last, false))
                     .await
                 {
                     Err(_passing) if self.net.now() >= until && self.net.now() < deadline => {}
+                    // Somebody cut the file: the shard has given the place up, nothing of it was published.
+                    Err(ErrorCode::StaleTruncate) => return Err(ErrorCode::UnknownLease),
                     wrote => break wrote?,
                 }
             };

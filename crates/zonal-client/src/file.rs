@@ -53,6 +53,8 @@ pub(crate) struct Inflight<N: Net> {
     pub(crate) offset: u64,
     pub(crate) bytes: Arc<Vec<u8>>,
     pub(crate) parts: Vec<(Piece, Place, N::Pending)>,
+    /// The last shrink that was known when they were sent.
+    pub(crate) truncate_seq: u64,
 }
 
 /// What a flush tells the shard.
@@ -120,7 +122,10 @@ impl<N: Net> FileState<N> {
         if data.truncate_seq >= self.data.truncate_seq
             && data.layout.layout_gen >= self.data.layout.layout_gen
         {
-            self.data = data;
+            let before = std::mem::replace(&mut self.data, data);
+            if let Some(report) = &mut self.report {
+                report.size = left_of(&self.data, before.truncate_seq, report.size);
+            }
         }
     }
 
@@ -147,6 +152,7 @@ impl<N: Net> FileState<N> {
             offset,
             bytes: bytes.clone(),
             parts: Vec::new(),
+            truncate_seq: self.data.truncate_seq,
         });
         Some((offset, bytes))
     }
@@ -160,6 +166,16 @@ impl<N: Net> FileState<N> {
             .collect();
         copies.extend(self.dirty.copies(offset, end));
         copies
+    }
+}
+
+/// Up to where bytes are left of those up to `end` that targets acknowledged when `truncate_seq` was the last shrink known: a later
+/// one cuts them.
+pub(crate) fn left_of(data: &FileData, truncate_seq: u64, end: u64) -> u64 {
+    if truncate_seq < data.truncate_seq {
+        end.min(data.truncate_size)
+    } else {
+        end
     }
 }
 

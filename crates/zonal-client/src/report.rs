@@ -3,7 +3,7 @@
 //! One message a flush; with `sync` the shard flushes before it replies, so that fsync of a small file is this one message.
 
 use crate::client::Client;
-use crate::file::{File, Report};
+use crate::file::{File, Report, left_of};
 use crate::inline::InlineRun;
 use crate::net::Net;
 use crate::session::{is_passing, lock};
@@ -37,19 +37,20 @@ impl<N: Net> Client<N> {
         file: &File<N>,
         sync: bool,
     ) -> Result<Option<Option<u64>>, ErrorCode> {
-        let (report, inline) = {
+        let (report, inline, truncate_seq) = {
             let mut state = file.state();
             let inline = state.take_inline();
             if inline.is_some() {
                 state.report_mut();
             }
             state.reporting = state.report.take();
-            (state.reporting, inline)
+            (state.reporting, inline, state.data.truncate_seq)
         };
         let Some(report) = report else {
             return Ok(None);
         };
-        let outcome = self.report(file, report, inline.as_ref(), sync).await;
+        let known = (report, truncate_seq);
+        let outcome = self.report(file, known, inline.as_ref(), sync).await;
         // What failed in passing is sent again later.
         let is_over =
             !outcome.is_err_and(|code| is_passing(code) || code == ErrorCode::Interrupted);
@@ -60,7 +61,7 @@ impl<N: Net> Client<N> {
     async fn report(
         &self,
         file: &File<N>,
-        report: Report,
+        (report, truncate_seq): (Report, u64),
         inline: Option<&InlineRun>,
         sync: bool,
     ) -> Result<Option<u64>, ErrorCode> {
@@ -71,6 +72,7 @@ impl<N: Net> Client<N> {
         let request = MetaRequest::ReportWrite {
             ino: file.ino,
             size,
+            truncate_seq,
             mtime: report.mtime,
             allocated_delta: report.allocated_delta,
             kill_suid: report.kill_suid,
@@ -90,7 +92,7 @@ impl<N: Net> Client<N> {
                 let told = Told {
                     size,
                     mtime: report.mtime,
-                    truncate_seq: state.data.truncate_seq,
+                    truncate_seq,
                 };
                 state.unsynced.tell(boot, Some(told));
                 if let MetaReply::Attr { attr, .. } = reply {
@@ -110,7 +112,8 @@ impl<N: Net> Client<N> {
                     return Err(code);
                 }
                 let mut merged = state.report.unwrap_or_default();
-                merged.size = merged.size.max(report.size);
+                let size = left_of(&state.data, truncate_seq, report.size);
+                merged.size = merged.size.max(size);
                 merged.mtime = merged.mtime.or(report.mtime);
                 merged.allocated_delta += report.allocated_delta;
                 merged.kill_suid |= report.kill_suid;

@@ -34,28 +34,52 @@ impl<N: Net> Client<N> {
         match &file {
             Some(file) => {
                 let _gate = wait_for(&self.net, &file.gate).await?;
-                {
-                    let mut state = file.state();
-                    let before = state.dirty.bytes();
-                    state.dirty.cut(size, u64::MAX);
-                    self.dirty_bytes
-                        .fetch_sub(before - state.dirty.bytes(), Ordering::Relaxed);
-                }
-                self.flush_gated(file).await?;
-                let attr = self
-                    .truncate_at_shard(who, ino, size, by_handle, kill_suid)
-                    .await?;
+                let cut = self.set_aside(file, size);
+                let shrunk = match self.flush_gated(file).await {
+                    Ok(()) => {
+                        self.truncate_at_shard(who, ino, size, by_handle, kill_suid)
+                            .await
+                    }
+                    Err(code) => Err(code),
+                };
                 let mut state = file.state();
-                state.data = attr.1;
+                let (attr, data) = match shrunk {
+                    Ok(shrunk) => shrunk,
+                    Err(code) => {
+                        // Nothing is cut, as far as is known: what was written is to be there.
+                        let mut again = 0;
+                        for (at, bytes) in cut {
+                            again += state.give_back(at, &bytes);
+                        }
+                        if again > 0 {
+                            self.dirty_bytes.fetch_add(again, Ordering::Relaxed);
+                            state.size = state.size.max(state.dirty.end());
+                            state.dirty_since.get_or_insert(self.net.now());
+                        }
+                        return Err(code);
+                    }
+                };
+                state.take_data(data);
                 state.size = size;
-                state.change = state.change.max(attr.0.change);
-                Ok(attr.0)
+                state.change = state.change.max(attr.change);
+                Ok(attr)
             }
             None => self
                 .truncate_at_shard(who, ino, size, by_handle, kill_suid)
                 .await
                 .map(|done| done.0),
         }
+    }
+
+    /// Takes out what is gathered behind `size`, without sending it.
+    fn set_aside(&self, file: &File<N>, size: u64) -> Vec<(u64, Vec<u8>)> {
+        let mut state = file.state();
+        let before = state.dirty.bytes();
+        let cut = state.dirty.copies(size, u64::MAX);
+        state.dirty.cut(size, u64::MAX);
+        self.dirty_bytes
+            .fetch_sub(before - state.dirty.bytes(), Ordering::Relaxed);
+        cut
     }
 
     async fn truncate_at_shard(

@@ -186,11 +186,12 @@ impl<N: Net> Client<N> {
     ) -> Result<(StorageReply, usize, TargetId), ErrorCode> {
         let deadline = self.deadline();
         let at = (component, column);
-        self.storage_until(file, at, make, payload, (out, first), deadline)
+        self.storage_until(file, at, make, payload, (out, first), (deadline, true))
             .await
     }
 
-    /// As [`Self::storage_retry`], with another deadline: no attempt begins after it.
+    /// As [`Self::storage_retry`], with another deadline: no attempt begins after it. `follows_cuts`: where somebody has cut the file
+    /// meanwhile, the request is made anew for what is left.
     pub(crate) async fn storage_until(
         &self,
         file: &File<N>,
@@ -198,14 +199,14 @@ impl<N: Net> Client<N> {
         make: MakeRequest<'_>,
         payload: &[u8],
         (mut out, first): (Option<&mut [u8]>, Option<ErrorCode>),
-        deadline: Instant,
+        (deadline, follows_cuts): (Instant, bool),
     ) -> Result<(StorageReply, usize, TargetId), ErrorCode> {
         let mut pause = RETRY_MS.0;
         let mut failed = first;
         loop {
             if let Some(code) = failed {
                 match code {
-                    ErrorCode::StaleTruncate => {
+                    ErrorCode::StaleTruncate if follows_cuts => {
                         self.refetch(file).await?;
                     }
                     ErrorCode::StaleEpoch | ErrorCode::WrongTarget => {

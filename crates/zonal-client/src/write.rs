@@ -6,10 +6,11 @@
 //! acknowledged, so that a restarted target gets them again.
 
 use crate::client::Client;
-use crate::file::{File, Inflight};
+use crate::file::{File, Inflight, left_of};
 use crate::inline::end_of_inline;
 use crate::net::{Net, wait_for};
 use crate::session::{is_passing, lock};
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use zonal_layout::Piece;
@@ -163,6 +164,7 @@ impl<N: Net> Client<N> {
         }
         if let Some(last) = file.state().inflight.back_mut() {
             last.parts = parts;
+            last.truncate_seq = data.truncate_seq;
         }
         let excess = {
             let state = file.state();
@@ -184,7 +186,7 @@ impl<N: Net> Client<N> {
     /// Waits for the oldest `count` runs. The caller holds the gate.
     async fn finish_oldest(&self, file: &File<N>, count: usize) {
         for _ in 0..count {
-            let (at, bytes, parts) = {
+            let (at, bytes, parts, truncate_seq) = {
                 let mut state = file.state();
                 let Some(front) = state.inflight.front_mut() else {
                     return;
@@ -193,12 +195,13 @@ impl<N: Net> Client<N> {
                     front.offset,
                     front.bytes.clone(),
                     std::mem::take(&mut front.parts),
+                    front.truncate_seq,
                 )
             };
             for (piece, place, pending) in parts {
                 let part = piece_bytes(&bytes, at, &piece);
                 let outcome = match self.storage_reply(&place, pending, None).await {
-                    Ok((reply, _)) => Ok((reply, place.target)),
+                    Ok((reply, _)) => Ok((reply, place.target, truncate_seq)),
                     Err(code) => self.rewrite(file, &piece, part, code).await,
                 };
                 self.note_outcome(file, &piece, part, outcome);
@@ -222,14 +225,16 @@ impl<N: Net> Client<N> {
         file: &File<N>,
         piece: &Piece,
         bytes: &[u8],
-        outcome: Result<(StorageReply, TargetId), ErrorCode>,
+        outcome: Result<(StorageReply, TargetId, u64), ErrorCode>,
     ) {
         let mut state = file.state();
         match outcome {
-            Ok((reply @ StorageReply::Written { .. }, target)) => {
+            Ok((reply @ StorageReply::Written { .. }, target, truncate_seq)) => {
                 let allocated_delta = state.note_written(target, &reply);
+                let end = piece.file_offset + piece.length;
+                let end = left_of(&state.data, truncate_seq, end);
                 let report = state.report_mut();
-                report.size = report.size.max(piece.file_offset + piece.length);
+                report.size = report.size.max(end);
                 report.allocated_delta += allocated_delta;
             }
             Ok(_other) => state.error = Some(ErrorCode::Protocol),
@@ -245,20 +250,25 @@ impl<N: Net> Client<N> {
         }
     }
 
+    /// Writes a piece again: the reply, whose it is, and the last shrink that was known.
     async fn rewrite(
         &self,
         file: &File<N>,
         piece: &Piece,
         bytes: &[u8],
         code: ErrorCode,
-    ) -> Result<(StorageReply, TargetId), ErrorCode> {
+    ) -> Result<(StorageReply, TargetId, u64), ErrorCode> {
         zonal_types::mark!(WriteRepeated);
-        let make = |object| write_request(object, piece);
+        let truncate_seq = Cell::new(0);
+        let make = |object: ObjectRef| {
+            truncate_seq.set(object.truncate_seq);
+            write_request(object, piece)
+        };
         let at = (piece.component, piece.column);
         let (reply, _, target) = self
             .storage_retry(file, at, &make, bytes, None, Some(code))
             .await?;
-        Ok((reply, target))
+        Ok((reply, target, truncate_seq.get()))
     }
 
     /// Sends to the targets what is gathered for them and waits for all of it. The caller holds the gate.

@@ -280,7 +280,7 @@ impl Tickets {
         }
     }
 
-    /// The inode is gone.
+    /// The inode is gone, or cut: an end of one of its tickets is refused.
     pub fn inode_gone(&mut self, ino: Ino) {
         let tickets = self.files.remove(&ino).unwrap_or_default();
         let mut sessions: BTreeSet<SessionId> = tickets.values().map(|t| t.session).collect();

@@ -150,6 +150,7 @@ fn run_size(tx: &mut Tx<'_>, request: &MetaRequest) -> Result {
         MetaRequest::ReportWrite {
             ino,
             size,
+            truncate_seq,
             mtime,
             allocated_delta,
             kill_suid,
@@ -159,6 +160,7 @@ fn run_size(tx: &mut Tx<'_>, request: &MetaRequest) -> Result {
         } => {
             let report = op::report::Report {
                 size: *size,
+                truncate_seq: *truncate_seq,
                 mtime: *mtime,
                 allocated_delta: *allocated_delta,
                 kill_suid: *kill_suid,
@@ -177,6 +179,8 @@ fn run_size(tx: &mut Tx<'_>, request: &MetaRequest) -> Result {
         } => {
             let report = op::report::Report {
                 size: tx.published,
+                // A shrink ends the tickets of before.
+                truncate_seq: u64::MAX,
                 mtime: (*length > 0).then_some(*mtime),
                 allocated_delta: *allocated_delta,
                 kill_suid: *kill_suid && *length > 0,

@@ -383,6 +383,11 @@ impl Shard {
                     let granted = self.locks.release_inode(ino);
                     self.tell(granted);
                 }
+                Volatile::Cut(ino) => {
+                    self.tickets.inode_gone(ino);
+                    // Ends of appends that wait for others hear of it.
+                    self.recheck = true;
+                }
             }
         }
     }

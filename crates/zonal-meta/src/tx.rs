@@ -53,6 +53,8 @@ pub(crate) enum Volatile {
     InodeMade,
     InodeGone(Box<Removed>),
     InodeBack(Ino),
+    /// Places behind its end that were given to appends are nobody's any more.
+    Cut(Ino),
 }
 
 struct Cached {

@@ -155,6 +155,7 @@ fn attributes_by_name_space() {
     let write = MetaRequest::ReportWrite {
         ino: f,
         size: 2,
+        truncate_seq: u64::MAX,
         mtime: Some(cell.now.wall),
         allocated_delta: 0,
         kill_suid: false,

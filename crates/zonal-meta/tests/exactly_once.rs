@@ -94,6 +94,7 @@ fn mutations(cell: &mut Cell, client: &mut Client, home: Ino) -> Vec<MetaRequest
         MetaRequest::ReportWrite {
             ino: f[6],
             size: 200,
+            truncate_seq: u64::MAX,
             mtime: Some(cell.now.wall),
             allocated_delta: 4096,
             kill_suid: false,

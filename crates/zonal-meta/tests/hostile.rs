@@ -219,6 +219,7 @@ impl Noise {
             22 => MetaRequest::ReportWrite {
                 ino,
                 size: number,
+                truncate_seq: number,
                 mtime: Some(self.time()),
                 allocated_delta: self.number() as i64,
                 kill_suid: true,

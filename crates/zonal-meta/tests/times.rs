@@ -61,6 +61,7 @@ fn reports_do_not_undo_an_explicit_time() {
     let report = |mtime| MetaRequest::ReportWrite {
         ino: f,
         size: 1,
+        truncate_seq: u64::MAX,
         mtime: Some(mtime),
         allocated_delta: 0,
         kill_suid: false,

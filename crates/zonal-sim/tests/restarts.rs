@@ -5,20 +5,19 @@
     reason = "a test may end where the cell cannot be made"
 )]
 
-use std::cell::{Cell, RefCell};
+mod common;
+
+use common::{SHARD, impatient, run, run_on};
+use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
-use zonal_client::{Client, Options, Reserve};
-use zonal_sim::Plant;
-use zonal_sim::net::{Answer, NETWORK, Role, SimNet, Task};
+use zonal_client::Reserve;
+use zonal_sim::net::{Answer, NETWORK, Role, Task};
 use zonal_sim::rng::Rng;
-use zonal_sim::workload::{SimClient, create, make_dir, name, open, who};
+use zonal_sim::workload::{create, make_dir, name, open, who};
 use zonal_sim::world::{Size, World};
-use zonal_types::{Codec, Credentials, ErrorCode, Ino, ShardId, ZoneId};
+use zonal_types::{Codec, Credentials, ErrorCode, Ino, ShardId};
 use zonal_wire::{ErrorNumber, Header, LockKind, LockRange, MetaReply};
-
-/// The server of the only zone's shard.
-const SHARD: usize = 1;
 
 /// From the `nth` message on, the shard's replies to the first client are lost.
 fn lose_replies_after(world: &Rc<World>, nth: u64) {
@@ -142,15 +141,6 @@ async fn written_to_an_unknown_set(world: Rc<World>) -> Result<(), ErrorCode> {
     assert_eq!(other.read(&seen.file, AT, &mut bytes).await?, 5);
     assert_eq!(&bytes, b"bytes");
     Ok(())
-}
-
-/// A client that soon gives up.
-async fn impatient(world: &World) -> Result<SimClient, ErrorCode> {
-    let mut options = Options::new(&world.address_of(0), ZoneId(1), 77);
-    (options.attempt_ms, options.deadline_ms) = (500, 2_000);
-    let name = world.client_name(0);
-    let net = SimNet::new(world.network.clone(), &name, Rng::new(2));
-    Client::connect(net, options).await
 }
 
 /// What the only zone's shard counts as open, and what lives only because of it.
@@ -321,33 +311,6 @@ async fn allocated_in_part(world: Rc<World>) -> Result<(), ErrorCode> {
     assert!(attr.allocated >= 32 << 20, "a step was done");
     assert_eq!(attr.allocated, allocated(&world) - held);
     Ok(())
-}
-
-/// Runs a program on a cell of three targets to its end.
-fn run<P: Future<Output = Result<(), ErrorCode>> + 'static>(
-    program: impl FnOnce(Rc<World>) -> P + 'static,
-) {
-    run_on(Size::new(1, 3, 2), program);
-}
-
-/// Runs a program on a cell of its own to its end.
-fn run_on<P: Future<Output = Result<(), ErrorCode>> + 'static>(
-    size: Size,
-    program: impl FnOnce(Rc<World>) -> P + 'static,
-) {
-    let world = World::build(size, Plant::None, false, Rng::new(1)).expect("a cell");
-    let outcome = Rc::new(RefCell::new(None));
-    let (inner, result) = (world.clone(), outcome.clone());
-    world.spawn_program(0, async move {
-        let done = program(inner).await;
-        *result.borrow_mut() = Some(done);
-    });
-    let limit = world.clock.now().plus_ms(600_000);
-    assert!(
-        world.clock.run(limit, || outcome.borrow().is_some()),
-        "the program did not end"
-    );
-    assert_eq!(outcome.take(), Some(Ok(())));
 }
 
 #[test]

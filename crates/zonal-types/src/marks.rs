@@ -41,6 +41,8 @@ marks! {
     AppendUnknown,
     /// An unfinished append was passed over.
     AppendPassedOver,
+    /// A report of what was written before a shrink that its writer did not know.
+    ReportAfterCut,
     /// A restarted shard got an append's ticket back.
     AppendReclaimed,
     /// An append waited for clients that had not told a restarted shard what they hold.

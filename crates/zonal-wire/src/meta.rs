@@ -155,7 +155,7 @@ codec_enum! {
         /// Data was written up to `size` (0: nothing new) at `mtime`. `kill_suid`: the writer is not privileged, so
         /// set-id bits and `security.capability` go. `mtime` None: keeps times (fallocate with keep-size). `inline`: bytes
         /// (offset, bytes) of those that the shard keeps itself; without bytes those before the offset that are not there become zeros. `sync`: as if `Sync` followed, in one message.
-        ReportWrite = 42 { ino: Ino, size: u64, mtime: Option<Timestamp>, allocated_delta: i64, kill_suid: bool,
+        ReportWrite = 42 { ino: Ino, size: u64, truncate_seq: u64, mtime: Option<Timestamp>, allocated_delta: i64, kill_suid: bool,
                            inline: Option<(u32, Blob)>, sync: bool },
         /// Reserves `length` bytes at the end for an append.
         AppendBegin = 43 { ino: Ino, length: u32, limit: u64 },

@@ -10,11 +10,30 @@ use zonal_types::{ErrorCode, Ino, Timestamp};
 /// The request.
 pub(crate) struct Report<'a> {
     pub size: u64,
+    /// The last shrink that the writer knew.
+    pub truncate_seq: u64,
     pub mtime: Option<Timestamp>,
     pub allocated_delta: i64,
     pub kill_suid: bool,
     /// Bytes of those that the shard keeps, with their offset.
     pub inline: Option<(u32, &'a [u8])>,
+}
+
+impl Report<'_> {
+    /// What is there of the size. Targets have cut, or will, what they were given before a shrink that the writer did not know;
+    /// its bytes for the shard arrive now.
+    fn size_left(&self, truncate_seq: u64) -> u64 {
+        if self.truncate_seq >= truncate_seq {
+            return self.size;
+        }
+        let own = match self.inline {
+            Some((end, [])) => u64::from(end),
+            Some((offset, bytes)) => u64::from(offset) + bytes.len() as u64,
+            None => 0,
+        };
+        zonal_types::mark!(ReportAfterCut);
+        own.min(self.size)
+    }
 }
 
 pub(crate) fn report_write(tx: &mut Tx<'_>, ino: Ino, report: &Report<'_>) -> Result {
@@ -31,7 +50,7 @@ pub(crate) fn apply(tx: &mut Tx<'_>, inode: &mut Inode, report: &Report<'_>) -> 
     if report.size > FILE_BYTES_MAX {
         return Err(ErrorCode::FileTooBig);
     }
-    inode.size = inode.size.max(report.size);
+    inode.size = inode.size.max(report.size_left(inode.truncate_seq));
     match report.inline {
         // Somebody may have cut the file meanwhile.
         Some((end, [])) => inline::allocate(tx, inode, end)?,

@@ -3,7 +3,7 @@
 use super::{Result, inline, setattr};
 use crate::inode::{FLAG_UNCONFIRMED, Inode};
 use crate::permission::{WRITE, check};
-use crate::tx::Tx;
+use crate::tx::{Tx, Volatile};
 use zonal_types::limits::FILE_BYTES_MAX;
 use zonal_types::{Credentials, ErrorCode, FileKind, Ino};
 use zonal_wire::MetaReply;
@@ -57,12 +57,9 @@ pub(crate) fn set_size(
     }
     let (before, inline) = (inode.size, u64::from(inode.layout.inline_bytes()));
     inline::cut(tx, inode, size)?;
-    if size < before && before <= inline {
-        // Nothing of it is at the targets, but what a client wrote there and never told: that is cut when they see the number.
-        inode.truncate_seq = inode.truncate_seq.saturating_add(1);
-        inode.truncate_size = size;
-    }
-    let is_cut = size < before && before > inline || (size == 0 && inode.allocated > 0);
+    let shrinks = size < before;
+    let is_cut = shrinks && (before > inline || others_hold(tx, inode.ino))
+        || (size == 0 && inode.allocated > 0);
     if is_cut {
         if inode.has(FLAG_UNCONFIRMED) {
             zonal_types::mark!(TruncateUnconfirmed);
@@ -71,9 +68,23 @@ pub(crate) fn set_size(
         inode.truncate_seq = inode.truncate_seq.saturating_add(1);
         inode.truncate_size = size;
         inode.set(FLAG_UNCONFIRMED, true);
+    } else if shrinks {
+        // Nothing of it is at the targets, but what a client that is gone wrote there and never told: that is cut when they see the
+        // number. Others that have it open do not know the number, and would write under the old one: above.
+        inode.truncate_seq = inode.truncate_seq.saturating_add(1);
+        inode.truncate_size = size;
+    }
+    if shrinks {
+        tx.volatile.push(Volatile::Cut(inode.ino));
     }
     inode.size = size;
     Ok(is_cut)
+}
+
+/// Whether another session may have the file open.
+fn others_hold(tx: &Tx<'_>, ino: Ino) -> bool {
+    let holders = tx.env.opens.holders(ino);
+    !tx.env.silent.is_empty() || holders.iter().any(|session| *session != tx.session)
 }
 
 /// All columns have seen the shrink.

@@ -257,6 +257,7 @@ impl Client {
         let request = MetaRequest::ReportWrite {
             ino,
             size,
+            truncate_seq: u64::MAX,
             mtime: Some(cell.now.wall),
             allocated_delta,
             kill_suid: true,

@@ -77,6 +77,7 @@ fn odd_meta(ino: Ino, rng: &mut Rng) -> MetaRequest {
         6 => MetaRequest::ReportWrite {
             ino,
             size: odd(rng),
+            truncate_seq: odd(rng),
             mtime: None,
             allocated_delta: odd(rng) as i64,
             kill_suid: false,

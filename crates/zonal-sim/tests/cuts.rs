@@ -1,0 +1,157 @@
+//! Truncations by one client while another writes: a byte is there or was cut, and nobody makes zeros of it.
+
+#![expect(
+    clippy::expect_used,
+    reason = "a test may end where the cell cannot be made"
+)]
+
+mod common;
+
+use common::{SHARD, impatient, run};
+use std::cell::RefCell;
+use std::rc::Rc;
+use zonal_sim::rng::Rng;
+use zonal_sim::workload::{SimClient, create, make_dir, open, who};
+use zonal_sim::world::World;
+use zonal_types::{ErrorCode, Ino};
+
+const MIB: usize = 1 << 20;
+
+async fn truncate(client: &SimClient, ino: Ino, size: u64) -> Result<(), ErrorCode> {
+    let done = client.truncate(&who(), ino, size, true, false).await;
+    done.map(|_attr| ())
+}
+
+/// All of a file, as a new open sees it.
+async fn contents(client: &SimClient, ino: Ino) -> Result<Vec<u8>, ErrorCode> {
+    let seen = open(client, ino).await?;
+    let mut bytes = vec![0xee; 8 * MIB];
+    let got = client.read(&seen.file, 0, &mut bytes).await?;
+    bytes.truncate(got);
+    client.release(ino).await?;
+    Ok(bytes)
+}
+
+async fn two(world: &World) -> Result<(Rc<SimClient>, Rc<SimClient>, Ino), ErrorCode> {
+    let one = Rc::new(world.connect(0, Rng::new(2)).await?);
+    let two = Rc::new(world.connect(1, Rng::new(3)).await?);
+    let home = make_dir(&one, Ino::ROOT, "home").await?;
+    Ok((one, two, home))
+}
+
+async fn cut_before_the_writer_tells(world: Rc<World>) -> Result<(), ErrorCode> {
+    let (one, two, home) = two(&world).await?;
+    for (index, length) in [3_000, 200_000, 3 * MIB, 6 * MIB].into_iter().enumerate() {
+        let file = create(&one, home, &format!("f{index}"), true).await?.file;
+        one.write(&file, 0, &vec![b'o'; length], false).await?;
+        one.fsync(&file).await?;
+        open(&two, file.ino).await?;
+        one.write(&file, 0, &vec![b'N'; length], false).await?;
+        truncate(&two, file.ino, 0).await?;
+        one.fsync(&file).await?;
+        for client in [&one, &two] {
+            let bytes = contents(client, file.ino).await?;
+            assert!(bytes.iter().all(|byte| *byte == b'N'), "{length} bytes");
+        }
+    }
+    Ok(())
+}
+
+async fn cut_where_the_writer_knows_the_file_of_before(world: Rc<World>) -> Result<(), ErrorCode> {
+    let (one, two, home) = two(&world).await?;
+    // Few bytes, all at the shard: no target hears of the shrink for its own sake.
+    let file = create(&one, home, "f", true).await?.file;
+    one.write(&file, 0, b"few", false).await?;
+    one.fsync(&file).await?;
+    truncate(&two, file.ino, 1).await?;
+    let bytes = vec![b'N'; 2 * MIB];
+    one.write(&file, 0, &bytes, false).await?;
+    one.fsync(&file).await?;
+    assert_eq!(contents(&two, file.ino).await?, bytes);
+    truncate(&two, file.ino, 2 * MIB as u64 + 10).await?;
+    assert_eq!(contents(&two, file.ino).await?[..2 * MIB], bytes);
+    Ok(())
+}
+
+async fn cut_under_an_append(world: Rc<World>) -> Result<(), ErrorCode> {
+    let (one, two, home) = two(&world).await?;
+    for first in [3_000, 100_000] {
+        let file = create(&one, home, &format!("f{first}"), true).await?.file;
+        one.write(&file, 0, &vec![b'o'; first], false).await?;
+        one.fsync(&file).await?;
+        let me = world.client_name(0);
+        for target in world.storage_indices() {
+            world.network.cut(&me, &world.address_of(target), true);
+        }
+        let appended = Rc::new(RefCell::new(None));
+        let (writer, result, what) = (one.clone(), appended.clone(), file.clone());
+        world.spawn_program(0, async move {
+            let done = writer.append(&what, &[b'N'; 200_000], false).await;
+            *result.borrow_mut() = Some(done);
+        });
+        world.clock.sleep(500_000_000).await;
+        truncate(&two, file.ino, 0).await?;
+        world.network.heal();
+        for _ in 0..200 {
+            world.clock.sleep(100_000_000).await;
+            if appended.borrow().is_some() {
+                break;
+            }
+        }
+        assert_eq!(appended.take(), Some(Ok(0)), "at the end of then");
+        one.fsync(&file).await?;
+        let bytes = contents(&two, file.ino).await?;
+        assert!(bytes == [b'N'; 200_000], "{first}: {} bytes", bytes.len());
+        // Nothing of the first attempt lies behind it.
+        truncate(&two, file.ino, 600_000).await?;
+        let bytes = contents(&two, file.ino).await?;
+        assert!(bytes[200_000..].iter().all(|byte| *byte == 0), "{first}");
+    }
+    Ok(())
+}
+
+async fn cut_that_fails(world: Rc<World>) -> Result<(), ErrorCode> {
+    let client = impatient(&world).await?;
+    let (me, shard) = (world.client_name(0), world.address_of(SHARD));
+    let home = make_dir(&client, Ino::ROOT, "home").await?;
+    for is_heard in [false, true] {
+        let text = format!("f{is_heard}");
+        let file = create(&client, home, &text, true).await?.file;
+        client.write(&file, 0, &[b'a'; 500_000], false).await?;
+        client.fsync(&file).await?;
+        client.write(&file, 0, &[b'b'; 500_000], false).await?;
+        if is_heard {
+            world.network.cut_way(&shard, &me, true);
+        } else {
+            world.network.cut(&me, &shard, true);
+        }
+        assert!(truncate(&client, file.ino, 100).await.is_err());
+        world.network.heal();
+        client.fsync(&file).await?;
+        let bytes = contents(&client, file.ino).await?;
+        let is_whole = bytes.len() == 500_000 || bytes.len() == 100;
+        let is_new = bytes.iter().all(|byte| *byte == b'b');
+        assert!(is_whole && is_new, "{text}: {} bytes", bytes.len());
+    }
+    Ok(())
+}
+
+#[test]
+fn bytes_that_another_client_cut_before_they_were_told_do_not_come_back_as_zeros() {
+    run(cut_before_the_writer_tells);
+}
+
+#[test]
+fn a_writer_that_does_not_know_of_a_shrink_loses_nothing_it_writes_after_it() {
+    run(cut_where_the_writer_knows_the_file_of_before);
+}
+
+#[test]
+fn an_append_that_is_under_way_when_the_file_is_cut_goes_to_the_new_end() {
+    run(cut_under_an_append);
+}
+
+#[test]
+fn a_truncation_that_fails_drops_no_bytes() {
+    run(cut_that_fails);
+}
