@@ -297,7 +297,10 @@ impl<N: Net> Client<N> {
     }
 
     /// Asks the shard for the newest size and layout of a file.
-    pub(crate) async fn refetch(&self, file: &File<N>) -> Result<Attr, ErrorCode> {
+    ///
+    /// # Errors
+    /// What the shard answers; `Stale` where the file is gone.
+    pub async fn refetch(&self, file: &File<N>) -> Result<Attr, ErrorCode> {
         let link = self.reach(file.ino).await?;
         match self
             .meta(

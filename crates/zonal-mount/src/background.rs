@@ -47,6 +47,13 @@ enum Job {
         ino: u64,
         reply: ReplyEmpty,
     },
+    DropThen {
+        notifier: Notifier,
+        ino: u64,
+        /// From, to.
+        pages: (u64, u64),
+        then: Box<dyn FnOnce() + Send>,
+    },
     Cancel(Cancel),
     Interrupted(u64),
 }
@@ -74,14 +81,19 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Signal {
     /// False where the queue is full.
     fn push(&self, job: Job) -> bool {
+        self.offer(job).is_ok()
+    }
+
+    /// Gives the job back where the queue is full.
+    fn offer(&self, job: Job) -> Result<(), Job> {
         let mut queue = lock(&self.queue);
-        let has_room = queue.jobs.len() < JOBS_MAX;
-        if has_room {
-            queue.jobs.push(job);
+        if queue.jobs.len() >= JOBS_MAX {
+            return Err(job);
         }
+        queue.jobs.push(job);
         drop(queue);
         self.has_jobs.notify_one();
-        has_room
+        Ok(())
     }
 
     /// Jobs that wait now.
@@ -243,6 +255,15 @@ fn run_job(fs: &ZonalFs, job: Job) {
             drop_pages(&notifier, ino, true);
             reply.ok();
         }
+        Job::DropThen {
+            notifier,
+            ino,
+            pages: (from, to),
+            then,
+        } => {
+            drop_range(&notifier, ino, from, to);
+            then();
+        }
         Job::Cancel(cancel) => {
             fs.client.net().begin();
             block_on(fs.client.take_back(cancel.ino, cancel.range, cancel.waiter));
@@ -259,6 +280,37 @@ fn run_job(fs: &ZonalFs, job: Job) {
 }
 
 impl ZonalFs {
+    /// Calls `then`, which tells the kernel a size, when no page is left that would show zeros with it.
+    pub(crate) fn after_size(&self, ino: Ino, size: u64, then: impl FnOnce() + Send + 'static) {
+        match self.tails.show(ino, size) {
+            None => then(),
+            Some(short) => self.after_drop(ino, (short, size), then),
+        }
+    }
+
+    /// Drops pages, then calls `then`: on another thread, as a page that is being read waits for a worker. Where the queue is full the
+    /// pages are dropped later.
+    pub(crate) fn after_drop(
+        &self,
+        ino: Ino,
+        pages: (u64, u64),
+        then: impl FnOnce() + Send + 'static,
+    ) {
+        let Some(notifier) = self.notifier.get() else {
+            return then();
+        };
+        let job = Job::DropThen {
+            notifier: notifier.clone(),
+            ino: ino.0,
+            pages,
+            then: Box::new(then),
+        };
+        if let Err(Job::DropThen { then, .. }) = self.signal.offer(job) {
+            self.signal.later(notifier, ino.0);
+            then();
+        }
+    }
+
     /// Makes the kernel drop all names and attributes that it caches. False where that is not sure.
     pub(crate) fn drop_all_cached(&self) -> bool {
         let Some(notifier) = self.notifier.get() else {
@@ -275,6 +327,15 @@ impl ZonalFs {
         // What the kernel was taking over just then: once more.
         std::thread::sleep(crate::listings::SETTLE);
         is_sure && drop_known()
+    }
+}
+
+/// The pages of `from..to`.
+fn drop_range(notifier: &Notifier, ino: u64, from: u64, to: u64) {
+    let from = i64::try_from(from).unwrap_or(i64::MAX);
+    let length = i64::try_from(to).unwrap_or(i64::MAX) - from;
+    if let Err(error) = notifier.inval_inode(ino, from, length) {
+        tracing::debug!(ino, %error, "the kernel refused an invalidation");
     }
 }
 

@@ -36,6 +36,7 @@ pub struct ZonalFs {
     /// Files whose access time is due at their next read.
     pub(crate) touch_due: Mutex<BTreeSet<Ino>>,
     pub(crate) callers: crate::callers::Callers,
+    pub(crate) tails: crate::tails::Tails,
     /// Workers of the FUSE session.
     pub(crate) workers: usize,
     pub(crate) on_end: OnceLock<Box<dyn Fn() + Send + Sync>>,
@@ -57,6 +58,7 @@ impl ZonalFs {
             next_handle: AtomicU64::new(1),
             touch_due: Mutex::default(),
             callers: crate::callers::Callers::default(),
+            tails: crate::tails::Tails::default(),
             workers,
             on_end: OnceLock::new(),
         }
@@ -129,7 +131,9 @@ impl FileSystem for ZonalFs {
         let outcome = self.do_setattr(ctx, Ino(ino), change);
         answer!(reply, outcome, (attr, ms) => {
             self.hints.note_term(attr.ino, ms);
-            reply.attr(&crate::convert::kernel_attr(&attr), crate::convert::valid(ms));
+            self.after_size(attr.ino, attr.size, move || {
+                reply.attr(&crate::convert::kernel_attr(&attr), crate::convert::valid(ms));
+            });
         });
     }
 
@@ -210,7 +214,11 @@ impl FileSystem for ZonalFs {
         reply: ReplyCreate,
     ) {
         let outcome = self.do_create(ctx, Ino(parent), name, create);
-        answer!(reply, outcome, (entry, fh, flags) => reply.created(&entry, fh, flags));
+        answer!(reply, outcome, (entry, fh, flags) => {
+            self.after_size(Ino(entry.ino), entry.attr.size, move || {
+                reply.created(&entry, fh, flags);
+            });
+        });
     }
 
     fn tmpfile(&self, ctx: &Context<'_>, parent: u64, create: &Create, reply: ReplyCreate) {
@@ -224,7 +232,10 @@ impl FileSystem for ZonalFs {
 
     fn write(&self, ctx: &Context<'_>, ino: u64, write: &Write<'_>, reply: ReplyWrite) {
         let outcome = self.do_write(ctx, Ino(ino), write);
-        answer!(reply, outcome, size => reply.written(size));
+        answer!(reply, outcome, (size, stale) => match stale {
+            None => reply.written(size),
+            Some(pages) => self.after_drop(Ino(ino), pages, move || reply.written(size)),
+        });
     }
 
     fn statfs(&self, ctx: &Context<'_>, _ino: u64, reply: ReplyStatfs) {

@@ -9,7 +9,7 @@ use crate::ops_data::TOUCH_DUE_MAX;
 use std::fmt::Write;
 use std::sync::PoisonError;
 use zonal_fuse::Context;
-use zonal_types::limits::{LOCK_WAITERS_MAX, LOCKS_MAX};
+use zonal_types::limits::{LOCK_WAITERS_MAX, LOCKS_MAX, OPENS_MAX};
 
 /// The largest write of the kernel: each worker may hold one on top of the gathered writes, until it is sent.
 const WRITE_BYTES_MAX: u64 = 1 << 20;
@@ -36,6 +36,11 @@ impl ZonalFs {
             ),
             ("hints", self.hints.len() as u64, HINTS_MAX as u64),
             ("touch_due", touch_due as u64, TOUCH_DUE_MAX as u64),
+            (
+                "tails",
+                self.tails.len() as u64,
+                shards * OPENS_MAX as u64,
+            ),
             ("lock_owners", owners as u64, shards * LOCKS_MAX as u64),
             (
                 "waiting_locks",

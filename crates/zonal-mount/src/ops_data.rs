@@ -29,6 +29,8 @@ const O_EXCL: u32 = 0o200;
 /// Their bits in a handle's number.
 const HANDLE_APPEND: u64 = 1;
 const HANDLE_SYNC: u64 = 2;
+/// It reads and writes through the kernel's pages.
+const HANDLE_PAGES: u64 = 4;
 const HANDLE_BITS: u32 = 8;
 /// Modes of fallocate(2).
 const KEEP_SIZE: u32 = 1;
@@ -41,6 +43,8 @@ const SEEK_HOLE: u32 = 4;
 const RELATIME_SECONDS: i64 = 86_400;
 /// Files remembered whose access time is due; one that is forgotten keeps its old one.
 pub const TOUCH_DUE_MAX: usize = 65_536;
+/// How often a read that ended short is done again because a longer file was told meanwhile.
+const REREADS: u32 = 3;
 /// Bytes that one copy_file_range moves at most: the kernel asks again.
 const COPY_MAX: u64 = 8 << 20;
 
@@ -77,6 +81,11 @@ impl ZonalFs {
         } else {
             OpenFlags::NONE
         };
+        if !goes_round {
+            bits |= HANDLE_PAGES;
+            self.tails
+                .open(opened.found.attr.ino, opened.found.attr.size);
+        }
         if is_touch_due {
             let due = self.touch_due.lock();
             let mut due = due.unwrap_or_else(PoisonError::into_inner);
@@ -170,11 +179,24 @@ impl ZonalFs {
                 buffer.resize(size, 0);
             }
             SINK.with_borrow_mut(|sink| {
-                let out = &mut buffer[..size];
-                let read =
-                    self.client
-                        .read_into(&file, read.offset, out, sink.prepare(reply.unique()));
-                match block_on(read) {
+                let mut read_once = |sink: &mut Sink| {
+                    let out = &mut buffer[..size];
+                    let sink = sink.prepare(reply.unique());
+                    block_on(self.client.read_into(&file, read.offset, out, sink))
+                };
+                let mut outcome = read_once(sink);
+                for _ in 0..REREADS {
+                    let Ok(ReadInto::Buffer(bytes)) = outcome else {
+                        break;
+                    };
+                    let is_short = bytes < size && read.fh & HANDLE_PAGES != 0;
+                    if !is_short || !self.tails.read_short(ino, read.offset + bytes as u64) {
+                        break;
+                    }
+                    outcome =
+                        block_on(self.client.refetch(&file)).and_then(|_attr| read_once(sink));
+                }
+                match outcome {
                     Ok(ReadInto::Buffer(bytes)) => reply.data(&buffer[..bytes]),
                     Ok(ReadInto::Sink) => sink.answer(reply),
                     Err(code) => reply.err(errno(code)),
@@ -197,16 +219,19 @@ impl ZonalFs {
         }
     }
 
+    /// Writes; returns the bytes written, and the pages (from, to) that have to be dropped before the kernel hears of it.
     pub(crate) fn do_write(
         &self,
         ctx: &Context<'_>,
         ino: Ino,
         write: &Write<'_>,
-    ) -> Result<u32, ErrorCode> {
+    ) -> Result<(u32, Option<(u64, u64)>), ErrorCode> {
         self.begin(ctx);
         let file = self.file(ino)?;
+        let mut offset = write.offset;
         if write.fh & HANDLE_APPEND != 0 && !write.from_cache {
             let at = block_on(self.client.append(&file, write.data, write.kill_suidgid))?;
+            offset = at;
             if at != write.offset
                 && let Some(notifier) = self.notifier.get()
             {
@@ -228,7 +253,13 @@ impl ZonalFs {
             block_on(self.client.fsync(&file))?;
         }
         self.signal.wake();
-        u32::try_from(write.data.len()).map_err(|_error| ErrorCode::Invalid)
+        let size = u32::try_from(write.data.len()).map_err(|_error| ErrorCode::Invalid)?;
+        let stale = if write.fh & HANDLE_PAGES == 0 && !write.from_cache {
+            self.tails.wrote(ino, offset, offset + u64::from(size))
+        } else {
+            None
+        };
+        Ok((size, stale))
     }
 
     pub(crate) fn do_flush(
@@ -281,6 +312,9 @@ impl ZonalFs {
             Ok(())
         };
         self.release_handle_locks(ino, release.fh);
+        if release.fh & HANDLE_PAGES != 0 {
+            self.tails.close(ino);
+        }
         let outcome = block_on(self.client.release(ino)).and(unlocked);
         self.signal.wake();
         if let Err(error) = outcome {

@@ -23,10 +23,21 @@ impl ZonalFs {
         match outcome {
             Ok(found) => {
                 self.hints.note_term(found.attr.ino, found.attr_ms);
-                reply.entry(&kernel_entry(&found));
+                self.reply_entry(reply, found);
             }
             Err(code) => reply.err(errno(code)),
         }
+    }
+
+    /// Whether the kernel may hear of a size at once; else it is as if nothing had been told.
+    fn may_show(&self, attr: &Attr) -> bool {
+        !self.tails.holds_back(attr.ino, attr.size)
+    }
+
+    fn reply_entry(&self, reply: ReplyEntry, found: Found) {
+        self.after_size(found.attr.ino, found.attr.size, move || {
+            reply.entry(&kernel_entry(&found));
+        });
     }
 
     pub(crate) fn do_lookup(
@@ -54,7 +65,7 @@ impl ZonalFs {
                 if found.attr.kind == FileKind::Directory && bytes != b"." && bytes != b".." {
                     self.directories.note_parent(found.attr.ino, parent);
                 }
-                reply.entry(&kernel_entry(&found));
+                self.reply_entry(reply, found);
             }
             Ok(Looked::Absent(0)) => reply.err(errno(ErrorCode::NotFound)),
             Ok(Looked::Absent(ms)) => reply.negative(valid(ms)),
@@ -68,7 +79,9 @@ impl ZonalFs {
         match block_on(self.client.getattr(ino)) {
             Ok((attr, ms)) => {
                 self.hints.note(mark, &attr, ms);
-                reply.attr(&kernel_attr(&attr), valid(ms));
+                self.after_size(ino, attr.size, move || {
+                    reply.attr(&kernel_attr(&attr), valid(ms));
+                });
             }
             Err(code) => reply.err(errno(code)),
         }
@@ -79,13 +92,14 @@ impl ZonalFs {
         match block_on(self.client.getattr(ino)) {
             Ok((attr, ms)) => {
                 self.hints.note_term(ino, ms);
-                reply.statx(&StatxReply {
+                let answer = StatxReply {
                     attr: kernel_attr(&attr),
                     btime: Some(kernel_time(attr.btime)),
                     attributes: 0,
                     attributes_mask: 0,
                     attr_valid: valid(ms),
-                });
+                };
+                self.after_size(ino, attr.size, move || reply.statx(&answer));
             }
             Err(code) => reply.err(errno(code)),
         }
@@ -399,6 +413,10 @@ impl ZonalFs {
             let kind = KernelKind::from_mode(item.entry.kind.mode_bits());
             let name = item.name.as_bytes();
             let fits = match (plus, item.entry.attr) {
+                // Its size has to wait for pages: the kernel asks when it needs it.
+                (true, Some(attr)) if !self.may_show(&attr) => {
+                    buffer.add_plus(&KernelEntry::default(), attr.ino.0, item.cookie, kind, name)
+                }
                 (true, Some(attr)) => {
                     let found = Found {
                         attr,

@@ -1,0 +1,143 @@
+//! What the kernel's pages show of the ends of files that are read through them.
+//!
+//! The kernel fills the page in which a read ends with zeros, and shows them as soon as it hears of a longer file, from an answer
+//! with attributes or from a write of this mount that goes round the pages. So a page that ends short is dropped before a greater
+//! size is told, and the pages under a write before it is answered. A read that meets a size told meanwhile is done again.
+//!
+//! Kept for files that are open for reading through pages: bounded by those. Per operation: one lock, one look-up.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use zonal_types::Ino;
+
+#[derive(Debug)]
+struct Tail {
+    /// Handles that read through pages.
+    opens: u32,
+    /// The lowest end of a read that may be in pages.
+    short: Option<u64>,
+    /// The size that the kernel was told last.
+    shown: u64,
+}
+
+/// Ends of files by inode.
+#[derive(Debug, Default)]
+pub struct Tails(Mutex<BTreeMap<Ino, Tail>>);
+
+impl Tails {
+    fn all(&self) -> MutexGuard<'_, BTreeMap<Ino, Tail>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Files known now.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.all().len()
+    }
+
+    /// One more handle that reads through pages, of a file of this size. Pages of earlier handles may be there.
+    pub fn open(&self, ino: Ino, size: u64) {
+        let mut all = self.all();
+        let tail = all.entry(ino).or_insert(Tail {
+            opens: 0,
+            short: None,
+            shown: size,
+        });
+        tail.opens = tail.opens.saturating_add(1);
+        tail.short = Some(tail.short.map_or(size, |short| short.min(size)));
+        tail.shown = tail.shown.max(size);
+    }
+
+    /// One handle less.
+    pub fn close(&self, ino: Ino) {
+        let mut all = self.all();
+        let Some(tail) = all.get_mut(&ino) else {
+            return;
+        };
+        tail.opens -= 1;
+        if tail.opens == 0 {
+            all.remove(&ino);
+        }
+    }
+
+    /// A read ended at the end of the file, there. True where the kernel was told of a longer file: it is to be done again.
+    #[must_use]
+    pub fn read_short(&self, ino: Ino, end: u64) -> bool {
+        let mut all = self.all();
+        let Some(tail) = all.get_mut(&ino) else {
+            return false;
+        };
+        tail.short = Some(tail.short.map_or(end, |short| short.min(end)));
+        tail.shown > end
+    }
+
+    /// The kernel is about to hear of this size. From where on pages are to be dropped before.
+    #[must_use]
+    pub fn show(&self, ino: Ino, size: u64) -> Option<u64> {
+        let mut all = self.all();
+        let tail = all.get_mut(&ino)?;
+        tail.shown = size;
+        tail.short.take_if(|short| *short < size)
+    }
+
+    /// Whether pages are to be dropped before the kernel hears of this size. Where not, it is noted as told.
+    #[must_use]
+    pub fn holds_back(&self, ino: Ino, size: u64) -> bool {
+        let mut all = self.all();
+        let Some(tail) = all.get_mut(&ino) else {
+            return false;
+        };
+        let is_short = tail.short.is_some_and(|short| short < size);
+        if !is_short {
+            tail.shown = size;
+        }
+        is_short
+    }
+
+    /// A write round the pages is about to be answered. The range of pages to be dropped before: from, to.
+    #[must_use]
+    pub fn wrote(&self, ino: Ino, offset: u64, end: u64) -> Option<(u64, u64)> {
+        let mut all = self.all();
+        let tail = all.get_mut(&ino)?;
+        tail.shown = tail.shown.max(end);
+        let short = tail.short.take_if(|short| *short < end);
+        Some((short.map_or(offset, |short| short.min(offset)), end))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const F: Ino = Ino(5);
+
+    #[test]
+    fn a_short_page_is_dropped_before_a_greater_size_is_told() {
+        let tails = Tails::default();
+        assert_eq!(tails.show(F, 10), None, "nobody reads it");
+        tails.open(F, 10);
+        assert_eq!(tails.show(F, 10), None);
+        assert_eq!(tails.show(F, 11), Some(10), "of an earlier handle");
+        assert_eq!(tails.show(F, 12), None, "dropped already");
+        assert!(tails.read_short(F, 11), "12 was told meanwhile");
+        assert!(!tails.read_short(F, 12));
+        assert_eq!(tails.show(F, 20), Some(11));
+        assert_eq!(tails.show(F, 5), None);
+        assert!(!tails.read_short(F, 5));
+        tails.close(F);
+        assert_eq!((tails.len(), tails.show(F, 30)), (0, None));
+    }
+
+    #[test]
+    fn pages_under_a_write_are_dropped_and_the_short_one_before_it() {
+        let tails = Tails::default();
+        assert_eq!(tails.wrote(F, 0, 10), None);
+        tails.open(F, 100);
+        tails.open(F, 100);
+        tails.close(F);
+        assert_eq!(tails.wrote(F, 20, 30), Some((20, 30)));
+        assert_eq!(tails.wrote(F, 200, 210), Some((100, 210)));
+        assert_eq!(tails.wrote(F, 210, 220), Some((210, 220)));
+        assert!(tails.read_short(F, 215));
+    }
+}
