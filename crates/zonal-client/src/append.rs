@@ -103,10 +103,12 @@ impl<N: Net> Client<N> {
         if matches!(reply, Err(ErrorCode::UnknownLease)) && allocated_delta != 0 {
             file.state().report_mut().allocated_delta += allocated_delta;
         }
+        // What is behind the end became nobody's, perhaps: what is written next must not be taken for that.
+        file.state().is_outdated |= reply.is_err() && written.is_err();
         let reply = reply?;
         self.note_own_change(file.ino, &reply);
-        if let MetaReply::Attr { attr, .. } = reply {
-            file.state().refresh(&attr, None);
+        if let MetaReply::Attr { attr, data, .. } = reply {
+            file.state().refresh(&attr, data);
         }
         written.map(|()| offset)
     }

@@ -30,6 +30,8 @@ pub struct File<N: Net> {
 
 pub(crate) struct FileState<N: Net> {
     pub(crate) data: FileData,
+    /// The shard may know of a later shrink: it is asked before anything is sent to targets.
+    pub(crate) is_outdated: bool,
     /// Size as this client sees it: what the shard said, and what was written here since.
     pub(crate) size: u64,
     /// Change counter of the last answer that was taken: answers may arrive out of order.
@@ -221,6 +223,7 @@ impl<N: Net> Client<N> {
             gate: async_lock::Mutex::new(()),
             state: Mutex::new(FileState {
                 data,
+                is_outdated: false,
                 size: 0,
                 change: 0,
                 dirty: Dirty::default(),
@@ -316,7 +319,9 @@ impl<N: Net> Client<N> {
                 if let Some(data) = &data {
                     self.know_sets(data).await?;
                 }
-                file.state().refresh(&attr, data);
+                let mut state = file.state();
+                state.is_outdated = false;
+                state.refresh(&attr, data);
                 Ok(attr)
             }
             _other => Err(ErrorCode::Protocol),

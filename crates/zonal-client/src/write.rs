@@ -112,8 +112,17 @@ impl<N: Net> Client<N> {
         at: u64,
         run: &[u8],
     ) -> Result<Vec<Piece>, ErrorCode> {
+        let is_outdated = file.state().is_outdated;
+        let fresh = if is_outdated {
+            self.refetch(file).await.map(drop)
+        } else {
+            Ok(())
+        };
         let data = file.state().data.clone();
-        let pieces = self.known_pieces(&data, at, run.len() as u64).await;
+        let pieces = match fresh {
+            Ok(()) => self.known_pieces(&data, at, run.len() as u64).await,
+            Err(code) => Err(code),
+        };
         if let Err(code) = pieces {
             let mut state = file.state();
             state.inflight.pop_back();

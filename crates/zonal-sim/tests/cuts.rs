@@ -136,6 +136,39 @@ async fn cut_that_fails(world: Rc<World>) -> Result<(), ErrorCode> {
     Ok(())
 }
 
+async fn append_that_fails(world: Rc<World>) -> Result<(), ErrorCode> {
+    let client = impatient(&world).await?;
+    let me = world.client_name(0);
+    let home = make_dir(&client, Ino::ROOT, "home").await?;
+    for target in world.storage_indices() {
+        let file = create(&client, home, &format!("f{target}"), true)
+            .await?
+            .file;
+        client.append(&file, &[b'a'; 70_000], false).await?;
+        world.network.cut(&me, &world.address_of(target), true);
+        let appended = client.append(&file, &[b'B'; 6 * MIB], false).await;
+        assert!(appended.is_err());
+        world.network.heal();
+        // What is written next is not taken for what failed.
+        client
+            .write(&file, 200_000, &[b'c'; 100_000], false)
+            .await?;
+        client.fsync(&file).await?;
+        truncate(&client, file.ino, 5 * MIB as u64).await?;
+        let bytes = contents(&client, file.ino).await?;
+        assert!(bytes[..70_000].iter().all(|byte| *byte == b'a'));
+        assert!(bytes[70_000..200_000].iter().all(|byte| *byte == 0));
+        assert!(bytes[200_000..300_000].iter().all(|byte| *byte == b'c'));
+        assert!(bytes[300_000..].iter().all(|byte| *byte == 0));
+    }
+    Ok(())
+}
+
+#[test]
+fn an_append_that_fails_leaves_nothing_behind_the_end() {
+    run(append_that_fails);
+}
+
 #[test]
 fn bytes_that_another_client_cut_before_they_were_told_do_not_come_back_as_zeros() {
     run(cut_before_the_writer_tells);

@@ -1,6 +1,6 @@
 //! Appends: a ticket reserves the place, the end of it publishes size and time. Tickets are in memory only.
 
-use super::{Result, report};
+use super::{Result, report, truncate};
 use crate::append::Tickets;
 use crate::tx::Tx;
 use zonal_types::{ErrorCode, Ino};
@@ -27,7 +27,22 @@ pub(crate) fn begin(
     Ok(MetaReply::Appending { offset, data })
 }
 
-/// What `end` publishes. `report.size` is what the tickets say is whole now (0: nothing new).
-pub(crate) fn end(tx: &mut Tx<'_>, ino: Ino, report: &report::Report<'_>) -> Result {
-    report::report_write(tx, ino, report)
+/// What `end` publishes. `report.size` is what the tickets say is whole now (0: nothing new). Given up, it may have left bytes behind
+/// the end, and a target may write some later: a new number of the last shrink makes them nobody's, and the reply tells it.
+pub(crate) fn end(
+    tx: &mut Tx<'_>,
+    ino: Ino,
+    report: &report::Report<'_>,
+    is_given_up: bool,
+) -> Result {
+    let disowned = if is_given_up {
+        truncate::disown_behind(tx, ino)?
+    } else {
+        None
+    };
+    let mut reply = report::report_write(tx, ino, report)?;
+    if let MetaReply::Attr { data, .. } = &mut reply {
+        *data = disowned;
+    }
+    Ok(reply)
 }

@@ -5,7 +5,7 @@ use crate::inode::{FLAG_UNCONFIRMED, Inode};
 use crate::permission::{WRITE, check};
 use crate::tx::{Tx, Volatile};
 use zonal_types::limits::FILE_BYTES_MAX;
-use zonal_types::{Credentials, ErrorCode, FileKind, Ino};
+use zonal_types::{Credentials, ErrorCode, FileData, FileKind, Ino};
 use zonal_wire::MetaReply;
 
 /// The request.
@@ -65,20 +65,36 @@ pub(crate) fn set_size(
             zonal_types::mark!(TruncateUnconfirmed);
             return Err(ErrorCode::TruncateUnconfirmed);
         }
-        inode.truncate_seq = inode.truncate_seq.saturating_add(1);
-        inode.truncate_size = size;
+        number_shrink(inode, size);
         inode.set(FLAG_UNCONFIRMED, true);
     } else if shrinks {
         // Nothing of it is at the targets, but what a client that is gone wrote there and never told: that is cut when they see the
         // number. Others that have it open do not know the number, and would write under the old one: above.
-        inode.truncate_seq = inode.truncate_seq.saturating_add(1);
-        inode.truncate_size = size;
+        number_shrink(inode, size);
     }
     if shrinks {
         tx.volatile.push(Volatile::Cut(inode.ino));
     }
     inode.size = size;
     Ok(is_cut)
+}
+
+/// Makes what targets may hold behind the end nobody's, without a message to them: they cut it when they see the number. `None`: not
+/// done, because somebody else may be writing there, or an earlier shrink has not been seen by all.
+pub(crate) fn disown_behind(tx: &mut Tx<'_>, ino: Ino) -> Result<Option<FileData>> {
+    let mut inode = tx.inode(ino)?;
+    if inode.has(FLAG_UNCONFIRMED) || others_hold(tx, ino) {
+        return Ok(None);
+    }
+    number_shrink(&mut inode, inode.size);
+    let data = inode.data();
+    tx.save(inode);
+    Ok(Some(data))
+}
+
+fn number_shrink(inode: &mut Inode, size: u64) {
+    inode.truncate_seq = inode.truncate_seq.saturating_add(1);
+    inode.truncate_size = size;
 }
 
 /// Whether another session may have the file open.
