@@ -86,7 +86,8 @@ pub(crate) fn disown_behind(tx: &mut Tx<'_>, ino: Ino) -> Result<Option<FileData
     if inode.has(FLAG_UNCONFIRMED) || others_hold(tx, ino) {
         return Ok(None);
     }
-    number_shrink(&mut inode, inode.size);
+    let size = inode.size;
+    number_shrink(&mut inode, size);
     let data = inode.data();
     tx.save(inode);
     Ok(Some(data))
