@@ -548,6 +548,52 @@ def _(a, b):
     os.close(fd)
 
 
+@check("cut-under-write", "what one mount wrote and the other cut before it was told is not there as zeros", limit=120)
+def _(a, b):
+    for size in (3_000, 200_000, 3 << 20):
+        write(f"{a}/f", b"o" * size)
+        fd = os.open(f"{a}/f", os.O_RDWR)
+        write_all(fd, b"N" * size, 0)
+        os.truncate(f"{b}/f", 0)
+        os.fsync(fd)
+        os.close(fd)
+        for mount in (a, b):
+            data = read(f"{mount}/f")
+            equal(data.count(b"N"), len(data), f"bytes of what was written, of {size}")
+
+
+def a_follow(_state, path, seconds):
+    """Reads on at the end of a file as `tail -f` does; returns the bytes read and the reads with zeros."""
+    fd = os.open(path, os.O_RDONLY)
+    end, at, zeros = time.monotonic() + seconds, 0, 0
+    while time.monotonic() < end:
+        data = os.pread(fd, 1 << 16, at)
+        zeros += 0 in data
+        at += len(data)
+    os.close(fd)
+    return at, zeros
+
+
+@check("follow-growing", "who reads on at the end of a growing file reads no zeros, on the same mount and on the other", limit=60)
+def _(a, b):
+    write(f"{a}/f", b"")
+    seconds = max(1, int(3 * SCALE[0]))
+    them = agents(2)
+    for agent, mount in zip(them, (a, b)):
+        agent.start(a_follow, f"{mount}/f", seconds)
+    fd = os.open(f"{a}/f", os.O_WRONLY | os.O_APPEND)
+    end, record = time.monotonic() + seconds, 0
+    while time.monotonic() < end:
+        record += 1
+        write_all(fd, b"%08d" % record * 100)
+    os.close(fd)
+    for agent in them:
+        got, zeros = agent.finish(30)
+        true(got > 0, "nothing was read")
+        equal(zeros, 0, "reads with zeros")
+    close_all(*them)
+
+
 @check("size-after-append", "stat through one mount has the exact size after the other appended and closed", limit=120)
 def _(a, b):
     size = 0
