@@ -23,9 +23,6 @@ use zonal_wire::{Event, LockRange};
 const HOUSEKEEPING: Duration = Duration::from_millis(100);
 /// Pause after a shard did not answer a poll.
 const POLL_PAUSE: Duration = Duration::from_millis(200);
-/// How often pages are dropped that must not be there any more: the kernel keeps one from which a reader copies just then, and does
-/// not say so.
-const DROPS: u32 = 3;
 /// Jobs that wait for the notifier.
 pub const JOBS_MAX: usize = 65_536;
 
@@ -337,11 +334,8 @@ impl ZonalFs {
 fn drop_range(notifier: &Notifier, ino: u64, from: u64, to: u64) {
     let from = i64::try_from(from).unwrap_or(i64::MAX);
     let length = i64::try_from(to).unwrap_or(i64::MAX) - from;
-    for _ in 0..DROPS {
-        if let Err(error) = notifier.inval_inode(ino, from, length) {
-            tracing::debug!(ino, %error, "the kernel refused an invalidation");
-        }
-        std::thread::yield_now();
+    if let Err(error) = notifier.inval_inode(ino, from, length) {
+        tracing::debug!(ino, %error, "the kernel refused an invalidation");
     }
 }
 
