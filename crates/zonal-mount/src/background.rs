@@ -9,6 +9,7 @@
 use crate::block::block_on;
 use crate::caller::is_dying;
 use crate::fs::ZonalFs;
+use crate::tails::Stale;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -50,8 +51,7 @@ enum Job {
     DropThen {
         notifier: Notifier,
         ino: u64,
-        /// From, to.
-        pages: (u64, u64),
+        pages: Stale,
         then: Box<dyn FnOnce() + Send>,
     },
     Cancel(Cancel),
@@ -258,10 +258,11 @@ fn run_job(fs: &ZonalFs, job: Job) {
         Job::DropThen {
             notifier,
             ino,
-            pages: (from, to),
+            pages,
             then,
         } => {
-            drop_range(&notifier, ino, from, to);
+            drop_range(&notifier, ino, pages.from, pages.to);
+            fs.tails.dropped(Ino(ino), pages);
             then();
         }
         Job::Cancel(cancel) => {
@@ -284,18 +285,13 @@ impl ZonalFs {
     pub(crate) fn after_size(&self, ino: Ino, size: u64, then: impl FnOnce() + Send + 'static) {
         match self.tails.show(ino, size) {
             None => then(),
-            Some(short) => self.after_drop(ino, (short, size), then),
+            Some(pages) => self.after_drop(ino, pages, then),
         }
     }
 
     /// Drops pages, then calls `then`: on another thread, as a page that is being read waits for a worker. Where the queue is full the
     /// pages are dropped later.
-    pub(crate) fn after_drop(
-        &self,
-        ino: Ino,
-        pages: (u64, u64),
-        then: impl FnOnce() + Send + 'static,
-    ) {
+    pub(crate) fn after_drop(&self, ino: Ino, pages: Stale, then: impl FnOnce() + Send + 'static) {
         let Some(notifier) = self.notifier.get() else {
             return then();
         };

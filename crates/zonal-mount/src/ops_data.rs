@@ -20,6 +20,7 @@ use zonal_types::{Attr, ErrorCode, Ino};
 use zonal_wire::NewKind;
 use zonal_wire::meta::flags::{O_ACCMODE, O_APPEND, O_TRUNC, O_WRONLY};
 
+use crate::tails::Stale;
 use crate::wire::{RealNet, Sink};
 
 /// Flags of open(2) that a handle remembers.
@@ -219,13 +220,13 @@ impl ZonalFs {
         }
     }
 
-    /// Writes; returns the bytes written, and the pages (from, to) that have to be dropped before the kernel hears of it.
+    /// Writes; returns the bytes written, and the pages that have to be dropped before the kernel hears of it.
     pub(crate) fn do_write(
         &self,
         ctx: &Context<'_>,
         ino: Ino,
         write: &Write<'_>,
-    ) -> Result<(u32, Option<(u64, u64)>), ErrorCode> {
+    ) -> Result<(u32, Option<Stale>), ErrorCode> {
         self.begin(ctx);
         let file = self.file(ino)?;
         let mut offset = write.offset;

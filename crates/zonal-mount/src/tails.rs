@@ -16,13 +16,33 @@ struct Tail {
     opens: u32,
     /// The lowest end of a read that may be in pages.
     short: Option<u64>,
+    /// How often a read ended short: what was dropped before the last of them is not all.
+    reads: u64,
     /// The size that the kernel was told last.
     shown: u64,
+}
+
+/// Pages to be dropped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stale {
+    /// The first byte.
+    pub from: u64,
+    /// Behind the last byte.
+    pub to: u64,
+    /// Reads that had ended short then.
+    reads: u64,
 }
 
 /// Ends of files by inode.
 #[derive(Debug, Default)]
 pub struct Tails(Mutex<BTreeMap<Ino, Tail>>);
+
+impl Tail {
+    fn ends_at(&mut self, end: u64) {
+        self.short = Some(self.short.map_or(end, |short| short.min(end)));
+        self.reads = self.reads.wrapping_add(1);
+    }
+}
 
 impl Tails {
     fn all(&self) -> MutexGuard<'_, BTreeMap<Ino, Tail>> {
@@ -41,10 +61,11 @@ impl Tails {
         let tail = all.entry(ino).or_insert(Tail {
             opens: 0,
             short: None,
+            reads: 0,
             shown: size,
         });
         tail.opens = tail.opens.saturating_add(1);
-        tail.short = Some(tail.short.map_or(size, |short| short.min(size)));
+        tail.ends_at(size);
         tail.shown = tail.shown.max(size);
     }
 
@@ -67,17 +88,28 @@ impl Tails {
         let Some(tail) = all.get_mut(&ino) else {
             return false;
         };
-        tail.short = Some(tail.short.map_or(end, |short| short.min(end)));
+        tail.ends_at(end);
         tail.shown > end
     }
 
-    /// The kernel is about to hear of this size. From where on pages are to be dropped before.
+    /// The kernel is about to hear of this size. The pages to be dropped before.
     #[must_use]
-    pub fn show(&self, ino: Ino, size: u64) -> Option<u64> {
+    pub fn show(&self, ino: Ino, size: u64) -> Option<Stale> {
         let mut all = self.all();
         let tail = all.get_mut(&ino)?;
         tail.shown = size;
-        tail.short.take_if(|short| *short < size)
+        let from = tail.short.filter(|short| *short < size)?;
+        let (to, reads) = (size, tail.reads);
+        Some(Stale { from, to, reads })
+    }
+
+    /// They are dropped. Until then whoever tells a size has to wait.
+    pub fn dropped(&self, ino: Ino, stale: Stale) {
+        if let Some(tail) = self.all().get_mut(&ino)
+            && tail.reads == stale.reads
+        {
+            tail.short = tail.short.filter(|short| *short >= stale.to);
+        }
     }
 
     /// Whether pages are to be dropped before the kernel hears of this size. Where not, it is noted as told.
@@ -94,14 +126,15 @@ impl Tails {
         is_short
     }
 
-    /// A write round the pages is about to be answered. The range of pages to be dropped before: from, to.
+    /// A write round the pages is about to be answered. The pages to be dropped before.
     #[must_use]
-    pub fn wrote(&self, ino: Ino, offset: u64, end: u64) -> Option<(u64, u64)> {
+    pub fn wrote(&self, ino: Ino, offset: u64, to: u64) -> Option<Stale> {
         let mut all = self.all();
         let tail = all.get_mut(&ino)?;
-        tail.shown = tail.shown.max(end);
-        let short = tail.short.take_if(|short| *short < end);
-        Some((short.map_or(offset, |short| short.min(offset)), end))
+        tail.shown = tail.shown.max(to);
+        let from = tail.short.map_or(offset, |short| short.min(offset));
+        let reads = tail.reads;
+        Some(Stale { from, to, reads })
     }
 }
 
@@ -111,17 +144,29 @@ mod tests {
 
     const F: Ino = Ino(5);
 
+    fn range(stale: Option<Stale>) -> Option<(u64, u64)> {
+        stale.map(|stale| (stale.from, stale.to))
+    }
+
     #[test]
     fn a_short_page_is_dropped_before_a_greater_size_is_told() {
         let tails = Tails::default();
         assert_eq!(tails.show(F, 10), None, "nobody reads it");
         tails.open(F, 10);
         assert_eq!(tails.show(F, 10), None);
-        assert_eq!(tails.show(F, 11), Some(10), "of an earlier handle");
-        assert_eq!(tails.show(F, 12), None, "dropped already");
+        let stale = tails.show(F, 11);
+        assert_eq!(range(stale), Some((10, 11)), "of an earlier handle");
+        assert_eq!(range(tails.show(F, 12)), Some((10, 12)), "not yet dropped");
+        assert!(tails.holds_back(F, 12));
+        stale.into_iter().for_each(|stale| tails.dropped(F, stale));
+        assert_eq!(tails.show(F, 12), None);
         assert!(tails.read_short(F, 11), "12 was told meanwhile");
         assert!(!tails.read_short(F, 12));
-        assert_eq!(tails.show(F, 20), Some(11));
+        let stale = tails.show(F, 20);
+        assert_eq!(range(stale), Some((11, 20)));
+        assert!(tails.read_short(F, 13));
+        stale.into_iter().for_each(|stale| tails.dropped(F, stale));
+        assert_eq!(range(tails.show(F, 20)), Some((11, 20)), "read meanwhile");
         assert_eq!(tails.show(F, 5), None);
         assert!(!tails.read_short(F, 5));
         tails.close(F);
@@ -135,9 +180,11 @@ mod tests {
         tails.open(F, 100);
         tails.open(F, 100);
         tails.close(F);
-        assert_eq!(tails.wrote(F, 20, 30), Some((20, 30)));
-        assert_eq!(tails.wrote(F, 200, 210), Some((100, 210)));
-        assert_eq!(tails.wrote(F, 210, 220), Some((210, 220)));
+        assert_eq!(range(tails.wrote(F, 20, 30)), Some((20, 30)));
+        let stale = tails.wrote(F, 200, 210);
+        assert_eq!(range(stale), Some((100, 210)));
+        stale.into_iter().for_each(|stale| tails.dropped(F, stale));
+        assert_eq!(range(tails.wrote(F, 210, 220)), Some((210, 220)));
         assert!(tails.read_short(F, 215));
     }
 }
