@@ -305,12 +305,13 @@ def _(c, d):
                 " os.write(fd,b'%08d'%n*10000)\n os.fsync(fd)\n os.close(fd)\n os.rename(d+'/tmp',d+'/f')\n print(n,flush=True)")
         begun = turn * 1_000_000
         writer = subprocess.Popen([sys.executable, "-c", code, d, str(begun)], stdout=subprocess.PIPE, text=True)
-        time.sleep(chance.uniform(0.3, 1.0))
+        first = writer.stdout.readline()
+        time.sleep(chance.uniform(0.1, 0.7))
         c.kill_servers("manager", "meta", "storage")
         writer.send_signal(signal.SIGSTOP)
         time.sleep(0.1)
         writer.kill()
-        told = [int(line) for line in writer.stdout.read().split()]
+        told = [int(line) for line in (first + writer.stdout.read()).split()]
         writer.wait()
         c.up()
         content = read(f"{d}/f")

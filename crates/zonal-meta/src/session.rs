@@ -48,6 +48,8 @@ struct Slot {
 pub(crate) struct Session {
     pub record: SessionRecord,
     pub last_seen: Instant,
+    /// It has told what it holds, in this life of ours: from then on what it opens and closes is counted here.
+    pub has_told: bool,
     slots: BTreeMap<u32, Slot>,
 }
 
@@ -125,6 +127,7 @@ impl Sessions {
         let session = Session {
             record,
             last_seen: now,
+            has_told: false,
             slots: BTreeMap::new(),
         };
         self.by_id.insert(id, session);

@@ -55,6 +55,34 @@ async fn restarted_while_the_reclaim_is_not_answered(world: Rc<World>) -> Result
     Ok(())
 }
 
+async fn told_and_closed_without_an_answer(world: Rc<World>) -> Result<(), ErrorCode> {
+    let client = Rc::new(world.connect(0, Rng::new(2)).await?);
+    let link = client.link_to(ShardId(1));
+    client.poll_events(&link, 0).await?;
+    let home = make_dir(&client, Ino::ROOT, "home").await?;
+    let ino = create(&client, home, "f", true).await?.file.ino;
+    world.kill(SHARD);
+    world.start(SHARD);
+
+    lose_replies_after(&world, 2);
+    let told = client.poll_events(&link, 0).await;
+    assert!(told.is_err(), "the reclaim was answered: {told:?}");
+    world.network.heal();
+    client.release(ino).await?;
+    lose_replies_after(&world, 0);
+    world.clock.sleep(1_000_000).await;
+    client.keep_house().await;
+    world.network.heal();
+
+    while client.keep_house().await {
+        client.poll_events(&link, 0).await.ok();
+        world.clock.sleep(100_000_000).await;
+    }
+    client.poll_events(&link, 0).await?;
+    assert_eq!(opens_and_orphans(&world), (0, 0));
+    Ok(())
+}
+
 async fn locked_and_not_told(world: Rc<World>) -> Result<(), ErrorCode> {
     let one = Rc::new(world.connect(0, Rng::new(2)).await?);
     let two = Rc::new(world.connect(1, Rng::new(3)).await?);
@@ -321,6 +349,11 @@ async fn allocated_in_part(world: Rc<World>) -> Result<(), ErrorCode> {
 #[test]
 fn an_unanswered_reclaim_makes_no_change_look_lost() {
     run(restarted_while_the_reclaim_is_not_answered);
+}
+
+#[test]
+fn a_close_and_what_was_told_before_it_count_once_though_neither_is_answered() {
+    run(told_and_closed_without_an_answer);
 }
 
 #[test]

@@ -34,8 +34,14 @@ impl Shard {
                 Err(_absent) => drop(absent.insert(*ino)),
             }
         }
-        for (ino, count) in told.iter().filter(|(ino, _)| !absent.contains(ino)) {
-            // Counts are made as high as told, not added to: the request may be repeated.
+        // Once: where it is repeated because our answer was lost, what it says may be closed since.
+        let known = self.sessions.get_mut(session);
+        let is_first = known.is_some_and(|known| !std::mem::replace(&mut known.has_told, true));
+        let new = told
+            .iter()
+            .filter(|(ino, _)| is_first && !absent.contains(ino));
+        for (ino, count) in new {
+            // Counts are made as high as told, not added to: some may be counted by a request that was repeated.
             while self.opens.count(*ino, session) < *count
                 && (self.opens.count(*ino, session) > 0 || self.opens.len() < self.config.opens_max)
             {

@@ -5,7 +5,9 @@ use crate::exit::{FAILED, Failure};
 use anyhow::Context;
 use std::fmt::Write;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::net::{SocketAddr as SocketAddrUnix, UnixDatagram};
 use std::path::Path;
 use zonal_server::units::Size;
 use zonal_types::CellId;
@@ -93,6 +95,14 @@ fn make_private(folder: &Path) -> std::io::Result<()> {
     builder.recursive(true).mode(0o700).create(folder)
 }
 
+/// Keeps other `zonal up` from giving a port that a server of ours is still to bind: a name in the network namespace, for as long as
+/// this process lives. False where another one has it.
+fn reserve(port: u16) -> bool {
+    let name = SocketAddrUnix::from_abstract_name(format!("zonal-port-{port}"));
+    let reserved = name.and_then(|name| UnixDatagram::bind_addr(&name));
+    reserved.map(std::mem::forget).is_ok()
+}
+
 /// Free ports on loopback. They are all held until all are found, so that none is given twice.
 fn free_ports(count: usize, start: u16) -> anyhow::Result<Vec<SocketAddr>> {
     let mut held = Vec::new();
@@ -101,7 +111,9 @@ fn free_ports(count: usize, start: u16) -> anyhow::Result<Vec<SocketAddr>> {
         if held.len() == count {
             break;
         }
-        if let Ok(listener) = TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
+        if let Ok(listener) = TcpListener::bind((Ipv4Addr::LOCALHOST, port))
+            && reserve(port)
+        {
             held.push(listener);
         }
     }
