@@ -123,7 +123,7 @@ impl<N: Net> Client<N> {
             let _counting = link.ending_open();
             let mut opens = self.opens_at(link.shard);
             // Their closes will be executed after this.
-            opens.extend(link.ending());
+            opens.extend(link.tell_ending());
             opens
         };
         let locks = self.locks_at(link.shard);

@@ -87,8 +87,9 @@ fn seeds_that_once_found_bugs_are_good() {
     // 4, 47, 61, 93, 212, 270, 372: an append was there twice, or another one's place was taken, where a client heard late of a restart.
     // 88, 110, 219: fsync of a directory returned though its shard had lost what it synced.
     // 566: objects were deleted before their file's removal was durable, and the file came back without them.
+    // 17323: a close was executed before a restart, and answered after the new shard had been told that the files are open.
     for seed in [
-        3, 4, 7, 25, 47, 49, 61, 88, 93, 110, 212, 219, 270, 372, 566,
+        3, 4, 7, 25, 47, 49, 61, 88, 93, 110, 212, 219, 270, 372, 566, 17_323,
     ] {
         all_good(seed, 1, Options::default());
     }

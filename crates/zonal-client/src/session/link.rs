@@ -53,6 +53,8 @@ pub(super) struct LinkState {
     closing: Vec<Ino>,
     /// A request with closes that was not answered. It keeps its slot: the shard may have executed it.
     late_closes: Option<Closes>,
+    /// How often a shard was told what is held.
+    tellings: u64,
     /// Closes are being sent: what else is to be closed waits, so that no more than one such request is late.
     is_closing: bool,
 }
@@ -61,6 +63,8 @@ pub(super) struct LinkState {
 pub(crate) struct Closes {
     pub(crate) inos: Vec<Ino>,
     pub(super) place: SlotPlace,
+    /// How often the shard had been told what is held when they were sent.
+    tellings: u64,
 }
 
 /// A slot, and where its request was sent last.
@@ -141,7 +145,8 @@ impl Link {
                 return None;
             }
             state.is_closing = true;
-            if let Some(late) = state.late_closes.take() {
+            if let Some(mut late) = state.late_closes.take() {
+                late.tellings = state.tellings;
                 return Some(late);
             }
         }
@@ -149,10 +154,12 @@ impl Link {
         let mut state = lock(&self.state);
         let inos = std::mem::take(&mut state.closes);
         state.closing.extend(&inos);
+        let tellings = state.tellings;
         drop(state);
         Some(Closes {
             inos,
             place: slot.keep(),
+            tellings,
         })
     }
 
@@ -161,7 +168,10 @@ impl Link {
         let mut state = lock(&self.state);
         state.is_closing = false;
         let is_waiting = outcome == Err(ErrorCode::NotReady);
-        if !is_waiting && outcome.is_err_and(is_unsure) {
+        // Executed by a shard that has restarted since, perhaps: the new one was told that they are open. It hears of them again, in their
+        // slot. (One that removed something with them knows the reply, and does not execute the rest: those stay counted.)
+        let is_told_open = outcome.is_ok() && state.tellings != closes.tellings;
+        if is_told_open || (!is_waiting && outcome.is_err_and(is_unsure)) {
             state.late_closes = Some(closes);
             return;
         }
@@ -189,9 +199,10 @@ impl Link {
         }
     }
 
-    /// Opens that have ended here and not yet at the shard.
-    pub(super) fn ending(&self) -> Vec<Ino> {
-        let state = lock(&self.state);
+    /// Opens that have ended here and not yet at the shard, which is about to be told of them as open.
+    pub(super) fn tell_ending(&self) -> Vec<Ino> {
+        let mut state = lock(&self.state);
+        state.tellings += 1;
         state.closes.iter().chain(&state.closing).copied().collect()
     }
 
