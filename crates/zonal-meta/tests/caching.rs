@@ -7,7 +7,7 @@ use common::*;
 use zonal_meta::{Outcome, WaitOn};
 use zonal_types::limits::CACHE_TERM_MS;
 use zonal_types::{ErrorCode, Ino};
-use zonal_wire::meta::{Entry, Event, LockKind, LockRange, NewKind};
+use zonal_wire::meta::{Entry, Event, NewKind};
 use zonal_wire::{MetaReply, MetaRequest};
 
 const TERM: u32 = CACHE_TERM_MS as u32;
@@ -44,18 +44,6 @@ fn poll_as(cell: &mut Cell, client: &Client, boot: u64, acked: u64, wait_ms: u32
     store
         .shard
         .handle(&store.kv, cell.now, client.caller(1), &request, None)
-}
-
-/// An exclusive lock as flock takes it.
-fn whole_file() -> LockRange {
-    LockRange {
-        whole_file: true,
-        owner: 1,
-        pid: 1,
-        kind: LockKind::Exclusive,
-        start: 0,
-        end: u64::MAX,
-    }
 }
 
 fn poll(cell: &mut Cell, client: &Client, acked: u64) -> (Vec<(u64, Event)>, bool) {

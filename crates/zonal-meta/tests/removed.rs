@@ -6,7 +6,6 @@ mod common;
 use common::*;
 use zonal_meta::{Deletion, keys};
 use zonal_types::{ErrorCode, Ino, KvRead};
-use zonal_wire::meta::{LockKind, LockRange};
 use zonal_wire::{MetaReply, MetaRequest};
 
 /// The first deletions that are due at the zone's shard.
@@ -59,14 +58,7 @@ fn opens_of_inodes_that_do_not_exist_are_not_reclaimed() {
     let (f, _) = client.create_open(&mut cell, home, "f").unwrap();
     cell.restart(1);
     let absent = (1..1000).map(|step| Ino(f.0 + step));
-    let range = LockRange {
-        whole_file: true,
-        owner: 1,
-        pid: 1,
-        kind: LockKind::Exclusive,
-        start: 0,
-        end: u64::MAX,
-    };
+    let range = whole_file();
     let request = MetaRequest::Reclaim {
         opens: absent.chain([f, f]).collect(),
         locks: vec![(Ino(f.0 + 7), range)],

@@ -13,6 +13,7 @@ pub use setup::Setup;
 use zonal_meta::Caller;
 use zonal_types::{Ino, Name, SessionId, Timestamp};
 use zonal_wire::frame::NO_SLOT;
+use zonal_wire::{LockKind, LockRange};
 
 pub fn seconds(seconds: i64) -> Timestamp {
     Timestamp { seconds, nanos: 0 }
@@ -23,6 +24,18 @@ pub fn none() -> Caller {
         session: SessionId(0),
         slot: NO_SLOT,
         sequence: 0,
+    }
+}
+
+/// An exclusive lock as flock takes it.
+pub fn whole_file() -> LockRange {
+    LockRange {
+        whole_file: true,
+        owner: 1,
+        pid: 1,
+        kind: LockKind::Exclusive,
+        start: 0,
+        end: u64::MAX,
     }
 }
 
