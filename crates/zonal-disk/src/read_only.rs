@@ -4,23 +4,21 @@
 //! of the library's. What cannot be read is listed ([`ReadStore::damage`]) or met by a walk ([`Found`]). Holds the
 //! store's lock where there is one, so that no process opens it meanwhile.
 
+mod log;
+
 use std::fs::{self, File};
 use std::io;
 use std::path::Path;
 
 use zonal_types::{ErrorCode, KvRead};
 
-use crate::disk::LogFile;
 use crate::error::DiskError;
 use crate::identity::{self, Identity, Stored};
-use crate::index::Progress;
-use crate::log::{self, Header, Kind, Origin, Reader};
 use crate::mend::{NEW_INDEX, NEW_LOG, NEW_SUMS};
 use crate::overlay::Overlay;
 use crate::power;
 use crate::probe;
 use crate::raw_index::{Found, RawIndex, Visit};
-use crate::record::{self, Lsn};
 use crate::replay::Replay;
 use crate::starts;
 use crate::store::{self, INDEX, LOCK, LOG, SUMS};
@@ -262,135 +260,6 @@ impl ReadStore {
         crate::raw_index::carve(&file, length, visit);
         Ok(())
     }
-
-    fn read_log(&mut self, dir: &Path, replay: &mut Replay<'_>) {
-        let lost = |what: String| StoreDamage::LogLost(what);
-        let opened = File::open(dir.join(LOG)).and_then(|file| Ok((LogFile::len(&file)?, file)));
-        let (capacity, file) = match opened {
-            Ok(opened) => opened,
-            Err(error) => return self.damage.push(lost(error.to_string())),
-        };
-        let expected = self.stored.map_or(capacity, |stored| stored.log_bytes);
-        if capacity != expected {
-            let what = format!("{capacity} bytes long, not {expected}");
-            self.damage.push(lost(what));
-        }
-        if !log::valid_capacity(expected) {
-            return self.damage.push(lost(format!("{expected} bytes long")));
-        }
-        let file = Whole {
-            file,
-            length: capacity,
-            capacity: expected,
-        };
-        let capacity = expected;
-        let tag = self.stored.map(|stored| stored.tag());
-        let origin = match (&self.index, tag) {
-            (Some(index), Some(store)) => Ok(Some(origin(capacity, store, &index.progress))),
-            (index, tag) => oldest_chain(&file, capacity, tag, index.as_ref()),
-        };
-        // As an opening for use would take it.
-        let kept = power::look(dir, power::kernel_boot())
-            .is_ok_and(|power| power.past == power::Past::Kept);
-        let replayed = origin.and_then(|origin| match origin {
-            Some(origin) => self.replay(&file, Origin { kept, ..origin }, replay),
-            None => Ok(()),
-        });
-        if let Err(error) = replayed {
-            self.damage.push(lost(error.to_string()));
-        }
-    }
-
-    fn replay(
-        &mut self,
-        file: &Whole,
-        origin: Origin,
-        replay: &mut Replay<'_>,
-    ) -> Result<(), DiskError> {
-        self.log = LogEnd {
-            applied: origin.applied,
-            end: origin.applied,
-            epoch: origin.applied_epoch,
-            records: 0,
-        };
-        // Twice, as an opening for use does: what is synced is told by later headers.
-        let mut reader = Reader::new(file, origin);
-        let (mut end, mut epoch, mut synced) = (origin.applied, origin.applied_epoch, 0);
-        while let Some(found) = reader.at(end, epoch)? {
-            (end, epoch) = (found.end, found.header.epoch);
-            synced = synced.max(found.header.synced);
-        }
-        if let Some(proof) = reader.proof_beyond(end, epoch)? {
-            self.damage.push(StoreDamage::LogTorn { end, proof });
-            synced = end;
-        }
-        let (mut position, mut epoch) = (origin.applied, origin.applied_epoch);
-        while position < end {
-            let Some(found) = reader.at(position, epoch)? else {
-                break;
-            };
-            (position, epoch) = (found.end, found.header.epoch);
-            self.log.end = position;
-            self.log.epoch = epoch;
-            if found.header.kind == Kind::Pad || found.header.dropped {
-                continue;
-            }
-            let Some(record) = record::decode(reader.payload(&found.header)?) else {
-                self.damage.push(StoreDamage::LogRecord(found.end));
-                break;
-            };
-            let was_durable = origin.kept || found.end <= synced;
-            if replay(&record, Lsn(found.end), was_durable) {
-                self.log.records += 1;
-                for change in record.changes {
-                    self.overlay.apply(change);
-                }
-            } else if was_durable {
-                self.damage.push(StoreDamage::LogRecord(found.end));
-                break;
-            }
-        }
-        Ok(())
-    }
-}
-
-/// A log's file that may have been cut: what is missing reads as zeroes.
-struct Whole {
-    file: File,
-    length: u64,
-    capacity: u64,
-}
-
-impl LogFile for Whole {
-    fn len(&self) -> io::Result<u64> {
-        Ok(self.capacity)
-    }
-
-    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        let there = self.length.saturating_sub(offset).min(buffer.len() as u64);
-        let (there, missing) = buffer.split_at_mut(usize::try_from(there).unwrap_or(0));
-        missing.fill(0);
-        LogFile::read_at(&self.file, offset, there)
-    }
-
-    fn write_at(&self, _offset: u64, _bytes: &[u8]) -> io::Result<()> {
-        Err(io::ErrorKind::PermissionDenied.into())
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-fn origin(capacity: u64, store: u64, progress: &Progress) -> Origin {
-    Origin {
-        capacity,
-        store,
-        applied: progress.applied,
-        applied_epoch: progress.applied_epoch,
-        epoch: progress.epoch,
-        kept: false,
-    }
 }
 
 fn look_for_strangers(dir: &Path, damage: &mut Vec<StoreDamage>) -> Result<(), DiskError> {
@@ -407,63 +276,6 @@ fn look_for_strangers(dir: &Path, damage: &mut Vec<StoreDamage>) -> Result<(), D
     names.sort_unstable();
     damage.extend(names.into_iter().map(StoreDamage::Foreign));
     Ok(())
-}
-
-/// Without an index to say where the log begins: the records that follow one another up to the newest. Without an
-/// identity, of the store whose header is found first.
-fn oldest_chain(
-    file: &Whole,
-    capacity: u64,
-    tag: Option<u64>,
-    index: Option<&RawIndex>,
-) -> Result<Option<Origin>, DiskError> {
-    let mut tag = tag;
-    let mut found: Vec<(u64, u64, u64)> = Vec::new();
-    let mut window = vec![0; 1 << 20];
-    let mut at = 0;
-    while at < capacity {
-        let length = usize::try_from(capacity - at).unwrap_or(usize::MAX);
-        let window = &mut window[..length.min(1 << 20)];
-        file.read_at(at, window)
-            .map_err(|error| DiskError::io("read the log", error))?;
-        for (step, bytes) in window.chunks_exact(log::ALIGN).enumerate() {
-            let position = at + (step * log::ALIGN) as u64;
-            if let Some(header) = Header::decode(bytes)
-                && header.lsn % capacity == position
-                && *tag.get_or_insert(header.store) == header.store
-            {
-                let size = log::record_size(header.payload_len as usize) as u64;
-                found.push((header.lsn, header.lsn + size, header.epoch));
-            }
-        }
-        at += window.len() as u64;
-    }
-    let Some(store) = tag else {
-        return Ok(None);
-    };
-    if let Some(index) = index {
-        return Ok(Some(origin(capacity, store, &index.progress)));
-    }
-    found.sort_unstable();
-    let mut chain: Option<(u64, u64, u64)> = None;
-    let mut newest = 0;
-    for (lsn, end, epoch) in found {
-        newest = newest.max(epoch);
-        chain = match chain {
-            Some((first, behind, of)) if behind == lsn && epoch >= of => Some((first, end, epoch)),
-            // Inside of a record: bytes of a payload that look like a header.
-            Some((first, behind, of)) if lsn < behind => Some((first, behind, of)),
-            _ => Some((lsn, end, epoch)),
-        };
-    }
-    Ok(chain.map(|(first, ..)| Origin {
-        capacity,
-        store,
-        applied: first,
-        applied_epoch: 0,
-        epoch: newest,
-        kept: false,
-    }))
 }
 
 impl KvRead for ReadStore {
