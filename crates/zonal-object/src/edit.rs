@@ -6,13 +6,14 @@
 //!
 //! Cost of a step: one header, and what is in its range, at most 256 chunk records.
 
+use crate::bases::Bases;
 use crate::chunk::BlockState;
 use crate::draft::{Batch, Draft};
 use crate::ids::{BLOCK, CHUNK_BLOCKS, Cut, ObjectId};
 use crate::note::Record;
 use crate::read::{Damage, ReadPlan};
 use crate::target::{Outcome, Target};
-use crate::write::{Bases, part_of_block};
+use crate::write::part_of_block;
 use std::ops::Range;
 use std::sync::Arc;
 use zonal_types::limits::{CHUNK_BYTES, FILE_BYTES_MAX, STORAGE_STEP_BYTES};

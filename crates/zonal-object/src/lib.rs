@@ -21,6 +21,7 @@
 //! An append that fails leaves the target ahead of its log: the shell must stop serving it.
 #![forbid(unsafe_code)]
 
+mod bases;
 pub mod bits;
 pub mod check;
 pub mod checkpoint;

@@ -1,0 +1,90 @@
+//! What partly changed blocks held before: pending bytes, zeros, or stored blocks that the shell reads in between.
+
+use crate::chunk::BlockState;
+use crate::draft::Draft;
+use crate::ids::{ObjectId, Place};
+use crate::note::BlockBytes;
+use crate::read::{Damage, ReadPlan};
+use std::sync::Arc;
+use zonal_types::ErrorCode;
+use zonal_types::limits::BLOCK_BYTES;
+
+/// A stored block that was read and verified, with where it was.
+#[derive(Debug)]
+pub(crate) struct Fetched {
+    block: u64,
+    place: Place,
+    crc: u32,
+    bytes: BlockBytes,
+}
+
+/// The bases of partly changed blocks: what must be read, and what has been.
+#[derive(Debug, Default)]
+pub(crate) struct Bases {
+    wanted: Vec<(u64, Place, u32)>,
+    pub plan: Option<ReadPlan>,
+    fetched: Vec<Fetched>,
+}
+
+impl Bases {
+    /// The current bytes of `block`, where they are known: `None` notes them as wanted.
+    pub fn current(
+        &mut self,
+        draft: &mut Draft<'_>,
+        block: u64,
+    ) -> Result<Option<[u8; BLOCK_BYTES]>, ErrorCode> {
+        if let Some(bytes) = draft.pending_bytes(block) {
+            return Ok(Some(*bytes));
+        }
+        let (place, crc) = match draft.stored(block)? {
+            BlockState::Written(place, crc) => (place, crc),
+            BlockState::Lost => return Err(ErrorCode::Corrupt),
+            BlockState::Hole | BlockState::Unwritten(_) => return Ok(Some([0; BLOCK_BYTES])),
+        };
+        let known = self
+            .fetched
+            .iter()
+            .find(|found| (found.block, found.place, found.crc) == (block, place, crc));
+        if known.is_none() {
+            self.wanted.push((block, place, crc));
+        }
+        Ok(known.map(|found| *found.bytes))
+    }
+
+    /// Forgets what an earlier look wanted.
+    pub fn begin(&mut self) {
+        self.wanted.clear();
+        self.plan = None;
+    }
+
+    /// Turns what is wanted into a plan; true where there is something to read.
+    pub fn settle(&mut self, object: ObjectId) -> bool {
+        let wanted = !self.wanted.is_empty();
+        self.plan = wanted.then(|| ReadPlan::of_blocks(object, &self.wanted));
+        wanted
+    }
+
+    pub fn plan(&self) -> Option<&ReadPlan> {
+        self.plan.as_ref()
+    }
+
+    pub fn supply(&mut self, buffer: &mut [u8]) -> Result<(), Damage> {
+        let Some(plan) = &self.plan else {
+            return Ok(());
+        };
+        plan.finish(buffer)?;
+        let blocks = buffer.chunks_exact(BLOCK_BYTES);
+        for ((block, place, crc), bytes) in self.wanted.drain(..).zip(blocks) {
+            let mut owned = [0; BLOCK_BYTES];
+            owned.copy_from_slice(bytes);
+            self.fetched.push(Fetched {
+                block,
+                place,
+                crc,
+                bytes: Arc::new(owned),
+            });
+        }
+        self.plan = None;
+        Ok(())
+    }
+}
