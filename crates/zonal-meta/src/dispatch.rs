@@ -195,15 +195,15 @@ fn run_size(tx: &mut Tx<'_>, request: &MetaRequest) -> Result {
             mode,
             default_acl,
             token,
-        } => op::root::make_detached(tx, (*uid, *gid), *mode, default_acl.as_ref(), *token),
-        MetaRequest::AttachDir { ino } => op::root::attach(tx, *ino),
-        MetaRequest::DetachDir { ino } => op::root::detach_dir(tx, *ino),
-        MetaRequest::DropDir { ino } => op::root::drop_dir(tx, *ino),
+        } => op::detached::make_detached(tx, (*uid, *gid), *mode, default_acl.as_ref(), *token),
+        MetaRequest::AttachDir { ino } => op::detached::attach(tx, *ino),
+        MetaRequest::DetachDir { ino } => op::detached::detach_dir(tx, *ino),
+        MetaRequest::DropDir { ino } => op::detached::drop_dir(tx, *ino),
         MetaRequest::SettleDir {
             ino,
             since,
             has_entry,
-        } => op::root::settle(tx, *ino, *since, *has_entry),
+        } => op::detached::settle(tx, *ino, *since, *has_entry),
         // What is left is the shard's own: sessions, events, locks, closes, tickets.
         _ => Err(ErrorCode::Protocol),
     }

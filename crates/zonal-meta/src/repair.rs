@@ -10,7 +10,7 @@ use crate::config::Now;
 use crate::dentry::{Dentry, name_cookie};
 use crate::inode::{FLAG_CLOSING, FLAG_DETACHED, FLAG_ORPHAN, FLAG_UNLINKABLE, Inode};
 use crate::keys;
-use crate::op::root::DetachedRecord;
+use crate::op::detached::DetachedRecord;
 use crate::op::{inline, new, remove};
 use crate::shard::Shard;
 use crate::tx::Tx;

@@ -9,7 +9,7 @@ use crate::dentry::{Dentry, name_cookie};
 use crate::ids::FIRST;
 use crate::inode::Inode;
 use crate::keys;
-use crate::op::root::DetachedRecord;
+use crate::op::detached::DetachedRecord;
 use crate::op::xattr::flag_of;
 use crate::session::{SessionRecord, SlotRecord};
 use crate::tx::OrphanRecord;

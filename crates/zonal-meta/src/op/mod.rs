@@ -7,6 +7,7 @@
 pub mod access;
 pub mod append;
 pub mod create;
+pub mod detached;
 pub mod getattr;
 pub mod inline;
 pub mod link;

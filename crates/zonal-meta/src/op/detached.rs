@@ -1,0 +1,171 @@
+//! First-level directories, the zone shard's side: an inode here whose entry is, or will be, in the root's shard.
+//!
+//! A directory is detached until its entry is made, and again from when its entry is about to go. What stays so is settled:
+//! the root's shard is asked for the entry.
+
+use super::{Result, new};
+use crate::acl::Acl;
+use crate::inode::{FLAG_CLOSING, FLAG_DETACHED, Inode};
+use crate::keys;
+use crate::tx::{Tx, Volatile};
+use zonal_types::{Blob, Codec, ErrorCode, FileKind, Ino, KvRead, Timestamp, codec_struct};
+use zonal_wire::MetaReply;
+
+codec_struct! {
+    /// The stored value of a directory that is not settled.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct DetachedRecord {
+        /// The root shard's token; 0 where the directory is about to be removed.
+        token: u64,
+        /// Since when.
+        since: Timestamp,
+    }
+}
+
+/// A directory inode without an entry; the same token gives the same one until it is attached.
+pub(crate) fn make_detached(
+    tx: &mut Tx<'_>,
+    owner: (u32, u32),
+    mode: u32,
+    default_acl: Option<&Blob>,
+    token: u64,
+) -> Result {
+    if tx.env.config.is_root() {
+        return Err(ErrorCode::NotOwner);
+    }
+    for (ino, record) in unsettled(tx.kv(), tx.env.partitions, usize::MAX)? {
+        if record.token == token && token != 0 {
+            // The root shard is about to make its entry, still.
+            save_detached(tx, ino, token);
+            return Ok(MetaReply::Detached { ino });
+        }
+    }
+    let default = match default_acl {
+        Some(bytes) => Acl::parse(&bytes.0)?,
+        None => None,
+    };
+    let kind = FileKind::Directory;
+    let rights = new::with_default(kind, mode & 0o7777, 0, owner.1, default);
+    let partition = new::partition_for_directory(tx, Ino(0))?;
+    let ino = tx.new_ino(partition)?;
+    let home = tx.env.config.zone;
+    let mut inode = Inode::new(ino, kind, Ino::ROOT, home, tx.now.wall);
+    inode.uid = owner.0;
+    inode.gid = owner.1;
+    inode.mode = rights.mode;
+    inode.set(FLAG_DETACHED, true);
+    new::set_acls(tx, &mut inode, &rights);
+    tx.save(inode);
+    tx.volatile.push(Volatile::InodeMade);
+    save_detached(tx, ino, token);
+    Ok(MetaReply::Detached { ino })
+}
+
+fn save_detached(tx: &mut Tx<'_>, ino: Ino, token: u64) {
+    let since = tx.now.wall;
+    let record = DetachedRecord { token, since };
+    tx.put(keys::detached(ino), record.to_bytes());
+}
+
+/// Its entry was made. (Entries were accepted before: who knows the inode knows it from its entry.) That may be old news: where
+/// the root shard has begun to remove it since, it stays detached until it is dropped or settled.
+pub(crate) fn attach(tx: &mut Tx<'_>, ino: Ino) -> Result {
+    let dir = first_level(tx, ino)?;
+    if dir.has(FLAG_CLOSING) {
+        return Ok(MetaReply::Done);
+    }
+    has_entry(tx, dir)
+}
+
+/// Its entry is there now.
+fn has_entry(tx: &mut Tx<'_>, mut dir: Inode) -> Result {
+    let ino = dir.ino;
+    if dir.has(FLAG_DETACHED) {
+        dir.set(FLAG_DETACHED | FLAG_CLOSING, false);
+        tx.save(dir);
+        tx.remove(keys::detached(ino));
+    }
+    Ok(MetaReply::Done)
+}
+
+/// It is about to be removed: must be empty, takes no entries from now on.
+pub(crate) fn detach_dir(tx: &mut Tx<'_>, ino: Ino) -> Result {
+    let mut dir = first_level(tx, ino)?;
+    if dir.size > 0 {
+        return Err(ErrorCode::NotEmpty);
+    }
+    if !dir.has(FLAG_CLOSING) {
+        dir.set(FLAG_DETACHED | FLAG_CLOSING, true);
+        tx.save(dir);
+    }
+    save_detached(tx, ino, 0);
+    Ok(MetaReply::Done)
+}
+
+/// Its entry is gone, or was never made.
+pub(crate) fn drop_dir(tx: &mut Tx<'_>, ino: Ino) -> Result {
+    let dir = match first_level(tx, ino) {
+        Ok(dir) => dir,
+        Err(ErrorCode::Stale) => return Ok(MetaReply::Done),
+        Err(code) => return Err(code),
+    };
+    if !dir.has(FLAG_DETACHED) {
+        return Err(ErrorCode::Invalid);
+    }
+    if dir.size > 0 {
+        return Err(ErrorCode::NotEmpty);
+    }
+    tx.remove(keys::detached(ino));
+    super::remove::delete(tx, &dir)?;
+    Ok(MetaReply::Done)
+}
+
+/// What the root shard said of a directory that nobody settled.
+pub(crate) fn settle(tx: &mut Tx<'_>, ino: Ino, since: Timestamp, has_entry: bool) -> Result {
+    let record = tx.get(&keys::detached(ino))?;
+    let record = record.map(|bytes| DetachedRecord::from_bytes(&bytes));
+    let record = record.transpose().map_err(|_error| ErrorCode::Corrupt)?;
+    if record.is_none_or(|record| record.since != since) {
+        zonal_types::mark!(SettledMeanwhile);
+        return Ok(MetaReply::Done);
+    }
+    if has_entry {
+        let dir = first_level(tx, ino)?;
+        self::has_entry(tx, dir)
+    } else {
+        drop_dir(tx, ino)
+    }
+}
+
+fn first_level(tx: &mut Tx<'_>, ino: Ino) -> Result<Inode> {
+    let dir = tx.inode(ino)?;
+    if !dir.is_dir() || dir.parent != Ino::ROOT || ino == Ino::ROOT {
+        return Err(ErrorCode::Invalid);
+    }
+    Ok(dir)
+}
+
+/// Directories that are not settled, at most `limit`. There are few at any time.
+pub(crate) fn unsettled(
+    kv: &dyn KvRead,
+    partitions: &[zonal_types::PartitionId],
+    limit: usize,
+) -> Result<Vec<(Ino, DetachedRecord)>> {
+    let mut found = Vec::new();
+    let mut broken = false;
+    for partition in partitions {
+        let (start, end) = keys::tag_range(partition.0, keys::TAG_DETACHED);
+        kv.scan(&start, &end, &mut |key, value| {
+            match (keys::ino_of(key), DetachedRecord::from_bytes(value)) {
+                (Some(ino), Ok(record)) => found.push((ino, record)),
+                _ => broken = true,
+            }
+            found.len() < limit && !broken
+        })?;
+    }
+    if broken {
+        Err(ErrorCode::Corrupt)
+    } else {
+        Ok(found)
+    }
+}
