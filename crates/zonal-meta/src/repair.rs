@@ -5,6 +5,12 @@
 //! leaves directories that count wrongly, which the next pass finds. Nothing that can be reached or read is removed;
 //! what has no name gets one in `lost+found`.
 
+mod across;
+mod key;
+
+pub use across::Found;
+pub use key::repair_key;
+
 use crate::check::Broken;
 use crate::config::Now;
 use crate::dentry::{Dentry, name_cookie};
@@ -14,70 +20,12 @@ use crate::op::detached::DetachedRecord;
 use crate::op::{inline, new, remove};
 use crate::shard::Shard;
 use crate::tx::Tx;
-use zonal_types::{
-    Codec, ErrorCode, FileKind, Ino, KvChange, KvRead, Layout, Name, PartitionId, SessionId,
-};
+use zonal_types::{Codec, ErrorCode, FileKind, Ino, KvChange, KvRead, Name, SessionId};
 
 /// Entries taken out of what is no directory in one effect.
 const ENTRIES_AT_ONCE: usize = 256;
-/// Numbers left out where it is not known which were given.
-const IDS_MARGIN: u64 = 1 << 20;
 
 type Result<T = ()> = std::result::Result<T, ErrorCode>;
-
-/// A file made for bytes without an inode.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Found {
-    /// Its number: the data id, which files are numbered by.
-    pub ino: Ino,
-    /// Its name in `lost+found`.
-    pub name: Name,
-    /// Where the bytes are.
-    pub layout: Layout,
-    /// As many as there are.
-    pub size: u64,
-    /// Allocated bytes.
-    pub allocated: u64,
-    /// The last shrink that the targets know.
-    pub truncate_seq: u64,
-}
-
-/// The changes that make a damaged key harmless. Works without a shard, which may not load before it.
-///
-/// # Errors
-/// What `kv` gives.
-pub fn repair_key(kv: &dyn KvRead, key: &[u8]) -> Result<Vec<KvChange>> {
-    let partition = key
-        .first_chunk::<4>()
-        .map(|bytes| u32::from_be_bytes(*bytes));
-    let is_ids = key.get(4) == Some(&keys::TAG_IDS) && key.len() == 5;
-    match partition {
-        Some(keys::SHARD_PARTITION) if is_ids => {
-            let (start, end) = keys::tag_range(keys::SHARD_PARTITION, keys::TAG_SESSION);
-            let mut last = 0;
-            kv.scan(&start, &end, &mut |key, _value| {
-                last = keys::ino_of(key).map_or(last, |id| id.0.max(last));
-                true
-            })?;
-            let next = last.saturating_add(IDS_MARGIN);
-            Ok(vec![KvChange::put(keys::session_ids(), next.to_bytes())])
-        }
-        Some(partition) if is_ids => reserve_again(kv, PartitionId(partition)),
-        _ => Ok(vec![KvChange::remove(key.to_vec())]),
-    }
-}
-
-/// Reserves numbers behind all that are in use.
-fn reserve_again(kv: &dyn KvRead, partition: PartitionId) -> Result<Vec<KvChange>> {
-    let (start, end) = keys::tag_range(partition.0, keys::TAG_INODE);
-    let mut last = 0;
-    kv.scan(&start, &end, &mut |key, _value| {
-        last = keys::ino_of(key).map_or(last, |ino| ino.sequence().max(last));
-        true
-    })?;
-    let value = crate::ids::record(last.saturating_add(IDS_MARGIN), 0);
-    Ok(vec![KvChange::put(keys::ids(partition), value)])
-}
 
 /// The name of the entry at `cookie` of `dir`.
 ///
@@ -108,7 +56,7 @@ impl Shard {
             return repair_key(kv, key);
         }
         if let Broken::Ids { partition, .. } = broken {
-            return reserve_again(kv, *partition);
+            return key::reserve_again(kv, *partition);
         }
         let mut tx = self.tx(kv, now, SessionId(0));
         match *broken {
@@ -170,129 +118,6 @@ impl Shard {
             Broken::Key { .. } | Broken::Ids { .. } => {}
         }
         Ok(tx.finish().effect)
-    }
-
-    /// A directory for what has no name, and the changes that make it. Its entry in the root is another's to make: until
-    /// then it is a first-level directory without one.
-    ///
-    /// # Errors
-    /// `NotOwner` in the root's shard, where the root itself takes what is found.
-    pub fn make_lost_found(&self, kv: &dyn KvRead, now: Now) -> Result<(Ino, Vec<KvChange>)> {
-        if self.config.is_root() {
-            return Err(ErrorCode::NotOwner);
-        }
-        let mut tx = self.tx(kv, now, SessionId(0));
-        let partition = self.partitions.first().ok_or(ErrorCode::NotOwner)?;
-        let ino = tx.new_ino(*partition)?;
-        let mut dir = Inode::new(
-            ino,
-            FileKind::Directory,
-            Ino::ROOT,
-            self.config.zone,
-            now.wall,
-        );
-        dir.mode = 0o700;
-        tx.save(dir);
-        Ok((ino, tx.finish().effect))
-    }
-
-    /// Makes a file in `lost_found` for bytes that have no inode; none where the number is in use.
-    ///
-    /// # Errors
-    /// `NotFound` where `lost_found` is no directory; what `kv` gives.
-    pub fn adopt(
-        &self,
-        kv: &dyn KvRead,
-        now: Now,
-        lost_found: Ino,
-        found: &Found,
-    ) -> Result<Vec<KvChange>> {
-        let mut tx = self.tx(kv, now, SessionId(0));
-        if !tx.is_ours(found.ino) || tx.find(found.ino)?.is_some() {
-            return Ok(Vec::new());
-        }
-        let dir = tx.directory(lost_found)?;
-        let mut inode = Inode::new(found.ino, FileKind::File, lost_found, dir.home, now.wall);
-        inode.mode = 0o600;
-        inode.layout = found.layout.clone();
-        inode.size = found.size;
-        inode.allocated = found.allocated;
-        inode.truncate_seq = found.truncate_seq;
-        inode.truncate_size = found.size;
-        tx.save(inode);
-        // Their objects are its own again.
-        tx.remove(keys::deletion(found.ino));
-        link(&mut tx, dir, &found.name, found.ino, FileKind::File)?;
-        Ok(tx.finish().effect)
-    }
-
-    /// Corrects an inode's size, bytes allocated at targets and number of shrinks, as the targets tell them.
-    ///
-    /// # Errors
-    /// What `kv` gives.
-    pub fn correct(
-        &self,
-        kv: &dyn KvRead,
-        now: Now,
-        ino: Ino,
-        wanted: (Option<u64>, Option<u64>, Option<u64>),
-    ) -> Result<Vec<KvChange>> {
-        let mut tx = self.tx(kv, now, SessionId(0));
-        if let Some(mut inode) = tx.find(ino)? {
-            inode.size = wanted.0.unwrap_or(inode.size);
-            if let Some(at_targets) = wanted.1 {
-                let own = inline::stored(&tx, &inode)?.len();
-                inode.allocated = at_targets.saturating_add(inline::allocated(own));
-            }
-            if let Some(seq) = wanted.2 {
-                inode.truncate_seq = seq;
-                inode.truncate_size = inode.size;
-            }
-            inline::cut_to_fit(&mut tx, &mut inode)?;
-            tx.save(inode);
-        }
-        Ok(tx.finish().effect)
-    }
-
-    /// Gives a first-level directory its entry in the root (of which this is the shard).
-    ///
-    /// # Errors
-    /// `Exists` where the name is taken.
-    pub fn add_first_level(
-        &self,
-        kv: &dyn KvRead,
-        now: Now,
-        name: &Name,
-        ino: Ino,
-    ) -> Result<Vec<KvChange>> {
-        let mut tx = self.tx(kv, now, SessionId(0));
-        let root = tx.directory(Ino::ROOT)?;
-        if tx.lookup(Ino::ROOT, name)?.is_some() {
-            return Err(ErrorCode::Exists);
-        }
-        link(&mut tx, root, name, ino, FileKind::Directory)?;
-        Ok(tx.finish().effect)
-    }
-
-    /// The inode that a name in a directory of this shard leads to.
-    ///
-    /// # Errors
-    /// What `kv` gives.
-    pub fn find_entry(
-        &self,
-        kv: &dyn KvRead,
-        now: Now,
-        dir: Ino,
-        name: &Name,
-    ) -> Result<Option<Ino>> {
-        let tx = self.tx(kv, now, SessionId(0));
-        Ok(tx.lookup(dir, name)?.map(|(_, dentry)| dentry.ino))
-    }
-
-    /// The partitions of this shard.
-    #[must_use]
-    pub fn owned(&self) -> &[PartitionId] {
-        &self.partitions
     }
 }
 

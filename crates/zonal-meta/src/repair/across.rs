@@ -1,0 +1,154 @@
+//! What the comparison with other stores asks of a shard: files for bytes without an inode, sizes as the targets tell them,
+//! directories that the root and a zone's shard do not agree on.
+
+use super::{Result, link};
+use crate::config::Now;
+use crate::inode::Inode;
+use crate::keys;
+use crate::op::inline;
+use crate::shard::Shard;
+use zonal_types::{
+    ErrorCode, FileKind, Ino, KvChange, KvRead, Layout, Name, PartitionId, SessionId,
+};
+
+/// A file made for bytes without an inode.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// Its number: the data id, which files are numbered by.
+    pub ino: Ino,
+    /// Its name in `lost+found`.
+    pub name: Name,
+    /// Where the bytes are.
+    pub layout: Layout,
+    /// As many as there are.
+    pub size: u64,
+    /// Allocated bytes.
+    pub allocated: u64,
+    /// The last shrink that the targets know.
+    pub truncate_seq: u64,
+}
+
+impl Shard {
+    /// A directory for what has no name, and the changes that make it. Its entry in the root is another's to make: until
+    /// then it is a first-level directory without one.
+    ///
+    /// # Errors
+    /// `NotOwner` in the root's shard, where the root itself takes what is found.
+    pub fn make_lost_found(&self, kv: &dyn KvRead, now: Now) -> Result<(Ino, Vec<KvChange>)> {
+        if self.config.is_root() {
+            return Err(ErrorCode::NotOwner);
+        }
+        let mut tx = self.tx(kv, now, SessionId(0));
+        let partition = self.partitions.first().ok_or(ErrorCode::NotOwner)?;
+        let ino = tx.new_ino(*partition)?;
+        let mut dir = Inode::new(
+            ino,
+            FileKind::Directory,
+            Ino::ROOT,
+            self.config.zone,
+            now.wall,
+        );
+        dir.mode = 0o700;
+        tx.save(dir);
+        Ok((ino, tx.finish().effect))
+    }
+
+    /// Makes a file in `lost_found` for bytes that have no inode; none where the number is in use.
+    ///
+    /// # Errors
+    /// `NotFound` where `lost_found` is no directory; what `kv` gives.
+    pub fn adopt(
+        &self,
+        kv: &dyn KvRead,
+        now: Now,
+        lost_found: Ino,
+        found: &Found,
+    ) -> Result<Vec<KvChange>> {
+        let mut tx = self.tx(kv, now, SessionId(0));
+        if !tx.is_ours(found.ino) || tx.find(found.ino)?.is_some() {
+            return Ok(Vec::new());
+        }
+        let dir = tx.directory(lost_found)?;
+        let mut inode = Inode::new(found.ino, FileKind::File, lost_found, dir.home, now.wall);
+        inode.mode = 0o600;
+        inode.layout = found.layout.clone();
+        inode.size = found.size;
+        inode.allocated = found.allocated;
+        inode.truncate_seq = found.truncate_seq;
+        inode.truncate_size = found.size;
+        tx.save(inode);
+        // Their objects are its own again.
+        tx.remove(keys::deletion(found.ino));
+        link(&mut tx, dir, &found.name, found.ino, FileKind::File)?;
+        Ok(tx.finish().effect)
+    }
+
+    /// Corrects an inode's size, bytes allocated at targets and number of shrinks, as the targets tell them.
+    ///
+    /// # Errors
+    /// What `kv` gives.
+    pub fn correct(
+        &self,
+        kv: &dyn KvRead,
+        now: Now,
+        ino: Ino,
+        wanted: (Option<u64>, Option<u64>, Option<u64>),
+    ) -> Result<Vec<KvChange>> {
+        let mut tx = self.tx(kv, now, SessionId(0));
+        if let Some(mut inode) = tx.find(ino)? {
+            inode.size = wanted.0.unwrap_or(inode.size);
+            if let Some(at_targets) = wanted.1 {
+                let own = inline::stored(&tx, &inode)?.len();
+                inode.allocated = at_targets.saturating_add(inline::allocated(own));
+            }
+            if let Some(seq) = wanted.2 {
+                inode.truncate_seq = seq;
+                inode.truncate_size = inode.size;
+            }
+            inline::cut_to_fit(&mut tx, &mut inode)?;
+            tx.save(inode);
+        }
+        Ok(tx.finish().effect)
+    }
+
+    /// Gives a first-level directory its entry in the root (of which this is the shard).
+    ///
+    /// # Errors
+    /// `Exists` where the name is taken.
+    pub fn add_first_level(
+        &self,
+        kv: &dyn KvRead,
+        now: Now,
+        name: &Name,
+        ino: Ino,
+    ) -> Result<Vec<KvChange>> {
+        let mut tx = self.tx(kv, now, SessionId(0));
+        let root = tx.directory(Ino::ROOT)?;
+        if tx.lookup(Ino::ROOT, name)?.is_some() {
+            return Err(ErrorCode::Exists);
+        }
+        link(&mut tx, root, name, ino, FileKind::Directory)?;
+        Ok(tx.finish().effect)
+    }
+
+    /// The inode that a name in a directory of this shard leads to.
+    ///
+    /// # Errors
+    /// What `kv` gives.
+    pub fn find_entry(
+        &self,
+        kv: &dyn KvRead,
+        now: Now,
+        dir: Ino,
+        name: &Name,
+    ) -> Result<Option<Ino>> {
+        let tx = self.tx(kv, now, SessionId(0));
+        Ok(tx.lookup(dir, name)?.map(|(_, dentry)| dentry.ino))
+    }
+
+    /// The partitions of this shard.
+    #[must_use]
+    pub fn owned(&self) -> &[PartitionId] {
+        &self.partitions
+    }
+}
