@@ -3,8 +3,10 @@
 //! Invariants (checked by [`ZoneMap::check`]): ids are unique and references lead somewhere; partitions do not
 //! overlap; the slots of a stripe set are targets of its zone; a set's width and order never change.
 
-use std::collections::{BTreeMap, BTreeSet};
-use zonal_types::limits::{NODES_MAX, RESTORE_STEP, SLOTS_MAX, ZONES_MAX};
+mod check;
+
+use std::collections::BTreeMap;
+use zonal_types::limits::RESTORE_STEP;
 use zonal_types::{
     CellId, Codec, Epoch, ErrorCode, Ino, MapVersion, NodeId, PartitionId, Reader, ShardId,
     StripeSetId, TargetId, ZoneId, codec_enum, codec_struct,
@@ -289,119 +291,6 @@ impl ZoneMap {
         self.shard_of(ino.partition()).map(|shard| shard.zone)
     }
 
-    /// Every broken invariant, in words.
-    #[must_use]
-    pub fn check(&self) -> Vec<String> {
-        let mut broken = Vec::new();
-        let sorted = is_sorted(&self.zones, |zone| zone.id)
-            && is_sorted(&self.nodes, |node| node.id)
-            && is_sorted(&self.targets, |target| target.id)
-            && is_sorted(&self.shards, |shard| shard.id)
-            && is_sorted(&self.sets, |set| set.id)
-            && is_sorted(&self.junctions, |junction| junction.ino);
-        if !sorted {
-            broken.push("a list is not sorted or an id occurs twice".to_owned());
-        }
-        if self.zones.len() > ZONES_MAX || self.nodes.len() > NODES_MAX {
-            broken.push("too many zones or nodes".to_owned());
-        }
-        self.check_references(&mut broken);
-        self.check_partitions(&mut broken);
-        broken
-    }
-
-    fn check_references(&self, broken: &mut Vec<String>) {
-        for node in self
-            .nodes
-            .iter()
-            .filter(|node| self.zone(node.zone).is_none())
-        {
-            broken.push(format!("node {} is in unknown zone {}", node.id, node.zone));
-        }
-        for target in self
-            .targets
-            .iter()
-            .filter(|target| self.node(target.node).is_none())
-        {
-            broken.push(format!(
-                "target {} is on unknown node {}",
-                target.id, target.node
-            ));
-        }
-        for shard in self
-            .shards
-            .iter()
-            .filter(|shard| self.node(shard.node).is_none())
-        {
-            broken.push(format!(
-                "shard {} is on unknown node {}",
-                shard.id, shard.node
-            ));
-        }
-        for set in &self.sets {
-            let mut seen = BTreeSet::new();
-            for slot in &set.slots {
-                let zone = self
-                    .target(slot.target)
-                    .and_then(|target| self.node(target.node))
-                    .map(|node| node.zone);
-                if zone != Some(set.zone) || !seen.insert(slot.target) {
-                    broken.push(format!(
-                        "set {} has target {} twice or from elsewhere",
-                        set.id, slot.target
-                    ));
-                }
-            }
-            if set.slots.is_empty() || set.slots.len() > SLOTS_MAX {
-                broken.push(format!("set {} has {} slots", set.id, set.slots.len()));
-            }
-        }
-        for zone in &self.zones {
-            if zone
-                .default_set
-                .is_some_and(|id| self.set(id).is_none_or(|set| set.zone != zone.id))
-            {
-                broken.push(format!(
-                    "zone {} has a default set that is not its own",
-                    zone.id
-                ));
-            }
-        }
-        for junction in self
-            .junctions
-            .iter()
-            .filter(|junction| self.zone(junction.zone).is_none())
-        {
-            broken.push(format!(
-                "junction {} leads to unknown zone {}",
-                junction.path, junction.zone
-            ));
-        }
-    }
-
-    fn check_partitions(&self, broken: &mut Vec<String>) {
-        let mut free_from = 0;
-        for range in &self.partitions {
-            let end = range.first.0.checked_add(range.count);
-            if range.count == 0
-                || range.first.0 < free_from
-                || end.is_none_or(|end| end > zonal_types::ids::PARTITIONS_MAX)
-            {
-                broken.push(format!(
-                    "partitions from {} overlap or are out of range",
-                    range.first
-                ));
-            }
-            if self.shard(range.shard).is_none() {
-                broken.push(format!(
-                    "partitions from {} have unknown shard {}",
-                    range.first, range.shard
-                ));
-            }
-            free_from = end.unwrap_or(u32::MAX);
-        }
-    }
-
     /// Targets by zone, for people and schedulers.
     #[must_use]
     pub fn targets_by_zone(&self) -> BTreeMap<ZoneId, Vec<TargetId>> {
@@ -413,8 +302,4 @@ impl ZoneMap {
         }
         by_zone
     }
-}
-
-fn is_sorted<T, K: Ord>(list: &[T], key: impl Fn(&T) -> K) -> bool {
-    list.windows(2).all(|pair| key(&pair[0]) < key(&pair[1]))
 }
