@@ -1,0 +1,102 @@
+//! Blocks marked as lost: what they held cannot be told, so reads of them are errors until they are written anew.
+
+use super::{Result, read};
+use crate::chunk::{BlockState, Chunk};
+use crate::ids::{BLOCK, CHUNK_BLOCKS, ObjectId, TargetConfig};
+use crate::key::{self, Named};
+use crate::sealed::{self, Header};
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+use zonal_types::{KvChange, KvRead};
+
+/// Most blocks of one object that are marked as lost where it is not known which were: 64 GiB. A file of which nothing but
+/// the length is left may be larger than all disks.
+pub const LOSE_BLOCKS_MAX: u64 = 1 << 24;
+
+/// Marks the blocks `first..end` of an object as lost; their units are free with the next allocation.
+///
+/// # Errors
+/// `Corrupt` where a chunk of them cannot be read; what `kv` gives.
+pub fn lose(
+    config: &TargetConfig,
+    kv: &dyn KvRead,
+    object: ObjectId,
+    first: u64,
+    end: u64,
+) -> Result<Vec<KvChange>> {
+    let mut chunks: BTreeMap<u64, Chunk> = BTreeMap::new();
+    for block in first..end {
+        let number = block / CHUNK_BLOCKS;
+        let chunk = match chunks.entry(number) {
+            Entry::Occupied(chunk) => chunk.into_mut(),
+            Entry::Vacant(place) => {
+                let key = key::chunk(object, number);
+                let stored = kv.get(&key)?;
+                let chunk = stored.map(|value| Chunk::decode(config, &key, &value));
+                place.insert(chunk.transpose()?.unwrap_or_default())
+            }
+        };
+        chunk.set(block, BlockState::Lost);
+    }
+    let changes = chunks.into_iter().map(|(number, mut chunk)| {
+        chunk.version += 1;
+        let key = key::chunk(object, number);
+        let value = chunk.encode(&key);
+        KvChange::put(key, value)
+    });
+    Ok(changes.collect())
+}
+
+/// An object that should have `bytes`, of which the index or the log lost something: holes in it become lost blocks, as
+/// nobody can tell them from contents that were there. Its header has the length; it counts with the next repair.
+///
+/// # Errors
+/// `Corrupt` where a chunk of it cannot be read; what `kv` gives.
+pub fn lose_missing(
+    config: &TargetConfig,
+    kv: &dyn KvRead,
+    object: ObjectId,
+    bytes: u64,
+    truncate_seq: u64,
+) -> Result<Vec<KvChange>> {
+    let mut pending = BTreeSet::new();
+    let (start, end) = key::pending_range(object);
+    kv.scan(&start, &end, &mut |key, _value| {
+        if let Ok(Named::Pending(_, block)) = key::parse(key) {
+            pending.insert(block);
+        }
+        true
+    })?;
+    let mut changes = Vec::new();
+    let blocks = bytes.div_ceil(BLOCK).min(LOSE_BLOCKS_MAX);
+    for number in 0..blocks.div_ceil(CHUNK_BLOCKS) {
+        let key = key::chunk(object, number);
+        let stored = kv
+            .get(&key)?
+            .map(|value| Chunk::decode(config, &key, &value));
+        let mut chunk = stored.transpose()?.unwrap_or_default();
+        let first = number * CHUNK_BLOCKS;
+        let before = chunk.clone();
+        for block in first..blocks.min(first + CHUNK_BLOCKS) {
+            if chunk.get(block) == BlockState::Hole && !pending.contains(&block) {
+                chunk.set(block, BlockState::Lost);
+            }
+        }
+        if chunk != before {
+            chunk.version += 1;
+            let value = chunk.encode(&key);
+            changes.push(KvChange::put(key, value));
+        }
+    }
+    let key = key::header(object);
+    let mut header = read::<Header>(kv, &key)?.unwrap_or(Header {
+        truncate_seq,
+        ..Header::default()
+    });
+    if header.object_bytes < bytes {
+        header.object_bytes = bytes;
+        let value = sealed::encode(&key, &header);
+        changes.push(KvChange::put(key, value));
+    }
+    Ok(changes)
+}
