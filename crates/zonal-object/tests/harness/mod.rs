@@ -66,6 +66,23 @@ pub fn object(data_id: u64) -> ObjectId {
     }
 }
 
+/// A small target; a test that wants another has its own.
+pub const CONFIG: TargetConfig = TargetConfig {
+    segment_units: 512,
+    segments: 4,
+    pending_blocks_max: 128,
+};
+pub const CUT: Cut = Cut { seq: 0, bytes: 0 };
+pub const MIB: usize = 1 << 20;
+
+/// A shell with a MiB of object 1.
+pub fn filled() -> (Shell, Vec<u8>) {
+    let mut shell = Shell::new(CONFIG);
+    let payload = Rng(1).bytes(MIB);
+    shell.write(object(1), CUT, 0, &payload).unwrap();
+    (shell, payload)
+}
+
 impl Shell {
     pub fn new(config: TargetConfig) -> Self {
         let store = Store::default();

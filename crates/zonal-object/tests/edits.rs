@@ -1,0 +1,221 @@
+//! Truncations, punches, reservations and deletions: by steps, at the limits, and against late writes.
+#![allow(clippy::unwrap_used, reason = "a test may fail so")]
+
+mod harness;
+use harness::*;
+use zonal_object::*;
+use zonal_types::ErrorCode;
+use zonal_types::limits::{CHUNK_BYTES, FILE_BYTES_MAX, STORAGE_STEP_BYTES};
+
+#[test]
+fn older_writes_cannot_bring_cut_bytes_back() {
+    let (mut shell, payload) = filled();
+    let request = WriteRequest {
+        object: object(1),
+        cut: CUT,
+        offset: 500_000,
+        length: 100_000,
+    };
+    let mut late = shell.plan(request).unwrap();
+    let cut = Cut {
+        seq: 1,
+        bytes: 1000,
+    };
+    // A reader that knows more than the target sees the cut already.
+    assert_eq!(shell.read(object(1), cut, 0, 5000).unwrap().len(), 1000);
+    let outcome = shell.run_edit(Edit::truncate(object(1), cut)).unwrap();
+    assert_eq!(
+        (outcome.object_bytes, outcome.allocated_delta),
+        (1000, 4096 - MIB as i64)
+    );
+    let result = shell.commit(&mut late, &payload[..100_000]);
+    assert_eq!(result, Err(ErrorCode::StaleTruncate));
+    assert_eq!(shell.target.units_in_flight(), 0);
+    // Growing again shows zeros; the cut twice changes nothing.
+    shell.write(object(1), cut, 5000, b"z").unwrap();
+    let again = shell.run_edit(Edit::truncate(object(1), cut)).unwrap();
+    assert_eq!((again.object_bytes, again.allocated_delta), (5001, 0));
+    let mut want = payload[..1000].to_vec();
+    want.resize(5000, 0);
+    want.push(b'z');
+    assert_eq!(shell.read(object(1), cut, 0, 9999), Ok(want));
+    // An older reader is served.
+    assert_eq!(shell.read(object(1), CUT, 0, 10).unwrap().len(), 10);
+    shell.check();
+}
+
+#[test]
+fn a_large_object_goes_in_steps_and_survives_a_kill_between() {
+    let mut shell = Shell::new(CONFIG);
+    // 700 chunks of one block each, far apart.
+    for index in 0..700u64 {
+        if shell.target.wants_checkpoint() {
+            shell.checkpoint(true);
+        }
+        shell.write(object(1), CUT, index << 18, b"x").unwrap();
+    }
+    shell.checkpoint(true);
+    let mut delete = Delete::new(vec![object(1), object(2)]);
+    let DeleteStep::Log(record) = shell.target.delete_step(&shell.store, &mut delete).unwrap()
+    else {
+        panic!("a record");
+    };
+    assert!(record.changes.len() < 300);
+    shell.append(record);
+    let stat = shell.target.stat(&shell.store, object(1));
+    assert_eq!(stat, Ok(ObjectStat::default()));
+    assert_eq!(shell.write(object(1), CUT, 0, b"x"), Err(ErrorCode::Stale));
+    assert_eq!(shell.read(object(1), CUT, 0, 10), Ok(vec![]));
+    shell.check();
+    shell.kill();
+    assert_eq!(shell.target.unfinished_deletes(), vec![object(1)]);
+    let unfinished = shell.target.unfinished_deletes();
+    assert_eq!(shell.delete(unfinished), Ok(2));
+    assert!(shell.target.unfinished_deletes().is_empty());
+    shell.checkpoint(true);
+    shell.kill();
+    shell.check();
+    assert_eq!(shell.target.statfs(), Shell::new(CONFIG).target.statfs());
+}
+
+#[test]
+fn a_large_truncation_and_punch_go_in_steps() {
+    let mut shell = Shell::new(CONFIG);
+    for index in 0..600u64 {
+        if shell.target.wants_checkpoint() {
+            shell.checkpoint(true);
+        }
+        shell.write(object(1), CUT, index << 18, b"x").unwrap();
+    }
+    let outcome = shell
+        .run_edit(Edit::punch(object(1), CUT, 0, 300 << 18).unwrap())
+        .unwrap();
+    assert_eq!(outcome.allocated_delta, -300 * 4096);
+    let cut = Cut { seq: 1, bytes: 1 };
+    let outcome = shell.run_edit(Edit::truncate(object(1), cut)).unwrap();
+    assert_eq!(
+        (outcome.allocated_delta, outcome.object_bytes),
+        (-300 * 4096, 1)
+    );
+    shell.check();
+}
+
+#[test]
+fn offsets_at_the_limit_work_and_past_it_are_refused() {
+    let mut shell = Shell::new(CONFIG);
+    shell
+        .write(object(1), CUT, FILE_BYTES_MAX - 3, b"end")
+        .unwrap();
+    assert_eq!(
+        shell.read(object(1), CUT, FILE_BYTES_MAX - 3, 100).unwrap(),
+        b"end"
+    );
+    shell.checkpoint(true);
+    assert_eq!(
+        shell.read(object(1), CUT, FILE_BYTES_MAX - 3, 100).unwrap(),
+        b"end"
+    );
+    let map = shell
+        .target
+        .map(&shell.store, object(1), CUT, 0, u64::MAX, 9)
+        .unwrap();
+    assert_eq!(map.ranges, vec![(FILE_BYTES_MAX - 4095, 4095)]);
+    for offset in [FILE_BYTES_MAX - 2, FILE_BYTES_MAX, u64::MAX] {
+        let result = shell.write(object(1), CUT, offset, b"end");
+        assert_eq!(result, Err(ErrorCode::FileTooBig));
+        assert!(shell.read(object(1), CUT, offset, 10).is_ok() || offset == u64::MAX);
+        assert!(Edit::allocate(object(1), CUT, offset, 3, false).is_err());
+    }
+    shell
+        .run_edit(Edit::punch(object(1), CUT, 0, FILE_BYTES_MAX).unwrap())
+        .unwrap();
+    shell
+        .run_edit(Edit::truncate(
+            object(1),
+            Cut {
+                seq: 9,
+                bytes: u64::MAX,
+            },
+        ))
+        .unwrap();
+    shell.check();
+    let too_much = Edit::allocate(object(1), CUT, 0, 1 << 40, false).unwrap();
+    assert_eq!(shell.run_edit(too_much), Err(ErrorCode::StaleTruncate));
+}
+
+#[test]
+fn a_chunk_less_than_a_step_is_reserved_at_once_wherever_it_begins() {
+    let chunk = CHUNK_BYTES as u64;
+    let config = TargetConfig {
+        segments: 40,
+        ..CONFIG
+    };
+    for (length, is_whole) in [
+        (STORAGE_STEP_BYTES - chunk, true),
+        (STORAGE_STEP_BYTES, false),
+    ] {
+        let mut shell = Shell::new(config);
+        let mut edit = Edit::allocate(object(1), CUT, chunk - 4096, length, false).unwrap();
+        let step = shell.target.edit_step(&shell.store, &mut edit).unwrap();
+        let Step::Log { done, .. } = step else {
+            panic!("{step:?}");
+        };
+        assert_eq!(done.is_some(), is_whole, "{length}");
+    }
+}
+
+#[test]
+fn reserved_space_reads_as_zeros_and_counts() {
+    let mut shell = Shell::new(CONFIG);
+    let edit = Edit::allocate(object(1), CUT, 100, 300_000, false).unwrap();
+    let outcome = shell.run_edit(edit).unwrap();
+    assert_eq!(
+        (outcome.allocated_delta, outcome.object_bytes),
+        (74 * 4096, 0)
+    );
+    shell.write(object(1), CUT, 299_999, b"x").unwrap();
+    assert!(
+        shell
+            .read(object(1), CUT, 0, 299_999)
+            .unwrap()
+            .iter()
+            .all(|byte| *byte == 0)
+    );
+    let stat = shell.target.stat(&shell.store, object(1)).unwrap();
+    assert_eq!((stat.allocated, stat.object_bytes), (74 * 4096, 300_000));
+    let map = shell
+        .target
+        .map(&shell.store, object(1), CUT, 0, u64::MAX, 9)
+        .unwrap();
+    assert_eq!(map.ranges, vec![(73 * 4096, 300_000 - 73 * 4096)]);
+    shell.check();
+}
+
+#[test]
+fn a_late_write_does_not_make_a_deleted_object_again() {
+    let mut shell = Shell::new(CONFIG);
+    shell.write(object(1), CUT, 0, b"here").unwrap();
+    let request = WriteRequest {
+        object: object(1),
+        cut: CUT,
+        offset: 0,
+        length: 5000,
+    };
+    let payload = [7; 5000];
+    let mut late = shell.plan(request).unwrap();
+    shell.carry_out(&mut late, &payload);
+    // The second one does not exist yet: its first write is the one that is late.
+    shell.delete(vec![object(1), object(2)]).unwrap();
+    assert_eq!(shell.commit(&mut late, &payload), Err(ErrorCode::Stale));
+    for gone in [1, 2] {
+        let wrote = shell.write(object(gone), CUT, 0, b"late");
+        assert_eq!(wrote, Err(ErrorCode::Stale));
+        let reserve = Edit::allocate(object(gone), CUT, 0, 4096, false).unwrap();
+        assert_eq!(shell.run_edit(reserve), Err(ErrorCode::Stale));
+    }
+    shell.delete(vec![object(1)]).unwrap();
+    assert_eq!(shell.target.statfs().objects, 0);
+    assert_eq!(shell.target.units_in_flight(), 0);
+    shell.write(object(3), CUT, 0, b"other").unwrap();
+    shell.check();
+}
