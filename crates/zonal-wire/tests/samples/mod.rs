@@ -1,6 +1,10 @@
 //! At least one value of every message, with unlike values in like fields, for the golden bytes and for
 //! the hostile ones. A test checks that no tag is missing.
-#![allow(dead_code, reason = "each test binary uses its part")]
+#![allow(dead_code, unused_imports, reason = "each test binary uses its part")]
+
+mod corpus;
+
+pub use corpus::{Kind, corpus, corpus_path, kinds, to_hex};
 
 use zonal_types::layout::{Component, ComponentKind};
 use zonal_types::{
@@ -342,81 +346,4 @@ pub fn admin_replies() -> Vec<AdminReply> {
         R::Snapshot { snapshot: 5, shard: ShardId(2), epoch: Epoch(3), position: 65_536, map_version: MapVersion(9) },
         R::Entries { entries: vec![(Blob(b"key".to_vec()), Blob(b"value".to_vec()))], end: false },
     ]
-}
-
-/// Decodes, and where that succeeds encodes again; returns what came out. Must not panic on any input.
-pub type Roundtrip = fn(&[u8]) -> Option<Vec<u8>>;
-
-fn roundtrip<T: Codec>(bytes: &[u8]) -> Option<Vec<u8>> {
-    T::from_bytes(bytes).ok().map(|value| value.to_bytes())
-}
-
-/// One kind of message: its name, its samples (variant, tag, bytes), its decoder, whether a tag is known.
-pub struct Kind {
-    pub name: &'static str,
-    pub samples: Vec<(&'static str, u8, Vec<u8>)>,
-    pub roundtrip: Roundtrip,
-    pub knows: fn(u8) -> bool,
-}
-
-fn knows<T: Codec>(tag: u8) -> bool {
-    T::from_bytes(&[tag]).err() != Some(zonal_types::CodecError::BadValue)
-}
-
-macro_rules! kind {
-    ($type:ty, $samples:expr) => {
-        Kind {
-            name: stringify!($type),
-            samples: ($samples.iter())
-                .map(|message| (message.name(), message.tag(), message.to_bytes()))
-                .collect(),
-            roundtrip: roundtrip::<$type>,
-            knows: knows::<$type>,
-        }
-    };
-}
-
-/// Every kind of message.
-pub fn kinds() -> Vec<Kind> {
-    vec![
-        kind!(MetaRequest, meta_requests()),
-        kind!(MetaReply, meta_replies()),
-        kind!(Event, events()),
-        kind!(StorageRequest, storage_requests()),
-        kind!(StorageReply, storage_replies()),
-        kind!(ManagerRequest, manager_requests()),
-        kind!(ManagerReply, manager_replies()),
-        kind!(AdminRequest, admin_requests()),
-        kind!(AdminReply, admin_replies()),
-    ]
-}
-
-pub fn to_hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// Panics on anything that is not pairs of hexadecimal digits: the corpus is ours.
-pub fn from_hex(text: &str) -> Vec<u8> {
-    assert!(text.len().is_multiple_of(2), "odd number of digits");
-    (0..text.len() / 2)
-        .map(|at| u8::from_str_radix(&text[2 * at..2 * at + 2], 16).unwrap())
-        .collect()
-}
-
-/// The lines `NAME HEX` of a file of the corpus.
-pub fn corpus(file: &str) -> Vec<(String, Vec<u8>)> {
-    let path = corpus_path(file);
-    let text = std::fs::read_to_string(&path).unwrap_or_default();
-    text.lines()
-        .filter(|line| !line.starts_with('#') && !line.is_empty())
-        .map(|line| {
-            let (name, hex) = line.split_once(' ').unwrap();
-            (name.to_owned(), from_hex(hex))
-        })
-        .collect()
-}
-
-pub fn corpus_path(file: &str) -> std::path::PathBuf {
-    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata");
-    folder.join(file)
 }
