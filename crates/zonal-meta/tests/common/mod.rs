@@ -10,10 +10,10 @@ pub use cell::{Cell, MemKv, Store, apply, map};
 pub use client::{Client, Reply, entry_of};
 pub use setup::Setup;
 
-use zonal_meta::Caller;
+use zonal_meta::{Caller, Outcome};
 use zonal_types::{Ino, Name, SessionId, Timestamp};
 use zonal_wire::frame::NO_SLOT;
-use zonal_wire::{LockKind, LockRange};
+use zonal_wire::{LockKind, LockRange, MetaRequest};
 
 pub fn seconds(seconds: i64) -> Timestamp {
     Timestamp { seconds, nanos: 0 }
@@ -49,4 +49,26 @@ pub fn start() -> (Cell, Client, Ino) {
     let mut client = cell.client(1);
     let home = client.mkdir(&mut cell, Ino::ROOT, "home").unwrap();
     (cell, client, home)
+}
+
+/// As [`start`], with a second client, in a cell whose replies may be cached.
+pub fn start_two() -> (Cell, Client, Client, Ino) {
+    let mut cell = Cell::with(55, true);
+    let mut one = cell.client(1);
+    let two = cell.client(2);
+    let home = one.mkdir(&mut cell, Ino::ROOT, "home").unwrap();
+    (cell, one, two, home)
+}
+
+/// A poll of the zone's shard with what it says of our boot and what it acknowledges.
+pub fn poll_as(cell: &mut Cell, client: &Client, boot: u64, acked: u64, wait_ms: u32) -> Outcome {
+    let store = &mut cell.stores[1];
+    let request = MetaRequest::PollEvents {
+        boot,
+        acked,
+        wait_ms,
+    };
+    store
+        .shard
+        .handle(&store.kv, cell.now, client.caller(1), &request, None)
 }

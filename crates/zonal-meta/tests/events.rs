@@ -1,0 +1,107 @@
+//! Polls for events: what waits, what is told, and what is heard of another boot.
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+mod common;
+
+use common::*;
+use zonal_meta::{Outcome, WaitOn};
+use zonal_types::ErrorCode;
+use zonal_wire::meta::Event;
+use zonal_wire::{MetaReply, MetaRequest};
+
+#[test]
+fn events_wait_and_locks_are_told() {
+    let (mut cell, one, two, home) = start_two();
+    let range = whole_file();
+    let lock = MetaRequest::Lock {
+        ino: home,
+        range,
+        wait: true,
+        waiter: 5,
+    };
+    assert_eq!(cell.send(1, one.caller(1), &lock), MetaReply::Done);
+    let queued = MetaReply::Failed {
+        code: zonal_wire::ErrorNumber(ErrorCode::LockQueued),
+    };
+    assert_eq!(cell.send(1, two.caller(1), &lock), queued);
+    let store = &mut cell.stores[1];
+    let request = MetaRequest::PollEvents {
+        boot: store.shard.boot(),
+        acked: 0,
+        wait_ms: 10_000,
+    };
+    let outcome = store
+        .shard
+        .handle(&store.kv, cell.now, two.caller(1), &request, None);
+    let Outcome::Wait {
+        attempt,
+        on: WaitOn::Events(_),
+        ..
+    } = outcome
+    else {
+        panic!("{outcome:?}")
+    };
+    let outcome = store.shard.handle(
+        &store.kv,
+        cell.now,
+        one.caller(1),
+        &MetaRequest::CloseSession,
+        None,
+    );
+    let Outcome::Reply { wake, effect, .. } = outcome else {
+        panic!()
+    };
+    assert!(wake.contains(&two.sessions[1]));
+    apply(&mut store.kv, &effect);
+    let outcome = store
+        .shard
+        .handle(&store.kv, cell.now, two.caller(1), &request, Some(attempt));
+    let Outcome::Reply {
+        reply: MetaReply::Events { events, .. },
+        ..
+    } = outcome
+    else {
+        panic!()
+    };
+    assert_eq!(
+        events,
+        [(
+            1,
+            Event::LockGranted {
+                ino: home,
+                waiter: 5
+            }
+        )]
+    );
+}
+
+#[test]
+fn a_poll_that_has_heard_of_another_boot_is_answered_at_once_and_acknowledges_nothing() {
+    let (mut cell, mut one, two, home) = start_two();
+    let waits = |cell: &mut Cell, boot, acked| match poll_as(cell, &two, boot, acked, 10_000) {
+        Outcome::Reply {
+            reply: MetaReply::Events { events, .. },
+            ..
+        } => Some(events.len()),
+        Outcome::Wait { .. } => None,
+        other => panic!("{other:?}"),
+    };
+    let boot = cell.stores[1].shard.boot();
+    assert_eq!(waits(&mut cell, 0, 0), Some(0), "its first poll");
+    assert_eq!(waits(&mut cell, boot + 1, 0), Some(0), "before a restart");
+    assert_eq!(waits(&mut cell, boot, 0), None);
+    let range = whole_file();
+    let lock = MetaRequest::Lock {
+        ino: home,
+        range,
+        wait: true,
+        waiter: 5,
+    };
+    assert_eq!(cell.send(1, one.caller(1), &lock), MetaReply::Done);
+    cell.send(1, two.caller(1), &lock);
+    let release = MetaRequest::Unlock { ino: home, range };
+    one.call(&mut cell, home, &release).unwrap();
+    assert_eq!(waits(&mut cell, boot, 0), Some(1), "the grant");
+    assert_eq!(waits(&mut cell, boot + 1, 57), Some(1), "still there");
+    assert_eq!(waits(&mut cell, boot, 1), None);
+}
