@@ -25,6 +25,7 @@ mod opens;
 pub mod outcome;
 pub mod permission;
 mod recent;
+mod records;
 pub mod repair;
 pub mod restore;
 mod session;

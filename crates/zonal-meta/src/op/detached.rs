@@ -7,8 +7,11 @@ use super::{Result, new};
 use crate::acl::Acl;
 use crate::inode::{FLAG_CLOSING, FLAG_DETACHED, Inode};
 use crate::keys;
+use crate::records;
 use crate::tx::{Tx, Volatile};
-use zonal_types::{Blob, Codec, ErrorCode, FileKind, Ino, KvRead, Timestamp, codec_struct};
+use zonal_types::{
+    Blob, Codec, ErrorCode, FileKind, Ino, KvRead, PartitionId, Timestamp, codec_struct,
+};
 use zonal_wire::MetaReply;
 
 codec_struct! {
@@ -33,7 +36,7 @@ pub(crate) fn make_detached(
     if tx.env.config.is_root() {
         return Err(ErrorCode::NotOwner);
     }
-    for (ino, record) in unsettled(tx.kv(), tx.env.partitions, usize::MAX)? {
+    for (ino, record) in unsettled(tx.kv(), tx.env.partitions)? {
         if record.token == token && token != 0 {
             // The root shard is about to make its entry, still.
             save_detached(tx, ino, token);
@@ -145,27 +148,10 @@ fn first_level(tx: &mut Tx<'_>, ino: Ino) -> Result<Inode> {
     Ok(dir)
 }
 
-/// Directories that are not settled, at most `limit`. There are few at any time.
+/// Directories that are not settled.
 pub(crate) fn unsettled(
     kv: &dyn KvRead,
-    partitions: &[zonal_types::PartitionId],
-    limit: usize,
+    partitions: &[PartitionId],
 ) -> Result<Vec<(Ino, DetachedRecord)>> {
-    let mut found = Vec::new();
-    let mut broken = false;
-    for partition in partitions {
-        let (start, end) = keys::tag_range(partition.0, keys::TAG_DETACHED);
-        kv.scan(&start, &end, &mut |key, value| {
-            match (keys::ino_of(key), DetachedRecord::from_bytes(value)) {
-                (Some(ino), Ok(record)) => found.push((ino, record)),
-                _ => broken = true,
-            }
-            found.len() < limit && !broken
-        })?;
-    }
-    if broken {
-        Err(ErrorCode::Corrupt)
-    } else {
-        Ok(found)
-    }
+    records::all(kv, partitions, keys::TAG_DETACHED)
 }

@@ -70,7 +70,7 @@ impl Shard {
         now: Now,
         limit: usize,
     ) -> Result<Vec<Detached>, ErrorCode> {
-        let found = crate::op::detached::unsettled(kv, &self.partitions, usize::MAX)?;
+        let found = crate::op::detached::unsettled(kv, &self.partitions)?;
         let old = found.into_iter().filter(|(_, record)| {
             now.wall.seconds.saturating_sub(record.since.seconds) >= DETACHED_SECONDS
         });

@@ -11,6 +11,7 @@ use crate::keys;
 use crate::leases::Leases;
 use crate::opens::Opens;
 use crate::recent::Recent;
+use crate::records;
 use crate::session::Sessions;
 use crate::tx::OrphanRecord;
 use std::collections::{BTreeMap, BTreeSet};
@@ -106,23 +107,8 @@ fn load_orphans(
     kv: &dyn KvRead,
     partitions: &[PartitionId],
 ) -> Result<BTreeMap<Ino, BTreeSet<SessionId>>, ErrorCode> {
-    let mut orphans = BTreeMap::new();
-    let mut broken = false;
-    for partition in partitions {
-        let (start, end) = keys::tag_range(partition.0, keys::TAG_ORPHAN);
-        kv.scan(&start, &end, &mut |key, value| {
-            match (keys::ino_of(key), OrphanRecord::from_bytes(value)) {
-                (Some(ino), Ok(record)) => {
-                    orphans.insert(ino, record.sessions.into_iter().collect());
-                }
-                _ => broken = true,
-            }
-            !broken
-        })?;
-    }
-    if broken {
-        Err(ErrorCode::Corrupt)
-    } else {
-        Ok(orphans)
-    }
+    let orphans = records::all(kv, partitions, keys::TAG_ORPHAN)?.into_iter();
+    Ok(orphans
+        .map(|(ino, record): (Ino, OrphanRecord)| (ino, record.sessions.into_iter().collect()))
+        .collect())
 }
