@@ -160,6 +160,19 @@ fn damaged(config: &TargetConfig, kv: &dyn KvRead, key: &[u8]) -> Result<Vec<KvC
     }
 }
 
+/// The pending blocks of an object.
+fn pending_blocks(kv: &dyn KvRead, object: ObjectId) -> Result<BTreeSet<u64>> {
+    let mut blocks = BTreeSet::new();
+    let (start, end) = key::pending_range(object);
+    kv.scan(&start, &end, &mut |key, _value| {
+        if let Ok(Named::Pending(_, block)) = key::parse(key) {
+            blocks.insert(block);
+        }
+        true
+    })?;
+    Ok(blocks)
+}
+
 /// A header that counts what there is.
 fn recount(
     config: &TargetConfig,
@@ -180,13 +193,7 @@ fn recount(
         }
         true
     })?;
-    let (start, end) = key::pending_range(object);
-    kv.scan(&start, &end, &mut |key, _value| {
-        if let Ok(Named::Pending(_, block)) = key::parse(key) {
-            blocks.insert(block);
-        }
-        true
-    })?;
+    blocks.extend(pending_blocks(kv, object)?);
     if let Some(code) = failed {
         return Err(code);
     }

@@ -1,12 +1,12 @@
 //! Blocks marked as lost: what they held cannot be told, so reads of them are errors until they are written anew.
 
-use super::{Result, read};
+use super::{Result, pending_blocks, read};
 use crate::chunk::{BlockState, Chunk};
 use crate::ids::{BLOCK, CHUNK_BLOCKS, ObjectId, TargetConfig};
-use crate::key::{self, Named};
+use crate::key;
 use crate::sealed::{self, Header};
+use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, BTreeSet};
 use zonal_types::{KvChange, KvRead};
 
 /// Most blocks of one object that are marked as lost where it is not known which were: 64 GiB. A file of which nothing but
@@ -59,14 +59,7 @@ pub fn lose_missing(
     bytes: u64,
     truncate_seq: u64,
 ) -> Result<Vec<KvChange>> {
-    let mut pending = BTreeSet::new();
-    let (start, end) = key::pending_range(object);
-    kv.scan(&start, &end, &mut |key, _value| {
-        if let Ok(Named::Pending(_, block)) = key::parse(key) {
-            pending.insert(block);
-        }
-        true
-    })?;
+    let pending = pending_blocks(kv, object)?;
     let mut changes = Vec::new();
     let blocks = bytes.div_ceil(BLOCK).min(LOSE_BLOCKS_MAX);
     for number in 0..blocks.div_ceil(CHUNK_BLOCKS) {
