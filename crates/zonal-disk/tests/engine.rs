@@ -7,17 +7,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use common::{LOG_BYTES, MemDisk, MemLog, dump, identity, put_record, text};
+use common::{LOG_BYTES, MemDisk, MemLog, dump, identity, put_record, small, text};
 use zonal_disk::{Config, DiskError, Engine, LogFile, Record, Room, spawn_checkpointer};
 use zonal_testkit::{Rng, Scratch};
 use zonal_types::{KvChange, KvRead};
-
-fn small() -> Config {
-    Config {
-        log_bytes: LOG_BYTES,
-        ..Config::default()
-    }
-}
 
 #[test]
 fn what_was_appended_is_there_after_reopening() {

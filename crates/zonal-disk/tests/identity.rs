@@ -6,17 +6,10 @@ mod common;
 use std::fs;
 use std::path::Path;
 
-use common::identity;
+use common::{identity, small};
 use zonal_disk::disk::SyncHook;
 use zonal_disk::{Config, DiskError, Engine, Identity, Past, StoreKind};
 use zonal_testkit::Scratch;
-
-fn small() -> Config {
-    Config {
-        log_bytes: 1 << 20,
-        ..Config::default()
-    }
-}
 
 fn open(dir: &Path, expected: &Identity) -> Result<Engine, DiskError> {
     Engine::open(dir, expected, small(), &mut |_, _, _| true)

@@ -1,9 +1,11 @@
 //! A view stays as it was, whatever the store does meanwhile.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod common;
+
+use common::{identity, small};
 use std::collections::BTreeMap;
-use zonal_disk::engine::Config;
-use zonal_disk::{Engine, Identity, Record, StoreKind, View};
+use zonal_disk::{Engine, Record, View};
 use zonal_testkit::Scratch;
 use zonal_types::{KvChange, KvRead};
 
@@ -34,17 +36,8 @@ fn put(engine: &Engine, key: u32, value: Option<u32>) {
 #[test]
 fn a_view_is_of_one_moment_whatever_comes_after() {
     let dir = Scratch::new("view");
-    let identity = Identity {
-        cell: [1; 16],
-        kind: StoreKind::Shard,
-        id: 1,
-    };
-    let config = Config {
-        log_bytes: 1 << 20,
-        ..Config::default()
-    };
-    Engine::format(&dir, identity, &config).unwrap();
-    let engine = Engine::open(&dir, &identity, config, &mut |_, _, _| true).unwrap();
+    Engine::format(&dir, identity(), &small()).unwrap();
+    let engine = Engine::open(&dir, &identity(), small(), &mut |_, _, _| true).unwrap();
     let checkpoint = || engine.checkpoint(&mut || Ok(())).unwrap();
     let mut kept: Vec<(View, Contents)> = Vec::new();
     for round in 0..6_u32 {

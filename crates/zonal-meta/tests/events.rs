@@ -5,20 +5,24 @@ mod common;
 
 use common::*;
 use zonal_meta::{Outcome, WaitOn};
-use zonal_types::ErrorCode;
+use zonal_types::{ErrorCode, Ino};
 use zonal_wire::meta::Event;
 use zonal_wire::{MetaReply, MetaRequest};
+
+/// Asks for the whole file, as waiter 5.
+fn waiting_lock(ino: Ino) -> MetaRequest {
+    MetaRequest::Lock {
+        ino,
+        range: whole_file(),
+        wait: true,
+        waiter: 5,
+    }
+}
 
 #[test]
 fn events_wait_and_locks_are_told() {
     let (mut cell, one, two, home) = start_two();
-    let range = whole_file();
-    let lock = MetaRequest::Lock {
-        ino: home,
-        range,
-        wait: true,
-        waiter: 5,
-    };
+    let lock = waiting_lock(home);
     assert_eq!(cell.send(1, one.caller(1), &lock), MetaReply::Done);
     let queued = MetaReply::Failed {
         code: zonal_wire::ErrorNumber(ErrorCode::LockQueued),
@@ -90,15 +94,10 @@ fn a_poll_that_has_heard_of_another_boot_is_answered_at_once_and_acknowledges_no
     assert_eq!(waits(&mut cell, 0, 0), Some(0), "its first poll");
     assert_eq!(waits(&mut cell, boot + 1, 0), Some(0), "before a restart");
     assert_eq!(waits(&mut cell, boot, 0), None);
-    let range = whole_file();
-    let lock = MetaRequest::Lock {
-        ino: home,
-        range,
-        wait: true,
-        waiter: 5,
-    };
+    let lock = waiting_lock(home);
     assert_eq!(cell.send(1, one.caller(1), &lock), MetaReply::Done);
     cell.send(1, two.caller(1), &lock);
+    let range = whole_file();
     let release = MetaRequest::Unlock { ino: home, range };
     one.call(&mut cell, home, &release).unwrap();
     assert_eq!(waits(&mut cell, boot, 0), Some(1), "the grant");

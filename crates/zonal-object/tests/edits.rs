@@ -7,6 +7,18 @@ use zonal_object::*;
 use zonal_types::ErrorCode;
 use zonal_types::limits::{CHUNK_BYTES, FILE_BYTES_MAX, STORAGE_STEP_BYTES};
 
+/// A shell with an object of so many chunks of one block each.
+fn scattered(chunks: u64) -> Shell {
+    let mut shell = Shell::new(CONFIG);
+    for index in 0..chunks {
+        if shell.target.wants_checkpoint() {
+            shell.checkpoint(true);
+        }
+        shell.write(object(1), CUT, index << 18, b"x").unwrap();
+    }
+    shell
+}
+
 #[test]
 fn older_writes_cannot_bring_cut_bytes_back() {
     let (mut shell, payload) = filled();
@@ -46,14 +58,7 @@ fn older_writes_cannot_bring_cut_bytes_back() {
 
 #[test]
 fn a_large_object_goes_in_steps_and_survives_a_kill_between() {
-    let mut shell = Shell::new(CONFIG);
-    // 700 chunks of one block each, far apart.
-    for index in 0..700u64 {
-        if shell.target.wants_checkpoint() {
-            shell.checkpoint(true);
-        }
-        shell.write(object(1), CUT, index << 18, b"x").unwrap();
-    }
+    let mut shell = scattered(700);
     shell.checkpoint(true);
     let mut delete = Delete::new(vec![object(1), object(2)]);
     let DeleteStep::Log(record) = shell.target.delete_step(&shell.store, &mut delete).unwrap()
@@ -80,13 +85,7 @@ fn a_large_object_goes_in_steps_and_survives_a_kill_between() {
 
 #[test]
 fn a_large_truncation_and_punch_go_in_steps() {
-    let mut shell = Shell::new(CONFIG);
-    for index in 0..600u64 {
-        if shell.target.wants_checkpoint() {
-            shell.checkpoint(true);
-        }
-        shell.write(object(1), CUT, index << 18, b"x").unwrap();
-    }
+    let mut shell = scattered(600);
     let outcome = shell
         .run_edit(Edit::punch(object(1), CUT, 0, 300 << 18).unwrap())
         .unwrap();

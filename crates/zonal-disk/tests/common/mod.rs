@@ -353,6 +353,13 @@ impl MemDisk {
     }
 }
 
+pub fn small() -> Config {
+    Config {
+        log_bytes: LOG_BYTES,
+        ..Config::default()
+    }
+}
+
 pub fn identity() -> Identity {
     Identity {
         cell: [7; 16],
