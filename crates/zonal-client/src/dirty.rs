@@ -2,12 +2,13 @@
 //!
 //! Adjacent ranges are joined, so that a stream of small writes becomes one run.
 
+use crate::run::Run;
 use std::collections::BTreeMap;
 
 /// Byte ranges that are newer than what the targets have.
 #[derive(Debug, Default)]
 pub struct Dirty {
-    runs: BTreeMap<u64, Vec<u8>>,
+    runs: BTreeMap<u64, Run>,
     bytes: usize,
 }
 
@@ -29,7 +30,22 @@ impl Dirty {
         self.insert_in(offset, data, Vec::with_capacity);
     }
 
-    /// [`Self::insert`]; a new run lies in what `room` gives for so many bytes: an empty buffer.
+    /// Takes `run` at `offset` as it is, without a copy. Not where it meets or touches another one: it comes back then.
+    ///
+    /// # Errors
+    /// The run.
+    pub fn adopt(&mut self, offset: u64, run: Run) -> Result<(), Run> {
+        let end = offset + run.len() as u64;
+        let before = self.runs.range(..=end).next_back();
+        if run.is_empty() || before.is_some_and(|(at, other)| at + other.len() as u64 >= offset) {
+            return Err(run);
+        }
+        self.bytes += run.len();
+        self.runs.insert(offset, run);
+        Ok(())
+    }
+
+    /// [`Self::insert`]; a new run lies in what `room` gives for so many bytes.
     pub fn insert_in(&mut self, offset: u64, data: &[u8], room: impl FnOnce(usize) -> Vec<u8>) {
         if data.is_empty() {
             return;
@@ -43,12 +59,12 @@ impl Dirty {
                 let at = (offset - start) as usize;
                 let within = run.len().min(at + data.len());
                 if run_end >= end {
-                    run[at..at + data.len()].copy_from_slice(data);
+                    run.put(at, data);
                     return;
                 }
                 if !follows {
-                    run[at..within].copy_from_slice(&data[..within - at]);
-                    run.extend_from_slice(&data[within - at..]);
+                    run.put(at, &data[..within - at]);
+                    run.extend(&data[within - at..]);
                     self.bytes += data.len() - (within - at);
                     return;
                 }
@@ -72,11 +88,11 @@ impl Dirty {
                 start = at;
                 left
             }
-            None => room(room_for(data.len())),
+            None => Run::within(room(room_for(data.len()))),
         };
-        run.extend_from_slice(data);
+        run.extend(data);
         if let Some(right) = self.runs.remove(&end) {
-            run.extend_from_slice(&right);
+            run.extend(&right);
         }
         self.bytes += data.len();
         self.runs.insert(start, run);
@@ -115,7 +131,7 @@ impl Dirty {
 
     /// Takes a run out that covers multiples of `unit`, the first of them from `behind` on at least: the covered part of the
     /// first such run.
-    pub fn take_full(&mut self, unit: u64, behind: u64) -> Option<(u64, Vec<u8>)> {
+    pub fn take_full(&mut self, unit: u64, behind: u64) -> Option<(u64, Run)> {
         let (start, from, to) = self.runs.iter().find_map(|(start, run)| {
             let from = if *start <= behind {
                 behind
@@ -132,15 +148,15 @@ impl Dirty {
         }
         if from > start {
             // What stays is the shorter part.
-            let stays = run.drain(..(from - start) as usize).collect();
-            self.runs.insert(start, stays);
+            self.runs
+                .insert(start, run.split_front((from - start) as usize));
         }
         self.bytes -= run.len();
         Some((from, run))
     }
 
     /// Takes the first run from `behind` on out.
-    pub fn take_first(&mut self, behind: u64) -> Option<(u64, Vec<u8>)> {
+    pub fn take_first(&mut self, behind: u64) -> Option<(u64, Run)> {
         let before = self.runs.range(..behind).next_back();
         let crossing = before.and_then(|(start, run)| {
             let end = start + run.len() as u64;
@@ -161,7 +177,7 @@ impl Dirty {
     }
 
     /// Takes the first run before `end` out.
-    pub fn take_before(&mut self, end: u64) -> Option<(u64, Vec<u8>)> {
+    pub fn take_before(&mut self, end: u64) -> Option<(u64, Run)> {
         let start = *self.runs.range(..end).next()?.0;
         let mut run = self.runs.remove(&start)?;
         if start + run.len() as u64 > end {
@@ -265,7 +281,12 @@ mod tests {
             match next(10) {
                 0..6 => {
                     let data: Vec<u8> = (0..length).map(|_index| next(256) as u8).collect();
-                    dirty.insert(offset, &data);
+                    // Some come with their memory: a head before them, room behind.
+                    let memory = [&[0xdd; 8], &data[..], &[0xdd; 16]].concat();
+                    let run = Run::new(memory, 8..8 + length);
+                    if next(2) == 0 || dirty.adopt(offset, run).is_err() {
+                        dirty.insert(offset, &data);
+                    }
                     for (index, byte) in data.iter().enumerate() {
                         model[offset as usize + index] = Some(*byte);
                     }
@@ -291,7 +312,7 @@ mod tests {
         }
     }
 
-    fn check_taken(taken: Option<(u64, Vec<u8>)>, model: &mut [Option<u8>]) {
+    fn check_taken(taken: Option<(u64, Run)>, model: &mut [Option<u8>]) {
         if let Some((at, run)) = taken {
             for (index, byte) in run.iter().enumerate() {
                 assert_eq!(model[at as usize + index].take(), Some(*byte));
@@ -305,7 +326,7 @@ mod tests {
         for index in 0..100_u64 {
             dirty.insert(10 + index * 10, &[1; 10]);
         }
-        assert_eq!(dirty.take_full(512, 0), None);
+        assert!(dirty.take_full(512, 0).is_none());
         dirty.insert(1010, &[2; 20]);
         assert_eq!(dirty.take_full(512, 0).map(|run| run.0), Some(512));
         assert_eq!(dirty.end(), 1030);
@@ -315,11 +336,12 @@ mod tests {
     fn first_bytes_are_kept_back() {
         let mut dirty = Dirty::default();
         dirty.insert(0, &[1; 1024]);
-        assert_eq!(dirty.take_full(512, 100), Some((100, vec![1; 924])));
+        let bytes = |taken: Option<(u64, Run)>| taken.map(|(at, run)| (at, run.to_vec()));
+        assert_eq!(bytes(dirty.take_full(512, 100)), Some((100, vec![1; 924])));
         assert!(!dirty.has_behind(100));
         dirty.insert(90, &[2; 20]);
-        assert_eq!(dirty.take_first(100), Some((100, vec![2; 10])));
-        assert_eq!(dirty.take_first(100), None);
+        assert_eq!(bytes(dirty.take_first(100)), Some((100, vec![2; 10])));
+        assert!(dirty.take_first(100).is_none());
         assert_eq!(dirty.take_before(50).map(|run| run.1.len()), Some(50));
         assert_eq!(dirty.take_before(100).map(|run| run.0), Some(50));
         assert!(dirty.is_empty() && dirty.bytes() == 0);

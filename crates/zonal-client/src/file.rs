@@ -7,6 +7,7 @@
 use crate::client::Client;
 use crate::dirty::{Dirty, copy_overlap, overlap};
 use crate::net::Net;
+use crate::run::Run;
 use crate::session::{is_passing, lock};
 use crate::storage::Place;
 use crate::unsynced::Unsynced;
@@ -53,7 +54,7 @@ pub(crate) struct FileState<N: Net> {
 /// A run of bytes on its way to the targets.
 pub(crate) struct Inflight<N: Net> {
     pub(crate) offset: u64,
-    pub(crate) bytes: Arc<Vec<u8>>,
+    pub(crate) bytes: Arc<Run>,
     pub(crate) parts: Vec<(Piece, Place, N::Pending)>,
     /// The last shrink that was known when they were sent.
     pub(crate) truncate_seq: u64,
@@ -146,8 +147,8 @@ impl<N: Net> FileState<N> {
     /// Moves a run from the gathered writes to those under way, without a moment in which readers miss it.
     pub(crate) fn take_run(
         &mut self,
-        take: impl FnOnce(&mut Dirty) -> Option<(u64, Vec<u8>)>,
-    ) -> Option<(u64, Arc<Vec<u8>>)> {
+        take: impl FnOnce(&mut Dirty) -> Option<(u64, Run)>,
+    ) -> Option<(u64, Arc<Run>)> {
         let (offset, run) = take(&mut self.dirty)?;
         let bytes = Arc::new(run);
         self.inflight.push_back(Inflight {

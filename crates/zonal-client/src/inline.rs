@@ -6,6 +6,7 @@
 use crate::client::Client;
 use crate::file::{File, FileState, Inflight};
 use crate::net::Net;
+use crate::run::Run;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use zonal_types::{Blob, ErrorCode, FileData, Ino};
@@ -14,7 +15,7 @@ use zonal_wire::{MetaReply, MetaRequest};
 /// Bytes on their way to the shard.
 pub(crate) struct InlineRun {
     offset: u64,
-    bytes: Arc<Vec<u8>>,
+    bytes: Arc<Run>,
 }
 
 impl InlineRun {

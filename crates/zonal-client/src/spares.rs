@@ -4,31 +4,38 @@
 use crate::session::lock;
 use std::sync::Mutex;
 
-/// Bytes of a buffer that is kept: a run as a stream leaves it.
-const SPARE_BYTES: usize = 1 << 20;
-/// Buffers kept.
+/// Room in memory that is kept: a run as a stream leaves it, and the head of the request it came with.
+const ROOM_MIN: usize = 1 << 20;
+const ROOM_MAX: usize = ROOM_MIN + (64 << 10);
+/// Pieces of memory kept.
 pub const SPARES_MAX: usize = 8;
 
-/// Empty buffers of one length.
+/// Memory of about one length. Its old bytes are in it.
 #[derive(Debug, Default)]
 pub(crate) struct Spares(Mutex<Vec<Vec<u8>>>);
 
 impl Spares {
-    /// An empty buffer with room for `bytes`.
-    pub(crate) fn take(&self, bytes: usize) -> Vec<u8> {
-        let kept = (bytes == SPARE_BYTES).then(|| lock(&self.0).pop());
+    /// Memory with room for `bytes`.
+    pub(crate) fn room(&self, bytes: usize) -> Vec<u8> {
+        let kept = (bytes == ROOM_MIN).then(|| lock(&self.0).pop());
         kept.flatten().unwrap_or_else(|| Vec::with_capacity(bytes))
     }
 
-    /// Gives a buffer back; one of another length, or too many, is freed.
-    pub(crate) fn put(&self, mut buffer: Vec<u8>) {
-        if buffer.capacity() != SPARE_BYTES {
+    /// Memory of exactly `length` bytes.
+    pub(crate) fn exactly(&self, length: usize) -> Option<Vec<u8>> {
+        let mut kept = lock(&self.0);
+        let at = kept.iter().rposition(|memory| memory.len() == length)?;
+        Some(kept.swap_remove(at))
+    }
+
+    /// Gives memory back; a piece of another length, or one too many, is freed.
+    pub(crate) fn put(&self, memory: Vec<u8>) {
+        if !(ROOM_MIN..=ROOM_MAX).contains(&memory.capacity()) {
             return;
         }
-        buffer.clear();
         let mut kept = lock(&self.0);
         if kept.len() < SPARES_MAX {
-            kept.push(buffer);
+            kept.push(memory);
         }
     }
 }
@@ -40,23 +47,22 @@ mod tests {
     #[test]
     fn a_run_takes_the_memory_of_one_before() {
         let spares = Spares::default();
-        let mut run = spares.take(SPARE_BYTES);
-        run.extend_from_slice(&[7; 100]);
+        let run = vec![7; ROOM_MIN];
         let place = run.as_ptr();
         spares.put(run);
         spares.put(Vec::with_capacity(100));
-        assert!(spares.take(100).capacity() < SPARE_BYTES);
-        let again = spares.take(SPARE_BYTES);
-        assert_eq!((again.as_ptr(), again.len()), (place, 0));
-        let other = spares.take(SPARE_BYTES);
-        assert_ne!(other.as_ptr(), place);
+        assert!(spares.room(100).capacity() < ROOM_MIN);
+        assert_eq!(spares.exactly(ROOM_MIN + 1), None);
+        let again = spares.exactly(ROOM_MIN).map(|memory| memory.as_ptr());
+        assert_eq!(again, Some(place));
+        assert!(spares.room(ROOM_MIN).is_empty());
     }
 
     #[test]
     fn the_rest_is_freed() {
         let spares = Spares::default();
         for _ in 0..2 * SPARES_MAX {
-            spares.put(Vec::with_capacity(SPARE_BYTES));
+            spares.put(Vec::with_capacity(ROOM_MIN));
         }
         assert_eq!(lock(&spares.0).len(), SPARES_MAX);
     }

@@ -1,22 +1,23 @@
 //! Writing: gathered, then sent by whole stripe units without waiting, bounded; acknowledged in order at the flush.
 //!
-//! A streaming write costs one copy (into the run that is kept until its target has acknowledged it, in memory of an earlier
-//! one: no page fault), one send on the
-//! calling thread, and no wait while less than [`WINDOW_BYTES`] are under way. Bytes are kept until
-//! acknowledged, so that a restarted target gets them again.
+//! A streaming write costs no copy here (its memory becomes the run that is kept until its target has acknowledged it; the
+//! worker goes on with that of an earlier one: no page fault), one send on the calling thread, and no wait while less than
+//! [`WINDOW_BYTES`] are under way. Bytes are kept until acknowledged, so that a restarted target gets them again.
 
 use crate::client::Client;
+use crate::dirty::Dirty;
 use crate::file::{File, Inflight, left_of};
 use crate::inline::end_of_inline;
 use crate::net::{Net, wait_for};
-use crate::session::{is_passing, lock};
+use crate::run::Run;
+use crate::session::is_passing;
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use zonal_layout::Piece;
 use zonal_types::limits::FILE_BYTES_MAX;
-use zonal_types::{ErrorCode, Ino, TargetId};
-use zonal_wire::{MetaReply, ObjectRef, StorageReply, StorageRequest};
+use zonal_types::{ErrorCode, TargetId};
+use zonal_wire::{ObjectRef, StorageReply, StorageRequest};
 
 /// Bytes of one file under way before a writer waits.
 pub const WINDOW_BYTES: usize = 4 << 20;
@@ -36,7 +37,47 @@ impl<N: Net> Client<N> {
         bytes: &[u8],
         kill_suid: bool,
     ) -> Result<(), ErrorCode> {
-        let length = bytes.len();
+        let room = |bytes| self.spares.room(bytes);
+        let gather = |dirty: &mut Dirty| dirty.insert_in(offset, bytes, room);
+        self.gather(file, (offset, bytes.len()), kill_suid, gather)
+            .await
+    }
+
+    /// [`Self::write`] of bytes that come with their memory: not copied, where they do not meet what is gathered.
+    ///
+    /// # Errors
+    /// As [`Self::write`].
+    pub async fn write_run(
+        &self,
+        file: &File<N>,
+        offset: u64,
+        run: Run,
+        kill_suid: bool,
+    ) -> Result<(), ErrorCode> {
+        let length = run.len();
+        let gather = |dirty: &mut Dirty| {
+            if let Err(run) = dirty.adopt(offset, run) {
+                dirty.insert(offset, &run);
+                self.spares.put(run.into_memory());
+            }
+        };
+        self.gather(file, (offset, length), kill_suid, gather).await
+    }
+
+    /// Memory of `length` bytes that a run came in earlier, if there is any.
+    #[must_use]
+    pub fn spare_memory(&self, length: usize) -> Option<Vec<u8>> {
+        self.spares.exactly(length)
+    }
+
+    /// Gathers a write, and sends what is whole.
+    async fn gather(
+        &self,
+        file: &File<N>,
+        (offset, length): (u64, usize),
+        kill_suid: bool,
+        gather: impl FnOnce(&mut Dirty),
+    ) -> Result<(), ErrorCode> {
         let end = offset
             .checked_add(length as u64)
             .filter(|end| *end <= FILE_BYTES_MAX);
@@ -47,8 +88,7 @@ impl<N: Net> Client<N> {
                 return Err(code);
             }
             let before = state.dirty.bytes();
-            let room = |bytes| self.spares.take(bytes);
-            state.dirty.insert_in(offset, bytes, room);
+            gather(&mut state.dirty);
             self.dirty_bytes
                 .fetch_add(state.dirty.bytes() - before, Ordering::Relaxed);
             state.size = state.size.max(end);
@@ -106,7 +146,7 @@ impl<N: Net> Client<N> {
     }
 
     /// The pieces of the run that was taken last. Where they are not known now, it is gathered again.
-    async fn pieces_of_run(
+    pub(crate) async fn pieces_of_run(
         &self,
         file: &File<N>,
         at: u64,
@@ -137,7 +177,7 @@ impl<N: Net> Client<N> {
     }
 
     /// Sends the run that was taken last. The caller holds the gate.
-    async fn send_run(
+    pub(crate) async fn send_run(
         &self,
         file: &File<N>,
         (at, run): (u64, &[u8]),
@@ -193,7 +233,7 @@ impl<N: Net> Client<N> {
     }
 
     /// Waits for the oldest `count` runs. The caller holds the gate.
-    async fn finish_oldest(&self, file: &File<N>, count: usize) {
+    pub(crate) async fn finish_oldest(&self, file: &File<N>, count: usize) {
         for _ in 0..count {
             let (at, bytes, parts, truncate_seq) = {
                 let mut state = file.state();
@@ -220,8 +260,8 @@ impl<N: Net> Client<N> {
             if let Some(done) = done {
                 self.dirty_bytes
                     .fetch_sub(done.bytes.len(), Ordering::Relaxed);
-                if let Some(buffer) = Arc::into_inner(done.bytes) {
-                    self.spares.put(buffer);
+                if let Some(run) = Arc::into_inner(done.bytes) {
+                    self.spares.put(run.into_memory());
                 }
             }
         }
@@ -278,106 +318,6 @@ impl<N: Net> Client<N> {
             .storage_retry(file, at, &make, bytes, None, Some(code))
             .await?;
         Ok((reply, target, truncate_seq.get()))
-    }
-
-    /// Sends to the targets what is gathered for them and waits for all of it. The caller holds the gate.
-    pub(crate) async fn flush_data(&self, file: &File<N>) -> Result<(), ErrorCode> {
-        // What fails comes back among the gathered: each byte is tried once.
-        let mut left = file.state().dirty.bytes();
-        while left > 0 {
-            let taken = {
-                let mut state = file.state();
-                let behind = end_of_inline(&state.data);
-                state.take_run(|dirty| dirty.take_first(behind))
-            };
-            let Some((at, run)) = taken else { break };
-            left = left.saturating_sub(run.len());
-            let sent = match self.pieces_of_run(file, at, &run).await {
-                Ok(pieces) => self.send_run(file, (at, &run), pieces).await,
-                Err(code) => {
-                    file.state().error = Some(code);
-                    break;
-                }
-            };
-            if let Err(code) = sent {
-                file.state().error = Some(code);
-            }
-        }
-        let count = file.state().inflight.len();
-        self.finish_oldest(file, count).await;
-        let mut state = file.state();
-        if state.dirty.is_empty() {
-            state.dirty_since = None;
-        }
-        state.error.take().map_or(Ok(()), Err)
-    }
-
-    /// Sends everything gathered, waits for it, and tells the shard.
-    ///
-    /// # Errors
-    /// The first write that failed since the last flush; what the shard answers.
-    pub async fn flush(&self, file: &File<N>) -> Result<(), ErrorCode> {
-        let _gate = wait_for(&self.net, &file.gate).await?;
-        self.flush_gated(file).await
-    }
-
-    /// [`Self::flush`] for a caller that holds the gate.
-    pub(crate) async fn flush_gated(&self, file: &File<N>) -> Result<(), ErrorCode> {
-        let written = self.flush_data(file).await;
-        let reported = self.send_report(file).await;
-        written.and(reported)
-    }
-
-    /// Follows the change counter where the last change was our own.
-    pub(crate) fn note_own_change(&self, ino: Ino, reply: &MetaReply) {
-        let mut seen = lock(&self.seen);
-        match reply {
-            MetaReply::Attr { attr, .. } | MetaReply::Truncated { attr, .. } => {
-                seen.own_change(ino, attr.change);
-            }
-            _other => seen.forget(ino),
-        }
-    }
-
-    /// Flushes files whose gathered writes are old. Returns the age in ms of the oldest that stay, if there are any.
-    pub async fn flush_aged(&self) -> Option<u64> {
-        let mut oldest = None;
-        for file in self.all_files() {
-            let age = {
-                let state = file.state();
-                if state.is_clean() {
-                    None
-                } else {
-                    let since = |since| self.net.now().ms_since(since);
-                    Some(state.dirty_since.map_or(u64::MAX, since))
-                }
-            };
-            let Some(age) = age else {
-                // One that was closed while its servers did not answer, and was flushed by somebody else.
-                self.forget_file(&file);
-                continue;
-            };
-            if age >= self.options.write_behind_age_ms {
-                // A file whose servers do not answer takes no time from the others.
-                self.net.begin();
-                match self.flush(&file).await {
-                    // Nothing is lost: later again.
-                    Err(code) if is_passing(code) => {
-                        file.state().dirty_since = Some(self.net.now());
-                        // Closes are not to wait for it again and again.
-                        oldest = oldest.max(Some(0));
-                        break;
-                    }
-                    Err(code) => file.state().error = Some(code),
-                    Ok(()) => {}
-                }
-                // One that was closed while its servers did not answer.
-                self.forget_file(&file);
-            } else {
-                oldest = oldest.max(Some(age));
-            }
-        }
-        oldest
     }
 }
 

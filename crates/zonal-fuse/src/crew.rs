@@ -4,8 +4,10 @@
 //! each request would wake another thread, mostly on another core, and waking a core costs several
 //! times what the request does. So one worker reads, the others are parked in here, and
 //!
-//! * a worker that ends a *long* request (it waited for something) and finds the next one already
-//!   queued calls another worker in; so does one that finds a queue nearly every time without
+//! * a worker that is about to answer a *long* request (it waited for something, or moved much data) and finds another one
+//!   queued calls another worker in. Behind the answer would be too late to ask: one program that writes a stream has queued
+//!   its next request by then, and would be served by all workers in turn, each with a buffer that has left the cache;
+//! * so does one that finds a queue nearly every time behind its short requests without
 //!   ever losing its processor (it is the bottleneck);
 //! * when over many requests it was rare that all active workers were busy at once, one parks;
 //! * the first of the parked looks up from time to time: when nobody reads and nothing moves (the
@@ -16,8 +18,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use crate::reply::Answered;
+
 /// From here on a request counts as one that waited.
-const LONG: Duration = Duration::from_micros(60);
+pub(crate) const LONG: Duration = Duration::from_micros(60);
 /// Requests between two judgements whether a worker is too many.
 const WINDOW: u32 = 32;
 /// Samples of the queue between two judgements whether it is always full.
@@ -73,12 +77,8 @@ fn preemptions() -> u64 {
 
 impl Pulse {
     /// Whether another worker would be of use.
-    fn sample(&mut self, long: bool, queue: impl FnOnce() -> bool) -> bool {
-        let filled = queue();
-        if filled && long {
-            return true;
-        }
-        self.queued += u32::from(filled);
+    fn sample(&mut self, queue: impl FnOnce() -> bool) -> bool {
+        self.queued += u32::from(queue());
         self.samples += 1;
         if self.samples < SAMPLES {
             return false;
@@ -127,18 +127,24 @@ impl Crew {
         }
     }
 
-    /// Handled a request, `took` before it was answered. Returns whether to park.
+    /// Handled a request; `answered` by this worker, if it was. Returns whether to park.
     pub(crate) fn handled(
         &self,
         pulse: &mut Pulse,
-        took: Duration,
+        answered: Option<Answered>,
         queue: impl FnOnce() -> bool,
     ) -> bool {
         let window = self.window.fetch_add(1, Ordering::Relaxed) + 1;
         if self.parked.load(Ordering::Relaxed) > 0 && self.reading.load(Ordering::Relaxed) == 0 {
-            let long = took >= LONG;
-            // One in four short ones is a sample.
-            if (long || window.is_multiple_of(4)) && pulse.sample(long, queue) {
+            let wanted = match answered {
+                Some(Answered {
+                    took,
+                    others_waited,
+                }) if took >= LONG => others_waited,
+                // One in four short ones is a sample.
+                _short => window.is_multiple_of(4) && pulse.sample(queue),
+            };
+            if wanted {
                 self.call();
             }
         }
@@ -274,7 +280,19 @@ mod tests {
         let first = parked(&crew);
         let second = parked(&crew);
         crew.took();
-        assert!(!crew.handled(&mut Pulse::default(), LONG, || true));
+        let alone = Answered {
+            took: LONG,
+            others_waited: false,
+        };
+        assert!(!crew.handled(&mut Pulse::default(), Some(alone), || true));
+        assert_eq!(crew.places().calls, 0, "one client needs one worker");
+        crew.reads();
+        crew.took();
+        let waited = Answered {
+            others_waited: true,
+            ..alone
+        };
+        assert!(!crew.handled(&mut Pulse::default(), Some(waited), || true));
         crew.reads();
         let called = first.recv_timeout(LOOK * 50).or_else(|_| second.recv());
         assert_eq!(called, Ok(true));
@@ -293,7 +311,7 @@ mod tests {
         for _ in 0..WINDOW {
             crew.reads();
             crew.took();
-            parks += u32::from(crew.handled(&mut pulse, Duration::ZERO, || false));
+            parks += u32::from(crew.handled(&mut pulse, None, || false));
         }
         assert_eq!(parks, 1);
         // Alone it stays.
@@ -301,7 +319,7 @@ mod tests {
         for _ in 0..2 * WINDOW {
             crew.reads();
             crew.took();
-            assert!(!crew.handled(&mut pulse, Duration::ZERO, || false));
+            assert!(!crew.handled(&mut pulse, None, || false));
         }
     }
 }

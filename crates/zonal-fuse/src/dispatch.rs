@@ -3,7 +3,7 @@
 use crate::fs::{Context, FileSystem};
 use crate::reply::{
     Raw, ReplyAttr, ReplyCopy, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry,
-    ReplyIoctl, ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyStatx, ReplyWrite, ReplyXattr,
+    ReplyIoctl, ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyStatx, ReplyXattr,
 };
 use crate::request::Operation;
 use rustix::io::Errno;
@@ -11,7 +11,7 @@ use rustix::io::Errno;
 /// The kernel takes a target of less than a page.
 const LINK_MAX: usize = 4095;
 
-/// Hands one request that wants a reply to the file system.
+/// Hands one request that wants a reply to the file system; but for WRITE, which comes with memory.
 pub(crate) fn dispatch<F: FileSystem + ?Sized>(
     fs: &F,
     c: &Context<'_>,
@@ -62,7 +62,6 @@ fn handle<F: FileSystem + ?Sized>(
         O::Create(a, name) => fs.create(c, ino, name, &a, ReplyCreate::new(raw)),
         O::Tmpfile(a) => fs.tmpfile(c, ino, &a, ReplyCreate::new(raw)),
         O::Read(a) => fs.read(c, ino, &a, ReplyData::new(raw, a.size as usize)),
-        O::Write(a) => fs.write(c, ino, &a, ReplyWrite::new(raw)),
         O::Release(a) => fs.release(c, ino, &a, ReplyEmpty::new(raw)),
         O::Fsync { fh, datasync } => fs.fsync(c, ino, fh, datasync, ReplyEmpty::new(raw)),
         O::Flush { fh, lock_owner } => fs.flush(c, ino, fh, lock_owner, ReplyEmpty::new(raw)),

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::io::Errno;
 
 use crate::crew::Crew;
+use crate::data::Data;
 use crate::init::KernelInfo;
 use crate::notify::Notifier;
 use crate::reply::{
@@ -213,7 +214,7 @@ pub trait FileSystem: Send + Sync + 'static {
     }
 
     /// Writes.
-    fn write(&self, ctx: &Context<'_>, ino: u64, write: &Write<'_>, reply: ReplyWrite) {
+    fn write(&self, ctx: &Context<'_>, ino: u64, write: &Write, data: Data<'_>, reply: ReplyWrite) {
         reply.err(Errno::NOSYS);
     }
 

@@ -40,6 +40,7 @@ pub mod abi;
 mod bytes;
 mod channel;
 mod crew;
+mod data;
 mod dirbuf;
 mod dispatch;
 mod encode;
@@ -56,6 +57,7 @@ pub mod request;
 mod session;
 mod types;
 
+pub use data::Data;
 pub use dirbuf::DirBuffer;
 pub use fs::{Context, FileSystem};
 pub use init::{InitError, KernelInfo, SessionConfig};

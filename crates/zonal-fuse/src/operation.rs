@@ -63,13 +63,13 @@ Read {
     lock_owner: Option<u64>,
 });
 fields!(/// WRITE.
-Write<'a> {
+Write {
     /// File handle (a guess when `from_cache`).
     fh: u64,
     /// Position in bytes.
     offset: u64,
-    /// The bytes; in a worker's buffer they start on a page boundary.
-    data: &'a [u8],
+    /// Bytes that follow: a [`crate::Data`].
+    size: u32,
     /// Flags of open(2) of the handle.
     flags: u32,
     /// Lock owner, when valid.
@@ -248,7 +248,7 @@ pub enum Operation<'a> {
     Create(Create, &'a [u8]),
     Tmpfile(Create),
     Read(Read),
-    Write(Write<'a>),
+    Write(Write),
     Statfs,
     Release(Release),
     Fsync {

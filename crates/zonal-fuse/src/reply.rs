@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use crate::abi;
 use crate::bytes::{Fixed, Put};
 use crate::channel::Channel;
+use crate::crew::LONG;
 use crate::dirbuf::DirBuffer;
 use crate::encode;
 use crate::pipe::ReplyPipe;
@@ -26,12 +27,30 @@ pub(crate) struct Raw {
     open: bool,
 }
 
-thread_local! {
-    static ANSWERED: Cell<Option<Instant>> = const { Cell::new(None) };
+/// How a worker's request was answered.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Answered {
+    /// From the request's arrival to the moment before the reply was sent. What follows does not count: the caller may
+    /// take this processor.
+    pub(crate) took: Duration,
+    /// For a request that took long: another one waited already. Asked before the reply is sent, as a caller that has its
+    /// answer queues its next request at once and needs nobody else for it.
+    pub(crate) others_waited: bool,
 }
 
-/// When this thread last began to send a reply, since this was last asked.
-pub(crate) fn answered_at() -> Option<Instant> {
+thread_local! {
+    static BEGAN: Cell<Option<Instant>> = const { Cell::new(None) };
+    static ANSWERED: Cell<Option<Answered>> = const { Cell::new(None) };
+}
+
+/// This thread took a request from the kernel.
+pub(crate) fn began() {
+    ANSWERED.set(None);
+    BEGAN.set(Some(Instant::now()));
+}
+
+/// How the request that this thread took last was answered; `None` where it was not, or by another thread.
+pub(crate) fn answered() -> Option<Answered> {
     ANSWERED.take()
 }
 
@@ -60,12 +79,19 @@ impl Raw {
         }
     }
 
-    fn sending() {
-        ANSWERED.set(Some(Instant::now()));
+    fn sending(&self) {
+        if let Some(began) = BEGAN.take() {
+            let took = began.elapsed();
+            let others_waited = took >= LONG && self.channel.has_request();
+            ANSWERED.set(Some(Answered {
+                took,
+                others_waited,
+            }));
+        }
     }
 
     fn status(mut self, error: i32) {
-        Self::sending();
+        self.sending();
         let result = self.channel.status(self.unique, error);
         self.sent(result);
     }
@@ -78,7 +104,7 @@ impl Raw {
         let mut out = Fixed::<{ encode::FIXED }>::new();
         encode::header(&mut out, payload.len(), 0, self.unique);
         out.put(payload);
-        Self::sending();
+        self.sending();
         let result = self.channel.write(out.as_slice());
         self.sent(result);
     }
@@ -86,7 +112,7 @@ impl Raw {
     fn bytes(mut self, payload: &[u8]) {
         let mut head = Fixed::<{ abi::OUT_HEADER }>::new();
         encode::header(&mut head, payload.len(), 0, self.unique);
-        Self::sending();
+        self.sending();
         let result = if payload.is_empty() {
             self.channel.write(head.as_slice())
         } else {
@@ -234,7 +260,7 @@ impl ReplyData {
     /// again.
     #[must_use]
     pub fn piped(mut self, pipe: &ReplyPipe) -> bool {
-        Raw::sending();
+        self.raw.sending();
         let result = pipe.send(&self.raw.channel);
         self.raw.sent(result);
         result.is_ok()
@@ -259,7 +285,7 @@ impl ReplyData {
                 iov.push(IoSlice::new(piece));
             }
         }
-        Raw::sending();
+        raw.sending();
         let result = raw.channel.write_vectored(&iov);
         raw.sent(result);
     }

@@ -415,15 +415,16 @@ fn read(r: &mut Reader<'_>) -> Result<Read, DecodeError> {
     })
 }
 
-fn write<'a>(r: &mut Reader<'a>) -> Result<Write<'a>, DecodeError> {
+fn write(r: &mut Reader<'_>) -> Result<Write, DecodeError> {
     let (fh, offset, size, write_flags) = (r.u64()?, r.u64()?, r.u32()?, r.u32()?);
     let lock_owner = r.u64()?;
     let flags = r.u32()?;
     r.u32()?;
+    r.take(size as usize)?;
     Ok(Write {
         fh,
         offset,
-        data: r.take(size as usize)?,
+        size,
         flags,
         lock_owner: (write_flags & abi::WRITE_LOCKOWNER != 0).then_some(lock_owner),
         from_cache: write_flags & abi::WRITE_CACHE != 0,

@@ -8,26 +8,24 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::{JoinHandle, Thread};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::io::Errno;
 
 use crate::abi;
 use crate::channel::Channel;
 use crate::crew::{Crew, Pulse};
+use crate::data::Memory;
 use crate::dispatch::dispatch;
 use crate::fs::{Context, FileSystem, Slot};
 use crate::init::{self, KernelInfo, SessionConfig};
 use crate::mount::{self, MountError, MountOptions};
 use crate::notify::Notifier;
-use crate::reply::{self, Raw};
+use crate::reply::{self, Raw, ReplyWrite};
 use crate::request::{Header, Operation, Protocol, Request};
 
 /// How often the watch looks for requests that take long.
 const LOOK: Duration = Duration::from_millis(250);
-
-/// Page-sized start of a buffer, so that the data of a WRITE begins on a page.
-const PAGE: usize = 4096;
 
 /// What the workers share.
 struct Shared<F> {
@@ -238,30 +236,20 @@ fn watch<F: FileSystem>(shared: &Shared<F>) {
 }
 
 fn serve<F: FileSystem>(shared: &Shared<F>, channel: &Arc<Channel>, slot: &Slot) {
-    // Zeroed memory of this size comes fresh from the kernel: untouched pages cost nothing.
-    let mut memory = vec![0_u8; shared.buffer + 2 * PAGE];
-    let misaligned = memory.as_ptr().addr() % PAGE;
-    let start = 2 * PAGE - misaligned - (abi::IN_HEADER + abi::WRITE_IN);
-    let Some(buffer) = memory.get_mut(start..) else {
-        return;
-    };
+    let mut memory = Memory::new(shared.buffer);
     let crew = &shared.crew;
     let mut pulse = Pulse::default();
     let mut failures = 0;
     loop {
         crew.reads();
-        match channel.read(buffer) {
+        match channel.read(memory.room()) {
             Ok(count) => {
                 crew.took();
                 failures = 0;
-                let begin = Instant::now();
-                let data = buffer.get(..count).unwrap_or_default();
-                one(shared, channel, slot, data);
-                // What follows the answer (the caller may take this processor) does not count.
-                let end = reply::answered_at().unwrap_or_else(Instant::now);
-                let took = end.saturating_duration_since(begin);
+                reply::began();
+                one(shared, channel, slot, &mut memory, count);
                 let queue = || channel.has_request();
-                if crew.handled(&mut pulse, took, queue) && !crew.park() {
+                if crew.handled(&mut pulse, reply::answered(), queue) && !crew.park() {
                     return;
                 }
             }
@@ -284,7 +272,14 @@ fn serve<F: FileSystem>(shared: &Shared<F>, channel: &Arc<Channel>, slot: &Slot)
 }
 
 /// Handles what one read returned.
-fn one<F: FileSystem>(shared: &Shared<F>, channel: &Arc<Channel>, slot: &Slot, data: &[u8]) {
+fn one<F: FileSystem>(
+    shared: &Shared<F>,
+    channel: &Arc<Channel>,
+    slot: &Slot,
+    memory: &mut Memory,
+    count: usize,
+) {
+    let data = memory.message(count);
     let header = match Header::decode(data) {
         Ok(header) => header,
         Err(error) => {
@@ -327,9 +322,17 @@ fn one<F: FileSystem>(shared: &Shared<F>, channel: &Arc<Channel>, slot: &Slot, d
             };
             let raw = Raw::new(channel.clone(), header.unique);
             // A panic drops the reply, which answers EIO.
-            let result = catch_unwind(AssertUnwindSafe(|| {
-                dispatch(fs, &context, header.nodeid, operation, raw);
-            }));
+            let result = if let Operation::Write(write) = operation {
+                let data = memory.data(write.size);
+                let reply = ReplyWrite::new(raw);
+                catch_unwind(AssertUnwindSafe(|| {
+                    fs.write(&context, header.nodeid, &write, data, reply);
+                }))
+            } else {
+                catch_unwind(AssertUnwindSafe(|| {
+                    dispatch(fs, &context, header.nodeid, operation, raw);
+                }))
+            };
             slot.current.store(0, Ordering::SeqCst);
             result
         }

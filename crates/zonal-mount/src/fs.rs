@@ -16,9 +16,9 @@ use zonal_fuse::request::{
     Write,
 };
 use zonal_fuse::{
-    Context, Errno, FileSystem, KernelInfo, Notifier, ReplyAttr, ReplyCopy, ReplyCreate, ReplyData,
-    ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs,
-    ReplyStatx, ReplyWrite, ReplyXattr, SetAttr,
+    Context, Data, Errno, FileSystem, KernelInfo, Notifier, ReplyAttr, ReplyCopy, ReplyCreate,
+    ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyLock, ReplyLseek, ReplyOpen,
+    ReplyStatfs, ReplyStatx, ReplyWrite, ReplyXattr, SetAttr,
 };
 use zonal_types::{ErrorCode, Ino};
 
@@ -230,8 +230,8 @@ impl FileSystem for ZonalFs {
         self.do_read(ctx, Ino(ino), read, reply);
     }
 
-    fn write(&self, ctx: &Context<'_>, ino: u64, write: &Write<'_>, reply: ReplyWrite) {
-        let outcome = self.do_write(ctx, Ino(ino), write);
+    fn write(&self, ctx: &Context<'_>, ino: u64, write: &Write, data: Data<'_>, reply: ReplyWrite) {
+        let outcome = self.do_write(ctx, Ino(ino), write, data);
         answer!(reply, outcome, (size, stale) => match stale {
             None => reply.written(size),
             Some(pages) => self.after_drop(Ino(ino), pages, move || reply.written(size)),

@@ -13,9 +13,9 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use zonal_client::names::{NewFile, Opened};
 use zonal_client::read::ReadInto;
-use zonal_client::{File, Reserve};
+use zonal_client::{File, Reserve, Run};
 use zonal_fuse::request::{CopyFileRange, Create, Fallocate, Open, Read, Release, Write};
-use zonal_fuse::{Context, Entry as KernelEntry, Errno, OpenFlags, ReplyData};
+use zonal_fuse::{Context, Data, Entry as KernelEntry, Errno, OpenFlags, ReplyData};
 use zonal_types::{Attr, ErrorCode, Ino};
 use zonal_wire::NewKind;
 use zonal_wire::meta::flags::{O_ACCMODE, O_APPEND, O_TRUNC, O_WRONLY};
@@ -48,6 +48,9 @@ pub const TOUCH_DUE_MAX: usize = 65_536;
 const REREADS: u32 = 3;
 /// Bytes that one copy_file_range moves at most: the kernel asks again.
 const COPY_MAX: u64 = 8 << 20;
+/// Writes from here on are kept in the memory they came in, without a copy. That is as long as the longest write: gathered bytes
+/// never take more than about twice their number of memory.
+pub const KEEP_MIN: usize = 512 << 10;
 
 thread_local! {
     static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
@@ -225,13 +228,14 @@ impl ZonalFs {
         &self,
         ctx: &Context<'_>,
         ino: Ino,
-        write: &Write<'_>,
+        write: &Write,
+        data: Data<'_>,
     ) -> Result<(u32, Option<Stale>), ErrorCode> {
         self.begin(ctx);
         let file = self.file(ino)?;
         let mut offset = write.offset;
         if write.fh & HANDLE_APPEND != 0 && !write.from_cache {
-            let at = block_on(self.client.append(&file, write.data, write.kill_suidgid))?;
+            let at = block_on(self.client.append(&file, data.bytes(), write.kill_suidgid))?;
             offset = at;
             if at != write.offset
                 && let Some(notifier) = self.notifier.get()
@@ -239,10 +243,18 @@ impl ZonalFs {
                 // The kernel dropped the pages where it thought the data goes; drop those where it went.
                 self.signal.later(notifier, ino.0);
             }
+        } else if data.bytes().len() >= KEEP_MIN {
+            let spare = self.client.spare_memory(data.memory_len());
+            let (memory, range) = data.take(spare);
+            let run = Run::new(memory, range);
+            block_on(
+                self.client
+                    .write_run(&file, write.offset, run, write.kill_suidgid),
+            )?;
         } else {
             block_on(
                 self.client
-                    .write(&file, write.offset, write.data, write.kill_suidgid),
+                    .write(&file, write.offset, data.bytes(), write.kill_suidgid),
             )?;
         }
         if write.kill_suidgid {
@@ -254,7 +266,7 @@ impl ZonalFs {
             block_on(self.client.fsync(&file))?;
         }
         self.signal.wake();
-        let size = u32::try_from(write.data.len()).map_err(|_error| ErrorCode::Invalid)?;
+        let size = write.size;
         let stale = if write.fh & HANDLE_PAGES == 0 && !write.from_cache {
             self.tails.wrote(ino, offset, offset + u64::from(size))
         } else {

@@ -4,6 +4,7 @@ use rustix::io::Errno;
 
 use super::tree::{Body, Directory};
 use super::{New, NullFs, apply, resized, touched};
+use crate::data::Data;
 use crate::fs::{Context, FileSystem};
 use crate::reply::{
     ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyLock,
@@ -177,8 +178,8 @@ impl FileSystem for NullFs {
         }
     }
 
-    fn write(&self, _: &Context<'_>, ino: u64, write: &Write<'_>, reply: ReplyWrite) {
-        let end = write.offset.saturating_add(write.data.len() as u64);
+    fn write(&self, _: &Context<'_>, ino: u64, write: &Write, _: Data<'_>, reply: ReplyWrite) {
+        let end = write.offset.saturating_add(u64::from(write.size));
         let known = self.tree.with_mut(ino, |node| {
             if end > node.attr.size {
                 resized(&mut node.attr, end);
@@ -187,7 +188,7 @@ impl FileSystem for NullFs {
             }
         });
         match known {
-            Some(()) => reply.written(u32::try_from(write.data.len()).unwrap_or(u32::MAX)),
+            Some(()) => reply.written(write.size),
             None => reply.err(Errno::NOENT),
         }
     }

@@ -1,0 +1,111 @@
+//! Flushing: what is gathered goes to its targets, is waited for, and the shard is told. By close, fsync, lock, and by age.
+
+use crate::client::Client;
+use crate::file::File;
+use crate::inline::end_of_inline;
+use crate::net::{Net, wait_for};
+use crate::session::{is_passing, lock};
+use zonal_types::{ErrorCode, Ino};
+use zonal_wire::MetaReply;
+
+impl<N: Net> Client<N> {
+    /// Sends to the targets what is gathered for them and waits for all of it. The caller holds the gate.
+    pub(crate) async fn flush_data(&self, file: &File<N>) -> Result<(), ErrorCode> {
+        // What fails comes back among the gathered: each byte is tried once.
+        let mut left = file.state().dirty.bytes();
+        while left > 0 {
+            let taken = {
+                let mut state = file.state();
+                let behind = end_of_inline(&state.data);
+                state.take_run(|dirty| dirty.take_first(behind))
+            };
+            let Some((at, run)) = taken else { break };
+            left = left.saturating_sub(run.len());
+            let sent = match self.pieces_of_run(file, at, &run).await {
+                Ok(pieces) => self.send_run(file, (at, &run), pieces).await,
+                Err(code) => {
+                    file.state().error = Some(code);
+                    break;
+                }
+            };
+            if let Err(code) = sent {
+                file.state().error = Some(code);
+            }
+        }
+        let count = file.state().inflight.len();
+        self.finish_oldest(file, count).await;
+        let mut state = file.state();
+        if state.dirty.is_empty() {
+            state.dirty_since = None;
+        }
+        state.error.take().map_or(Ok(()), Err)
+    }
+
+    /// Sends everything gathered, waits for it, and tells the shard.
+    ///
+    /// # Errors
+    /// The first write that failed since the last flush; what the shard answers.
+    pub async fn flush(&self, file: &File<N>) -> Result<(), ErrorCode> {
+        let _gate = wait_for(&self.net, &file.gate).await?;
+        self.flush_gated(file).await
+    }
+
+    /// [`Self::flush`] for a caller that holds the gate.
+    pub(crate) async fn flush_gated(&self, file: &File<N>) -> Result<(), ErrorCode> {
+        let written = self.flush_data(file).await;
+        let reported = self.send_report(file).await;
+        written.and(reported)
+    }
+
+    /// Follows the change counter where the last change was our own.
+    pub(crate) fn note_own_change(&self, ino: Ino, reply: &MetaReply) {
+        let mut seen = lock(&self.seen);
+        match reply {
+            MetaReply::Attr { attr, .. } | MetaReply::Truncated { attr, .. } => {
+                seen.own_change(ino, attr.change);
+            }
+            _other => seen.forget(ino),
+        }
+    }
+
+    /// Flushes files whose gathered writes are old. Returns the age in ms of the oldest that stay, if there are any.
+    pub async fn flush_aged(&self) -> Option<u64> {
+        let mut oldest = None;
+        for file in self.all_files() {
+            let age = {
+                let state = file.state();
+                if state.is_clean() {
+                    None
+                } else {
+                    let since = |since| self.net.now().ms_since(since);
+                    Some(state.dirty_since.map_or(u64::MAX, since))
+                }
+            };
+            let Some(age) = age else {
+                // One that was closed while its servers did not answer, and was flushed by somebody else.
+                self.forget_file(&file);
+                continue;
+            };
+            if age >= self.options.write_behind_age_ms {
+                // A file whose servers do not answer takes no time from the others.
+                self.net.begin();
+                match self.flush(&file).await {
+                    // Nothing is lost: later again.
+                    Err(code) if is_passing(code) => {
+                        file.state().dirty_since = Some(self.net.now());
+                        // Closes are not to wait for it again and again.
+                        oldest = oldest.max(Some(0));
+                        break;
+                    }
+                    Err(code) => file.state().error = Some(code),
+                    Ok(()) => {}
+                }
+                // One that was closed while its servers did not answer.
+                self.forget_file(&file);
+            } else {
+                oldest = oldest.max(Some(age));
+            }
+        }
+        oldest
+    }
+}
