@@ -7,8 +7,10 @@
 //! background threads (`meta_background`); all belong to the one mutex, so that no wake-up is lost.
 //! Lock order: `MetaRole::state`, then `Manager::newest`, then the engine's own.
 
+mod log;
+
 use crate::clock;
-use crate::manager_role::{Manager, ManagerError};
+use crate::manager_role::Manager;
 use crate::map_cache::MapCache;
 use crate::peers::{PeerError, Peers};
 use crate::trouble::Trouble;
@@ -16,18 +18,13 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use zonal_disk::Engine;
 use zonal_disk::engine::Room;
-use zonal_disk::{DiskError, Engine};
-use zonal_meta::{
-    Attempt, Caller, JunctionChange, Now, Outcome, PendingCall, Shard, ShardConfig, WaitOn,
-};
-use zonal_types::{Epoch, ErrorCode, Instant, KvChange, MapVersion, SessionId, ShardId, ZoneId};
+use zonal_meta::{Attempt, Caller, Now, Outcome, PendingCall, Shard, ShardConfig, WaitOn};
+use zonal_types::{Epoch, ErrorCode, Instant, MapVersion, SessionId, ShardId, ZoneId};
 use zonal_wire::storage::ErrorNumber;
 use zonal_wire::{Header, MetaReply, MetaRequest};
-use zonal_zonemap::{MapEdit, ZoneMap};
 
-/// Left free on the disk below a shard's store, or inside its index, by what adds to the name space: a checkpoint, of deletions too, needs it.
-const META_HEADROOM_BYTES: u64 = 64 << 20;
 /// How long after its making a directory is looked at that has no entry yet.
 const DETACHED_CHECK_MS: u64 = 65_000;
 
@@ -181,11 +178,6 @@ impl MetaRole {
         gauges
     }
 
-    /// Whether it refuses what adds to the name space, for want of space.
-    pub(crate) fn is_full(&self) -> bool {
-        self.engine.is_short(META_HEADROOM_BYTES)
-    }
-
     /// Ends waits and background threads.
     pub fn stop(&self) {
         let state = self.lock();
@@ -197,62 +189,6 @@ impl MetaRole {
         self.recalls.notify_all();
         self.housekeeping.notify_all();
         self.pushing.notify_all();
-    }
-
-    /// Logs an effect. The map returned is to be settled by the manager outside of the mutex.
-    pub(crate) fn log(
-        &self,
-        state: &mut State,
-        effect: Vec<KvChange>,
-        junctions: Vec<JunctionChange>,
-    ) -> Result<Option<Arc<ZoneMap>>, ErrorCode> {
-        if effect.is_empty() && junctions.is_empty() {
-            return Ok(None);
-        }
-        let result = self.try_log(state, effect, junctions);
-        result.map_err(|error| {
-            tracing::error!(%error, "the shard stops serving: its log takes no record");
-            self.trouble.medium(&error.to_string());
-            self.failed.store(true, Ordering::Release);
-            match error {
-                ManagerError::Disk(error) => error.code(),
-                _ => ErrorCode::Io,
-            }
-        })
-    }
-
-    fn try_log(
-        &self,
-        state: &mut State,
-        effect: Vec<KvChange>,
-        junctions: Vec<JunctionChange>,
-    ) -> Result<Option<Arc<ZoneMap>>, ManagerError> {
-        let deletes = puts(&effect, zonal_meta::keys::TAG_DELETION);
-        let reserves = puts(&effect, zonal_meta::keys::TAG_IDS);
-        let is_half = puts(&effect, zonal_meta::keys::TAG_DETACHED);
-        let map = match &self.manager {
-            Some(manager) if !junctions.is_empty() => {
-                let edits: Vec<MapEdit> = junctions.into_iter().map(edit_of).collect();
-                let map = manager.append(effect, &edits, None)?;
-                state.map_version = map.version;
-                state.shard.set_map(Arc::clone(&map));
-                Some(map)
-            }
-            _ => {
-                self.engine.append_with(effect, &[], Room::Reserve)?;
-                None
-            }
-        };
-        if reserves || is_half {
-            // One flush in a thousand creates: a number that was given must not be given again after a power loss. And before the root shard
-            // hears of a first-level directory's half here, this half is durable: the root's is at once.
-            self.engine.sync_all()?;
-        }
-        if deletes && !state.has_deletions {
-            state.has_deletions = true;
-            self.pushing.notify_all();
-        }
-        Ok(map)
     }
 
     pub(crate) fn wake(&self, state: &State, sessions: &[SessionId], recheck: bool) {
@@ -291,41 +227,6 @@ impl MetaRole {
                 "a sender names a map that the manager does not give"
             );
         }
-    }
-
-    /// Whether the store has room for what a request may write. Reading needs none. What adds to the name space leaves room
-    /// for checkpoints; the rest, deletions among it, may use the log nearly to its end.
-    fn check_room(&self, request: &MetaRequest) -> Result<(), ErrorCode> {
-        use MetaRequest as M;
-        let reads = matches!(request.tag(), 2 | 10..=20 | 60..=63 | 84);
-        if reads {
-            return Ok(());
-        }
-        let adds = matches!(
-            request,
-            M::Create { .. }
-                | M::Mkdir { .. }
-                | M::Tmpfile { .. }
-                | M::Link { .. }
-                | M::SetXattr { .. }
-                | M::MakeDetachedDir { .. }
-        );
-        if adds {
-            if !self.engine.has_room(META_HEADROOM_BYTES) {
-                return Err(ErrorCode::NoSpace);
-            }
-            return Ok(self.engine.wait_for_room()?);
-        }
-        match self.engine.wait_for_room() {
-            Err(DiskError::LogFull) if self.log_has_reserve() => Ok(()),
-            result => Ok(result?),
-        }
-    }
-
-    /// Whether any one record fits into the log besides what waits for it already.
-    pub(crate) fn log_has_reserve(&self) -> bool {
-        let stats = self.engine.stats();
-        stats.log_used <= stats.log_capacity / 16 * 15
     }
 
     /// Answers a request, when it can be answered.
@@ -428,11 +329,6 @@ impl MetaRole {
         }
     }
 
-    pub(crate) fn sync(&self) -> Result<(), ErrorCode> {
-        let synced = self.engine.sync_all();
-        Ok(synced.inspect_err(|error| self.trouble.medium(&error.to_string()))?)
-    }
-
     /// What a sender with an older epoch must know.
     fn stale(&self) -> Result<MetaReply, ErrorCode> {
         let map = self.map.current();
@@ -486,17 +382,6 @@ impl MetaRole {
         }
     }
 
-    fn settle(&self, map: Option<Arc<ZoneMap>>) -> Result<(), ErrorCode> {
-        let (Some(map), Some(manager)) = (map, &self.manager) else {
-            return Ok(());
-        };
-        manager.settle(map).map_err(|error| {
-            tracing::error!(%error, "a junction cannot be made durable");
-            self.failed.store(true, Ordering::Release);
-            ErrorCode::Io
-        })
-    }
-
     /// Sends what nobody waits for; what fails is settled by housekeeping later.
     pub(crate) fn make_calls(&self, calls: Vec<(ZoneId, MetaRequest)>) {
         for (zone, request) in calls {
@@ -525,13 +410,6 @@ impl MetaRole {
     }
 }
 
-/// True where the effect sets a key with this tag: a key's fifth byte (zonal_meta::keys).
-fn puts(effect: &[KvChange], tag: u8) -> bool {
-    effect
-        .iter()
-        .any(|change| change.value.is_some() && change.key.get(4) == Some(&tag))
-}
-
 pub(crate) fn wait_timeout<'a>(
     condition: &Condvar,
     state: MutexGuard<'a, State>,
@@ -543,12 +421,4 @@ pub(crate) fn wait_timeout<'a>(
 
 pub(crate) fn this_moment() -> Now {
     now()
-}
-
-fn edit_of(change: JunctionChange) -> MapEdit {
-    match change {
-        JunctionChange::Add { ino, path, zone } => MapEdit::AddJunction { ino, path, zone },
-        JunctionChange::Move { ino, path } => MapEdit::MoveJunction { ino, path },
-        JunctionChange::Remove { ino } => MapEdit::RemoveJunction { ino },
-    }
 }
