@@ -1,9 +1,9 @@
 //! A whole target on a disk that fails: what a loss of power may leave at any moment of a history opens, and holds what
 //! was promised then; a disk that is full is used to its end.
 
-use crate::role_tests::{object, pattern, read, storage, write};
 use crate::storage_io;
 use crate::storage_role::Storage;
+use crate::storage_tests::{object, pattern, read, storage, write};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;

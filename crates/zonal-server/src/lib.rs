@@ -14,6 +14,8 @@ pub mod error;
 mod join;
 pub mod logging;
 pub mod manager_role;
+#[cfg(test)]
+mod manager_tests;
 pub mod map_cache;
 mod meta_background;
 pub mod meta_role;
@@ -21,8 +23,6 @@ pub mod metrics;
 pub mod node;
 pub mod peers;
 pub mod restore;
-#[cfg(test)]
-mod role_tests;
 mod scrub;
 mod scrub_record;
 #[cfg(test)]
@@ -32,6 +32,8 @@ pub mod server;
 mod starts;
 mod storage_io;
 pub mod storage_role;
+#[cfg(test)]
+mod storage_tests;
 mod stores;
 mod trouble;
 pub mod units;

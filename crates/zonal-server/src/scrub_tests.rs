@@ -1,10 +1,10 @@
 //! Scrubs of a target on real files.
 
 use crate::control::Control;
-use crate::role_tests::{Opened, storage, write};
 use crate::scrub::{Scrub, Subject};
 use crate::scrub_record::Pace;
 use crate::storage_io;
+use crate::storage_tests::{Opened, storage, write};
 use std::collections::BTreeSet;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
