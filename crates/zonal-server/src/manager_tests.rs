@@ -12,10 +12,11 @@ use zonal_zonemap::MapEdit;
 
 const CELL: CellId = CellId([7; 16]);
 
-fn manager(dir: &Path) -> (Manager, Arc<MapCache>) {
+/// The engine of a store with a small log, which is made where it is not there.
+pub(crate) fn engine(dir: &Path, kind: StoreKind) -> Arc<Engine> {
     let identity = Identity {
         cell: CELL.0,
-        kind: StoreKind::Manager,
+        kind,
         id: 1,
     };
     let bounds = zonal_disk::engine::Config {
@@ -25,9 +26,13 @@ fn manager(dir: &Path) -> (Manager, Arc<MapCache>) {
     if !dir.join("identity").exists() {
         Engine::format(dir, identity, &bounds).unwrap();
     }
-    let engine = Engine::open(dir, &identity, bounds, &mut |_, _, _| true).unwrap();
+    Arc::new(Engine::open(dir, &identity, bounds, &mut |_, _, _| true).unwrap())
+}
+
+fn manager(dir: &Path) -> (Manager, Arc<MapCache>) {
     let cache = Arc::new(MapCache::here(CELL));
-    let manager = Manager::open(Arc::new(engine), CELL, Arc::clone(&cache)).unwrap();
+    let engine = engine(dir, StoreKind::Manager);
+    let manager = Manager::open(engine, CELL, Arc::clone(&cache)).unwrap();
     (manager, cache)
 }
 

@@ -303,8 +303,8 @@ mod tests {
     use crate::map_cache::MapCache;
     use crate::meta_role::Parts;
     use crate::peers::Peers;
+    use zonal_disk::StoreKind;
     use zonal_disk::engine::Room;
-    use zonal_disk::{Engine, Identity, StoreKind};
     use zonal_meta::{ShardConfig, keys};
     use zonal_net::{Pool, PoolConfig, Role};
     use zonal_testkit::Scratch;
@@ -314,17 +314,6 @@ mod tests {
     const CELL: CellId = CellId([7; 16]);
 
     fn shard(dir: &std::path::Path) -> MetaRole {
-        let identity = Identity {
-            cell: CELL.0,
-            kind: StoreKind::Shard,
-            id: 1,
-        };
-        let bounds = zonal_disk::engine::Config {
-            log_bytes: 1 << 20,
-            ..Default::default()
-        };
-        Engine::format(dir, identity, &bounds).unwrap();
-        let engine = Engine::open(dir, &identity, bounds, &mut |_, _, _| true).unwrap();
         let join = MapEdit::Join {
             node: NodeId(2),
             zone: ZoneId(1),
@@ -340,7 +329,7 @@ mod tests {
         let pool = Arc::new(Pool::new(own, PoolConfig::default()));
         let parts = Parts {
             config: ShardConfig::new(ShardId(1), ZoneId(1), 1),
-            engine: Arc::new(engine),
+            engine: crate::manager_tests::engine(dir, StoreKind::Shard),
             manager: None,
             map,
             peers: Arc::new(Peers::new(pool, CELL)),
