@@ -13,6 +13,7 @@ mod hints;
 mod listings;
 mod mount;
 mod ops_data;
+mod ops_listing;
 mod ops_locks;
 mod ops_names;
 mod ops_xattr;

@@ -4,19 +4,12 @@ use crate::block::block_on;
 use crate::caller::credentials;
 use crate::convert::{errno, kernel_attr, kernel_entry, kernel_time, name, set_time, valid};
 use crate::fs::ZonalFs;
-use std::sync::atomic::Ordering;
 use zonal_client::names::{Found, Looked, NewFile};
+use zonal_fuse::Context;
 use zonal_fuse::request::{Mknod, Rename};
-use zonal_fuse::{Context, DirBuffer, Entry as KernelEntry, FileKind as KernelKind, OpenFlags};
-use zonal_fuse::{ReplyAttr, ReplyDirectory, ReplyEntry, ReplyStatx, SetAttr, StatFs, StatxReply};
+use zonal_fuse::{ReplyAttr, ReplyEntry, ReplyStatx, SetAttr, StatFs, StatxReply};
 use zonal_types::{Attr, Blob, Credentials, ErrorCode, FileKind, Ino, ZoneId};
-use zonal_wire::meta::flags::R_OK;
 use zonal_wire::{AttrChange, NewKind};
-
-/// Cookies of `.` and `..`; the shard's are above.
-const DOT: u64 = 1;
-/// See above.
-const DOT_DOT: u64 = 2;
 
 impl ZonalFs {
     pub(crate) fn answer_entry(&self, reply: ReplyEntry, outcome: Result<Found, ErrorCode>) {
@@ -30,7 +23,7 @@ impl ZonalFs {
     }
 
     /// Whether the kernel may hear of a size at once; else it is as if nothing had been told.
-    fn may_show(&self, attr: &Attr) -> bool {
+    pub(crate) fn may_show(&self, attr: &Attr) -> bool {
         !self.tails.holds_back(attr.ino, attr.size)
     }
 
@@ -319,131 +312,6 @@ impl ZonalFs {
     ) -> Result<(), ErrorCode> {
         self.begin(ctx);
         block_on(self.client.access(&credentials(ctx), ino, mask))
-    }
-
-    /// The superuser may read any directory, so nothing needs to be asked for it.
-    pub(crate) fn do_opendir(
-        &self,
-        ctx: &Context<'_>,
-        ino: Ino,
-    ) -> Result<(u64, OpenFlags), ErrorCode> {
-        self.begin(ctx);
-        if ctx.uid != 0 {
-            block_on(self.client.access(&credentials(ctx), ino, R_OK))?;
-        }
-        let fh = self.next_handle.fetch_add(1, Ordering::Relaxed);
-        Ok((fh, OpenFlags::NONE))
-    }
-
-    pub(crate) fn do_readdir(
-        &self,
-        ctx: &Context<'_>,
-        dir: Ino,
-        read: &zonal_fuse::request::Read,
-        plus: bool,
-        reply: ReplyDirectory,
-    ) {
-        self.begin(ctx);
-        let mut buffer = reply.buffer();
-        if read.offset == 0 {
-            // From the start, or rewound: where it ended before says nothing.
-            self.directories.close(read.fh);
-        }
-        let outcome = if self.directories.is_at_end(read.fh, read.offset) {
-            Ok(())
-        } else {
-            self.fill(ctx, dir, read, plus, &mut buffer)
-        };
-        match outcome {
-            Ok(()) => {
-                if plus {
-                    self.listings.note();
-                }
-                reply.entries(&buffer);
-            }
-            Err(code) => reply.err(errno(code)),
-        }
-    }
-
-    fn fill(
-        &self,
-        ctx: &Context<'_>,
-        dir: Ino,
-        read: &zonal_fuse::request::Read,
-        plus: bool,
-        buffer: &mut DirBuffer,
-    ) -> Result<(), ErrorCode> {
-        let (offset, size) = (read.offset, read.size);
-        let directory = KernelKind::from_mode(FileKind::Directory.mode_bits());
-        let mut dot = |ino: Ino, cookie: u64, text: &[u8]| {
-            if plus {
-                buffer.add_plus(&KernelEntry::default(), ino.0, cookie, directory, text)
-            } else {
-                buffer.add(ino.0, cookie, directory, text)
-            }
-        };
-        if offset < DOT && !dot(dir, DOT, b".") {
-            return Ok(());
-        }
-        if offset < DOT_DOT {
-            let above = match self.directories.parent(dir) {
-                Some(above) => above,
-                None => block_on(self.client.parent(dir))?,
-            };
-            if !dot(above, DOT_DOT, b"..") {
-                return Ok(());
-            }
-        }
-        let mark = self.hints.mark();
-        // An entry takes 24 bytes and its name, 128 more with attributes.
-        let entries = (size / if plus { 160 } else { 32 }).clamp(1, 4096);
-        let cookie = if offset <= DOT_DOT { 0 } else { offset };
-        let (entries, end) =
-            block_on(
-                self.client
-                    .readdir(&credentials(ctx), dir, cookie, entries, plus),
-            )?;
-        let last = entries
-            .last()
-            .map_or(offset.max(DOT_DOT), |item| item.cookie);
-        for item in entries {
-            if plus && item.entry.kind == FileKind::Directory {
-                self.directories.note_parent(item.entry.ino, dir);
-            }
-            let kind = KernelKind::from_mode(item.entry.kind.mode_bits());
-            let name = item.name.as_bytes();
-            let fits = match (plus, item.entry.attr) {
-                // Its size has to wait for pages: the kernel asks when it needs it.
-                (true, Some(attr)) if !self.may_show(&attr) => {
-                    buffer.add_plus(&KernelEntry::default(), attr.ino.0, item.cookie, kind, name)
-                }
-                (true, Some(attr)) => {
-                    let found = Found {
-                        attr,
-                        entry_ms: item.entry.entry_ms,
-                        attr_ms: item.entry.attr_ms,
-                    };
-                    self.hints.note(mark, &attr, found.attr_ms);
-                    buffer.add_plus(&kernel_entry(&found), attr.ino.0, item.cookie, kind, name)
-                }
-                // Listed, but not looked up: the kernel takes its number only.
-                (true, None) => buffer.add_plus(
-                    &KernelEntry::default(),
-                    item.entry.ino.0,
-                    item.cookie,
-                    kind,
-                    name,
-                ),
-                (false, _) => buffer.add(item.entry.ino.0, item.cookie, kind, name),
-            };
-            if !fits {
-                return Ok(());
-            }
-        }
-        if end {
-            self.directories.note_end(read.fh, last);
-        }
-        Ok(())
     }
 
     pub(crate) fn do_statfs(&self, ctx: &Context<'_>) -> Result<StatFs, ErrorCode> {

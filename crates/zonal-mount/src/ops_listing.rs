@@ -1,0 +1,144 @@
+//! Listing directories, with attributes or without.
+
+use crate::block::block_on;
+use crate::caller::credentials;
+use crate::convert::{errno, kernel_entry};
+use crate::fs::ZonalFs;
+use std::sync::atomic::Ordering;
+use zonal_client::names::Found;
+use zonal_fuse::ReplyDirectory;
+use zonal_fuse::{Context, DirBuffer, Entry as KernelEntry, FileKind as KernelKind, OpenFlags};
+use zonal_types::{ErrorCode, FileKind, Ino};
+use zonal_wire::meta::flags::R_OK;
+
+/// Cookies of `.` and `..`; the shard's are above.
+const DOT: u64 = 1;
+/// See above.
+const DOT_DOT: u64 = 2;
+
+impl ZonalFs {
+    /// The superuser may read any directory, so nothing needs to be asked for it.
+    pub(crate) fn do_opendir(
+        &self,
+        ctx: &Context<'_>,
+        ino: Ino,
+    ) -> Result<(u64, OpenFlags), ErrorCode> {
+        self.begin(ctx);
+        if ctx.uid != 0 {
+            block_on(self.client.access(&credentials(ctx), ino, R_OK))?;
+        }
+        let fh = self.next_handle.fetch_add(1, Ordering::Relaxed);
+        Ok((fh, OpenFlags::NONE))
+    }
+
+    pub(crate) fn do_readdir(
+        &self,
+        ctx: &Context<'_>,
+        dir: Ino,
+        read: &zonal_fuse::request::Read,
+        plus: bool,
+        reply: ReplyDirectory,
+    ) {
+        self.begin(ctx);
+        let mut buffer = reply.buffer();
+        if read.offset == 0 {
+            // From the start, or rewound: where it ended before says nothing.
+            self.directories.close(read.fh);
+        }
+        let outcome = if self.directories.is_at_end(read.fh, read.offset) {
+            Ok(())
+        } else {
+            self.fill(ctx, dir, read, plus, &mut buffer)
+        };
+        match outcome {
+            Ok(()) => {
+                if plus {
+                    self.listings.note();
+                }
+                reply.entries(&buffer);
+            }
+            Err(code) => reply.err(errno(code)),
+        }
+    }
+
+    fn fill(
+        &self,
+        ctx: &Context<'_>,
+        dir: Ino,
+        read: &zonal_fuse::request::Read,
+        plus: bool,
+        buffer: &mut DirBuffer,
+    ) -> Result<(), ErrorCode> {
+        let (offset, size) = (read.offset, read.size);
+        let directory = KernelKind::from_mode(FileKind::Directory.mode_bits());
+        let mut dot = |ino: Ino, cookie: u64, text: &[u8]| {
+            if plus {
+                buffer.add_plus(&KernelEntry::default(), ino.0, cookie, directory, text)
+            } else {
+                buffer.add(ino.0, cookie, directory, text)
+            }
+        };
+        if offset < DOT && !dot(dir, DOT, b".") {
+            return Ok(());
+        }
+        if offset < DOT_DOT {
+            let above = match self.directories.parent(dir) {
+                Some(above) => above,
+                None => block_on(self.client.parent(dir))?,
+            };
+            if !dot(above, DOT_DOT, b"..") {
+                return Ok(());
+            }
+        }
+        let mark = self.hints.mark();
+        // An entry takes 24 bytes and its name, 128 more with attributes.
+        let entries = (size / if plus { 160 } else { 32 }).clamp(1, 4096);
+        let cookie = if offset <= DOT_DOT { 0 } else { offset };
+        let (entries, end) =
+            block_on(
+                self.client
+                    .readdir(&credentials(ctx), dir, cookie, entries, plus),
+            )?;
+        let last = entries
+            .last()
+            .map_or(offset.max(DOT_DOT), |item| item.cookie);
+        for item in entries {
+            if plus && item.entry.kind == FileKind::Directory {
+                self.directories.note_parent(item.entry.ino, dir);
+            }
+            let kind = KernelKind::from_mode(item.entry.kind.mode_bits());
+            let name = item.name.as_bytes();
+            let fits = match (plus, item.entry.attr) {
+                // Its size has to wait for pages: the kernel asks when it needs it.
+                (true, Some(attr)) if !self.may_show(&attr) => {
+                    buffer.add_plus(&KernelEntry::default(), attr.ino.0, item.cookie, kind, name)
+                }
+                (true, Some(attr)) => {
+                    let found = Found {
+                        attr,
+                        entry_ms: item.entry.entry_ms,
+                        attr_ms: item.entry.attr_ms,
+                    };
+                    self.hints.note(mark, &attr, found.attr_ms);
+                    buffer.add_plus(&kernel_entry(&found), attr.ino.0, item.cookie, kind, name)
+                }
+                // Listed, but not looked up: the kernel takes its number only.
+                (true, None) => buffer.add_plus(
+                    &KernelEntry::default(),
+                    item.entry.ino.0,
+                    item.cookie,
+                    kind,
+                    name,
+                ),
+                (false, _) => buffer.add(item.entry.ino.0, item.cookie, kind, name),
+            };
+            if !fits {
+                return Ok(());
+            }
+        }
+        if end {
+            self.directories.note_end(read.fh, last);
+        }
+        Ok(())
+    }
+}
