@@ -1,0 +1,67 @@
+//! What the kernel is made to drop: pages, attributes, names.
+
+use crate::fs::ZonalFs;
+use zonal_fuse::Notifier;
+use zonal_wire::Event;
+
+impl ZonalFs {
+    /// Makes the kernel drop all names and attributes that it caches. False where that is not sure.
+    pub(crate) fn drop_all_cached(&self) -> bool {
+        let Some(notifier) = self.notifier.get() else {
+            return false;
+        };
+        let drop_known = || {
+            let cached = self.hints.forget_all();
+            for ino in cached.iter().flatten() {
+                drop_pages(notifier, ino.0, false);
+            }
+            notifier.inc_epoch().is_ok() && cached.is_some()
+        };
+        let is_sure = drop_known();
+        // What the kernel was taking over just then: once more.
+        std::thread::sleep(crate::listings::SETTLE);
+        is_sure && drop_known()
+    }
+}
+
+/// The pages of `from..to`.
+pub(super) fn drop_range(notifier: &Notifier, ino: u64, from: u64, to: u64) {
+    let from = i64::try_from(from).unwrap_or(i64::MAX);
+    let length = i64::try_from(to).unwrap_or(i64::MAX) - from;
+    if let Err(error) = notifier.inval_inode(ino, from, length) {
+        tracing::debug!(ino, %error, "the kernel refused an invalidation");
+    }
+}
+
+/// Absent inodes are no error: then the kernel holds nothing.
+pub(super) fn drop_pages(notifier: &Notifier, ino: u64, data: bool) {
+    let offset = if data { 0 } else { -1 };
+    if let Err(error) = notifier.inval_inode(ino, offset, 0) {
+        tracing::debug!(ino, %error, "the kernel refused an invalidation");
+    }
+}
+
+/// Makes the kernel drop what an event says is old.
+pub(crate) fn drop_cached(fs: &ZonalFs, event: &Event) {
+    match event {
+        Event::Invalidate {
+            entries,
+            inodes,
+            data,
+        } => {
+            fs.hints.forget(inodes);
+            let Some(notifier) = fs.notifier.get() else {
+                return;
+            };
+            if entries.0 != 0
+                && let Err(error) = notifier.inc_epoch()
+            {
+                tracing::warn!(%error, "the kernel keeps names for their whole time");
+            }
+            for ino in inodes {
+                drop_pages(notifier, ino.0, *data);
+            }
+        }
+        Event::LockGranted { .. } => {}
+    }
+}

@@ -1,0 +1,59 @@
+//! Housekeeping: one thread sends closes and flushes old writes; it sleeps while there is nothing.
+
+use super::{Signal, lock};
+use crate::block::block_on;
+use crate::fs::ZonalFs;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+/// How long closes are gathered, and how often old writes are looked for.
+const HOUSEKEEPING: Duration = Duration::from_millis(100);
+
+/// What wakes the housekeeping thread.
+#[derive(Default)]
+pub(super) struct House {
+    has_work: AtomicBool,
+    is_due: Mutex<bool>,
+    wakes: Condvar,
+}
+
+impl House {
+    /// Wakes the thread for the last time.
+    pub(super) fn end(&self) {
+        *lock(&self.is_due) = true;
+        self.wakes.notify_all();
+    }
+}
+
+impl Signal {
+    /// There is something to flush or to close. Cheap where that is known already.
+    pub fn wake(&self) {
+        if !self.house.has_work.swap(true, Ordering::SeqCst) {
+            *lock(&self.house.is_due) = true;
+            self.house.wakes.notify_one();
+        }
+    }
+}
+
+pub(super) fn run(fs: &ZonalFs) {
+    let signal = &fs.signal;
+    while !signal.is_ended() {
+        {
+            let mut is_due = lock(&signal.house.is_due);
+            while !*is_due {
+                is_due = signal
+                    .house
+                    .wakes
+                    .wait(is_due)
+                    .unwrap_or_else(PoisonError::into_inner);
+            }
+            *is_due = false;
+        }
+        signal.house.has_work.store(false, Ordering::SeqCst);
+        std::thread::sleep(HOUSEKEEPING);
+        if block_on(fs.client.keep_house()) {
+            signal.wake();
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! Jobs for the notifier: one thread that drops pages for workers, which must not wait for pages themselves, and takes back
+//! lock requests that a signal ended. Bound: [`JOBS_MAX`] jobs wait; who finds the queue full is told.
+
+use super::drops::{drop_pages, drop_range};
+use super::{Signal, lock};
+use crate::block::block_on;
+use crate::caller::is_dying;
+use crate::fs::ZonalFs;
+use crate::tails::Stale;
+use std::sync::{Condvar, Mutex, PoisonError};
+use zonal_client::Net as _;
+use zonal_fuse::{Notifier, ReplyEmpty};
+use zonal_types::Ino;
+use zonal_wire::LockRange;
+
+/// Jobs that wait for the notifier.
+pub const JOBS_MAX: usize = 65_536;
+
+/// A lock request to be taken back (or, where it was granted, released).
+#[derive(Debug, Clone, Copy)]
+pub struct Cancel {
+    /// The inode.
+    pub ino: Ino,
+    /// The range asked for.
+    pub range: LockRange,
+    /// Its number at the shard.
+    pub waiter: u64,
+}
+
+enum Job {
+    Drop {
+        notifier: Notifier,
+        ino: u64,
+    },
+    DropThenAnswer {
+        notifier: Notifier,
+        ino: u64,
+        reply: ReplyEmpty,
+    },
+    DropThen {
+        notifier: Notifier,
+        ino: u64,
+        pages: Stale,
+        then: Box<dyn FnOnce() + Send>,
+    },
+    Cancel(Cancel),
+    Interrupted(u64),
+}
+
+#[derive(Default)]
+struct Queue {
+    jobs: Vec<Job>,
+    is_ended: bool,
+}
+
+/// What waits for the notifier.
+#[derive(Default)]
+pub(super) struct Jobs {
+    queue: Mutex<Queue>,
+    has_jobs: Condvar,
+}
+
+impl Jobs {
+    pub(super) fn end(&self) {
+        lock(&self.queue).is_ended = true;
+        self.has_jobs.notify_all();
+    }
+
+    pub(super) fn is_ended(&self) -> bool {
+        lock(&self.queue).is_ended
+    }
+}
+
+impl Signal {
+    /// False where the queue is full.
+    fn push(&self, job: Job) -> bool {
+        self.offer(job).is_ok()
+    }
+
+    /// Gives the job back where the queue is full.
+    fn offer(&self, job: Job) -> Result<(), Job> {
+        let mut queue = lock(&self.jobs.queue);
+        if queue.jobs.len() >= JOBS_MAX {
+            return Err(job);
+        }
+        queue.jobs.push(job);
+        drop(queue);
+        self.jobs.has_jobs.notify_one();
+        Ok(())
+    }
+
+    /// Jobs that wait now.
+    pub fn queued(&self) -> usize {
+        lock(&self.jobs.queue).jobs.len()
+    }
+
+    /// Drops an inode's pages soon.
+    pub fn later(&self, notifier: &Notifier, ino: u64) {
+        self.push(Job::Drop {
+            notifier: notifier.clone(),
+            ino,
+        });
+    }
+
+    /// Drops an inode's pages, then answers.
+    pub fn answer_after_drop(&self, notifier: &Notifier, ino: u64, reply: ReplyEmpty) {
+        self.push(Job::DropThenAnswer {
+            notifier: notifier.clone(),
+            ino,
+            reply,
+        });
+    }
+
+    /// Takes a lock request back; false where the queue is full.
+    #[must_use]
+    pub fn cancel(&self, cancel: Cancel) -> bool {
+        self.push(Job::Cancel(cancel))
+    }
+
+    /// A signal hit the caller of a request that a worker has.
+    pub fn interrupted(&self, unique: u64) {
+        self.push(Job::Interrupted(unique));
+    }
+}
+
+pub(super) fn run(fs: &ZonalFs) {
+    loop {
+        let jobs = {
+            let mut queue = lock(&fs.signal.jobs.queue);
+            while queue.jobs.is_empty() {
+                if queue.is_ended {
+                    return;
+                }
+                queue = fs
+                    .signal
+                    .jobs
+                    .has_jobs
+                    .wait(queue)
+                    .unwrap_or_else(PoisonError::into_inner);
+            }
+            std::mem::take(&mut queue.jobs)
+        };
+        jobs.into_iter().for_each(|job| run_job(fs, job));
+    }
+}
+
+fn run_job(fs: &ZonalFs, job: Job) {
+    match job {
+        Job::Drop { notifier, ino } => drop_pages(&notifier, ino, true),
+        Job::DropThenAnswer {
+            notifier,
+            ino,
+            reply,
+        } => {
+            drop_pages(&notifier, ino, true);
+            reply.ok();
+        }
+        Job::DropThen {
+            notifier,
+            ino,
+            pages,
+            then,
+        } => {
+            drop_range(&notifier, ino, pages.from, pages.to);
+            fs.tails.dropped(Ino(ino), pages);
+            then();
+        }
+        Job::Cancel(cancel) => {
+            fs.client.net().begin();
+            block_on(fs.client.take_back(cancel.ino, cancel.range, cancel.waiter));
+            fs.signal.wake();
+        }
+        Job::Interrupted(unique) => {
+            if let Some(tid) = fs.callers.tid_of(unique)
+                && is_dying(tid)
+            {
+                fs.client.net().cancel(unique);
+            }
+        }
+    }
+}
+
+impl ZonalFs {
+    /// Calls `then`, which tells the kernel a size, when no page is left that would show zeros with it.
+    pub(crate) fn after_size(&self, ino: Ino, size: u64, then: impl FnOnce() + Send + 'static) {
+        match self.tails.show(ino, size) {
+            None => then(),
+            Some(pages) => self.after_drop(ino, pages, then),
+        }
+    }
+
+    /// Drops pages, then calls `then`: on another thread, as a page that is being read waits for a worker. Where the queue is full the
+    /// pages are dropped later.
+    pub(crate) fn after_drop(&self, ino: Ino, pages: Stale, then: impl FnOnce() + Send + 'static) {
+        let Some(notifier) = self.notifier.get() else {
+            return then();
+        };
+        let job = Job::DropThen {
+            notifier: notifier.clone(),
+            ino: ino.0,
+            pages,
+            then: Box::new(then),
+        };
+        if let Err(Job::DropThen { then, .. }) = self.signal.offer(job) {
+            self.signal.later(notifier, ino.0);
+            then();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zonal_wire::LockKind;
+
+    #[test]
+    fn a_lock_that_finds_the_queue_full_is_not_forgotten() {
+        let signal = Signal::default();
+        let cancel = Cancel {
+            ino: Ino(5),
+            range: LockRange {
+                whole_file: true,
+                owner: 1,
+                pid: 1,
+                kind: LockKind::Exclusive,
+                start: 0,
+                end: u64::MAX,
+            },
+            waiter: 9,
+        };
+        let taken = (0..=JOBS_MAX).filter(|_| signal.cancel(cancel)).count();
+        assert_eq!(taken, JOBS_MAX);
+        assert!(!signal.cancel(cancel), "its caller must remember it");
+    }
+}
