@@ -11,6 +11,7 @@ pub mod finding;
 pub mod junctions;
 pub mod objects;
 pub mod ranges;
+mod stored;
 pub mod tree;
 
 pub use finding::{Class, Finding, Place, StoreFault, What};

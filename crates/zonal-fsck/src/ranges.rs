@@ -1,17 +1,21 @@
 //! Byte ranges of a file, few enough to be shown.
 
+use zonal_types::codec_struct;
+
 /// Ranges kept; of more, only their number and bytes.
 pub const RANGES_MAX: usize = 64;
 
-/// Some ranges of a file.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Ranges {
-    /// The first ones: offset and length.
-    pub first: Vec<(u64, u64)>,
-    /// How many there are.
-    pub count: u64,
-    /// Bytes in all of them.
-    pub bytes: u64,
+codec_struct! {
+    /// Some ranges of a file.
+    #[derive(Debug, Clone, PartialEq, Eq, Default)]
+    pub struct Ranges {
+        /// The first ones: offset and length.
+        first: Vec<(u64, u64)>,
+        /// How many there are.
+        count: u64,
+        /// Bytes in all of them.
+        bytes: u64,
+    }
 }
 
 impl Ranges {

@@ -38,6 +38,12 @@ impl Tree {
         }
     }
 
+    /// All of them, in the order of their numbers.
+    #[must_use]
+    pub fn directories(&self) -> &[Directory] {
+        &self.directories
+    }
+
     /// The directory with this number.
     #[must_use]
     pub fn get(&self, ino: Ino) -> Option<&Directory> {

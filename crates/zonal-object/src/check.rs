@@ -12,7 +12,7 @@ use crate::target::Target;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use zonal_types::limits::{BLOCK_BYTES, FILE_BYTES_MAX};
-use zonal_types::{ErrorCode, KvRead};
+use zonal_types::{ErrorCode, KvRead, codec_of};
 
 /// An invariant that does not hold.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -91,6 +91,22 @@ pub enum Broken {
     #[error("object {0} is half deleted and has no tombstone")]
     HalfDeleted(ObjectId),
 }
+
+codec_of!(Broken {
+    1 = Unreadable(code),
+    2 = Key { key },
+    3 = Note,
+    4 = Geometry { found, expected },
+    5 = Twice { place, object, block },
+    6 = Outside { place, object, block },
+    7 = NotMarked(units),
+    8 = Leaked(units),
+    9 = NoHeader(object),
+    10 = Blocks { object, counted, found },
+    11 = Objects { counted, found },
+    12 = Tombstone(object),
+    13 = HalfDeleted(object),
+});
 
 /// An object that was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -38,13 +38,15 @@ pub struct Cut {
     pub bytes: u64,
 }
 
-/// Where one unit lies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Place {
-    /// Segment number.
-    pub segment: u32,
-    /// Unit in the segment.
-    pub unit: u32,
+codec_struct! {
+    /// Where one unit lies.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub struct Place {
+        /// Segment number.
+        segment: u32,
+        /// Unit in the segment.
+        unit: u32,
+    }
 }
 
 impl Place {

@@ -290,6 +290,35 @@ macro_rules! codec_enum {
     };
 }
 
+/// Byte form of an enum that is defined with more than [`codec_enum`] takes (variants without names of their fields): a tag, then what
+/// the variant has, in order. A variant that is left out does not compile.
+#[macro_export]
+macro_rules! codec_of {
+    ($name:ident { $($tag:literal = $variant:ident $({ $($field:ident),* $(,)? })? $(( $item:ident ))?),* $(,)? }) => {
+        impl $crate::codec::Codec for $name {
+            fn put(&self, out: &mut Vec<u8>) {
+                match self {
+                    $(Self::$variant $({ $($field),* })? $(( $item ))? => {
+                        out.push($tag);
+                        $($($crate::codec::Codec::put($field, out);)*)?
+                        $($crate::codec::Codec::put($item, out);)?
+                    })*
+                }
+            }
+            fn get(from: &mut $crate::codec::Reader<'_>) -> Result<Self, $crate::codec::CodecError> {
+                match <u8 as $crate::codec::Codec>::get(from)? {
+                    $($tag => {
+                        $($(let $field = $crate::codec::Codec::get(from)?;)*)?
+                        $(let $item = $crate::codec::Codec::get(from)?;)?
+                        Ok(Self::$variant $({ $($field),* })? $(( $item ))?)
+                    })*
+                    _ => Err($crate::codec::CodecError::BadValue),
+                }
+            }
+        }
+    };
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

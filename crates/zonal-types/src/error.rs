@@ -3,6 +3,8 @@
 //! Numbers are part of the wire protocol: never reuse one. POSIX outcomes come first (1..=199), errors that
 //! a client acts on itself follow (200..), those never reach a program as they are.
 
+use crate::codec::{Codec, CodecError, Reader};
+
 macro_rules! error_codes {
     ($($(#[$doc:meta])* $name:ident = $number:literal, $errno:ident, $text:literal;)*) => {
         /// What went wrong, as it crosses the wire.
@@ -188,3 +190,12 @@ impl std::fmt::Display for ErrorCode {
 }
 
 impl std::error::Error for ErrorCode {}
+
+impl Codec for ErrorCode {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.number().put(out);
+    }
+    fn get(from: &mut Reader<'_>) -> Result<Self, CodecError> {
+        Self::from_number(u16::get(from)?).ok_or(CodecError::BadValue)
+    }
+}

@@ -12,7 +12,7 @@ use crate::keys;
 use crate::shard::Shard;
 use crate::tx::OrphanRecord;
 use std::collections::{BTreeMap, BTreeSet};
-use zonal_types::{Codec, Ino, KvRead};
+use zonal_types::{Codec, Ino, KvRead, codec_of};
 
 /// An invariant of a shard's store that does not hold.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -188,6 +188,28 @@ pub enum Broken {
         ino: Ino,
     },
 }
+
+codec_of!(Broken {
+    1 = Key { key },
+    2 = WrongPlace { dir, cookie },
+    3 = NoFirstPlace { dir, cookie },
+    4 = NotInDirectory { dir, entries },
+    5 = LeadsNowhere { dir, cookie, ino },
+    6 = WrongType { dir, cookie, ino },
+    7 = WrongParent { ino, parent, dir },
+    8 = NoName { ino },
+    9 = SecondName { dir, cookie, ino },
+    10 = Cycle { dir, cookie, ino },
+    11 = Ids { partition, reserved, last },
+    12 = Counts { ino, counted, found },
+    13 = Links { ino, counted, names },
+    14 = OrphanMark { ino, has_record },
+    15 = DetachedMark { ino, has_record },
+    16 = AliveDeletion { ino },
+    17 = Xattrs { ino, missing },
+    18 = Inline { ino, bytes, room },
+    19 = Homeless { ino },
+});
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
