@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -239,6 +240,69 @@ def _(work):
         cell.down()
         findings, _ = cell.fsck(code=CLEAN)
         true(all(found["class"] == "note" for found in findings), f"findings after a kill: {findings}")
+
+
+@check("resumed", "a check that is killed in the middle goes on where it was and tells the same; a cell that was started meanwhile is checked anew", limit=600)
+def _(work):
+    with Cell(work) as cell:
+        # Enough that the first store is read long before the last.
+        for number in range(24):
+            with open(f"{cell.mount}/{('one', 'two')[number % 2]}/large{number}", "wb") as file:
+                file.write(random.Random(number).randbytes(8 << 20))
+        os.sync()
+        cell.down()
+        for number, node in enumerate(("storage1-1", "storage2-2")):
+            folder = f"{cell.folder}/{node}/target/segments"
+            # Somewhere in the bytes of files.
+            def spoil(found):
+                for at in range(4096 * 9, len(found), 4096 * 97):
+                    found[at] ^= 1 << number
+            damage(f"{folder}/{sorted(os.listdir(folder))[0]}", spoil)
+        wanted, sums = cell.fsck(code=LEFT)
+        true(sums["kept"] == 0 and sums["found"] > 5, f"too little is damaged: {sums}")
+        folder, ended = f"{cell.folder}/fsck", []
+        equal(os.path.exists(folder), False, "a folder stays")
+        for how in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT):
+            for _ in range(40):
+                if kill_in_the_middle(cell, folder, how):
+                    break
+            kept = os.listdir(f"{folder}/zonal-fsck.work") if os.path.exists(folder) else []
+            true(any(name.startswith("part.") for name in kept), f"no check could be ended by {how!r} in the middle: {kept}")
+            equal(os.stat(f"{folder}/zonal-fsck.work").st_mode & 0o777, 0o700, "mode of the folder")
+            if how == signal.SIGINT:
+                break
+            findings, again = cell.fsck(code=LEFT)
+            equal(findings, wanted, f"findings behind {how!r}")
+            true(again["kept"] > 0, f"nothing was kept: {again}")
+            equal([again[key] for key in ("found", "notes", "inodes", "objects", "records")],
+                  [sums[key] for key in ("found", "notes", "inodes", "objects", "records")], "sums")
+            equal(os.path.exists(folder), False, "a folder stays")
+            ended.append(again["kept"])
+        print(f"    stores that were read when the check was ended: {ended}, of 7")
+        # What was kept is of a cell that was not started since.
+        cell.up()
+        cell.down()
+        done = subprocess.run([ZONAL, "fsck", "--cell", cell.folder, "--json", "--data"], capture_output=True, text=True, timeout=300, check=False)
+        true("begins anew" in done.stderr and "has changed since" in done.stderr, f"what is said: {done.stderr!r}")
+        anew = [json.loads(line) for line in done.stdout.splitlines()]
+        equal([found for found in anew[:-1] if found["class"] != "note"], [found for found in wanted if found["class"] != "note"], "findings")
+        equal(anew[-1]["kept"], 0, "stores kept")
+
+
+def kill_in_the_middle(cell, folder, how):
+    """Ends a check when some stores are read; whether it was not over before."""
+    shutil.rmtree(folder, ignore_errors=True)
+    with subprocess.Popen([ZONAL, "fsck", "--cell", cell.folder, "--json", "--data"], stdout=subprocess.DEVNULL,
+                          stderr=subprocess.DEVNULL) as checking:
+        limit = time.monotonic() + 60
+        while checking.poll() is None and time.monotonic() < limit:
+            try:
+                if any(name.startswith("part.") and not name.endswith(".new") for name in os.listdir(f"{folder}/zonal-fsck.work")):
+                    checking.send_signal(how)
+                    break
+            except FileNotFoundError:
+                pass
+        return checking.wait(timeout=60) == -how and os.path.exists(folder)
 
 
 @check("running", "a running cell under load is clean, each time, also while servers are killed and come back", limit=600)

@@ -18,7 +18,7 @@ use zonal_meta::{Shard, ShardConfig, keys};
 use zonal_object::chunk::{BlockState, Chunk};
 use zonal_object::ids::Place;
 use zonal_object::{Broken, ObjectId, Survey, TargetConfig, Told, key, repair};
-use zonal_offline::{Cell, Geometry, Options, Report, Stage, StoreSpec, check};
+use zonal_offline::{Cell, Geometry, KEEP_EVERY, Options, Report, Stage, StoreSpec, check};
 use zonal_types::{
     CellId, Codec, Column, DataId, FileKind, Ino, KvChange, KvRead, Name, NodeId, ShardId,
     StripePolicy, TargetId, Timestamp, ZoneId,
@@ -304,6 +304,8 @@ fn main() {
         data: false,
         scratch: dir.join("scratch"),
         wall: Timestamp::default(),
+        fresh: true,
+        keep_every: KEEP_EVERY,
     };
     let start = std::time::Instant::now();
     let summary = check(&cell, &options, &mut Quiet).unwrap();

@@ -35,7 +35,7 @@ pub enum OfflineError {
         /// The failure.
         source: io::Error,
     },
-    /// Another check of a running cell sorts there.
+    /// Another check sorts there.
     #[error("another check uses the scratch folder {}", .0.display())]
     ScratchInUse(PathBuf),
     /// The cell has no manager.
@@ -55,6 +55,9 @@ pub enum OfflineError {
     /// A snapshot went with its server, or was given up.
     #[error("the snapshot of shard {0} is gone")]
     SnapshotGone(ShardId),
+    /// [`crate::Report::goes_on`] said so.
+    #[error("the check was ended")]
+    Interrupted,
     /// A thread failed.
     #[error("a check panicked")]
     Panicked,

@@ -2,7 +2,7 @@
 //!
 //! [`run::check`] reads every store once, sorts what they say outside of memory ([`sort`]), has it judged by the cores,
 //! and applies repairs through each store's own engine. Passes are repeated until nothing is left that a repair helps.
-//! A running cell is behind [`running::RunningCell`].
+//! A running cell is behind [`running::RunningCell`]. What an interrupted check of a stopped cell had come to is kept ([`Begin`]).
 //! Memory: two threads with [`sort::RUN_BYTES`] each for two sorters, two bits a unit of the targets, 24 bytes a directory.
 #![forbid(unsafe_code)]
 
@@ -14,6 +14,7 @@ mod paths;
 mod repair_cell;
 mod repair_shard;
 mod repair_target;
+mod resume;
 pub mod run;
 pub mod running;
 mod scan;
@@ -22,5 +23,6 @@ pub mod sort;
 
 pub use cell::{Cell, Geometry, StoreSpec};
 pub use error::OfflineError;
-pub use run::{Options, Report, Stage, Summary, check};
+pub use resume::{Begin, WORK_FOLDER};
+pub use run::{KEEP_EVERY, Options, Report, Stage, Summary, check};
 pub use running::{RunningCell, RunningOptions, check_running};

@@ -3,29 +3,25 @@
 mod between;
 mod known;
 mod lost_keys;
+mod read;
 mod work;
 
 pub(crate) use known::shard_of;
-pub(crate) use lost_keys::{clean_scratch, save_lost};
+pub(crate) use lost_keys::{clean_scratch, expect_lost, save_lost};
 pub(crate) use work::{TargetWork, Work};
 
-use crate::cell::{Cell, StoreSpec};
+use crate::cell::Cell;
 use crate::error::OfflineError;
 use crate::facts::ShardSeen;
+use crate::resume::{Begin, Prints, WorkFolder, of_store};
 use crate::run::{Options, Ticker};
 use crate::scan::{self, Opening, TargetSeen};
-use std::collections::BTreeSet;
-use std::sync::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
 use zonal_disk::{ReadStore, StoreKind};
 use zonal_fsck::{Finding, Place, StoreFault, What};
 use zonal_types::PartitionId;
-use zonal_zonemap::ZoneMap;
 
 use known::{known_store, place_of, read_map};
-use work::WORK_MAX;
-
-/// Threads that read stores.
-const THREADS: usize = 2;
 
 /// What a pass came to.
 #[derive(Debug, Default)]
@@ -35,6 +31,8 @@ pub(crate) struct Seen {
     pub notes: u64,
     pub inodes: u64,
     pub objects: u64,
+    /// Stores that an interrupted check had read.
+    pub kept: u64,
 }
 
 enum Part {
@@ -62,26 +60,55 @@ impl Pass<'_, '_> {
     }
 }
 
-/// Makes a pass.
+/// Takes the folder of what an earlier check of the same stores had come to. Stores are open, so nobody changes them.
+fn work_folder(
+    cell: &Cell,
+    options: &Options,
+    ticker: &Ticker<'_>,
+    openings: &[Option<Opening>],
+) -> Result<(WorkFolder, u64), OfflineError> {
+    let stores = cell.stores.iter().zip(openings);
+    let prints = stores
+        .filter_map(|(spec, opening)| Some(of_store(spec, opening.as_ref()?)))
+        .collect();
+    let prints = Prints::new(options.data, prints);
+    let names: BTreeMap<_, _> = cell
+        .stores
+        .iter()
+        .map(|spec| (scan::scratch_name(spec), spec.geometry.is_some()))
+        .collect();
+    let (folder, begin) = WorkFolder::open(&options.scratch, options.fresh, &prints, &names)?;
+    ticker.begins(&begin);
+    ticker.step()?;
+    let read = match begin {
+        Begin::GoesOn { read, .. } => read,
+        Begin::New | Begin::Anew(_) => 0,
+    };
+    Ok((folder, read))
+}
+
+/// Makes a pass. What it has come to stays in the folder until that is removed.
 pub(crate) fn run(
     cell: &Cell,
     options: &Options,
     ticker: &Ticker<'_>,
-) -> Result<Seen, OfflineError> {
+) -> Result<(Seen, WorkFolder), OfflineError> {
     let mut pass = Pass {
         cell,
         ticker,
         seen: Seen::default(),
     };
-    let mut openings = Vec::new();
-    for spec in &cell.stores {
-        openings.push(Some(scan::open(spec)?));
-    }
     let manager = cell
         .stores
         .iter()
         .position(|spec| spec.identity.kind == StoreKind::Manager);
     let manager = manager.ok_or(OfflineError::NoManager)?;
+    let mut openings = Vec::new();
+    for spec in &cell.stores {
+        openings.push(Some(scan::open(spec)?));
+    }
+    let (folder, kept) = work_folder(cell, options, ticker, &openings)?;
+    pass.seen.kept = kept;
     let map = match openings.get(manager) {
         Some(Some(Opening::Open(store, _))) => read_map(store),
         _ => Err("the manager's store is missing".into()),
@@ -128,99 +155,19 @@ pub(crate) fn run(
         }
     }
     let Some(map) = map else {
-        return Ok(pass.seen);
+        return Ok((pass.seen, folder));
     };
-    let (parts, told) = read_all(cell, &map, options, ticker, jobs)?;
-    for (at, what) in told {
-        pass.tell(places[at], Some(at), None, what);
+    let parts = read::all(cell, &map, options, ticker, (jobs, &folder))?;
+    for (at, part) in &parts {
+        if !matches!(part, Part::Nothing) {
+            let name = scan::scratch_name(&cell.stores[*at]);
+            let mut tell = |what| pass.tell(places[*at], Some(*at), None, what);
+            folder.told(&name, &mut tell)?;
+        }
     }
+    ticker.step()?;
     pass.between(&map, parts, &is_there, &options.scratch)?;
     pass.seen.work.map = Some(map);
-    Ok(pass.seen)
-}
-
-type Job = (usize, Box<ReadStore>, Vec<Vec<u8>>);
-type Told = Vec<(usize, What)>;
-
-/// Reads all stores, [`THREADS`] at a time.
-fn read_all(
-    cell: &Cell,
-    map: &ZoneMap,
-    options: &Options,
-    ticker: &Ticker<'_>,
-    jobs: Vec<Job>,
-) -> Result<(Vec<(usize, Part)>, Told), OfflineError> {
-    let jobs = Mutex::new(jobs);
-    let work = || -> Result<(Vec<(usize, Part)>, Told), OfflineError> {
-        let (mut parts, mut told) = (Vec::new(), Vec::new());
-        loop {
-            let job = {
-                let mut jobs = jobs.lock().map_err(|_| OfflineError::Panicked)?;
-                jobs.pop()
-            };
-            let Some((at, store, notes)) = job else {
-                return Ok((parts, told));
-            };
-            let Some(spec) = cell.stores.get(at) else {
-                continue;
-            };
-            let part = read_one(spec, map, options, ticker, (store, notes), &mut |what| {
-                if told.len() < WORK_MAX {
-                    told.push((at, what));
-                }
-            })?;
-            parts.push((at, part));
-        }
-    };
-    let results = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(work)).collect();
-        threads
-            .into_iter()
-            .map(|thread| thread.join().map_err(|_| OfflineError::Panicked)?)
-            .collect::<Result<Vec<_>, _>>()
-    })?;
-    let (mut parts, mut told) = (Vec::new(), Vec::new());
-    for (some, more) in results {
-        parts.extend(some);
-        told.extend(more);
-    }
-    // The same order whichever thread was faster.
-    parts.sort_by_key(|(at, _)| *at);
-    told.sort_by_key(|(at, _)| *at);
-    Ok((parts, told))
-}
-
-fn read_one(
-    spec: &StoreSpec,
-    map: &ZoneMap,
-    options: &Options,
-    ticker: &Ticker<'_>,
-    opened: (Box<ReadStore>, Vec<Vec<u8>>),
-    tell: &mut dyn FnMut(What),
-) -> Result<Part, OfflineError> {
-    let (store, notes) = opened;
-    let name = scan::scratch_name(spec);
-    let names = (options.scratch.as_path(), name.as_str());
-    if let Some(geometry) = &spec.geometry {
-        let seen = scan::target(
-            &store,
-            notes,
-            (spec, geometry),
-            names,
-            options,
-            ticker,
-            tell,
-        )?;
-        return Ok(Part::Target(seen));
-    }
-    let Some(shard) = shard_of(spec, map) else {
-        // A node that was formatted and has not joined yet.
-        return Ok(Part::Nothing);
-    };
-    if !scan::is_formatted(&store) && scan::faults(&store).is_empty() {
-        return Ok(Part::Nothing);
-    }
-    let partitions = map.partitions_of(shard);
-    let seen = scan::shard(&store, &partitions, names, ticker, tell)?;
-    Ok(Part::Shard(store, Box::new(seen), partitions))
+    ticker.step()?;
+    Ok((pass.seen, folder))
 }

@@ -5,7 +5,7 @@ use crate::error::OfflineError;
 use crate::pass::{self, Work, shard_of};
 use crate::repair_shard::{Open, failed, lost_found, lost_found_name};
 use crate::repair_target::anchor;
-use crate::run::Options;
+use crate::run::{Options, Step};
 use crate::scan::{self, Opening};
 use crate::segments::TargetReplay;
 use std::collections::BTreeMap;
@@ -27,7 +27,7 @@ pub(crate) fn mend(
     spec: &StoreSpec,
     faults: &[StoreFault],
     work: &Work,
-    options: &Options,
+    (options, step): (&Options, &mut Step<'_>),
 ) -> Result<u64, OfflineError> {
     let extra = match (scan::open(spec)?, &spec.geometry) {
         (Opening::Open(store, notes), Some(geometry)) => anchor(geometry, &store, notes),
@@ -48,7 +48,6 @@ pub(crate) fn mend(
             return Ok(1);
         }
     }
-    let is_target = spec.geometry.is_some();
     let config = spec.geometry.map(|geometry| geometry.config);
     let is_newer = |key: &[u8], old: &[u8], new: &[u8]| {
         let version = |value: &[u8]| match (config, parse(key)) {
@@ -68,6 +67,13 @@ pub(crate) fn mend(
         extra,
         is_newer: &is_newer,
     };
+    let forgotten = |source| OfflineError::Scratch {
+        dir: options.scratch.clone(),
+        source,
+    };
+    if let Some(geometry) = spec.geometry {
+        pass::expect_lost(&options.scratch, geometry.target).map_err(forgotten)?;
+    }
     let mut replay = spec
         .geometry
         .map(|geometry| TargetReplay::new(&spec.dir, geometry.config));
@@ -77,19 +83,15 @@ pub(crate) fn mend(
             .is_none_or(|replay| replay.take(record, synced))
     })
     .map_err(|source| failed(spec, source))?;
+    step()?;
     let is_of_log =
         |fault: &StoreFault| matches!(fault, StoreFault::LogLost(_) | StoreFault::LogTorn(_));
     if faults.iter().any(is_of_log) {
         // What the log said may have been of any object.
         lost.push((Vec::new(), None));
     }
-    if let (true, Some(geometry), false) = (is_target, spec.geometry, lost.is_empty()) {
-        pass::save_lost(&options.scratch, geometry.target, lost).map_err(|source| {
-            OfflineError::Scratch {
-                dir: options.scratch.clone(),
-                source,
-            }
-        })?;
+    if let Some(geometry) = spec.geometry {
+        pass::save_lost(&options.scratch, geometry.target, lost).map_err(forgotten)?;
     }
     Ok(1)
 }

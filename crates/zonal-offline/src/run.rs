@@ -4,16 +4,19 @@
 use crate::cell::Cell;
 use crate::error::OfflineError;
 use crate::pass::{self, Work};
+use crate::resume::Begin;
 use crate::{repair_cell, repair_shard, repair_target};
 use std::path::PathBuf;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use zonal_fsck::Finding;
 use zonal_types::Timestamp;
 
 /// Most passes of one check.
 pub const PASSES_MAX: u32 = 16;
+/// Blocks of a target between two times that the progress of their comparison is kept: 256 MiB.
+pub const KEEP_EVERY: u64 = 65_536;
 /// Least time between two reports of progress.
 const PROGRESS_EVERY: Duration = Duration::from_millis(500);
 
@@ -28,6 +31,10 @@ pub struct Options {
     pub scratch: PathBuf,
     /// Calendar time, for what repairs write.
     pub wall: Timestamp,
+    /// Begin anew, whatever an interrupted check has kept.
+    pub fresh: bool,
+    /// [`KEEP_EVERY`], or less in tests; at least 1.
+    pub keep_every: u64,
 }
 
 /// How far a pass is.
@@ -51,6 +58,12 @@ pub trait Report: Send {
     fn progress(&mut self, stage: Stage);
     /// What was put right after this pass.
     fn repaired(&mut self, pass: u32, changes: u64);
+    /// Whether the first pass goes on where an interrupted check was.
+    fn begins(&mut self, _begin: &Begin) {}
+    /// Asked behind each step that is kept, and between steps of repairs; false ends the check there, as a kill would.
+    fn goes_on(&mut self) -> bool {
+        true
+    }
 }
 
 /// What came out.
@@ -70,8 +83,10 @@ pub struct Summary {
     pub inodes: u64,
     /// Objects.
     pub objects: u64,
-    /// Records read in all passes.
+    /// Records read in all passes, those that an interrupted check had read included.
     pub records: u64,
+    /// Stores that an interrupted check had read.
+    pub kept: u64,
     /// Files of a running cell that changed while what mounts report late was compared: they are not judged by it.
     pub changing: u64,
 }
@@ -81,6 +96,8 @@ pub(crate) struct Ticker<'a> {
     pass: u32,
     start: Instant,
     records: AtomicU64,
+    /// Of them read by the check that was interrupted.
+    kept: AtomicU64,
     state: Mutex<(Instant, &'a mut dyn Report)>,
 }
 
@@ -91,6 +108,7 @@ impl<'a> Ticker<'a> {
             pass,
             start,
             records: AtomicU64::new(0),
+            kept: AtomicU64::new(0),
             state: Mutex::new((start, report)),
         }
     }
@@ -115,17 +133,38 @@ impl<'a> Ticker<'a> {
         });
     }
 
+    /// Counts records that were read before, apart from the rate.
+    pub fn kept(&self, records: u64) {
+        self.kept.fetch_add(records, Ordering::Relaxed);
+    }
+
     /// Records counted so far.
     pub fn records(&self) -> u64 {
-        self.records.load(Ordering::Relaxed)
+        self.records.load(Ordering::Relaxed) + self.kept.load(Ordering::Relaxed)
+    }
+
+    fn told<T>(&self, tell: impl FnOnce(&mut dyn Report) -> T) -> T {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        tell(state.1)
     }
 
     pub fn finding(&self, finding: &Finding) {
-        let mut state = self
-            .state
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
-        state.1.finding(self.pass, finding);
+        self.told(|report| report.finding(self.pass, finding));
+    }
+
+    pub fn begins(&self, begin: &Begin) {
+        if self.pass == 1 {
+            self.told(|report| report.begins(begin));
+        }
+    }
+
+    /// Behind each step that is kept.
+    pub fn step(&self) -> Result<(), OfflineError> {
+        if self.told(|report| report.goes_on()) {
+            Ok(())
+        } else {
+            Err(OfflineError::Interrupted)
+        }
     }
 }
 
@@ -146,18 +185,28 @@ pub fn check(
     let mut summary = Summary::default();
     for number in 1..=PASSES_MAX {
         let ticker = Ticker::new(number, report);
-        let seen = pass::run(cell, options, &ticker)?;
+        let (seen, folder) = pass::run(cell, options, &ticker)?;
+        // Before a repair changes anything, and where none does.
+        folder.remove()?;
         summary.records += ticker.records();
         summary.passes = number;
         summary.left = seen.counting;
         (summary.inodes, summary.objects) = (seen.inodes, seen.objects);
         if number == 1 {
             (summary.found, summary.notes) = (seen.counting, seen.notes);
+            summary.kept = seen.kept;
         }
         if !options.repair || seen.work.is_empty() {
             break;
         }
-        let changes = repair(cell, options, &seen.work)?;
+        let mut step = || {
+            if report.goes_on() {
+                Ok(())
+            } else {
+                Err(OfflineError::Interrupted)
+            }
+        };
+        let changes = repair(cell, options, &seen.work, &mut step)?;
         report.repaired(number, changes);
         summary.changes += changes;
         if changes == 0 {
@@ -170,13 +219,22 @@ pub fn check(
     Ok(summary)
 }
 
+/// Asked between steps of a repair: an error ends it there.
+pub(crate) type Step<'a> = dyn FnMut() -> Result<(), OfflineError> + 'a;
+
 /// Files first, then each store by itself, then what lies between them: each only when nothing of the step before is
 /// left, since it would build on it.
-fn repair(cell: &Cell, options: &Options, work: &Work) -> Result<u64, OfflineError> {
+fn repair(
+    cell: &Cell,
+    options: &Options,
+    work: &Work,
+    step: &mut Step<'_>,
+) -> Result<u64, OfflineError> {
     let mut changes = 0;
     for (at, faults) in &work.files {
         if let Some(spec) = cell.stores.get(*at) {
-            changes += repair_cell::mend(spec, faults, work, options)?;
+            changes += repair_cell::mend(spec, faults, work, (options, step))?;
+            step()?;
         }
     }
     if changes > 0 {
@@ -184,9 +242,11 @@ fn repair(cell: &Cell, options: &Options, work: &Work) -> Result<u64, OfflineErr
     }
     for (at, broken) in &work.shards {
         changes += repair_shard::run(cell, *at, broken, work, options)?;
+        step()?;
     }
     for (at, target) in &work.targets {
         changes += repair_target::run(cell, *at, target, work)?;
+        step()?;
     }
     if changes > 0 {
         return Ok(changes);

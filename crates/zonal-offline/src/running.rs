@@ -37,6 +37,8 @@ pub const QUIET: Duration = Duration::from_secs(12);
 pub const ROUNDS_MAX: u32 = 5;
 /// Most files that are looked at for what mounts report late.
 pub const LATE_MAX: usize = 16_384;
+/// The folder's name in the scratch folder: it is removed with all that is in it.
+const RUNNING_FOLDER: &str = "zonal-fsck.running";
 /// Most findings of one check.
 const FINDINGS_MAX: usize = 1 << 19;
 /// Objects in one answer.
@@ -120,7 +122,7 @@ struct Scratch {
 
 impl Scratch {
     fn take(above: &Path) -> Result<Self, OfflineError> {
-        let dir = above.join("running");
+        let dir = above.join(RUNNING_FOLDER);
         let failed = |source| OfflineError::Scratch {
             dir: dir.clone(),
             source,

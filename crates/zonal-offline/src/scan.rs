@@ -2,7 +2,7 @@
 
 use crate::cell::{Geometry, StoreSpec};
 use crate::error::OfflineError;
-use crate::facts::{ShardSeen, join_facts};
+use crate::resume::{Compared, WorkFolder};
 use crate::run::{Options, Ticker};
 use crate::segments::{Segments, TargetReplay};
 use crate::sort::Sorter;
@@ -11,11 +11,11 @@ use std::path::Path;
 use zonal_disk::{DiskError, Found, ReadStore, StoreDamage, starts};
 use zonal_fsck::objects::DataFact;
 use zonal_fsck::{StoreFault, What};
-use zonal_meta::check::{Broken, Fact, Scan};
+use zonal_meta::check::{self, Fact, Scan};
 use zonal_meta::keys;
-use zonal_object::ids::BLOCK;
-use zonal_object::{ObjectId, Survey, Told};
-use zonal_types::{PartitionId, TargetId};
+use zonal_object::ids::{BLOCK, Place};
+use zonal_object::{Broken, ObjectId, Survey, Told};
+use zonal_types::TargetId;
 
 /// Key of the zone map in the manager's store.
 pub(crate) const MAP_KEY: [u8; 5] = [0xff, 0xff, 0xff, 0xff, 0xf0];
@@ -101,39 +101,27 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Reads a shard's store.
+/// Reads a shard's store: every key as a fact; what is wrong with one by itself is told. Gives how many records there are, too.
 pub(crate) fn shard(
     store: &ReadStore,
-    partitions: &[PartitionId],
     names: (&Path, &str),
     ticker: &Ticker<'_>,
     tell: &mut dyn FnMut(What),
-) -> Result<ShardSeen, OfflineError> {
-    let facts = read_facts(store, names, ticker, tell)?;
-    join_facts(store, facts, partitions, names, tell)
-}
-
-/// Every key as a fact; what is wrong with one by itself is told.
-fn read_facts(
-    store: &ReadStore,
-    names: (&Path, &str),
-    ticker: &Ticker<'_>,
-    tell: &mut dyn FnMut(What),
-) -> Result<Sorter, OfflineError> {
+) -> Result<(Sorter, u64), OfflineError> {
     let (scratch, name) = names;
     let mut facts = Sorter::new(scratch, &format!("{name}.facts"));
     let mut failed = None;
     let mut buffer = Vec::new();
     let mut broken = Vec::new();
+    let mut records = 0;
     {
         let mut emit = |fact: Fact| {
             if failed.is_none() {
                 failed = facts.push(fact.encode(&mut buffer)).err();
             }
         };
-        let mut wrong = |found: Broken| broken.push(found);
+        let mut wrong = |found: check::Broken| broken.push(found);
         let mut scan = Scan::new(zonal_meta::ShardConfig::HASH_BITS, &mut emit, &mut wrong);
-        let mut records = 0;
         store.walk(&[], None, &mut |found| {
             if let Found::Entry(key, value) = found {
                 // Behind the shard's keys are those of the manager.
@@ -158,7 +146,7 @@ fn read_facts(
     broken
         .into_iter()
         .for_each(|found| tell(What::Shard(found)));
-    Ok(facts)
+    Ok((facts, records))
 }
 
 /// What a target's store says to the rest of the cell.
@@ -174,76 +162,129 @@ pub(crate) struct TargetSeen {
 /// Blocks of one kind that are kept to be told by name.
 const BLOCKS_MAX: usize = 1 << 18;
 
-/// Reads a target's store; with [`Options::data`] every block, too.
+/// What is heard of a target's records.
+struct Listener<'a, 't> {
+    geometry: Geometry,
+    options: &'a Options,
+    folder: &'a WorkFolder,
+    name: &'a str,
+    ticker: &'a Ticker<'t>,
+    segments: Segments,
+    lengths: BTreeMap<u32, u64>,
+    sorter: Sorter,
+    buffer: Vec<u8>,
+    wrong: Vec<Broken>,
+    lost: Vec<(ObjectId, u64, u64)>,
+    /// Blocks told so far.
+    blocks: u64,
+    /// What is known of the first of them, and of all in the end.
+    compared: Compared,
+    failed: Option<OfflineError>,
+}
+
+impl Listener<'_, '_> {
+    fn hear(&mut self, told: Told) {
+        if self.failed.is_some() {
+            return;
+        }
+        match told {
+            Told::Broken(broken) => self.wrong.push(broken),
+            Told::Object(known) => {
+                let fact = DataFact::found(self.geometry.target, &known);
+                self.failed = self.sorter.push(fact.encode(&mut self.buffer)).err();
+            }
+            Told::Block(object, block, place, crc) => {
+                self.failed = self.compare((object, block), place, crc).err();
+            }
+            Told::Lost(object, first, end) => {
+                if self.lost.len() < BLOCKS_MAX {
+                    self.lost.push((object, first, end));
+                }
+            }
+        }
+    }
+
+    fn compare(
+        &mut self,
+        block: (ObjectId, u64),
+        place: Place,
+        crc: u32,
+    ) -> Result<(), OfflineError> {
+        let path = self.segments.path(place.segment);
+        let length = *self.lengths.entry(place.segment).or_insert_with(|| {
+            let found = std::fs::metadata(path);
+            found.map_or(0, |found| found.len())
+        });
+        self.blocks += 1;
+        if self.blocks <= self.compared.blocks {
+            // By the check that was interrupted.
+            return Ok(());
+        }
+        self.compared.blocks = self.blocks;
+        let is_bad = place.offset() + BLOCK > length
+            || (self.options.data
+                && self
+                    .segments
+                    .block(place.segment, place.offset())
+                    .is_none_or(|(_, found)| found != crc));
+        if is_bad && self.compared.damaged.len() < BLOCKS_MAX {
+            self.compared.damaged.push(block);
+        }
+        if self.options.data && self.blocks.is_multiple_of(self.options.keep_every) {
+            self.folder.keep_compared(self.name, &self.compared)?;
+            self.ticker.step()?;
+        }
+        Ok(())
+    }
+}
+
+/// Reads a target's store; with [`Options::data`] every block that was not compared yet, too. Gives how many records there are as well.
 pub(crate) fn target(
     store: &ReadStore,
-    notes: Vec<Vec<u8>>,
-    spec: (&StoreSpec, &Geometry),
-    names: (&Path, &str),
+    of: (&StoreSpec, Geometry, Vec<Vec<u8>>),
+    kept: (&WorkFolder, &str, Compared),
     options: &Options,
     ticker: &Ticker<'_>,
     tell: &mut dyn FnMut(What),
-) -> Result<TargetSeen, OfflineError> {
-    let (StoreSpec { dir, .. }, geometry) = spec;
-    let (scratch, name) = names;
+) -> Result<(TargetSeen, u64), OfflineError> {
+    let (spec, geometry, notes) = of;
+    let (folder, name, compared) = kept;
     let mut survey = Survey::new(geometry.config, notes);
-    let mut sorter = Sorter::new(scratch, &format!("{name}.data"));
-    let mut segments = Segments::new(dir);
-    let mut lengths: BTreeMap<u32, u64> = BTreeMap::new();
-    let mut damaged = Vec::new();
-    let mut lost = Vec::new();
-    let mut failed = None;
-    let mut buffer = Vec::new();
-    let mut wrong = Vec::new();
+    let mut listener = Listener {
+        geometry,
+        options,
+        folder,
+        name,
+        ticker,
+        segments: Segments::new(&spec.dir),
+        lengths: BTreeMap::new(),
+        sorter: Sorter::new(folder.dir(), &format!("{name}.data")),
+        buffer: Vec::new(),
+        wrong: Vec::new(),
+        lost: Vec::new(),
+        blocks: 0,
+        compared,
+        failed: None,
+    };
     let (mut records, mut faults) = (0, Vec::new());
-    {
-        let mut hear = |told| match told {
-            Told::Broken(broken) => wrong.push(broken),
-            Told::Object(known) => {
-                let fact = DataFact::found(geometry.target, &known);
-                if failed.is_none() {
-                    failed = sorter.push(fact.encode(&mut buffer)).err();
-                }
+    store.walk(&[], None, &mut |found| {
+        if let Found::Entry(key, value) = found {
+            survey.take(key, value, &mut |told| listener.hear(told));
+            records += 1;
+            if records % TICK == 0 {
+                ticker.tick(TICK, store.pages());
             }
-            Told::Block(object, block, place, crc) => {
-                let length = *lengths.entry(place.segment).or_insert_with(|| {
-                    let found = std::fs::metadata(segments.path(place.segment));
-                    found.map_or(0, |found| found.len())
-                });
-                let is_bad = place.offset() + BLOCK > length
-                    || (options.data
-                        && segments
-                            .block(place.segment, place.offset())
-                            .is_none_or(|(_, found)| found != crc));
-                if is_bad && damaged.len() < BLOCKS_MAX {
-                    damaged.push((object, block));
-                }
-            }
-            Told::Lost(object, first, end) => {
-                if lost.len() < BLOCKS_MAX {
-                    lost.push((object, first, end));
-                }
-            }
-        };
-        store.walk(&[], None, &mut |found| {
-            if let Found::Entry(key, value) = found {
-                survey.take(key, value, &mut hear);
-                records += 1;
-                if records % TICK == 0 {
-                    ticker.tick(TICK, store.pages());
-                }
-            } else if let Some(fault) = met(&found) {
-                faults.push(fault);
-            }
-            true
-        });
-        survey.finish(&mut hear);
-        ticker.tick(records % TICK, store.pages());
-    }
-    if let Some(error) = failed {
+        } else if let Some(fault) = met(&found) {
+            faults.push(fault);
+        }
+        listener.failed.is_none()
+    });
+    survey.finish(&mut |told| listener.hear(told));
+    ticker.tick(records % TICK, store.pages());
+    if let Some(error) = listener.failed {
         return Err(error);
     }
-    for (segment, length) in lengths {
+    for (segment, length) in listener.lengths {
         if length != geometry.segment_bytes {
             faults.push(StoreFault::Segment(segment));
         }
@@ -251,15 +292,17 @@ pub(crate) fn target(
     faults
         .into_iter()
         .for_each(|fault| tell(What::Store(fault)));
-    wrong
+    listener
+        .wrong
         .into_iter()
         .for_each(|broken| tell(What::Target(broken)));
-    Ok(TargetSeen {
-        data: sorter,
+    let seen = TargetSeen {
+        data: listener.sorter,
         objects: survey.objects,
-        damaged,
-        lost,
-    })
+        damaged: listener.compared.damaged,
+        lost: listener.lost,
+    };
+    Ok((seen, records))
 }
 
 /// The name of a store's files in the scratch folder.

@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{TestCell, rounds};
+use common::{TestCell, be_quiet_about_the_library, rounds};
 use std::fs;
 use std::path::{Path, PathBuf};
 use zonal_testkit::Rng;
@@ -94,16 +94,7 @@ fn victims(cell: &TestCell, names: &[&str]) -> Vec<PathBuf> {
 }
 
 fn run(name: &str, files: &[&str], seeds: u64, least_whole: usize) {
-    // The library's own panics on damaged bytes are caught; their text would drown the report.
-    #[expect(clippy::print_stderr, reason = "what a test says")]
-    std::panic::set_hook(Box::new(|info| {
-        if info
-            .location()
-            .is_none_or(|place| !place.file().contains("redb"))
-        {
-            eprintln!("{info}");
-        }
-    }));
+    be_quiet_about_the_library();
     let cell = TestCell::make(name, 120);
     let before = cell.save();
     let victims = victims(&cell, files);

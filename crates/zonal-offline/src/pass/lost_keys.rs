@@ -1,15 +1,27 @@
 //! What mending a target's index could not save, kept in the scratch folder until the cell is clean.
 
+use std::fs::File;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use zonal_disk::identity::sync_dir;
 use zonal_disk::mend::LostKeys;
 use zonal_types::{Codec, TargetId};
 
+/// What the names of the files begin with; the target follows.
+const LOST_KEYS: &str = "lost-keys.";
+
+/// What the name of a target's file ends with while its store is mended: what that loses is not known yet.
+const MENDING: &str = ".mending";
+
 fn lost_file(scratch: &Path, target: TargetId) -> PathBuf {
-    scratch.join(format!("lost-keys.{target}"))
+    scratch.join(format!("{LOST_KEYS}{target}"))
 }
 
-/// Keys that a mending of a target's index could not save, from the check that mended it on.
-pub(super) fn load_lost(scratch: &Path, target: TargetId) -> Vec<LostKeys> {
+fn mending_file(scratch: &Path, target: TargetId) -> PathBuf {
+    scratch.join(format!("{LOST_KEYS}{target}{MENDING}"))
+}
+
+fn load_known(scratch: &Path, target: TargetId) -> Vec<LostKeys> {
     let bytes = std::fs::read(lost_file(scratch, target)).unwrap_or_default();
     type Stored = Vec<(zonal_types::Blob, Option<zonal_types::Blob>)>;
     let stored = Stored::from_bytes(&bytes).unwrap_or_default();
@@ -19,31 +31,65 @@ pub(super) fn load_lost(scratch: &Path, target: TargetId) -> Vec<LostKeys> {
         .collect()
 }
 
-/// Adds to what [`load_lost`] gives.
-pub(crate) fn save_lost(
-    scratch: &Path,
-    target: TargetId,
-    more: Vec<LostKeys>,
-) -> std::io::Result<()> {
-    let mut lost = load_lost(scratch, target);
+/// Keys that a mending of a target's index could not save, from the check that mended it on. Where a mending was interrupted: any.
+pub(super) fn load_lost(scratch: &Path, target: TargetId) -> Vec<LostKeys> {
+    let mut lost = load_known(scratch, target);
+    if mending_file(scratch, target).exists() {
+        lost.push(ANY);
+    }
+    lost
+}
+
+/// Any key may be lost.
+const ANY: LostKeys = (Vec::new(), None);
+
+/// Before a store is mended: until [`save_lost`] any key may be lost.
+pub(crate) fn expect_lost(scratch: &Path, target: TargetId) -> io::Result<()> {
+    if mending_file(scratch, target).exists() {
+        // One that was interrupted, and may have lost any.
+        add(scratch, target, vec![ANY])?;
+    }
+    write_durably(scratch, &mending_file(scratch, target), &[])
+}
+
+/// Adds to what [`load_lost`] gives, in place of any.
+pub(crate) fn save_lost(scratch: &Path, target: TargetId, more: Vec<LostKeys>) -> io::Result<()> {
+    if !more.is_empty() {
+        add(scratch, target, more)?;
+    }
+    std::fs::remove_file(mending_file(scratch, target))
+}
+
+fn add(scratch: &Path, target: TargetId, more: Vec<LostKeys>) -> io::Result<()> {
+    let mut lost = load_known(scratch, target);
     lost.extend(more);
     let stored: Vec<_> = lost
         .into_iter()
         .map(|(above, upto)| (zonal_types::Blob(above), upto.map(zonal_types::Blob)))
         .collect();
-    std::fs::write(lost_file(scratch, target), stored.to_bytes())
+    write_durably(scratch, &lost_file(scratch, target), &stored.to_bytes())
 }
 
-/// Takes the scratch folder away; `with_lost`: also what must not be forgotten before the cell is clean.
+/// A repair is durable: what it must not forget is, before it.
+fn write_durably(scratch: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut temp = path.as_os_str().to_owned();
+    temp.push(".new");
+    let mut file = File::create(&temp)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    std::fs::rename(&temp, path)?;
+    sync_dir(scratch)
+}
+
+/// Takes the scratch folder away, where nothing else is in it; `with_lost`: also what must not be forgotten before the cell is clean.
 pub(crate) fn clean_scratch(scratch: &Path, with_lost: bool) {
-    let Ok(entries) = std::fs::read_dir(scratch) else {
-        return;
-    };
-    for entry in entries.flatten() {
-        let name = entry.file_name();
-        if with_lost || !name.to_string_lossy().starts_with("lost-keys.") {
-            // Best effort: a left-over costs space and nothing else.
-            let _ = std::fs::remove_file(entry.path());
+    if with_lost {
+        let entries = std::fs::read_dir(scratch).into_iter().flatten();
+        for entry in entries.flatten() {
+            if entry.file_name().to_string_lossy().starts_with(LOST_KEYS) {
+                // Best effort: a left-over makes a later check think worse of a file than it is.
+                let _ = std::fs::remove_file(entry.path());
+            }
         }
     }
     let _ = std::fs::remove_dir(scratch);

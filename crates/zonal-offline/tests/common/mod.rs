@@ -121,6 +121,8 @@ impl TestCell {
             data: true,
             scratch: self.dir.join("scratch"),
             wall: now().wall,
+            fresh: false,
+            keep_every: zonal_offline::KEEP_EVERY,
         }
     }
 
@@ -207,4 +209,17 @@ pub fn lookup(root: &Engine, shard: &Engine, path: &str) -> Option<Ino> {
 /// Partitions of the zone's shard.
 pub fn partitions(cell: &TestCell) -> Vec<PartitionId> {
     cell.map.partitions_of(ShardId(1))
+}
+
+/// The library's own panics on damaged bytes are caught; their text would drown the report.
+pub fn be_quiet_about_the_library() {
+    #[expect(clippy::print_stderr, reason = "what a test says")]
+    std::panic::set_hook(Box::new(|info| {
+        if info
+            .location()
+            .is_none_or(|place| !place.file().contains("redb"))
+        {
+            eprintln!("{info}");
+        }
+    }));
 }

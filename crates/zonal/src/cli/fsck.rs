@@ -13,7 +13,9 @@ use serde_json::json;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
-use zonal_offline::{Cell, OfflineError, Options, RunningOptions, Summary, check_running, running};
+use zonal_offline::{
+    Cell, KEEP_EVERY, OfflineError, Options, RunningOptions, Summary, check_running, running,
+};
 use zonal_server::NodeConfig;
 use zonal_types::Timestamp;
 
@@ -30,7 +32,8 @@ const NOT_CHECKED: u8 = 8;
 /// Check a cell, running or stopped; repair one that is stopped
 ///
 /// Stopped: reads every store of the cell, compares what they say with one another, and names each inconsistency with its
-/// consequence. Nothing is written without --repair.
+/// consequence. Nothing is written without --repair. A check that was interrupted goes on when it is started again, where the stores
+/// are as they were and --data is given as before; else it begins anew and says so on standard error.
 ///
 /// Running: compares snapshots of all shards with the lists of all targets, and tells nothing that is explained by what
 /// changes meanwhile. Files where allocated bytes or sizes do not agree are looked at twice, 12 s apart. Stores by themselves
@@ -57,6 +60,9 @@ pub struct Fsck {
     /// Tell how far it is, on standard error
     #[arg(long)]
     progress: bool,
+    /// Begin anew, whatever an interrupted check has kept (a stopped cell)
+    #[arg(long)]
+    fresh: bool,
     /// Folder for sorting: up to 400 bytes a file [default: `fsck` in the cell's folder, or beside the first config, or for a
     /// cell named by an address in the folder for temporary files]
     #[arg(long, value_name = "DIR")]
@@ -127,6 +133,8 @@ impl Fsck {
                 seconds: i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
                 nanos: since.subsec_nanos(),
             },
+            fresh: self.fresh,
+            keep_every: KEEP_EVERY,
         };
         let cell = Cell {
             stores: configs.iter().flat_map(stores_of).collect(),
@@ -173,6 +181,7 @@ impl Fsck {
             inodes,
             objects,
             records,
+            kept,
             changing,
         } = *summary;
         if self.json {
@@ -186,6 +195,7 @@ impl Fsck {
                 "inodes": inodes,
                 "objects": objects,
                 "records": records,
+                "kept": kept,
                 "seconds": seconds,
                 "running": is_running,
                 "changing": changing,

@@ -3,7 +3,7 @@
 use crate::out;
 use serde_json::{Value, json};
 use zonal_fsck::{Finding, What};
-use zonal_offline::{Report, Stage};
+use zonal_offline::{Begin, Report, Stage};
 
 /// Prints them.
 pub(super) struct Teller {
@@ -46,6 +46,16 @@ impl Report for Teller {
     fn repaired(&mut self, pass: u32, changes: u64) {
         if self.progress {
             out::note(format_args!("pass {pass}: {changes} repairs made"));
+        }
+    }
+
+    fn begins(&mut self, begin: &Begin) {
+        match begin {
+            Begin::New => {}
+            Begin::GoesOn { read, stores } => out::note(format_args!(
+                "an interrupted check goes on: {read} of {stores} stores are read"
+            )),
+            Begin::Anew(why) => out::note(format_args!("an interrupted check begins anew: {why}")),
         }
     }
 }
