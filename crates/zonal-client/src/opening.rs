@@ -1,9 +1,9 @@
 //! Making and opening files: one round trip, with layout, attributes and what the kernel may keep.
 
 use crate::client::Client;
-use crate::names::{Found, NewFile, Opened};
+use crate::names::{Found, Looked, NewFile, Opened};
 use crate::net::Net;
-use crate::session::lock;
+use crate::session::{late, lock};
 use zonal_types::{Credentials, ErrorCode, Ino, Name};
 use zonal_wire::meta::flags;
 use zonal_wire::{MetaReply, MetaRequest};
@@ -98,17 +98,36 @@ impl<N: Net> Client<N> {
         .await
     }
 
+    /// Somebody's truncation of the file that this opens to cut was never confirmed: it is finished first.
+    async fn finish_truncate_before(&self, request: &MetaRequest) -> Result<(), ErrorCode> {
+        let ino = match request {
+            MetaRequest::Open { ino, .. } => Some(*ino),
+            MetaRequest::Create {
+                who, parent, name, ..
+            } => match self.lookup(who, *parent, name.clone()).await? {
+                Looked::Found(found) => Some(found.attr.ino),
+                Looked::Absent(_) => None,
+            },
+            _other => None,
+        };
+        match ino {
+            Some(ino) => self.finish_others_truncate(ino).await,
+            None => Ok(()),
+        }
+    }
+
     async fn opening(&self, at: Ino, request: &MetaRequest) -> Result<Opened<N>, ErrorCode> {
         let link = self.reach(at).await?;
         let asked = self.asking(&link);
-        let reply = match self.meta(&link, request).await {
-            Err(ErrorCode::TruncateUnconfirmed) => {
-                if let MetaRequest::Open { ino, .. } = request {
-                    self.finish_others_truncate(*ino).await?;
+        let deadline = self.deadline();
+        let reply = loop {
+            match self.meta(&link, request).await {
+                // Others may cut it again and again.
+                Err(ErrorCode::TruncateUnconfirmed) if self.net.now() < deadline => {
+                    self.finish_truncate_before(request).await?;
                 }
-                self.meta(&link, request).await?
+                other => break other.map_err(late)?,
             }
-            other => other?,
         };
         let MetaReply::Opened {
             mut entry,

@@ -3,7 +3,7 @@
 use crate::client::Client;
 use crate::file::File;
 use crate::net::{Message, Net, Reply};
-use crate::session::failure_code;
+use crate::session::{failure_code, late};
 use crate::unsynced::Unsynced;
 use zonal_layout::{Piece, object_bytes};
 use zonal_types::{Codec, Column, Component, Epoch, ErrorCode, FileData, Instant, TargetId};
@@ -223,13 +223,13 @@ impl<N: Net> Client<N> {
                     other => return Err(other),
                 }
                 if self.net.now() >= deadline {
-                    return Err(code);
+                    return Err(late(code));
                 }
                 if code != ErrorCode::StaleTruncate {
                     self.net.sleep(pause).await;
                     pause = (pause * 2).min(RETRY_MS.1);
                     if self.net.now() >= deadline {
-                        return Err(code);
+                        return Err(late(code));
                     }
                 }
             }

@@ -10,6 +10,7 @@ use crate::workload::media::{MediaProgram, write_anew};
 use crate::workload::mortal::Legacy;
 use crate::workload::roots::{change_roots, churn_roots};
 use crate::workload::shared::{Shared, append_some, check_log, read_baton, write_baton};
+use crate::workload::together::{self, Part, Together};
 use crate::workload::tree::TreeProgram;
 use crate::workload::{SimClient, create, make_dir, remove_all};
 use crate::world::World;
@@ -19,6 +20,9 @@ use zonal_types::{ErrorCode, Ino};
 
 /// Lives of the client that is killed.
 const LIVES: u64 = 4;
+
+/// How often, of 1000, a client soon gives up where several write one file.
+const IMPATIENT: u64 = 200;
 
 /// The clients and where they work.
 pub struct Cast {
@@ -30,6 +34,9 @@ pub struct Cast {
     shared_at: Cell<(Ino, Ino)>,
     watched_file: Cell<Ino>,
     mortal_dir: Cell<Ino>,
+    /// The file that all write at the same time.
+    several: Cell<Ino>,
+    together: Rc<Together>,
     shared: Rc<Shared>,
     watched: Rc<Watched>,
     caches: RefCell<Vec<Rc<KernelCache>>>,
@@ -66,6 +73,11 @@ pub async fn prepare(world: Rc<World>, cast: Rc<Cast>, mut rng: Rng) -> Outcome 
                 .map_err(text)?;
             client.release(watched.file.ino).await.map_err(text)?;
             cast.watched_file.set(watched.file.ino);
+            if cast.scenario == Scenario::Together {
+                let targets = world.size().targets;
+                let several = together::make(&client, dir, targets).await;
+                cast.several.set(several.map_err(text)?);
+            }
         }
         client.sync_all().await.map_err(text)?;
         let cache = Rc::new(KernelCache::default());
@@ -87,6 +99,8 @@ impl Cast {
             shared_at: Cell::default(),
             watched_file: Cell::default(),
             mortal_dir: Cell::default(),
+            several: Cell::default(),
+            together: Rc::default(),
             shared: Rc::default(),
             watched: Rc::default(),
             caches: RefCell::default(),
@@ -132,6 +146,14 @@ impl Cast {
                     let program = Rc::new(RefCell::new(program));
                     self.media.borrow_mut().push(program.clone());
                     spawn(world, index, run_media(program, steps));
+                }
+                Scenario::Together => {
+                    let (which, several) = ((index, clients.len()), self.several.get());
+                    let both = (world.clone(), client.clone());
+                    let together = self.together.clone();
+                    let part = Part::new(both.0, both.1, which, several, together, rng.fork(22));
+                    let is_impatient = self.faults && rng.chance(IMPATIENT);
+                    spawn(world, index, part.play(steps / 6, is_impatient));
                 }
                 Scenario::Hostile => self.start_hostile(world, index, client, *top, steps, rng),
                 Scenario::Kill | Scenario::Any => {
@@ -230,6 +252,9 @@ impl Cast {
         let client = world.connect(90, rng.fork(1)).await.map_err(text)?;
         if self.scenario == Scenario::Kill {
             check_log(&client, self.shared_at.get().0, &self.shared, self.faults).await?;
+        }
+        if self.scenario == Scenario::Together {
+            self.together.check(&client, self.several.get()).await?;
         }
         for program in self.durable.borrow().iter() {
             program.borrow().check(&client).await?;

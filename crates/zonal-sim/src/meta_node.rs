@@ -186,9 +186,14 @@ impl MetaNode {
     async fn run(
         self: Rc<Self>,
         mut caller: Caller,
-        request: MetaRequest,
+        mut request: MetaRequest,
         deadline: Instant,
     ) -> MetaReply {
+        if self.plant == Plant::CutsAreForgotten
+            && let MetaRequest::ReportWrite { truncate_seq, .. } = &mut request
+        {
+            *truncate_seq = u64::MAX;
+        }
         if self.plant == Plant::ShardForgetsReplies {
             caller.slot = NO_SLOT;
         }

@@ -20,6 +20,8 @@ pub enum Plant {
     ReadsAreUnverified,
     /// Shards trust that what arrives can be decoded (invariant 6).
     DecoderTrusts,
+    /// Shards believe every size that a writer tells, also where the file was cut after its bytes were sent (invariant 7).
+    CutsAreForgotten,
     /// Targets ignore truncations, so that cut bytes come back (invariant 7).
     TargetIgnoresTruncation,
     /// Shards never forget requests whose sender has given up (invariant 8).
@@ -31,7 +33,7 @@ pub enum Plant {
 }
 
 /// Names of all bugs, as they are typed.
-pub const PLANTS: [(&str, Plant); 11] = [
+pub const PLANTS: [(&str, Plant); 12] = [
     ("replies-forgotten", Plant::ShardForgetsReplies),
     ("changes-lost", Plant::ShardLosesChanges),
     ("sync-nothing", Plant::SyncDoesNothing),
@@ -39,6 +41,7 @@ pub const PLANTS: [(&str, Plant); 11] = [
     ("events-ignored", Plant::EventsAreIgnored),
     ("reads-unverified", Plant::ReadsAreUnverified),
     ("decoder-trusts", Plant::DecoderTrusts),
+    ("cuts-forgotten", Plant::CutsAreForgotten),
     ("truncation-ignored", Plant::TargetIgnoresTruncation),
     ("waits-kept", Plant::WaitsAreKept),
     ("deletions-lost", Plant::DeletionsAreLost),

@@ -31,6 +31,8 @@ pub enum Scenario {
     Any,
     /// Trees compared with the exact model, and shared files; processes are killed, power stays.
     Kill,
+    /// One file that all clients write, append to, cut and read at the same time.
+    Together,
     /// Synced data must survive; power fails.
     Power,
     /// Disks are bad or full: errors, never lies.
@@ -40,9 +42,10 @@ pub enum Scenario {
 }
 
 /// Names of the scenarios.
-pub const SCENARIOS: [(&str, Scenario); 5] = [
+pub const SCENARIOS: [(&str, Scenario); 6] = [
     ("any", Scenario::Any),
     ("kill", Scenario::Kill),
+    ("together", Scenario::Together),
     ("power", Scenario::Power),
     ("media", Scenario::Media),
     ("hostile", Scenario::Hostile),
@@ -65,7 +68,8 @@ impl Scenario {
 
     fn choose(self, rng: &mut Rng) -> Self {
         let chosen = match rng.below(100) {
-            0..45 => Self::Kill,
+            0..32 => Self::Kill,
+            32..45 => Self::Together,
             45..75 => Self::Power,
             75..93 => Self::Media,
             _ => Self::Hostile,
@@ -106,10 +110,11 @@ impl Default for Options {
 pub fn run(seed: u64, options: Options) -> Report {
     let mut rng = Rng::new(seed);
     let scenario = options.scenario.choose(&mut rng);
+    let fewest = if scenario == Scenario::Together { 2 } else { 1 };
     let size = Size {
         zones: if rng.chance(300) { 2 } else { 1 },
         targets: rng.between(1, 4) as u32,
-        clients: rng.between(1, 3),
+        clients: rng.between(fewest, 3),
         target: if scenario == Scenario::Media && rng.chance(500) {
             SMALL
         } else {
@@ -204,6 +209,10 @@ impl Run {
     /// A quiet cell is as its clients know it.
     fn compare(&self, rng: &mut Rng) {
         let world = &self.world;
+        if self.scenario == Scenario::Together {
+            // What a client opened and heard nothing of is its session's for as long as that lasts.
+            (0..world.client_count() as usize).for_each(|index| world.kill_client(index));
+        }
         healing::wait(world, SESSIONS_END_MS);
         self.phase(
             "final checks",
@@ -218,7 +227,10 @@ impl Run {
         if self.scenario != Scenario::Hostile {
             let power = self.scenario == Scenario::Power;
             let media = self.scenario == Scenario::Media;
-            placement::check(world, power, power || media || self.cast.has_mortal());
+            // What an append that was given up left.
+            let is_shared = self.scenario == Scenario::Together;
+            let may_be_longer = power || media || is_shared || self.cast.has_mortal();
+            placement::check(world, power, may_be_longer);
         }
     }
 

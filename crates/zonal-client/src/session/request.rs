@@ -158,7 +158,7 @@ impl<N: Net> Client<N> {
                 other => return Err(other),
             }
             if self.net.now() >= deadline {
-                return Err(failed);
+                return Err(late(failed));
             }
             self.net.sleep(pause).await;
             pause = (pause * 2).min(RETRY_MS.1);
@@ -237,6 +237,20 @@ impl<N: Net> Client<N> {
         header.trace = trace;
         header.deadline_ms = u32::try_from(self.attempt_ms()).unwrap_or(u32::MAX);
         header
+    }
+}
+
+/// What a caller is told whose time is over while a server is to be asked again: it may do all of it later, and nothing was refused.
+/// The codes on which the client acts would be taken for a refusal, and what was to be written dropped.
+pub(crate) fn late(code: ErrorCode) -> ErrorCode {
+    match code {
+        ErrorCode::UnknownSession
+        | ErrorCode::NotOwner
+        | ErrorCode::StaleEpoch
+        | ErrorCode::StaleTruncate
+        | ErrorCode::TruncateUnconfirmed
+        | ErrorCode::WrongTarget => ErrorCode::TimedOut,
+        other => other,
     }
 }
 

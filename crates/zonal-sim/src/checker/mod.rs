@@ -4,14 +4,14 @@
 //! | --- | --- |
 //! | 2 names and link counts | `names.rs` (stores), `tree_model.rs` (what a client sees) |
 //! | 3 what was synced survives | `durable.rs`, `oracle.rs` |
-//! | 4 the newest is seen | `strict.rs`, `close_to_open.rs`, `append_log.rs` |
+//! | 4 the newest is seen | `strict.rs`, `close_to_open.rs`, `append_log.rs`, `together.rs` |
 //! | 5 nothing false is read | `versions.rs` |
 //! | 6 no message ends a process | `survival.rs` |
 //! | 8 everything is bounded | `bounds.rs` |
 //! | 9 the cell heals, nothing leaks | `healing.rs`, and the liveness phase of `scenario.rs` |
 //! | 10 everything is in its place | `placement.rs` |
 //!
-//! Invariant 1 is checked with each map (`names.rs`); 7 shows in `tree_model.rs`, as bytes that come back.
+//! Invariant 1 is checked with each map (`names.rs`); 7 shows in `tree_model.rs` and `together.rs`, as bytes that come back.
 
 pub mod append_log;
 pub mod bounds;
@@ -23,5 +23,6 @@ pub mod oracle;
 pub mod placement;
 pub mod strict;
 pub mod survival;
+pub mod together;
 pub mod tree_model;
 pub mod versions;

@@ -7,6 +7,7 @@ pub mod media;
 pub mod mortal;
 pub mod roots;
 pub mod shared;
+pub mod together;
 pub mod tree;
 
 use crate::net::SimNet;

@@ -1,0 +1,157 @@
+//! What the oracle of one file and several clients allows, and what it finds.
+
+use super::*;
+
+fn write(history: &mut History, client: usize, at: u64, length: usize) -> Vec<u8> {
+    let number = history.write(client, at, length);
+    history.bytes(number).to_vec()
+}
+
+fn append(history: &mut History, client: usize, at: u64, length: usize) -> Vec<u8> {
+    let number = history.append(client, length);
+    history.done(number, Some(at));
+    history.bytes(number).to_vec()
+}
+
+fn cut(history: &mut History, client: usize, size: u64) {
+    let number = history.cut(client, size);
+    history.done(number, None);
+}
+
+/// Whether a client that opens the file may find this.
+fn may_see(history: &mut History, content: &[u8]) -> bool {
+    let look = history.look(9);
+    history.seen(look, content, true).is_ok()
+}
+
+/// Whether this may be there when nothing is under way.
+fn may_be(history: &mut History, content: &[u8]) -> bool {
+    let look = history.look(9);
+    history.seen(look, content, true).is_ok() && history.settled(look, content).is_ok()
+}
+
+#[test]
+fn a_mark_names_its_operation_and_place() {
+    let bytes = content(77, 100);
+    assert_eq!(named(&bytes[16..]), Some((77, 16)));
+    assert_eq!(named(&bytes[17..]), None);
+    assert_eq!(named(&bytes[..7]), None);
+    assert!(bytes.iter().all(|byte| *byte != 0));
+}
+
+#[test]
+fn what_was_flushed_is_seen_and_what_was_not_may_be() {
+    let mut history = History::default();
+    let old = write(&mut history, 0, 0, 100);
+    assert!(may_see(&mut history, &old) && may_see(&mut history, &[]));
+    history.flushed(0);
+    assert!(may_see(&mut history, &old) && !may_see(&mut history, &[]));
+    assert!(!may_see(&mut history, &old[..99]), "short");
+    assert!(!may_see(&mut history, &[&old[..], &[0]].concat()), "long");
+    let new = write(&mut history, 1, 0, 50);
+    let mixed = [&new[..], &old[50..]].concat();
+    assert!(may_see(&mut history, &old) && may_see(&mut history, &mixed));
+    history.flushed(1);
+    assert!(!may_see(&mut history, &old) && may_see(&mut history, &mixed));
+    let mut wrong = mixed.clone();
+    wrong[7] ^= 1;
+    assert!(!may_see(&mut history, &wrong), "no operation's byte");
+}
+
+#[test]
+fn cut_bytes_stay_away_and_writes_behind_a_cut_stay() {
+    let mut history = History::default();
+    let old = write(&mut history, 0, 0, 100);
+    history.flushed(0);
+    cut(&mut history, 1, 10);
+    assert!(may_be(&mut history, &old[..10]));
+    cut(&mut history, 1, 40);
+    let grown = [&old[..10], &[0; 30]].concat();
+    assert!(may_be(&mut history, &grown));
+    assert!(!may_see(&mut history, &old[..40]), "it came back");
+    let new = write(&mut history, 0, 20, 20);
+    history.flushed(0);
+    assert!(!may_see(&mut history, &grown), "a write is lost");
+    assert!(may_be(&mut history, &[&grown[..20], &new].concat()));
+}
+
+#[test]
+fn a_write_under_a_cut_is_there_or_was_cut_and_no_zeros() {
+    let mut history = History::default();
+    let bytes = write(&mut history, 0, 0, 1_000);
+    cut(&mut history, 1, 0);
+    history.flushed(0);
+    assert!(may_be(&mut history, &bytes) && may_be(&mut history, &[]));
+    assert!(
+        !may_be(&mut history, &[0; 1_000]),
+        "the size came back alone"
+    );
+    let half = [&[0; 500], &bytes[500..]].concat();
+    assert!(!may_be(&mut history, &half), "a part came back");
+    let half = [&bytes[..500], &[0; 500]].concat();
+    assert!(!may_be(&mut history, &half), "a part was lost");
+}
+
+#[test]
+fn a_long_write_may_be_cut_in_part() {
+    let mut history = History::default();
+    let bytes = write(&mut history, 0, 0, 100_000);
+    cut(&mut history, 1, 70_000);
+    history.flushed(0);
+    let unit = UNIT as usize;
+    assert!(may_be(&mut history, &bytes) && may_be(&mut history, &bytes[..70_000]));
+    cut(&mut history, 1, 0);
+    let bytes = write(&mut history, 0, 0, 100_000);
+    cut(&mut history, 1, 0);
+    history.flushed(0);
+    let last = [&vec![0; unit][..], &bytes[unit..]].concat();
+    assert!(
+        may_be(&mut history, &last),
+        "the later piece came after the cut"
+    );
+    let wrong = [&vec![0; unit - 1][..], &bytes[unit - 1..]].concat();
+    assert!(!may_be(&mut history, &wrong));
+}
+
+#[test]
+fn an_append_is_at_an_end_that_the_file_had() {
+    let mut history = History::default();
+    let old = append(&mut history, 0, 0, 300);
+    let under_way = history.append(0, 40);
+    cut(&mut history, 1, 0);
+    history.done(under_way, Some(300));
+    let bytes = history.bytes(under_way).to_vec();
+    assert!(may_be(&mut history, &[]), "before the cut");
+    let behind = [&[0; 300], &bytes[..]].concat();
+    assert!(!may_be(&mut history, &behind), "behind a hole");
+    assert!(!may_be(&mut history, &[&old[..], &bytes].concat()));
+
+    let mut history = History::default();
+    let old = append(&mut history, 0, 0, 300);
+    let new = append(&mut history, 1, 300, 40);
+    assert!(may_be(&mut history, &[&old[..], &new].concat()));
+    assert!(!may_be(&mut history, &old), "lost");
+    let twice = [&old[..], &new, &new].concat();
+    assert!(!may_be(&mut history, &twice), "twice");
+}
+
+#[test]
+fn unknown_outcomes_stay_unknown_until_they_are_seen() {
+    let mut history = History::default();
+    let old = write(&mut history, 0, 0, 100);
+    history.flushed(0);
+    let given_up = history.cut(1, 30);
+    history.is_unknown(given_up);
+    for content in [&old[..], &old[..30]] {
+        assert!(may_be(&mut history, content));
+    }
+    assert!(!may_be(&mut history, &old[..31]));
+    let given_up = history.append(1, 20);
+    history.is_unknown(given_up);
+    let new = history.bytes(given_up).to_vec();
+    let after = [&old[..], &new].concat();
+    assert!(may_be(&mut history, &after) && may_be(&mut history, &old));
+    history.begin_with(after.clone());
+    assert!(may_be(&mut history, &after));
+    assert!(!may_see(&mut history, &old), "it is known now");
+}

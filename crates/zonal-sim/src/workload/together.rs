@@ -1,0 +1,423 @@
+//! Clients that write, append to, cut and read one file at the same time. Round by round: some steps each, then all flush and close, and
+//! look at what is there, which must be one thing that the checker knows.
+
+use super::{SimClient, create, open, read_all, who};
+use crate::checker::together::{History, Look, MARK, Number, UNIT};
+use crate::coverage::Fault;
+use crate::fault::OUTAGE_MS_MAX;
+use crate::net::SimNet;
+use crate::rng::Rng;
+use crate::world::World;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use zonal_client::{Client, File, Options};
+use zonal_types::{ErrorCode, Ino, ZoneId};
+use zonal_wire::meta::flags;
+
+/// Steps of each client in a round.
+const STEPS: u64 = 7;
+/// About how long the file is, bytes.
+const LENGTH: u64 = 300_000;
+/// How long a client tries that soon gives up, ms.
+const IMPATIENT_MS: u64 = 1_500;
+/// What was given up may be carried out for so long, ms: by a server that stands still, too.
+const SETTLE_MS: u64 = 3 * OUTAGE_MS_MAX;
+/// How often a client tries to flush what is left before all look, each time for as long as it tries.
+const FLUSHES: u64 = 60;
+
+type Outcome = Result<(), String>;
+
+fn text(code: ErrorCode) -> String {
+    code.to_string()
+}
+
+/// What the programs of one world know together.
+#[derive(Default)]
+pub struct Together {
+    history: RefCell<History>,
+    /// What the first found that looked at the end of a round.
+    found: RefCell<Option<Vec<u8>>>,
+    waiting: Cell<usize>,
+    meetings: Cell<u64>,
+    kills: Cell<u64>,
+    /// In this round.
+    gave_up: Cell<bool>,
+    /// Some do, now and then: an append that was given up holds up those behind it, for longer than they try.
+    some_give_up: Cell<bool>,
+}
+
+/// One client.
+pub struct Part {
+    /// The world.
+    pub world: Rc<World>,
+    /// The client.
+    pub client: Rc<SimClient>,
+    /// Its number, from 0 on.
+    pub index: usize,
+    /// How many there are.
+    pub clients: usize,
+    /// The file.
+    pub file: Ino,
+    /// What all know together.
+    pub together: Rc<Together>,
+    /// Its random numbers.
+    pub rng: Rng,
+    open: Option<Arc<File<SimNet>>>,
+}
+
+/// Makes the file, in small stripe units.
+///
+/// # Errors
+/// As the cell answers.
+pub async fn make(client: &SimClient, dir: Ino, targets: u32) -> Result<Ino, ErrorCode> {
+    let layout = format!("unit={UNIT} count={targets}");
+    client
+        .setxattr(&who(), dir, b"zonal.layout", layout.as_bytes(), 0)
+        .await?;
+    let made = create(client, dir, "several", true).await?;
+    client.release(made.file.ino).await?;
+    Ok(made.file.ino)
+}
+
+/// A client that soon gives up: what becomes of its operations is often unknown.
+///
+/// # Errors
+/// A cell that does not answer.
+pub async fn impatient(world: &World, index: usize, mut rng: Rng) -> Result<SimClient, ErrorCode> {
+    let zone = ZoneId(1 + (index as u16 % world.size().zones.max(1)));
+    let mut options = Options::new(&world.address_of(0), zone, rng.bits() | 1);
+    let name = world.client_name(index);
+    options.name.clone_from(&name);
+    (options.attempt_ms, options.deadline_ms) = (IMPATIENT_MS / 3, IMPATIENT_MS);
+    let net = SimNet::new(world.network.clone(), &name, rng);
+    Client::connect(net, options).await
+}
+
+impl Together {
+    /// Waits until all are here.
+    async fn meet(&self, world: &World, clients: usize) {
+        let meeting = self.meetings.get();
+        self.waiting.set(self.waiting.get() + 1);
+        if self.waiting.get() == clients {
+            self.waiting.set(0);
+            self.meetings.set(meeting + 1);
+        }
+        while self.meetings.get() == meeting && world.broken().is_empty() {
+            world.clock.sleep(2_000_000).await;
+        }
+    }
+
+    /// What is there at the end.
+    ///
+    /// # Errors
+    /// An operation that failed, or what is not as it was.
+    pub async fn check(&self, client: &SimClient, file: Ino) -> Outcome {
+        let (content, look) = read(client, file, usize::MAX, &self.history).await?;
+        self.history.borrow_mut().seen(look, &content, true)
+    }
+}
+
+async fn read(
+    client: &SimClient,
+    file: Ino,
+    index: usize,
+    history: &RefCell<History>,
+) -> Result<(Vec<u8>, Look), String> {
+    let look = history.borrow_mut().look(index);
+    let opened = open(client, file).await.map_err(text)?;
+    // What this client wrote before was flushed.
+    history.borrow_mut().flushed(index);
+    let content = read_all(client, &opened.file).await;
+    client.release(file).await.map_err(text)?;
+    Ok((content.map_err(text)?, look))
+}
+
+impl Part {
+    /// A client that has nothing open.
+    #[must_use]
+    pub fn new(
+        world: Rc<World>,
+        client: Rc<SimClient>,
+        (index, clients): (usize, usize),
+        file: Ino,
+        together: Rc<Together>,
+        rng: Rng,
+    ) -> Self {
+        Self {
+            world,
+            client,
+            index,
+            clients,
+            file,
+            together,
+            rng,
+            open: None,
+        }
+    }
+
+    /// Plays its part for so many rounds. `is_impatient`: with a client that soon gives up.
+    ///
+    /// # Errors
+    /// An operation that failed, or what cannot be.
+    pub async fn play(mut self, rounds: u64, is_impatient: bool) -> Outcome {
+        let patient = self.client.clone();
+        if is_impatient {
+            self.together.some_give_up.set(true);
+            let mut made = impatient(&self.world, self.index, self.rng.fork(1)).await;
+            while made.is_err() && self.world.broken().is_empty() {
+                self.world.clock.sleep(500_000_000).await;
+                made = impatient(&self.world, self.index, self.rng.fork(1)).await;
+            }
+            let client = Rc::new(made.map_err(text)?);
+            self.world.serve_client(self.index, &client, &Rc::default());
+            self.client = client;
+        }
+        for _ in 0..rounds {
+            let pause = [0, 3_000_000, 40_000_000, 900_000_000][self.rng.below(4) as usize];
+            for _ in 0..STEPS {
+                self.step(is_impatient).await?;
+                self.world.count_operation();
+                self.world.clock.sleep(self.rng.below(pause)).await;
+            }
+            self.end_round(is_impatient, &patient).await?;
+        }
+        Ok(())
+    }
+
+    fn history(&self) -> std::cell::RefMut<'_, History> {
+        self.together.history.borrow_mut()
+    }
+
+    /// An operation failed that may.
+    fn forgive(&self, doing: &str, code: ErrorCode, may_fail: bool) -> Outcome {
+        let is_late = matches!(
+            code,
+            ErrorCode::TimedOut
+                | ErrorCode::Unreachable
+                | ErrorCode::NotReady
+                | ErrorCode::Overloaded
+        );
+        if may_fail && is_late {
+            self.together.gave_up.set(true);
+            return Ok(());
+        }
+        Err(format!("{doing}: {code}"))
+    }
+
+    async fn step(&mut self, is_impatient: bool) -> Outcome {
+        let (doing, done) = match self.rng.below(100) {
+            0..32 => ("write", self.write().await),
+            32..46 => ("append", self.append().await),
+            46..62 => ("truncate", self.cut().await),
+            62..72 => ("flush", self.flush().await),
+            72..80 => ("close", self.close().await),
+            80..83 => ("open to cut", self.open_and_cut().await),
+            83..90 => return self.read_on(is_impatient).await,
+            _ => return self.read(is_impatient).await,
+        };
+        let may_fail = is_impatient || (doing == "append" && self.together.some_give_up.get());
+        done.or_else(|code| self.forgive(doing, code, may_fail))
+    }
+
+    async fn opened(&mut self) -> Result<Arc<File<SimNet>>, ErrorCode> {
+        if let Some(file) = &self.open {
+            return Ok(file.clone());
+        }
+        let opened = open(&self.client, self.file).await?;
+        self.history().flushed(self.index);
+        self.open = Some(opened.file.clone());
+        Ok(opened.file)
+    }
+
+    fn place(&mut self) -> u64 {
+        let near = self.rng.below(33);
+        match self.rng.below(10) {
+            0..2 => 0,
+            2 => 4_096 - 16 + near,
+            3..5 => (1 + self.rng.below(4)) * UNIT - 16 + near,
+            _ => self.rng.below(LENGTH),
+        }
+    }
+
+    fn length(&mut self) -> usize {
+        let most = [80, 5_000, 70_000, 200_000][self.rng.below(4) as usize];
+        let most = if self.rng.chance(15) { 1_300_000 } else { most };
+        self.rng.between(1, most) as usize
+    }
+
+    async fn write(&mut self) -> Result<(), ErrorCode> {
+        let file = self.opened().await?;
+        let (at, length) = (self.place(), self.length());
+        let number = self.history().write(self.index, at, length);
+        let bytes = self.history().bytes(number);
+        let done = self.client.write(&file, at, &bytes, false).await;
+        self.take(number, done)
+    }
+
+    /// The outcome of what lasts on where it succeeds.
+    fn take(&self, number: Number, done: Result<(), ErrorCode>) -> Result<(), ErrorCode> {
+        if done.is_err() {
+            self.history().is_unknown(number);
+        }
+        done
+    }
+
+    async fn append(&mut self) -> Result<(), ErrorCode> {
+        let file = self.opened().await?;
+        // Long enough to be known by one whole mark, wherever it is found.
+        let length = 2 * MARK + self.length();
+        let number = self.history().append(self.index, length);
+        let bytes = self.history().bytes(number);
+        let done = self.client.append(&file, &bytes, false).await;
+        if let Ok(at) = done {
+            self.history().done(number, Some(at));
+            self.history().flushed(self.index);
+        }
+        self.take(number, done.map(drop))
+    }
+
+    async fn cut(&mut self) -> Result<(), ErrorCode> {
+        if self.rng.chance(400) {
+            self.close().await?;
+        }
+        let size = match self.rng.below(10) {
+            0..3 => 0,
+            3 => LENGTH + self.place(),
+            _ => self.place(),
+        };
+        let number = self.history().cut(self.index, size);
+        let done = self
+            .client
+            .truncate(&who(), self.file, size, true, false)
+            .await;
+        if done.is_ok() {
+            self.history().done(number, None);
+            self.history().flushed(self.index);
+        }
+        self.take(number, done.map(drop))
+    }
+
+    async fn open_and_cut(&mut self) -> Result<(), ErrorCode> {
+        self.close().await?;
+        let number = self.history().cut(self.index, 0);
+        let how = flags::O_RDWR | flags::O_TRUNC;
+        let done = self.client.open(&who(), self.file, how).await;
+        if let Ok(opened) = &done {
+            self.open = Some(opened.file.clone());
+            self.history().done(number, None);
+        }
+        self.take(number, done.map(drop))
+    }
+
+    async fn flush(&mut self) -> Result<(), ErrorCode> {
+        let file = self.opened().await?;
+        if self.rng.chance(500) {
+            self.client.fsync(&file).await?;
+        } else {
+            self.client.flush(&file).await?;
+        }
+        self.history().flushed(self.index);
+        Ok(())
+    }
+
+    async fn close(&mut self) -> Result<(), ErrorCode> {
+        if self.open.take().is_some() {
+            self.client.release(self.file).await?;
+            self.history().flushed(self.index);
+        }
+        Ok(())
+    }
+
+    /// Opens, reads, closes.
+    async fn read(&self, is_impatient: bool) -> Outcome {
+        match read(&self.client, self.file, self.index, &self.together.history).await {
+            Ok((content, look)) => {
+                self.may_be_loose();
+                self.history().seen(look, &content, true)
+            }
+            Err(_late) if is_impatient => Ok(()),
+            Err(what) => Err(format!("read: {what}")),
+        }
+    }
+
+    /// Reads on with what is open: its size may be old, its bytes not.
+    async fn read_on(&mut self, is_impatient: bool) -> Outcome {
+        let Some(file) = self.open.clone() else {
+            return Ok(());
+        };
+        let look = self.history().look(self.index);
+        match read_all(&self.client, &file).await {
+            Ok(content) => {
+                self.may_be_loose();
+                self.history().seen(look, &content, false)
+            }
+            Err(code) => self.forgive("read", code, is_impatient),
+        }
+    }
+
+    /// Where servers were killed or clients gave up, appends may have left something.
+    fn may_be_loose(&self) {
+        let kills = self.world.network.coverage().of(Fault::Kill);
+        if kills != self.together.kills.get() || self.together.gave_up.get() {
+            self.history().may_have_strays();
+        }
+    }
+
+    /// All close, and look at what is there.
+    async fn end_round(&mut self, is_impatient: bool, patient: &SimClient) -> Outcome {
+        let mut tries = 0;
+        while let Err(code) = self.close_all().await {
+            self.forgive("close", code, is_impatient)?;
+            tries += 1;
+            if tries > FLUSHES {
+                return Err(format!("what was written cannot be flushed: {code}"));
+            }
+            self.world.clock.sleep(500_000_000).await;
+        }
+        let together = self.together.clone();
+        together.meet(&self.world, self.clients).await;
+        if together.gave_up.get() {
+            self.world.clock.sleep(SETTLE_MS * 1_000_000).await;
+        }
+        let first = read(patient, self.file, self.index, &together.history).await;
+        let (content, look) = first.map_err(|what| format!("read: {what}"))?;
+        let size = patient.getattr(self.file).await.map_err(text)?.0.size;
+        if size != content.len() as u64 {
+            return Err(format!("{} bytes of {size} are read", content.len()));
+        }
+        self.may_be_loose();
+        self.history().seen(look, &content, true)?;
+        self.history().settled(look, &content)?;
+        let before = together.found.borrow().clone();
+        if let Some(other) = before {
+            let differs = other.iter().zip(&content).position(|(one, two)| one != two);
+            if other != content {
+                let (one, two) = (other.len(), content.len());
+                return Err(format!(
+                    "invariant 4: of {one} bytes and {two}, byte {differs:?} differs for two clients"
+                ));
+            }
+        } else {
+            *together.found.borrow_mut() = Some(content);
+        }
+        together.meet(&self.world, self.clients).await;
+        if let Some(content) = together.found.take() {
+            self.history().begin_with(content);
+            together.gave_up.set(false);
+            together
+                .kills
+                .set(self.world.network.coverage().of(Fault::Kill));
+        }
+        together.meet(&self.world, self.clients).await;
+        Ok(())
+    }
+
+    /// Flushes whatever is left, opened or not, and closes.
+    async fn close_all(&mut self) -> Result<(), ErrorCode> {
+        let file = self.opened().await?;
+        self.client.fsync(&file).await?;
+        self.history().flushed(self.index);
+        self.close().await
+    }
+}
