@@ -4,11 +4,11 @@
 //! each request would wake another thread, mostly on another core, and waking a core costs several
 //! times what the request does. So one worker reads, the others are parked in here, and
 //!
-//! * a worker that is about to answer a *long* request (it waited for something, or moved much data) and finds another one
-//!   queued calls another worker in. Behind the answer would be too late to ask: one program that writes a stream has queued
-//!   its next request by then, and would be served by all workers in turn, each with a buffer that has left the cache;
-//! * so does one that finds a queue nearly every time behind its short requests without
+//! * a worker that ends a *long* request (it waited for something) and finds the next one already
+//!   queued calls another worker in; so does one that finds a queue nearly every time without
 //!   ever losing its processor (it is the bottleneck);
+//! * of requests with much data only one that was queued before the answer counts: a program that writes a stream has queued
+//!   its next one right behind it, and would be served by all workers in turn, each with memory that has left the cache;
 //! * when over many requests it was rare that all active workers were busy at once, one parks;
 //! * the first of the parked looks up from time to time: when nobody reads and nothing moves (the
 //!   reader is stuck in a request), it goes in. [`Crew::will_block`] does that without delay.
@@ -21,7 +21,7 @@ use std::time::Duration;
 use crate::reply::Answered;
 
 /// From here on a request counts as one that waited.
-pub(crate) const LONG: Duration = Duration::from_micros(60);
+const LONG: Duration = Duration::from_micros(60);
 /// Requests between two judgements whether a worker is too many.
 const WINDOW: u32 = 32;
 /// Samples of the queue between two judgements whether it is always full.
@@ -77,8 +77,12 @@ fn preemptions() -> u64 {
 
 impl Pulse {
     /// Whether another worker would be of use.
-    fn sample(&mut self, queue: impl FnOnce() -> bool) -> bool {
-        self.queued += u32::from(queue());
+    fn sample(&mut self, long: bool, queue: impl FnOnce() -> bool) -> bool {
+        let filled = queue();
+        if filled && long {
+            return true;
+        }
+        self.queued += u32::from(filled);
         self.samples += 1;
         if self.samples < SAMPLES {
             return false;
@@ -136,13 +140,11 @@ impl Crew {
     ) -> bool {
         let window = self.window.fetch_add(1, Ordering::Relaxed) + 1;
         if self.parked.load(Ordering::Relaxed) > 0 && self.reading.load(Ordering::Relaxed) == 0 {
-            let wanted = match answered {
-                Some(Answered {
-                    took,
-                    others_waited,
-                }) if took >= LONG => others_waited,
-                // One in four short ones is a sample.
-                _short => window.is_multiple_of(4) && pulse.sample(queue),
+            let long = answered.is_some_and(|answered| answered.took >= LONG);
+            // One in four short ones is a sample.
+            let wanted = match answered.and_then(|answered| answered.others_waited) {
+                Some(others_waited) => others_waited,
+                None => (long || window.is_multiple_of(4)) && pulse.sample(long, queue),
             };
             if wanted {
                 self.call();
@@ -280,19 +282,19 @@ mod tests {
         let first = parked(&crew);
         let second = parked(&crew);
         crew.took();
-        let alone = Answered {
+        let bulk = Answered {
             took: LONG,
-            others_waited: false,
+            others_waited: Some(false),
         };
-        assert!(!crew.handled(&mut Pulse::default(), Some(alone), || true));
-        assert_eq!(crew.places().calls, 0, "one client needs one worker");
+        assert!(!crew.handled(&mut Pulse::default(), Some(bulk), || true));
+        assert_eq!(crew.places().calls, 0, "one writer needs one worker");
         crew.reads();
         crew.took();
-        let waited = Answered {
-            others_waited: true,
-            ..alone
+        let small = Answered {
+            others_waited: None,
+            ..bulk
         };
-        assert!(!crew.handled(&mut Pulse::default(), Some(waited), || true));
+        assert!(!crew.handled(&mut Pulse::default(), Some(small), || true));
         crew.reads();
         let called = first.recv_timeout(LOOK * 50).or_else(|_| second.recv());
         assert_eq!(called, Ok(true));

@@ -13,7 +13,6 @@ use rustix::io::Errno;
 use crate::abi;
 use crate::bytes::{Fixed, Put};
 use crate::channel::Channel;
-use crate::crew::LONG;
 use crate::dirbuf::DirBuffer;
 use crate::encode;
 use crate::pipe::ReplyPipe;
@@ -33,20 +32,20 @@ pub(crate) struct Answered {
     /// From the request's arrival to the moment before the reply was sent. What follows does not count: the caller may
     /// take this processor.
     pub(crate) took: Duration,
-    /// For a request that took long: another one waited already. Asked before the reply is sent, as a caller that has its
+    /// For a request with much data: another one waited already. Asked before the reply is sent, as a caller that has its
     /// answer queues its next request at once and needs nobody else for it.
-    pub(crate) others_waited: bool,
+    pub(crate) others_waited: Option<bool>,
 }
 
 thread_local! {
-    static BEGAN: Cell<Option<Instant>> = const { Cell::new(None) };
+    static BEGAN: Cell<Option<(Instant, bool)>> = const { Cell::new(None) };
     static ANSWERED: Cell<Option<Answered>> = const { Cell::new(None) };
 }
 
-/// This thread took a request from the kernel.
-pub(crate) fn began() {
+/// This thread took a request from the kernel; `is_bulk`: with much data.
+pub(crate) fn began(is_bulk: bool) {
     ANSWERED.set(None);
-    BEGAN.set(Some(Instant::now()));
+    BEGAN.set(Some((Instant::now(), is_bulk)));
 }
 
 /// How the request that this thread took last was answered; `None` where it was not, or by another thread.
@@ -80,9 +79,9 @@ impl Raw {
     }
 
     fn sending(&self) {
-        if let Some(began) = BEGAN.take() {
+        if let Some((began, is_bulk)) = BEGAN.take() {
             let took = began.elapsed();
-            let others_waited = took >= LONG && self.channel.has_request();
+            let others_waited = is_bulk.then(|| self.channel.has_request());
             ANSWERED.set(Some(Answered {
                 took,
                 others_waited,

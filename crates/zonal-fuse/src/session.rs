@@ -27,6 +27,9 @@ use crate::request::{Header, Operation, Protocol, Request};
 /// How often the watch looks for requests that take long.
 const LOOK: Duration = Duration::from_millis(250);
 
+/// Requests of so many bytes are worth a worker whose memory is in the processor's cache.
+const BULK: usize = 64 << 10;
+
 /// What the workers share.
 struct Shared<F> {
     fs: Arc<F>,
@@ -246,7 +249,7 @@ fn serve<F: FileSystem>(shared: &Shared<F>, channel: &Arc<Channel>, slot: &Slot)
             Ok(count) => {
                 crew.took();
                 failures = 0;
-                reply::began();
+                reply::began(count >= BULK);
                 one(shared, channel, slot, &mut memory, count);
                 let queue = || channel.has_request();
                 if crew.handled(&mut pulse, reply::answered(), queue) && !crew.park() {
