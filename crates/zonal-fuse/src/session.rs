@@ -11,6 +11,7 @@ use std::thread::{JoinHandle, Thread};
 use std::time::Duration;
 
 use rustix::io::Errno;
+use zonal_wait::Waiter;
 
 use crate::abi;
 use crate::channel::Channel;
@@ -242,10 +243,20 @@ fn serve<F: FileSystem>(shared: &Shared<F>, channel: &Arc<Channel>, slot: &Slot)
     let mut memory = Memory::new(shared.buffer);
     let crew = &shared.crew;
     let mut pulse = Pulse::default();
+    let mut waiter = Waiter::default();
     let mut failures = 0;
     loop {
         crew.reads();
-        match channel.read(memory.room()) {
+        let found = waiter.look(|| {
+            let waits = channel.has_request();
+            waits.then(|| channel.read(memory.room()))
+        });
+        let taken = found.unwrap_or_else(|| {
+            let taken = channel.read(memory.room());
+            waiter.slept();
+            taken
+        });
+        match taken {
             Ok(count) => {
                 crew.took();
                 failures = 0;

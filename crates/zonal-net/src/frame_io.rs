@@ -33,6 +33,7 @@ use rustix::net::{RecvFlags, SendFlags};
 use rustix::pipe::{SpliceFlags, splice};
 use zonal_types::ErrorCode;
 use zonal_types::limits::{BODY_BYTES_MAX, PAYLOAD_BYTES_MAX, TLV_BYTES_MAX};
+use zonal_wait::Waiter;
 use zonal_wire::frame::{HEADER_BYTES, Header};
 
 use crate::buffer::AlignedBuf;
@@ -128,6 +129,7 @@ pub struct Conn {
     receive_limit: Option<Duration>,
     send_limit: Option<Duration>,
     is_checked: bool,
+    waiter: Waiter,
     /// Bytes received so far.
     pub bytes_in: u64,
     /// Bytes sent so far.
@@ -147,6 +149,7 @@ impl Conn {
             // Connecting sets a limit that is not known here; an impossible value makes the first send set its own.
             send_limit: Some(Duration::ZERO),
             is_checked,
+            waiter: Waiter::default(),
             bytes_in: 0,
             bytes_out: 0,
         }
@@ -390,10 +393,17 @@ impl Conn {
         loop {
             self.limit_receive(clock)?;
             let free = &mut self.inbuf[self.end..most.max(self.end)];
-            match self
-                .stream
-                .receive(&mut [IoSliceMut::new(free)], RecvFlags::empty())
-            {
+            let mut receive = |flags| self.stream.receive(&mut [IoSliceMut::new(free)], flags);
+            let found = self.waiter.look(|| match receive(RecvFlags::DONTWAIT) {
+                Err(Errno::INTR | Errno::AGAIN) => None,
+                found => Some(found),
+            });
+            let received = found.unwrap_or_else(|| {
+                let received = receive(RecvFlags::empty());
+                self.waiter.slept();
+                received
+            });
+            match received {
                 Ok(0) if is_first => return Err(IoFail::Closed(Errno::CONNRESET)),
                 Ok(0) => return Err(IoFail::Fault(Fault::Cut)),
                 Ok(count) => {

@@ -1,5 +1,5 @@
 //! Which crate may depend on which: types <- wire, layout <- zonemap, meta, object, client
-//! <- net, disk, server, fuse <- zonal. Cores never depend on shells nor on crates that do I/O;
+//! <- wait, net, disk, server, fuse <- zonal. Cores never depend on shells nor on crates that do I/O;
 //! the simulator depends on cores only. What tests need is for tests only.
 
 use serde_json::Value;
@@ -18,6 +18,7 @@ const TIERS: [&[&str]; 5] = [
         "zonal-fsck",
     ],
     &[
+        "zonal-wait",
         "zonal-net",
         "zonal-disk",
         "zonal-server",
