@@ -4,11 +4,11 @@
 //! each request would wake another thread, mostly on another core, and waking a core costs several
 //! times what the request does. So one worker reads, the others are parked in here, and
 //!
-//! * a worker that ends a *long* request (it waited for something) and finds the next one already
-//!   queued calls another worker in; so does one that finds a queue nearly every time without
+//! * a worker that is about to answer a *long* request (it waited for something, or has much data) and finds another one queued
+//!   calls another worker in. Not one that finds it behind its answer: a program that writes a stream has queued its next
+//!   request by then, and would be served by all workers in turn, each with memory that has left the cache;
+//! * so does one that finds a queue nearly every time behind its short requests without
 //!   ever losing its processor (it is the bottleneck);
-//! * of requests with much data only one that was queued before the answer counts: a program that writes a stream has queued
-//!   its next one right behind it, and would be served by all workers in turn, each with memory that has left the cache;
 //! * when over many requests it was rare that all active workers were busy at once, one parks;
 //! * the first of the parked looks up from time to time: when nobody reads and nothing moves (the
 //!   reader is stuck in a request), it goes in. [`Crew::will_block`] does that without delay.
@@ -18,10 +18,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::reply::Answered;
-
 /// From here on a request counts as one that waited.
-const LONG: Duration = Duration::from_micros(60);
+pub(crate) const LONG: Duration = Duration::from_micros(60);
 /// Requests between two judgements whether a worker is too many.
 const WINDOW: u32 = 32;
 /// Samples of the queue between two judgements whether it is always full.
@@ -77,12 +75,8 @@ fn preemptions() -> u64 {
 
 impl Pulse {
     /// Whether another worker would be of use.
-    fn sample(&mut self, long: bool, queue: impl FnOnce() -> bool) -> bool {
-        let filled = queue();
-        if filled && long {
-            return true;
-        }
-        self.queued += u32::from(filled);
+    fn sample(&mut self, queue: impl FnOnce() -> bool) -> bool {
+        self.queued += u32::from(queue());
         self.samples += 1;
         if self.samples < SAMPLES {
             return false;
@@ -113,9 +107,9 @@ impl Crew {
         self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Goes to read.
-    pub(crate) fn reads(&self) {
-        self.reading.fetch_add(1, Ordering::AcqRel);
+    /// Goes to read. Returns whether nobody else does: the kernel would wake the other one for a request that this one takes.
+    pub(crate) fn reads(&self) -> bool {
+        self.reading.fetch_add(1, Ordering::AcqRel) == 0
     }
 
     /// Came back without a request.
@@ -131,21 +125,19 @@ impl Crew {
         }
     }
 
-    /// Handled a request; `answered` by this worker, if it was. Returns whether to park.
+    /// Handled a request. `others_waited`: of one that took long or had much data, whether another was queued before it was
+    /// answered. Returns whether to park.
     pub(crate) fn handled(
         &self,
         pulse: &mut Pulse,
-        answered: Option<Answered>,
+        others_waited: Option<bool>,
         queue: impl FnOnce() -> bool,
     ) -> bool {
         let window = self.window.fetch_add(1, Ordering::Relaxed) + 1;
         if self.parked.load(Ordering::Relaxed) > 0 && self.reading.load(Ordering::Relaxed) == 0 {
-            let long = answered.is_some_and(|answered| answered.took >= LONG);
             // One in four short ones is a sample.
-            let wanted = match answered.and_then(|answered| answered.others_waited) {
-                Some(others_waited) => others_waited,
-                None => (long || window.is_multiple_of(4)) && pulse.sample(long, queue),
-            };
+            let wanted =
+                others_waited.unwrap_or_else(|| window.is_multiple_of(4) && pulse.sample(queue));
             if wanted {
                 self.call();
             }
@@ -282,19 +274,11 @@ mod tests {
         let first = parked(&crew);
         let second = parked(&crew);
         crew.took();
-        let bulk = Answered {
-            took: LONG,
-            others_waited: Some(false),
-        };
-        assert!(!crew.handled(&mut Pulse::default(), Some(bulk), || true));
-        assert_eq!(crew.places().calls, 0, "one writer needs one worker");
+        assert!(!crew.handled(&mut Pulse::default(), Some(false), || true));
+        assert_eq!(crew.places().calls, 0, "one client needs one worker");
         crew.reads();
         crew.took();
-        let small = Answered {
-            others_waited: None,
-            ..bulk
-        };
-        assert!(!crew.handled(&mut Pulse::default(), Some(small), || true));
+        assert!(!crew.handled(&mut Pulse::default(), Some(true), || true));
         crew.reads();
         let called = first.recv_timeout(LOOK * 50).or_else(|_| second.recv());
         assert_eq!(called, Ok(true));

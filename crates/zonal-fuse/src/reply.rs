@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use crate::abi;
 use crate::bytes::{Fixed, Put};
 use crate::channel::Channel;
+use crate::crew::LONG;
 use crate::dirbuf::DirBuffer;
 use crate::encode;
 use crate::pipe::ReplyPipe;
@@ -26,31 +27,21 @@ pub(crate) struct Raw {
     open: bool,
 }
 
-/// How a worker's request was answered.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Answered {
-    /// From the request's arrival to the moment before the reply was sent. What follows does not count: the caller may
-    /// take this processor.
-    pub(crate) took: Duration,
-    /// For a request with much data: another one waited already. Asked before the reply is sent, as a caller that has its
-    /// answer queues its next request at once and needs nobody else for it.
-    pub(crate) others_waited: Option<bool>,
-}
-
 thread_local! {
     static BEGAN: Cell<Option<(Instant, bool)>> = const { Cell::new(None) };
-    static ANSWERED: Cell<Option<Answered>> = const { Cell::new(None) };
+    static OTHERS_WAITED: Cell<Option<bool>> = const { Cell::new(None) };
 }
 
 /// This thread took a request from the kernel; `is_bulk`: with much data.
 pub(crate) fn began(is_bulk: bool) {
-    ANSWERED.set(None);
+    OTHERS_WAITED.set(None);
     BEGAN.set(Some((Instant::now(), is_bulk)));
 }
 
-/// How the request that this thread took last was answered; `None` where it was not, or by another thread.
-pub(crate) fn answered() -> Option<Answered> {
-    ANSWERED.take()
+/// Whether another request waited when this thread was about to answer the one that it took last; `None` where that had little data
+/// and took no time. Behind the answer is too late to ask: its caller queues its next request at once and needs nobody else for it.
+pub(crate) fn others_waited() -> Option<bool> {
+    OTHERS_WAITED.take()
 }
 
 /// At most so many pieces in one writev.
@@ -79,13 +70,10 @@ impl Raw {
     }
 
     fn sending(&self) {
-        if let Some((began, is_bulk)) = BEGAN.take() {
-            let took = began.elapsed();
-            let others_waited = is_bulk.then(|| self.channel.has_request());
-            ANSWERED.set(Some(Answered {
-                took,
-                others_waited,
-            }));
+        if let Some((began, is_bulk)) = BEGAN.take()
+            && (is_bulk || began.elapsed() >= LONG)
+        {
+            OTHERS_WAITED.set(Some(self.channel.has_request()));
         }
     }
 

@@ -246,11 +246,12 @@ fn serve<F: FileSystem>(shared: &Shared<F>, channel: &Arc<Channel>, slot: &Slot)
     let mut waiter = Waiter::default();
     let mut failures = 0;
     loop {
-        crew.reads();
-        let found = waiter.look(|| {
+        let is_alone = crew.reads();
+        let look = || {
             let waits = channel.has_request();
             waits.then(|| channel.read(memory.room()))
-        });
+        };
+        let found = if is_alone { waiter.look(look) } else { None };
         let taken = found.unwrap_or_else(|| {
             let taken = channel.read(memory.room());
             waiter.slept();
@@ -263,7 +264,7 @@ fn serve<F: FileSystem>(shared: &Shared<F>, channel: &Arc<Channel>, slot: &Slot)
                 reply::began(count >= BULK);
                 one(shared, channel, slot, &mut memory, count);
                 let queue = || channel.has_request();
-                if crew.handled(&mut pulse, reply::answered(), queue) && !crew.park() {
+                if crew.handled(&mut pulse, reply::others_waited(), queue) && !crew.park() {
                     return;
                 }
             }

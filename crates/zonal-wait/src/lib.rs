@@ -6,6 +6,7 @@
 //!
 //! * it looks only where the wait before was short, so that who waits for something rare sleeps at once and an idle process costs
 //!   nothing;
+//! * it stops where somebody else uses the core meanwhile and that does not bring what it waits for;
 //! * at most half as many threads of a process look as there are cores, so that none of them is kept from work by looking.
 #![forbid(unsafe_code)]
 
@@ -18,6 +19,9 @@ pub const LOOK: Duration = Duration::from_micros(50);
 /// A sleep of up to this long, its wake-up included, would have been met by looking.
 const SHORT: Duration = Duration::from_micros(150);
 
+/// To give the core away takes less where nobody wants it.
+const OWN: Duration = Duration::from_micros(5);
+
 /// Threads that look now.
 static LOOKING: AtomicUsize = AtomicUsize::new(0);
 
@@ -25,6 +29,13 @@ static LOOKING: AtomicUsize = AtomicUsize::new(0);
 fn looking_max() -> usize {
     static MAX: OnceLock<usize> = OnceLock::new();
     *MAX.get_or_init(|| std::thread::available_parallelism().map_or(0, usize::from) / 2)
+}
+
+/// Leaves the core to who wants it. Returns whether somebody did.
+fn gives_way() -> bool {
+    let before = Instant::now();
+    std::thread::yield_now();
+    before.elapsed() > OWN
 }
 
 /// What one waiter knows of its last wait.
@@ -37,19 +48,31 @@ pub struct Waiter {
 impl Waiter {
     /// Looks for what is waited for, if that promises anything. `None`: the caller sleeps until it comes, and says so by
     /// [`Self::slept`].
-    pub fn look<T>(&mut self, mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
+    pub fn look<T>(&mut self, attempt: impl FnMut() -> Option<T>) -> Option<T> {
         let began = Instant::now();
         self.began = Some(began);
+        self.look_while(|| began.elapsed() < LOOK, gives_way, attempt)
+    }
+
+    fn look_while<T>(
+        &mut self,
+        mut goes_on: impl FnMut() -> bool,
+        mut gives_way: impl FnMut() -> bool,
+        mut attempt: impl FnMut() -> Option<T>,
+    ) -> Option<T> {
         if !std::mem::take(&mut self.is_worth) {
             return None;
         }
         let mut found = None;
         if LOOKING.fetch_add(1, Ordering::Relaxed) < looking_max() {
-            while found.is_none() && began.elapsed() < LOOK {
+            let mut is_shared = false;
+            while goes_on() {
                 found = attempt();
-                if found.is_none() {
-                    std::thread::yield_now();
+                if found.is_some() || is_shared {
+                    break;
                 }
+                // If it was not who we wait for, the core has other work, and is awake anyway.
+                is_shared = gives_way();
             }
         }
         LOOKING.fetch_sub(1, Ordering::Relaxed);
@@ -59,7 +82,8 @@ impl Waiter {
 
     /// What was waited for has come after a sleep.
     pub fn slept(&mut self) {
-        self.is_worth = self.began.is_some_and(|began| began.elapsed() < SHORT);
+        let took = self.began.map(|began| began.elapsed());
+        self.is_worth = took.is_some_and(|took| took < SHORT);
     }
 }
 
@@ -78,7 +102,7 @@ mod tests {
 
     #[test]
     fn who_found_it_by_looking_looks_again_and_who_did_not_sleeps() {
-        // The number of lookers is the process's: nobody else may look meanwhile, so this is all in one test.
+        // The number of lookers is the process's, so this is all in one test: nobody else looks meanwhile.
         if looking_max() == 0 {
             return;
         }
@@ -91,18 +115,29 @@ mod tests {
             looks += 1;
             (looks % 3 == 0).then_some(looks)
         };
-        assert_eq!(waiter.look(&mut third), Some(3));
-        assert_eq!(waiter.look(&mut third), Some(6));
-        let begin = Instant::now();
-        assert_eq!(waiter.look(|| None::<()>), None);
-        assert!(begin.elapsed() >= LOOK);
-        // Not worth it a second time, until a sleep was short.
-        assert_eq!(waiter.look(|| Some(())), None);
-        waiter.began = Some(Instant::now());
-        waiter.slept();
-        waiter.is_worth |= begin.elapsed() > SHORT;
+        assert_eq!(waiter.look_while(|| true, || false, &mut third), Some(3));
+        assert_eq!(waiter.look_while(|| true, || false, &mut third), Some(6));
+        let mut left = 5;
+        let goes_on = || {
+            left -= 1;
+            left > 0
+        };
+        assert_eq!(waiter.look_while(goes_on, || false, || None::<()>), None);
+        assert_eq!(left, 0);
+        waiter.is_worth = true;
+        let mut looks = 0;
+        let busy = || {
+            looks += 1;
+            None::<()>
+        };
+        assert_eq!(waiter.look_while(|| true, || true, busy), None);
+        assert_eq!(looks, 2, "once more after somebody else used the core");
+        let vain = waiter.look_while(|| true, || false, || Some(()));
+        assert_eq!(vain, None, "not worth it, until a sleep was short");
+        waiter.is_worth = true;
         LOOKING.fetch_add(looking_max(), Ordering::Relaxed);
-        assert_eq!(waiter.look(|| Some(())), None, "enough others look");
+        let crowded = waiter.look_while(|| true, || false, || Some(()));
+        assert_eq!(crowded, None, "enough others look");
         LOOKING.fetch_sub(looking_max(), Ordering::Relaxed);
         assert_eq!(LOOKING.load(Ordering::Relaxed), 0);
     }
