@@ -4,9 +4,11 @@
 //! each request would wake another thread, mostly on another core, and waking a core costs several
 //! times what the request does. So one worker reads, the others are parked in here, and
 //!
-//! * a worker that is about to answer a *long* request (it waited for something, or has much data) and finds another one queued
-//!   calls another worker in. Not one that finds it behind its answer: a program that writes a stream has queued its next
-//!   request by then, and would be served by all workers in turn, each with memory that has left the cache;
+//! * a worker that is about to answer a *long* request (it waited for something) and finds another one queued calls another
+//!   worker in. Where several are at work, also one that finds it behind its answer; a single one does not, for its one client
+//!   has queued its next request by then and needs nobody else;
+//! * of requests with much data only one that was queued before the answer counts: a program that writes a stream would be
+//!   served by all workers in turn, each with memory that has left the cache;
 //! * so does one that finds a queue nearly every time behind its short requests without
 //!   ever losing its processor (it is the bottleneck);
 //! * when over many requests it was rare that all active workers were busy at once, one parks;
@@ -17,6 +19,8 @@ use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+use crate::reply::Answer;
 
 /// From here on a request counts as one that waited.
 pub(crate) const LONG: Duration = Duration::from_micros(60);
@@ -34,6 +38,8 @@ const STUCK: u32 = 5;
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Crew {
+    /// Workers that serve.
+    active: AtomicU32,
     /// Workers in read(2).
     reading: AtomicU32,
     /// Workers parked.
@@ -125,19 +131,33 @@ impl Crew {
         }
     }
 
-    /// Handled a request. `others_waited`: of one that took long or had much data, whether another was queued before it was
-    /// answered. Returns whether to park.
+    /// Begins to serve.
+    pub(crate) fn joins(&self) {
+        self.active.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Ends to serve, for a while.
+    pub(crate) fn leaves(&self) {
+        self.active.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Handled a request. Returns whether to park.
     pub(crate) fn handled(
         &self,
         pulse: &mut Pulse,
-        others_waited: Option<bool>,
+        answer: Answer,
         queue: impl FnOnce() -> bool,
     ) -> bool {
         let window = self.window.fetch_add(1, Ordering::Relaxed) + 1;
         if self.parked.load(Ordering::Relaxed) > 0 && self.reading.load(Ordering::Relaxed) == 0 {
-            // One in four short ones is a sample.
-            let wanted =
-                others_waited.unwrap_or_else(|| window.is_multiple_of(4) && pulse.sample(queue));
+            let wanted = match answer {
+                Answer::Bulk { others_waited } => others_waited,
+                Answer::Long { others_waited } => {
+                    others_waited || (self.active.load(Ordering::Relaxed) > 1 && queue())
+                }
+                // One in four is a sample.
+                Answer::Short => window.is_multiple_of(4) && pulse.sample(queue),
+            };
             if wanted {
                 self.call();
             }
@@ -274,11 +294,23 @@ mod tests {
         let first = parked(&crew);
         let second = parked(&crew);
         crew.took();
-        assert!(!crew.handled(&mut Pulse::default(), Some(false), || true));
-        assert_eq!(crew.places().calls, 0, "one client needs one worker");
-        crew.reads();
-        crew.took();
-        assert!(!crew.handled(&mut Pulse::default(), Some(true), || true));
+        let calls = |answer| {
+            crew.reads();
+            crew.took();
+            assert!(!crew.handled(&mut Pulse::default(), answer, || true));
+            crew.places().calls
+        };
+        let others_waited = false;
+        crew.joins();
+        let alone = calls(Answer::Long { others_waited });
+        assert_eq!(alone, 0, "one client needs one worker");
+        crew.joins();
+        let stream = calls(Answer::Bulk { others_waited });
+        assert_eq!(stream, 0, "a stream needs one worker");
+        crew.leaves();
+        calls(Answer::Long {
+            others_waited: true,
+        });
         crew.reads();
         let called = first.recv_timeout(LOOK * 50).or_else(|_| second.recv());
         assert_eq!(called, Ok(true));
@@ -297,7 +329,7 @@ mod tests {
         for _ in 0..WINDOW {
             crew.reads();
             crew.took();
-            parks += u32::from(crew.handled(&mut pulse, None, || false));
+            parks += u32::from(crew.handled(&mut pulse, Answer::Short, || false));
         }
         assert_eq!(parks, 1);
         // Alone it stays.
@@ -305,7 +337,7 @@ mod tests {
         for _ in 0..2 * WINDOW {
             crew.reads();
             crew.took();
-            assert!(!crew.handled(&mut pulse, None, || false));
+            assert!(!crew.handled(&mut pulse, Answer::Short, || false));
         }
     }
 }

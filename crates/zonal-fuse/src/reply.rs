@@ -27,21 +27,33 @@ pub(crate) struct Raw {
     open: bool,
 }
 
+/// What a worker saw when it was about to answer its request. Whether others waited is asked then and not behind the answer: its
+/// caller queues its next request at once, and needs nobody else for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// It took no time, or was not answered by this thread.
+    #[default]
+    Short,
+    /// It took long.
+    Long { others_waited: bool },
+    /// It had much data.
+    Bulk { others_waited: bool },
+}
+
 thread_local! {
     static BEGAN: Cell<Option<(Instant, bool)>> = const { Cell::new(None) };
-    static OTHERS_WAITED: Cell<Option<bool>> = const { Cell::new(None) };
+    static ANSWER: Cell<Answer> = const { Cell::new(Answer::Short) };
 }
 
 /// This thread took a request from the kernel; `is_bulk`: with much data.
 pub(crate) fn began(is_bulk: bool) {
-    OTHERS_WAITED.set(None);
+    ANSWER.set(Answer::Short);
     BEGAN.set(Some((Instant::now(), is_bulk)));
 }
 
-/// Whether another request waited when this thread was about to answer the one that it took last; `None` where that had little data
-/// and took no time. Behind the answer is too late to ask: its caller queues its next request at once and needs nobody else for it.
-pub(crate) fn others_waited() -> Option<bool> {
-    OTHERS_WAITED.take()
+/// Of the request that this thread took last.
+pub(crate) fn answer() -> Answer {
+    ANSWER.take()
 }
 
 /// At most so many pieces in one writev.
@@ -70,10 +82,15 @@ impl Raw {
     }
 
     fn sending(&self) {
-        if let Some((began, is_bulk)) = BEGAN.take()
-            && (is_bulk || began.elapsed() >= LONG)
-        {
-            OTHERS_WAITED.set(Some(self.channel.has_request()));
+        let Some((began, is_bulk)) = BEGAN.take() else {
+            return;
+        };
+        if is_bulk || began.elapsed() >= LONG {
+            let others_waited = self.channel.has_request();
+            ANSWER.set(match is_bulk {
+                true => Answer::Bulk { others_waited },
+                false => Answer::Long { others_waited },
+            });
         }
     }
 

@@ -243,6 +243,7 @@ fn serve<F: FileSystem>(shared: &Shared<F>, channel: &Arc<Channel>, slot: &Slot)
     let mut memory = Memory::new(shared.buffer);
     let crew = &shared.crew;
     let mut pulse = Pulse::default();
+    crew.joins();
     let mut waiter = Waiter::default();
     let mut failures = 0;
     loop {
@@ -264,8 +265,12 @@ fn serve<F: FileSystem>(shared: &Shared<F>, channel: &Arc<Channel>, slot: &Slot)
                 reply::began(count >= BULK);
                 one(shared, channel, slot, &mut memory, count);
                 let queue = || channel.has_request();
-                if crew.handled(&mut pulse, reply::others_waited(), queue) && !crew.park() {
-                    return;
+                if crew.handled(&mut pulse, reply::answer(), queue) {
+                    crew.leaves();
+                    if !crew.park() {
+                        return;
+                    }
+                    crew.joins();
                 }
             }
             // ENOENT: the caller gave up before we took the request.
