@@ -11,7 +11,7 @@ use crate::net::{Net, wait_for};
 use crate::session::{Appending, Link};
 use zonal_types::limits::{CACHE_TERM_MS, FILE_BYTES_MAX};
 use zonal_types::{ErrorCode, Instant};
-use zonal_wire::{MetaReply, MetaRequest, ObjectRef, StorageRequest};
+use zonal_wire::{AppendPlace, MetaReply, MetaRequest, ObjectRef, StorageRequest};
 
 impl<N: Net> Client<N> {
     /// Appends `bytes`; returns where they are.
@@ -59,10 +59,16 @@ impl<N: Net> Client<N> {
         if end.is_none_or(|end| end > FILE_BYTES_MAX) {
             return Err(ErrorCode::Protocol);
         }
+        let truncate_seq = data.truncate_seq;
         file.state().take_data(data);
         // From here on a restarted shard is told of the place before it gives places away. One that was restarted since we asked may
         // have been told without it: then nothing is written there.
-        let append = (file.ino, (offset, length));
+        let place = AppendPlace {
+            offset,
+            length,
+            truncate_seq,
+        };
+        let append = (file.ino, place);
         link.begin_append(append);
         let (inline, own) = split(&file.state().data, offset, bytes);
         // What was written before a failure takes its space.
@@ -123,8 +129,8 @@ impl<N: Net> Client<N> {
         delta: &mut i64,
     ) -> Result<(), ErrorCode> {
         let deadline = self.net.now().plus_ms(self.options.deadline_ms);
-        let (offset, length) = append.1;
-        let offset = offset + u64::from(length) - bytes.len() as u64;
+        let place = append.1;
+        let offset = place.offset + u64::from(place.length) - bytes.len() as u64;
         let data = file.state().data.clone();
         for piece in self.known_pieces(&data, offset, bytes.len() as u64).await? {
             let from = (piece.file_offset - offset) as usize;

@@ -110,6 +110,55 @@ async fn cut_under_an_append(world: Rc<World>) -> Result<(), ErrorCode> {
     Ok(())
 }
 
+/// An append is written to targets and cannot be told to the shard; another client cuts the file, and the shard is restarted.
+async fn cut_under_an_append_and_restarted(world: Rc<World>) -> Result<(), ErrorCode> {
+    let (one, two, home) = two(&world).await?;
+    let (me, shard) = (world.client_name(0), world.address_of(SHARD));
+    for (first, left) in [(3_000, 0), (100_000, 0), (100_000, 40_000)] {
+        let file = create(&one, home, &format!("f{first}-{left}"), true)
+            .await?
+            .file;
+        one.write(&file, 0, &vec![b'o'; first], false).await?;
+        one.fsync(&file).await?;
+        open(&two, file.ino).await?;
+        let cut_targets = |is_cut| {
+            for target in world.storage_indices() {
+                world.network.cut(&me, &world.address_of(target), is_cut);
+            }
+        };
+        cut_targets(true);
+        let appended = Rc::new(RefCell::new(None));
+        let (writer, result, what) = (one.clone(), appended.clone(), file.clone());
+        world.spawn_program(0, async move {
+            let done = writer.append(&what, &[b'N'; 200_000], false).await;
+            *result.borrow_mut() = Some(done);
+        });
+        world.clock.sleep(500_000_000).await;
+        world.network.cut(&me, &shard, true);
+        cut_targets(false);
+        // It has its place, and writes there while it may.
+        world.clock.sleep(4_000_000_000).await;
+        truncate(&two, file.ino, left as u64).await?;
+        assert_eq!(*appended.borrow(), None, "the shard does not know it");
+        world.kill(SHARD);
+        world.start(SHARD);
+        world.network.heal();
+        for _ in 0..300 {
+            world.clock.sleep(100_000_000).await;
+            if appended.borrow().is_some() {
+                break;
+            }
+        }
+        assert_eq!(appended.take(), Some(Ok(left as u64)), "at the end of then");
+        one.fsync(&file).await?;
+        let bytes = contents(&two, file.ino).await?;
+        let (old, new) = bytes.split_at(left);
+        assert!(old.iter().all(|byte| *byte == b'o'), "{first}");
+        assert!(new == [b'N'; 200_000], "{first}: {} bytes", new.len());
+    }
+    Ok(())
+}
+
 async fn cut_that_fails(world: Rc<World>) -> Result<(), ErrorCode> {
     let client = impatient(&world).await?;
     let (me, shard) = (world.client_name(0), world.address_of(SHARD));
@@ -182,6 +231,11 @@ fn a_writer_that_does_not_know_of_a_shrink_loses_nothing_it_writes_after_it() {
 #[test]
 fn an_append_that_is_under_way_when_the_file_is_cut_goes_to_the_new_end() {
     run(cut_under_an_append);
+}
+
+#[test]
+fn an_append_that_is_under_way_when_the_file_is_cut_and_the_shard_restarted_goes_to_the_new_end() {
+    run(cut_under_an_append_and_restarted);
 }
 
 #[test]

@@ -86,7 +86,8 @@ fn seeds_that_once_found_bugs_are_good() {
     let media = [17_323];
     // 28, 62, 495, 721: an open with O_TRUNC failed where another client cut the file again and again.
     // 84: what a flush that met an unknown session was to write was dropped, and the next fsync succeeded.
-    let together = [28, 62, 84, 495, 721];
+    // 613, 772: an append came back at its place after a restart, though its file had been cut before it.
+    let together = [28, 62, 84, 495, 613, 721, 772];
     let seeds = [
         (Scenario::Kill, &kill[..]),
         (Scenario::Together, &together),

@@ -93,6 +93,16 @@ codec_struct! {
     }
 }
 
+codec_struct! {
+    /// Where the bytes of an append are being written: `length` bytes behind the end of a file, given when `truncate_seq` was its last shrink.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct AppendPlace {
+        offset: u64,
+        length: u32,
+        truncate_seq: u64,
+    }
+}
+
 codec_enum! {
     /// What a client asks of a shard.
     #[derive(Debug, Clone, PartialEq, Eq)]
@@ -108,9 +118,9 @@ codec_enum! {
         Reclaim = 4 { opens: Vec<Ino>, locks: Vec<(Ino, LockRange)> },
         /// After the shard's restart: this session uses nothing that it was allowed to cache before.
         DropLeases = 5,
-        /// Places (offset, length) behind the ends of files that this session's appends are being written to: before `Reclaim`, and where a
-        /// write takes long. Reply `Failed(UnknownLease)` where one of them is not the session's any more.
-        ReclaimAppends = 6 { appends: Vec<(Ino, (u64, u32))> },
+        /// Places behind the ends of files that this session's appends are being written to: before `Reclaim`, and where a write takes
+        /// long. Reply `Failed(UnknownLease)` where one of them is not the session's any more, or was given before the file's last shrink.
+        ReclaimAppends = 6 { appends: Vec<(Ino, AppendPlace)> },
 
         Lookup = 10 { who: Credentials, parent: Ino, name: Name },
         /// `data`: with the layout.

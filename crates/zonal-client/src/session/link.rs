@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use zonal_types::limits::SESSION_SLOTS_MAX;
 use zonal_types::{Epoch, ErrorCode, Ino, SessionId, ShardId};
+use zonal_wire::AppendPlace;
 
 /// What this client has at one shard.
 pub struct Link {
@@ -20,7 +21,7 @@ pub struct Link {
     pub(super) state: Mutex<LinkState>,
     /// Events seen; a reply that was asked for before the latest one is not cached.
     pub(super) events: AtomicU64,
-    /// Appends whose bytes are on their way to places that the shard reserved: file, offset, length.
+    /// Appends whose bytes are on their way to places that the shard reserved.
     pub(super) appending: Mutex<Vec<Appending>>,
     /// Changes that are not durable yet.
     pub(crate) changes: Mutex<Changes>,
@@ -29,7 +30,7 @@ pub struct Link {
 }
 
 /// An append under way: file, and where it writes how much.
-pub(crate) type Appending = (Ino, (u64, u32));
+pub(crate) type Appending = (Ino, AppendPlace);
 
 #[derive(Default)]
 pub(super) struct LinkState {

@@ -72,7 +72,8 @@ pub(crate) fn set_size(
         // number. Others that have it open do not know the number, and would write under the old one: above.
         number_shrink(inode, size);
     }
-    if shrinks {
+    // An empty file that has space is cut, too: bytes of an append that is under way are gone with it.
+    if shrinks || is_cut {
         tx.volatile.push(Volatile::Cut(inode.ino));
     }
     inode.size = size;

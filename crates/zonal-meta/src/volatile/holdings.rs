@@ -7,8 +7,8 @@ use crate::outcome::Outcome;
 use crate::shard::Shard;
 use std::collections::{BTreeMap, BTreeSet};
 use zonal_types::{ErrorCode, Ino, KvChange, KvRead, SessionId};
-use zonal_wire::MetaReply;
 use zonal_wire::meta::LockRange;
+use zonal_wire::{AppendPlace, MetaReply};
 
 impl Shard {
     /// What a session held before our restart.
@@ -98,13 +98,13 @@ impl Shard {
         kv: &dyn KvRead,
         now: Now,
         session: SessionId,
-        appends: &[(Ino, (u64, u32))],
+        appends: &[(Ino, AppendPlace)],
     ) -> Outcome {
         let mut is_gone = false;
         for (ino, place) in appends {
-            if !self.tickets.is_known(*ino, session, place.0) {
+            if !self.tickets.is_known(*ino, session, place.offset) {
                 self.reclaim_append(kv, now, session, *ino, *place);
-                is_gone |= !self.tickets.is_known(*ino, session, place.0);
+                is_gone |= !self.tickets.is_known(*ino, session, place.offset);
             }
         }
         self.reply(if is_gone {
@@ -114,23 +114,26 @@ impl Shard {
         })
     }
 
-    /// A place that a session had before our restart and has not told of, where it was not given to another one since.
+    /// A place that a session had before our restart and has not told of, where it was not given to another one since. A shrink ends the
+    /// places that were given before it, also where we have forgotten them.
     pub(crate) fn reclaim_append(
         &mut self,
         kv: &dyn KvRead,
         now: Now,
         session: SessionId,
         ino: Ino,
-        place: (u64, u32),
+        place: AppendPlace,
     ) {
         if !self.sessions.silent.contains(&session) {
             return;
         }
         if let Ok(inode) = self.tx(kv, now, session).inode(ino)
             && inode.is_file()
+            && inode.truncate_seq == place.truncate_seq
         {
+            let bytes = (place.offset, place.length);
             self.tickets
-                .reclaim(ino, session, place, inode.size, now.instant);
+                .reclaim(ino, session, bytes, inode.size, now.instant);
         }
     }
 

@@ -13,10 +13,10 @@ use zonal_types::{
     StripeSetId, TargetId, Timestamp, TraceId, ZoneId,
 };
 use zonal_wire::{
-    AdminReply, AdminRequest, AttrChange, Damaged, DirEntry, Entry, ErrorNumber, Event, Header,
-    JoinTarget, LockKind, LockRange, ManagerReply, ManagerRequest, MetaReply, MetaRequest, NewKind,
-    ObjectEntry, ObjectRef, RoleHealth, ScrubOf, ScrubReport, ScrubState, Service, SetTime,
-    StartMark, StorageReply, StorageRequest, StoreStart,
+    AdminReply, AdminRequest, AppendPlace, AttrChange, Damaged, DirEntry, Entry, ErrorNumber,
+    Event, Header, JoinTarget, LockKind, LockRange, ManagerReply, ManagerRequest, MetaReply,
+    MetaRequest, NewKind, ObjectEntry, ObjectRef, RoleHealth, ScrubOf, ScrubReport, ScrubState,
+    Service, SetTime, StartMark, StorageReply, StorageRequest, StoreStart,
 };
 
 pub fn headers() -> Vec<(&'static str, Header)> {
@@ -159,7 +159,7 @@ pub fn meta_requests() -> Vec<MetaRequest> {
         M::CloseSession,
         M::DropLeases,
         M::Reclaim { opens: vec![file], locks: vec![(file, lock())] },
-        M::ReclaimAppends { appends: vec![(file, (4096, 20))] },
+        M::ReclaimAppends { appends: vec![(file, AppendPlace { offset: 4096, length: 20, truncate_seq: 3 })] },
         M::Lookup { who: who.clone(), parent: dir, name: name("\u{e4} name") },
         M::GetAttr { ino: file, data: true },
         M::Access { who: who.clone(), ino: file, mask: 5 },
