@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use zonal_fuse::request::{Create, Fallocate, Lock, Mknod, Open, Read, Release, Rename, Write};
 use zonal_fuse::{
-    Attr, Context, Entry, Errno, FileKind, FileSystem, LockKind, MountError, MountOptions,
+    Attr, Context, Data, Entry, Errno, FileKind, FileSystem, LockKind, MountError, MountOptions,
     OpenFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry,
     ReplyOpen, ReplyStatfs, ReplyWrite, Session, SessionConfig, SetAttr, StatFs, Timestamp,
 };
@@ -194,9 +194,9 @@ impl FileSystem for Faulty {
         }
     }
 
-    fn write(&self, _: &Context<'_>, ino: u64, write: &Write<'_>, reply: ReplyWrite) {
-        match self.0.write(ino, write.offset, write.data) {
-            Ok(()) => reply.written(u32::try_from(write.data.len()).unwrap_or(u32::MAX)),
+    fn write(&self, _: &Context<'_>, ino: u64, write: &Write, data: Data<'_>, reply: ReplyWrite) {
+        match self.0.write(ino, write.offset, data.bytes()) {
+            Ok(()) => reply.written(write.size),
             Err(error) => reply.err(error),
         }
     }

@@ -210,7 +210,7 @@ impl Inode {
             } else {
                 self.size
             },
-            allocated: self.allocated,
+            allocated: self.allocated_bytes(),
             atime: self.atime,
             mtime: self.mtime,
             ctime: self.ctime,
@@ -218,6 +218,18 @@ impl Inode {
             change: self.change,
             xattrs: self.xattrs,
         }
+    }
+
+    /// Adds to the allocated bytes. What several clients tell may come in any order, a shrink's before that of the writes it cut:
+    /// the sum may be below 0 for a while, and is not cut there.
+    pub(crate) fn count_allocated(&mut self, delta: i64) {
+        self.allocated = self.allocated.wrapping_add_signed(delta);
+    }
+
+    /// Allocated bytes, as they are told.
+    #[must_use]
+    pub fn allocated_bytes(&self) -> u64 {
+        u64::try_from(self.allocated.cast_signed()).unwrap_or(0)
     }
 
     /// Layout and last shrink.

@@ -12,8 +12,8 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use zonal_object::key::{Named, OBJECT, parse};
 use zonal_object::{
-    Committed, Cut, Delete, DeleteStep, Edit, ObjectId, ObjectStat, Planned, ReadPlan, Record,
-    Step, Target, TargetConfig, WriteRequest, replay_checks,
+    Committed, Cut, Delete, DeleteStep, Edit, ObjectId, ObjectStat, Outcome, Planned, ReadPlan,
+    Record, Step, Target, TargetConfig, WriteRequest, replay_checks,
 };
 use zonal_types::limits::BLOCK_BYTES;
 use zonal_types::{Codec, ErrorCode, KvRead, TargetId};
@@ -159,7 +159,7 @@ impl StorageNode {
         self.target.borrow().statfs().objects
     }
 
-    fn written(&self, outcome: zonal_object::Outcome) -> StorageReply {
+    fn written(&self, outcome: Outcome) -> StorageReply {
         StorageReply::Written {
             allocated_delta: outcome.allocated_delta,
             object_bytes: outcome.object_bytes,
@@ -349,7 +349,7 @@ impl StorageNode {
             offset,
             length: payload.len(),
         };
-        let mut tries = 0;
+        let (mut tries, mut freed) = (0, 0);
         let mut plan = loop {
             let planned = self
                 .target
@@ -358,7 +358,7 @@ impl StorageNode {
             match planned {
                 Ok(Planned::Ready(plan)) => break plan,
                 Ok(Planned::CutFirst(edit)) => {
-                    self.run_edit(edit).await?;
+                    freed += self.run_edit(edit).await?.allocated_delta;
                 }
                 Err(ErrorCode::NoSpace | ErrorCode::Overloaded) if tries < 3 => {
                     tries += 1;
@@ -397,9 +397,14 @@ impl StorageNode {
                 let mut target = self.target.borrow_mut();
                 target.commit_write(self.disk.as_ref(), &mut plan, payload)?
             };
-            if let Committed::Done { record, outcome } = committed {
+            if let Committed::Done {
+                record,
+                mut outcome,
+            } = committed
+            {
                 self.log(record);
                 self.maybe_checkpoint()?;
+                outcome.allocated_delta += freed;
                 return Ok(self.written(outcome));
             }
         }
@@ -412,13 +417,14 @@ impl StorageNode {
         for _ in 0..3 {
             match self.run_edit(make()?).await {
                 Err(ErrorCode::NoSpace | ErrorCode::Overloaded) => self.checkpoint()?,
-                other => return other,
+                other => return other.map(|outcome| self.written(outcome)),
             }
         }
-        self.run_edit(make()?).await
+        let outcome = self.run_edit(make()?).await?;
+        Ok(self.written(outcome))
     }
 
-    async fn run_edit(&self, mut edit: Edit) -> Result<StorageReply, ErrorCode> {
+    async fn run_edit(&self, mut edit: Edit) -> Result<Outcome, ErrorCode> {
         loop {
             let step = self
                 .target
@@ -435,10 +441,10 @@ impl StorageNode {
                 Step::Log { record, done } => {
                     self.log(record);
                     if let Some(outcome) = done {
-                        return Ok(self.written(outcome));
+                        return Ok(outcome);
                     }
                 }
-                Step::Done(outcome) => return Ok(self.written(outcome)),
+                Step::Done(outcome) => return Ok(outcome),
             }
         }
     }

@@ -274,7 +274,7 @@ impl<'a> Scan<'a> {
                 count: component.count,
                 unit: component.unit,
                 size: inode.size,
-                allocated: inode.allocated,
+                allocated: inode.allocated_bytes(),
                 truncate_seq: inode.truncate_seq,
                 inline: inode.layout.inline_bytes(),
             };

@@ -117,6 +117,5 @@ fn store(tx: &mut Tx<'_>, key: Vec<u8>, bytes: Vec<u8>) {
 }
 
 fn count(inode: &mut Inode, before: usize, after: usize) {
-    let left = inode.allocated.saturating_sub(allocated(before));
-    inode.allocated = left.saturating_add(allocated(after));
+    inode.count_allocated(allocated(after) as i64 - allocated(before) as i64);
 }

@@ -57,9 +57,7 @@ pub(crate) fn apply(tx: &mut Tx<'_>, inode: &mut Inode, report: &Report<'_>) -> 
         Some((offset, bytes)) => inline::write(tx, inode, offset, bytes)?,
         None => {}
     }
-    inode.allocated = inode
-        .allocated
-        .saturating_add_signed(report.allocated_delta);
+    inode.count_allocated(report.allocated_delta);
     if let Some(mtime) = report.mtime {
         if mtime.nanos >= 1_000_000_000 {
             return Err(ErrorCode::Invalid);

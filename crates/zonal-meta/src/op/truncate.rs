@@ -116,7 +116,7 @@ pub(crate) fn confirm(
     if truncate_seq == inode.truncate_seq {
         inode.set(FLAG_UNCONFIRMED, false);
     }
-    inode.allocated = inode.allocated.saturating_add_signed(allocated_delta);
+    inode.count_allocated(allocated_delta);
     tx.save(inode);
     Ok(MetaReply::Done)
 }
