@@ -1,5 +1,7 @@
 //! A simulated metadata process: one shard with its disk; the root shard's process is the manager, too.
 
+mod house;
+
 use crate::clock::{Group, Signal};
 use crate::disk::Disk;
 use crate::net::{Answer, Network, Request, Role, Task};
@@ -8,30 +10,19 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
-use zonal_layout::slot_of;
 use zonal_meta::keys;
 use zonal_meta::{Attempt, Caller, JunctionChange, Now, Outcome, Shard, ShardConfig, WaitOn};
-use zonal_types::{
-    Blob, Codec, Column, DataId, ErrorCode, Instant, KvChange, KvRead, Layout, SessionId, TargetId,
-    ZoneId,
-};
+use zonal_types::{Blob, Codec, ErrorCode, Instant, KvChange, KvRead, SessionId, ZoneId};
 use zonal_wire::{
     ErrorNumber, Header, ManagerReply, ManagerRequest, MetaReply, MetaRequest, NO_SLOT, Service,
-    StorageReply, StorageRequest,
 };
 use zonal_zonemap::{MapEdit, ZoneMap};
 
 /// The map as the manager has it; it survives everything.
 pub type MapCell = Rc<RefCell<Arc<ZoneMap>>>;
 
-/// Objects of one target.
-type Objects = Vec<(DataId, Column)>;
-
 /// How long one server waits for another, ms.
 const CALL_MS: u32 = 1_000;
-/// Deletions pushed in one round.
-const DELETIONS: usize = 64;
-
 /// A metadata process.
 pub struct MetaNode {
     address: String,
@@ -151,10 +142,11 @@ impl MetaNode {
     /// Deletions that are not done.
     #[must_use]
     pub fn deletions_left(&self) -> usize {
-        let deletions =
-            self.shard
-                .borrow_mut()
-                .deletions(self.disk.as_ref(), self.now().instant, DELETIONS);
+        let deletions = self.shard.borrow_mut().deletions(
+            self.disk.as_ref(),
+            self.now().instant,
+            house::DELETIONS,
+        );
         deletions.map_or(usize::MAX, |list| list.len())
     }
 
@@ -371,111 +363,6 @@ impl MetaNode {
             .await
             .ok()
             .map(|(_header, answer)| answer.body)
-    }
-
-    /// Expiry of sessions, deletions at targets, directories whose making was cut short.
-    async fn keep_house(self: Rc<Self>) {
-        let clock = self.network.clock.clone();
-        loop {
-            let soon = clock.now().plus_ms(1_000);
-            let due = self.shard.borrow().poll_deadline();
-            let due = due.map(|due| self.network.clock_of(&self.address).world(due));
-            let next = due.map_or(soon, |due| due.min(soon));
-            clock.sleep_until(next.max(clock.now().plus_ms(10))).await;
-            self.refresh_map();
-            let ticked = {
-                let now = self.now();
-                self.shard.borrow_mut().tick(self.disk.as_ref(), now)
-            };
-            if !ticked.effect.is_empty() {
-                self.disk.append_changes(ticked.effect);
-            }
-            self.wake(&ticked.wake, ticked.recheck);
-            self.push_deletions().await;
-            self.settle_detached().await;
-        }
-    }
-
-    async fn push_deletions(&self) {
-        if self.plant == Plant::DeletionsAreLost {
-            return;
-        }
-        let deletions =
-            self.shard
-                .borrow_mut()
-                .deletions(self.disk.as_ref(), self.now().instant, DELETIONS);
-        let deletions = deletions.unwrap_or_default();
-        if !deletions.is_empty() {
-            // A loss of power must not bring a name back whose bytes are gone.
-            self.disk.sync();
-        }
-        for deletion in deletions {
-            let mut is_done = true;
-            for (address, target, objects) in self.objects_of(&deletion.layout) {
-                let request = StorageRequest::Delete { target, objects };
-                let reply = self
-                    .send(Service::Storage, &address, request.to_bytes())
-                    .await;
-                let reply = reply.and_then(|body| StorageReply::from_bytes(&body).ok());
-                is_done &= reply == Some(StorageReply::Done);
-            }
-            if is_done {
-                let changes = self.shard.borrow_mut().deletion_done(vec![deletion.key]);
-                self.disk.append_changes(changes);
-            }
-        }
-    }
-
-    fn objects_of(&self, layout: &Layout) -> Vec<(String, TargetId, Objects)> {
-        let map = self.map.borrow();
-        let mut by_target: BTreeMap<TargetId, Objects> = BTreeMap::new();
-        for component in &layout.components {
-            let Some(set) = map.set(component.set) else {
-                continue;
-            };
-            for column in (0..component.count).map(Column) {
-                let slot = slot_of(component, column, set.slots.len() as u16);
-                if let Ok(slot) = slot
-                    && let Some(slot) = set.slots.get(usize::from(slot))
-                {
-                    let objects = by_target.entry(slot.target).or_default();
-                    objects.push((component.data_id, column));
-                }
-            }
-        }
-        by_target
-            .into_iter()
-            .filter_map(|(target, objects)| {
-                let node = map.node(map.target(target)?.node)?;
-                Some((node.address.clone(), target, objects))
-            })
-            .collect()
-    }
-
-    async fn settle_detached(self: &Rc<Self>) {
-        let now = self.now();
-        let detached = self
-            .shard
-            .borrow()
-            .detached(self.disk.as_ref(), now, DELETIONS);
-        for detached in detached.unwrap_or_default() {
-            let ino = detached.ino;
-            let request = match self.ask(ZoneId(0), &MetaRequest::HasEntry { ino }).await {
-                MetaReply::Yes { yes } => MetaRequest::SettleDir {
-                    ino,
-                    since: detached.since,
-                    has_entry: yes,
-                },
-                _other => continue,
-            };
-            let nobody = Caller {
-                session: SessionId(0),
-                slot: NO_SLOT,
-                sequence: 0,
-            };
-            let deadline = self.network.clock.now().plus_ms(u64::from(CALL_MS));
-            self.clone().run(nobody, request, deadline).await;
-        }
     }
 
     fn manage(&self, body: &[u8]) -> ManagerReply {
