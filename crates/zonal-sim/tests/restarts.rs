@@ -11,10 +11,10 @@ use common::{SHARD, impatient, run, run_on};
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
-use zonal_client::Reserve;
-use zonal_sim::net::{Answer, NETWORK, Role, Task};
+use zonal_client::{File, Reserve};
+use zonal_sim::net::{Answer, NETWORK, Role, SimNet, Task};
 use zonal_sim::rng::Rng;
-use zonal_sim::workload::{create, make_dir, name, open, who};
+use zonal_sim::workload::{SimClient, create, make_dir, name, open, who};
 use zonal_sim::world::{Size, World};
 use zonal_types::{Codec, Credentials, ErrorCode, Ino, ShardId};
 use zonal_wire::{ErrorNumber, Header, LockKind, LockRange, MetaReply};
@@ -32,23 +32,31 @@ fn lose_replies_after(world: &Rc<World>, nth: u64) {
     });
 }
 
-async fn restarted_while_the_reclaim_is_not_answered(world: Rc<World>) -> Result<(), ErrorCode> {
+/// A client and a file that it has open, in its directory: the shard was restarted, was told of it and did not answer.
+async fn told_without_an_answer(
+    world: &Rc<World>,
+) -> Result<(Rc<SimClient>, Ino, Arc<File<SimNet>>), ErrorCode> {
     let client = Rc::new(world.connect(0, Rng::new(2)).await?);
     let link = client.link_to(ShardId(1));
     client.poll_events(&link, 0).await?;
     let home = make_dir(&client, Ino::ROOT, "home").await?;
-    let opened = create(&client, home, "f", true).await?;
+    let file = create(&client, home, "f", true).await?.file;
     world.kill(SHARD);
     world.start(SHARD);
 
     // The poll and its reply; what follows is the reclaim, whose reply is lost.
-    lose_replies_after(&world, 2);
+    lose_replies_after(world, 2);
     let told = client.poll_events(&link, 0).await;
     assert!(told.is_err(), "the reclaim was answered: {told:?}");
     world.network.heal();
+    Ok((client, home, file))
+}
 
-    client.write(&opened.file, 0, b"bytes", false).await?;
-    client.fsync(&opened.file).await?;
+async fn restarted_while_the_reclaim_is_not_answered(world: Rc<World>) -> Result<(), ErrorCode> {
+    let (client, home, file) = told_without_an_answer(&world).await?;
+    let link = client.link_to(ShardId(1));
+    client.write(&file, 0, b"bytes", false).await?;
+    client.fsync(&file).await?;
     client.sync_directory(home).await?;
     let polled = client.poll_events(&link, 0).await?;
     assert!(polled.restarted, "waiting locks are to be queued again");
@@ -56,19 +64,9 @@ async fn restarted_while_the_reclaim_is_not_answered(world: Rc<World>) -> Result
 }
 
 async fn told_and_closed_without_an_answer(world: Rc<World>) -> Result<(), ErrorCode> {
-    let client = Rc::new(world.connect(0, Rng::new(2)).await?);
+    let (client, _, file) = told_without_an_answer(&world).await?;
     let link = client.link_to(ShardId(1));
-    client.poll_events(&link, 0).await?;
-    let home = make_dir(&client, Ino::ROOT, "home").await?;
-    let ino = create(&client, home, "f", true).await?.file.ino;
-    world.kill(SHARD);
-    world.start(SHARD);
-
-    lose_replies_after(&world, 2);
-    let told = client.poll_events(&link, 0).await;
-    assert!(told.is_err(), "the reclaim was answered: {told:?}");
-    world.network.heal();
-    client.release(ino).await?;
+    client.release(file.ino).await?;
     lose_replies_after(&world, 0);
     world.clock.sleep(1_000_000).await;
     client.keep_house().await;
