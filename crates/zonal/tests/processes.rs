@@ -1,4 +1,4 @@
-//! Real processes of a small cell: start, join, restart, refusals, noise on the ports, the end.
+//! Real processes of a small cell: start, join, restart, noise on the ports, metrics, the end.
 #![allow(
     clippy::unwrap_used,
     reason = "a test ends where something is not as it should be"
@@ -10,7 +10,7 @@ use cell::{Cell, NODES, code, kill, lives, said, zonal};
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{Shutdown, TcpStream};
 use std::path::Path;
 use std::time::Duration;
 use zonal_testkit::Scratch;
@@ -83,38 +83,6 @@ fn several_that_make_one_cell_at_once_make_one() {
 }
 
 #[test]
-fn another_shape_of_a_cell_that_is_there_is_refused_and_nothing_started() {
-    let cell = Cell::up("shape");
-    cell.down();
-    let up = |more: &[&str]| {
-        let mut command = zonal();
-        command.args(["up", "--dir"]).arg(cell.dir()).args(more);
-        command.output().unwrap()
-    };
-    for other in [
-        &["--zones", "5"][..],
-        &["--storage-nodes", "2"],
-        &["--zones", "1", "--storage-nodes", "3"],
-        &["--zones", "2", "--storage-nodes", "1"],
-    ] {
-        let output = up(other);
-        let text = said(&output);
-        assert_eq!(code(&output), 5, "{other:?}: {text}");
-        for part in ["zones: 1", "1 in zone 1", "nothing was changed", "Hint:"] {
-            assert!(
-                text.contains(part),
-                "{other:?}: \"{text}\" lacks \"{part}\""
-            );
-        }
-        assert_eq!(code(&cell.status()), 4, "nothing runs");
-    }
-    for same in [&[][..], &["--zones", "1"], &["--storage-nodes", "1"]] {
-        let output = up(same);
-        assert_eq!(code(&output), 0, "{same:?}: {}", said(&output));
-    }
-}
-
-#[test]
 fn killed_servers_come_back_with_the_same_map() {
     let cell = Cell::up("kill");
     let map = || {
@@ -144,186 +112,6 @@ fn killed_servers_come_back_with_the_same_map() {
     }
     assert_eq!(code(&cell.up_again()), 0);
     assert_eq!(map(), before);
-}
-
-fn start(config: &Path, more: &[&str]) -> (i32, String) {
-    let mut command = zonal();
-    command.args(["server", "--config"]).arg(config).args(more);
-    let output = command.output().unwrap();
-    (code(&output), said(&output))
-}
-
-fn listing(dir: &Path) -> Vec<String> {
-    let mut names: Vec<String> = fs::read_dir(dir)
-        .map(|entries| {
-            entries
-                .map(|entry| entry.unwrap().path().display().to_string())
-                .collect()
-        })
-        .unwrap_or_default();
-    names.sort();
-    names
-}
-
-#[test]
-fn refusals_have_their_codes_and_touch_nothing() {
-    let cell = Cell::up("refusals");
-    let config = cell.config("storage1-1");
-    // Its store is open in another process.
-    let (code, text) = start(&config, &[]);
-    assert_eq!(code, 6, "{text}");
-    assert!(
-        text.contains("in use by another process") && text.contains("Hint:"),
-        "{text}"
-    );
-
-    let scratch = Scratch::new("copies");
-    let text = fs::read_to_string(&config).unwrap();
-    let variant = |name: &str, from: &str, to: &str| {
-        assert!(text.contains(from), "{from}");
-        let folder = scratch.join(name);
-        fs::create_dir_all(&folder).unwrap();
-        let path = folder.join("node.toml");
-        let text = text.replacen(from, to, 1);
-        fs::write(&path, text.split("[admin]").next().unwrap()).unwrap();
-        (folder, path)
-    };
-    let address = cell.address("storage1-1", false).to_string();
-    let free = TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .to_string();
-
-    // Not formatted.
-    let (folder, path) = variant("empty", &address, &free);
-    let (code, text) = start(&path, &[]);
-    assert_eq!(code, 5, "{text}");
-    assert!(text.contains("--format"), "{text}");
-    assert_eq!(listing(&folder).len(), 1, "{:?}", listing(&folder));
-
-    // A folder with something else in it.
-    let foreign = folder.join("target");
-    fs::create_dir(&foreign).unwrap();
-    fs::write(foreign.join("thesis.txt"), "dear").unwrap();
-    let (code, text) = start(&path, &["--format"]);
-    assert_eq!(code, 5, "{text}");
-    assert!(
-        text.contains("not a store") && text.contains("Hint:"),
-        "{text}"
-    );
-    assert_eq!(
-        listing(&foreign),
-        [foreign.join("thesis.txt").display().to_string()]
-    );
-
-    // Another target's number, another cell, both over the store of the running one.
-    let target = cell.dir().join("storage1-1").join("target");
-    let dir = format!(
-        "listen = \"{free}\"\ndir = \"{}\"",
-        target.parent().unwrap().display()
-    );
-    let listen = format!("listen = \"{address}\"");
-    for (name, from, to) in [
-        ("number", "target = 1", "target = 9"),
-        ("cell", "cell = \"", "cell = \"ffff"),
-    ] {
-        let (_, path) = variant(name, &listen, &dir);
-        let mut text = fs::read_to_string(&path).unwrap().replacen(from, to, 1);
-        if name == "cell" {
-            let start = text.find("ffff").unwrap();
-            text.replace_range(start + 32..start + 36, "");
-        }
-        fs::write(&path, text).unwrap();
-        let before = fs::read(target.join("identity")).unwrap();
-        let (code, text) = start(&path, &["--format"]);
-        assert_eq!(code, 5, "{name}: {text}");
-        assert_eq!(fs::read(target.join("identity")).unwrap(), before);
-    }
-
-    // A target that is formatted anew under a number that the manager knows.
-    let (_, path) = variant("impostor", &address, &free);
-    let (code, text) = start(&path, &["--format"]);
-    assert_eq!(code, 5, "{text}");
-    assert!(text.contains("known with another store"), "{text}");
-}
-
-#[test]
-fn a_port_in_use_is_told() {
-    let cell = Cell::up("port");
-    cell.down();
-    let held = TcpListener::bind(cell.address("storage1-1", false)).unwrap();
-    let (code, text) = start(&cell.config("storage1-1"), &[]);
-    assert_eq!(code, 6, "{text}");
-    assert!(text.contains("another process listens there"), "{text}");
-    let output = cell.up_again();
-    assert_eq!(cell::code(&output), 6, "{}", said(&output));
-    assert!(
-        said(&output).contains("storage1-1 ended at once"),
-        "{}",
-        said(&output)
-    );
-    drop(held);
-    assert_eq!(cell::code(&cell.up_again()), 0);
-}
-
-fn of_dir(command: &str, dir: &Path) -> (i32, String) {
-    let output = zonal().arg(command).arg("--dir").arg(dir).output().unwrap();
-    (code(&output), said(&output))
-}
-
-#[test]
-fn servers_of_a_folder_that_was_moved_are_found_and_told() {
-    let cell = Cell::up("moved");
-    let pids: Vec<u32> = NODES.iter().map(|node| cell.pid(node)).collect();
-    let dir = cell.dir().to_path_buf();
-    let moved = dir.with_extension("moved");
-    fs::rename(&dir, &moved).unwrap();
-    let (code, text) = of_dir("up", &moved);
-    assert_eq!(code, 6, "{text}");
-    assert!(
-        text.contains("manager runs") && text.contains("was moved") && text.contains("Hint:"),
-        "{text}"
-    );
-    assert!(pids.iter().all(|pid| lives(*pid)));
-    let (code, text) = of_dir("down", &moved);
-    assert_eq!(code, 0, "{text}");
-    assert!(text.contains("stopped 3 of 3 servers"), "{text}");
-    assert!(!pids.iter().any(|pid| lives(*pid)), "{text}");
-    let (code, text) = of_dir("up", &moved);
-    assert_eq!(code, 0, "{text}");
-    assert_eq!(of_dir("down", &moved).0, 0);
-    fs::rename(&moved, &dir).unwrap();
-}
-
-#[test]
-fn servers_that_were_not_started_here_are_not_said_to_be_stopped() {
-    let cell = Cell::up("strangers");
-    let pids: Vec<u32> = NODES.iter().map(|node| cell.pid(node)).collect();
-    // What says which process is whose is lost.
-    let file = cell.dir().join("storage1-1").join("pid");
-    let kept = fs::read(&file).unwrap();
-    fs::remove_file(&file).unwrap();
-    let (code, text) = of_dir("up", cell.dir());
-    assert_eq!(code, 6, "{text}");
-    assert!(
-        text.contains("another process answers as storage1-1"),
-        "{text}"
-    );
-    assert!(!file.exists(), "it was started nevertheless");
-    let (code, text) = of_dir("down", cell.dir());
-    assert_eq!(code, 1, "{text}");
-    assert!(
-        text.contains("stopped 2 of 3 servers") && text.contains("storage1-1 at"),
-        "{text}"
-    );
-    assert_eq!(
-        pids.iter().map(|pid| lives(*pid)).collect::<Vec<_>>(),
-        [false, false, true]
-    );
-    fs::write(&file, kept).unwrap();
-    assert_eq!(of_dir("down", cell.dir()).0, 0);
-    assert!(!lives(pids[2]));
 }
 
 /// A megabyte that looks random and is the same each time.
@@ -456,58 +244,4 @@ fn a_log_that_cannot_be_written_ends_nobody() {
     }
     kill(child.id(), "TERM");
     assert!(child.wait().unwrap().success());
-}
-
-#[test]
-fn a_new_cell_has_a_key_and_refuses_those_without() {
-    let scratch = Scratch::new("key");
-    let dir = scratch.to_str().unwrap();
-    let up = ["up", "--dir", dir, "--zones", "1", "--storage-nodes", "1"];
-    let output = zonal().args(up).output().unwrap();
-    assert_eq!(code(&output), 0, "{}", said(&output));
-    assert!(!said(&output).contains("has no key"), "{}", said(&output));
-    // Ended also where an assertion fails.
-    let cell = Cell { scratch };
-    assert_eq!(code(&cell.status()), 0, "{}", said(&cell.status()));
-    let key = cell.dir().join("cell.key");
-    let mode = std::os::unix::fs::PermissionsExt::mode(&fs::metadata(&key).unwrap().permissions());
-    assert_eq!(mode & 0o777, 0o600);
-    for node in NODES {
-        let folder = fs::metadata(cell.dir().join(node)).unwrap();
-        let mode = std::os::unix::fs::PermissionsExt::mode(&folder.permissions());
-        assert_eq!(mode & 0o777, 0o700, "{node}");
-    }
-    let address = cell.address("manager", false).to_string();
-    let ask = |more: &[&str]| {
-        let output = zonal()
-            .args(["status", "--cell", &address])
-            .args(more)
-            .output()
-            .unwrap();
-        (code(&output), said(&output))
-    };
-    let (code, text) = ask(&[]);
-    assert!(code == 4 && text.contains("--key-file"), "{code}: {text}");
-    let (code, text) = ask(&["--key-file", key.to_str().unwrap()]);
-    assert_eq!(code, 0, "{text}");
-    let wrong = cell.dir().join("wrong.key");
-    fs::write(&wrong, [7; 32]).unwrap();
-    let (code, text) = ask(&["--key-file", wrong.to_str().unwrap()]);
-    assert_eq!(code, 4, "{text}");
-    // A node's folder may be a link to another disk: its key is still beside where the path says.
-    assert_eq!(cell::code(&cell.down()), 0);
-    let disk = Scratch::new("key-disk");
-    let (there, here) = (disk.join("storage"), cell.dir().join("storage1-1"));
-    let copied = std::process::Command::new("cp")
-        .arg("-a")
-        .arg(&here)
-        .arg(&there)
-        .status();
-    assert!(copied.unwrap().success());
-    fs::remove_dir_all(&here).unwrap();
-    std::os::unix::fs::symlink(&there, &here).unwrap();
-    let output = cell.up_again();
-    assert_eq!(cell::code(&output), 0, "{}", said(&output));
-    assert_eq!(cell::code(&cell.status()), 0, "{}", said(&cell.status()));
-    cell.down();
 }
