@@ -248,16 +248,13 @@ fn serve<F: FileSystem>(shared: &Shared<F>, channel: &Arc<Channel>, slot: &Slot)
     let mut failures = 0;
     loop {
         let is_alone = crew.reads();
-        let look = || {
-            let waits = channel.has_request();
-            waits.then(|| channel.read(memory.room()))
-        };
-        let found = if is_alone { waiter.look(look) } else { None };
-        let taken = found.unwrap_or_else(|| {
-            let taken = channel.read(memory.room());
+        // Only looked for: another worker may take it first, and this one sleeps in the read then.
+        let look = || channel.has_request().then_some(());
+        let is_there = is_alone && waiter.look(look).is_some();
+        let taken = channel.read(memory.room());
+        if !is_there {
             waiter.slept();
-            taken
-        });
+        }
         match taken {
             Ok(count) => {
                 crew.took();

@@ -85,26 +85,6 @@ pub(crate) fn pattern(seed: usize, length: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_write_tells_what_it_cut_first() {
-    let scratch = Scratch::new("roles");
-    let opened = storage(&scratch);
-    let allocated = |object: &ObjectRef, offset: u64, bytes: &[u8]| {
-        let written = opened.storage.write(object, offset, bytes);
-        written
-            .map_err(|refused| refused.code)
-            .unwrap()
-            .0
-            .allocated_delta
-    };
-    assert_eq!(allocated(&object(5), 0, &[1; 1 << 20]), 1 << 20);
-    let cut = ObjectRef {
-        truncate_seq: 1,
-        ..object(5)
-    };
-    assert_eq!(allocated(&cut, 0, &[2; 8192]), 8192 - (1 << 20));
-}
-
-#[test]
 fn small_writes_pass_their_bound_many_times_and_survive() {
     let scratch = Scratch::new("roles");
     let mut model = vec![0; 3 << 20];

@@ -349,7 +349,7 @@ impl StorageNode {
             offset,
             length: payload.len(),
         };
-        let (mut tries, mut freed) = (0, 0);
+        let mut tries = 0;
         let mut plan = loop {
             let planned = self
                 .target
@@ -358,7 +358,7 @@ impl StorageNode {
             match planned {
                 Ok(Planned::Ready(plan)) => break plan,
                 Ok(Planned::CutFirst(edit)) => {
-                    freed += self.run_edit(edit).await?.allocated_delta;
+                    self.run_edit(edit).await?;
                 }
                 Err(ErrorCode::NoSpace | ErrorCode::Overloaded) if tries < 3 => {
                     tries += 1;
@@ -397,14 +397,9 @@ impl StorageNode {
                 let mut target = self.target.borrow_mut();
                 target.commit_write(self.disk.as_ref(), &mut plan, payload)?
             };
-            if let Committed::Done {
-                record,
-                mut outcome,
-            } = committed
-            {
+            if let Committed::Done { record, outcome } = committed {
                 self.log(record);
                 self.maybe_checkpoint()?;
-                outcome.allocated_delta += freed;
                 return Ok(self.written(outcome));
             }
         }

@@ -32,7 +32,7 @@ pub(crate) fn begin(
 pub(crate) fn end(
     tx: &mut Tx<'_>,
     ino: Ino,
-    report: &report::Report<'_>,
+    mut report: report::Report<'_>,
     is_given_up: bool,
 ) -> Result {
     let disowned = if is_given_up {
@@ -40,7 +40,11 @@ pub(crate) fn end(
     } else {
         None
     };
-    let mut reply = report::report_write(tx, ino, report)?;
+    if disowned.is_some() {
+        // Targets do not tell what such a cut frees.
+        report.allocated_delta = 0;
+    }
+    let mut reply = report::report_write(tx, ino, &report)?;
     if let MetaReply::Attr { data, .. } = &mut reply {
         *data = disowned;
     }

@@ -72,26 +72,19 @@ impl Storage {
     }
 
     fn try_write(&self, request: WriteRequest, payload: &[u8]) -> Result<(Outcome, Lsn), Refused> {
-        let mut freed = 0;
         let mut plan = loop {
             // A statement of its own: the guard must be gone before the edit takes the lock.
             let planned = self.lock().plan_write(&*self.engine, request)?;
             match planned {
                 Planned::Ready(plan) => break plan,
-                // Nobody else tells what it frees: the truncation finds it done.
-                Planned::CutFirst(mut edit) => {
-                    freed += self.run_edit(&mut edit)?.allocated_delta;
-                }
+                Planned::CutFirst(mut edit) => self.run_edit(&mut edit).map(drop)?,
             }
         };
         let result = self.carry_out(&mut plan, payload);
         if result.is_err() {
             self.lock().abort_write(&mut plan);
         }
-        result.map(|(mut outcome, lsn)| {
-            outcome.allocated_delta += freed;
-            (outcome, lsn)
-        })
+        result
     }
 
     fn carry_out(&self, plan: &mut WritePlan, payload: &[u8]) -> Result<(Outcome, Lsn), Refused> {
