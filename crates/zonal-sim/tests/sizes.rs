@@ -1,0 +1,57 @@
+//! What a mount tells of a file that it writes: never less than what it wrote itself, also in answers that were under way.
+
+#![expect(
+    clippy::expect_used,
+    reason = "a test may end where the cell cannot be made"
+)]
+
+#[allow(dead_code, reason = "for several test programs")]
+mod common;
+
+use common::run;
+use std::cell::Cell;
+use std::rc::Rc;
+use zonal_sim::net::LinkFaults;
+use zonal_sim::rng::Rng;
+use zonal_sim::workload::{create, make_dir};
+use zonal_sim::world::World;
+use zonal_types::{ErrorCode, Ino};
+
+const WRITES: u64 = 300;
+const BYTES: u64 = 100;
+
+async fn asked_while_it_grows(world: Rc<World>) -> Result<(), ErrorCode> {
+    let client = Rc::new(world.connect(0, Rng::new(2)).await?);
+    let home = make_dir(&client, Ino::ROOT, "home").await?;
+    let file = create(&client, home, "f", true).await?.file;
+    // Answers overtake one another.
+    world.network.set_faults(LinkFaults {
+        slow: 300,
+        ..LinkFaults::NONE
+    });
+    let synced = Rc::new(Cell::new(0));
+    let (writer, what, told) = (client.clone(), file.clone(), synced.clone());
+    world.spawn_program(0, async move {
+        for index in 0..WRITES {
+            let offset = index * BYTES;
+            let wrote = writer.write(&what, offset, &[b'N'; BYTES as usize], false);
+            if wrote.await.is_err() || writer.fsync(&what).await.is_err() {
+                return;
+            }
+            told.set(offset + BYTES);
+        }
+    });
+    let mut asked = 0;
+    while synced.get() < WRITES * BYTES && asked < 20 * WRITES {
+        let (attr, _term) = client.getattr(file.ino).await?;
+        assert!(attr.size >= synced.get(), "{} bytes", attr.size);
+        asked += 1;
+    }
+    assert_eq!(synced.get(), WRITES * BYTES);
+    Ok(())
+}
+
+#[test]
+fn an_answer_from_before_a_report_does_not_bring_the_old_size_back() {
+    run(asked_while_it_grows);
+}
