@@ -18,6 +18,7 @@ mod resume;
 pub mod run;
 pub mod running;
 mod scan;
+mod scratch;
 mod segments;
 pub mod sort;
 
@@ -25,4 +26,5 @@ pub use cell::{Cell, Geometry, StoreSpec};
 pub use error::OfflineError;
 pub use resume::{Begin, WORK_FOLDER};
 pub use run::{KEEP_EVERY, Options, Report, Stage, Summary, check};
-pub use running::{RunningCell, RunningOptions, check_running};
+pub use running::{RUNNING_FOLDER, RunningCell, RunningOptions, check_running};
+pub use scratch::MADE;

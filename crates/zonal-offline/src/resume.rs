@@ -14,12 +14,12 @@ mod sealed;
 use crate::error::OfflineError;
 use crate::facts::ShardSeen;
 use crate::scan::TargetSeen;
+use crate::scratch::{self, LOCK};
 use crate::sort::Sorter;
 use crc_fast::{CrcAlgorithm, checksum};
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, DirBuilder, File};
-use std::io::{self, ErrorKind};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::fs::{self, File};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use zonal_fsck::What;
@@ -30,7 +30,6 @@ pub(crate) use prints::{Prints, of_store};
 
 /// The folder's name in the scratch folder.
 pub const WORK_FOLDER: &str = "zonal-fsck.work";
-const LOCK: &str = "lock";
 /// For what the rest is valid.
 const STORES: &str = "stores";
 /// What is kept of a store; its name follows.
@@ -91,23 +90,23 @@ pub(crate) struct WorkFolder {
 }
 
 impl WorkFolder {
-    /// Takes the folder in `scratch`, with what an earlier check of the same stores left in it, unless this one is to be `fresh`. Names are
+    /// Takes the folder in the scratch folder `above`, with what an earlier check of the same stores left in it, unless this one is to be `fresh`. Names are
     /// those of the stores in it: true for targets.
     ///
     /// # Errors
     /// The scratch folder fails, or is somebody else's.
     pub fn open(
-        scratch: &Path,
+        above: &Path,
         fresh: bool,
         prints: &Prints,
         names: &BTreeMap<String, bool>,
     ) -> Result<(Self, Begin), OfflineError> {
-        let dir = scratch.join(WORK_FOLDER);
+        let dir = above.join(WORK_FOLDER);
         let failed = |source| OfflineError::Scratch {
             dir: dir.clone(),
             source,
         };
-        let lock = take(scratch, &dir).map_err(failed)?;
+        let lock = scratch::take(above, &dir).map_err(failed)?;
         let lock = lock.ok_or_else(|| OfflineError::ScratchInUse(dir.clone()))?;
         let mut folder = Self {
             key: checksum(CrcAlgorithm::Crc64Nvme, &prints.to_bytes()),
@@ -292,9 +291,9 @@ impl WorkFolder {
         let mut files = BTreeSet::new();
         for entry in fs::read_dir(&self.dir)? {
             let entry = entry?;
-            // We make no other names, and nothing but files.
+            // We make no other names, and nothing but files. A link that somebody put there since is removed as a link.
             if let Ok(name) = entry.file_name().into_string()
-                && entry.file_type()?.is_file()
+                && (entry.file_type()?.is_file() || entry.file_type()?.is_symlink())
                 && name != LOCK
             {
                 files.insert(name);
@@ -320,30 +319,4 @@ enum Found {
     Nothing,
     Useless(String),
     Kept(BTreeMap<String, Kept>),
-}
-
-/// Makes the folder if need be, sees to it that it is ours alone, and locks it; `None` where somebody else has it.
-fn take(scratch: &Path, dir: &Path) -> io::Result<Option<File>> {
-    fs::create_dir_all(scratch)?;
-    match DirBuilder::new().mode(0o700).create(dir) {
-        Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
-        _ => {}
-    }
-    let found = fs::symlink_metadata(dir)?;
-    // This process's own entry belongs to whom the process runs as.
-    let us = fs::metadata("/proc/self")?.uid();
-    if !found.is_dir() || found.uid() != us || found.mode() & 0o077 != 0 {
-        let what = "it is not a folder of this user alone (mode 0700): remove it";
-        return Err(io::Error::new(ErrorKind::PermissionDenied, what));
-    }
-    let lock = File::options()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .open(dir.join(LOCK))?;
-    match lock.try_lock() {
-        Ok(()) => Ok(Some(lock)),
-        Err(fs::TryLockError::WouldBlock) => Ok(None),
-        Err(fs::TryLockError::Error(error)) => Err(error),
-    }
 }

@@ -5,7 +5,7 @@ use crate::cell::Cell;
 use crate::error::OfflineError;
 use crate::pass::{self, Work};
 use crate::resume::Begin;
-use crate::{repair_cell, repair_shard, repair_target};
+use crate::{repair_cell, repair_shard, repair_target, scratch};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -177,11 +177,11 @@ pub fn check(
     options: &Options,
     report: &mut dyn Report,
 ) -> Result<Summary, OfflineError> {
-    let scratch = |source| OfflineError::Scratch {
+    let failed = |source| OfflineError::Scratch {
         dir: options.scratch.clone(),
         source,
     };
-    std::fs::create_dir_all(&options.scratch).map_err(scratch)?;
+    scratch::make(&options.scratch).map_err(failed)?;
     let mut summary = Summary::default();
     for number in 1..=PASSES_MAX {
         let ticker = Ticker::new(number, report);

@@ -16,6 +16,7 @@ mod younger;
 
 use crate::error::OfflineError;
 use crate::run::{Report, Summary, Ticker};
+use crate::scratch;
 use crate::sort::Sorter;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -38,7 +39,7 @@ pub const ROUNDS_MAX: u32 = 5;
 /// Most files that are looked at for what mounts report late.
 pub const LATE_MAX: usize = 16_384;
 /// The folder's name in the scratch folder: it is removed with all that is in it.
-const RUNNING_FOLDER: &str = "zonal-fsck.running";
+pub const RUNNING_FOLDER: &str = "zonal-fsck.running";
 /// Most findings of one check.
 const FINDINGS_MAX: usize = 1 << 19;
 /// Objects in one answer.
@@ -127,12 +128,10 @@ impl Scratch {
             dir: dir.clone(),
             source,
         };
-        std::fs::create_dir_all(&dir).map_err(failed)?;
-        let lock = File::create(dir.join("lock")).map_err(failed)?;
-        if lock.try_lock().is_err() {
-            return Err(OfflineError::ScratchInUse(dir));
+        match scratch::take(above, &dir).map_err(failed)? {
+            Some(lock) => Ok(Self { dir, _lock: lock }),
+            None => Err(OfflineError::ScratchInUse(dir)),
         }
-        Ok(Self { dir, _lock: lock })
     }
 }
 
@@ -141,7 +140,7 @@ impl Drop for Scratch {
         // Best effort: a left-over costs space and nothing else, and is written over by the next check.
         let _ = std::fs::remove_dir_all(&self.dir);
         if let Some(above) = self.dir.parent() {
-            let _ = std::fs::remove_dir(above);
+            scratch::let_go(above);
         }
     }
 }

@@ -10,7 +10,9 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use zonal_fsck::Finding;
-use zonal_offline::{Begin, OfflineError, Options, Report, Stage, Summary, WORK_FOLDER, check};
+use zonal_offline::{
+    Begin, MADE, OfflineError, Options, Report, Stage, Summary, WORK_FOLDER, check,
+};
 use zonal_testkit::Rng;
 
 /// What a check told, and after how many steps it is ended.
@@ -215,6 +217,7 @@ fn a_kept_file_that_is_cut_or_flipped_leads_to_a_fresh_start() {
                     fs::set_permissions(&dir, PermissionsExt::from_mode(0o700)).unwrap();
                     fs::write(path, bytes).unwrap();
                 }
+                fs::write(options.scratch.join(MADE), "").unwrap();
                 let is_same = changed == *bytes;
                 fs::write(path, changed).unwrap();
                 let again = whole(&cell, &options);
@@ -254,6 +257,7 @@ fn a_file_that_is_missing_leads_to_a_fresh_start_or_to_less_that_is_kept() {
         for (path, bytes) in kept.iter().filter(|(path, _)| *path != missing) {
             fs::write(path, bytes).unwrap();
         }
+        fs::write(options.scratch.join(MADE), "").unwrap();
         let again = whole(&cell, &options);
         same(&again, &wanted, &missing.display().to_string());
     }

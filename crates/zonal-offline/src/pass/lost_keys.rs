@@ -1,14 +1,12 @@
 //! What mending a target's index could not save, kept in the scratch folder until the cell is clean.
 
+use crate::scratch::{LOST_KEYS, let_go};
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use zonal_disk::identity::sync_dir;
 use zonal_disk::mend::LostKeys;
 use zonal_types::{Codec, TargetId};
-
-/// What the names of the files begin with; the target follows.
-const LOST_KEYS: &str = "lost-keys.";
 
 /// What the name of a target's file ends with while its store is mended: what that loses is not known yet.
 const MENDING: &str = ".mending";
@@ -74,14 +72,19 @@ fn add(scratch: &Path, target: TargetId, more: Vec<LostKeys>) -> io::Result<()> 
 fn write_durably(scratch: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut temp = path.as_os_str().to_owned();
     temp.push(".new");
-    let mut file = File::create(&temp)?;
+    // In a folder that others may write: nothing that lies there is written to.
+    match std::fs::remove_file(&temp) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = File::create_new(&temp)?;
     file.write_all(bytes)?;
     file.sync_all()?;
     std::fs::rename(&temp, path)?;
     sync_dir(scratch)
 }
 
-/// Takes the scratch folder away, where nothing else is in it; `with_lost`: also what must not be forgotten before the cell is clean.
+/// Takes the scratch folder away, where a check made it and nothing else is in it; `with_lost`: also what must not be forgotten before the cell is clean.
 pub(crate) fn clean_scratch(scratch: &Path, with_lost: bool) {
     if with_lost {
         let entries = std::fs::read_dir(scratch).into_iter().flatten();
@@ -92,5 +95,5 @@ pub(crate) fn clean_scratch(scratch: &Path, with_lost: bool) {
             }
         }
     }
-    let _ = std::fs::remove_dir(scratch);
+    let_go(scratch);
 }
