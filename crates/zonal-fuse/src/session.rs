@@ -253,6 +253,7 @@ fn serve<F: FileSystem>(shared: &Shared<F>, channel: &Arc<Channel>, slot: &Slot)
         let is_there = is_alone && waiter.look(look).is_some();
         let taken = channel.read(memory.room());
         if !is_there {
+            // Beside others nobody looked: how long that took tells nothing, and who is alone next sleeps at first.
             waiter.slept();
         }
         match taken {

@@ -80,9 +80,10 @@ impl Waiter {
         found
     }
 
-    /// What was waited for has come after a sleep.
+    /// What was waited for has come after a sleep that [`Self::look`] began: its length tells whether to look the next time. One that
+    /// began without it tells nothing, and who waits next sleeps at once.
     pub fn slept(&mut self) {
-        let took = self.began.map(|began| began.elapsed());
+        let took = self.began.take().map(|began| began.elapsed());
         self.is_worth = took.is_some_and(|took| took < SHORT);
     }
 }
@@ -98,6 +99,18 @@ mod tests {
         std::thread::sleep(SHORT);
         waiter.slept();
         assert_eq!(waiter.look(|| Some(2)), None);
+    }
+
+    #[test]
+    fn a_sleep_that_nobody_looked_before_says_nothing_of_the_next() {
+        let mut waiter = Waiter {
+            is_worth: true,
+            began: Some(Instant::now()),
+        };
+        waiter.slept();
+        // Beside others, say: nobody looked.
+        waiter.slept();
+        assert!(!waiter.is_worth, "the look was that of another wait");
     }
 
     #[test]
