@@ -2,7 +2,7 @@
 //! entry is not settled. Both threads sleep until there is something to do; an idle shard wakes nobody.
 
 use crate::clock;
-use crate::meta_role::{MetaRole, State, this_moment, wait_timeout};
+use crate::meta_role::{MetaRole, State, now, wait_timeout};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -51,7 +51,7 @@ fn housekeep(role: &MetaRole) {
                 state = wait_timeout(&role.housekeeping, state, clock::until(due));
             }
             Some(_) => {
-                let ticked = state.shard.tick(&*role.engine, this_moment());
+                let ticked = state.shard.tick(&*role.engine, now());
                 if let Some(code) = ticked.unread {
                     tracing::error!(%code, "a session has ended, and a removed file that it had open cannot be read: it keeps its space. \
                         Hint: zonal fsck --repair, in the stopped cell");
@@ -263,9 +263,7 @@ fn push_to(role: &MetaRole, map: &ZoneMap, target: TargetId, objects: &[(DataId,
 fn settle_detached(role: &MetaRole) {
     let found = {
         let state = role.lock();
-        state
-            .shard
-            .detached(&*role.engine, this_moment(), PUSH_LAYOUTS)
+        state.shard.detached(&*role.engine, now(), PUSH_LAYOUTS)
     };
     let Ok(found) = found else {
         tracing::error!("directories without an entry cannot be read");

@@ -57,7 +57,8 @@ pub struct MetaRole {
     pub(crate) trouble: Trouble,
 }
 
-fn now() -> Now {
+/// The time, for the core.
+pub(crate) fn now() -> Now {
     Now {
         instant: clock::instant(),
         wall: clock::wall(),
@@ -417,8 +418,4 @@ pub(crate) fn wait_timeout<'a>(
 ) -> MutexGuard<'a, State> {
     let waited = condition.wait_timeout(state, left);
     waited.unwrap_or_else(PoisonError::into_inner).0
-}
-
-pub(crate) fn this_moment() -> Now {
-    now()
 }
