@@ -256,6 +256,73 @@ def _(c, d):
     check_full(c, d, ["target1", "target2"])
 
 
+def close_told(fd):
+    """What close says: OK or the error's name."""
+    try:
+        os.close(fd)
+        return "OK"
+    except OSError as e:
+        return errno.errorcode[e.errno]
+
+
+def sync_told(fd):
+    try:
+        os.fsync(fd)
+        return "OK"
+    except OSError as e:
+        return errno.errorcode[e.errno]
+
+
+def as_another(act, path):
+    """Another process that has no descriptor of the file does something with it: OK or the error's name."""
+    code = "import os, sys, fcntl\npath = sys.argv[1]\ntry:\n    " + act + "\n    print('OK')\nexcept OSError as e:\n    print(e.errno)"
+    told = run(sys.executable, "-c", code, path).stdout.strip()
+    return told if told == "OK" else errno.errorcode[int(told)]
+
+
+@check("media-lost-write-told", "a write that could not be kept is told to each descriptor at its fsync, whoever flushed the file before, and to nobody who did not write", limit=240)
+def _(c, d):
+    for disk in ("target1", "target2"):
+        c.order(disk, f"budget {c.used(disk) + 64 * MIB + 8 * MIB}")
+    refused = number = 0
+    while refused < 12:
+        true(number < 1000, "1,000 files fit")
+        try:
+            save(f"{d}/fill{number}", b"f" * 256 * 1024)
+            refused = 0
+        except OSError as e:
+            equal(errno.errorcode[e.errno], "ENOSPC", "the error of a full target")
+            refused += 1
+        number += 1
+    others = {
+        "nobody": None,
+        "a fork and exec of the writer": lambda path: run("/bin/true", ok=True) and "OK",
+        "open and close": lambda path: as_another("os.close(os.open(path, os.O_RDONLY))", path),
+        "open and stat": lambda path: as_another("os.fstat(os.open(path, os.O_RDONLY))", path),
+        "chmod": lambda path: as_another("os.chmod(path, 0o600)", path),
+        "a lock and its release": lambda path: as_another("f = os.open(path, os.O_RDWR); fcntl.lockf(f, fcntl.LOCK_EX); fcntl.lockf(f, fcntl.LOCK_UN); os.close(f)", path),
+        "a truncation": lambda path: as_another("os.truncate(path, 900_000)", path),
+        "age": lambda path: time.sleep(4) or "OK",
+    }
+    for number, (what, act) in enumerate(others.items()):
+        path = f"{d}/lost{number}"
+        writer = os.open(path, os.O_RDWR | os.O_CREAT)
+        second = os.open(path, os.O_RDWR)
+        twin = os.dup(writer)
+        equal(os.pwrite(writer, b"w" * 900_000, 5_000), 900_000, "a gathered write")
+        if act:
+            equal(act(path), "OK", f"{what}: what the other is told")
+        equal(close_told(twin), "ENOSPC", f"{what}: a close of the writer's other descriptor")
+        equal([sync_told(writer), sync_told(writer)], ["ENOSPC", "OK"], f"{what}: two times fsync of the writer")
+        equal([sync_told(second), sync_told(second)], ["ENOSPC", "OK"], f"{what}: two times fsync of another descriptor")
+        later = os.open(path, os.O_RDWR)
+        equal(sync_told(later), "OK", f"{what}: fsync of a descriptor that was opened after all were told")
+        equal([close_told(fd) for fd in (writer, second, later)], ["OK"] * 3, f"{what}: closes after that")
+        os.unlink(path)
+    for disk in ("target1", "target2"):
+        c.order(disk, "budget off")
+
+
 @check("media-full-shard", "a full metadata store: ENOSPC for what is new, reading and deleting go on, and all is well when there is room", limit=400)
 def _(c, d):
     save(f"{d}/before", b"x" * 100_000)

@@ -25,7 +25,8 @@ impl<N: Net> Client<N> {
         kill_suid: bool,
     ) -> Result<u64, ErrorCode> {
         let _gate = wait_for(&self.net, &file.gate).await?;
-        self.flush_gated(file).await?;
+        self.settle_gated(file).await?;
+        file.state().failures.tell_writer()?;
         let deadline = self.deadline();
         loop {
             match self.append_once(file, bytes, kill_suid).await {

@@ -89,7 +89,7 @@ impl<N: Net> Client<N> {
     ) -> Result<(Attr, u32), ErrorCode> {
         if let Some(file) = self.file(ino) {
             let _gate = wait_for(&self.net, &file.gate).await?;
-            self.flush_gated(&file).await?;
+            self.settle_gated(&file).await?;
         }
         let link = self.reach(ino).await?;
         let reply = self

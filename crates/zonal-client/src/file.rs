@@ -6,9 +6,10 @@
 
 use crate::client::Client;
 use crate::dirty::{Dirty, copy_overlap, overlap};
+use crate::failures::{Failures, Told};
 use crate::net::Net;
 use crate::run::Run;
-use crate::session::{is_passing, lock};
+use crate::session::{leaves_gathered, lock};
 use crate::storage::Place;
 use crate::unsynced::Unsynced;
 use std::collections::{BTreeMap, VecDeque};
@@ -46,8 +47,8 @@ pub(crate) struct FileState<N: Net> {
     pub(crate) opens: usize,
     /// What was acknowledged and is not durable yet.
     pub(crate) unsynced: Unsynced,
-    /// A write that failed after it was accepted: told at the next flush or fsync, once.
-    pub(crate) error: Option<ErrorCode>,
+    /// Writes that failed after they were accepted.
+    pub(crate) failures: Failures,
     pub(crate) dirty_since: Option<Instant>,
 }
 
@@ -78,6 +79,12 @@ impl<N: Net> File<N> {
 
     pub(crate) fn open_count(&self) -> usize {
         self.state().opens
+    }
+
+    /// Where an open that begins now stands among the failures of writes.
+    #[must_use]
+    pub fn told(&self) -> Told {
+        self.state().failures.sample()
     }
 }
 
@@ -233,7 +240,7 @@ impl<N: Net> Client<N> {
                 reporting: None,
                 opens: 0,
                 unsynced: Unsynced::default(),
-                error: None,
+                failures: Failures::default(),
                 dirty_since: None,
             }),
         }
@@ -260,7 +267,7 @@ impl<N: Net> Client<N> {
             (state.opens == 0, link.queue_close(ino))
         };
         // What a server did not take is sent again later, although nobody has the file open any more.
-        if is_last && !flushed.is_err_and(is_passing) {
+        if is_last && !flushed.is_err_and(leaves_gathered) {
             self.forget_file(&file);
         }
         let sent = if queued >= CLOSES_MAX {

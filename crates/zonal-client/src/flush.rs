@@ -1,16 +1,18 @@
 //! Flushing: what is gathered goes to its targets, is waited for, and the shard is told. By close, fsync, lock, and by age.
 
 use crate::client::Client;
+use crate::failures::Told;
 use crate::file::File;
 use crate::inline::end_of_inline;
 use crate::net::{Net, wait_for};
-use crate::session::{is_passing, lock};
+use crate::session::{leaves_gathered, lock};
 use zonal_types::{ErrorCode, Ino};
 use zonal_wire::MetaReply;
 
 impl<N: Net> Client<N> {
-    /// Sends to the targets what is gathered for them and waits for all of it. The caller holds the gate.
+    /// Sends to the targets what is gathered for them and waits for all of it: the first failure of that. The caller holds the gate.
     pub(crate) async fn flush_data(&self, file: &File<N>) -> Result<(), ErrorCode> {
+        let mut done = Ok(());
         // What fails comes back among the gathered: each byte is tried once.
         let mut left = file.state().dirty.bytes();
         while left > 0 {
@@ -21,33 +23,59 @@ impl<N: Net> Client<N> {
             };
             let Some((at, run)) = taken else { break };
             left = left.saturating_sub(run.len());
-            let sent = match self.pieces_of_run(file, at, &run).await {
-                Ok(pieces) => self.send_run(file, (at, &run), pieces).await,
+            match self.pieces_of_run(file, at, &run).await {
+                Ok(pieces) => done = done.and(self.send_run(file, (at, &run), pieces).await),
                 Err(code) => {
-                    file.state().error = Some(code);
+                    done = done.and(Err(code));
                     break;
                 }
-            };
-            if let Err(code) = sent {
-                file.state().error = Some(code);
             }
         }
         let count = file.state().inflight.len();
-        self.finish_oldest(file, count).await;
+        done = done.and(self.finish_oldest(file, count).await);
         let mut state = file.state();
         if state.dirty.is_empty() {
             state.dirty_since = None;
         }
-        state.error.take().map_or(Ok(()), Err)
+        done
     }
 
     /// Sends everything gathered, waits for it, and tells the shard.
     ///
     /// # Errors
-    /// The first write that failed since the last flush; what the shard answers.
+    /// What fails now; what the shard answers.
     pub async fn flush(&self, file: &File<N>) -> Result<(), ErrorCode> {
         let _gate = wait_for(&self.net, &file.gate).await?;
         self.flush_gated(file).await
+    }
+
+    /// [`Self::flush`] at a close: the open that ends is told what failed since it was told last. Its fsync, or that of a
+    /// descriptor that shares it, tells again.
+    ///
+    /// # Errors
+    /// As [`Self::flush`]; a write that had failed before.
+    pub async fn flush_open(&self, file: &File<N>, told: Told) -> Result<(), ErrorCode> {
+        let flushed = self.flush(file).await;
+        let failed = file.state().failures.since(told);
+        flushed.and(failed)
+    }
+
+    /// [`Self::flush`] before something else is done with the file, perhaps by somebody who wrote none of it: what is lost is
+    /// told to those who have it open, and is no reason not to go on.
+    ///
+    /// # Errors
+    /// A server that does not answer.
+    pub async fn settle(&self, file: &File<N>) -> Result<(), ErrorCode> {
+        let _gate = wait_for(&self.net, &file.gate).await?;
+        self.settle_gated(file).await
+    }
+
+    /// [`Self::settle`] for a caller that holds the gate.
+    pub(crate) async fn settle_gated(&self, file: &File<N>) -> Result<(), ErrorCode> {
+        match self.flush_gated(file).await {
+            Err(code) if leaves_gathered(code) => Err(code),
+            Ok(()) | Err(_) => Ok(()),
+        }
     }
 
     /// [`Self::flush`] for a caller that holds the gate.
@@ -91,14 +119,14 @@ impl<N: Net> Client<N> {
                 self.net.begin();
                 match self.flush(&file).await {
                     // Nothing is lost: later again.
-                    Err(code) if is_passing(code) => {
+                    Err(code) if leaves_gathered(code) => {
                         file.state().dirty_since = Some(self.net.now());
                         // Closes are not to wait for it again and again.
                         oldest = oldest.max(Some(0));
                         break;
                     }
-                    Err(code) => file.state().error = Some(code),
-                    Ok(()) => {}
+                    // Who wrote it is told by the file's failures.
+                    Ok(()) | Err(_) => {}
                 }
                 // One that was closed while its servers did not answer.
                 self.forget_file(&file);

@@ -11,6 +11,7 @@ pub mod client;
 pub mod directories;
 pub mod dirty;
 pub mod events;
+mod failures;
 pub mod file;
 mod flush;
 pub mod ghosts;
@@ -38,6 +39,7 @@ pub mod xattrs;
 
 pub use client::{Client, Options};
 pub use events::{POLL_WAIT_MS, Polled};
+pub use failures::Told;
 pub use file::File;
 pub use locks::{LockOutcome, QueuedAgain};
 pub use net::{Message, Net, NetFailure, Reply};

@@ -287,7 +287,7 @@ impl<N: Net> Client<N> {
 
     async fn flush_if_dirty(&self, ino: Ino) -> Result<(), ErrorCode> {
         match self.file(ino) {
-            Some(file) if !file.state().is_clean() => self.flush(&file).await,
+            Some(file) if !file.state().is_clean() => self.settle(&file).await,
             _ => Ok(()),
         }
     }

@@ -84,7 +84,7 @@ impl<N: Net> Client<N> {
             // What was written here is part of what this open must see.
             let is_clean = file.state().is_clean();
             if !is_clean {
-                self.flush(&file).await?;
+                self.settle(&file).await?;
             }
         }
         self.opening(

@@ -6,7 +6,7 @@ use crate::client::Client;
 use crate::file::{File, Report, left_of};
 use crate::inline::InlineRun;
 use crate::net::Net;
-use crate::session::{is_passing, lock};
+use crate::session::{leaves_gathered, lock};
 use crate::unsynced::Told;
 use zonal_types::{Blob, ErrorCode, kept_of};
 use zonal_wire::{MetaReply, MetaRequest};
@@ -52,9 +52,11 @@ impl<N: Net> Client<N> {
         let known = (report, truncate_seq);
         let outcome = self.report(file, known, inline.as_ref(), sync).await;
         // What failed in passing is sent again later.
-        let is_over =
-            !outcome.is_err_and(|code| is_passing(code) || code == ErrorCode::Interrupted);
+        let is_over = !outcome.is_err_and(leaves_gathered);
         self.inline_ended(file, inline.as_ref(), is_over);
+        if is_over && let Err(code) = outcome {
+            file.state().failures.note(code);
+        }
         outcome.map(Some)
     }
 

@@ -42,7 +42,7 @@ impl<N: Net> Client<N> {
             .filter(|end| *end <= FILE_BYTES_MAX)
             .ok_or(ErrorCode::FileTooBig)?;
         let _gate = wait_for(&self.net, &file.gate).await?;
-        self.flush_gated(file).await?;
+        self.settle_gated(file).await?;
         self.refetch(file).await?;
         let data = file.state().data.clone();
         let make = |object: ObjectRef, from: u64, to: u64| match how {

@@ -8,7 +8,7 @@ mod request;
 pub use link::Link;
 pub(crate) use link::{Appending, Links, lock};
 pub use request::failure_code;
-pub(crate) use request::{Asked, is_passing, late};
+pub(crate) use request::{Asked, is_passing, late, leaves_gathered};
 
 use request::RETRY_MS;
 

@@ -35,7 +35,7 @@ impl<N: Net> Client<N> {
             Some(file) => {
                 let _gate = wait_for(&self.net, &file.gate).await?;
                 let cut = self.set_aside(file, size);
-                let shrunk = match self.flush_gated(file).await {
+                let shrunk = match self.settle_gated(file).await {
                     Ok(()) => {
                         self.truncate_at_shard(who, ino, size, by_handle, kill_suid)
                             .await
@@ -177,7 +177,7 @@ impl<N: Net> Client<N> {
     /// # Errors
     /// `NoDevice` past the end, or where no data follows.
     pub async fn seek(&self, file: &File<N>, offset: u64, data: bool) -> Result<u64, ErrorCode> {
-        self.flush(file).await?;
+        self.settle(file).await?;
         self.refetch(file).await?;
         let (layout, size) = {
             let state = file.state();

@@ -1,9 +1,10 @@
 //! Durability: fsync of a file, of a directory, of everything.
 
 use crate::client::Client;
+use crate::failures::Told;
 use crate::file::File;
 use crate::net::{Net, NetFailure, wait_for};
-use crate::session::{Link, lock};
+use crate::session::{Link, leaves_gathered, lock};
 use crate::unsynced::Unsynced;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -34,9 +35,25 @@ impl<N: Net> Client<N> {
     /// The targets that were written flush while the shard takes the report and flushes its log: one flush of latency.
     ///
     /// # Errors
-    /// The first write that failed since the last flush; a target or shard that cannot make it durable; `Io`, once, where
-    /// a target lost what it had acknowledged.
+    /// A write that failed since `told`; a target or shard that cannot make it durable; `Io` where a target lost what it had
+    /// acknowledged. What is lost is told once to each open.
+    pub async fn fsync_open(&self, file: &File<N>, told: &mut Told) -> Result<(), ErrorCode> {
+        let done = self.make_durable(file).await;
+        let failed = file.state().failures.tell(told);
+        done.and(failed)
+    }
+
+    /// [`Self::fsync_open`] for callers that have no open of their own: one of them is told.
+    ///
+    /// # Errors
+    /// As [`Self::fsync_open`].
     pub async fn fsync(&self, file: &File<N>) -> Result<(), ErrorCode> {
+        let done = self.make_durable(file).await;
+        let failed = file.state().failures.tell_others();
+        done.and(failed)
+    }
+
+    async fn make_durable(&self, file: &File<N>) -> Result<(), ErrorCode> {
         let _gate = wait_for(&self.net, &file.gate).await?;
         let written = self.flush_data(file).await;
         let left = self.take_left_behind(file);
@@ -58,8 +75,15 @@ impl<N: Net> Client<N> {
         };
         let synced = self.finish_sync(syncing, &mut unsynced).await;
         // What is left could not be asked.
-        file.state().unsynced.append(unsynced);
-        written.and(synced).and(reported.map(drop)).and(logged)
+        let kept = synced.and(logged);
+        let mut state = file.state();
+        state.unsynced.append(unsynced);
+        if let Err(code) = kept
+            && !leaves_gathered(code)
+        {
+            state.failures.note(code);
+        }
+        written.and(kept).and(reported.map(drop))
     }
 
     /// Makes durable what the shard was told of a file. A shard that was restarted meanwhile may have lost it with its power:
@@ -178,7 +202,9 @@ impl<N: Net> Client<N> {
         let mut unsynced = Unsynced::default();
         let mut open = Vec::new();
         for file in self.all_files() {
-            if let Err(code) = self.flush(&file).await {
+            let flushed = self.flush(&file).await;
+            let lost = file.state().failures.tell_others();
+            if let Err(code) = flushed.and(lost) {
                 failed = Some(code);
             }
             let own = file.state().unsynced.take_targets();
@@ -194,6 +220,18 @@ impl<N: Net> Client<N> {
             unsynced.insert_any(target.id);
         }
         let synced = self.sync_targets(&mut unsynced).await;
+        if let Err(code) = synced
+            && !leaves_gathered(code)
+        {
+            // Some target lost something; whose it was is not told apart.
+            let had_unsynced = open.iter().filter(|(_, own)| !own.is_empty());
+            for (file, _) in had_unsynced {
+                let mut state = file.state();
+                state.failures.note(code);
+                // This call is told below.
+                state.failures.tell_others().ok();
+            }
+        }
         // What could not be asked stays with its files; what is lost is told here, once.
         let left = unsynced.targets();
         if !left.is_empty() {

@@ -10,7 +10,7 @@ use crate::file::{File, Inflight, left_of};
 use crate::inline::end_of_inline;
 use crate::net::{Net, wait_for};
 use crate::run::Run;
-use crate::session::is_passing;
+use crate::session::leaves_gathered;
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -26,7 +26,7 @@ const SEND_UNIT: u64 = 1 << 20;
 
 impl<N: Net> Client<N> {
     /// Writes `bytes` at `offset`. They are on their way or gathered when this returns; errors of that show at the
-    /// next write, flush or fsync. `kill_suid`: the writer has no right to keep set-id bits.
+    /// next write, close and fsync. `kill_suid`: the writer has no right to keep set-id bits.
     ///
     /// # Errors
     /// `FileTooBig`; the error of an earlier write.
@@ -84,9 +84,7 @@ impl<N: Net> Client<N> {
         let end = end.ok_or(ErrorCode::FileTooBig)?;
         let unit = {
             let mut state = file.state();
-            if let Some(code) = state.error.take() {
-                return Err(code);
-            }
+            state.failures.tell_writer()?;
             let before = state.dirty.bytes();
             gather(&mut state.dirty);
             self.dirty_bytes
@@ -110,6 +108,14 @@ impl<N: Net> Client<N> {
             unit.min(SEND_UNIT)
         };
         let _gate = wait_for(&self.net, &file.gate).await?;
+        let sent = self.send_full(file, unit).await;
+        // This call is told of it: the next one is not.
+        let failed = file.state().failures.tell_writer();
+        sent.and(failed)
+    }
+
+    /// Sends whole units, and everything where too much is gathered. The caller holds the gate.
+    async fn send_full(&self, file: &File<N>, unit: u64) -> Result<(), ErrorCode> {
         let mut left = file.state().dirty.bytes();
         while left > 0 {
             // Taken in a statement of its own: the state's lock must not be held while sending.
@@ -167,16 +173,18 @@ impl<N: Net> Client<N> {
             let mut state = file.state();
             state.inflight.pop_back();
             self.dirty_bytes.fetch_sub(run.len(), Ordering::Relaxed);
-            if is_passing(code) || code == ErrorCode::Interrupted {
+            if leaves_gathered(code) {
                 let again = state.give_back(at, run);
                 self.dirty_bytes.fetch_add(again, Ordering::Relaxed);
                 state.dirty_since.get_or_insert(self.net.now());
+            } else {
+                state.failures.note(code);
             }
         }
         pieces
     }
 
-    /// Sends the run that was taken last. The caller holds the gate.
+    /// Sends the run that was taken last; the first failure of what was waited for meanwhile. The caller holds the gate.
     pub(crate) async fn send_run(
         &self,
         file: &File<N>,
@@ -193,7 +201,7 @@ impl<N: Net> Client<N> {
             let last = state.inflight.iter().take(others).rposition(overlaps);
             (state.data.clone(), last.map_or(0, |last| last + 1))
         };
-        self.finish_oldest(file, overlapping).await;
+        let mut done = self.finish_oldest(file, overlapping).await;
         let mut parts = Vec::with_capacity(pieces.len());
         for piece in pieces {
             let component = &data.layout.components[piece.component];
@@ -207,7 +215,7 @@ impl<N: Net> Client<N> {
                 }
                 Err(code) => {
                     let outcome = self.rewrite(file, &piece, bytes, code).await;
-                    self.note_outcome(file, &piece, bytes, outcome);
+                    done = done.and(self.note_outcome(file, &piece, bytes, outcome));
                 }
             }
         }
@@ -225,20 +233,21 @@ impl<N: Net> Client<N> {
             });
             over.count()
         };
-        self.finish_oldest(file, excess).await;
-        match file.state().error.take() {
-            Some(code) => Err(code),
-            None => Ok(()),
-        }
+        done.and(self.finish_oldest(file, excess).await)
     }
 
-    /// Waits for the oldest `count` runs. The caller holds the gate.
-    pub(crate) async fn finish_oldest(&self, file: &File<N>, count: usize) {
+    /// Waits for the oldest `count` runs: the first failure. The caller holds the gate.
+    pub(crate) async fn finish_oldest(
+        &self,
+        file: &File<N>,
+        count: usize,
+    ) -> Result<(), ErrorCode> {
+        let mut done = Ok(());
         for _ in 0..count {
             let (at, bytes, parts, truncate_seq) = {
                 let mut state = file.state();
                 let Some(front) = state.inflight.front_mut() else {
-                    return;
+                    break;
                 };
                 (
                     front.offset,
@@ -253,31 +262,33 @@ impl<N: Net> Client<N> {
                     Ok((reply, _)) => Ok((reply, place.target, truncate_seq)),
                     Err(code) => self.rewrite(file, &piece, part, code).await,
                 };
-                self.note_outcome(file, &piece, part, outcome);
+                done = done.and(self.note_outcome(file, &piece, part, outcome));
             }
             drop(bytes);
-            let done = file.state().inflight.pop_front();
-            if let Some(done) = done {
+            let over = file.state().inflight.pop_front();
+            if let Some(over) = over {
                 self.dirty_bytes
-                    .fetch_sub(done.bytes.len(), Ordering::Relaxed);
-                if let Some(run) = Arc::into_inner(done.bytes) {
+                    .fetch_sub(over.bytes.len(), Ordering::Relaxed);
+                if let Some(run) = Arc::into_inner(over.bytes) {
                     self.spares.put(run.into_memory());
                 }
             }
         }
+        done
     }
 
     /// Notes what became of a piece. One whose target did not answer, or whose writer was killed while it waited (it may be
-    /// another process's), goes back among the gathered writes, below what is newer: only the call that waited is told.
+    /// another process's), goes back among the gathered writes, below what is newer: only the call that waited is told. What is
+    /// lost is told to each open of the file.
     fn note_outcome(
         &self,
         file: &File<N>,
         piece: &Piece,
         bytes: &[u8],
         outcome: Result<(StorageReply, TargetId, u64), ErrorCode>,
-    ) {
+    ) -> Result<(), ErrorCode> {
         let mut state = file.state();
-        match outcome {
+        let code = match outcome {
             Ok((reply @ StorageReply::Written { .. }, target, truncate_seq)) => {
                 let allocated_delta = state.note_written(target, &reply);
                 let end = piece.file_offset + piece.length;
@@ -285,18 +296,19 @@ impl<N: Net> Client<N> {
                 let report = state.report_mut();
                 report.size = report.size.max(end);
                 report.allocated_delta += allocated_delta;
+                return Ok(());
             }
-            Ok(_other) => state.error = Some(ErrorCode::Protocol),
-            Err(code) if is_passing(code) || code == ErrorCode::Interrupted => {
-                if code != ErrorCode::Interrupted {
-                    state.error = Some(code);
-                }
-                let again = state.give_back(piece.file_offset, bytes);
-                self.dirty_bytes.fetch_add(again, Ordering::Relaxed);
-                state.dirty_since.get_or_insert(self.net.now());
-            }
-            Err(code) => state.error = Some(code),
+            Ok(_other) => ErrorCode::Protocol,
+            Err(code) => code,
+        };
+        if leaves_gathered(code) {
+            let again = state.give_back(piece.file_offset, bytes);
+            self.dirty_bytes.fetch_add(again, Ordering::Relaxed);
+            state.dirty_since.get_or_insert(self.net.now());
+        } else {
+            state.failures.note(code);
         }
+        Err(code)
     }
 
     /// Writes a piece again: the reply, whose it is, and the last shrink that was known.

@@ -32,6 +32,7 @@ pub struct ZonalFs {
     pub(crate) listings: crate::listings::Listings,
     pub(crate) signal: Arc<Signal>,
     pub(crate) handle_locks: crate::handle_locks::HandleLocks,
+    pub(crate) told: crate::told::ToldHandles,
     pub(crate) next_handle: AtomicU64,
     /// Files whose access time is due at their next read.
     pub(crate) touch_due: Mutex<BTreeSet<Ino>>,
@@ -55,6 +56,7 @@ impl ZonalFs {
             listings: crate::listings::Listings::default(),
             signal: Arc::default(),
             handle_locks: crate::handle_locks::HandleLocks::default(),
+            told: crate::told::ToldHandles::default(),
             next_handle: AtomicU64::new(1),
             touch_due: Mutex::default(),
             callers: crate::callers::Callers::default(),
@@ -248,8 +250,8 @@ impl FileSystem for ZonalFs {
         answer!(reply, outcome, () => reply.ok());
     }
 
-    fn fsync(&self, ctx: &Context<'_>, ino: u64, _fh: u64, _datasync: bool, reply: ReplyEmpty) {
-        let outcome = self.do_fsync(ctx, Ino(ino));
+    fn fsync(&self, ctx: &Context<'_>, ino: u64, fh: u64, _datasync: bool, reply: ReplyEmpty) {
+        let outcome = self.do_fsync(ctx, Ino(ino), fh);
         answer!(reply, outcome, () => reply.ok());
     }
 

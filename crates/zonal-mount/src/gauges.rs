@@ -39,6 +39,11 @@ impl ZonalFs {
             ("tails", self.tails.len() as u64, shards * OPENS_MAX as u64),
             ("lock_owners", owners as u64, shards * LOCKS_MAX as u64),
             (
+                "told_handles",
+                self.told.len() as u64,
+                shards * OPENS_MAX as u64,
+            ),
+            (
                 "waiting_locks",
                 self.waiters.len() as u64,
                 shards * LOCK_WAITERS_MAX as u64,

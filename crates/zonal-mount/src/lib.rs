@@ -18,6 +18,7 @@ mod ops_locks;
 mod ops_names;
 mod ops_xattr;
 mod tails;
+mod told;
 mod waiters;
 mod wire;
 

@@ -99,7 +99,9 @@ impl ZonalFs {
                 due.pop_first();
             }
         }
-        (number << HANDLE_BITS | bits, kernel_flags)
+        let fh = number << HANDLE_BITS | bits;
+        self.told.open(fh, opened.file.told());
+        (fh, kernel_flags)
     }
 
     fn is_touch_due(&self, attr: &Attr) -> bool {
@@ -263,7 +265,7 @@ impl ZonalFs {
             self.hints.forget(&[ino]);
         }
         if write.fh & HANDLE_SYNC != 0 {
-            block_on(self.client.fsync(&file))?;
+            self.fsync_handle(&file, write.fh)?;
         }
         self.signal.wake();
         let size = write.size;
@@ -284,7 +286,7 @@ impl ZonalFs {
     ) -> Result<(), ErrorCode> {
         self.begin(ctx);
         let flushed = match self.client.file(ino) {
-            Some(file) => block_on(self.client.flush(&file)),
+            Some(file) => block_on(self.client.flush_open(&file, self.told.of(fh))),
             None => Ok(()),
         };
         let released = block_on(self.client.release_locks(ino, lock_owner, false));
@@ -294,9 +296,17 @@ impl ZonalFs {
         flushed.and(released)
     }
 
-    pub(crate) fn do_fsync(&self, ctx: &Context<'_>, ino: Ino) -> Result<(), ErrorCode> {
+    pub(crate) fn do_fsync(&self, ctx: &Context<'_>, ino: Ino, fh: u64) -> Result<(), ErrorCode> {
         self.begin(ctx);
-        block_on(self.client.fsync(&*self.file(ino)?))
+        self.fsync_handle(&*self.file(ino)?, fh)
+    }
+
+    /// Makes a file durable, and tells this handle what was lost since it was told last.
+    fn fsync_handle(&self, file: &File<RealNet>, fh: u64) -> Result<(), ErrorCode> {
+        let mut told = self.told.of(fh);
+        let outcome = block_on(self.client.fsync_open(file, &mut told));
+        self.told.set(fh, told);
+        outcome
     }
 
     /// fsync of the mount's root makes everything durable that this mount wrote: syncfs never arrives here.
@@ -325,6 +335,7 @@ impl ZonalFs {
             Ok(())
         };
         self.release_handle_locks(ino, release.fh);
+        self.told.close(release.fh);
         if release.fh & HANDLE_PAGES != 0 {
             self.tails.close(ino);
         }

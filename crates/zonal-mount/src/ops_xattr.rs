@@ -39,7 +39,7 @@ impl ZonalFs {
             && let Some(file) = self.client.file(ino)
         {
             // What was written here takes the capabilities, once the shard hears of it.
-            block_on(self.client.flush(&file))?;
+            block_on(self.client.settle(&file))?;
             return block_on(self.client.getxattr(&who, ino, name));
         }
         Ok(value)

@@ -262,6 +262,11 @@ pub(crate) fn is_passing(code: ErrorCode) -> bool {
     )
 }
 
+/// True where bytes that could not be written are gathered again: nothing of them is lost.
+pub(crate) fn leaves_gathered(code: ErrorCode) -> bool {
+    is_passing(code) || code == ErrorCode::Interrupted
+}
+
 /// True where a request may have been executed, or may be when it is sent again.
 pub(super) fn is_unsure(code: ErrorCode) -> bool {
     is_passing(code)
