@@ -187,7 +187,7 @@ fn run_size(tx: &mut Tx<'_>, request: &MetaRequest) -> Result {
                 kill_suid: *kill_suid && *length > 0,
                 inline: op::inline::written(inline.as_ref()).filter(|_bytes| *length > 0),
             };
-            op::append::end(tx, *ino, report, *length == 0 && *reserved > 0)
+            op::append::end(tx, *ino, &report, *length == 0 && *reserved > 0)
         }
         MetaRequest::MakeDetachedDir {
             uid,

@@ -85,6 +85,7 @@ impl Target {
                     begun = Some(*object);
                     break;
                 }
+                self.untold.take(*object);
                 draft.finish_removed(&mut batch);
             }
             if self.deleting.contains(object) {

@@ -45,6 +45,8 @@ pub struct Edit {
     at: u64,
     bases: Bases,
     delta: i64,
+    /// It makes way for a write, whose reply tells what it freed.
+    is_for_write: bool,
 }
 
 /// What the shell does next for an edit.
@@ -74,6 +76,7 @@ impl Edit {
             cut_at: 0,
             bases: Bases::default(),
             delta: 0,
+            is_for_write: false,
         }
     }
 
@@ -81,6 +84,14 @@ impl Edit {
     #[must_use]
     pub fn truncate(object: ObjectId, cut: Cut) -> Self {
         Self::new(object, cut, Kind::Truncate, 0..0)
+    }
+
+    /// [`Self::truncate`] before a write that brings the first word of a shrink. Its own outcome tells nothing.
+    pub(crate) fn truncate_for_write(object: ObjectId, cut: Cut) -> Self {
+        Self {
+            is_for_write: true,
+            ..Self::truncate(object, cut)
+        }
     }
 
     fn ranged(
@@ -162,17 +173,23 @@ impl Edit {
         Ok(true)
     }
 
-    /// Ends a step: the record of `draft`, and the outcome if it was the last.
-    fn log(&mut self, draft: Draft<'_>, last: bool) -> (Batch, Option<Outcome>) {
-        self.delta += draft.allocated_delta();
-        let done = last.then_some(Outcome {
-            allocated_delta: self.delta,
-            object_bytes: draft.header.object_bytes,
-        });
+    /// Ends a step: its record, what it changed, and the outcome if it was the last.
+    fn log(draft: Draft<'_>, last: bool) -> Logged {
+        let delta = draft.allocated_delta();
+        let end = last.then_some(draft.header.object_bytes);
         let mut batch = Batch::default();
         draft.finish(&mut batch);
-        (batch, done)
+        Logged { batch, delta, end }
     }
+}
+
+/// A step that is made and not applied yet.
+struct Logged {
+    batch: Batch,
+    /// By how much it changes the allocated bytes.
+    delta: i64,
+    /// The object's length, if it was the last.
+    end: Option<u64>,
 }
 
 /// Blocks that `range` covers in part: the first, the last, or none.
@@ -196,13 +213,10 @@ impl Target {
     pub fn edit_step(&mut self, kv: &dyn KvRead, edit: &mut Edit) -> Result<Step, ErrorCode> {
         edit.bases.begin();
         let mut draft = Draft::load(kv, &self.config, &self.pending, edit.object)?;
-        let outcome = Outcome {
-            allocated_delta: edit.delta,
-            object_bytes: draft.header.object_bytes,
-        };
+        let object_bytes = draft.header.object_bytes;
         let behind = match self.check_cut(&draft, edit.cut) {
             Err(ErrorCode::StaleTruncate) if edit.kind == Kind::Truncate => {
-                return Ok(Step::Done(outcome));
+                return Ok(Step::Done(self.outcome(edit, object_bytes)));
             }
             result => result?,
         };
@@ -212,26 +226,50 @@ impl Target {
         }
         let built = if behind || first_truncation {
             self.cut_step(&mut draft, edit)?
-                .map(|last| edit.log(draft, last && edit.kind == Kind::Truncate))
+                .map(|last| Edit::log(draft, last && edit.kind == Kind::Truncate))
         } else {
             match edit.kind {
-                Kind::Truncate => return Ok(Step::Done(outcome)),
-                Kind::Punch if !draft.exists() => return Ok(Step::Done(outcome)),
+                Kind::Truncate => return Ok(Step::Done(self.outcome(edit, object_bytes))),
+                Kind::Punch if !draft.exists() => {
+                    return Ok(Step::Done(self.outcome(edit, object_bytes)));
+                }
                 Kind::Punch => self
                     .punch_step(&mut draft, edit)?
-                    .map(|last| edit.log(draft, last)),
+                    .map(|last| Edit::log(draft, last)),
                 Kind::Allocate | Kind::Zero => {
                     return self.allocate_step(kv, edit);
                 }
             }
         };
-        let Some((batch, done)) = built else {
+        let Some(logged) = built else {
             return Ok(Step::Read);
         };
-        Ok(Step::Log {
-            record: self.apply(batch)?,
-            done,
-        })
+        self.log_step(edit, logged)
+    }
+
+    fn log_step(&mut self, edit: &mut Edit, logged: Logged) -> Result<Step, ErrorCode> {
+        let record = self.apply(logged.batch)?;
+        if edit.kind == Kind::Truncate {
+            // Also of one that ends behind this step.
+            self.untold.add(edit.object, logged.delta);
+        } else {
+            edit.delta += logged.delta;
+        }
+        let done = logged.end.map(|end| self.outcome(edit, end));
+        Ok(Step::Log { record, done })
+    }
+
+    /// What the reply tells.
+    fn outcome(&mut self, edit: &Edit, object_bytes: u64) -> Outcome {
+        let untold = if edit.is_for_write {
+            0
+        } else {
+            self.untold.take(edit.object)
+        };
+        Outcome {
+            allocated_delta: edit.delta + untold,
+            object_bytes,
+        }
     }
 
     /// A zeroed edge needs a unit at the next checkpoint, from the floor of the reserve if need be.
@@ -347,10 +385,7 @@ impl Target {
             return Err(error);
         }
         edit.at = stop;
-        let (batch, done) = edit.log(draft, stop == end);
-        Ok(Step::Log {
-            record: self.apply(batch)?,
-            done,
-        })
+        let logged = Edit::log(draft, stop == end);
+        self.log_step(edit, logged)
     }
 }

@@ -42,6 +42,7 @@ pub mod repair;
 mod sealed;
 mod space;
 pub mod target;
+mod untold;
 pub mod write;
 
 pub use check::{Broken, KnownObject, Survey, Told};

@@ -13,6 +13,7 @@ use crate::note::{BlockBytes, Note, Record};
 use crate::pending::Pending;
 use crate::sealed::{self, TargetRecord};
 use crate::space::Space;
+use crate::untold::Untold;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use zonal_types::limits::BLOCK_BYTES;
@@ -28,6 +29,7 @@ pub struct Target {
     stored_pending: BTreeSet<(ObjectId, u64)>,
     pub(crate) deleting: BTreeSet<ObjectId>,
     pub(crate) gone: Gone,
+    pub(crate) untold: Untold,
     objects: u64,
     /// Blocks that planned writes will make pending.
     pub(crate) promised: u64,
@@ -36,7 +38,7 @@ pub struct Target {
 /// What a mutation did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Outcome {
-    /// Change of allocated bytes.
+    /// Change of allocated bytes, with that of cuts that nobody was told of before.
     pub allocated_delta: i64,
     /// Length of the object now.
     pub object_bytes: u64,
@@ -85,6 +87,7 @@ impl Target {
             stored_pending: BTreeSet::new(),
             deleting: BTreeSet::new(),
             gone: Gone::default(),
+            untold: Untold::default(),
             objects: 0,
             promised: 0,
         };

@@ -185,10 +185,8 @@ impl Target {
         let mut draft = Draft::load(kv, &self.config, &self.pending, request.object)?;
         if self.check_cut(&draft, request.cut)? {
             zonal_types::mark!(CutFirst);
-            return Ok(Planned::CutFirst(Edit::truncate(
-                request.object,
-                request.cut,
-            )));
+            let cut = Edit::truncate_for_write(request.object, request.cut);
+            return Ok(Planned::CutFirst(cut));
         }
         Self::find_bases(&mut draft, &mut plan)?;
         let large_units = plan.large.end - plan.large.start;
@@ -324,13 +322,14 @@ impl Target {
             draft.set_written(block, place, *crc)?;
         }
         draft.grow(end);
-        let outcome = Outcome {
+        let mut outcome = Outcome {
             allocated_delta: draft.allocated_delta(),
             object_bytes: draft.header.object_bytes,
         };
         let mut batch = Batch::default();
         draft.finish(&mut batch);
         let record = self.apply(batch)?;
+        outcome.allocated_delta += self.untold.take(request.object);
         Ok(Committed::Done { record, outcome })
     }
 

@@ -218,3 +218,84 @@ fn a_late_write_does_not_make_a_deleted_object_again() {
     shell.write(object(3), CUT, 0, b"other").unwrap();
     shell.check();
 }
+
+/// A shrink whose first word a write brings, and then the truncation itself.
+fn cut_to(bytes: u64) -> Cut {
+    Cut { seq: 1, bytes }
+}
+
+#[test]
+fn a_write_tells_what_it_cut_first() {
+    let (mut shell, _) = filled();
+    let wrote = shell.write(object(1), cut_to(0), 0, &[7; 8192]).unwrap();
+    assert_eq!(wrote.allocated_delta, 8192 - MIB as i64);
+    let pushed = shell.run_edit(Edit::truncate(object(1), cut_to(0)));
+    assert_eq!(pushed.unwrap().allocated_delta, 0);
+    let stat = shell.target.stat(&shell.store, object(1)).unwrap();
+    assert_eq!(stat.allocated, 8192);
+    shell.check();
+}
+
+#[test]
+fn what_a_write_cut_that_failed_is_told_by_who_comes_next() {
+    let freed = -(MIB as i64);
+    for who in 0..3 {
+        let (mut shell, payload) = filled();
+        let request = WriteRequest {
+            object: object(1),
+            cut: cut_to(0),
+            offset: 0,
+            length: payload.len(),
+        };
+        let mut plan = shell.plan(request).unwrap();
+        shell.target.abort_write(&mut plan);
+        let told = match who {
+            0 => shell.run_edit(Edit::truncate(object(1), cut_to(0))),
+            1 => shell.run_edit(Edit::punch(object(1), cut_to(0), 0, 4096).unwrap()),
+            _ => shell.write(object(1), cut_to(0), 4096, &[1; 4096]),
+        };
+        let own = if who == 2 { 4096 } else { 0 };
+        assert_eq!(told.unwrap().allocated_delta, freed + own, "by {who}");
+        let again = shell.write(object(1), cut_to(0), 4096, &[2; 4096]).unwrap();
+        assert_eq!(again.allocated_delta, 4096 - own, "by {who}");
+        shell.check();
+    }
+}
+
+#[test]
+fn a_truncation_that_ended_between_its_steps_tells_all_of_it_in_the_end() {
+    let mut shell = scattered(700);
+    shell.checkpoint(true);
+    let before = shell.target.stat(&shell.store, object(1)).unwrap();
+    let mut edit = Edit::truncate(object(1), cut_to(1));
+    let Step::Log { record, done: None } = shell.target.edit_step(&shell.store, &mut edit).unwrap()
+    else {
+        panic!("a step of several");
+    };
+    shell.append(record);
+    drop(edit);
+    let told = shell
+        .run_edit(Edit::truncate(object(1), cut_to(1)))
+        .unwrap();
+    let left = shell.target.stat(&shell.store, object(1)).unwrap();
+    let freed = left.allocated.cast_signed() - before.allocated.cast_signed();
+    assert_eq!(told.allocated_delta, freed);
+    shell.check();
+}
+
+#[test]
+fn an_object_that_is_deleted_has_nothing_to_tell() {
+    let (mut shell, _) = filled();
+    let request = WriteRequest {
+        object: object(1),
+        cut: cut_to(4096),
+        offset: 0,
+        length: 4096,
+    };
+    let mut plan = shell.plan(request).unwrap();
+    shell.target.abort_write(&mut plan);
+    shell.delete(vec![object(1)]).unwrap();
+    shell.kill();
+    let wrote = shell.write(object(1), cut_to(4096), 0, b"x").unwrap();
+    assert_eq!(wrote.allocated_delta, 4096);
+}

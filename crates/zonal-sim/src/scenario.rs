@@ -4,7 +4,7 @@
 //! everything is compared, removed, and nothing may be left. Bounds are looked at all the time.
 
 use crate::cast::{Cast, prepare};
-use crate::checker::{bounds, healing, names, placement, survival};
+use crate::checker::{bounds, healing, names, placement, space, survival};
 use crate::fault::{self, FaultPlan};
 use crate::net::NETWORK;
 use crate::plant::Plant;
@@ -231,6 +231,9 @@ impl Run {
             let is_shared = self.scenario == Scenario::Together;
             let may_be_longer = power || media || is_shared || self.cast.has_mortal();
             placement::check(world, power, may_be_longer);
+            if !self.options.faults {
+                space::check(world);
+            }
         }
     }
 

@@ -8,10 +8,11 @@
 #[allow(dead_code, reason = "for several test programs")]
 mod common;
 
-use common::run;
+use common::{impatient, run};
 use std::rc::Rc;
+use zonal_client::Reserve;
 use zonal_sim::rng::Rng;
-use zonal_sim::workload::{SimClient, create, make_dir, who};
+use zonal_sim::workload::{SimClient, create, make_dir, open, who};
 use zonal_sim::world::World;
 use zonal_types::{ErrorCode, Ino};
 
@@ -49,6 +50,77 @@ async fn told_late(world: Rc<World>) -> Result<(), ErrorCode> {
     assert!(held > 2 * MIB as u64);
     assert_eq!(at_shard(&two, file.ino).await?, held);
     Ok(())
+}
+
+/// A shrink that reaches its targets with writes alone.
+async fn cut_by_writes(world: Rc<World>) -> Result<(), ErrorCode> {
+    let client = world.connect(0, Rng::new(2)).await?;
+    let home = make_dir(&client, Ino::ROOT, "home").await?;
+    let file = create(&client, home, "f", true).await?.file;
+    client.write(&file, 0, &[1; 3000], false).await?;
+    let length = 9 * MIB as u64;
+    client
+        .reserve(&file, 0, length, Reserve::Allocate, true)
+        .await?;
+    client.fsync(&file).await?;
+    let before = at_targets(&world);
+    assert_eq!(at_shard(&client, file.ino).await?, before);
+    assert!(before > length - 8192);
+    // Within what the shard keeps, and nobody else has it open: the targets hear nothing.
+    client.truncate(&who(), file.ino, 100, true, false).await?;
+    client.write(&file, 0, &[3; 4096], false).await?;
+    client.fsync(&file).await?;
+    assert_eq!(at_targets(&world), before);
+    for at in 0..3 {
+        let held = at_targets(&world);
+        client
+            .write(&file, at * MIB as u64 + 8192, &[2; 4096], false)
+            .await?;
+        client.fsync(&file).await?;
+        assert!(at_targets(&world) < held, "column {at}");
+        assert_eq!(at_shard(&client, file.ino).await?, at_targets(&world));
+    }
+    assert_eq!(at_targets(&world), 3 * 4096);
+    Ok(())
+}
+
+/// A shrink that one target hears of from a writer before it is pushed there again.
+async fn cut_by_another(world: Rc<World>) -> Result<(), ErrorCode> {
+    let one = impatient(&world).await?;
+    let two = world.connect(1, Rng::new(3)).await?;
+    let home = make_dir(&one, Ino::ROOT, "home").await?;
+    let file = create(&one, home, "f", true).await?.file;
+    one.write(&file, 0, &vec![1; 6 * MIB], false).await?;
+    one.fsync(&file).await?;
+    let me = world.client_name(0);
+    for target in world.storage_indices() {
+        world.network.cut(&me, &world.address_of(target), true);
+    }
+    let cut = one.truncate(&who(), file.ino, 4096, true, false).await;
+    assert!(cut.is_err());
+    let theirs = open(&two, file.ino).await?.file;
+    let held = at_targets(&world);
+    two.write(&theirs, MIB as u64, &[2; 8192], false).await?;
+    two.fsync(&theirs).await?;
+    assert!(at_targets(&world) < held);
+    assert_eq!(at_shard(&two, file.ino).await?, at_targets(&world));
+    world.network.heal();
+    two.truncate(&who(), file.ino, 0, true, false).await?;
+    assert_eq!(
+        (at_shard(&two, file.ino).await?, at_targets(&world)),
+        (0, 0)
+    );
+    Ok(())
+}
+
+#[test]
+fn what_writes_cut_is_told() {
+    run(cut_by_writes);
+}
+
+#[test]
+fn what_a_write_cut_of_another_ones_truncation_is_told() {
+    run(cut_by_another);
 }
 
 #[test]

@@ -38,6 +38,12 @@ fn seeds_without_faults_are_good() {
         ..Options::default()
     };
     all_good(1, 10, options);
+    // Counts of allocated bytes are compared where there are none.
+    let together = Options {
+        scenario: Scenario::Together,
+        ..options
+    };
+    all_good(1, 60, together);
 }
 
 #[test]

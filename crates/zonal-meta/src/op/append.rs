@@ -32,7 +32,7 @@ pub(crate) fn begin(
 pub(crate) fn end(
     tx: &mut Tx<'_>,
     ino: Ino,
-    mut report: report::Report<'_>,
+    report: &report::Report<'_>,
     is_given_up: bool,
 ) -> Result {
     let disowned = if is_given_up {
@@ -40,11 +40,8 @@ pub(crate) fn end(
     } else {
         None
     };
-    if disowned.is_some() {
-        // Targets do not tell what such a cut frees.
-        report.allocated_delta = 0;
-    }
-    let mut reply = report::report_write(tx, ino, &report)?;
+    // What is nobody's now takes its space until the first word of that number comes to its target, with a write that tells it.
+    let mut reply = report::report_write(tx, ino, report)?;
     if let MetaReply::Attr { data, .. } = &mut reply {
         *data = disowned;
     }

@@ -8,7 +8,7 @@
 //! | 5 nothing false is read | `versions.rs` |
 //! | 6 no message ends a process | `survival.rs` |
 //! | 8 everything is bounded | `bounds.rs` |
-//! | 9 the cell heals, nothing leaks | `healing.rs`, and the liveness phase of `scenario.rs` |
+//! | 9 the cell heals, nothing leaks | `healing.rs`, `space.rs` (without faults), and the liveness phase of `scenario.rs` |
 //! | 10 everything is in its place | `placement.rs` |
 //!
 //! Invariant 1 is checked with each map (`names.rs`); 7 shows in `tree_model.rs` and `together.rs`, as bytes that come back.
@@ -21,6 +21,7 @@ pub mod healing;
 pub mod names;
 pub mod oracle;
 pub mod placement;
+pub mod space;
 pub mod strict;
 pub mod survival;
 pub mod together;

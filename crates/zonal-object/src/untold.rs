@@ -1,0 +1,61 @@
+//! What cuts have freed and nobody was told of yet, an object.
+//!
+//! A cut goes by steps, each of them durable, and the first word of a shrink may come with a write, which may fail behind the cut. So
+//! each step notes here what it freed, and whoever is answered next for the object tells it: the write, the truncation, an edit.
+//!
+//! In memory only, and bounded: what is forgotten stays counted at the shard until the file is removed, which is the harmless side.
+
+use crate::ids::ObjectId;
+use std::collections::BTreeMap;
+use zonal_types::limits::UNTOLD_CUTS_MAX;
+
+/// Changes of allocated bytes.
+#[derive(Debug, Default)]
+pub(crate) struct Untold(BTreeMap<ObjectId, i64>);
+
+impl Untold {
+    /// A step of a cut made this change.
+    pub(crate) fn add(&mut self, object: ObjectId, delta: i64) {
+        if delta == 0 {
+            return;
+        }
+        let sum = self.0.entry(object).or_default();
+        *sum = sum.saturating_add(delta);
+        if self.0.len() > UNTOLD_CUTS_MAX {
+            self.0.pop_first();
+        }
+    }
+
+    /// What is told now; or nothing, as the object is deleted.
+    pub(crate) fn take(&mut self, object: ObjectId) -> i64 {
+        self.0.remove(&object).unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zonal_types::{Column, DataId};
+
+    #[test]
+    fn each_change_is_told_once_and_there_is_a_bound() {
+        let object = |number: usize| ObjectId {
+            data_id: DataId(number as u64),
+            column: Column(0),
+        };
+        let mut untold = Untold::default();
+        untold.add(object(7), -4096);
+        untold.add(object(7), -8192);
+        assert_eq!(
+            (untold.take(object(7)), untold.take(object(7))),
+            (-12288, 0)
+        );
+        for number in 0..=UNTOLD_CUTS_MAX {
+            untold.add(object(number), -1);
+        }
+        assert_eq!(untold.0.len(), UNTOLD_CUTS_MAX);
+        assert_eq!(untold.take(object(UNTOLD_CUTS_MAX)), -1);
+        untold.add(object(0), 0);
+        assert_eq!(untold.0.len(), UNTOLD_CUTS_MAX - 1);
+    }
+}
