@@ -327,6 +327,7 @@ def _(c, d):
 def _(c, d):
     save(f"{d}/before", b"x" * 100_000)
     name, count = "n" * 200, 600
+    true(os.statvfs(d).f_ffree > 1000, "free inodes of a shard with room")
     for number in range(count):
         os.close(os.open(f"{d}/{name}{number}", os.O_CREAT | os.O_WRONLY))
     # Less than what has to be free on the disk for checkpoints; then nothing at all.
@@ -335,6 +336,8 @@ def _(c, d):
         fails(errno.ENOSPC, os.open, f"{d}/more", os.O_CREAT | os.O_WRONLY)
         fails(errno.ENOSPC, os.mkdir, f"{d}/more")
         true("full" in c.trouble("shard"), f"status says: {c.trouble('shard')}")
+        equal((os.statvfs(d).f_ffree, os.statvfs(d).f_favail), (0, 0), "free inodes of a full shard")
+        true(os.statvfs(d).f_bavail > 0, "targets have room")
     start = time.monotonic()
     equal(os.stat(f"{d}/before").st_size, 100_000, "size")
     true(fresh(f"{d}/before") == b"x" * 100_000, "content")
@@ -351,6 +354,7 @@ def _(c, d):
         return True
     wait_for("a new name when there is room", makes, 60)
     true(c.status()["healthy"], "not healthy after all")
+    true(os.statvfs(d).f_ffree > 1000, "free inodes when there is room again")
     c.restart("shard")
     equal(sorted(os.listdir(d)), ["before", "new"], "names after a restart")
 

@@ -126,6 +126,19 @@ impl Engine {
             && (free < headroom / 2 || free.saturating_add(self.inside.reusable()) < headroom)
     }
 
+    /// Bytes that may be added before adding is refused, about, as of the last count inside the index; 0 where it is refused.
+    #[must_use]
+    pub fn room_left(&self, headroom: u64) -> u64 {
+        let Some(free) = self.free_below() else {
+            return u64::MAX;
+        };
+        if self.is_short(headroom) {
+            return 0;
+        }
+        free.saturating_add(self.inside.reusable())
+            .saturating_sub(headroom)
+    }
+
     /// Counts what may be written again, where that was asked for and is due. Within a checkpoint's turn only.
     pub(crate) fn look_inside(&self) -> Result<(), DiskError> {
         let start = Instant::now();
@@ -240,6 +253,7 @@ mod tests {
             let next = round * 100_000;
             let added = add(&engine, next);
             assert!(engine.is_short(HEADROOM));
+            assert_eq!(engine.room_left(HEADROOM), 0);
             if round == 0 {
                 first = added;
                 assert!(added > 1000, "{added} entries fit");

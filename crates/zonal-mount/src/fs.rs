@@ -240,8 +240,8 @@ impl FileSystem for ZonalFs {
         });
     }
 
-    fn statfs(&self, ctx: &Context<'_>, _ino: u64, reply: ReplyStatfs) {
-        let outcome = self.do_statfs(ctx);
+    fn statfs(&self, ctx: &Context<'_>, ino: u64, reply: ReplyStatfs) {
+        let outcome = self.do_statfs(ctx, Ino(ino));
         answer!(reply, outcome, figures => reply.statfs(&figures));
     }
 

@@ -5,6 +5,7 @@ use crate::caller::credentials;
 use crate::convert::{errno, kernel_attr, kernel_entry, kernel_time, name, set_time, valid};
 use crate::fs::ZonalFs;
 use zonal_client::names::{Found, Looked, NewFile};
+use zonal_client::statfs::Capacity;
 use zonal_fuse::Context;
 use zonal_fuse::request::{Mknod, Rename};
 use zonal_fuse::{ReplyAttr, ReplyEntry, ReplyStatx, SetAttr, StatFs, StatxReply};
@@ -314,15 +315,22 @@ impl ZonalFs {
         block_on(self.client.access(&credentials(ctx), ino, mask))
     }
 
-    pub(crate) fn do_statfs(&self, ctx: &Context<'_>) -> Result<StatFs, ErrorCode> {
+    pub(crate) fn do_statfs(&self, ctx: &Context<'_>, ino: Ino) -> Result<StatFs, ErrorCode> {
         self.begin(ctx);
-        let (total, free, inodes) = block_on(self.client.statfs())?;
+        let Capacity {
+            total,
+            free,
+            inodes,
+            names_left,
+        } = block_on(self.client.statfs(ino))?;
+        // Programs of 32 bits fail where it is more.
+        let ffree = names_left.min(u32::MAX.into());
         Ok(StatFs {
             blocks: total / 4096,
             bfree: free / 4096,
             bavail: free / 4096,
-            files: inodes.saturating_add(u64::from(u32::MAX)),
-            ffree: u64::from(u32::MAX),
+            files: inodes.saturating_add(ffree),
+            ffree,
             bsize: 1 << 20,
             namelen: 255,
             frsize: 4096,

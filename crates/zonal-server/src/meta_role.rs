@@ -232,7 +232,10 @@ impl MetaRole {
 
     /// Answers a request, when it can be answered.
     pub fn handle(&self, header: &Header, request: &MetaRequest) -> MetaReply {
-        let reply = self.answer(header, request).unwrap_or_else(failure);
+        let mut reply = self.answer(header, request).unwrap_or_else(failure);
+        if let MetaReply::StatFs { names_left, .. } = &mut reply {
+            *names_left = self.names_left();
+        }
         if let MetaReply::Failed { code } = &reply {
             match code.0 {
                 ErrorCode::Io if self.is_healthy() => self.trouble.medium(request.name()),
@@ -260,7 +263,10 @@ impl MetaRole {
             let gauges = self.lock().shard.gauges();
             let found = gauges.iter().find(|(name, _)| *name == "inodes");
             let inodes = found.map_or(0, |(_, value)| *value);
-            return Ok(MetaReply::StatFs { inodes });
+            return Ok(MetaReply::StatFs {
+                inodes,
+                names_left: u64::MAX,
+            });
         }
         self.map.at_least(header.map_version);
         self.check_room(request)?;

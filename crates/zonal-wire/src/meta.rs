@@ -266,7 +266,8 @@ codec_enum! {
         Dir = 14 { entries: Vec<DirEntry>, end: bool },
         Names = 15 { names: Vec<Blob> },
         Locked = 16 { holder: Option<LockRange> },
-        StatFs = 17 { inodes: u64 },
+        /// `names_left`: new names that fit, about; 0 where they are refused.
+        StatFs = 17 { inodes: u64, names_left: u64 },
         /// May end before the bytes that the layout leaves to the shard: zeros follow, to the file's size.
         Inline = 19 { bytes: Blob },
         /// Parent directory and, where it is known, the zone of the inode.

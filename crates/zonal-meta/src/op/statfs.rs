@@ -7,5 +7,7 @@ use zonal_wire::MetaReply;
 pub(crate) fn statfs(tx: &Tx<'_>) -> Result {
     Ok(MetaReply::StatFs {
         inodes: tx.env.live_inodes,
+        // Who has the store knows.
+        names_left: u64::MAX,
     })
 }

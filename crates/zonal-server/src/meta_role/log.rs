@@ -13,6 +13,8 @@ use zonal_zonemap::{MapEdit, ZoneMap};
 
 /// Left free on the disk below a shard's store, or inside its index, by what adds to the name space: a checkpoint, of deletions too, needs it.
 const META_HEADROOM_BYTES: u64 = 64 << 20;
+/// What a new name takes with its inode, about: what statfs tells of names that fit is reckoned by it.
+const NAME_BYTES: u64 = 1 << 10;
 
 impl MetaRole {
     /// Logs an effect. The map returned is to be settled by the manager outside of the mutex.
@@ -109,6 +111,11 @@ impl MetaRole {
     /// Whether it refuses what adds to the name space, for want of space.
     pub(crate) fn is_full(&self) -> bool {
         self.engine.is_short(META_HEADROOM_BYTES)
+    }
+
+    /// New names that fit, about; 0 where they are refused.
+    pub(super) fn names_left(&self) -> u64 {
+        self.engine.room_left(META_HEADROOM_BYTES) / NAME_BYTES
     }
 
     pub(crate) fn sync(&self) -> Result<(), ErrorCode> {

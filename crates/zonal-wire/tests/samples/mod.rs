@@ -227,7 +227,7 @@ pub fn meta_replies() -> Vec<MetaReply> {
         R::Dir { entries: vec![listed], end: true },
         R::Names { names: vec![Blob(b"user.a".to_vec()), Blob(b"user.b".to_vec())] },
         R::Locked { holder: Some(lock()) },
-        R::StatFs { inodes: 24_000 },
+        R::StatFs { inodes: 24_000, names_left: 7_000_000 },
         R::Parent { parent: Ino::ROOT },
         R::Inline { bytes: Blob(vec![0, 1, 255]) },
         R::Opened { entry: entry(), data: file_data(), push: true },

@@ -94,7 +94,7 @@ fn look_at(cell: &Cell, map: &ZoneMap, node: &Node) -> Seen {
     if answers && map.shards.iter().any(|shard| shard.node == node.id) {
         let request = MetaRequest::StatFs;
         match cell.call(to, Service::Meta, request.name(), &request.to_bytes()) {
-            Ok(MetaReply::StatFs { inodes }) => seen.inodes = Some(inodes),
+            Ok(MetaReply::StatFs { inodes, .. }) => seen.inodes = Some(inodes),
             Ok(MetaReply::Failed { code }) => seen.error = Some(format!("shard: {}", code.0)),
             Ok(_) => seen.error = Some("shard: an odd answer".into()),
             Err(error) => seen.error = Some(error.to_string()),
