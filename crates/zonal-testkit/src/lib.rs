@@ -1,8 +1,10 @@
-//! What tests of several crates need, and nothing else depends on: numbers from a seed, garbage, and a folder that goes away.
+//! What tests of several crates need, and nothing else depends on: numbers from a seed, garbage, a folder that goes away, and what
+//! a loss of power may leave of files.
 //! It knows nothing of Zonal and depends on nothing.
 #![forbid(unsafe_code)]
 
 mod garbage;
+pub mod power_cut;
 mod rng;
 mod scratch;
 

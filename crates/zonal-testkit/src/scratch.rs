@@ -15,10 +15,28 @@ impl Scratch {
     /// When the folder cannot be made.
     #[must_use]
     pub fn new(name: &str) -> Self {
+        Self::below(&std::env::temp_dir(), name)
+    }
+
+    /// As [`Self::new`], in memory where this machine has such a folder: for what is flushed often and need not survive.
+    ///
+    /// # Panics
+    /// As [`Self::new`].
+    #[must_use]
+    pub fn in_memory(name: &str) -> Self {
+        let memory = Path::new("/dev/shm");
+        if memory.is_dir() {
+            Self::below(memory, name)
+        } else {
+            Self::new(name)
+        }
+    }
+
+    fn below(folder: &Path, name: &str) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("zonal-{name}-{}-{count}", std::process::id());
-        let path = std::env::temp_dir().join(name);
+        let path = folder.join(name);
         let made = std::fs::create_dir_all(&path).and_then(|()| path.canonicalize());
         match made {
             Ok(path) => Self(path),

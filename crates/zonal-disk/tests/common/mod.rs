@@ -15,35 +15,41 @@ use zonal_disk::replay::{open_parts, open_parts_after};
 use zonal_disk::sums::SumsStore;
 use zonal_disk::{Config, DiskError, Engine, Identity, LogFile, Lsn, Record, StoreKind};
 use zonal_testkit::Rng;
+use zonal_testkit::power_cut::{self, Bytes, Change, Image};
 use zonal_types::{KvChange, KvRead};
 
 pub const SECTOR: usize = 512;
 pub const LOG_BYTES: u64 = 1 << 20;
 pub const TAG: u64 = 0x7a6f_6e61;
 
-enum Pending {
-    Write { at: usize, bytes: Vec<u8> },
-    Resize(usize),
-}
-
+/// What a reader finds, and what would survive.
 #[derive(Default)]
-struct Image {
+struct Live {
     live: Vec<u8>,
-    durable: Vec<u8>,
-    pending: Vec<Pending>,
+    image: Image,
 }
 
-fn put(image: &mut Vec<u8>, at: usize, bytes: &[u8]) {
-    if image.len() < at + bytes.len() {
-        image.resize(at + bytes.len(), 0);
+impl Live {
+    fn change(&mut self, change: Change) {
+        match &change {
+            Change::Write { at, bytes } => {
+                let at = usize::try_from(*at).unwrap();
+                let end = at + bytes.len();
+                self.live.resize(self.live.len().max(end), 0);
+                self.live[at..end].copy_from_slice(bytes);
+            }
+            Change::Resize(len) | Change::AtLeast(len) => {
+                self.live.resize(usize::try_from(*len).unwrap(), 0);
+            }
+        }
+        self.image.change(change);
     }
-    image[at..at + bytes.len()].copy_from_slice(bytes);
 }
 
 /// One file in memory: live contents, and what of it would survive a loss of power.
 #[derive(Default)]
 pub struct MemFile {
-    image: Mutex<Image>,
+    image: Mutex<Live>,
     pub fail_sync: AtomicBool,
     pub syncs: AtomicU64,
     pub writes: AtomicU64,
@@ -66,7 +72,7 @@ impl MemFile {
         let file = Self::default();
         {
             let mut image = file.image.lock().unwrap();
-            image.durable.clone_from(&bytes);
+            image.image = Image::holding(Bytes::of(&bytes));
             image.live = bytes;
         }
         Arc::new(file)
@@ -76,63 +82,10 @@ impl MemFile {
         self.image.lock().unwrap().live.clone()
     }
 
-    /// The units of at most `unit` bytes that are written and not durable, in order.
-    pub fn pending(&self, unit: usize) -> Vec<(usize, Vec<u8>)> {
-        let image = self.image.lock().unwrap();
-        let mut out = Vec::new();
-        for pending in &image.pending {
-            let Pending::Write { at, bytes } = pending else {
-                continue;
-            };
-            let mut done = 0;
-            while done < bytes.len() {
-                let here = at + done;
-                let step = (unit - here % unit).min(bytes.len() - done);
-                out.push((here, bytes[done..done + step].to_vec()));
-                done += step;
-            }
-        }
-        out
-    }
-
-    /// The durable bytes, with `units` of those that are not.
-    pub fn durable_with<'a>(&self, units: impl Iterator<Item = &'a (usize, Vec<u8>)>) -> Vec<u8> {
-        let image = self.image.lock().unwrap();
-        let mut out = image.durable.clone();
-        for pending in &image.pending {
-            if let Pending::Resize(len) = pending {
-                out.resize(*len, 0);
-            }
-        }
-        for (at, bytes) in units {
-            put(&mut out, *at, bytes);
-        }
-        out
-    }
-
-    /// What a loss of power may leave: the durable bytes, and of each pending sector any one of the
-    /// writes to it, or none.
+    /// What a loss of power may leave: of each pending sector any one of the writes to it, or none.
     pub fn survivor(&self, rng: &mut Rng) -> Vec<u8> {
         let image = self.image.lock().unwrap();
-        let mut out = image.durable.clone();
-        let odds = rng.below(5);
-        for pending in &image.pending {
-            match pending {
-                Pending::Resize(len) => out.resize(*len, 0),
-                Pending::Write { at, bytes } => {
-                    let mut done = 0;
-                    while done < bytes.len() {
-                        let here = at + done;
-                        let step = (SECTOR - here % SECTOR).min(bytes.len() - done);
-                        if rng.below(4) < odds {
-                            put(&mut out, here, &bytes[done..done + step]);
-                        }
-                        done += step;
-                    }
-                }
-            }
-        }
-        out
+        image.image.survivor(SECTOR as u64, rng).to_vec()
     }
 
     fn do_read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
@@ -145,31 +98,22 @@ impl MemFile {
 
     fn do_write(&self, offset: u64, bytes: &[u8]) {
         self.writes.fetch_add(1, Ordering::Relaxed);
-        let mut image = self.image.lock().unwrap();
-        let at = usize::try_from(offset).unwrap();
-        put(&mut image.live, at, bytes);
-        let bytes = bytes.to_vec();
-        image.pending.push(Pending::Write { at, bytes });
+        self.image.lock().unwrap().change(Change::Write {
+            at: offset,
+            bytes: bytes.to_vec(),
+        });
     }
 
     fn do_sync(&self) -> io::Result<()> {
         self.syncs.fetch_add(1, Ordering::Relaxed);
         // As a medium may: what is written while the sync runs is not part of it.
-        let covered = self.image.lock().unwrap().pending.len();
+        let covered = self.image.lock().unwrap().image.flush();
         drop(self.gate.lock().unwrap());
         self.observe();
         if self.fail_sync.load(Ordering::Relaxed) {
             return Err(io::Error::other("planted"));
         }
-        let mut image = self.image.lock().unwrap();
-        let rest = image.pending.split_off(covered);
-        for pending in std::mem::replace(&mut image.pending, rest) {
-            match pending {
-                Pending::Write { at, bytes } => put(&mut image.durable, at, &bytes),
-                Pending::Resize(len) => image.durable.resize(len, 0),
-            }
-        }
-        drop(image);
+        self.image.lock().unwrap().image.flushed(&covered);
         self.observe();
         Ok(())
     }
@@ -212,10 +156,7 @@ impl redb::StorageBackend for MemIndex {
         self.0.do_read(offset, out)
     }
     fn set_len(&self, len: u64) -> io::Result<()> {
-        let mut image = self.0.image.lock().unwrap();
-        let len = usize::try_from(len).unwrap();
-        image.live.resize(len, 0);
-        image.pending.push(Pending::Resize(len));
+        self.0.image.lock().unwrap().change(Change::Resize(len));
         Ok(())
     }
     fn sync_data(&self) -> io::Result<()> {
@@ -275,51 +216,19 @@ impl MemDisk {
         }
     }
 
-    /// States that a loss of power may leave, at most `limit`: every choice of the units that are not durable where
-    /// there are few; else every prefix, every single one lost, every single one arrived, and random choices.
-    pub fn states(&self, unit: usize, limit: usize, rng: &mut Rng) -> Vec<Self> {
+    /// States that a loss of power may leave, at most `limit`.
+    pub fn states(&self, unit: u64, limit: usize, rng: &mut Rng) -> Vec<Self> {
         let files = [&self.log, &self.index, &self.sums];
-        let pending: Vec<(usize, (usize, Vec<u8>))> = files
-            .iter()
-            .enumerate()
-            .flat_map(|(file, from)| from.pending(unit).into_iter().map(move |unit| (file, unit)))
-            .collect();
-        let count = pending.len();
-        let mut choices: Vec<Vec<bool>> = Vec::new();
-        if count < 32 && 1_usize << count <= limit {
-            choices.extend(
-                (0..1_usize << count)
-                    .map(|mask| (0..count).map(|bit| mask >> bit & 1 == 1).collect()),
-            );
-        } else {
-            for at in 0..=count {
-                choices.push((0..count).map(|unit| unit < at).collect());
-                choices.push((0..count).map(|unit| unit != at).collect());
-                choices.push((0..count).map(|unit| unit == at).collect());
-            }
-            while choices.len() > limit / 2 {
-                choices.swap_remove(rng.index(choices.len()));
-            }
-            while choices.len() < limit {
-                choices.push((0..count).map(|_| rng.below(2) == 0).collect());
-            }
-        }
-        let state = |choice: &Vec<bool>| {
-            let chosen = |file: usize| {
-                let units = pending
-                    .iter()
-                    .zip(choice)
-                    .filter(move |((of, _), taken)| *of == file && **taken);
-                MemFile::holding(files[file].durable_with(units.map(|((_, unit), _)| unit)))
-            };
-            Self {
-                log: chosen(0),
-                index: chosen(1),
-                sums: chosen(2),
-                kept: false,
-            }
+        let locked = files.map(|file| file.image.lock().unwrap());
+        let images: Vec<&Image> = locked.iter().map(|locked| &locked.image).collect();
+        let states = power_cut::states(&images, unit, limit, rng);
+        let state = |files: &Vec<Bytes>| Self {
+            log: MemFile::holding(files[0].to_vec()),
+            index: MemFile::holding(files[1].to_vec()),
+            sums: MemFile::holding(files[2].to_vec()),
+            kept: false,
         };
-        choices.iter().map(state).collect()
+        states.iter().map(state).collect()
     }
 
     /// The disk after the process was killed.

@@ -1,0 +1,298 @@
+//! What a loss of power may leave of files: of what was written and not flushed any choice of units, in the order in which they were
+//! written. The enumeration that all tests of power cuts share.
+//!
+//! A change is *issued*, and then it has *ended*. A flush covers the changes that had ended when it was issued, and makes them
+//! durable when it has ended itself. Until then each unit of a change (512 or 4096 bytes of a write; a new length) may have
+//! arrived or not, whatever became of the others.
+//!
+//! Units: bytes.
+
+mod bytes;
+mod folder;
+
+pub use bytes::Bytes;
+pub use folder::{Act, Folder, State};
+
+use crate::Rng;
+
+/// A change of one file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    /// Bytes; a file that is shorter becomes as long as they need.
+    Write {
+        /// Where they begin.
+        at: u64,
+        /// The bytes.
+        bytes: Vec<u8>,
+    },
+    /// Another length.
+    Resize(u64),
+    /// At least this length.
+    AtLeast(u64),
+}
+
+impl Change {
+    /// The parts that arrive each by itself.
+    fn units(&self, unit: u64) -> Vec<Self> {
+        let Self::Write { at, bytes } = self else {
+            return vec![self.clone()];
+        };
+        let unit = unit.max(1);
+        let mut out = Vec::new();
+        let mut rest = bytes.as_slice();
+        let mut at = *at;
+        while !rest.is_empty() {
+            let step = (unit - at % unit).min(rest.len() as u64);
+            let (first, behind) = rest.split_at(step as usize);
+            let bytes = first.to_vec();
+            out.push(Self::Write { at, bytes });
+            at += step;
+            rest = behind;
+        }
+        out
+    }
+
+    fn apply(&self, to: &mut Bytes) {
+        match self {
+            Self::Write { at, bytes } => to.put(*at, bytes),
+            Self::Resize(length) => to.resize(*length),
+            Self::AtLeast(length) => to.resize((*length).max(to.len())),
+        }
+    }
+}
+
+/// A change on its way.
+#[derive(Debug, Clone)]
+struct Pending {
+    ticket: u64,
+    has_ended: bool,
+    change: Change,
+}
+
+/// One file: what of it is durable, and what is on its way.
+#[derive(Debug, Clone, Default)]
+pub struct Image {
+    durable: Bytes,
+    pending: Vec<Pending>,
+    next: u64,
+}
+
+/// What a flush that was issued will make durable.
+#[derive(Debug, Clone)]
+pub struct Covered(Vec<u64>);
+
+impl Image {
+    /// A file whose bytes are durable.
+    #[must_use]
+    pub fn holding(durable: Bytes) -> Self {
+        Self {
+            durable,
+            ..Self::default()
+        }
+    }
+
+    /// A change begins.
+    pub fn issue(&mut self, change: Change) -> u64 {
+        let ticket = self.next;
+        self.next += 1;
+        self.pending.push(Pending {
+            ticket,
+            has_ended: false,
+            change,
+        });
+        ticket
+    }
+
+    /// It has ended. One that failed has not: it may have arrived in part, and no flush covers it.
+    pub fn ended(&mut self, ticket: u64) {
+        let found = self.pending.iter_mut().find(|own| own.ticket == ticket);
+        if let Some(pending) = found {
+            pending.has_ended = true;
+        }
+    }
+
+    /// A change that is over at once.
+    pub fn change(&mut self, change: Change) {
+        let ticket = self.issue(change);
+        self.ended(ticket);
+    }
+
+    /// A flush begins.
+    #[must_use]
+    pub fn flush(&self) -> Covered {
+        let ended = self.pending.iter().filter(|pending| pending.has_ended);
+        Covered(ended.map(|pending| pending.ticket).collect())
+    }
+
+    /// It has ended, well.
+    pub fn flushed(&mut self, covered: &Covered) {
+        let durable = &mut self.durable;
+        self.pending.retain(|pending| {
+            // In order, as they were issued.
+            let is_covered = covered.0.binary_search(&pending.ticket).is_ok();
+            if is_covered {
+                pending.change.apply(durable);
+            }
+            !is_covered
+        });
+    }
+
+    /// Everything is durable.
+    pub fn settle(&mut self) {
+        for pending in self.pending.drain(..) {
+            pending.change.apply(&mut self.durable);
+        }
+    }
+
+    /// What a reader finds while the power is on.
+    #[must_use]
+    pub fn live(&self) -> Bytes {
+        let mut out = self.durable.clone();
+        self.pending
+            .iter()
+            .for_each(|pending| pending.change.apply(&mut out));
+        out
+    }
+
+    /// One state, drawn: with equal odds for all its units.
+    #[must_use]
+    pub fn survivor(&self, unit: u64, rng: &mut Rng) -> Bytes {
+        let odds = rng.below(5);
+        let mut out = self.durable.clone();
+        for change in self.units(unit) {
+            if rng.below(4) < odds {
+                change.apply(&mut out);
+            }
+        }
+        out
+    }
+
+    fn units(&self, unit: u64) -> Vec<Change> {
+        let all = self.pending.iter();
+        all.flat_map(|pending| pending.change.units(unit)).collect()
+    }
+}
+
+/// States of `images` together, at most `limit` (one at least): every choice of the units that are not durable where there are few;
+/// else some of: every prefix, every single one lost, every single one arrived; and random choices.
+pub fn states(images: &[&Image], unit: u64, limit: usize, rng: &mut Rng) -> Vec<Vec<Bytes>> {
+    let units: Vec<Vec<Change>> = images.iter().map(|image| image.units(unit)).collect();
+    let count = units.iter().map(Vec::len).sum();
+    let state = |choice: Vec<bool>| {
+        let mut taken = choice.into_iter();
+        let files = images.iter().zip(&units);
+        files
+            .map(|(image, units)| {
+                let mut out = image.durable.clone();
+                for change in units {
+                    if taken.next() == Some(true) {
+                        change.apply(&mut out);
+                    }
+                }
+                out
+            })
+            .collect()
+    };
+    choices(count, limit.max(1), rng)
+        .into_iter()
+        .map(state)
+        .collect()
+}
+
+/// Which of `count` units arrive, state by state.
+fn choices(count: usize, limit: usize, rng: &mut Rng) -> Vec<Vec<bool>> {
+    if count < 32 && 1_usize << count <= limit {
+        let masks = 0..1_usize << count;
+        return masks
+            .map(|mask| (0..count).map(|bit| mask >> bit & 1 == 1).collect())
+            .collect();
+    }
+    // Where a prefix ends, which one is lost, which one is there alone.
+    let mut regular: Vec<usize> = (0..3 * (count + 1)).collect();
+    while regular.len() > limit.div_ceil(2) {
+        regular.swap_remove(rng.index(regular.len()));
+    }
+    let mut out: Vec<Vec<bool>> = regular
+        .into_iter()
+        .map(|which| {
+            let at = which / 3;
+            let arrives = |unit: usize| match which % 3 {
+                0 => unit < at,
+                1 => unit != at,
+                _ => unit == at,
+            };
+            (0..count).map(arrives).collect()
+        })
+        .collect();
+    while out.len() < limit {
+        out.push((0..count).map(|_| rng.below(2) == 0).collect());
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(at: u64, bytes: &[u8]) -> Change {
+        Change::Write {
+            at,
+            bytes: bytes.to_vec(),
+        }
+    }
+
+    fn all(image: &Image, limit: usize) -> Vec<Vec<u8>> {
+        let states = states(&[image], 2, limit, &mut Rng(1));
+        states.iter().map(|files| files[0].to_vec()).collect()
+    }
+
+    #[test]
+    fn every_choice_of_few_units_is_made() {
+        let mut image = Image::holding(Bytes::of(b"....."));
+        image.change(write(1, b"abc"));
+        let mut found = all(&image, 4);
+        found.sort();
+        assert_eq!(
+            found,
+            [
+                b".....".to_vec(),
+                b"..bc.".to_vec(),
+                b".a...".to_vec(),
+                b".abc.".to_vec()
+            ]
+        );
+        assert_eq!(all(&image, 3).len(), 3);
+    }
+
+    #[test]
+    fn a_flush_covers_what_had_ended_when_it_began() {
+        let mut image = Image::holding(Bytes::of(b"...."));
+        image.change(write(0, b"a"));
+        let under_way = image.issue(write(1, b"b"));
+        let covered = image.flush();
+        image.change(write(2, b"c"));
+        image.ended(under_way);
+        image.flushed(&covered);
+        let found = all(&image, 100);
+        assert_eq!(found.len(), 4);
+        assert!(found.iter().all(|bytes| bytes[0] == b'a'));
+        assert!(found.contains(&b"a...".to_vec()));
+        assert_eq!(image.live().to_vec(), b"abc.");
+        image.settle();
+        assert_eq!(all(&image, 100), [b"abc.".to_vec()]);
+    }
+
+    #[test]
+    fn of_many_units_there_are_as_many_states_as_asked_for() {
+        let mut image = Image::default();
+        image.change(Change::Resize(600));
+        image.change(write(100, &[7; 600]));
+        for limit in [1, 2, 7, 100] {
+            assert_eq!(all(&image, limit).len(), limit);
+        }
+        let mut lengths: Vec<usize> = all(&image, 200).iter().map(Vec::len).collect();
+        lengths.sort_unstable();
+        lengths.dedup();
+        assert!(lengths.len() > 10, "{lengths:?}");
+    }
+}

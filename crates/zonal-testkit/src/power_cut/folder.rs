@@ -1,0 +1,318 @@
+//! A folder of files under changes of bytes and names, and what a loss of power may leave of it.
+//!
+//! A change of names is durable when a flush of its folder, issued after the change had ended, has ended. Of those that are not,
+//! the first ones have arrived, up to any of them: file systems write names in order.
+
+use super::{Bytes, Change, Covered, Image, states};
+use crate::Rng;
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+
+/// Something done to a folder. Paths are below it, with `/` between names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Act {
+    /// A new folder.
+    MakeFolder(String),
+    /// A new, empty file with this number; what had the name goes.
+    Create {
+        /// Its number, which it keeps under other names.
+        file: u32,
+        /// Its name.
+        path: String,
+    },
+    /// A change of a file's bytes.
+    Change {
+        /// The file.
+        file: u32,
+        /// What.
+        change: Change,
+    },
+    /// A flush of a file.
+    Flush(u32),
+    /// Another name; what had it goes.
+    Rename {
+        /// The name before.
+        from: String,
+        /// The name after.
+        to: String,
+    },
+    /// A name goes.
+    Remove(String),
+    /// A flush of the names in a folder; the empty path is the folder itself.
+    FlushNames(String),
+}
+
+/// What a name is of: a file by number, or a folder.
+type Names = BTreeMap<String, Option<u32>>;
+
+/// A change of names on its way.
+#[derive(Debug, Clone)]
+struct PendingName {
+    number: u64,
+    has_ended: bool,
+    act: Act,
+}
+
+/// What was issued and has not ended.
+#[derive(Debug, Clone)]
+enum UnderWay {
+    Change { file: u32, ticket: u64 },
+    Name,
+    Flush { file: u32, covered: Covered },
+    FlushNames(Vec<u64>),
+}
+
+/// A folder.
+#[derive(Debug, Clone, Default)]
+pub struct Folder {
+    files: BTreeMap<u32, Image>,
+    names: Names,
+    pending: Vec<PendingName>,
+    under_way: BTreeMap<u64, UnderWay>,
+}
+
+/// One state of a folder.
+#[derive(Debug, Clone, PartialEq)]
+pub struct State {
+    /// Its files; `None` for a folder.
+    pub entries: BTreeMap<String, Option<Bytes>>,
+}
+
+fn change_names(names: &mut Names, act: &Act) {
+    match act {
+        Act::MakeFolder(path) => drop(names.insert(path.clone(), None)),
+        Act::Create { file, path } => drop(names.insert(path.clone(), Some(*file))),
+        Act::Rename { from, to } => {
+            if let Some(moved) = names.remove(from) {
+                names.insert(to.clone(), moved);
+            }
+        }
+        Act::Remove(path) => drop(names.remove(path)),
+        Act::Change { .. } | Act::Flush(_) | Act::FlushNames(_) => {}
+    }
+}
+
+/// The folder in which an act changes names.
+fn folder_of(act: &Act) -> &str {
+    let path = match act {
+        Act::MakeFolder(path) | Act::Remove(path) => path,
+        Act::Create { path, .. } => path,
+        Act::Rename { to, .. } => to,
+        Act::Change { .. } | Act::Flush(_) | Act::FlushNames(_) => return "",
+    };
+    path.rsplit_once('/').map_or("", |(folder, _)| folder)
+}
+
+impl Folder {
+    /// Something begins; `number` names it until it has ended.
+    pub fn issue(&mut self, number: u64, act: Act) {
+        let under_way = match act {
+            Act::Change { file, change } => {
+                let ticket = self.files.entry(file).or_default().issue(change);
+                UnderWay::Change { file, ticket }
+            }
+            Act::Flush(file) => {
+                let covered = self.files.entry(file).or_default().flush();
+                UnderWay::Flush { file, covered }
+            }
+            Act::FlushNames(path) => {
+                let covered = self
+                    .pending
+                    .iter()
+                    .filter(|name| name.has_ended && folder_of(&name.act) == path);
+                UnderWay::FlushNames(covered.map(|name| name.number).collect())
+            }
+            Act::MakeFolder(_) | Act::Create { .. } | Act::Rename { .. } | Act::Remove(_) => {
+                if let Act::Create { file, .. } = &act {
+                    self.files.insert(*file, Image::default());
+                }
+                self.pending.push(PendingName {
+                    number,
+                    has_ended: false,
+                    act,
+                });
+                UnderWay::Name
+            }
+        };
+        self.under_way.insert(number, under_way);
+    }
+
+    /// It has ended, well or not.
+    pub fn ended(&mut self, number: u64, is_well: bool) {
+        match self.under_way.remove(&number) {
+            Some(UnderWay::Change { file, ticket }) if is_well => {
+                self.files.entry(file).or_default().ended(ticket);
+            }
+            Some(UnderWay::Flush { file, covered }) if is_well => {
+                self.files.entry(file).or_default().flushed(&covered);
+            }
+            Some(UnderWay::FlushNames(covered)) if is_well => {
+                let names = &mut self.names;
+                self.pending.retain(|name| {
+                    let is_covered = covered.contains(&name.number);
+                    if is_covered {
+                        change_names(names, &name.act);
+                    }
+                    !is_covered
+                });
+            }
+            Some(UnderWay::Name) if is_well => {
+                let found = self.pending.iter_mut().find(|name| name.number == number);
+                if let Some(name) = found {
+                    name.has_ended = true;
+                }
+            }
+            // Names change whole or not at all.
+            Some(UnderWay::Name) => self.pending.retain(|name| name.number != number),
+            _ => {}
+        }
+    }
+
+    /// Everything so far is durable.
+    pub fn settle(&mut self) {
+        self.files.values_mut().for_each(Image::settle);
+        for name in self.pending.drain(..) {
+            change_names(&mut self.names, &name.act);
+        }
+        self.under_way.clear();
+    }
+
+    /// What a reader finds while the power is on.
+    #[must_use]
+    pub fn live(&self) -> State {
+        let contents = self.files.iter().map(|(file, image)| (*file, image.live()));
+        self.state(self.pending.len(), &contents.collect())
+    }
+
+    /// States that a loss of power may leave now, at most `limit`: as [`states`] of all files, each with every number of the pending
+    /// names where that is few enough, else with as many of them as drawn.
+    #[must_use]
+    pub fn states(&self, unit: u64, limit: usize, rng: &mut Rng) -> Vec<State> {
+        let images: Vec<&Image> = self.files.values().collect();
+        let all = states(&images, unit, limit, rng);
+        let numbers = self.pending.len() + 1;
+        let is_every = all.len() * numbers <= limit;
+        (0..limit.min(all.len() * numbers))
+            .map(|state| {
+                let arrived = if is_every {
+                    state / all.len()
+                } else {
+                    rng.index(numbers)
+                };
+                let contents = all[state % all.len()].iter().cloned();
+                let contents = self.files.keys().copied().zip(contents);
+                self.state(arrived, &contents.collect())
+            })
+            .collect()
+    }
+
+    fn state(&self, arrived: usize, contents: &BTreeMap<u32, Bytes>) -> State {
+        let mut names = self.names.clone();
+        for name in self.pending.iter().take(arrived) {
+            change_names(&mut names, &name.act);
+        }
+        let entry = |(path, file): (String, Option<u32>)| {
+            let bytes = file.map(|file| contents.get(&file).cloned().unwrap_or_default());
+            (path, bytes)
+        };
+        let entries = names.into_iter().map(entry).collect();
+        State { entries }
+    }
+}
+
+impl State {
+    /// Makes the folder `dir` of it, which must be missing or empty.
+    ///
+    /// # Errors
+    /// When the disk fails.
+    pub fn write_to(&self, dir: &Path) -> io::Result<()> {
+        std::fs::create_dir_all(dir)?;
+        for (path, bytes) in &self.entries {
+            let to = dir.join(path);
+            match bytes {
+                None => std::fs::create_dir_all(to)?,
+                Some(bytes) => {
+                    if let Some(parent) = to.parent() {
+                        std::fs::create_dir_all(parent)?;
+                    }
+                    bytes.write_to(&to)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    /// A folder with `a`, durable, in which `a` was replaced by way of `b`, with the flushes that are asked for.
+    fn replaced(flushes_file: bool, flushes_names: bool) -> Folder {
+        let mut folder = Folder::default();
+        let mut number = 0;
+        let mut act = |folder: &mut Folder, act| {
+            number += 1;
+            folder.issue(number, act);
+            folder.ended(number, true);
+        };
+        let write = |file, byte| Act::Change {
+            file,
+            change: Change::Write {
+                at: 0,
+                bytes: vec![byte; 2],
+            },
+        };
+        let create = |file, path: &str| Act::Create {
+            file,
+            path: path.into(),
+        };
+        act(&mut folder, create(0, "a"));
+        act(&mut folder, write(0, b'o'));
+        folder.settle();
+        act(&mut folder, create(1, "b"));
+        act(&mut folder, write(1, b'n'));
+        if flushes_file {
+            act(&mut folder, Act::Flush(1));
+        }
+        let (from, to) = ("b".into(), "a".into());
+        act(&mut folder, Act::Rename { from, to });
+        if flushes_names {
+            act(&mut folder, Act::FlushNames(String::new()));
+        }
+        folder
+    }
+
+    fn contents_of_a(folder: &Folder) -> BTreeSet<String> {
+        let states = folder.states(1, 50, &mut Rng(1));
+        let found = states.iter().filter_map(|state| {
+            let bytes = state.entries.get("a")?.as_ref()?.to_vec();
+            Some(String::from_utf8_lossy(&bytes).into_owned())
+        });
+        found.collect()
+    }
+
+    #[test]
+    fn a_file_that_is_replaced_is_the_old_or_the_new_one_where_it_is_flushed_before_the_rename() {
+        let list = |list: &[&str]| -> BTreeSet<String> {
+            list.iter().map(|text| (*text).to_owned()).collect()
+        };
+        assert_eq!(contents_of_a(&replaced(true, true)), list(&["nn"]));
+        assert_eq!(contents_of_a(&replaced(true, false)), list(&["nn", "oo"]));
+        let unsafe_one = contents_of_a(&replaced(false, false));
+        assert_eq!(unsafe_one, list(&["", "\0n", "n", "nn", "oo"]));
+        let live = replaced(false, false).live();
+        assert_eq!(live.entries["a"], Some(Bytes::of(b"nn")));
+    }
+
+    #[test]
+    fn a_change_of_names_that_failed_was_none() {
+        let mut folder = replaced(true, true);
+        folder.issue(90, Act::Remove("a".into()));
+        folder.ended(90, false);
+        assert_eq!(contents_of_a(&folder).len(), 1);
+        assert!(folder.live().entries.contains_key("a"));
+    }
+}
