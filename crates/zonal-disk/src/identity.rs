@@ -3,10 +3,11 @@
 //! The `identity` file is written last when formatting: a directory without it holds no store.
 
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::path::Path;
 
 use crate::error::DiskError;
+use crate::files::StoreDir;
 
 /// Version of the formats of identity, log and index together.
 pub const FORMAT_VERSION: u32 = 1;
@@ -29,7 +30,7 @@ pub enum StoreKind {
 }
 
 impl StoreKind {
-    fn number(self) -> u32 {
+    pub(crate) fn number(self) -> u32 {
         match self {
             Self::Shard => 1,
             Self::Target => 2,
@@ -37,7 +38,7 @@ impl StoreKind {
         }
     }
 
-    fn from_number(number: u32) -> Option<Self> {
+    pub(crate) fn from_number(number: u32) -> Option<Self> {
         match number {
             1 => Some(Self::Shard),
             2 => Some(Self::Target),
@@ -227,15 +228,9 @@ pub(crate) fn load_mended(dir: &Path) -> Option<Stored> {
 /// # Errors
 /// When the medium fails.
 pub fn save(dir: &Path, stored: &Stored) -> Result<(), DiskError> {
-    let write = || -> io::Result<()> {
-        let temp = dir.join(TEMP_NAME);
-        let mut file = File::create(&temp)?;
-        file.write_all(&stored.encode())?;
-        file.sync_all()?;
-        fs::rename(&temp, dir.join(FILE_NAME))?;
-        sync_dir(dir)
-    };
-    write().map_err(|error| DiskError::io("write identity", error))
+    StoreDir::plain(dir)
+        .replace(FILE_NAME, TEMP_NAME, &stored.encode())
+        .map_err(|error| DiskError::io("write identity", error))
 }
 
 /// Makes the entries of `dir` durable.

@@ -5,7 +5,7 @@
 //! `Corrupt`. Commits are durable and leave the allocator's state behind, so that opening after a crash
 //! does not walk the whole file.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use redb::{Database, Durability, ReadableDatabase, StorageBackend, TableDefinition};
 
 use crate::error::DiskError;
+use crate::files::{StoreDir, StoreFile};
 use crate::log::LSN_END;
 use crate::sums::{Summed, SumsStore};
 
@@ -99,36 +100,42 @@ impl Index {
                 _ => {}
             }
         }
-        let mut options = File::options();
-        options.read(true).write(true).create_new(true);
-        Self::open_with(&options, path, cache_bytes)
+        let fail = |error| DiskError::io("make the index", error);
+        let (store, name) = place(path);
+        let file = store.create(&name).map_err(fail)?;
+        Self::over_files(&store, &name, file, cache_bytes)
     }
 
-    /// Opens the index at `path`.
+    /// Opens the index `name` of a store.
     ///
     /// # Errors
     /// When the medium fails or the file is damaged.
-    pub fn open_file(path: &Path, cache_bytes: usize) -> Result<Self, DiskError> {
+    pub(crate) fn open_in(
+        store: &StoreDir,
+        name: &str,
+        cache_bytes: usize,
+    ) -> Result<Self, DiskError> {
         // The library would make a new, empty store of it, and new checksums beside it.
-        let found = std::fs::metadata(path);
-        let found = found.map_err(|error| DiskError::io("open the index", error))?;
-        if found.len() == 0 {
+        let fail = |error| DiskError::io("open the index", error);
+        let file = store.open(name).map_err(fail)?;
+        if file.file().metadata().map_err(fail)?.len() == 0 {
             return Err(DiskError::Corrupt("index: the file is empty".into()));
         }
-        Self::open_with(File::options().read(true).write(true), path, cache_bytes)
+        Self::over_files(store, name, file, cache_bytes)
     }
 
-    fn open_with(options: &OpenOptions, path: &Path, cache: usize) -> Result<Self, DiskError> {
+    fn over_files(
+        store: &StoreDir,
+        name: &str,
+        file: StoreFile,
+        cache_bytes: usize,
+    ) -> Result<Self, DiskError> {
         let fail = |error| DiskError::io("open the index", error);
-        let file = options.open(path).map_err(fail)?;
-        let mut options = File::options();
-        options.read(true).write(true).create(true).truncate(false);
-        let sums = options
-            .open(path.with_extension(SUMS_EXTENSION))
-            .map_err(fail)?;
-        let same = file.try_clone().map_err(fail)?;
-        let backend = redb::backends::FileBackend::new(file)?;
-        let mut index = Self::open_summed(backend, Box::new(sums), cache)?;
+        let sums = Path::new(name).with_extension(SUMS_EXTENSION);
+        let sums = store.open_or_create(&sums.to_string_lossy());
+        let sums = Box::new(sums.map_err(fail)?);
+        let same = file.file().try_clone().map_err(fail)?;
+        let mut index = Self::open_summed(file, sums, cache_bytes)?;
         index.file = Some(same);
         Ok(index)
     }
@@ -297,6 +304,13 @@ impl Cursor {
             Ok(Some((key.value().to_vec(), value)))
         })
     }
+}
+
+/// The folder of a file, and its name.
+fn place(path: &Path) -> (StoreDir, String) {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let folder = path.parent().unwrap_or(Path::new(""));
+    (StoreDir::plain(folder), name.into_owned())
 }
 
 fn builder(cache_bytes: usize) -> redb::Builder {

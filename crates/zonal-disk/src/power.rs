@@ -10,13 +10,13 @@
 //! nothing; a file that is missing or damaged means that nothing is known, as after a loss of power.
 
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io;
 use std::path::Path;
 
 use rustix::fs::{Advice, fadvise};
 
 use crate::error::DiskError;
-use crate::identity::sync_dir;
+use crate::files::StoreDir;
 
 /// Name of the file.
 pub const FILE_NAME: &str = "power";
@@ -140,33 +140,27 @@ pub fn look(dir: &Path, boot: Option<BootId>) -> Result<Power, DiskError> {
     Ok(Power { past, note })
 }
 
-/// Writes the file of `dir`, durably and atomically.
+/// Writes the file of `store`, durably and atomically.
 ///
 /// # Errors
 /// When the medium fails.
-pub fn save(dir: &Path, note: &Note) -> Result<(), DiskError> {
-    let write = || -> io::Result<()> {
-        let temp = dir.join(TEMP_NAME);
-        let mut file = File::create(&temp)?;
-        file.write_all(&note.encode())?;
-        file.sync_all()?;
-        fs::rename(&temp, dir.join(FILE_NAME))?;
-        sync_dir(dir)
-    };
-    write().map_err(|error| DiskError::io("write the power file", error))
+pub fn save(store: &StoreDir, note: &Note) -> Result<(), DiskError> {
+    store
+        .replace(FILE_NAME, TEMP_NAME, &note.encode())
+        .map_err(|error| DiskError::io("write the power file", error))
 }
 
 /// Notes that a flush failed. On a medium that takes no writes any more the file is taken away instead, which says the
 /// same; true where one of the two was done.
 #[must_use]
-pub fn save_doubt(dir: &Path, note: &Note) -> bool {
+pub fn save_doubt(store: &StoreDir, note: &Note) -> bool {
     let doubtful = Note {
         doubt: true,
         ..*note
     };
     // Removed first: if the second step fails, the file is at least not there to say that all is well.
-    let removed = fs::remove_file(dir.join(FILE_NAME)).is_ok();
-    save(dir, &doubtful).is_ok() || removed
+    let removed = store.remove(FILE_NAME).is_ok();
+    save(store, &doubtful).is_ok() || removed
 }
 
 /// Lets go of what the page cache has of the files in `dir` and its `segments`, so that reads show what the medium has.
@@ -216,14 +210,15 @@ mod tests {
         let dir = Scratch::new("same");
         let first = look(&dir, Some([3; 16])).unwrap();
         assert_eq!(first.past, Past::Lost);
-        save(&dir, &first.note).unwrap();
+        let store = StoreDir::plain(&dir);
+        save(&store, &first.note).unwrap();
         let again = look(&dir, Some([3; 16])).unwrap();
         assert_eq!((again.past, again.note), (Past::Kept, first.note));
         let other = look(&dir, Some([4; 16])).unwrap();
         assert_eq!(other.past, Past::Lost);
         assert_ne!(other.note.verifier, first.note.verifier);
         assert_eq!(look(&dir, None).unwrap().past, Past::Lost);
-        assert!(save_doubt(&dir, &first.note));
+        assert!(save_doubt(&store, &first.note));
         let doubted = look(&dir, Some([3; 16])).unwrap();
         assert_eq!(doubted.past, Past::Doubted);
         assert_ne!(doubted.note.verifier, first.note.verifier);

@@ -7,7 +7,7 @@
 //! not only from the sync on.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io;
 use std::num::NonZeroU64;
 use std::os::unix::fs::FileExt;
@@ -15,10 +15,12 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use rustix::fs::{Advice, FallocateFlags};
+use rustix::fs::Advice;
+use rustix::io::Errno;
 
 use crate::disk::DataSync;
 use crate::error::DiskError;
+use crate::files::{StoreDir, StoreFile};
 use crate::group::lock;
 use crate::identity::sync_dir;
 
@@ -26,6 +28,8 @@ use crate::identity::sync_dir;
 pub const MIN_SEGMENT: u64 = 1 << 20;
 /// Largest segment, in bytes.
 pub const MAX_SEGMENT: u64 = 1 << 30;
+/// The folder of a store's segments.
+pub(crate) const FOLDER: &str = "segments";
 pub(crate) const PREFIX: &str = "seg.";
 const UNFINISHED: &str = ".new";
 /// A write of this length is sent to the disk at once. Shorter ones are left to the kernel, which may join them.
@@ -76,8 +80,11 @@ struct Dirty {
 /// A folder of segment files. Shared by reference.
 pub struct Segments {
     pub(crate) dir: PathBuf,
+    store: StoreDir,
+    /// The folder below the store's; empty where it is `store` itself.
+    folder: &'static str,
     config: SegmentsConfig,
-    files: RwLock<BTreeMap<u32, Arc<File>>>,
+    files: RwLock<BTreeMap<u32, Arc<StoreFile>>>,
     making: Mutex<()>,
     dirty: Mutex<Dirty>,
     sync_turn: Mutex<()>,
@@ -90,36 +97,51 @@ impl Segments {
     /// # Errors
     /// `Config`, `Corrupt` for a segment of another length, `Io`.
     pub fn open(dir: &Path, config: SegmentsConfig) -> Result<Self, DiskError> {
-        let size = config.segment_bytes;
-        if !(MIN_SEGMENT..=MAX_SEGMENT).contains(&size) || !size.is_multiple_of(4096) {
-            let what = format!("segments of {size} bytes: take a multiple of 4096, 1 MiB to 1 GiB");
-            return Err(DiskError::Config(what));
-        }
+        check_config(&config)?;
         let fail = |error| DiskError::io("segment folder", error);
         fs::create_dir_all(dir).map_err(fail)?;
         if let Some(parent) = dir.parent().filter(|parent| !parent.as_os_str().is_empty()) {
             sync_dir(parent).map_err(fail)?;
         }
+        Self::load(StoreDir::plain(dir), "", config)
+    }
+
+    /// As [`Self::open`], for the segments of a store.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn open_in(store: &StoreDir, config: SegmentsConfig) -> Result<Self, DiskError> {
+        check_config(&config)?;
+        let fail = |error| DiskError::io("segment folder", error);
+        store.make_folder(FOLDER).map_err(fail)?;
+        store.sync_names("").map_err(fail)?;
+        Self::load(store.clone(), FOLDER, config)
+    }
+
+    fn load(
+        store: StoreDir,
+        folder: &'static str,
+        config: SegmentsConfig,
+    ) -> Result<Self, DiskError> {
+        let size = config.segment_bytes;
+        let dir = store.path().join(folder);
+        let fail = |error| DiskError::io("segment folder", error);
         let mut files = BTreeMap::new();
-        for entry in fs::read_dir(dir).map_err(fail)? {
+        for entry in fs::read_dir(&dir).map_err(fail)? {
             let path = entry.map_err(fail)?.path();
             let name = path
                 .file_name()
                 .and_then(|name| name.to_str())
                 .unwrap_or_default();
             if name.starts_with(PREFIX) && name.ends_with(UNFINISHED) {
-                fs::remove_file(&path).map_err(fail)?;
+                store.remove(&StoreDir::below(folder, name)).map_err(fail)?;
                 continue;
             }
             let Some(number) = parse_name(name) else {
                 continue;
             };
-            let file = OpenOptions::new()
-                .read(true)
-                .write(true)
-                .open(&path)
-                .map_err(fail)?;
-            let length = file.metadata().map_err(fail)?.len();
+            let file = store.open(&StoreDir::below(folder, name)).map_err(fail)?;
+            let length = file.file().metadata().map_err(fail)?.len();
             if length != size {
                 let what = format!("{name}: {length} bytes long, not {size}");
                 return Err(DiskError::Corrupt(what));
@@ -131,7 +153,9 @@ impl Segments {
             ..Dirty::default()
         };
         Ok(Self {
-            dir: dir.into(),
+            dir,
+            store,
+            folder,
             config,
             files: RwLock::new(files),
             making: Mutex::new(()),
@@ -179,7 +203,8 @@ impl Segments {
                 "segment {segment} does not exist"
             )));
         };
-        file.read_exact_at(buffer, offset)
+        file.file()
+            .read_exact_at(buffer, offset)
             .map_err(|error| DiskError::io(format!("read segment {segment}"), error))
     }
 
@@ -199,7 +224,7 @@ impl Segments {
         lock(&self.dirty).segments.insert(segment);
         written.map_err(|error| DiskError::io(format!("write segment {segment}"), error))?;
         if bytes.len() >= STREAM_BYTES {
-            begin_writeback(&file, offset, bytes.len());
+            begin_writeback(file.file(), offset, bytes.len());
         }
         Ok(())
     }
@@ -213,12 +238,6 @@ impl Segments {
             Some(_) => Ok(()),
             None => self.make(segment).map(drop),
         }
-    }
-
-    /// The open file of `segment`, for those who pass it on.
-    #[must_use]
-    pub fn file(&self, segment: u32) -> Option<Arc<File>> {
-        self.existing(segment)
     }
 
     /// Makes everything written before the call durable; waits for a sync under way.
@@ -281,7 +300,7 @@ impl Segments {
         Ok(space.f_bavail.saturating_mul(space.f_frsize))
     }
 
-    fn existing(&self, segment: u32) -> Option<Arc<File>> {
+    fn existing(&self, segment: u32) -> Option<Arc<StoreFile>> {
         let files = self.files.read().unwrap_or_else(PoisonError::into_inner);
         files.get(&segment).cloned()
     }
@@ -300,7 +319,7 @@ impl Segments {
         Ok(())
     }
 
-    fn make(&self, segment: u32) -> Result<Arc<File>, DiskError> {
+    fn make(&self, segment: u32) -> Result<Arc<StoreFile>, DiskError> {
         let _making = lock(&self.making);
         if let Some(file) = self.existing(segment) {
             return Ok(file);
@@ -317,15 +336,13 @@ impl Segments {
             let what = format!("no room below for segment {segment} and the headroom");
             return Err(DiskError::NoSpace(what));
         }
-        let name = format!("{PREFIX}{segment:08}");
-        let unfinished = self.dir.join(format!("{name}{UNFINISHED}"));
-        let file = self
-            .make_file(&unfinished, &self.dir.join(&name))
-            .map_err(|error| {
-                // Best effort: the next opening removes it otherwise.
-                let _ = fs::remove_file(&unfinished);
-                DiskError::io(format!("make segment {segment}"), error)
-            })?;
+        let path = StoreDir::below(self.folder, &format!("{PREFIX}{segment:08}"));
+        let unfinished = format!("{path}{UNFINISHED}");
+        let file = self.make_file(&unfinished, &path).map_err(|error| {
+            // Best effort: the next opening removes it otherwise.
+            let _ = self.store.remove(&unfinished);
+            DiskError::io(format!("make segment {segment}"), error)
+        })?;
         let file = Arc::new(file);
         let mut files = self.files.write().unwrap_or_else(PoisonError::into_inner);
         files.insert(segment, Arc::clone(&file));
@@ -333,18 +350,18 @@ impl Segments {
     }
 
     /// Allocates under a temporary name: a crash leaves no segment of a wrong length.
-    fn make_file(&self, unfinished: &Path, path: &Path) -> io::Result<File> {
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(true);
-        let file = options.open(unfinished)?;
+    fn make_file(&self, unfinished: &str, path: &str) -> io::Result<StoreFile> {
+        let file = self.store.create(unfinished)?;
         let size = self.config.segment_bytes;
-        match rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, size) {
-            Err(rustix::io::Errno::OPNOTSUPP) => file.set_len(size)?,
+        match file.allocate(size) {
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::OPNOTSUPP) => {
+                file.set_len(size)?;
+            }
             result => result?,
         }
         file.sync_all()?;
-        fs::rename(unfinished, path)?;
-        sync_dir(&self.dir)?;
+        self.store.rename(unfinished, path)?;
+        self.store.sync_names(self.folder)?;
         Ok(file)
     }
 }
@@ -372,6 +389,15 @@ fn begin_writeback(file: &File, offset: u64, length: usize) {
         NonZeroU64::new(length as u64),
         Advice::DontNeed,
     );
+}
+
+fn check_config(config: &SegmentsConfig) -> Result<(), DiskError> {
+    let size = config.segment_bytes;
+    if (MIN_SEGMENT..=MAX_SEGMENT).contains(&size) && size.is_multiple_of(4096) {
+        return Ok(());
+    }
+    let what = format!("segments of {size} bytes: take a multiple of 4096, 1 MiB to 1 GiB");
+    Err(DiskError::Config(what))
 }
 
 fn parse_name(name: &str) -> Option<u32> {

@@ -8,12 +8,12 @@
 //!
 //! Invariants: a mark is durable here before it is proposed; a mark is drawn once.
 
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::fs;
+use std::io;
 use std::path::Path;
 
 use crate::error::DiskError;
-use crate::identity::sync_dir;
+use crate::files::StoreDir;
 
 /// Name of the file.
 pub const FILE_NAME: &str = "starts";
@@ -99,24 +99,18 @@ fn load(dir: &Path) -> Result<Starts, DiskError> {
     }
 }
 
-fn save(dir: &Path, starts: &Starts) -> Result<(), DiskError> {
-    let write = || -> io::Result<()> {
-        let temp = dir.join(TEMP_NAME);
-        let mut file = File::create(&temp)?;
-        file.write_all(&starts.encode())?;
-        file.sync_all()?;
-        fs::rename(&temp, dir.join(FILE_NAME))?;
-        sync_dir(dir)
-    };
-    write().map_err(|error| DiskError::io("write the starts", error))
+fn save(store: &StoreDir, starts: &Starts) -> Result<(), DiskError> {
+    store
+        .replace(FILE_NAME, TEMP_NAME, &starts.encode())
+        .map_err(|error| DiskError::io("write the starts", error))
 }
 
-/// Begins a start of the store in `dir`, which is open: the last of the marks proposed is this start's.
+/// Begins a start of `store`, which is open: the last of the marks proposed is this start's.
 ///
 /// # Errors
 /// When the medium fails or there is no randomness.
-pub fn propose(dir: &Path) -> Result<Starts, DiskError> {
-    let mut starts = load(dir)?;
+pub fn propose(store: &StoreDir) -> Result<Starts, DiskError> {
+    let mut starts = load(store.path())?;
     if starts.proposed.len() < PROPOSALS_MAX {
         let mut tag = [0; 8];
         getrandom::fill(&mut tag)
@@ -126,7 +120,7 @@ pub fn propose(dir: &Path) -> Result<Starts, DiskError> {
             number: last.saturating_add(1),
             tag: u64::from_le_bytes(tag),
         });
-        save(dir, &starts)?;
+        save(store, &starts)?;
     }
     Ok(starts)
 }
@@ -135,12 +129,12 @@ pub fn propose(dir: &Path) -> Result<Starts, DiskError> {
 ///
 /// # Errors
 /// When the medium fails.
-pub fn taken(dir: &Path, mark: Mark) -> Result<(), DiskError> {
+pub fn taken(store: &StoreDir, mark: Mark) -> Result<(), DiskError> {
     let starts = Starts {
         taken: mark,
         proposed: Vec::new(),
     };
-    save(dir, &starts)
+    save(store, &starts)
 }
 
 #[cfg(test)]
@@ -151,19 +145,20 @@ mod tests {
     #[test]
     fn marks_rise_and_are_kept_until_one_is_taken() {
         let dir = Scratch::new("starts");
-        let first = propose(&dir).unwrap();
+        let store = StoreDir::plain(&dir);
+        let first = propose(&store).unwrap();
         assert_eq!((first.taken.number, first.proposed[0].number), (0, 1));
-        let second = propose(&dir).unwrap();
+        let second = propose(&store).unwrap();
         assert_eq!(second.proposed[..1], first.proposed[..]);
-        taken(&dir, second.proposed[1]).unwrap();
-        let third = propose(&dir).unwrap();
+        taken(&store, second.proposed[1]).unwrap();
+        let third = propose(&store).unwrap();
         assert_eq!(third.taken, second.proposed[1]);
         assert_eq!(third.proposed[0].number, 3);
         for _ in 0..PROPOSALS_MAX * 2 {
-            assert!(propose(&dir).unwrap().proposed.len() <= PROPOSALS_MAX);
+            assert!(propose(&store).unwrap().proposed.len() <= PROPOSALS_MAX);
         }
         fs::write(dir.join(FILE_NAME), b"damaged").unwrap();
-        assert_eq!(propose(&dir).unwrap().taken, Mark::default());
+        assert_eq!(propose(&store).unwrap().taken, Mark::default());
     }
 
     #[test]

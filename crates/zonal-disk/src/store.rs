@@ -6,6 +6,7 @@ use std::path::Path;
 
 use crate::engine::{Config, Engine};
 use crate::error::DiskError;
+use crate::files::StoreDir;
 use crate::identity::{self, Identity, Stored};
 use crate::index::Index;
 use crate::log;
@@ -94,7 +95,20 @@ impl Engine {
         config: Config,
         replay: &mut Replay<'_>,
     ) -> Result<Self, DiskError> {
-        Self::open_at_boot(dir, expected, config, power::kernel_boot(), replay)
+        Self::open_in(&StoreDir::plain(dir), expected, config, replay)
+    }
+
+    /// As [`Self::open`]; what is done to the store is written down, where `store` says so.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn open_in(
+        store: &StoreDir,
+        expected: &Identity,
+        config: Config,
+        replay: &mut Replay<'_>,
+    ) -> Result<Self, DiskError> {
+        Self::open_at(store, expected, config, power::kernel_boot(), replay)
     }
 
     /// As [`Self::open`], under a given start of the kernel.
@@ -108,21 +122,30 @@ impl Engine {
         boot: Option<BootId>,
         replay: &mut Replay<'_>,
     ) -> Result<Self, DiskError> {
+        Self::open_at(&StoreDir::plain(dir), expected, config, boot, replay)
+    }
+
+    fn open_at(
+        store: &StoreDir,
+        expected: &Identity,
+        config: Config,
+        boot: Option<BootId>,
+        replay: &mut Replay<'_>,
+    ) -> Result<Self, DiskError> {
+        let dir = store.path();
         let Some(stored) = load_identity(dir)? else {
             return Err(DiskError::NotFormatted(dir.into()));
         };
         stored.check(expected)?;
         let directory_lock = lock_dir(dir)?;
+        store.begin(expected)?;
         let power = power::look(dir, boot)?;
         if power.past == Past::Doubted {
             power::drop_cached(dir)?;
         }
-        let log = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .open(dir.join(LOG));
-        let log = log.map_err(|error| missing("log", error))?;
+        let log = store.open(LOG).map_err(|error| missing("log", error))?;
         let length = log
+            .file()
             .metadata()
             .map_err(|error| DiskError::io("log", error))?
             .len();
@@ -130,19 +153,18 @@ impl Engine {
             let what = format!("log: {length} bytes long, not {}", stored.log_bytes);
             return Err(DiskError::Corrupt(what));
         }
-        let path = dir.join(INDEX);
-        if let Err(error) = fs::metadata(&path) {
+        if let Err(error) = fs::metadata(dir.join(INDEX)) {
             return Err(missing("index", error));
         }
-        let index = Index::open_file(&path, config.cache_bytes)?;
+        let index = Index::open_in(store, INDEX, config.cache_bytes)?;
         let kept = power.past == Past::Kept;
         let log = Box::new(log);
         let mut engine = open_parts_after(kept, log, index, stored.tag(), config, replay)?;
         // Now that everything has been verified: from here on a kill of the process loses nothing.
-        power::save(dir, &power.note)?;
+        power::save(store, &power.note)?;
         engine.past = power.past;
         engine.verifier = power.note.verifier;
-        let noted = dir.to_path_buf();
+        let noted = store.clone();
         engine
             .group
             .on_doubt(Box::new(move || power::save_doubt(&noted, &power.note)));

@@ -11,7 +11,7 @@ use crate::segments::TargetReplay;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use zonal_disk::mend::{Mend, mend as mend_files};
-use zonal_disk::{StoreKind, starts};
+use zonal_disk::{StoreDir, StoreKind, starts};
 use zonal_fsck::StoreFault;
 use zonal_fsck::junctions::{self, Mismatch};
 use zonal_fsck::objects::{self, Lonely};
@@ -43,7 +43,8 @@ pub(crate) fn mend(
     if faults.contains(&StoreFault::Starts)
         && let Some(known) = known
     {
-        starts::taken(&spec.dir, known.mark).map_err(|source| failed(spec, source))?;
+        starts::taken(&StoreDir::plain(&spec.dir), known.mark)
+            .map_err(|source| failed(spec, source))?;
         if faults.len() == 1 {
             return Ok(1);
         }

@@ -10,6 +10,7 @@ use crate::units::Millis;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use zonal_disk::StoreDir;
 use zonal_types::{CellId, NodeId, TargetId, ZoneId};
 
 use check::Source;
@@ -164,6 +165,8 @@ pub struct NodeConfig {
     pub meta_role: Option<StoreConfig>,
     /// The role of a storage server.
     pub storage_role: Option<StorageConfig>,
+    /// Where what is done to the node's stores is written down. Not of the file: whoever starts the server says so.
+    pub record: Option<PathBuf>,
 }
 
 impl NodeConfig {
@@ -206,6 +209,14 @@ impl NodeConfig {
             .filter(|(_, on)| *on)
             .map(|(name, _)| *name)
             .collect()
+    }
+
+    /// A store's folder in `dir`, recorded where that is asked for.
+    pub(crate) fn store_dir(&self, dir: &Path) -> StoreDir {
+        match &self.record {
+            Some(recordings) => StoreDir::recorded(dir, recordings),
+            None => StoreDir::plain(dir),
+        }
     }
 
     /// Folder of the manager's store.

@@ -4,9 +4,8 @@
 //! last. One that does not is a copy, or an image of before, and is refused before it can serve or change the map.
 //! See docs/rfcs/2026-11-21-starts-of-stores.md.
 
-use std::path::Path;
-use zonal_disk::DiskError;
 use zonal_disk::starts::{self, Mark};
+use zonal_disk::{DiskError, StoreDir};
 use zonal_types::describe::Described;
 use zonal_types::{Codec, ErrorCode, codec_struct};
 use zonal_wire::{ManagerRequest, StartMark, StoreStart};
@@ -139,12 +138,12 @@ pub(crate) fn judge(known: Option<&Known>, store: &StoreStart) -> Result<(), Sta
     })
 }
 
-/// A start of the store in `dir`, to be proposed.
+/// A start of a store, to be proposed.
 ///
 /// # Errors
 /// Where the disk fails.
 pub(crate) fn begin(
-    dir: &Path,
+    dir: &StoreDir,
     kind: u8,
     id: u32,
     uuid: [u8; 16],
@@ -168,7 +167,7 @@ pub(crate) fn begin(
 ///
 /// # Errors
 /// Where the disk fails.
-pub(crate) fn taken(dir: &Path, store: &StoreStart) -> Result<(), DiskError> {
+pub(crate) fn taken(dir: &StoreDir, store: &StoreStart) -> Result<(), DiskError> {
     let mark = Mark {
         number: store.mark.number,
         tag: store.mark.tag,

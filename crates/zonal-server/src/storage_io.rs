@@ -6,10 +6,9 @@ use crate::map_cache::MapCache;
 use crate::seldom::Seldom;
 use crate::storage_role::Storage;
 use crate::stores;
-use std::path::Path;
 use std::sync::{Arc, PoisonError, Weak};
 use zonal_disk::{
-    Checkpointer, DiskError, Engine, Identity, Segments, SegmentsConfig, StoreKind,
+    Checkpointer, DiskError, Engine, Identity, Segments, SegmentsConfig, StoreDir, StoreKind,
     spawn_checkpointer,
 };
 use zonal_object::ids::BLOCK;
@@ -143,6 +142,7 @@ pub(crate) struct Opened {
     /// Ends before the storage is let go.
     pub checkpointer: Checkpointer,
     pub uuid: [u8; 16],
+    pub dir: StoreDir,
 }
 
 /// Opens the target of a node, where it has one.
@@ -166,8 +166,9 @@ pub(crate) fn open(
         segments: u32::try_from(storage.capacity / storage.segment).unwrap_or(u32::MAX),
         pending_blocks_max: usize::try_from(storage.pending / BLOCK).unwrap_or(usize::MAX),
     };
+    let store_dir = config.store_dir(&dir);
     let (engine, segments, notes) =
-        open_parts(&dir, &identity, config, &geometry).map_err(failed)?;
+        open_parts(&store_dir, &identity, config, &geometry).map_err(failed)?;
     let notes = notes.iter().map(Vec::as_slice);
     let target = Target::open(geometry, &engine, notes).map_err(|code| match code {
         ErrorCode::Invalid => failed(DiskError::Config(
@@ -201,6 +202,7 @@ pub(crate) fn open(
         storage: opened,
         checkpointer,
         uuid,
+        dir: store_dir,
     }))
 }
 
@@ -225,7 +227,7 @@ type Parts = (Engine, Arc<Segments>, Vec<Vec<u8>>);
 /// not known to be durable is dropped with all behind it if its data did not arrive. Where the kernel has kept them, data
 /// that do not match are damage: the record stays, and who reads them gets an error.
 fn open_parts(
-    dir: &Path,
+    dir: &StoreDir,
     identity: &Identity,
     config: &NodeConfig,
     geometry: &TargetConfig,
@@ -250,7 +252,7 @@ fn open_parts(
         if !certain {
             let opened = match &segments {
                 Some(opened) => Ok(Arc::clone(opened)),
-                None => Segments::open(&dir.join("segments"), bounds).map(Arc::new),
+                None => Segments::open_in(dir, bounds).map(Arc::new),
             };
             match opened.and_then(|opened| {
                 let arrived = has_arrived(geometry, record, &opened);
@@ -270,7 +272,7 @@ fn open_parts(
         notes.push(record.note.clone());
         true
     };
-    let engine = Engine::open(
+    let engine = Engine::open_in(
         dir,
         identity,
         stores::engine_config(&storage.store),
@@ -284,7 +286,7 @@ fn open_parts(
     }
     let segments = match segments {
         Some(segments) => segments,
-        None => Arc::new(Segments::open(&dir.join("segments"), bounds)?),
+        None => Arc::new(Segments::open_in(dir, bounds)?),
     };
     Ok((engine, segments, notes))
 }

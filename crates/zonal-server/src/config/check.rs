@@ -265,6 +265,7 @@ impl Source<'_> {
                 .as_ref()
                 .map(|raw| self.storage(raw))
                 .transpose()?,
+            record: None,
         };
         self.check_together(&config)?;
         Ok(config)

@@ -8,8 +8,8 @@ use crate::manager_role::{Manager, ManagerError};
 use crate::map_cache::MapCache;
 use crate::peers::Peers;
 use crate::{starts, storage_io};
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use zonal_disk::StoreDir;
 use zonal_types::ErrorCode;
 use zonal_wire::StoreStart;
 
@@ -64,14 +64,14 @@ fn opened_stores(
     config: &NodeConfig,
     shard: Option<&ShardStore>,
     target: Option<&storage_io::Opened>,
-) -> Result<Vec<(PathBuf, StoreStart)>, ServerError> {
+) -> Result<Vec<(StoreDir, StoreStart)>, ServerError> {
     let mut out = Vec::new();
     if let Some(shard) = shard {
         out.push((shard.dir.clone(), starts::SHARD, config.node.0, shard.uuid));
     }
     if let (Some(target), Some(storage)) = (target, &config.storage_role) {
         out.push((
-            config.target_dir(),
+            target.dir.clone(),
             starts::TARGET,
             storage.target.0,
             target.uuid,
@@ -80,7 +80,7 @@ fn opened_stores(
     let begun = out.into_iter().map(|(dir, kind, id, uuid)| {
         let start = starts::begin(&dir, kind, id, uuid);
         let start = start.map_err(|source| ServerError::Store {
-            dir: dir.clone(),
+            dir: dir.path().to_owned(),
             source,
         })?;
         Ok((dir, start))
@@ -88,9 +88,9 @@ fn opened_stores(
     begun.collect()
 }
 
-fn taken(dir: &Path, start: &StoreStart) -> Result<(), ServerError> {
+fn taken(dir: &StoreDir, start: &StoreStart) -> Result<(), ServerError> {
     starts::taken(dir, start).map_err(|source| ServerError::Store {
-        dir: dir.to_owned(),
+        dir: dir.path().to_owned(),
         source,
     })
 }
@@ -112,11 +112,11 @@ fn open_manager(
         .map(Arc::new)
         .map_err(|error| match error {
             ManagerError::Disk(source) => ServerError::Store {
-                dir: store.dir.clone(),
+                dir: store.dir.path().to_owned(),
                 source,
             },
             ManagerError::Stored(code) => ServerError::Contents {
-                dir: store.dir.clone(),
+                dir: store.dir.path().to_owned(),
                 code,
             },
             error => refused(config, &error),

@@ -9,16 +9,15 @@ use crate::meta_role::{MetaRole, Parts};
 use crate::peers::Peers;
 use crate::seldom::Seldom;
 use crate::{clock, starts, stores};
-use std::path::PathBuf;
 use std::sync::Arc;
-use zonal_disk::{Checkpointer, DiskError, Engine, StoreKind, spawn_checkpointer};
+use zonal_disk::{Checkpointer, DiskError, Engine, StoreDir, StoreKind, spawn_checkpointer};
 use zonal_meta::ShardConfig;
 use zonal_types::{ErrorCode, KvRead, ShardId, boot_of};
 
 /// The store of a shard: the manager's for the root's, else the node's own.
 pub(super) struct ShardStore {
     pub(super) engine: Arc<Engine>,
-    pub(super) dir: PathBuf,
+    pub(super) dir: StoreDir,
     pub(super) uuid: [u8; 16],
     pub(super) checkpointer: Checkpointer,
     /// There is nothing in it but a zone map.
@@ -40,7 +39,8 @@ pub(super) fn open_shard_store(config: &NodeConfig) -> Result<Option<ShardStore>
         let me = identity(config, kind);
         let stored = zonal_disk::store::load_identity(&dir)?;
         let uuid = stored.map_or([0; 16], |stored| stored.uuid);
-        let engine = Engine::open(&dir, &me, bounds, &mut |_, _, _| true)?;
+        let store_dir = config.store_dir(&dir);
+        let engine = Engine::open_in(&store_dir, &me, bounds, &mut |_, _, _| true)?;
         let mut is_new = true;
         engine
             .scan(&[], &[0xff; 8], &mut |key, _value| {
@@ -59,7 +59,7 @@ pub(super) fn open_shard_store(config: &NodeConfig) -> Result<Option<ShardStore>
         let checkpointer = spawn_checkpointer(&engine, job, report)?;
         Ok(ShardStore {
             engine,
-            dir: dir.clone(),
+            dir: store_dir,
             uuid,
             checkpointer,
             is_new,
@@ -76,7 +76,7 @@ pub(super) fn open_shard(
     peers: &Arc<Peers>,
 ) -> Result<Arc<MetaRole>, ServerError> {
     let contents = |code| ServerError::Contents {
-        dir: store.dir.clone(),
+        dir: store.dir.path().to_owned(),
         code,
     };
     let known = map.current();

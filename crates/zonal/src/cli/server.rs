@@ -21,6 +21,9 @@ pub struct Server {
     /// Roles that the configs must have, as a check and for `ps`
     #[arg(long, value_name = "ROLES", value_delimiter = ',')]
     roles: Vec<String>,
+    /// Write down all that is done to the stores' files, for tests of losses of power: a recording a store and start in this folder, of 1 GiB at most
+    #[arg(long, value_name = "DIR", env = "ZONAL_RECORD", hide_env_values = true)]
+    record: Option<PathBuf>,
     /// Leave the session of the terminal
     #[arg(long, hide = true)]
     new_session: bool,
@@ -32,9 +35,12 @@ impl Server {
             rustix::process::setsid().context("setsid")?;
         }
         let configs = self.config.iter().map(|path| NodeConfig::load(path));
-        let configs: Vec<NodeConfig> = configs
+        let mut configs: Vec<NodeConfig> = configs
             .collect::<Result<_, _>>()
             .map_err(ServerError::from)?;
+        for config in &mut configs {
+            config.record.clone_from(&self.record);
+        }
         let roles: Vec<&str> = configs.iter().flat_map(NodeConfig::roles).collect();
         if !self.roles.is_empty() && self.roles != roles {
             let text = format!(

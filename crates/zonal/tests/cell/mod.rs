@@ -24,7 +24,8 @@ pub fn zonal() -> Command {
     command
         .env_remove("ZONAL_CELL")
         .env_remove("ZONAL_KEY_FILE")
-        .env_remove("ZONAL_LOG");
+        .env_remove("ZONAL_LOG")
+        .env_remove("ZONAL_RECORD");
     command
 }
 

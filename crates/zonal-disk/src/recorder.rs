@@ -1,0 +1,287 @@
+//! Writes down what is done to a store's files, for tests of what a loss of power may leave. Off unless asked for.
+//!
+//! Each thing is written down when it is issued, before it is done, and again when it has ended, before its caller hears of it:
+//! of what the store was told to be durable, the recording has the flush. A recording ends by itself, with a mark, where the next
+//! event would exceed its bound, and without one where its own disk fails: the store goes on in both cases.
+//!
+//! Lock order: the recording's lock is the last, and is held for one write.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, OnceLock};
+
+use crate::error::DiskError;
+use crate::group::lock;
+use crate::identity::{Identity, StoreKind, sync_dir};
+use crate::recording::{END_FRAME, Ending, Event, frame, header};
+
+/// What a store holds at the beginning is read in pieces of this.
+const PIECE: usize = 64 << 10;
+/// Bytes that are left out where they are all zeros.
+const BLOCK: usize = 4096;
+/// Recordings of one store in one folder.
+const NUMBERS: u32 = 10_000;
+
+/// Writes the recording of one store.
+#[derive(Debug)]
+pub struct Recorder {
+    folder: PathBuf,
+    bytes_max: u64,
+    tape: OnceLock<Mutex<Tape>>,
+}
+
+/// A recording under way.
+#[derive(Debug)]
+struct Tape {
+    /// `None` where it is over.
+    out: Option<File>,
+    bytes: u64,
+    bytes_max: u64,
+    /// Number of the next event.
+    next: u64,
+    next_file: u32,
+    /// Numbers of the files by the names that they have now.
+    files: BTreeMap<String, u32>,
+}
+
+impl Recorder {
+    /// A recorder into the folder `folder`, which writes nothing before a store is opened with it.
+    pub(crate) fn new(folder: &Path, bytes_max: u64) -> Self {
+        Self {
+            folder: folder.to_path_buf(),
+            bytes_max,
+            tape: OnceLock::new(),
+        }
+    }
+
+    /// Begins the recording of the store in `dir`, with what it holds now, which is made durable. Where it has begun, it goes on.
+    ///
+    /// # Errors
+    /// `Io`, `NoSpace`; `Config` where the store alone holds more than a recording may.
+    pub(crate) fn begin(&self, dir: &Path, identity: &Identity) -> Result<(), DiskError> {
+        if self.tape.get().is_some() {
+            return Ok(());
+        }
+        let failed = |error| DiskError::io(format!("record into {}", self.folder.display()), error);
+        fs::create_dir_all(&self.folder).map_err(failed)?;
+        let mut out = make(&self.folder, identity).map_err(failed)?;
+        let head = header(identity);
+        out.write_all(&head).map_err(failed)?;
+        let mut tape = Tape {
+            out: Some(out),
+            bytes: head.len() as u64,
+            bytes_max: self.bytes_max,
+            next: 0,
+            next_file: 0,
+            files: BTreeMap::new(),
+        };
+        tape.copy(dir, "").map_err(failed)?;
+        tape.note(&Event::Begun);
+        if tape.out.is_none() {
+            let what = format!(
+                "the store holds more than a recording of {}",
+                self.bytes_max
+            );
+            return Err(DiskError::Config(what));
+        }
+        // Nobody else begins it: the store's folder is locked.
+        let _ = self.tape.set(Mutex::new(tape));
+        Ok(())
+    }
+
+    /// Does `act`, with `event` written down before and its end behind.
+    pub(crate) fn around<T>(
+        &self,
+        event: &Event<'_>,
+        act: impl FnOnce() -> io::Result<T>,
+    ) -> io::Result<T> {
+        let number = self.note(event);
+        let result = act();
+        if let Some(tape) = self.tape.get() {
+            let mut tape = lock(tape);
+            let is_well = result.is_ok();
+            if is_well {
+                tape.name(event);
+            }
+            if let Some(event) = number {
+                tape.note(&Event::Ended { event, is_well });
+            }
+        }
+        result
+    }
+
+    /// As [`Self::around`] for a file that `act` makes; its number with it, where a recording has begun.
+    pub(crate) fn around_create<T>(
+        &self,
+        path: &str,
+        act: impl FnOnce() -> io::Result<T>,
+    ) -> io::Result<(T, Option<u32>)> {
+        let Some(tape) = self.tape.get() else {
+            return act().map(|made| (made, None));
+        };
+        let file = lock(tape).number();
+        let made = self.around(&Event::Create { file, path }, act)?;
+        Ok((made, Some(file)))
+    }
+
+    /// The number of the file that has this name.
+    pub(crate) fn file(&self, path: &str) -> Option<u32> {
+        lock(self.tape.get()?).files.get(path).copied()
+    }
+
+    /// Writes an event down; its number, where the recording goes on.
+    fn note(&self, event: &Event<'_>) -> Option<u64> {
+        lock(self.tape.get()?).note(event)
+    }
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        if let Some(tape) = self.tape.get() {
+            lock(tape).end(Ending::Closed);
+        }
+    }
+}
+
+impl Tape {
+    /// A number for a new file.
+    fn number(&mut self) -> u32 {
+        let file = self.next_file;
+        self.next_file += 1;
+        file
+    }
+
+    /// Follows what names are of.
+    fn name(&mut self, event: &Event<'_>) {
+        match *event {
+            Event::Create { file, path } => drop(self.files.insert(path.to_owned(), file)),
+            Event::Rename { from, to } => {
+                if let Some(file) = self.files.remove(from) {
+                    self.files.insert(to.to_owned(), file);
+                }
+            }
+            Event::Remove { path } => drop(self.files.remove(path)),
+            _ => {}
+        }
+    }
+
+    fn note(&mut self, event: &Event<'_>) -> Option<u64> {
+        let (head, payload) = frame(event);
+        let length = (head.len() + payload.len()) as u64;
+        if self.bytes + length + END_FRAME > self.bytes_max {
+            self.end(Ending::Full);
+        }
+        self.put(&head, payload)?;
+        let number = self.next;
+        self.next += 1;
+        Some(number)
+    }
+
+    /// Appends a frame, whole or not at all; `None` where the recording is over.
+    fn put(&mut self, head: &[u8], payload: &[u8]) -> Option<()> {
+        let out = self.out.as_mut()?;
+        let written = out.write_all(head).and_then(|()| out.write_all(payload));
+        if written.is_err() {
+            // Its disk fails: it is over. What is there of the frame is not to be taken for a damaged one.
+            let _ = out.set_len(self.bytes);
+            self.out = None;
+            return None;
+        }
+        self.bytes += (head.len() + payload.len()) as u64;
+        Some(())
+    }
+
+    fn end(&mut self, why: Ending) {
+        let (head, payload) = frame(&Event::End(why));
+        self.put(&head, payload);
+        self.out = None;
+    }
+
+    /// Writes down what is in a folder of the store, and makes it durable.
+    fn copy(&mut self, dir: &Path, below: &str) -> io::Result<()> {
+        let mut entries: Vec<(String, fs::FileType)> = Vec::new();
+        for entry in fs::read_dir(dir.join(below))? {
+            let entry = entry?;
+            // A name that is no text is none of a store's.
+            if let Ok(name) = entry.file_name().into_string() {
+                entries.push((name, entry.file_type()?));
+            }
+        }
+        entries.sort_by(|one, other| one.0.cmp(&other.0));
+        for (name, kind) in entries {
+            let path = join(below, &name);
+            if kind.is_dir() && below.is_empty() && name != "lost+found" {
+                self.note(&Event::MakeFolder { path: &path });
+                self.copy(dir, &path)?;
+            } else if kind.is_file() {
+                self.copy_file(dir, &path)?;
+            }
+            if self.out.is_none() {
+                return Ok(());
+            }
+        }
+        sync_dir(&dir.join(below))
+    }
+
+    fn copy_file(&mut self, dir: &Path, path: &str) -> io::Result<()> {
+        let from = File::open(dir.join(path))?;
+        from.sync_all()?;
+        let length = from.metadata()?.len();
+        let file = self.number();
+        let made = Event::Create { file, path };
+        self.note(&made);
+        self.name(&made);
+        self.note(&Event::SetLen { file, length });
+        let mut piece = vec![0; PIECE];
+        let mut at = 0;
+        while at < length && self.out.is_some() {
+            let step = usize::try_from(length - at).map_or(PIECE, |left| left.min(PIECE));
+            let piece = &mut piece[..step];
+            from.read_exact_at(piece, at)?;
+            // Runs of blocks that are not zeros.
+            let is_empty = |block: &[u8]| block.iter().all(|byte| *byte == 0);
+            let blocks = piece.chunks(BLOCK).map(is_empty).collect::<Vec<bool>>();
+            let mut begin = 0;
+            for run in blocks.chunk_by(|one, other| one == other) {
+                let end = (begin + run.len() * BLOCK).min(step);
+                if run.first() == Some(&false) {
+                    let at = at + begin as u64;
+                    let bytes = &piece[begin..end];
+                    self.note(&Event::Write { file, at, bytes });
+                }
+                begin = end;
+            }
+            at += step as u64;
+        }
+        Ok(())
+    }
+}
+
+/// A path of a store's file.
+pub(crate) fn join(folder: &str, name: &str) -> String {
+    if folder.is_empty() {
+        name.to_owned()
+    } else {
+        format!("{folder}/{name}")
+    }
+}
+
+/// A new file for the recording of a store: `shard-2.0`, `shard-2.1`, and so on.
+fn make(folder: &Path, identity: &Identity) -> io::Result<File> {
+    let kind = match identity.kind {
+        StoreKind::Shard => "shard",
+        StoreKind::Target => "target",
+        StoreKind::Manager => "manager",
+    };
+    for number in 0..NUMBERS {
+        let path = folder.join(format!("{kind}-{}.{number}", identity.id));
+        match File::create_new(path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            result => return result,
+        }
+    }
+    Err(io::ErrorKind::AlreadyExists.into())
+}
