@@ -32,7 +32,7 @@ const WRITERS: u64 = 3;
 /// Writes of a thread.
 const WRITES: usize = 60;
 /// Moments of each recording at which states are tried.
-const MOMENTS: usize = 60;
+const MOMENTS: usize = 45;
 
 /// How many states are tried at each moment and unit; `ZONAL_CRASH_STATES` for more.
 fn states_a_moment() -> usize {
