@@ -8,6 +8,7 @@ use zonal_wire::{AttrChange, MetaReply, MetaRequest};
 impl<N: Net> Client<N> {
     /// Attributes as this mount sees them: with what it wrote and did not report yet.
     pub(crate) fn lay_own_writes(&self, mut attr: Attr, attr_ms: u32) -> (Attr, u32) {
+        self.lay_touch(&mut attr);
         if attr.kind != FileKind::File {
             return (attr, attr_ms);
         }
@@ -87,6 +88,7 @@ impl<N: Net> Client<N> {
         ino: Ino,
         change: AttrChange,
     ) -> Result<(Attr, u32), ErrorCode> {
+        self.settle_touch(ino).await;
         if let Some(file) = self.file(ino) {
             let _gate = wait_for(&self.net, &file.gate).await?;
             self.settle_gated(&file).await?;
@@ -107,18 +109,6 @@ impl<N: Net> Client<N> {
             MetaReply::Attr { attr, .. } => Ok((attr, 0)),
             _other => Err(ErrorCode::Protocol),
         }
-    }
-
-    /// Tells the shard that a file was read (it applies relatime).
-    ///
-    /// # Errors
-    /// As the shard answers.
-    pub async fn touch(&self, ino: Ino) -> Result<(), ErrorCode> {
-        let link = self.reach(ino).await?;
-        // An access time is no change of what the kernel's pages show.
-        self.meta(&link, &MetaRequest::Touch { ino })
-            .await
-            .map(|_done| ())
     }
 
     /// Layout and size of a file.

@@ -82,6 +82,8 @@ pub struct Client<N: Net> {
     /// Directories of which every name is known.
     pub(crate) known: Mutex<crate::known::Known>,
     pub(crate) left_behind: Mutex<crate::sync::LeftBehind>,
+    pub(crate) small: Mutex<crate::small::Small>,
+    pub(crate) touches: Mutex<crate::touches::Touches>,
     pub(crate) dirty_bytes: AtomicUsize,
     pub(crate) spares: crate::spares::Spares,
     traces: AtomicU64,
@@ -122,6 +124,8 @@ impl<N: Net> Client<N> {
             ghosts: Mutex::default(),
             known: Mutex::default(),
             left_behind: Mutex::default(),
+            small: Mutex::default(),
+            touches: Mutex::default(),
             dirty_bytes: AtomicUsize::new(0),
             spares: crate::spares::Spares::default(),
             traces: AtomicU64::new(first_trace),
@@ -336,6 +340,11 @@ impl<N: Net> Client<N> {
                 "left_behind",
                 lock(&self.left_behind).len() as u64,
                 crate::sync::LEFT_BEHIND_MAX as u64,
+            ),
+            (
+                "small_files",
+                lock(&self.small).len() as u64,
+                crate::small::SMALL_MAX as u64,
             ),
             (
                 "ghosts",

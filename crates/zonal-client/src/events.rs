@@ -78,8 +78,11 @@ impl<N: Net> Client<N> {
                 inodes, data: true, ..
             } = event
             {
-                let mut seen = lock(&self.seen);
-                inodes.iter().for_each(|ino| seen.forget(*ino));
+                let (mut seen, mut small) = (lock(&self.seen), lock(&self.small));
+                for ino in inodes {
+                    seen.forget(*ino);
+                    small.forget(*ino);
+                }
             }
         }
         Ok(Polled {
@@ -111,6 +114,8 @@ impl<N: Net> Client<N> {
             has_late |= link.closes() > 0;
         }
         has_late |= self.send_late_releases().await;
+        self.net.begin();
+        self.send_touches().await.ok();
         self.flush_aged().await.is_some() || has_late
     }
 
@@ -126,6 +131,8 @@ impl<N: Net> Client<N> {
                 failed = Some(code);
             }
         }
+        self.net.begin();
+        self.send_touches().await.ok();
         for link in self.all_links() {
             self.net.begin();
             if link.is_open() {

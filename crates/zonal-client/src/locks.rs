@@ -187,6 +187,7 @@ impl<N: Net> Client<N> {
     /// The lock is held: remembers it, and learns what the last holder wrote.
     async fn learn_of_holders(&self, ino: Ino, range: LockRange) -> Result<LockOutcome, ErrorCode> {
         lock(&self.held).hold(ino, range);
+        lock(&self.small).forget(ino);
         let link = self.reach(ino).await?;
         let reply = self
             .meta(&link, &MetaRequest::GetAttr { ino, data: true })

@@ -140,7 +140,9 @@ impl<N: Net> Client<N> {
         let link = self.reach(parent).await?;
         let asked = self.asking(&link);
         match self.meta(&link, &request).await? {
-            MetaReply::Entry { mut entry } | MetaReply::Opened { mut entry, .. } => {
+            MetaReply::Entry { mut entry }
+            | MetaReply::Opened { mut entry, .. }
+            | MetaReply::OpenedSmall { mut entry, .. } => {
                 self.note_renewed(&link, asked, parent, &entry);
                 self.cut_entry(&link, asked, &mut entry);
                 self.complete(entry).await

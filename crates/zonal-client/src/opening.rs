@@ -120,6 +120,7 @@ impl<N: Net> Client<N> {
         let link = self.reach(at).await?;
         let asked = self.asking(&link);
         let deadline = self.deadline();
+        let opened_at = self.net.now();
         let reply = loop {
             match self.meta(&link, request).await {
                 // Others may cut it again and again.
@@ -129,18 +130,18 @@ impl<N: Net> Client<N> {
                 other => break other.map_err(late)?,
             }
         };
-        let MetaReply::Opened {
-            mut entry,
-            data,
-            push,
-        } = reply
-        else {
-            return Err(ErrorCode::Protocol);
+        let (mut entry, data, push, bytes) = match reply {
+            MetaReply::Opened { entry, data, push } => (entry, data, push, None),
+            MetaReply::OpenedSmall { entry, data, bytes } => (entry, data, false, Some(bytes.0)),
+            _other => return Err(ErrorCode::Protocol),
         };
         self.note_renewed(&link, asked, at, &entry);
         self.cut_entry(&link, asked, &mut entry);
         let attr = entry.attr.ok_or(ErrorCode::Protocol)?;
         let file = self.open_file(&attr, data.clone());
+        if let Some(bytes) = bytes {
+            lock(&self.small).keep(entry.ino, attr.change, opened_at, bytes);
+        }
         let mut ready = self.know_sets(&data).await;
         if push && ready.is_ok() {
             ready = self.push_truncate(entry.ino, &data).await.map(drop);

@@ -6,6 +6,7 @@ use crate::client::Client;
 use crate::file::{File, lay_over};
 use crate::inline::{copy_out, end_of_inline};
 use crate::net::{Net, NetFailure};
+use crate::session::lock;
 use zonal_types::{ErrorCode, FileData};
 use zonal_wire::{ObjectRef, StorageRequest};
 
@@ -138,7 +139,13 @@ impl<N: Net> Client<N> {
         }
         let mut failed = None;
         if !first.is_empty() {
-            match self.inline_bytes(file.ino).await {
+            let change = file.state().change;
+            let kept = lock(&self.small).take(file.ino, change, self.net.now());
+            let bytes = match kept {
+                Some(bytes) => Ok(bytes),
+                None => self.inline_bytes(file.ino).await,
+            };
+            match bytes {
                 Ok(bytes) => copy_out(&bytes, offset, first),
                 Err(code) => failed = Some(code),
             }

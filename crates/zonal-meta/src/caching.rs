@@ -62,7 +62,9 @@ pub(crate) fn grant(
         granted: None,
     };
     match reply {
-        MetaReply::Entry { entry } | MetaReply::Opened { entry, .. } => granter.entry(entry),
+        MetaReply::Entry { entry }
+        | MetaReply::Opened { entry, .. }
+        | MetaReply::OpenedSmall { entry, .. } => granter.entry(entry),
         MetaReply::NoEntry { entry_ms } => granter.directory(entry_ms),
         MetaReply::Attr { attr, attr_ms, .. } => granter.attr(attr, attr_ms),
         MetaReply::Dir { entries, .. } => {
@@ -74,9 +76,17 @@ pub(crate) fn grant(
     }
 }
 
-/// Takes all times out of a reply: one that is kept for a repeat must not promise anything.
+/// Takes all times out of a reply: one that is kept for a repeat must not promise anything. Nor does it have a file's bytes: they
+/// are asked for.
 pub(crate) fn without_times(reply: &MetaReply) -> MetaReply {
-    let mut reply = reply.clone();
+    let mut reply = match reply {
+        MetaReply::OpenedSmall { entry, data, .. } => MetaReply::Opened {
+            entry: entry.clone(),
+            data: data.clone(),
+            push: false,
+        },
+        other => other.clone(),
+    };
     match &mut reply {
         MetaReply::Entry { entry } | MetaReply::Opened { entry, .. } => {
             entry.entry_ms = 0;

@@ -114,7 +114,7 @@ fn mutations(cell: &mut Cell, client: &mut Client, home: Ino) -> Vec<MetaRequest
             name: Blob(b"user.x".into()),
         },
         MetaRequest::Close { inos: vec![f[9]] },
-        MetaRequest::Touch { ino: f[10] },
+        MetaRequest::Touch { inos: vec![f[10]] },
         MetaRequest::SetPolicy {
             who: who.clone(),
             dir: home,
@@ -176,7 +176,7 @@ fn repeats_get_the_same_reply_and_change_nothing() {
         }
         let mut old = client.clone();
         old.sequence -= 2;
-        let reply = cell.send(1, old.caller(1), &MetaRequest::Touch { ino: home });
+        let reply = cell.send(1, old.caller(1), &MetaRequest::Touch { inos: vec![home] });
         assert_eq!(
             reply,
             MetaReply::Failed {

@@ -17,6 +17,7 @@ use zonal_sim::rng::Rng;
 use zonal_sim::workload::{SimClient, create, list, lookup, make_dir, name, open, who};
 use zonal_sim::world::{Size, World};
 use zonal_types::{ErrorCode, Ino};
+use zonal_wire::meta::flags::{O_RDONLY, O_WRONLY};
 
 const MIB: usize = 1 << 20;
 
@@ -247,6 +248,50 @@ fn a_small_file_is_its_shards_alone() {
         let root = who();
         let empty = client.truncate(&root, file.ino, 0, true, false);
         assert_eq!(cell.count(empty).await?.1, 1, "no column is told");
+        Ok(())
+    });
+}
+
+#[test]
+fn a_small_file_is_opened_and_read_with_one_question() {
+    on_a_cell(|cell| async move {
+        let root = who();
+        let client = &cell.client;
+        let mut inos = Vec::new();
+        for index in 0..10 {
+            let opened = create(client, cell.home, &format!("f{index}"), true).await?;
+            client.write(&opened.file, 0, &[index; 4096], false).await?;
+            client.release(opened.file.ino).await?;
+            inos.push(opened.file.ino);
+        }
+        client.keep_house().await;
+        let mut buffer = [0; 4096];
+        let read = async {
+            for ino in &inos {
+                let opened = client.open(&root, *ino, O_RDONLY).await?;
+                assert_eq!(client.read(&opened.file, 0, &mut buffer).await?, 4096);
+                client.touch(*ino).await?;
+                client.release(*ino).await?;
+            }
+            Ok(())
+        };
+        assert_eq!(cell.count(read).await?.1, 10, "one each");
+        assert_eq!(buffer, [9; 4096]);
+        let kept = async {
+            client.keep_house().await;
+            Ok(())
+        };
+        assert_eq!(cell.count(kept).await?.1, 2, "ten closes, ten access times");
+        // What is written since the open is not hidden by the bytes that came with it.
+        let opened = client.open(&root, inos[0], O_RDONLY).await?;
+        client.write_through(&opened.file, 1, &[77], false).await?;
+        let read = client.read(&opened.file, 0, &mut buffer);
+        assert_eq!(cell.count(read).await?, (4096, 1), "asked for again");
+        assert_eq!(buffer[..3], [0, 77, 0]);
+        // Who opened it to write gets none.
+        let opened = client.open(&root, inos[1], O_WRONLY).await?;
+        let read = client.read(&opened.file, 0, &mut buffer);
+        assert_eq!(cell.count(read).await?, (4096, 1));
         Ok(())
     });
 }

@@ -69,6 +69,8 @@ limits! {
     OPENS_MAX: usize = 4_194_304, "files";
     /// Directories with recorded caching at one shard.
     CACHE_LEASES_MAX: usize = 262_144, "directories";
+    /// Files whose reads one message tells of.
+    TOUCHES_MAX: usize = 1_024, "files";
     /// Lock ranges held at one shard.
     LOCKS_MAX: usize = 1_048_576, "ranges";
     /// Lock requests waiting at one shard.

@@ -174,8 +174,8 @@ codec_enum! {
                          inline: Option<(u32, Blob)> },
         SetXattr = 45 { who: Credentials, ino: Ino, name: Blob, value: Blob, flags: u32 },
         RemoveXattr = 46 { who: Credentials, ino: Ino, name: Blob },
-        /// Relatime update after a read (the shard decides).
-        Touch = 47 { ino: Ino },
+        /// These were read a moment ago: relatime updates (the shard decides). What is gone is left out.
+        Touch = 47 { inos: Vec<Ino> },
         /// How new files of the directory are laid out; `None` goes back to inheriting.
         SetPolicy = 48 { who: Credentials, dir: Ino, policy: Option<StripePolicy> },
 
@@ -275,6 +275,8 @@ codec_enum! {
         /// A file was made or opened. `push`: the layout's columns must see `data.truncate_seq` before anything else
         /// (O_TRUNC of a file with data); then `ConfirmTruncate`.
         Opened = 30 { entry: Entry, data: FileData, push: bool },
+        /// A file was opened for reading that the shard has whole: with its bytes, as they were then.
+        OpenedSmall = 33 { entry: Entry, data: FileData, bytes: Blob },
         /// `push`: as above.
         Truncated = 31 { attr: Attr, data: FileData, push: bool },
         Appending = 32 { offset: u64, data: FileData },

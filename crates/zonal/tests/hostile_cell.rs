@@ -147,7 +147,7 @@ fn servers_survive_requests_that_no_client_sends() {
     for (server, valid) in servers.iter_mut().zip(&valid) {
         server.random_bodies(&mut random);
         server.mutated(&mut random, valid);
-        let with_slot = MetaRequest::Touch { ino: dir }.to_bytes();
+        let with_slot = MetaRequest::Touch { inos: vec![dir] }.to_bytes();
         let body = match server.service {
             Service::Meta => &with_slot,
             _ => &valid[0],

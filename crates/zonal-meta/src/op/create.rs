@@ -35,11 +35,7 @@ pub(crate) fn create(tx: &mut Tx<'_>, who: &Credentials, request: &Create<'_>) -
             FileKind::File => {
                 let opened = open::open_existing(tx, who, found.ino, request.open_flags)?;
                 let entry = entry(tx, &dir, found.ino, found.kind)?;
-                Ok(MetaReply::Opened {
-                    entry,
-                    data: opened.data,
-                    push: opened.push,
-                })
+                Ok(opened.into_reply(entry))
             }
             FileKind::Directory => Err(ErrorCode::IsDirectory),
             // A link that must be followed, or a special file: the caller looks it up again.

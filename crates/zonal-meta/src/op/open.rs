@@ -1,17 +1,29 @@
 //! Opening a file, and closing it. Opens are counted in memory; only O_TRUNC writes.
 
-use super::{Result, entry, remove, truncate};
+use super::{Result, entry, inline, remove, truncate};
 use crate::inode::Inode;
-use crate::permission::{check, open_mask};
+use crate::permission::{READ, WRITE, check, open_mask};
 use crate::tx::{Tx, Volatile};
-use zonal_types::{Credentials, ErrorCode, FileData, FileKind, Ino};
-use zonal_wire::MetaReply;
+use zonal_types::{Blob, Credentials, ErrorCode, FileData, FileKind, Ino};
 use zonal_wire::meta::flags::O_TRUNC;
+use zonal_wire::{Entry, MetaReply};
 
 /// What opening an existing file gives.
 pub(crate) struct Opened {
-    pub data: FileData,
-    pub push: bool,
+    data: FileData,
+    push: bool,
+    /// All of a small file that is to be read.
+    bytes: Option<Blob>,
+}
+
+impl Opened {
+    pub(crate) fn into_reply(self, entry: Entry) -> MetaReply {
+        let Self { data, push, bytes } = self;
+        match bytes {
+            Some(bytes) => MetaReply::OpenedSmall { entry, data, bytes },
+            None => MetaReply::Opened { entry, data, push },
+        }
+    }
 }
 
 pub(crate) fn open(tx: &mut Tx<'_>, who: &Credentials, ino: Ino, open_flags: u32) -> Result {
@@ -33,11 +45,7 @@ pub(crate) fn open(tx: &mut Tx<'_>, who: &Credentials, ino: Ino, open_flags: u32
     let mut entry = entry(tx, &parent, ino, inode.kind)?;
     // The request named an inode, not a name.
     entry.entry_ms = 0;
-    Ok(MetaReply::Opened {
-        entry,
-        data: opened.data,
-        push: opened.push,
-    })
+    Ok(opened.into_reply(entry))
 }
 
 /// Checks, truncates where asked, and counts the open.
@@ -52,7 +60,7 @@ pub(crate) fn open_existing(
     match inode.kind {
         FileKind::File => {}
         FileKind::Symlink => return Err(ErrorCode::Loop),
-        FileKind::Directory if mask & crate::permission::WRITE != 0 => {
+        FileKind::Directory if mask & WRITE != 0 => {
             return Err(ErrorCode::IsDirectory);
         }
         FileKind::Directory => {}
@@ -70,8 +78,16 @@ pub(crate) fn open_existing(
     if inode.is_file() {
         tx.volatile.push(Volatile::Open(ino));
     }
+    let is_small = inode.is_file()
+        && mask & READ != 0
+        && (1..=u64::from(inode.layout.inline_bytes())).contains(&inode.size);
+    let bytes = if is_small {
+        Some(Blob(inline::stored(tx, &inode)?))
+    } else {
+        None
+    };
     let data = inode.data();
-    Ok(Opened { data, push })
+    Ok(Opened { data, push, bytes })
 }
 
 /// Refuses one open more than the shard keeps count of.

@@ -151,6 +151,7 @@ impl Client {
         };
         match self.call(cell, ino, &request)? {
             MetaReply::Opened { push, .. } => Ok(push),
+            MetaReply::OpenedSmall { .. } => Ok(false),
             other => panic!("{other:?}"),
         }
     }
@@ -392,7 +393,9 @@ impl Client {
 
 pub fn entry_of(reply: MetaReply) -> Reply<Entry> {
     match reply {
-        MetaReply::Entry { entry } | MetaReply::Opened { entry, .. } => Ok(entry),
+        MetaReply::Entry { entry }
+        | MetaReply::Opened { entry, .. }
+        | MetaReply::OpenedSmall { entry, .. } => Ok(entry),
         other => panic!("{other:?}"),
     }
 }

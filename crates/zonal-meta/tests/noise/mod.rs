@@ -230,7 +230,9 @@ impl Noise {
                 ino,
                 name: self.blob(),
             },
-            27 => MetaRequest::Touch { ino },
+            27 => MetaRequest::Touch {
+                inos: vec![ino, Ino::ROOT],
+            },
             28 => MetaRequest::SetPolicy {
                 who,
                 dir: ino,

@@ -1,0 +1,96 @@
+//! Bytes of small files that came with their opens, each until its first read: opening and reading one is one question.
+//!
+//! They are as old as the open, as close-to-open allows (docs/semantics.md). Whatever tells of a change drops them: the
+//! change counter of a later answer or of a write of our own, an event, a second of time.
+
+use std::collections::BTreeMap;
+use zonal_types::{Ino, Instant};
+
+/// Files of which bytes are kept.
+pub(crate) const SMALL_MAX: usize = 256;
+/// How long bytes are good that nobody has read.
+const TERM_MS: u64 = 1_000;
+
+struct Kept {
+    change: u64,
+    since: Instant,
+    bytes: Vec<u8>,
+}
+
+/// Bytes by file.
+#[derive(Default)]
+pub(crate) struct Small(BTreeMap<Ino, Kept>);
+
+impl Small {
+    /// An open of the file, asked for at `since`, brought these.
+    pub(crate) fn keep(&mut self, ino: Ino, change: u64, since: Instant, bytes: Vec<u8>) {
+        if self.0.len() >= SMALL_MAX {
+            self.0
+                .retain(|_, kept| since.ms_since(kept.since) < TERM_MS);
+        }
+        // Of many that are opened and not read the first ones go.
+        if self.0.len() >= SMALL_MAX {
+            self.0.pop_first();
+        }
+        let kept = Kept {
+            change,
+            since,
+            bytes,
+        };
+        self.0.insert(ino, kept);
+    }
+
+    /// They are read, while the file's change counter is `change`.
+    pub(crate) fn take(&mut self, ino: Ino, change: u64, now: Instant) -> Option<Vec<u8>> {
+        let kept = self.0.remove(&ino)?;
+        let is_good = kept.change == change && now.ms_since(kept.since) < TERM_MS;
+        is_good.then_some(kept.bytes)
+    }
+
+    /// The file was changed by somebody, or is locked from now on.
+    pub(crate) fn forget(&mut self, ino: Ino) {
+        self.0.remove(&ino);
+    }
+
+    /// Files of which bytes are kept.
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: u64) -> Instant {
+        Instant::default().plus_ms(ms)
+    }
+
+    #[test]
+    fn they_are_read_once_unchanged_and_soon() {
+        let mut small = Small::default();
+        let keep = |small: &mut Small| small.keep(Ino(7), 3, at(0), vec![1]);
+        keep(&mut small);
+        assert_eq!(small.take(Ino(7), 3, at(999)), Some(vec![1]));
+        assert_eq!(small.take(Ino(7), 3, at(999)), None, "read");
+        keep(&mut small);
+        assert_eq!(small.take(Ino(7), 4, at(0)), None, "changed");
+        keep(&mut small);
+        assert_eq!(small.take(Ino(7), 3, at(1_000)), None, "old");
+        keep(&mut small);
+        small.forget(Ino(7));
+        assert_eq!(small.take(Ino(7), 3, at(0)), None);
+        assert_eq!(small.len(), 0);
+    }
+
+    #[test]
+    fn no_more_than_so_many_are_kept() {
+        let mut small = Small::default();
+        for ino in 0..1_000 {
+            small.keep(Ino(ino), 0, at(0), vec![0; 4]);
+        }
+        assert_eq!(small.len(), SMALL_MAX);
+        small.keep(Ino(1_000), 0, at(TERM_MS), vec![]);
+        assert_eq!(small.len(), 1, "old ones go first");
+    }
+}

@@ -1,0 +1,83 @@
+//! Access times: reads that the shard is to apply relatime to. They are told together, a moment later: a read waits for none.
+//!
+//! Until then this mount sees the time of its read laid over what the shard says. One that cannot be told is lost: an access
+//! time is no reason to try again.
+
+use crate::client::Client;
+use crate::net::Net;
+use crate::session::lock;
+use std::collections::BTreeMap;
+use zonal_types::limits::TOUCHES_MAX;
+use zonal_types::{Attr, ErrorCode, Ino, Timestamp};
+use zonal_wire::MetaRequest;
+
+/// Reads that are gathered before they are told at once.
+const GATHERED_MAX: usize = 256;
+
+/// When what was read that the shard does not know of.
+pub(crate) type Touches = BTreeMap<Ino, Timestamp>;
+
+impl<N: Net> Client<N> {
+    /// A file was read whose access time may be due: its shard hears of it with the next [`Self::keep_house`].
+    ///
+    /// # Errors
+    /// What the shard answers, where many wait.
+    pub async fn touch(&self, ino: Ino) -> Result<(), ErrorCode> {
+        let count = {
+            let mut touches = lock(&self.touches);
+            touches.insert(ino, self.net.wall());
+            touches.len()
+        };
+        if count >= GATHERED_MAX {
+            self.send_touches().await
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Tells the shards what was read.
+    pub(crate) async fn send_touches(&self) -> Result<(), ErrorCode> {
+        let inos: Vec<Ino> = lock(&self.touches).keys().copied().collect();
+        let mut by_shard = BTreeMap::<_, Vec<Ino>>::new();
+        let map = self.map();
+        for ino in inos {
+            let shard = map.shard_of(ino.partition()).map(|shard| shard.id);
+            by_shard.entry(shard).or_default().push(ino);
+        }
+        let mut done = Ok(());
+        for (shard, inos) in by_shard {
+            for inos in inos.chunks(TOUCHES_MAX) {
+                let told = match shard {
+                    Some(shard) => {
+                        let inos = inos.to_vec();
+                        let link = self.link(shard);
+                        self.meta(&link, &MetaRequest::Touch { inos }).await
+                    }
+                    None => Err(ErrorCode::Stale),
+                };
+                done = done.and(told.map(drop));
+                // Until here they were laid over what the shard said without them.
+                let mut touches = lock(&self.touches);
+                for ino in inos {
+                    touches.remove(ino);
+                }
+            }
+        }
+        done
+    }
+
+    /// Tells what was read of a file before its times are set: in that order.
+    pub(crate) async fn settle_touch(&self, ino: Ino) {
+        let is_waiting = lock(&self.touches).contains_key(&ino);
+        if is_waiting {
+            self.send_touches().await.ok();
+        }
+    }
+
+    /// Lays the read of a file over what the shard says of it.
+    pub(crate) fn lay_touch(&self, attr: &mut Attr) {
+        if let Some(read) = lock(&self.touches).get(&attr.ino) {
+            attr.atime = attr.atime.max(*read);
+        }
+    }
+}
