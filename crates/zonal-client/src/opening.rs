@@ -120,7 +120,6 @@ impl<N: Net> Client<N> {
         let link = self.reach(at).await?;
         let asked = self.asking(&link);
         let deadline = self.deadline();
-        let opened_at = self.net.now();
         let reply = loop {
             match self.meta(&link, request).await {
                 // Others may cut it again and again.
@@ -139,8 +138,15 @@ impl<N: Net> Client<N> {
         self.cut_entry(&link, asked, &mut entry);
         let attr = entry.attr.ok_or(ErrorCode::Protocol)?;
         let file = self.open_file(&attr, data.clone());
-        if let Some(bytes) = bytes {
-            lock(&self.small).keep(entry.ino, attr.change, opened_at, bytes);
+        if let Some(bytes) = bytes
+            && entry.attr_ms > 0
+        {
+            let until = self.net.now().plus_ms(entry.attr_ms.into());
+            lock(&self.small).keep(entry.ino, attr.change, until, bytes);
+            // An event that came before they were kept did not find them.
+            if self.cache_ms(&link, asked, entry.attr_ms) == 0 {
+                lock(&self.small).forget(entry.ino);
+            }
         }
         let mut ready = self.know_sets(&data).await;
         if push && ready.is_ok() {

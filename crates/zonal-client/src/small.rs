@@ -1,19 +1,18 @@
 //! Bytes of small files that came with their opens, each until its first read: opening and reading one is one question.
 //!
-//! They are as old as the open, as close-to-open allows (docs/semantics.md). Whatever tells of a change drops them: the
-//! change counter of a later answer or of a write of our own, an event, a second of time.
+//! Good for as long as the open's attributes may be cached: whoever changes the file waits until this client has heard of
+//! it, or for that time to pass (docs/semantics.md). Dropped by that event, and by the change counter of a later answer or of
+//! a write of our own.
 
 use std::collections::BTreeMap;
 use zonal_types::{Ino, Instant};
 
 /// Files of which bytes are kept.
 pub(crate) const SMALL_MAX: usize = 256;
-/// How long bytes are good that nobody has read.
-const TERM_MS: u64 = 1_000;
 
 struct Kept {
     change: u64,
-    since: Instant,
+    until: Instant,
     bytes: Vec<u8>,
 }
 
@@ -22,19 +21,15 @@ struct Kept {
 pub(crate) struct Small(BTreeMap<Ino, Kept>);
 
 impl Small {
-    /// An open of the file, asked for at `since`, brought these.
-    pub(crate) fn keep(&mut self, ino: Ino, change: u64, since: Instant, bytes: Vec<u8>) {
-        if self.0.len() >= SMALL_MAX {
-            self.0
-                .retain(|_, kept| since.ms_since(kept.since) < TERM_MS);
-        }
+    /// An open of the file brought these, good until `until`.
+    pub(crate) fn keep(&mut self, ino: Ino, change: u64, until: Instant, bytes: Vec<u8>) {
         // Of many that are opened and not read the first ones go.
         if self.0.len() >= SMALL_MAX {
             self.0.pop_first();
         }
         let kept = Kept {
             change,
-            since,
+            until,
             bytes,
         };
         self.0.insert(ino, kept);
@@ -43,7 +38,7 @@ impl Small {
     /// They are read, while the file's change counter is `change`.
     pub(crate) fn take(&mut self, ino: Ino, change: u64, now: Instant) -> Option<Vec<u8>> {
         let kept = self.0.remove(&ino)?;
-        let is_good = kept.change == change && now.ms_since(kept.since) < TERM_MS;
+        let is_good = kept.change == change && now < kept.until;
         is_good.then_some(kept.bytes)
     }
 
@@ -69,7 +64,7 @@ mod tests {
     #[test]
     fn they_are_read_once_unchanged_and_soon() {
         let mut small = Small::default();
-        let keep = |small: &mut Small| small.keep(Ino(7), 3, at(0), vec![1]);
+        let keep = |small: &mut Small| small.keep(Ino(7), 3, at(1_000), vec![1]);
         keep(&mut small);
         assert_eq!(small.take(Ino(7), 3, at(999)), Some(vec![1]));
         assert_eq!(small.take(Ino(7), 3, at(999)), None, "read");
@@ -87,10 +82,8 @@ mod tests {
     fn no_more_than_so_many_are_kept() {
         let mut small = Small::default();
         for ino in 0..1_000 {
-            small.keep(Ino(ino), 0, at(0), vec![0; 4]);
+            small.keep(Ino(ino), 0, at(1), vec![0; 4]);
         }
         assert_eq!(small.len(), SMALL_MAX);
-        small.keep(Ino(1_000), 0, at(TERM_MS), vec![]);
-        assert_eq!(small.len(), 1, "old ones go first");
     }
 }
