@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock};
 
@@ -269,7 +269,7 @@ pub(crate) fn join(folder: &str, name: &str) -> String {
     }
 }
 
-/// A new file for the recording of a store: `shard-2.0`, `shard-2.1`, and so on.
+/// A new file for the recording of a store: `shard-2.0`, `shard-2.1`, and so on. It will hold all that the store does: it is its owner's.
 fn make(folder: &Path, identity: &Identity) -> io::Result<File> {
     let kind = match identity.kind {
         StoreKind::Shard => "shard",
@@ -278,7 +278,9 @@ fn make(folder: &Path, identity: &Identity) -> io::Result<File> {
     };
     for number in 0..NUMBERS {
         let path = folder.join(format!("{kind}-{}.{number}", identity.id));
-        match File::create_new(path) {
+        let mut options = File::options();
+        options.write(true).create_new(true).mode(0o600);
+        match options.open(path) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             result => return result,
         }

@@ -8,6 +8,7 @@ mod replayed;
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -101,6 +102,9 @@ fn files(dir: &Path, below: &str, out: &mut BTreeMap<String, Option<Bytes>>) {
 fn a_recording_done_again_is_the_store_to_the_byte() {
     let recorded = recorded("recorded");
     let recording = Recording::read(&recorded.bytes).unwrap();
+    // It has what the store has: nobody else's to read.
+    let file = fs::metadata(recorded.scratch.join("recordings/shard-3.0")).unwrap();
+    assert_eq!(file.permissions().mode() & 0o777, 0o600);
     assert_eq!(recording.identity, identity());
     assert_eq!(recording.ending, Some(Ending::Closed));
     let mut replayed = Replayed::new(&recording, false);
