@@ -113,6 +113,37 @@ async fn cut_by_another(world: Rc<World>) -> Result<(), ErrorCode> {
     Ok(())
 }
 
+/// Somebody wrote, and died before it told.
+async fn cut_and_never_told(world: Rc<World>) -> Result<(), ErrorCode> {
+    let dead = world.connect(1, Rng::new(2)).await?;
+    let client = world.connect(0, Rng::new(3)).await?;
+    let home = make_dir(&client, Ino::ROOT, "home").await?;
+    let file = create(&client, home, "f", true).await?.file;
+    let bytes = vec![b'N'; 3 * MIB];
+    client.write(&file, 0, &bytes[..MIB], false).await?;
+    client.fsync(&file).await?;
+    let theirs = open(&dead, file.ino).await?.file;
+    dead.write(&theirs, MIB as u64, &bytes, false).await?;
+    drop((theirs, dead));
+    // Its session ends.
+    for _second in 0..80 {
+        client.keep_house().await;
+        world.clock.sleep(1_000_000_000).await;
+    }
+    assert!(at_targets(&world) > 3 * MIB as u64);
+    client.truncate(&who(), file.ino, 0, true, false).await?;
+    assert_eq!(at_targets(&world), 0);
+    client.write(&file, 0, &bytes, false).await?;
+    client.fsync(&file).await?;
+    assert_eq!(at_shard(&client, file.ino).await?, at_targets(&world));
+    Ok(())
+}
+
+#[test]
+fn what_nobody_told_and_is_cut_is_not_missing_later() {
+    run(cut_and_never_told);
+}
+
 #[test]
 fn what_writes_cut_is_told() {
     run(cut_by_writes);

@@ -108,6 +108,14 @@ pub(crate) fn cut_to_fit(tx: &mut Tx<'_>, inode: &mut Inode) -> Result<()> {
     Ok(())
 }
 
+/// The allocated bytes are at least those that lie here.
+pub(crate) fn count_own(tx: &Tx<'_>, inode: &mut Inode) -> Result<()> {
+    let own = allocated(stored(tx, inode)?.len()).cast_signed();
+    let missing = own - inode.allocated.cast_signed();
+    inode.count_allocated(missing.max(0));
+    Ok(())
+}
+
 fn store(tx: &mut Tx<'_>, key: Vec<u8>, bytes: Vec<u8>) {
     if bytes.is_empty() {
         tx.remove(key);

@@ -113,10 +113,15 @@ pub(crate) fn confirm(
     allocated_delta: i64,
 ) -> Result {
     let mut inode = tx.inode(ino)?;
-    if truncate_seq == inode.truncate_seq {
-        inode.set(FLAG_UNCONFIRMED, false);
-    }
+    let is_last = truncate_seq == inode.truncate_seq;
     inode.count_allocated(allocated_delta);
+    if is_last {
+        inode.set(FLAG_UNCONFIRMED, false);
+        if !others_hold(tx, ino) {
+            // Nobody is left who has something to tell: what was cut and never counted was a dead client's, or its reply was lost.
+            inline::count_own(tx, &mut inode)?;
+        }
+    }
     tx.save(inode);
     Ok(MetaReply::Done)
 }
