@@ -48,7 +48,14 @@ impl History {
         let ends = units
             .chain(INLINE_ENDS)
             .filter(|edge| (at..end).contains(edge));
-        let pieces: BTreeSet<u64> = ends.chain([at, end]).collect();
+        let mut pieces: BTreeSet<u64> = ends.chain([at, end]).collect();
+        // Before its client cut the file what lay before the new end was flushed; the rest was gathered on, as the cut did not succeed.
+        let splits = |cut: &&Operation| cut.is_unknown && cut.client == of.client;
+        let cuts = self.operations.iter().filter(splits);
+        pieces.extend(
+            cuts.filter_map(Operation::end)
+                .filter(|edge| (at..end).contains(edge)),
+        );
         let mut edges: BTreeSet<u64> = self.edges(&[], u64::MAX).into_iter().collect();
         edges.extend(&pieces);
         edges.insert(content.len() as u64);

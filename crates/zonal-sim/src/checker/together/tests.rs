@@ -114,6 +114,21 @@ fn a_long_write_may_be_cut_in_part() {
 }
 
 #[test]
+fn a_write_may_be_cut_in_part_where_its_client_tried_to_cut() {
+    for is_unknown in [true, false] {
+        let mut history = History::default();
+        let mut bytes = write(&mut history, 0, 0, 1000);
+        let tried = history.cut(usize::from(!is_unknown), 600);
+        history.is_unknown(tried);
+        cut(&mut history, 1, 0);
+        history.flushed(0);
+        bytes[..600].fill(0);
+        // By another client: the write is not split there.
+        assert_eq!(may_be(&mut history, &bytes), is_unknown);
+    }
+}
+
+#[test]
 fn an_append_is_at_an_end_that_the_file_had() {
     let mut history = History::default();
     let old = append(&mut history, 0, 0, 300);
