@@ -93,8 +93,8 @@ fn seeds_that_once_found_bugs_are_good() {
     // 28, 62, 495, 721: an open with O_TRUNC failed where another client cut the file again and again.
     // 84: what a flush that met an unknown session was to write was dropped, and the next fsync succeeded.
     // 613, 772: an append came back at its place after a restart, though its file had been cut before it.
-    // 31199: the oracle took a write for torn that was flushed in part before a truncation of its client that failed.
-    let together = [28, 62, 84, 495, 613, 721, 772, 7394, 31199];
+    // 30820, 31199: the oracle took a write for torn that was flushed in part before a truncation of its client that failed.
+    let together = [28, 62, 84, 495, 613, 721, 772, 7394, 30820, 31199];
     let seeds = [
         (Scenario::Kill, &kill[..]),
         (Scenario::Together, &together),
