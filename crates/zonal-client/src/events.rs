@@ -51,7 +51,7 @@ impl<N: Net> Client<N> {
             // The shard was restarted, and has heard what we hold, while this was on its way: its grants are void, and its
             // numbers are not the new ones.
             link.count_event();
-            lock(&self.known).forget_all();
+            self.forget_granted();
             self.give_up_leases(link).await;
             events.retain(|(_seq, event)| !matches!(event, Event::LockGranted { .. }));
             return Ok(Polled {
@@ -64,7 +64,7 @@ impl<N: Net> Client<N> {
         let restarted = link.note_polled(boot);
         if restarted {
             link.count_event();
-            lock(&self.known).forget_all();
+            self.forget_granted();
             self.give_up_leases(link).await;
         }
         for (seq, event) in &events {
@@ -74,14 +74,14 @@ impl<N: Net> Client<N> {
             if let Event::LockGranted { waiter, .. } = event {
                 self.note_grant(*waiter);
             }
-            if let Event::Invalidate {
-                inodes, data: true, ..
-            } = event
-            {
+            if let Event::Invalidate { inodes, data, .. } = event {
                 let (mut seen, mut small) = (lock(&self.seen), lock(&self.small));
                 for ino in inodes {
-                    seen.forget(*ino);
+                    // Its lease is over, whatever it was for.
                     small.forget(*ino);
+                    if *data {
+                        seen.forget(*ino);
+                    }
                 }
             }
         }
@@ -89,6 +89,12 @@ impl<N: Net> Client<N> {
             events: events.into_iter().map(|(_seq, event)| event).collect(),
             restarted,
         })
+    }
+
+    /// Forgets what shards let us keep here: a former life of one did, which the next one knows nothing of.
+    pub(crate) fn forget_granted(&self) {
+        lock(&self.known).forget_all();
+        lock(&self.small).forget_all();
     }
 
     /// Drops what a former life of the shard let us cache, and tells it so.

@@ -20,7 +20,7 @@ use zonal_wire::{MetaReply, MetaRequest, Service};
 impl<N: Net> Client<N> {
     /// The shard does not know the session: with it goes what may be cached. The next request opens another.
     fn lose_session(&self, link: &Link, session: SessionId) {
-        lock(&self.known).forget_all();
+        self.forget_granted();
         let mut state = lock(&link.state);
         if state.session == session {
             state.session = SessionId(0);

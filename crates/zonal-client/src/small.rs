@@ -47,6 +47,11 @@ impl Small {
         self.0.remove(&ino);
     }
 
+    /// All leases are over.
+    pub(crate) fn forget_all(&mut self) {
+        self.0.clear();
+    }
+
     /// Files of which bytes are kept.
     pub(crate) fn len(&self) -> usize {
         self.0.len()
