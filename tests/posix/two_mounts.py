@@ -709,6 +709,56 @@ def _(a, b):
         equal(os.stat(f"{here}/f").st_nlink, i + 2, "link count")
 
 
+@check("read-seen", "the access time of a read is seen by the reader at once, by the other mount soon, also where the file stays open; a time that is set after it stays")
+def _(a, b):
+    for there, here in ((a, b),):
+        path = f"{there}/f"
+        write(path, b"1" * 100)
+        made = os.stat(path).st_atime_ns
+        fd = os.open(path, os.O_RDONLY)
+        equal(os.read(fd, 10), b"1" * 10)
+        true(os.stat(path).st_atime_ns > made, "the reader's mount has the old access time")
+        end = time.monotonic() + 10
+        while os.stat(f"{here}/f").st_atime_ns <= made:
+            true(time.monotonic() < end, "10 s after the read the other mount has the old access time")
+            time.sleep(0.05)
+        os.close(fd)
+        write(path, b"2" * 100)
+        equal(read(path), b"2" * 100)
+        os.utime(path, ns=(7, 11))
+        time.sleep(0.5)
+        for mount in (there, here):
+            equal(os.stat(f"{mount}/f").st_atime_ns, 7, "an access time that was set after a read")
+        os.unlink(path)
+
+
+@check("lock-grown", "under a lock the first read, and the end, are what the other mount wrote under it, also where the file was open and has grown", limit=120)
+def _(a, b):
+    def flock(fd, kind):
+        fcntl.flock(fd, kind)
+
+    def record(fd, kind):
+        fcntl.lockf(fd, kind)
+    for take in (flock, record):
+        for before, after in ((0, 64), (10, 64), (64, 4096), (5000, 9000), (0, 100_000), (9000, 5000)):
+            for there, here in ((a, b), (b, a)):
+                with open(f"{here}/f", "w+b", buffering=0) as mine:
+                    mine.write(b"o" * before)
+                    os.fsync(mine.fileno())
+                    equal(len(os.pread(mine.fileno(), 1 << 20, 0)), before, "what was there")
+                    with open(f"{there}/f", "r+b", buffering=0) as theirs:
+                        take(theirs, fcntl.LOCK_EX)
+                        os.pwrite(theirs.fileno(), b"Z" * after, 0)
+                        os.ftruncate(theirs.fileno(), after)
+                        take(theirs, fcntl.LOCK_UN)
+                        take(mine, fcntl.LOCK_EX)
+                        found = os.pread(mine.fileno(), 1 << 20, 0)
+                        true(found == b"Z" * after, f"{before} to {after} bytes: the first read under the lock has {len(found)}, {found[:1]}..{found[-1:]}")
+                        equal(os.lseek(mine.fileno(), 0, os.SEEK_END), after, "the end")
+                        take(mine, fcntl.LOCK_UN)
+                os.unlink(f"{here}/f")
+
+
 @check("permission-seen", "a permission taken away through one mount is refused by the other at once", root=True)
 def _(a, b):
     write(f"{a}/f", b"secret")

@@ -26,7 +26,6 @@ impl<N: Net> Client<N> {
     ) -> Result<u64, ErrorCode> {
         let _gate = wait_for(&self.net, &file.gate).await?;
         self.settle_gated(file).await?;
-        file.state().failures.tell_writer()?;
         let deadline = self.deadline();
         loop {
             match self.append_once(file, bytes, kill_suid).await {

@@ -17,7 +17,7 @@ pub(crate) struct Failures {
     last: Option<ErrorCode>,
     /// Somebody was told of the last one.
     is_known: bool,
-    /// What calls of write were told: each failure by one of them, whoever makes it.
+    /// What calls of write were told: each failure by one of them.
     writers: Told,
     /// What those were told who have no open of their own.
     others: Told,
@@ -54,12 +54,16 @@ impl Failures {
         since
     }
 
-    /// Tells one call of write. An fsync tells of it all the same.
-    pub(crate) fn tell_writer(&mut self) -> Result<(), ErrorCode> {
-        let mut told = self.writers;
-        let since = self.tell(&mut told);
-        self.writers = told;
+    /// Tells one call of write through an open that was told up to `told`. An fsync tells of it all the same.
+    pub(crate) fn tell_writer(&mut self, told: Told) -> Result<(), ErrorCode> {
+        let since = self.since(told.max(self.writers));
+        self.writer_told();
         since
+    }
+
+    /// The call of write that met the last one was told.
+    pub(crate) fn writer_told(&mut self) {
+        self.writers = Told(self.count);
     }
 
     /// Tells a caller that has no open of its own.
@@ -96,8 +100,8 @@ mod tests {
         failures.note(ErrorCode::NoSpace);
         assert_eq!(failures.since(told), FULL);
         assert_eq!(failures.since(told), FULL);
-        assert_eq!(failures.tell_writer(), FULL);
-        assert_eq!(failures.tell_writer(), Ok(()));
+        assert_eq!(failures.tell_writer(told), FULL);
+        assert_eq!(failures.tell_writer(told), Ok(()));
         assert_eq!(failures.tell_others(), FULL);
         assert_eq!(failures.tell_others(), Ok(()));
         assert_eq!(failures.tell(&mut told), FULL);
@@ -110,6 +114,10 @@ mod tests {
         let mut opened = failures.sample();
         assert_eq!(failures.tell(&mut opened), FULL);
         let mut later = failures.sample();
+        assert_eq!(failures.tell_writer(later), Ok(()), "not its own");
         assert_eq!(failures.tell(&mut later), Ok(()));
+        failures.note(ErrorCode::NoSpace);
+        assert_eq!(failures.tell(&mut opened), FULL);
+        assert_eq!(failures.tell_writer(opened), Ok(()), "its fsync told");
     }
 }

@@ -81,6 +81,14 @@ impl<N: Net> File<N> {
         self.state().opens
     }
 
+    /// Before a write through an open that was told up to `told`: a loss that no write was told of.
+    ///
+    /// # Errors
+    /// That.
+    pub fn tell_writer(&self, told: Told) -> Result<(), ErrorCode> {
+        self.state().failures.tell_writer(told)
+    }
+
     /// Where an open that begins now stands among the failures of writes.
     #[must_use]
     pub fn told(&self) -> Told {

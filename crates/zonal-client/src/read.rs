@@ -13,6 +13,9 @@ use zonal_wire::{ObjectRef, StorageRequest};
 /// Reads shorter than this go into a buffer, sink or not: a copy of a few pages costs less than moving them.
 const SINK_BYTES_MIN: usize = 64 << 10;
 
+/// How often a read is done again that met a truncation.
+const REREADS: u32 = 16;
+
 /// Where the bytes of a read are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReadInto {
@@ -48,20 +51,45 @@ impl<N: Net> Client<N> {
         file: &File<N>,
         offset: u64,
         out: &mut [u8],
-        sink: Option<&mut N::Sink>,
+        mut sink: Option<&mut N::Sink>,
     ) -> Result<ReadInto, ErrorCode> {
+        for _ in 0..REREADS {
+            let (into, short) = self
+                .read_now(file, offset, out, sink.as_deref_mut())
+                .await?;
+            let Some(change) = short else {
+                return Ok(into);
+            };
+            // Zeros where less was there than the size says: a hole, or the file was cut since.
+            if self.refetch(file).await?.change == change {
+                return Ok(into);
+            }
+        }
+        let (into, _) = self.read_now(file, offset, out, sink).await?;
+        Ok(into)
+    }
+
+    /// Reads by what is known of the file now: its change counter, where less was stored than its size says.
+    async fn read_now(
+        &self,
+        file: &File<N>,
+        offset: u64,
+        out: &mut [u8],
+        sink: Option<&mut N::Sink>,
+    ) -> Result<(ReadInto, Option<u64>), ErrorCode> {
         let end = offset.saturating_add(out.len() as u64);
         // At the end: maybe somebody else made it longer.
         let is_behind = file.state().size <= offset;
         if is_behind {
             self.refetch(file).await?;
         }
-        let (data, size, copies) = {
+        let (data, size, copies, change) = {
             let state = file.state();
             (
                 state.data.clone(),
                 state.size,
                 state.pending_copies(offset, end),
+                state.change,
             )
         };
         let length = usize::try_from(size.saturating_sub(offset))
@@ -75,12 +103,14 @@ impl<N: Net> Client<N> {
             && is_whole
             && self.read_sunk(&data, offset, length, sink).await?
         {
-            return Ok(ReadInto::Sink);
+            return Ok((ReadInto::Sink, None));
         }
         let out = &mut out[..length];
-        self.read_stored(file, &data, offset, out).await?;
+        let is_short = self.read_stored(file, &data, offset, out).await?;
         lay_over(&copies, offset, out);
-        Ok(ReadInto::Buffer(length))
+        // Own writes that nobody knows of make it longer than what is stored.
+        let short = (is_short && copies.is_empty()).then_some(change);
+        Ok((ReadInto::Buffer(length), short))
     }
 
     /// Reads a range that lies in one piece into an empty sink. False: not done, for whatever reason; the sink is empty.
@@ -113,14 +143,15 @@ impl<N: Net> Client<N> {
         }
     }
 
-    /// Reads what the targets and the shard have; holes are zeros.
+    /// Reads what the targets and the shard have; holes are zeros. True where some of them had less than that.
     async fn read_stored(
         &self,
         file: &File<N>,
         data: &FileData,
         offset: u64,
         out: &mut [u8],
-    ) -> Result<(), ErrorCode> {
+    ) -> Result<bool, ErrorCode> {
+        let mut is_short = false;
         let own = end_of_inline(data).saturating_sub(offset);
         let own = usize::try_from(own).unwrap_or(usize::MAX).min(out.len());
         let (first, out) = out.split_at_mut(own);
@@ -146,7 +177,10 @@ impl<N: Net> Client<N> {
                 None => self.inline_bytes(file.ino).await,
             };
             match bytes {
-                Ok(bytes) => copy_out(&bytes, offset, first),
+                Ok(bytes) => {
+                    is_short |= (bytes.len() as u64) < offset + first.len() as u64;
+                    copy_out(&bytes, offset, first);
+                }
                 Err(code) => failed = Some(code),
             }
         }
@@ -173,11 +207,14 @@ impl<N: Net> Client<N> {
                 }
             };
             match outcome {
-                Ok(bytes) => part[bytes.min(piece.length as usize)..].fill(0),
+                Ok(bytes) => {
+                    is_short |= bytes < part.len();
+                    part[bytes.min(piece.length as usize)..].fill(0);
+                }
                 Err(code) => failed = Some(code),
             }
         }
-        failed.map_or(Ok(()), Err)
+        failed.map_or(Ok(is_short), Err)
     }
 }
 

@@ -37,29 +37,31 @@ impl<N: Net> Client<N> {
 
     /// Tells the shards what was read.
     pub(crate) async fn send_touches(&self) -> Result<(), ErrorCode> {
-        let inos: Vec<Ino> = lock(&self.touches).keys().copied().collect();
-        let mut by_shard = BTreeMap::<_, Vec<Ino>>::new();
+        let touches = lock(&self.touches).clone();
+        let mut by_shard = BTreeMap::<_, Vec<(Ino, Timestamp)>>::new();
         let map = self.map();
-        for ino in inos {
+        for (ino, read) in touches {
             let shard = map.shard_of(ino.partition()).map(|shard| shard.id);
-            by_shard.entry(shard).or_default().push(ino);
+            by_shard.entry(shard).or_default().push((ino, read));
         }
         let mut done = Ok(());
-        for (shard, inos) in by_shard {
-            for inos in inos.chunks(TOUCHES_MAX) {
+        for (shard, reads) in by_shard {
+            for reads in reads.chunks(TOUCHES_MAX) {
                 let told = match shard {
                     Some(shard) => {
-                        let inos = inos.to_vec();
+                        let reads = reads.to_vec();
                         let link = self.link(shard);
-                        self.meta(&link, &MetaRequest::Touch { inos }).await
+                        self.meta(&link, &MetaRequest::Touch { reads }).await
                     }
                     None => Err(ErrorCode::Stale),
                 };
                 done = done.and(told.map(drop));
-                // Until here they were laid over what the shard said without them.
+                // Until here they were laid over what the shard said without them. One that was read again meanwhile stays.
                 let mut touches = lock(&self.touches);
-                for ino in inos {
-                    touches.remove(ino);
+                for (ino, read) in reads {
+                    if touches.get(ino) == Some(read) {
+                        touches.remove(ino);
+                    }
                 }
             }
         }
@@ -76,7 +78,9 @@ impl<N: Net> Client<N> {
 
     /// Lays the read of a file over what the shard says of it.
     pub(crate) fn lay_touch(&self, attr: &mut Attr) {
-        if let Some(read) = lock(&self.touches).get(&attr.ino) {
+        if let Some(read) = lock(&self.touches).get(&attr.ino)
+            && *read > attr.ctime
+        {
             attr.atime = attr.atime.max(*read);
         }
     }

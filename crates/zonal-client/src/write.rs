@@ -29,7 +29,7 @@ impl<N: Net> Client<N> {
     /// next write, close and fsync. `kill_suid`: the writer has no right to keep set-id bits.
     ///
     /// # Errors
-    /// `FileTooBig`; the error of an earlier write.
+    /// `FileTooBig`; what fails of bytes that are waited for meanwhile.
     pub async fn write(
         &self,
         file: &File<N>,
@@ -84,7 +84,6 @@ impl<N: Net> Client<N> {
         let end = end.ok_or(ErrorCode::FileTooBig)?;
         let unit = {
             let mut state = file.state();
-            state.failures.tell_writer()?;
             let before = state.dirty.bytes();
             gather(&mut state.dirty);
             self.dirty_bytes
@@ -109,9 +108,10 @@ impl<N: Net> Client<N> {
         };
         let _gate = wait_for(&self.net, &file.gate).await?;
         let sent = self.send_full(file, unit).await;
-        // This call is told of it: the next one is not.
-        let failed = file.state().failures.tell_writer();
-        sent.and(failed)
+        if sent.is_err() {
+            file.state().failures.writer_told();
+        }
+        sent
     }
 
     /// Sends whole units, and everything where too much is gathered. The caller holds the gate.

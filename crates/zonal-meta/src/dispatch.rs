@@ -115,7 +115,7 @@ fn run_mutation(tx: &mut Tx<'_>, request: &MetaRequest) -> Result {
             flags,
         } => op::xattr::set(tx, who, *ino, &name.0, &value.0, *flags),
         MetaRequest::RemoveXattr { who, ino, name } => op::xattr::remove(tx, who, *ino, &name.0),
-        MetaRequest::Touch { inos } => op::touch::touch(tx, inos),
+        MetaRequest::Touch { reads } => op::touch::touch(tx, reads),
         MetaRequest::SetPolicy { who, dir, policy } => {
             op::policy::set_policy(tx, who, *dir, *policy)
         }

@@ -8,7 +8,7 @@
 mod common;
 
 use common::*;
-use zonal_types::{Blob, ErrorCode, Ino};
+use zonal_types::{Blob, ErrorCode, Ino, Timestamp};
 use zonal_wire::meta::{AttrChange, NewKind};
 use zonal_wire::{MetaReply, MetaRequest};
 
@@ -114,7 +114,9 @@ fn mutations(cell: &mut Cell, client: &mut Client, home: Ino) -> Vec<MetaRequest
             name: Blob(b"user.x".into()),
         },
         MetaRequest::Close { inos: vec![f[9]] },
-        MetaRequest::Touch { inos: vec![f[10]] },
+        MetaRequest::Touch {
+            reads: vec![(f[10], Timestamp::default())],
+        },
         MetaRequest::SetPolicy {
             who: who.clone(),
             dir: home,
@@ -176,7 +178,13 @@ fn repeats_get_the_same_reply_and_change_nothing() {
         }
         let mut old = client.clone();
         old.sequence -= 2;
-        let reply = cell.send(1, old.caller(1), &MetaRequest::Touch { inos: vec![home] });
+        let reply = cell.send(
+            1,
+            old.caller(1),
+            &MetaRequest::Touch {
+                reads: vec![(home, Timestamp::default())],
+            },
+        );
         assert_eq!(
             reply,
             MetaReply::Failed {

@@ -32,6 +32,8 @@ const HANDLE_APPEND: u64 = 1;
 const HANDLE_SYNC: u64 = 2;
 /// It reads and writes through the kernel's pages.
 const HANDLE_PAGES: u64 = 4;
+/// It is open for writing.
+const HANDLE_WRITES: u64 = 8;
 const HANDLE_BITS: u32 = 8;
 /// Modes of fallocate(2).
 const KEEP_SIZE: u32 = 1;
@@ -70,6 +72,9 @@ impl ZonalFs {
         }
         if flags & O_DSYNC != 0 {
             bits |= HANDLE_SYNC;
+        }
+        if flags & O_ACCMODE != 0 {
+            bits |= HANDLE_WRITES;
         }
         let number = self.next_handle.fetch_add(1, Ordering::Relaxed);
         let goes_round = flags & O_APPEND != 0 || flags & O_ACCMODE == O_WRONLY;
@@ -220,8 +225,11 @@ impl ZonalFs {
                 .unwrap_or_else(PoisonError::into_inner);
             !due.is_empty() && due.remove(&ino)
         };
-        if due && let Err(error) = block_on(self.client.touch(ino)) {
-            tracing::debug!(%ino, %error, "access time not updated");
+        if due {
+            if let Err(error) = block_on(self.client.touch(ino)) {
+                tracing::debug!(%ino, %error, "access time not updated");
+            }
+            self.signal.wake();
         }
     }
 
@@ -235,6 +243,7 @@ impl ZonalFs {
     ) -> Result<(u32, Option<Stale>), ErrorCode> {
         self.begin(ctx);
         let file = self.file(ino)?;
+        file.tell_writer(self.told.of(write.fh))?;
         let mut offset = write.offset;
         if write.fh & HANDLE_APPEND != 0 && !write.from_cache {
             let at = block_on(self.client.append(&file, data.bytes(), write.kill_suidgid))?;
@@ -286,7 +295,11 @@ impl ZonalFs {
     ) -> Result<(), ErrorCode> {
         self.begin(ctx);
         let flushed = match self.client.file(ino) {
-            Some(file) => block_on(self.client.flush_open(&file, self.told.of(fh))),
+            Some(file) if fh & HANDLE_WRITES != 0 => {
+                block_on(self.client.flush_open(&file, self.told.of(fh)))
+            }
+            // Whoever only read lost nothing.
+            Some(file) => block_on(self.client.settle(&file)),
             None => Ok(()),
         };
         let released = block_on(self.client.release_locks(ino, lock_owner, false));

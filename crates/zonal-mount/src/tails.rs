@@ -103,6 +103,14 @@ impl Tails {
         Some(Stale { from, to, reads })
     }
 
+    /// All pages of the file are about to be dropped: a greater size that is told then has nothing to wait for.
+    #[must_use]
+    pub fn whole(&self, ino: Ino) -> Option<Stale> {
+        let reads = self.all().get(&ino)?.reads;
+        let (from, to) = (0, u64::MAX);
+        Some(Stale { from, to, reads })
+    }
+
     /// They are dropped. Until then whoever tells a size has to wait.
     pub fn dropped(&self, ino: Ino, stale: Stale) {
         if let Some(tail) = self.all().get_mut(&ino)
@@ -171,6 +179,20 @@ mod tests {
         assert!(!tails.read_short(F, 5));
         tails.close(F);
         assert_eq!((tails.len(), tails.show(F, 30)), (0, None));
+    }
+
+    #[test]
+    fn a_size_waits_for_nothing_where_all_pages_were_dropped() {
+        let tails = Tails::default();
+        assert_eq!(tails.whole(F), None);
+        tails.open(F, 10);
+        let stale = tails.whole(F);
+        stale.into_iter().for_each(|stale| tails.dropped(F, stale));
+        assert_eq!(tails.show(F, 11), None);
+        let stale = tails.whole(F);
+        assert!(!tails.read_short(F, 11));
+        stale.into_iter().for_each(|stale| tails.dropped(F, stale));
+        assert_eq!(range(tails.show(F, 20)), Some((11, 20)), "read meanwhile");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use zonal_sim::net::LinkFaults;
 use zonal_sim::rng::Rng;
-use zonal_sim::workload::{create, make_dir};
+use zonal_sim::workload::{create, make_dir, open, who};
 use zonal_sim::world::World;
 use zonal_types::{ErrorCode, Ino};
 
@@ -54,4 +54,38 @@ async fn asked_while_it_grows(world: Rc<World>) -> Result<(), ErrorCode> {
 #[test]
 fn an_answer_from_before_a_report_does_not_bring_the_old_size_back() {
     run(asked_while_it_grows);
+}
+
+async fn cut_by_another_before_it_is_read(world: Rc<World>) -> Result<(), ErrorCode> {
+    let writer = world.connect(0, Rng::new(2)).await?;
+    let reader = world.connect(1, Rng::new(3)).await?;
+    let home = make_dir(&writer, Ino::ROOT, "home").await?;
+    // What its shard has whole, and what lies in targets too.
+    for (name, size) in [("small", 4_000), ("large", 9_000)] {
+        let file = create(&writer, home, name, true).await?.file;
+        writer.write(&file, 0, &vec![b'N'; size], false).await?;
+        writer.flush(&file).await?;
+        let opened = open(&reader, file.ino).await?.file;
+        let mut found = vec![0; size];
+        assert_eq!(reader.read(&opened, 0, &mut found).await?, size);
+        for left in [100, 0] {
+            // The reader hears of nothing.
+            writer.truncate(&who(), file.ino, left, true, false).await?;
+            let got = reader.read(&opened, 0, &mut found).await?;
+            assert_eq!((name, got as u64), (name, left));
+            assert!(found[..got].iter().all(|byte| *byte == b'N'));
+            writer.write(&file, 0, &vec![b'N'; size], false).await?;
+            writer.flush(&file).await?;
+            assert_eq!(
+                reader.read(&opened, got as u64, &mut found).await?,
+                size - got
+            );
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_read_that_meets_a_truncation_gives_no_zeros() {
+    run(cut_by_another_before_it_is_read);
 }

@@ -174,8 +174,8 @@ codec_enum! {
                          inline: Option<(u32, Blob)> },
         SetXattr = 45 { who: Credentials, ino: Ino, name: Blob, value: Blob, flags: u32 },
         RemoveXattr = 46 { who: Credentials, ino: Ino, name: Blob },
-        /// These were read a moment ago: relatime updates (the shard decides). What is gone is left out.
-        Touch = 47 { inos: Vec<Ino> },
+        /// These were read at these times: relatime updates (the shard decides). What is gone, or was changed since, is left out.
+        Touch = 47 { reads: Vec<(Ino, Timestamp)> },
         /// How new files of the directory are laid out; `None` goes back to inheriting.
         SetPolicy = 48 { who: Credentials, dir: Ino, policy: Option<StripePolicy> },
 

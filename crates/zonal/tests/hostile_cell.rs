@@ -20,7 +20,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use zonal_net::{Identity, Pool, PoolConfig, Role};
 use zonal_testkit::Rng;
-use zonal_types::{CellId, Codec, ErrorCode, Ino, NodeId, TargetId, ZoneId};
+use zonal_types::{CellId, Codec, ErrorCode, Ino, NodeId, TargetId, Timestamp, ZoneId};
 use zonal_wire::{AdminReply, MetaReply, MetaRequest, Service, StorageReply, StorageRequest};
 
 const RSS_KIB_MAX: u64 = 300 << 10;
@@ -147,7 +147,10 @@ fn servers_survive_requests_that_no_client_sends() {
     for (server, valid) in servers.iter_mut().zip(&valid) {
         server.random_bodies(&mut random);
         server.mutated(&mut random, valid);
-        let with_slot = MetaRequest::Touch { inos: vec![dir] }.to_bytes();
+        let with_slot = MetaRequest::Touch {
+            reads: vec![(dir, Timestamp::default())],
+        }
+        .to_bytes();
         let body = match server.service {
             Service::Meta => &with_slot,
             _ => &valid[0],

@@ -3,26 +3,28 @@
 use super::Result;
 use crate::tx::Tx;
 use zonal_types::limits::TOUCHES_MAX;
-use zonal_types::{ErrorCode, Ino};
+use zonal_types::{ErrorCode, Ino, Timestamp};
 use zonal_wire::MetaReply;
 
 const DAY_SECONDS: i64 = 86_400;
 
-/// Each of these was read a moment ago. What is gone is left out.
-pub(crate) fn touch(tx: &mut Tx<'_>, inos: &[Ino]) -> Result {
-    if inos.len() > TOUCHES_MAX {
+/// Each of these was read at its time. What is gone is left out, and what was changed since: a time that was set after the read stays.
+pub(crate) fn touch(tx: &mut Tx<'_>, reads: &[(Ino, Timestamp)]) -> Result {
+    if reads.len() > TOUCHES_MAX {
         return Err(ErrorCode::Invalid);
     }
     let wall = tx.now.wall;
-    for ino in inos {
+    for (ino, read) in reads {
         let mut inode = match tx.inode(*ino) {
             Ok(inode) => inode,
             Err(ErrorCode::Stale) => continue,
             Err(code) => return Err(code),
         };
         let is_old = wall.seconds.saturating_sub(inode.atime.seconds) >= DAY_SECONDS;
-        if inode.atime <= inode.mtime || inode.atime <= inode.ctime || is_old {
-            inode.atime = wall;
+        let is_due = inode.atime <= inode.mtime || inode.atime <= inode.ctime || is_old;
+        if is_due && *read > inode.ctime && *read > inode.atime {
+            // A client's clock may be ahead.
+            inode.atime = wall.min(*read);
             tx.save(inode);
         }
     }

@@ -231,7 +231,10 @@ impl Noise {
                 name: self.blob(),
             },
             27 => MetaRequest::Touch {
-                inos: vec![ino, Ino::ROOT],
+                reads: vec![
+                    (ino, Timestamp::default()),
+                    (Ino::ROOT, Timestamp::default()),
+                ],
             },
             28 => MetaRequest::SetPolicy {
                 who,

@@ -2,6 +2,7 @@
 
 use crate::fs::ZonalFs;
 use zonal_fuse::Notifier;
+use zonal_types::Ino;
 use zonal_wire::Event;
 
 impl ZonalFs {
@@ -33,6 +34,16 @@ pub(super) fn drop_range(notifier: &Notifier, ino: u64, from: u64, to: u64) {
     }
 }
 
+/// All pages of a file, and its attributes. A size that is told afterwards has no page to wait for: the kernel takes no attributes from an
+/// answer during which pages are dropped.
+pub(super) fn drop_file(fs: &ZonalFs, notifier: &Notifier, ino: u64) {
+    let pages = fs.tails.whole(Ino(ino));
+    drop_pages(notifier, ino, true);
+    if let Some(pages) = pages {
+        fs.tails.dropped(Ino(ino), pages);
+    }
+}
+
 /// Absent inodes are no error: then the kernel holds nothing.
 pub(super) fn drop_pages(notifier: &Notifier, ino: u64, data: bool) {
     let offset = if data { 0 } else { -1 };
@@ -59,7 +70,11 @@ pub(crate) fn drop_cached(fs: &ZonalFs, event: &Event) {
                 tracing::warn!(%error, "the kernel keeps names for their whole time");
             }
             for ino in inodes {
-                drop_pages(notifier, ino.0, *data);
+                if *data {
+                    drop_file(fs, notifier, ino.0);
+                } else {
+                    drop_pages(notifier, ino.0, false);
+                }
             }
         }
         Event::LockGranted { .. } => {}

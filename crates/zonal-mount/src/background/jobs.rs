@@ -1,7 +1,7 @@
 //! Jobs for the notifier: one thread that drops pages for workers, which must not wait for pages themselves, and takes back
 //! lock requests that a signal ended. Bound: [`JOBS_MAX`] jobs wait; who finds the queue full is told.
 
-use super::drops::{drop_pages, drop_range};
+use super::drops::{drop_file, drop_range};
 use super::{Signal, lock};
 use crate::block::block_on;
 use crate::caller::is_dying;
@@ -146,13 +146,13 @@ pub(super) fn run(fs: &ZonalFs) {
 
 fn run_job(fs: &ZonalFs, job: Job) {
     match job {
-        Job::Drop { notifier, ino } => drop_pages(&notifier, ino, true),
+        Job::Drop { notifier, ino } => drop_file(fs, &notifier, ino),
         Job::DropThenAnswer {
             notifier,
             ino,
             reply,
         } => {
-            drop_pages(&notifier, ino, true);
+            drop_file(fs, &notifier, ino);
             reply.ok();
         }
         Job::DropThen {

@@ -192,7 +192,7 @@ pub fn meta_requests() -> Vec<MetaRequest> {
         M::AppendEnd { ino: file, offset: 200, reserved: 100, length: 99, mtime: time(7), allocated_delta: 0, kill_suid: true, inline: Some((200, Blob(vec![3; 4]))) },
         M::SetXattr { who: who.clone(), ino: file, name: Blob(b"user.a".to_vec()), value: Blob(vec![0, 255]), flags: 1 },
         M::RemoveXattr { who: who.clone(), ino: file, name: Blob(b"user.a".to_vec()) },
-        M::Touch { inos: vec![file, ino(20)] },
+        M::Touch { reads: vec![(file, time(5)), (ino(20), time(6))] },
         M::SetPolicy { who: who.clone(), dir, policy: Some(policy) },
         M::Lock { ino: file, range: lock(), wait: true, waiter: 3 },
         M::Unlock { ino: file, range: lock() },
