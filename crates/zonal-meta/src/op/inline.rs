@@ -111,7 +111,7 @@ pub(crate) fn cut_to_fit(tx: &mut Tx<'_>, inode: &mut Inode) -> Result<()> {
 /// The allocated bytes are at least those that lie here.
 pub(crate) fn count_own(tx: &Tx<'_>, inode: &mut Inode) -> Result<()> {
     let own = allocated(stored(tx, inode)?.len()).cast_signed();
-    let missing = own - inode.allocated.cast_signed();
+    let missing = own.saturating_sub(inode.allocated.cast_signed());
     inode.count_allocated(missing.max(0));
     Ok(())
 }

@@ -102,7 +102,7 @@ impl<'a> Server<'a> {
     pub fn meta(&mut self, request: &MetaRequest) -> MetaReply {
         let header = self.header();
         let body = self.send(header, &request.to_bytes(), &[]);
-        MetaReply::from_bytes(&body.unwrap()).unwrap()
+        MetaReply::from_bytes(&body.unwrap_or_else(|| panic!("closed at {request:?}"))).unwrap()
     }
 
     pub fn storage(&mut self, request: &StorageRequest, payload: &[u8]) -> StorageReply {
