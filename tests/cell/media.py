@@ -256,18 +256,10 @@ def _(c, d):
     check_full(c, d, ["target1", "target2"])
 
 
-def close_told(fd):
-    """What close says: OK or the error's name."""
+def told(call, fd):
+    """What a call says of a descriptor: OK or the error's name."""
     try:
-        os.close(fd)
-        return "OK"
-    except OSError as e:
-        return errno.errorcode[e.errno]
-
-
-def sync_told(fd):
-    try:
-        os.fsync(fd)
+        call(fd)
         return "OK"
     except OSError as e:
         return errno.errorcode[e.errno]
@@ -276,8 +268,8 @@ def sync_told(fd):
 def as_another(act, path):
     """Another process that has no descriptor of the file does something with it: OK or the error's name."""
     code = "import os, sys, fcntl\npath = sys.argv[1]\ntry:\n    " + act + "\n    print('OK')\nexcept OSError as e:\n    print(e.errno)"
-    told = run(sys.executable, "-c", code, path).stdout.strip()
-    return told if told == "OK" else errno.errorcode[int(told)]
+    said = run(sys.executable, "-c", code, path).stdout.strip()
+    return said if said == "OK" else errno.errorcode[int(said)]
 
 
 @check("media-lost-write-told", "a write that could not be kept is told to each descriptor at its fsync, whoever flushed the file before, and to nobody who did not write", limit=240)
@@ -312,12 +304,12 @@ def _(c, d):
         equal(os.pwrite(writer, b"w" * 900_000, 5_000), 900_000, "a gathered write")
         if act:
             equal(act(path), "OK", f"{what}: what the other is told")
-        equal(close_told(twin), "ENOSPC", f"{what}: a close of the writer's other descriptor")
-        equal([sync_told(writer), sync_told(writer)], ["ENOSPC", "OK"], f"{what}: two times fsync of the writer")
-        equal([sync_told(second), sync_told(second)], ["ENOSPC", "OK"], f"{what}: two times fsync of another descriptor")
+        equal(told(os.close, twin), "ENOSPC", f"{what}: a close of the writer's other descriptor")
+        equal([told(os.fsync, writer), told(os.fsync, writer)], ["ENOSPC", "OK"], f"{what}: two times fsync of the writer")
+        equal([told(os.fsync, second), told(os.fsync, second)], ["ENOSPC", "OK"], f"{what}: two times fsync of another descriptor")
         later = os.open(path, os.O_RDWR)
-        equal(sync_told(later), "OK", f"{what}: fsync of a descriptor that was opened after all were told")
-        equal([close_told(fd) for fd in (writer, second, later)], ["OK"] * 3, f"{what}: closes after that")
+        equal(told(os.fsync, later), "OK", f"{what}: fsync of a descriptor that was opened after all were told")
+        equal([told(os.close, fd) for fd in (writer, second, later)], ["OK"] * 3, f"{what}: closes after that")
         os.unlink(path)
     for disk in ("target1", "target2"):
         c.order(disk, "budget off")
