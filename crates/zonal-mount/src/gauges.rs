@@ -5,7 +5,7 @@
 use crate::background::JOBS_MAX;
 use crate::fs::ZonalFs;
 use crate::hints::HINTS_MAX;
-use crate::ops_data::TOUCH_DUE_MAX;
+use crate::ops_open::TOUCH_DUE_MAX;
 use std::fmt::Write;
 use std::sync::PoisonError;
 use zonal_fuse::Context;

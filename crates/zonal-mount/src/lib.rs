@@ -16,6 +16,7 @@ mod ops_data;
 mod ops_listing;
 mod ops_locks;
 mod ops_names;
+mod ops_open;
 mod ops_xattr;
 mod tails;
 mod told;

@@ -1,40 +1,20 @@
-//! Opening, reading, writing, sizes.
-//!
-//! A handle is a number that holds its open's relevant flags in the low bits; the file is found by its inode. Pages:
-//! handles that only write or that append go round the page cache (each write is a request of its own anyway, and
-//! the kernel must not guess where an append goes); others use it, kept from earlier opens where nothing changed.
+//! Reading, writing, flushing, sizes.
 
 use crate::block::block_on;
-use crate::caller::credentials;
-use crate::convert::{errno, kernel_entry, name};
+use crate::convert::errno;
 use crate::fs::{ZonalFs, refused};
 use std::cell::RefCell;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
-use zonal_client::names::{NewFile, Opened};
 use zonal_client::read::ReadInto;
 use zonal_client::{File, Reserve, Run};
-use zonal_fuse::request::{CopyFileRange, Create, Fallocate, Open, Read, Release, Write};
-use zonal_fuse::{Context, Data, Entry as KernelEntry, Errno, OpenFlags, ReplyData};
-use zonal_types::{Attr, ErrorCode, Ino};
-use zonal_wire::NewKind;
-use zonal_wire::meta::flags::{O_ACCMODE, O_APPEND, O_TRUNC, O_WRONLY};
+use zonal_fuse::request::{CopyFileRange, Fallocate, Read, Release, Write};
+use zonal_fuse::{Context, Data, Errno, ReplyData};
+use zonal_types::{ErrorCode, Ino};
 
+use crate::ops_open::{HANDLE_APPEND, HANDLE_PAGES, HANDLE_SYNC, HANDLE_WRITES};
 use crate::tails::Stale;
 use crate::wire::{RealNet, Sink};
 
-/// Flags of open(2) that a handle remembers.
-const O_DSYNC: u32 = 0o10_000;
-const O_NOATIME: u32 = 0o1_000_000;
-const O_EXCL: u32 = 0o200;
-/// Their bits in a handle's number.
-const HANDLE_APPEND: u64 = 1;
-const HANDLE_SYNC: u64 = 2;
-/// It reads and writes through the kernel's pages.
-const HANDLE_PAGES: u64 = 4;
-/// It is open for writing.
-const HANDLE_WRITES: u64 = 8;
-const HANDLE_BITS: u32 = 8;
 /// Modes of fallocate(2).
 const KEEP_SIZE: u32 = 1;
 const PUNCH_HOLE: u32 = 2;
@@ -42,10 +22,6 @@ const ZERO_RANGE: u32 = 16;
 /// Whence of lseek(2).
 const SEEK_DATA: u32 = 3;
 const SEEK_HOLE: u32 = 4;
-/// An access time older than this is renewed by the next read (relatime), seconds.
-const RELATIME_SECONDS: i64 = 86_400;
-/// Files remembered whose access time is due; one that is forgotten keeps its old one.
-pub const TOUCH_DUE_MAX: usize = 65_536;
 /// How often a read that ended short is done again because a longer file was told meanwhile.
 const REREADS: u32 = 3;
 /// Bytes that one copy_file_range moves at most: the kernel asks again.
@@ -62,119 +38,6 @@ thread_local! {
 impl ZonalFs {
     fn file(&self, ino: Ino) -> Result<Arc<File<RealNet>>, ErrorCode> {
         self.client.file(ino).ok_or(ErrorCode::BadHandle)
-    }
-
-    /// A handle's number and the kernel's flags for it.
-    fn handle(&self, opened: &Opened<RealNet>, flags: u32) -> (u64, OpenFlags) {
-        let mut bits = 0;
-        if flags & O_APPEND != 0 {
-            bits |= HANDLE_APPEND;
-        }
-        if flags & O_DSYNC != 0 {
-            bits |= HANDLE_SYNC;
-        }
-        if flags & O_ACCMODE != 0 {
-            bits |= HANDLE_WRITES;
-        }
-        let number = self.next_handle.fetch_add(1, Ordering::Relaxed);
-        let goes_round = flags & O_APPEND != 0 || flags & O_ACCMODE == O_WRONLY;
-        let is_touch_due = flags & O_NOATIME == 0
-            && flags & O_ACCMODE != O_WRONLY
-            && self.is_touch_due(&opened.found.attr);
-        // A read of kept pages would not be seen here, and the access time would stay.
-        let keeps_pages = opened.keep_pages && !is_touch_due;
-        let kernel_flags = if goes_round {
-            OpenFlags::DIRECT_IO | OpenFlags::PARALLEL_DIRECT_WRITES
-        } else if keeps_pages {
-            OpenFlags::KEEP_CACHE
-        } else {
-            OpenFlags::NONE
-        };
-        if !goes_round {
-            bits |= HANDLE_PAGES;
-            self.tails
-                .open(opened.found.attr.ino, opened.found.attr.size);
-        }
-        if is_touch_due {
-            let due = self.touch_due.lock();
-            let mut due = due.unwrap_or_else(PoisonError::into_inner);
-            due.insert(opened.found.attr.ino);
-            // Files that are opened and never read would stay for ever.
-            if due.len() > TOUCH_DUE_MAX {
-                due.pop_first();
-            }
-        }
-        let fh = number << HANDLE_BITS | bits;
-        self.told.open(fh, opened.file.told());
-        (fh, kernel_flags)
-    }
-
-    fn is_touch_due(&self, attr: &Attr) -> bool {
-        use zonal_client::Net as _;
-        let now = self.client.net().wall();
-        attr.atime <= attr.mtime
-            || attr.atime <= attr.ctime
-            || attr.atime.seconds < now.seconds - RELATIME_SECONDS
-    }
-
-    pub(crate) fn do_open(
-        &self,
-        ctx: &Context<'_>,
-        ino: Ino,
-        open: &Open,
-    ) -> Result<(u64, OpenFlags), ErrorCode> {
-        self.begin(ctx);
-        let opened = block_on(self.client.open(&credentials(ctx), ino, open.flags))?;
-        if open.flags & O_TRUNC != 0 {
-            self.hints.forget(&[ino]);
-        }
-        Ok(self.handle(&opened, open.flags))
-    }
-
-    pub(crate) fn do_create(
-        &self,
-        ctx: &Context<'_>,
-        parent: Ino,
-        bytes: &[u8],
-        create: &Create,
-    ) -> Result<(KernelEntry, u64, OpenFlags), ErrorCode> {
-        self.begin(ctx);
-        let new = NewFile {
-            kind: NewKind::File,
-            mode: create.mode & 0o7777,
-            umask: create.umask,
-        };
-        let mark = self.hints.mark();
-        let opened = block_on(self.client.create(
-            &credentials(ctx),
-            parent,
-            name(bytes)?,
-            new,
-            create.flags,
-        ))?;
-        self.hints
-            .note(mark, &opened.found.attr, opened.found.attr_ms);
-        let (fh, flags) = self.handle(&opened, create.flags);
-        Ok((kernel_entry(&opened.found), fh, flags))
-    }
-
-    pub(crate) fn do_tmpfile(
-        &self,
-        ctx: &Context<'_>,
-        parent: Ino,
-        create: &Create,
-    ) -> Result<(KernelEntry, u64, OpenFlags), ErrorCode> {
-        self.begin(ctx);
-        let mode = (create.mode & 0o7777, create.umask);
-        let exclusive = create.flags & O_EXCL != 0;
-        let opened = block_on(
-            self.client
-                .tmpfile(&credentials(ctx), parent, mode, exclusive),
-        )?;
-        self.hints
-            .note_term(opened.found.attr.ino, opened.found.attr_ms);
-        let (fh, flags) = self.handle(&opened, create.flags);
-        Ok((kernel_entry(&opened.found), fh, flags))
     }
 
     pub(crate) fn do_read(&self, ctx: &Context<'_>, ino: Ino, read: &Read, reply: ReplyData) {
