@@ -2,7 +2,7 @@
 //!
 //! Three round trips: reserve, write, publish; two where all of it lies in bytes that the shard keeps. A reservation that is given up becomes a hole only where a later one was
 //! already written. A place is written to for as long as a restarted shard surely holds places back; then the shard is asked
-//! whether it is ours still.
+//! whether it is ours still. It stays ours where the file grew past it, and where it was then cut behind its beginning, as far as it is left.
 
 use crate::client::Client;
 use crate::file::File;
@@ -10,7 +10,7 @@ use crate::inline::split;
 use crate::net::{Net, wait_for};
 use crate::session::{Appending, Link};
 use zonal_types::limits::{CACHE_TERM_MS, FILE_BYTES_MAX};
-use zonal_types::{ErrorCode, Instant};
+use zonal_types::{ErrorCode, FileData, Instant};
 use zonal_wire::{AppendPlace, MetaReply, MetaRequest, ObjectRef, StorageRequest};
 
 impl<N: Net> Client<N> {
@@ -131,27 +131,30 @@ impl<N: Net> Client<N> {
         let deadline = self.net.now().plus_ms(self.options.deadline_ms);
         let place = append.1;
         let offset = place.offset + u64::from(place.length) - bytes.len() as u64;
-        let data = file.state().data.clone();
+        let mut data = file.state().data.clone();
+        let mut end = offset + bytes.len() as u64;
         for piece in self.known_pieces(&data, offset, bytes.len() as u64).await? {
             let from = (piece.file_offset - offset) as usize;
-            let part = &bytes[from..from + piece.length as usize];
-            let component = &data.layout.components[piece.component];
-            // Of the file as it was when the place was given: behind a later shrink it is nobody's.
-            let make = |object: ObjectRef| StorageRequest::Write {
-                object: Self::object(&data, component, piece.column, object.target),
-                offset: piece.object_offset,
-                sync: false,
-                expected_version: 0,
-                txn: 0,
-                snap_epoch: 0,
-            };
             let at = (piece.component, piece.column);
-            let (reply, _, target) = loop {
+            let wrote = loop {
+                let length = piece.length.min(end.saturating_sub(piece.file_offset));
+                if length == 0 {
+                    break None;
+                }
+                let part = &bytes[from..from + length as usize];
+                let component = &data.layout.components[piece.component];
+                // Of the file as it was when the place was given: behind a later shrink it is nobody's.
+                let make = |object: ObjectRef| StorageRequest::Write {
+                    object: Self::object(&data, component, piece.column, object.target),
+                    offset: piece.object_offset,
+                    sync: false,
+                    expected_version: 0,
+                    txn: 0,
+                    snap_epoch: 0,
+                };
                 let now = self.net.now();
                 if now >= until {
-                    let appends = vec![append];
-                    self.meta(link, &MetaRequest::ReclaimAppends { appends })
-                        .await?;
+                    self.still_ours(link, append).await?;
                     until = now.plus_ms(CACHE_TERM_MS);
                 }
                 let last = until.min(deadline);
@@ -160,13 +163,42 @@ impl<N: Net> Client<N> {
                     .await
                 {
                     Err(_passing) if self.net.now() >= until && self.net.now() < deadline => {}
-                    // Somebody cut the file: the shard has given the place up, nothing of it was published.
-                    Err(ErrorCode::StaleTruncate) => return Err(ErrorCode::UnknownLease),
-                    wrote => break wrote?,
+                    Err(ErrorCode::StaleTruncate) => {
+                        let cut = self.place_after_cut(file, (link, append)).await?;
+                        end = end.min(cut.truncate_size);
+                        data = cut;
+                    }
+                    wrote => break Some(wrote?),
                 }
             };
-            *delta += file.state().note_written(target, &reply);
+            if let Some((reply, _, target)) = wrote {
+                *delta += file.state().note_written(target, &reply);
+            }
         }
         Ok(())
+    }
+
+    /// The shard has the place still.
+    async fn still_ours(&self, link: &Link, append: Appending) -> Result<(), ErrorCode> {
+        let appends = vec![append];
+        let asked = MetaRequest::ReclaimAppends { appends };
+        self.meta(link, &asked).await.map(|_done| ())
+    }
+
+    /// Somebody cut the file, and a target knows. The file as it is now, where the cut left something of the place; else the shard has given
+    /// it up, and nothing of it was published.
+    async fn place_after_cut(
+        &self,
+        file: &File<N>,
+        (link, append): (&Link, Appending),
+    ) -> Result<FileData, ErrorCode> {
+        self.refetch(file).await?;
+        let data = file.state().data.clone();
+        let left = append.1.left(data.truncate_seq, data.truncate_size);
+        if left.is_none() || data.truncate_seq == append.1.truncate_seq {
+            return Err(ErrorCode::UnknownLease);
+        }
+        self.still_ours(link, append).await?;
+        Ok(data)
     }
 }

@@ -7,6 +7,10 @@
 //! whose client then repeats it. What a given-up ticket reserved is returned where nothing follows it, and
 //! stays a hole otherwise.
 //!
+//! A place, once given, is given up as seldom as can be: what was written there may lie over what others wrote with an offset. Where
+//! the file grew past it, it stays. Where the file was then cut behind its beginning, it stays, once, as far as the file goes: appended,
+//! then cut. The client finds the same from the last shrink that it knows.
+//!
 //! *Invariants*: tickets of an inode are disjoint and sorted; volatile (a restart of the shard forgets tickets, and
 //! [`Tickets::end`] refuses them then; nothing of them was acknowledged).
 //! *Units*: bytes.
@@ -30,6 +34,26 @@ struct Ticket {
     since: Instant,
     /// Bytes written, once it is over.
     written: Option<u64>,
+    /// The file was cut behind its beginning: `reserved` and `written` are what is left.
+    is_cut: bool,
+}
+
+impl Ticket {
+    fn new(session: SessionId, reserved: u64, since: Instant) -> Self {
+        Self {
+            session,
+            reserved,
+            since,
+            written: None,
+            is_cut: false,
+        }
+    }
+
+    fn cut(&mut self, length: u64) {
+        self.reserved = self.reserved.min(length);
+        self.written = self.written.map(|written| written.min(length));
+        self.is_cut = true;
+    }
 }
 
 /// What the end of a ticket leads to.
@@ -51,8 +75,6 @@ pub struct Tickets {
     sessions: BTreeMap<SessionId, BTreeSet<Ino>>,
     /// Places given since our start while sessions from before it may still have some: the first of each file.
     given: BTreeMap<Ino, u64>,
-    /// Sizes of files at our start, where something was published since, in the same time.
-    started: BTreeMap<Ino, u64>,
 }
 
 impl Tickets {
@@ -90,12 +112,7 @@ impl Tickets {
         if self.len() >= APPEND_TICKETS_MAX {
             return Err(ErrorCode::Overloaded);
         }
-        let ticket = Ticket {
-            session,
-            reserved: length,
-            since: now,
-            written: None,
-        };
+        let ticket = Ticket::new(session, length, now);
         self.files.entry(ino).or_default().insert(offset, ticket);
         self.sessions.entry(session).or_default().insert(ino);
         Ok(offset)
@@ -115,14 +132,6 @@ impl Tickets {
     /// No session from before our start is left that could have a place.
     pub fn forget_given(&mut self) {
         self.given.clear();
-        self.started.clear();
-    }
-
-    /// Something is published, in the same time, in a file of this size.
-    pub fn note_published(&mut self, ino: Ino, size: u64) {
-        if self.started.len() < APPEND_TICKETS_MAX {
-            self.started.entry(ino).or_insert(size);
-        }
     }
 
     /// The ticket at `offset` is over with `written` of its `reserved` bytes written (0: given up). To be asked again
@@ -157,8 +166,13 @@ impl Tickets {
                 zonal_types::mark!(AppendUnknown);
                 ErrorCode::UnknownLease
             })?;
+        let is_fitting = ticket.reserved == reserved || ticket.is_cut;
+        let written = match ticket.is_cut {
+            true => written.min(ticket.reserved),
+            false => written,
+        };
         match ticket.written {
-            None if ticket.reserved == reserved && written <= reserved => {
+            None if is_fitting && written <= reserved => {
                 ticket.written = Some(written);
             }
             Some(before) if before == written => {}
@@ -192,19 +206,15 @@ impl Tickets {
         Ok(end)
     }
 
-    /// A ticket from before our restart, whose bytes may be on their way still. Nothing where its place is taken, or was published before:
-    /// `size` is the file's.
+    /// A ticket from before our restart, whose bytes may be on their way still. Nothing where its place is taken. `is_cut`: the file was,
+    /// since, and this is what is left.
     pub fn reclaim(
         &mut self,
         ino: Ino,
         session: SessionId,
-        (offset, reserved): (u64, u32),
-        size: u64,
+        (offset, reserved, is_cut): (u64, u32, bool),
         now: Instant,
     ) {
-        if offset < self.started.get(&ino).copied().unwrap_or(size) {
-            return;
-        }
         let reserved = u64::from(reserved);
         let end = offset.saturating_add(reserved);
         if reserved == 0 || end > FILE_BYTES_MAX || self.len() >= APPEND_TICKETS_MAX {
@@ -220,10 +230,8 @@ impl Tickets {
         }
         zonal_types::mark!(AppendReclaimed);
         let ticket = Ticket {
-            session,
-            reserved,
-            since: now,
-            written: None,
+            is_cut,
+            ..Ticket::new(session, reserved, now)
         };
         tickets.insert(offset, ticket);
         self.sessions.entry(session).or_default().insert(ino);
@@ -280,10 +288,23 @@ impl Tickets {
         }
     }
 
-    /// The inode is gone, or cut: an end of one of its tickets is refused.
+    /// The inode is gone: an end of one of its tickets is refused.
     pub fn inode_gone(&mut self, ino: Ino) {
-        let tickets = self.files.remove(&ino).unwrap_or_default();
+        self.cut(ino, 0);
+    }
+
+    /// The file was cut: an end of a ticket that begins behind its end now, or that was cut before, is refused.
+    pub fn cut(&mut self, ino: Ino, size: u64) {
+        let mut tickets = self.files.remove(&ino).unwrap_or_default();
         let mut sessions: BTreeSet<SessionId> = tickets.values().map(|t| t.session).collect();
+        tickets.retain(|at, ticket| *at < size && !ticket.is_cut);
+        for (at, ticket) in &mut tickets {
+            zonal_types::mark!(AppendKeptAfterCut);
+            ticket.cut(size - at);
+        }
+        if !tickets.is_empty() {
+            self.files.insert(ino, tickets);
+        }
         let passed: Vec<_> = self
             .passed
             .range((ino, 0)..=(ino, u64::MAX))

@@ -170,6 +170,7 @@ fn run_size(tx: &mut Tx<'_>, request: &MetaRequest) -> Result {
         }
         MetaRequest::AppendEnd {
             ino,
+            offset,
             mtime,
             reserved,
             length,
@@ -178,14 +179,18 @@ fn run_size(tx: &mut Tx<'_>, request: &MetaRequest) -> Result {
             inline,
             ..
         } => {
+            // Where the file was cut behind the beginning of the place, the rest of it is left.
+            let left = usize::try_from(tx.published.saturating_sub(*offset)).unwrap_or(usize::MAX);
+            let inline = op::inline::written(inline.as_ref())
+                .map(|(at, bytes)| (at, &bytes[..bytes.len().min(left)]));
             let report = op::report::Report {
                 size: tx.published,
-                // A shrink ends the tickets of before.
+                // A shrink ends or cuts the tickets of before.
                 truncate_seq: u64::MAX,
                 mtime: (*length > 0).then_some(*mtime),
                 allocated_delta: *allocated_delta,
                 kill_suid: *kill_suid && *length > 0,
-                inline: op::inline::written(inline.as_ref()).filter(|_bytes| *length > 0),
+                inline: inline.filter(|(_at, bytes)| *length > 0 && !bytes.is_empty()),
             };
             op::append::end(tx, *ino, &report, *length == 0 && *reserved > 0)
         }

@@ -244,11 +244,6 @@ impl Shard {
                         .end(*ino, session, *offset, numbers, now.instant)
                     {
                         Ok(End::Published(end)) => {
-                            if !self.sessions.silent.is_empty()
-                                && let Ok(inode) = self.tx(kv, now, session).inode(*ino)
-                            {
-                                self.tickets.note_published(*ino, inode.size);
-                            }
                             published = Some(end.unwrap_or(0));
                             // Appends behind this one may be published with it.
                             self.recheck = true;
@@ -383,8 +378,8 @@ impl Shard {
                     let granted = self.locks.release_inode(ino);
                     self.tell(granted);
                 }
-                Volatile::Cut(ino) => {
-                    self.tickets.inode_gone(ino);
+                Volatile::Cut(ino, size) => {
+                    self.tickets.cut(ino, size);
                     // Ends of appends that wait for others hear of it.
                     self.recheck = true;
                 }

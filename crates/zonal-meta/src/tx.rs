@@ -54,7 +54,7 @@ pub(crate) enum Volatile {
     InodeGone(Box<Removed>),
     InodeBack(Ino),
     /// Places behind its end that were given to appends are nobody's any more.
-    Cut(Ino),
+    Cut(Ino, u64),
 }
 
 struct Cached {

@@ -159,6 +159,88 @@ async fn cut_under_an_append_and_restarted(world: Rc<World>) -> Result<(), Error
     Ok(())
 }
 
+/// An append has its place; another client writes behind it, and perhaps cuts the file there; the shard is restarted, perhaps.
+async fn grown_past_an_append(world: Rc<World>) -> Result<(), ErrorCode> {
+    let (one, two, home) = two(&world).await?;
+    let (me, shard) = (world.client_name(0), world.address_of(SHARD));
+    let cases = [
+        (3_000, 2_000, false, false),
+        (3_000, 0, true, true),
+        (100_000, 0, true, true),
+        (100_000, 250_000, false, true),
+        (100_000, 250_000, false, false),
+        (100_000, 250_000, true, true),
+        (100_000, 250_000, true, false),
+    ];
+    for (first, cut, restarts, is_written_before) in cases {
+        let what = format!("f{first}-{cut}-{restarts}-{is_written_before}");
+        let file = create(&one, home, &what, true).await?.file;
+        one.write(&file, 0, &vec![b'o'; first], false).await?;
+        one.fsync(&file).await?;
+        let other = open(&two, file.ino).await?.file;
+        let cut_targets = |is_cut| {
+            for target in world.storage_indices() {
+                world.network.cut(&me, &world.address_of(target), is_cut);
+            }
+        };
+        cut_targets(true);
+        let appended = Rc::new(RefCell::new(None));
+        let (writer, result, own) = (one.clone(), appended.clone(), file.clone());
+        world.spawn_program(0, async move {
+            let done = writer.append(&own, &[b'N'; 200_000], false).await;
+            *result.borrow_mut() = Some(done);
+        });
+        world.clock.sleep(500_000_000).await;
+        if is_written_before {
+            world.network.cut(&me, &shard, true);
+            cut_targets(false);
+            world.clock.sleep(2_000_000_000).await;
+        }
+        two.write(&other, 260_000, &[b'T'; 90_000], false).await?;
+        two.fsync(&other).await?;
+        // Behind the beginning of the append, or behind what follows it.
+        let size = match cut {
+            0 => 350_000,
+            cut if cut < first as u64 => first as u64 + 500,
+            cut => cut,
+        };
+        if cut > 0 {
+            truncate(&two, file.ino, size).await?;
+        }
+        two.write(&other, 4_000, b"later", false).await?;
+        two.fsync(&other).await?;
+        assert_eq!(*appended.borrow(), None, "the shard does not know it");
+        if restarts {
+            world.kill(SHARD);
+            world.start(SHARD);
+        }
+        world.network.heal();
+        for _ in 0..300 {
+            world.clock.sleep(100_000_000).await;
+            if appended.borrow().is_some() {
+                break;
+            }
+        }
+        assert_eq!(appended.take(), Some(Ok(first as u64)), "{what}");
+        one.fsync(&file).await?;
+        let bytes = contents(&two, file.ino).await?;
+        assert_eq!(bytes.len() as u64, size.max(4_005), "{what}");
+        let end = (first + 200_000).min(size as usize);
+        let mut places = first..end;
+        let differs = places.find(|at| match at {
+            4_000..4_005 => false,
+            // Which of the two came first is open.
+            260_000.. => !b"NT".contains(&bytes[*at]),
+            _ => bytes[*at] != b'N',
+        });
+        assert_eq!(differs, None, "{what}");
+        let is_new = |byte: &u8| *byte == b'N';
+        assert!(!bytes[end..].iter().any(is_new), "{what}: not cut");
+        two.release(file.ino).await?;
+    }
+    Ok(())
+}
+
 async fn cut_that_fails(world: Rc<World>) -> Result<(), ErrorCode> {
     let client = impatient(&world).await?;
     let (me, shard) = (world.client_name(0), world.address_of(SHARD));
@@ -236,6 +318,11 @@ fn an_append_that_is_under_way_when_the_file_is_cut_goes_to_the_new_end() {
 #[test]
 fn an_append_that_is_under_way_when_the_file_is_cut_and_the_shard_restarted_goes_to_the_new_end() {
     run(cut_under_an_append_and_restarted);
+}
+
+#[test]
+fn an_append_keeps_its_place_where_the_file_grew_past_it_and_was_cut_there() {
+    run(grown_past_an_append);
 }
 
 #[test]

@@ -43,6 +43,8 @@ marks! {
     AppendPassedOver,
     /// A report of what was written before a shrink that its writer did not know.
     ReportAfterCut,
+    /// A place that was given to an append was kept where the file was cut behind its beginning.
+    AppendKeptAfterCut,
     /// A restarted shard got an append's ticket back.
     AppendReclaimed,
     /// An append waited for clients that had not told a restarted shard what they hold.

@@ -103,6 +103,23 @@ codec_struct! {
     }
 }
 
+impl AppendPlace {
+    /// How much of it there still is, where the file's last shrink is `truncate_seq`, to `truncate_size`: after one shrink to behind its
+    /// beginning what lies within the file (appended, then cut), after others nothing.
+    #[must_use]
+    pub fn left(&self, truncate_seq: u64, truncate_size: u64) -> Option<u32> {
+        match truncate_seq.checked_sub(self.truncate_seq)? {
+            0 => Some(self.length),
+            1 => {
+                let within = truncate_size.checked_sub(self.offset)?;
+                let within = u32::try_from(within).unwrap_or(u32::MAX);
+                Some(within.min(self.length)).filter(|left| *left > 0)
+            }
+            _ => None,
+        }
+    }
+}
+
 codec_enum! {
     /// What a client asks of a shard.
     #[derive(Debug, Clone, PartialEq, Eq)]

@@ -20,26 +20,49 @@ fn the_number_of_tickets_is_bounded_and_an_end_makes_room() {
 #[test]
 fn a_reclaimed_ticket_keeps_its_place() {
     let mut tickets = Tickets::new();
-    tickets.reclaim(F, A, (10, 20), 10, T);
-    tickets.reclaim(F, B, (25, 10), 10, T);
+    tickets.reclaim(F, A, (10, 20, false), T);
+    tickets.reclaim(F, B, (25, 10, false), T);
     assert!(!tickets.is_open(F, B, 25), "taken");
-    tickets.reclaim(F, B, (30, 10), 10, T);
+    tickets.reclaim(F, B, (30, 10, false), T);
     assert_eq!(tickets.begin(F, B, 5, 10, T), Ok(40));
     assert_eq!(tickets.end(F, A, 10, (20, 20), T), published(30));
     tickets.was_ended(F, B, 30);
     assert_eq!(tickets.end(F, B, 40, (5, 5), T), published(45));
     assert!(tickets.is_empty() && tickets.sessions.is_empty());
     tickets.note_given(F, 100);
-    tickets.reclaim(F, A, (95, 20), 80, T);
+    tickets.reclaim(F, A, (95, 20, false), T);
     assert!(!tickets.is_open(F, A, 95), "a part of it was given");
-    tickets.reclaim(F, A, (90, 10), 91, T);
-    assert!(!tickets.is_open(F, A, 90), "published before");
-    tickets.note_published(F, 80);
-    tickets.reclaim(F, A, (90, 10), 91, T);
+    tickets.reclaim(F, A, (90, 10, false), T);
     assert_eq!(tickets.end(F, A, 90, (10, 10), T), published(100));
-    tickets.reclaim(F, A, (u64::MAX, 20), 0, T);
-    tickets.reclaim(F, A, (0, 0), 0, T);
+    // What a cut left of a longer one.
+    tickets.reclaim(F, A, (90, 3, true), T);
+    assert_eq!(tickets.end(F, A, 90, (10, 10), T), published(93));
+    tickets.reclaim(F, A, (u64::MAX, 20, false), T);
+    tickets.reclaim(F, A, (0, 0, false), T);
     assert!(tickets.is_empty());
+}
+
+#[test]
+fn a_cut_behind_its_beginning_leaves_a_place_once() {
+    let mut tickets = Tickets::new();
+    tickets.begin(F, A, 10, 0, T).unwrap();
+    tickets.begin(F, B, 10, 0, T).unwrap();
+    tickets.begin(F, A, 10, 0, T).unwrap();
+    assert_eq!(tickets.end(F, B, 10, (10, 10), T), WAIT);
+    tickets.cut(F, 15);
+    let gone = Err(ErrorCode::UnknownLease);
+    assert_eq!(tickets.end(F, A, 20, (10, 10), T), gone, "behind the end");
+    assert_eq!(tickets.end(F, B, 10, (10, 10), T), WAIT);
+    assert_eq!(tickets.begin(F, A, 4, 15, T), Ok(15), "at the new end");
+    assert_eq!(tickets.end(F, A, 0, (10, 10), T), published(10));
+    assert_eq!(tickets.end(F, B, 10, (10, 10), T), published(15));
+    assert_eq!(tickets.end(F, A, 15, (4, 4), T), published(19));
+    assert!(tickets.is_empty() && tickets.sessions.is_empty());
+    tickets.begin(F, A, 10, 0, T).unwrap();
+    tickets.cut(F, 8);
+    tickets.cut(F, 7);
+    assert_eq!(tickets.end(F, A, 0, (10, 10), T), gone, "the second cut");
+    assert!(tickets.is_empty() && tickets.sessions.is_empty());
 }
 
 const F: Ino = Ino(5);

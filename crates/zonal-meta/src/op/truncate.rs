@@ -74,7 +74,7 @@ pub(crate) fn set_size(
     }
     // An empty file that has space is cut, too: bytes of an append that is under way are gone with it.
     if shrinks || is_cut {
-        tx.volatile.push(Volatile::Cut(inode.ino));
+        tx.volatile.push(Volatile::Cut(inode.ino, size));
     }
     inode.size = size;
     Ok(is_cut)

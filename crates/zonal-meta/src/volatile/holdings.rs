@@ -115,7 +115,7 @@ impl Shard {
     }
 
     /// A place that a session had before our restart and has not told of, where it was not given to another one since. A shrink ends the
-    /// places that were given before it, also where we have forgotten them.
+    /// places that were given before it, also where we have forgotten them; the first one to behind its beginning cuts it only.
     pub(crate) fn reclaim_append(
         &mut self,
         kv: &dyn KvRead,
@@ -129,11 +129,11 @@ impl Shard {
         }
         if let Ok(inode) = self.tx(kv, now, session).inode(ino)
             && inode.is_file()
-            && inode.truncate_seq == place.truncate_seq
+            && let Some(left) = place.left(inode.truncate_seq, inode.truncate_size)
         {
-            let bytes = (place.offset, place.length);
-            self.tickets
-                .reclaim(ino, session, bytes, inode.size, now.instant);
+            let is_cut = inode.truncate_seq != place.truncate_seq;
+            let place = (place.offset, left, is_cut);
+            self.tickets.reclaim(ino, session, place, now.instant);
         }
     }
 
