@@ -40,6 +40,9 @@ impl<N: Net> Client<N> {
     /// # Errors
     /// `Stale` where it is gone.
     pub async fn getattr(&self, ino: Ino) -> Result<(Attr, u32), ErrorCode> {
+        if let Some((attr, attr_ms)) = self.fresh(ino) {
+            return Ok(self.lay_own_writes(attr, attr_ms));
+        }
         let link = self.reach(ino).await?;
         let asked = self.asking(&link);
         let reply = match self

@@ -79,6 +79,8 @@ pub struct Client<N: Net> {
     pub(crate) seen: Mutex<crate::seen::Seen>,
     /// Attributes of what was removed here and may be open still.
     pub(crate) ghosts: Mutex<crate::ghosts::Ghosts>,
+    /// Directories after our own changes.
+    pub(crate) fresh: Mutex<crate::fresh::Fresh>,
     /// Directories of which every name is known.
     pub(crate) known: Mutex<crate::known::Known>,
     pub(crate) left_behind: Mutex<crate::sync::LeftBehind>,
@@ -122,6 +124,7 @@ impl<N: Net> Client<N> {
             waiting_locks: Mutex::new(BTreeMap::new()),
             seen: Mutex::new(crate::seen::Seen::default()),
             ghosts: Mutex::default(),
+            fresh: Mutex::default(),
             known: Mutex::default(),
             left_behind: Mutex::default(),
             small: Mutex::default(),
@@ -325,6 +328,11 @@ impl<N: Net> Client<N> {
                 "seen_pages",
                 lock(&self.seen).len() as u64,
                 crate::seen::SEEN_MAX as u64,
+            ),
+            (
+                "fresh_directories",
+                lock(&self.fresh).len() as u64,
+                crate::fresh::FRESH_MAX as u64,
             ),
             (
                 "known_directories",

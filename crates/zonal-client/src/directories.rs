@@ -3,7 +3,6 @@
 use crate::client::Client;
 use crate::names::{Found, Looked};
 use crate::net::Net;
-use crate::session::lock;
 use zonal_types::{Credentials, ErrorCode, Ino, Name, ZoneId};
 use zonal_wire::{DirEntry, MetaReply, MetaRequest};
 impl<N: Net> Client<N> {
@@ -63,7 +62,7 @@ impl<N: Net> Client<N> {
         };
         let reply = self.meta(&link, &request).await?;
         if let Some(Looked::Found(found)) = looked {
-            lock(&self.ghosts).add(&found.attr);
+            self.is_gone(&found.attr);
         }
         self.note_removed(&reply);
         Ok(())

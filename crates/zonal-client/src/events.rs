@@ -70,6 +70,7 @@ impl<N: Net> Client<N> {
         for (seq, event) in &events {
             link.count_event();
             self.forget_known(event);
+            self.forget_fresh(event);
             link.ack(*seq);
             if let Event::LockGranted { waiter, .. } = event {
                 self.note_grant(*waiter);
@@ -94,6 +95,7 @@ impl<N: Net> Client<N> {
     /// Forgets what shards let us keep here: a former life of one did, which the next one knows nothing of.
     pub(crate) fn forget_granted(&self) {
         lock(&self.known).forget_all();
+        lock(&self.fresh).forget_all();
         lock(&self.small).forget_all();
     }
 

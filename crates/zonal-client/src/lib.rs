@@ -14,6 +14,7 @@ pub mod events;
 mod failures;
 pub mod file;
 mod flush;
+pub mod fresh;
 pub mod ghosts;
 mod inline;
 pub mod known;

@@ -175,8 +175,14 @@ impl<N: Net> Client<N> {
     /// Remembers what a removal tells of what lost its last name.
     pub(crate) fn note_removed(&self, reply: &MetaReply) {
         if let MetaReply::Attr { attr, .. } = reply {
-            lock(&self.ghosts).add(attr);
+            self.is_gone(attr);
         }
+    }
+
+    /// It has no name any more, and nobody can be asked for it.
+    pub(crate) fn is_gone(&self, attr: &Attr) {
+        lock(&self.fresh).forget(attr.ino);
+        lock(&self.ghosts).add(attr);
     }
 
     /// Renames. Both ends must lie in one shard.

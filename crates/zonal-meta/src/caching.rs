@@ -1,11 +1,11 @@
 //! Where operations meet leases: which leases a change touches, and which times a reply may carry.
 
 use crate::leases::{Change, Leases};
-use crate::tx::Finished;
+use crate::tx::{Finished, Tx};
 use std::collections::BTreeMap;
 use zonal_types::{Attr, FileKind, Ino, Instant, SessionId};
-use zonal_wire::MetaReply;
 use zonal_wire::meta::Entry;
+use zonal_wire::{MetaReply, MetaRequest};
 
 /// What a finished request changes under which leases. Access times alone are nobody's business.
 pub(crate) fn changes(finished: &Finished) -> Vec<Change> {
@@ -74,6 +74,13 @@ pub(crate) fn grant(
         }
         _ => {}
     }
+}
+
+/// The directory whose entries the request changes, as it is then: its client need not ask, as the kernel does after each change.
+pub(crate) fn directory_after(tx: &mut Tx<'_>, request: &MetaRequest) -> Option<Attr> {
+    let dir = request.changes_entries_of()?;
+    let dir = tx.is_ours(dir).then(|| tx.inode(dir).ok())??;
+    Some(dir.attr())
 }
 
 /// Takes all times out of a reply: one that is kept for a repeat must not promise anything. Nor does it have a file's bytes: they

@@ -30,7 +30,7 @@ use zonal_types::{
 };
 use zonal_wire::frame::NO_SLOT;
 use zonal_wire::storage::ErrorNumber;
-use zonal_wire::{MetaReply, MetaRequest};
+use zonal_wire::{DirAfter, MetaReply, MetaRequest};
 use zonal_zonemap::ZoneMap;
 
 /// A request that was told to wait.
@@ -215,6 +215,7 @@ impl Shard {
             tx.facts = waited.facts.clone();
             tx.published = published.unwrap_or(0);
             let result = dispatch::run(&mut tx, request);
+            let directory = caching::directory_after(&mut tx, request);
             let lease = tx.lease;
             let finished = tx.finish();
             if let Some((zone, ask, asked)) = finished.call {
@@ -265,6 +266,13 @@ impl Shard {
                     caller.session,
                     now.instant,
                 );
+                if let Some(attr) = directory {
+                    let now = now.instant;
+                    let attr_ms = self.leases.grant(attr.ino, caller.session, now);
+                    if attr_ms > 0 {
+                        reply = reply.with_directory(DirAfter { attr, attr_ms });
+                    }
+                }
             } else {
                 reply = caching::without_times(&reply);
             }

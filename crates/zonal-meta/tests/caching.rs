@@ -116,7 +116,7 @@ fn an_acknowledgement_lets_the_change_go_on() {
         .shard
         .handle(&store.kv, cell.now, caller, &request, Some(attempt));
     let Outcome::Reply {
-        reply: MetaReply::Done,
+        reply: MetaReply::Removed { attr: None, .. },
         effect,
         ..
     } = outcome
@@ -144,6 +144,55 @@ fn a_repeat_promises_nothing() {
         (repeat.ino, repeat.entry_ms, repeat.attr_ms),
         (first.ino, 0, 0)
     );
+}
+
+#[test]
+fn a_change_of_entries_tells_what_the_directory_is_after_it() {
+    let (mut cell, mut one, mut two, home) = start_two();
+    let who = one.who.clone();
+    let kind = NewKind::File;
+    let make = one.create_request(home, "f", kind, 0o644, true);
+    let requests = [
+        make,
+        MetaRequest::Mkdir {
+            who: who.clone(),
+            parent: home,
+            name: name("d"),
+            mode: 0o755,
+            umask: 0,
+            zone: zonal_types::ZoneId(1),
+        },
+        MetaRequest::Unlink {
+            who: who.clone(),
+            parent: home,
+            name: name("f"),
+        },
+        MetaRequest::Rmdir {
+            who,
+            parent: home,
+            name: name("d"),
+        },
+    ];
+    for request in &requests {
+        one.sequence += 1;
+        let reply = cell.send(1, one.caller(1), request);
+        let (_plain, dir) = reply.split_directory();
+        let asked = MetaRequest::GetAttr {
+            ino: home,
+            data: false,
+        };
+        let MetaReply::Attr { attr, attr_ms, .. } = cell.send(1, one.caller(1), &asked) else {
+            panic!("no attributes")
+        };
+        assert_eq!(dir, Some(zonal_wire::DirAfter { attr, attr_ms }));
+        assert_eq!(attr_ms, TERM);
+        let repeated = cell.send(1, one.caller(1), request);
+        assert_eq!(repeated.split_directory().1, None, "it may be older");
+    }
+    // What it was told, it is recalled from.
+    let before = cell.now.instant;
+    two.create(&mut cell, home, "g", 0o644).unwrap();
+    assert!(cell.now.instant.ms_since(before) >= 5_000);
 }
 
 #[test]

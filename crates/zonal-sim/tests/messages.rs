@@ -96,6 +96,47 @@ fn a_name_that_cannot_be_there_costs_nothing_where_the_directory_was_made_here()
 }
 
 #[test]
+fn a_directory_after_ones_own_change_costs_nothing() {
+    on_a_cell(|cell| async move {
+        let (client, home) = (&cell.client, cell.home);
+        let link = client.link_to(zonal_types::ShardId(1));
+        client.poll_events(&link, 0).await?;
+        create(client, home, "f", true).await?;
+        let ((made, _), trips) = cell.count(client.getattr(home)).await?;
+        let one = 4_096 + 32;
+        assert_eq!((made.size, trips), (one, 0), "after the creation");
+        make_dir(client, home, "d").await?;
+        client.unlink(&who(), home, name("f")?).await?;
+        let ((removed, _), trips) = cell.count(client.getattr(home)).await?;
+        assert_eq!((removed.size, removed.nlink, trips), (one, 3, 0));
+        assert!(removed.mtime > made.mtime);
+        // What the reply of a change does not tell is asked for.
+        let mode = Some(0o700);
+        let change = zonal_wire::AttrChange {
+            mode,
+            ..Default::default()
+        };
+        client.setattr(&who(), home, change).await?;
+        let ((changed, _), trips) = cell.count(client.getattr(home)).await?;
+        assert_eq!((changed.mode, trips), (0o700, 1));
+        // So is what another client changes.
+        create(client, home, "g", true).await?;
+        let other = cell.world.connect(0, Rng::new(3)).await?;
+        let world = cell.world.clone();
+        let (mine, at) = (client.clone(), client.link_to(zonal_types::ShardId(1)));
+        world.spawn_program(0, async move {
+            for _ in 0..2 {
+                mine.poll_events(&at, 60_000).await.ok();
+            }
+        });
+        create(&other, home, "h", true).await?;
+        let (seen, _) = client.getattr(home).await?;
+        assert_eq!(seen.size, 4_096 + 3 * 32);
+        Ok(())
+    });
+}
+
+#[test]
 fn names_cost_one_round_trip_each() {
     on_a_cell(|cell| async move {
         let (client, home) = (&cell.client, cell.home);

@@ -15,7 +15,7 @@ pub use frame::{HEADER_BYTES, Header, NO_SLOT, Service};
 pub use lock_ranges::LockRanges;
 pub use manager::{JoinTarget, ManagerReply, ManagerRequest, StartMark, StoreStart};
 pub use meta::{
-    AppendPlace, AttrChange, DirEntry, Entry, Event, LockKind, LockRange, MetaReply, MetaRequest,
-    NewKind, SetTime,
+    AppendPlace, AttrChange, DirAfter, DirEntry, Entry, Event, LockKind, LockRange, MetaReply,
+    MetaRequest, NewKind, SetTime,
 };
 pub use storage::{ErrorNumber, ObjectRef, StorageReply, StorageRequest};

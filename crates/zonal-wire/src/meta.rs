@@ -120,6 +120,15 @@ impl AppendPlace {
     }
 }
 
+codec_struct! {
+    /// A directory's attributes after a change of its entries; they may be cached for `attr_ms`.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct DirAfter {
+        attr: Attr,
+        attr_ms: u32,
+    }
+}
+
 codec_enum! {
     /// What a client asks of a shard.
     #[derive(Debug, Clone, PartialEq, Eq)]
@@ -227,6 +236,19 @@ impl MetaRequest {
         matches!(self, Self::Sync | Self::ReportWrite { sync: true, .. })
     }
 
+    /// The directory whose entries it changes, where that is one: the reply may tell what that is then.
+    #[must_use]
+    pub fn changes_entries_of(&self) -> Option<Ino> {
+        match self {
+            Self::Create { parent, .. }
+            | Self::Mkdir { parent, .. }
+            | Self::Unlink { parent, .. }
+            | Self::Rmdir { parent, .. }
+            | Self::Link { parent, .. } => Some(*parent),
+            _ => None,
+        }
+    }
+
     /// True where the request changes durable state and so carries a slot and a sequence.
     #[must_use]
     pub fn is_mutation(&self) -> bool {
@@ -297,12 +319,65 @@ codec_enum! {
         /// `push`: as above.
         Truncated = 31 { attr: Attr, data: FileData, push: bool },
         Appending = 32 { offset: u64, data: FileData },
+        /// As `Entry`, where the directory's entries changed.
+        Made = 34 { entry: Entry, dir: DirAfter },
+        /// As `Opened` without `push`, where the directory's entries changed.
+        MadeOpen = 35 { entry: Entry, data: FileData, dir: DirAfter },
+        /// A name was removed; as `Attr` where that was the last one of what is not a file, else as `Done`.
+        Removed = 36 { attr: Option<Attr>, dir: DirAfter },
         Detached = 40 { ino: Ino },
         Yes = 41 { yes: bool },
     }
 }
 
 impl MetaReply {
+    /// With what the directory is after the change, where there is a reply for both.
+    #[must_use]
+    pub fn with_directory(self, dir: DirAfter) -> Self {
+        match self {
+            Self::Entry { entry } => Self::Made { entry, dir },
+            Self::Opened {
+                entry,
+                data,
+                push: false,
+            } => Self::MadeOpen { entry, data, dir },
+            Self::Done => Self::Removed { attr: None, dir },
+            Self::Attr {
+                attr, data: None, ..
+            } => Self::Removed {
+                attr: Some(attr),
+                dir,
+            },
+            other => other,
+        }
+    }
+
+    /// The same, apart.
+    #[must_use]
+    pub fn split_directory(self) -> (Self, Option<DirAfter>) {
+        match self {
+            Self::Made { entry, dir } => (Self::Entry { entry }, Some(dir)),
+            Self::MadeOpen { entry, data, dir } => {
+                let push = false;
+                (Self::Opened { entry, data, push }, Some(dir))
+            }
+            Self::Removed { attr: None, dir } => (Self::Done, Some(dir)),
+            Self::Removed {
+                attr: Some(attr),
+                dir,
+            } => {
+                let (data, attr_ms) = (None, 0);
+                let attr = Self::Attr {
+                    attr,
+                    data,
+                    attr_ms,
+                };
+                (attr, Some(dir))
+            }
+            other => (other, None),
+        }
+    }
+
     /// True where another store is changed because of it, which a loss of power would leave alone: objects are cut that the old size still
     /// has, an entry leads to a directory that is not there.
     #[must_use]

@@ -105,6 +105,19 @@ impl<N: Net> Client<N> {
         &self,
         link: &Link,
         request: &MetaRequest,
+        place: Option<&mut SlotPlace>,
+    ) -> Result<MetaReply, ErrorCode> {
+        let Some(changing) = self.changing(link, request) else {
+            return self.ask(link, request, place).await;
+        };
+        let reply = self.ask(link, request, place).await;
+        self.changed(link, &changing, reply)
+    }
+
+    async fn ask(
+        &self,
+        link: &Link,
+        request: &MetaRequest,
         mut place: Option<&mut SlotPlace>,
     ) -> Result<MetaReply, ErrorCode> {
         let deadline = self.deadline();

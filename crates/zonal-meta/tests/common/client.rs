@@ -43,7 +43,7 @@ impl Client {
         }
         match cell.send(shard, self.caller(shard), request) {
             MetaReply::Failed { code } => Err(code.0),
-            reply => Ok(reply),
+            reply => Ok(reply.split_directory().0),
         }
     }
 
@@ -392,7 +392,7 @@ impl Client {
 }
 
 pub fn entry_of(reply: MetaReply) -> Reply<Entry> {
-    match reply {
+    match reply.split_directory().0 {
         MetaReply::Entry { entry }
         | MetaReply::Opened { entry, .. }
         | MetaReply::OpenedSmall { entry, .. } => Ok(entry),

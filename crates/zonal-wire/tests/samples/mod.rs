@@ -13,10 +13,10 @@ use zonal_types::{
     StripeSetId, TargetId, Timestamp, TraceId, ZoneId,
 };
 use zonal_wire::{
-    AdminReply, AdminRequest, AppendPlace, AttrChange, Damaged, DirEntry, Entry, ErrorNumber,
-    Event, Header, JoinTarget, LockKind, LockRange, ManagerReply, ManagerRequest, MetaReply,
-    MetaRequest, NewKind, ObjectEntry, ObjectRef, RoleHealth, ScrubOf, ScrubReport, ScrubState,
-    Service, SetTime, StartMark, StorageReply, StorageRequest, StoreStart,
+    AdminReply, AdminRequest, AppendPlace, AttrChange, Damaged, DirAfter, DirEntry, Entry,
+    ErrorNumber, Event, Header, JoinTarget, LockKind, LockRange, ManagerReply, ManagerRequest,
+    MetaReply, MetaRequest, NewKind, ObjectEntry, ObjectRef, RoleHealth, ScrubOf, ScrubReport,
+    ScrubState, Service, SetTime, StartMark, StorageReply, StorageRequest, StoreStart,
 };
 
 pub fn headers() -> Vec<(&'static str, Header)> {
@@ -111,6 +111,16 @@ fn file_data() -> FileData {
         },
         truncate_seq: 6,
         truncate_size: 4097,
+    }
+}
+
+fn dir_after() -> DirAfter {
+    DirAfter {
+        attr: Attr {
+            kind: FileKind::Directory,
+            ..attr()
+        },
+        attr_ms: 4_000,
     }
 }
 
@@ -232,6 +242,10 @@ pub fn meta_replies() -> Vec<MetaReply> {
         R::Inline { bytes: Blob(vec![0, 1, 255]) },
         R::Opened { entry: entry(), data: file_data(), push: true },
         R::OpenedSmall { entry: entry(), data: file_data(), bytes: Blob(vec![0, 1, 255]) },
+        R::Made { entry: entry(), dir: dir_after() },
+        R::MadeOpen { entry: entry(), data: file_data(), dir: dir_after() },
+        R::Removed { attr: None, dir: dir_after() },
+        R::Removed { attr: Some(attr()), dir: dir_after() },
         R::Truncated { attr: attr(), data: file_data(), push: false },
         R::Appending { offset: 200, data: file_data() },
         R::Detached { ino: ino(19) },

@@ -1,0 +1,208 @@
+//! Directories as they were after the last change that this client made in them: the kernel asks for a directory's attributes
+//! before it looks at the next name in it, each time after it made or removed one. The reply of the change has them.
+//!
+//! *Invariants*: (1) an event is counted at its link before it is looked for here, and a grant is checked against that count under
+//! the table's lock, so that nothing is kept past an event; (2) what another request of this client may have changed is not
+//! kept from a reply to what was asked before that one ended; (3) of two changes of entries the later one stays, whichever reply comes
+//! first. Bound: [`FRESH_MAX`]; a full table is emptied.
+//!
+//! Per change: one lock; per hit: one lock instead of a round trip.
+
+use crate::client::Client;
+use crate::net::Net;
+use crate::session::{Asked, Link, lock};
+use std::collections::BTreeMap;
+use zonal_types::{Attr, ErrorCode, Ino, Instant};
+use zonal_wire::{DirAfter, Event, MetaReply, MetaRequest};
+
+/// Directories remembered.
+pub const FRESH_MAX: usize = 4_096;
+
+/// Directories by inode.
+#[derive(Debug, Default)]
+pub(crate) struct Fresh {
+    directories: BTreeMap<Ino, (Attr, Instant)>,
+    /// Changes of which no reply tells what a directory is after them.
+    others: u64,
+}
+
+impl Fresh {
+    fn note(&mut self, attr: &Attr, until: Instant) {
+        if self.directories.len() >= FRESH_MAX && !self.directories.contains_key(&attr.ino) {
+            self.directories.clear();
+        }
+        let kept = self.directories.entry(attr.ino).or_insert((*attr, until));
+        if kept.0.change < attr.change {
+            *kept = (*attr, until);
+        }
+    }
+
+    fn get(&self, ino: Ino, now: Instant) -> Option<(Attr, u32)> {
+        let (attr, until) = self.directories.get(&ino)?;
+        let left = u32::try_from(until.ms_since(now)).unwrap_or(u32::MAX);
+        (left > 0).then_some((*attr, left))
+    }
+
+    /// It changed, and what it is now is not known.
+    pub(crate) fn forget(&mut self, ino: Ino) {
+        self.others += 1;
+        self.directories.remove(&ino);
+    }
+
+    pub(crate) fn forget_all(&mut self) {
+        self.others += 1;
+        self.directories.clear();
+    }
+
+    /// Directories held.
+    pub(crate) fn len(&self) -> usize {
+        self.directories.len()
+    }
+}
+
+/// What a request changes of directories' attributes.
+enum What {
+    /// The entries of this one: the reply tells what it is then.
+    Entries(Ino),
+    /// This inode, which may be one.
+    Inode(Ino),
+    /// Some that the request does not name.
+    Some,
+}
+
+/// A request that is about to be sent.
+pub(crate) struct Changing {
+    what: What,
+    asked: Asked,
+    others: u64,
+}
+
+fn what(request: &MetaRequest) -> Option<What> {
+    match request {
+        MetaRequest::SetAttr { ino, .. }
+        | MetaRequest::SetXattr { ino, .. }
+        | MetaRequest::RemoveXattr { ino, .. }
+        | MetaRequest::SetPolicy { dir: ino, .. } => Some(What::Inode(*ino)),
+        MetaRequest::Rename { .. } => Some(What::Some),
+        _ => request.changes_entries_of().map(What::Entries),
+    }
+}
+
+impl<N: Net> Client<N> {
+    /// To be called before a request is sent; `None` where it changes no directory.
+    pub(crate) fn changing(&self, link: &Link, request: &MetaRequest) -> Option<Changing> {
+        let what = what(request)?;
+        let others = lock(&self.fresh).others;
+        let asked = self.asking(link);
+        Some(Changing {
+            what,
+            asked,
+            others,
+        })
+    }
+
+    /// To be called with its reply, or why there is none.
+    pub(crate) fn changed(
+        &self,
+        link: &Link,
+        changing: &Changing,
+        reply: Result<MetaReply, ErrorCode>,
+    ) -> Result<MetaReply, ErrorCode> {
+        let (reply, dir) = match reply {
+            Ok(reply) => {
+                let (reply, dir) = reply.split_directory();
+                (Ok(reply), dir)
+            }
+            Err(code) => (Err(code), None),
+        };
+        let mut fresh = lock(&self.fresh);
+        match (&changing.what, dir) {
+            (What::Entries(ino), Some(DirAfter { attr, attr_ms })) if attr.ino == *ino => {
+                // Under the lock: see (1) at the head.
+                let left = self.cache_ms(link, changing.asked, attr_ms);
+                if left > 0 && fresh.others == changing.others {
+                    fresh.note(&attr, self.net.now().plus_ms(left.into()));
+                } else {
+                    fresh.forget(*ino);
+                }
+            }
+            (What::Entries(ino) | What::Inode(ino), _) => fresh.forget(*ino),
+            (What::Some, _) => fresh.forget_all(),
+        }
+        reply
+    }
+
+    /// A directory as it is, and how long that may be cached, ms.
+    pub(crate) fn fresh(&self, ino: Ino) -> Option<(Attr, u32)> {
+        lock(&self.fresh).get(ino, self.net.now())
+    }
+
+    /// An event, after it was counted.
+    pub(crate) fn forget_fresh(&self, event: &Event) {
+        if let Event::Invalidate {
+            entries, inodes, ..
+        } = event
+        {
+            let mut fresh = lock(&self.fresh);
+            for ino in inodes.iter().chain([entries]) {
+                fresh.forget(*ino);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zonal_types::{FileKind, Timestamp};
+
+    fn at(ms: u64) -> Instant {
+        Instant(0).plus_ms(ms)
+    }
+
+    fn attr(ino: u64, change: u64) -> Attr {
+        let time = Timestamp {
+            seconds: 1,
+            nanos: 0,
+        };
+        Attr {
+            ino: Ino(ino),
+            kind: FileKind::Directory,
+            mode: 0o755,
+            nlink: 2,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            size: 0,
+            allocated: 0,
+            atime: time,
+            mtime: time,
+            ctime: time,
+            btime: time,
+            change,
+            xattrs: 0,
+        }
+    }
+
+    #[test]
+    fn the_later_of_two_changes_stays_while_it_may() {
+        let mut fresh = Fresh::default();
+        fresh.note(&attr(5, 8), at(100));
+        fresh.note(&attr(5, 7), at(200));
+        assert_eq!(fresh.get(Ino(5), at(40)), Some((attr(5, 8), 60)));
+        assert_eq!(fresh.get(Ino(5), at(100)), None);
+        fresh.note(&attr(5, 9), at(200));
+        assert_eq!(fresh.get(Ino(5), at(100)), Some((attr(5, 9), 100)));
+        fresh.forget(Ino(5));
+        assert_eq!(fresh.get(Ino(5), at(100)), None);
+    }
+
+    #[test]
+    fn the_table_is_bounded() {
+        let mut fresh = Fresh::default();
+        for ino in 0..=FRESH_MAX as u64 {
+            fresh.note(&attr(ino, 1), at(100));
+        }
+        assert_eq!(fresh.len(), 1);
+    }
+}
