@@ -594,6 +594,79 @@ def _(a, b):
     close_all(*them)
 
 
+def a_reopen(_state, path, seconds):
+    """Opens, reads and closes again and again; returns how often."""
+    end, times = time.monotonic() + seconds, 0
+    while time.monotonic() < end:
+        fd = os.open(path, os.O_RDONLY)
+        os.pread(fd, 8 * 4096, 0)
+        os.close(fd)
+        times += 1
+    return times
+
+
+@check("own-writes-read", "what is written through a handle is read through it at once, also while others of the same mount open, read and close the file", limit=60)
+def _(a, _b):
+    write(f"{a}/f", bytes(8 * 4096))
+    seconds = max(2, int(5 * SCALE[0]))
+    reader = Agent()
+    reader.start(a_reopen, f"{a}/f", seconds)
+    end, number, stale = time.monotonic() + seconds, 0, 0
+    while time.monotonic() < end:
+        number += 1
+        page = b"%08d" % number * 512
+        fd = os.open(f"{a}/f", os.O_RDWR)
+        os.pwrite(fd, page, 0)
+        stale += os.pread(fd, 4096, 0) != page
+        os.close(fd)
+    true(reader.finish(30) > 0, "nothing was read beside it")
+    close_all(reader)
+    equal(stale, 0, f"stale reads of {number}")
+
+
+def a_first_look(_state, folder, pipe, seconds):
+    """Looks each file up when told of it, for the first time, and again when told that it was changed; returns how many were, and how many old."""
+    go, write_end = pipe
+    os.close(write_end)
+    end, seen, old = time.monotonic() + seconds, 0, 0
+    while time.monotonic() < end and (number := os.read(go, 4)):
+        path = f"{folder}/{int(number)}"
+        os.stat(path)
+        if not os.read(go, 4):
+            break
+        seen, old = seen + 1, old + (os.stat(path).st_mode & 0o777 != 0o600)
+    os.close(go)
+    return seen, old
+
+
+@check("first-look-up", "a change that meets the other mount's first look-up of the file is seen there when it has returned", limit=90)
+def _(a, b):
+    seconds = max(3, int(8 * SCALE[0]))
+    pipe = os.pipe()
+    reader = Agent()
+    reader.start(a_first_look, b, pipe, seconds)
+    go = pipe[1]
+    os.close(pipe[0])
+    end, number = time.monotonic() + seconds, 0
+    try:
+        while time.monotonic() < end:
+            number += 1
+            write(f"{a}/{number}", b"x" * 100)
+            os.write(go, b"%04d" % number)
+            until = time.perf_counter() + number % 40 * 15e-6
+            while time.perf_counter() < until:
+                pass
+            os.chmod(f"{a}/{number}", 0o600)
+            os.write(go, b"%04d" % number)
+    except BrokenPipeError:
+        pass
+    os.close(go)
+    seen, old = reader.finish(30)
+    close_all(reader)
+    true(seen > 10, f"{seen} look-ups")
+    equal(old, 0, f"old attributes of {seen} files")
+
+
 @check("size-after-append", "stat through one mount has the exact size after the other appended and closed", limit=120)
 def _(a, b):
     size = 0

@@ -59,6 +59,8 @@ impl<N: Net> Client<N> {
         if end.is_none_or(|end| end > FILE_BYTES_MAX) {
             return Err(ErrorCode::Protocol);
         }
+        // What is written there is written under this shrink's number, whatever the file's others hear of meanwhile.
+        let given = data.clone();
         let truncate_seq = data.truncate_seq;
         file.state().take_data(data);
         // From here on a restarted shard is told of the place before it gives places away. One that was restarted since we asked may
@@ -70,12 +72,13 @@ impl<N: Net> Client<N> {
         };
         let append = (file.ino, place);
         link.begin_append(append);
-        let (inline, own) = split(&file.state().data, offset, bytes);
+        let (inline, own) = split(&given, offset, bytes);
         // What was written before a failure takes its space.
         let mut allocated_delta = 0;
         let written = if link.boot() == boot {
             let bytes = &bytes[own..];
-            self.write_pieces(file, (&link, append), bytes, until, &mut allocated_delta)
+            let append = (&*link, append, given);
+            self.write_pieces(file, append, bytes, until, &mut allocated_delta)
                 .await
         } else {
             Err(ErrorCode::UnknownLease)
@@ -105,6 +108,8 @@ impl<N: Net> Client<N> {
                 inline: None,
             };
             self.meta(&link, &over).await.ok();
+            // It may have numbered a shrink.
+            file.state().is_outdated = true;
         }
         if matches!(reply, Err(ErrorCode::UnknownLease)) && allocated_delta != 0 {
             file.state().report_mut().allocated_delta += allocated_delta;
@@ -123,7 +128,7 @@ impl<N: Net> Client<N> {
     async fn write_pieces(
         &self,
         file: &File<N>,
-        (link, append): (&Link, Appending),
+        (link, append, mut data): (&Link, Appending, FileData),
         bytes: &[u8],
         mut until: Instant,
         delta: &mut i64,
@@ -131,7 +136,6 @@ impl<N: Net> Client<N> {
         let deadline = self.net.now().plus_ms(self.options.deadline_ms);
         let place = append.1;
         let offset = place.offset + u64::from(place.length) - bytes.len() as u64;
-        let mut data = file.state().data.clone();
         let mut end = offset + bytes.len() as u64;
         for piece in self.known_pieces(&data, offset, bytes.len() as u64).await? {
             let from = (piece.file_offset - offset) as usize;
@@ -143,7 +147,7 @@ impl<N: Net> Client<N> {
                 }
                 let part = &bytes[from..from + length as usize];
                 let component = &data.layout.components[piece.component];
-                // Of the file as it was when the place was given: behind a later shrink it is nobody's.
+                // Of the file as it was when the place was given, or after the shrink that left this of it.
                 let make = |object: ObjectRef| StorageRequest::Write {
                     object: Self::object(&data, component, piece.column, object.target),
                     offset: piece.object_offset,
@@ -178,8 +182,11 @@ impl<N: Net> Client<N> {
         Ok(())
     }
 
-    /// The shard has the place still.
+    /// The shard has the place still. It is the session's that it was given to: another one of ours may not claim it.
     async fn still_ours(&self, link: &Link, append: Appending) -> Result<(), ErrorCode> {
+        if !link.is_appending(append) {
+            return Err(ErrorCode::UnknownLease);
+        }
         let appends = vec![append];
         let asked = MetaRequest::ReclaimAppends { appends };
         self.meta(link, &asked).await.map(|_done| ())

@@ -61,9 +61,14 @@ impl Failures {
         since
     }
 
-    /// The call of write that met the last one was told.
-    pub(crate) fn writer_told(&mut self) {
+    fn writer_told(&mut self) {
         self.writers = Told(self.count);
+    }
+
+    /// A call of write met the last one, and returns it.
+    pub(crate) fn writer_met(&mut self) {
+        self.is_known = true;
+        self.writer_told();
     }
 
     /// Tells a caller that has no open of its own.
@@ -119,5 +124,10 @@ mod tests {
         failures.note(ErrorCode::NoSpace);
         assert_eq!(failures.tell(&mut opened), FULL);
         assert_eq!(failures.tell_writer(opened), Ok(()), "its fsync told");
+        failures.note(ErrorCode::NoSpace);
+        failures.writer_met();
+        let mut later = failures.sample();
+        assert_eq!(failures.tell(&mut later), Ok(()), "a call of write told");
+        assert_eq!(failures.tell(&mut opened), FULL);
     }
 }

@@ -57,7 +57,7 @@ impl<N: Net> Client<N> {
     pub async fn flush_open(&self, file: &File<N>, told: Told) -> Result<(), ErrorCode> {
         let flushed = self.flush(file).await;
         let failed = file.state().failures.since(told);
-        flushed.and(failed)
+        failed.and(flushed)
     }
 
     /// [`Self::flush`] before something else is done with the file, perhaps by somebody who wrote none of it: what is lost is

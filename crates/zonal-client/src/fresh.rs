@@ -4,7 +4,7 @@
 //! *Invariants*: (1) an event is counted at its link before it is looked for here, and a grant is checked against that count under
 //! the table's lock, so that nothing is kept past an event; (2) what another request of this client may have changed is not
 //! kept from a reply to what was asked before that one ended; (3) of two changes of entries the later one stays, whichever reply comes
-//! first. Bound: [`FRESH_MAX`]; a full table is emptied.
+//! first: also one that may not be believed stays, as the least that a later one must have. Bound: [`FRESH_MAX`]; a full table is emptied.
 //!
 //! Per change: one lock; per hit: one lock instead of a round trip.
 
@@ -12,7 +12,7 @@ use crate::client::Client;
 use crate::net::Net;
 use crate::session::{Asked, Link, lock};
 use std::collections::BTreeMap;
-use zonal_types::{Attr, ErrorCode, Ino, Instant};
+use zonal_types::{Attr, ErrorCode, FileKind, Ino, Instant};
 use zonal_wire::{DirAfter, Event, MetaReply, MetaRequest};
 
 /// Directories remembered.
@@ -29,7 +29,7 @@ pub(crate) struct Fresh {
 impl Fresh {
     fn note(&mut self, attr: &Attr, until: Instant) {
         if self.directories.len() >= FRESH_MAX && !self.directories.contains_key(&attr.ino) {
-            self.directories.clear();
+            self.forget_all();
         }
         let kept = self.directories.entry(attr.ino).or_insert((*attr, until));
         if kept.0.change < attr.change {
@@ -43,9 +43,14 @@ impl Fresh {
         (left > 0).then_some((*attr, left))
     }
 
-    /// It changed, and what it is now is not known.
+    /// It changed, and what it is now is not known, nor what replies say that are on their way.
     pub(crate) fn forget(&mut self, ino: Ino) {
         self.others += 1;
+        self.directories.remove(&ino);
+    }
+
+    /// An event named it. Replies on their way are judged by the events that their link has counted.
+    fn drop_named(&mut self, ino: Ino) {
         self.directories.remove(&ino);
     }
 
@@ -88,6 +93,19 @@ fn what(request: &MetaRequest) -> Option<What> {
     }
 }
 
+/// Whether no directory is another one than before: it was refused, an existing file was opened, or it was about no directory.
+fn is_nothing_changed(reply: &Result<MetaReply, ErrorCode>) -> bool {
+    match reply {
+        Ok(MetaReply::OpenedSmall { .. }) => true,
+        Ok(MetaReply::Attr { attr, .. }) => attr.kind != FileKind::Directory,
+        Ok(_) => false,
+        Err(code) => matches!(
+            code,
+            ErrorCode::Exists | ErrorCode::NotFound | ErrorCode::NotEmpty | ErrorCode::Access
+        ),
+    }
+}
+
 impl<N: Net> Client<N> {
     /// To be called before a request is sent; `None` where it changes no directory.
     pub(crate) fn changing(&self, link: &Link, request: &MetaRequest) -> Option<Changing> {
@@ -118,14 +136,14 @@ impl<N: Net> Client<N> {
         let mut fresh = lock(&self.fresh);
         match (&changing.what, dir) {
             (What::Entries(ino), Some(DirAfter { attr, attr_ms })) if attr.ino == *ino => {
+                let now = self.net.now();
                 // Under the lock: see (1) at the head.
                 let left = self.cache_ms(link, changing.asked, attr_ms);
-                if left > 0 && fresh.others == changing.others {
-                    fresh.note(&attr, self.net.now().plus_ms(left.into()));
-                } else {
-                    fresh.forget(*ino);
-                }
+                let is_certain = fresh.others == changing.others;
+                let left = if is_certain { left } else { 0 };
+                fresh.note(&attr, now.plus_ms(left.into()));
             }
+            _ if is_nothing_changed(&reply) => {}
             (What::Entries(ino) | What::Inode(ino), _) => fresh.forget(*ino),
             (What::Some, _) => fresh.forget_all(),
         }
@@ -145,7 +163,7 @@ impl<N: Net> Client<N> {
         {
             let mut fresh = lock(&self.fresh);
             for ino in inodes.iter().chain([entries]) {
-                fresh.forget(*ino);
+                fresh.drop_named(*ino);
             }
         }
     }
@@ -154,7 +172,7 @@ impl<N: Net> Client<N> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use zonal_types::{FileKind, Timestamp};
+    use zonal_types::Timestamp;
 
     fn at(ms: u64) -> Instant {
         Instant(0).plus_ms(ms)
@@ -193,6 +211,9 @@ mod tests {
         assert_eq!(fresh.get(Ino(5), at(100)), None);
         fresh.note(&attr(5, 9), at(200));
         assert_eq!(fresh.get(Ino(5), at(100)), Some((attr(5, 9), 100)));
+        fresh.note(&attr(5, 11), at(100));
+        fresh.note(&attr(5, 10), at(200));
+        assert_eq!(fresh.get(Ino(5), at(100)), None, "there is a later one");
         fresh.forget(Ino(5));
         assert_eq!(fresh.get(Ino(5), at(100)), None);
     }

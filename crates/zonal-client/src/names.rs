@@ -6,7 +6,7 @@ use crate::file::File;
 use crate::net::Net;
 use crate::session::lock;
 use std::sync::Arc;
-use zonal_types::{Attr, Credentials, ErrorCode, Ino, Name};
+use zonal_types::{Attr, Credentials, ErrorCode, FileKind, Ino, Name};
 use zonal_wire::{Entry, MetaReply, MetaRequest, NewKind};
 
 /// What a look-up found, with attributes.
@@ -181,7 +181,9 @@ impl<N: Net> Client<N> {
 
     /// It has no name any more, and nobody can be asked for it.
     pub(crate) fn is_gone(&self, attr: &Attr) {
-        lock(&self.fresh).forget(attr.ino);
+        if attr.kind == FileKind::Directory {
+            lock(&self.fresh).forget(attr.ino);
+        }
         lock(&self.ghosts).add(attr);
     }
 

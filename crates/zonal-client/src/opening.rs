@@ -135,13 +135,14 @@ impl<N: Net> Client<N> {
             _other => return Err(ErrorCode::Protocol),
         };
         self.note_renewed(&link, asked, at, &entry);
+        let now = self.net.now();
         self.cut_entry(&link, asked, &mut entry);
+        let until = now.plus_ms(entry.attr_ms.into());
         let attr = entry.attr.ok_or(ErrorCode::Protocol)?;
         let file = self.open_file(&attr, data.clone());
         if let Some(bytes) = bytes
             && entry.attr_ms > 0
         {
-            let until = self.net.now().plus_ms(entry.attr_ms.into());
             lock(&self.small).keep(entry.ino, attr.change, until, bytes);
             // An event that came before they were kept did not find them.
             if self.cache_ms(&link, asked, entry.attr_ms) == 0 {

@@ -57,11 +57,12 @@ impl<N: Net> Client<N> {
             let (into, short) = self
                 .read_now(file, offset, out, sink.as_deref_mut())
                 .await?;
-            let Some(change) = short else {
+            let Some(shrink) = short else {
                 return Ok(into);
             };
             // Zeros where less was there than the size says: a hole, or the file was cut since.
-            if self.refetch(file).await?.change == change {
+            self.refetch(file).await?;
+            if file.state().data.truncate_seq == shrink {
                 return Ok(into);
             }
         }
@@ -69,7 +70,7 @@ impl<N: Net> Client<N> {
         Ok(into)
     }
 
-    /// Reads by what is known of the file now: its change counter, where less was stored than its size says.
+    /// Reads by what is known of the file now: the number of its last shrink, where less was stored than its size says.
     async fn read_now(
         &self,
         file: &File<N>,
@@ -83,13 +84,12 @@ impl<N: Net> Client<N> {
         if is_behind {
             self.refetch(file).await?;
         }
-        let (data, size, copies, change) = {
+        let (data, size, copies) = {
             let state = file.state();
             (
                 state.data.clone(),
                 state.size,
                 state.pending_copies(offset, end),
-                state.change,
             )
         };
         let length = usize::try_from(size.saturating_sub(offset))
@@ -109,7 +109,7 @@ impl<N: Net> Client<N> {
         let is_short = self.read_stored(file, &data, offset, out).await?;
         lay_over(&copies, offset, out);
         // Own writes that nobody knows of make it longer than what is stored.
-        let short = (is_short && copies.is_empty()).then_some(change);
+        let short = (is_short && copies.is_empty()).then_some(data.truncate_seq);
         Ok((ReadInto::Buffer(length), short))
     }
 

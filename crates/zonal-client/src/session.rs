@@ -82,6 +82,7 @@ impl<N: Net> Client<N> {
                 *is_old |= resumed;
                 if !resumed {
                     state.sequences.fill(0);
+                    link.forget_appends();
                 }
             }
             Ok(MetaReply::Failed { code }) => return Err(code.0),

@@ -3,7 +3,7 @@
 use crate::client::Client;
 use crate::file::File;
 use crate::net::{Message, Net, Reply};
-use crate::session::{failure_code, late};
+use crate::session::{failure_code, late, leaves_gathered};
 use crate::unsynced::Unsynced;
 use zonal_layout::{Piece, object_bytes};
 use zonal_types::{Codec, Column, Component, Epoch, ErrorCode, FileData, Instant, TargetId};
@@ -365,7 +365,12 @@ impl<N: Net> Client<N> {
                 Ok(_other) => Err(ErrorCode::Protocol),
                 Err(code) => Err(code),
             };
-            failed = outcome.err().or(failed);
+            // What is lost is told once, so nothing that passes may hide it.
+            if let Err(code) = outcome
+                && failed.is_none_or(leaves_gathered)
+            {
+                failed = Some(code);
+            }
         }
         failed.map_or(Ok(()), Err)
     }

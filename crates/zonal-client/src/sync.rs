@@ -40,7 +40,8 @@ impl<N: Net> Client<N> {
     pub async fn fsync_open(&self, file: &File<N>, told: &mut Told) -> Result<(), ErrorCode> {
         let done = self.make_durable(file).await;
         let failed = file.state().failures.tell(told);
-        done.and(failed)
+        // A loss is told once: what passes may not hide it.
+        failed.and(done)
     }
 
     /// [`Self::fsync_open`] for callers that have no open of their own: one of them is told.
@@ -50,7 +51,7 @@ impl<N: Net> Client<N> {
     pub async fn fsync(&self, file: &File<N>) -> Result<(), ErrorCode> {
         let done = self.make_durable(file).await;
         let failed = file.state().failures.tell_others();
-        done.and(failed)
+        failed.and(done)
     }
 
     async fn make_durable(&self, file: &File<N>) -> Result<(), ErrorCode> {
@@ -74,16 +75,15 @@ impl<N: Net> Client<N> {
             Err(_code) => Ok(()),
         };
         let synced = self.finish_sync(syncing, &mut unsynced).await;
-        // What is left could not be asked.
-        let kept = synced.and(logged);
         let mut state = file.state();
+        // What is left could not be asked.
         state.unsynced.append(unsynced);
-        if let Err(code) = kept
-            && !leaves_gathered(code)
-        {
-            state.failures.note(code);
+        for code in [synced.err(), logged.err()].into_iter().flatten() {
+            if !leaves_gathered(code) {
+                state.failures.note(code);
+            }
         }
-        written.and(kept).and(reported.map(drop))
+        written.and(synced).and(logged).and(reported.map(drop))
     }
 
     /// Makes durable what the shard was told of a file. A shard that was restarted meanwhile may have lost it with its power:
@@ -204,7 +204,7 @@ impl<N: Net> Client<N> {
         for file in self.all_files() {
             let flushed = self.flush(&file).await;
             let lost = file.state().failures.tell_others();
-            if let Err(code) = flushed.and(lost) {
+            if let Err(code) = lost.and(flushed) {
                 failed = Some(code);
             }
             let own = file.state().unsynced.take_targets();

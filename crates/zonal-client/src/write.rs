@@ -108,8 +108,8 @@ impl<N: Net> Client<N> {
         };
         let _gate = wait_for(&self.net, &file.gate).await?;
         let sent = self.send_full(file, unit).await;
-        if sent.is_err() {
-            file.state().failures.writer_told();
+        if sent.is_err_and(|code| !leaves_gathered(code)) {
+            file.state().failures.writer_met();
         }
         sent
     }

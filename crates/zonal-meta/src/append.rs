@@ -302,6 +302,7 @@ impl Tickets {
             zonal_types::mark!(AppendKeptAfterCut);
             ticket.cut(size - at);
         }
+        trim(&mut tickets);
         if !tickets.is_empty() {
             self.files.insert(ino, tickets);
         }

@@ -80,7 +80,8 @@ pub(crate) fn grant(
 pub(crate) fn directory_after(tx: &mut Tx<'_>, request: &MetaRequest) -> Option<Attr> {
     let dir = request.changes_entries_of()?;
     let dir = tx.is_ours(dir).then(|| tx.inode(dir).ok())??;
-    Some(dir.attr())
+    // A first-level directory is removed at the root's shard, which recalls nothing here.
+    (dir.parent != Ino::ROOT).then(|| dir.attr())
 }
 
 /// Takes all times out of a reply: one that is kept for a repeat must not promise anything. Nor does it have a file's bytes: they

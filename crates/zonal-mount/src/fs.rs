@@ -5,6 +5,7 @@
 use crate::background::Signal;
 use crate::caller::is_dying;
 use crate::hints::Hints;
+use crate::ops_data::ToDrop;
 use crate::waiters::Waiters;
 use crate::wire::RealNet;
 use std::collections::BTreeSet;
@@ -12,8 +13,8 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, OnceLock};
 use zonal_client::Client;
 use zonal_fuse::request::{
-    CopyFileRange, Create, Fallocate, Lock, Mknod, Open, Read, Release, Rename, SetXattr, Statx,
-    Write,
+    CopyFileRange, Create, Fallocate, Forgets, Lock, Mknod, Open, Read, Release, Rename, SetXattr,
+    Statx, Write,
 };
 use zonal_fuse::{
     Context, Data, Errno, FileSystem, KernelInfo, Notifier, ReplyAttr, ReplyCopy, ReplyCreate,
@@ -117,6 +118,16 @@ impl FileSystem for ZonalFs {
         }
     }
 
+    fn forget(&self, ino: u64, _nlookup: u64) {
+        self.hints.kernel_forgot(Ino(ino));
+    }
+
+    fn batch_forget(&self, forgets: Forgets<'_>) {
+        for (ino, _nlookup) in forgets {
+            self.hints.kernel_forgot(Ino(ino));
+        }
+    }
+
     fn lookup(&self, ctx: &Context<'_>, parent: u64, name: &[u8], reply: ReplyEntry) {
         self.do_lookup(ctx, Ino(parent), name, reply);
     }
@@ -153,13 +164,15 @@ impl FileSystem for ZonalFs {
         target: &[u8],
         reply: ReplyEntry,
     ) {
+        let mark = self.hints.mark();
         let outcome = self.do_symlink(ctx, Ino(parent), name, target);
-        self.answer_entry(reply, outcome);
+        self.answer_entry(mark, reply, outcome);
     }
 
     fn mknod(&self, ctx: &Context<'_>, parent: u64, name: &[u8], node: &Mknod, reply: ReplyEntry) {
+        let mark = self.hints.mark();
         let outcome = self.do_mknod(ctx, Ino(parent), name, node);
-        self.answer_entry(reply, outcome);
+        self.answer_entry(mark, reply, outcome);
     }
 
     fn mkdir(
@@ -171,8 +184,9 @@ impl FileSystem for ZonalFs {
         umask: u32,
         reply: ReplyEntry,
     ) {
+        let mark = self.hints.mark();
         let outcome = self.do_mkdir(ctx, Ino(parent), name, (mode, umask));
-        self.answer_entry(reply, outcome);
+        self.answer_entry(mark, reply, outcome);
     }
 
     fn unlink(&self, ctx: &Context<'_>, parent: u64, name: &[u8], reply: ReplyEmpty) {
@@ -198,8 +212,9 @@ impl FileSystem for ZonalFs {
         new_name: &[u8],
         reply: ReplyEntry,
     ) {
+        let mark = self.hints.mark();
         let outcome = self.do_link(ctx, Ino(ino), Ino(new_parent), new_name);
-        self.answer_entry(reply, outcome);
+        self.answer_entry(mark, reply, outcome);
     }
 
     fn open(&self, ctx: &Context<'_>, ino: u64, open: &Open, reply: ReplyOpen) {
@@ -234,9 +249,13 @@ impl FileSystem for ZonalFs {
 
     fn write(&self, ctx: &Context<'_>, ino: u64, write: &Write, data: Data<'_>, reply: ReplyWrite) {
         let outcome = self.do_write(ctx, Ino(ino), write, data);
-        answer!(reply, outcome, (size, stale) => match stale {
-            None => reply.written(size),
-            Some(pages) => self.after_drop(Ino(ino), pages, move || reply.written(size)),
+        answer!(reply, outcome, (size, drop) => match drop {
+            ToDrop::Nothing => reply.written(size),
+            ToDrop::Before(pages) => self.after_drop(Ino(ino), pages, move || reply.written(size)),
+            ToDrop::After(pages) => {
+                reply.written(size);
+                self.after_drop(Ino(ino), pages, || {});
+            }
         });
     }
 

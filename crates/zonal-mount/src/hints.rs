@@ -3,9 +3,13 @@
 //! `ls -l` asks two attributes of each file that nearly never exist; the answer "no" needs no round trip. And after a
 //! shard's restart the table says what the kernel has to drop.
 //!
+//! The kernel takes what a look-up answered over after the reply. Of an inode that it knew before, it leaves attributes alone that are older
+//! than an invalidation; one that is new to it takes them, and an invalidation that came just before found nothing. So the table knows
+//! which inodes are new ([`NEW`]): with an event about one of them the kernel is to forget names, too, also of look-ups under way.
+//!
 //! Bounded by [`HINTS_MAX`]; a full table is emptied, and remembers until when it is not complete.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use zonal_types::limits::xattr_flags;
@@ -14,26 +18,70 @@ use zonal_types::{Attr, Ino};
 /// Inodes remembered.
 pub const HINTS_MAX: usize = 65_536;
 
+/// The kernel has taken an answer over within this time.
+const NEW: Duration = Duration::from_secs(1);
+
+/// Inodes of events that are remembered for answers under way.
+const RECENT_MAX: usize = 256;
+
 /// Flags of an inode of which it is not known what it has: it may have everything.
 const ANY: u8 = u8::MAX;
 
+struct Known {
+    flags: u8,
+    until: Instant,
+    /// When a look-up told it to a kernel that perhaps did not know it.
+    new_at: Option<Instant>,
+    /// The kernel has forgotten it since.
+    is_forgotten: bool,
+}
+
 #[derive(Default)]
 struct State {
-    known: BTreeMap<Ino, (u8, Instant)>,
+    known: BTreeMap<Ino, Known>,
+    /// Inodes that events named, and the last of them.
     events: u64,
+    recent: VecDeque<Ino>,
+    cleared: Option<Instant>,
     /// Until then the kernel may cache inodes that are not in the table.
     incomplete_until: Option<Instant>,
 }
 
 impl State {
-    fn insert(&mut self, ino: Ino, flags: u8, ms: u32) {
-        let until = Instant::now() + Duration::from_millis(ms.into());
+    fn insert(&mut self, ino: Ino, flags: u8, ms: u32, is_new: bool) {
+        let now = Instant::now();
         if self.known.len() >= HINTS_MAX {
-            let last = self.known.values().map(|(_, until)| *until).max();
+            let last = self.known.values().map(|known| known.until).max();
             self.incomplete_until = last.max(self.incomplete_until);
+            self.cleared = Some(now);
             self.known.clear();
         }
-        self.known.insert(ino, (flags, until));
+        let before = self.known.get(&ino);
+        let new_at = match before {
+            Some(before) if !before.is_forgotten => before.new_at,
+            _ => is_new.then_some(now),
+        };
+        let known = Known {
+            flags,
+            until: now + Duration::from_millis(ms.into()),
+            new_at,
+            is_forgotten: false,
+        };
+        self.known.insert(ino, known);
+    }
+
+    /// An event named these.
+    fn note_event(&mut self, inodes: &[Ino]) {
+        self.events += inodes.len() as u64;
+        self.recent.extend(inodes);
+        let too_many = self.recent.len().saturating_sub(RECENT_MAX);
+        self.recent.drain(..too_many);
+    }
+
+    /// Whether an event since then may have named the inode.
+    fn is_named_since(&self, mark: Mark, ino: Ino) -> bool {
+        let count = usize::try_from(self.events - mark.0).unwrap_or(usize::MAX);
+        count > self.recent.len() || self.recent.iter().rev().take(count).any(|of| *of == ino)
     }
 }
 
@@ -64,48 +112,69 @@ impl Hints {
 
     /// Remembers what an answer said, for as long as it may be cached.
     pub fn note(&self, mark: Mark, attr: &Attr, attr_ms: u32) {
+        self.note_answer(mark, attr, attr_ms, false);
+    }
+
+    /// The same of an answer that may tell the kernel of an inode for the first time; returns for how long it may be cached, ms.
+    pub fn note_new(&self, mark: Mark, attr: &Attr, attr_ms: u32) -> u32 {
+        self.note_answer(mark, attr, attr_ms, true)
+    }
+
+    fn note_answer(&self, mark: Mark, attr: &Attr, attr_ms: u32, is_new: bool) -> u32 {
         if attr_ms == 0 {
-            return;
+            return 0;
         }
         let mut state = self.state();
-        let flags = if state.events == mark.0 {
-            attr.xattrs
-        } else {
-            ANY
-        };
-        state.insert(attr.ino, flags, attr_ms);
+        if state.is_named_since(mark, attr.ino) {
+            state.insert(attr.ino, ANY, attr_ms, is_new);
+            return 0;
+        }
+        state.insert(attr.ino, attr.xattrs, attr_ms, is_new);
+        attr_ms
+    }
+
+    /// The kernel knows the inode no more.
+    pub fn kernel_forgot(&self, ino: Ino) {
+        if let Some(known) = self.state().known.get_mut(&ino) {
+            known.is_forgotten = true;
+        }
     }
 
     /// Remembers that the kernel may cache an inode's attributes for so long.
     pub fn note_term(&self, ino: Ino, attr_ms: u32) {
         if attr_ms > 0 {
-            self.state().insert(ino, ANY, attr_ms);
+            self.state().insert(ino, ANY, attr_ms, false);
         }
     }
 
-    /// Forgets what inodes have that changed (elsewhere or here).
-    pub fn forget(&self, inodes: &[Ino]) {
+    /// Forgets what inodes have that changed (elsewhere or here). True where one of them is so new to the kernel that it may take over
+    /// later what it was told.
+    pub fn forget(&self, inodes: &[Ino]) -> bool {
         let mut state = self.state();
-        state.events += 1;
+        state.note_event(inodes);
+        let mut is_new = state.cleared.is_some_and(|at| at.elapsed() < NEW);
         for ino in inodes {
-            if let Some((flags, _until)) = state.known.get_mut(ino) {
-                *flags = ANY;
+            if let Some(known) = state.known.get_mut(ino) {
+                known.flags = ANY;
+                is_new |= known.new_at.is_some_and(|at| at.elapsed() < NEW);
             }
         }
+        is_new
     }
 
     /// Forgets what all inodes have. Returns those whose attributes the kernel may cache; `None` where not all are known.
     pub fn forget_all(&self) -> Option<Vec<Ino>> {
         let mut state = self.state();
         state.events += 1;
+        state.recent.clear();
         let now = Instant::now();
-        for (flags, _until) in state.known.values_mut() {
-            *flags = ANY;
+        for known in state.known.values_mut() {
+            known.flags = ANY;
         }
         if state.incomplete_until.is_some_and(|until| until > now) {
             return None;
         }
-        let cached = state.known.iter().filter(|(_, (_, until))| *until > now);
+        let cached = state.known.iter().filter(|(_, known)| known.until > now);
         Some(cached.map(|(ino, _)| *ino).collect())
     }
 
@@ -119,7 +188,7 @@ impl Hints {
         state
             .known
             .get(&ino)
-            .is_some_and(|(flags, until)| flags & kind == 0 && Instant::now() < *until)
+            .is_some_and(|known| known.flags & kind == 0 && Instant::now() < known.until)
     }
 }
 

@@ -30,6 +30,15 @@ const COPY_MAX: u64 = 8 << 20;
 /// never take more than about twice their number of memory.
 pub const KEEP_MIN: usize = 512 << 10;
 
+/// Pages that the kernel has to drop because of a write.
+pub(crate) enum ToDrop {
+    Nothing,
+    /// Before it hears of it.
+    Before(Stale),
+    /// When it has: until then it may hold them locked.
+    After(Stale),
+}
+
 thread_local! {
     static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
     static SINK: RefCell<Sink> = RefCell::default();
@@ -47,6 +56,18 @@ impl ZonalFs {
             Err(code) => return reply.err(errno(code)),
         };
         self.touch_if_due(ino);
+        let is_paged = read.fh & HANDLE_PAGES != 0;
+        let end = read.offset.saturating_add(read.size.into());
+        if is_paged {
+            self.tails.read_begins(ino, read.offset, end);
+        }
+        self.answer_read(ino, &file, read, reply);
+        if is_paged {
+            self.tails.read_ends(ino, read.offset, end);
+        }
+    }
+
+    fn answer_read(&self, ino: Ino, file: &File<RealNet>, read: &Read, reply: ReplyData) {
         BUFFER.with_borrow_mut(|buffer| {
             let size = read.size as usize;
             if buffer.len() < size {
@@ -56,7 +77,7 @@ impl ZonalFs {
                 let mut read_once = |sink: &mut Sink| {
                     let out = &mut buffer[..size];
                     let sink = sink.prepare(reply.unique());
-                    block_on(self.client.read_into(&file, read.offset, out, sink))
+                    block_on(self.client.read_into(file, read.offset, out, sink))
                 };
                 let mut outcome = read_once(sink);
                 for _ in 0..REREADS {
@@ -67,8 +88,7 @@ impl ZonalFs {
                     if !is_short || !self.tails.read_short(ino, read.offset + bytes as u64) {
                         break;
                     }
-                    outcome =
-                        block_on(self.client.refetch(&file)).and_then(|_attr| read_once(sink));
+                    outcome = block_on(self.client.refetch(file)).and_then(|_attr| read_once(sink));
                 }
                 match outcome {
                     Ok(ReadInto::Buffer(bytes)) => reply.data(&buffer[..bytes]),
@@ -89,21 +109,26 @@ impl ZonalFs {
             !due.is_empty() && due.remove(&ino)
         };
         if due {
-            if let Err(error) = block_on(self.client.touch(ino)) {
-                tracing::debug!(%ino, %error, "access time not updated");
-            }
-            self.signal.wake();
+            self.touch(ino);
         }
     }
 
-    /// Writes; returns the bytes written, and the pages that have to be dropped before the kernel hears of it.
+    /// A file is read now.
+    pub(crate) fn touch(&self, ino: Ino) {
+        if let Err(error) = block_on(self.client.touch(ino)) {
+            tracing::debug!(%ino, %error, "access time not updated");
+        }
+        self.signal.wake();
+    }
+
+    /// Writes; returns the bytes written, and the pages that have to be dropped.
     pub(crate) fn do_write(
         &self,
         ctx: &Context<'_>,
         ino: Ino,
         write: &Write,
         data: Data<'_>,
-    ) -> Result<(u32, Option<Stale>), ErrorCode> {
+    ) -> Result<(u32, ToDrop), ErrorCode> {
         self.begin(ctx);
         let file = self.file(ino)?;
         file.tell_writer(self.told.of(write.fh))?;
@@ -141,12 +166,13 @@ impl ZonalFs {
         }
         self.signal.wake();
         let size = write.size;
-        let stale = if write.fh & HANDLE_PAGES == 0 && !write.from_cache {
-            self.tails.wrote(ino, offset, offset + u64::from(size))
+        let end = offset + u64::from(size);
+        let drop = if write.fh & HANDLE_PAGES == 0 && !write.from_cache {
+            self.tails.wrote(ino, offset, end).map(ToDrop::Before)
         } else {
-            None
+            self.tails.crossed(ino, offset, end).map(ToDrop::After)
         };
-        Ok((size, stale))
+        Ok((size, drop.unwrap_or(ToDrop::Nothing)))
     }
 
     pub(crate) fn do_flush(

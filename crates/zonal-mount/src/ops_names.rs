@@ -4,6 +4,7 @@ use crate::block::block_on;
 use crate::caller::credentials;
 use crate::convert::{errno, kernel_attr, kernel_entry, kernel_time, name, set_time, valid};
 use crate::fs::ZonalFs;
+use crate::hints::Mark;
 use zonal_client::names::{Found, Looked, NewFile};
 use zonal_client::statfs::Capacity;
 use zonal_fuse::Context;
@@ -13,10 +14,16 @@ use zonal_types::{Attr, Blob, Credentials, ErrorCode, FileKind, Ino, ZoneId};
 use zonal_wire::{AttrChange, NewKind};
 
 impl ZonalFs {
-    pub(crate) fn answer_entry(&self, reply: ReplyEntry, outcome: Result<Found, ErrorCode>) {
+    /// `mark`: of before the request.
+    pub(crate) fn answer_entry(
+        &self,
+        mark: Mark,
+        reply: ReplyEntry,
+        outcome: Result<Found, ErrorCode>,
+    ) {
         match outcome {
-            Ok(found) => {
-                self.hints.note_term(found.attr.ino, found.attr_ms);
+            Ok(mut found) => {
+                found.attr_ms = self.hints.note_new(mark, &found.attr, found.attr_ms);
                 self.reply_entry(reply, found);
             }
             Err(code) => reply.err(errno(code)),
@@ -54,8 +61,8 @@ impl ZonalFs {
                 .and_then(|name| block_on(self.client.lookup(&credentials(ctx), parent, name))),
         };
         match looked {
-            Ok(Looked::Found(found)) => {
-                self.hints.note(mark, &found.attr, found.attr_ms);
+            Ok(Looked::Found(mut found)) => {
+                found.attr_ms = self.hints.note_new(mark, &found.attr, found.attr_ms);
                 if found.attr.kind == FileKind::Directory && bytes != b"." && bytes != b".." {
                     self.directories.note_parent(found.attr.ino, parent);
                 }

@@ -16,7 +16,7 @@ use zonal_fuse::request::{Create, Open};
 use zonal_fuse::{Context, Entry as KernelEntry, OpenFlags};
 use zonal_types::{Attr, ErrorCode, Ino};
 use zonal_wire::NewKind;
-use zonal_wire::meta::flags::{O_ACCMODE, O_APPEND, O_TRUNC, O_WRONLY};
+use zonal_wire::meta::flags::{O_ACCMODE, O_APPEND, O_RDONLY, O_TRUNC, O_WRONLY};
 
 /// Flags of open(2) that a handle remembers.
 const O_DSYNC: u32 = 0o10_000;
@@ -53,21 +53,23 @@ impl ZonalFs {
         let is_touch_due = flags & O_NOATIME == 0
             && flags & O_ACCMODE != O_WRONLY
             && self.is_touch_due(&opened.found.attr);
-        // A read of kept pages would not be seen here, and the access time would stay.
-        let keeps_pages = opened.keep_pages && !is_touch_due;
         let kernel_flags = if goes_round {
             OpenFlags::DIRECT_IO | OpenFlags::PARALLEL_DIRECT_WRITES
-        } else if keeps_pages {
+        } else if opened.keep_pages {
             OpenFlags::KEEP_CACHE
         } else {
             OpenFlags::NONE
         };
         if !goes_round {
             bits |= HANDLE_PAGES;
-            self.tails
-                .open(opened.found.attr.ino, opened.found.attr.size);
+            let attr = &opened.found.attr;
+            self.tails.open(attr.ino, attr.size);
         }
-        if is_touch_due {
+        if is_touch_due && opened.keep_pages && flags & O_ACCMODE == O_RDONLY {
+            // A read of kept pages is not seen here, so the open stands for it. They are not dropped for its sake: the kernel would drop one that a
+            // writer has just filled and whose write has not come yet, and read it again without that.
+            self.touch(opened.found.attr.ino);
+        } else if is_touch_due {
             let due = self.touch_due.lock();
             let mut due = due.unwrap_or_else(PoisonError::into_inner);
             due.insert(opened.found.attr.ino);
@@ -117,15 +119,15 @@ impl ZonalFs {
             umask: create.umask,
         };
         let mark = self.hints.mark();
-        let opened = block_on(self.client.create(
+        let mut opened = block_on(self.client.create(
             &credentials(ctx),
             parent,
             name(bytes)?,
             new,
             create.flags,
         ))?;
-        self.hints
-            .note(mark, &opened.found.attr, opened.found.attr_ms);
+        let found = &mut opened.found;
+        found.attr_ms = self.hints.note_new(mark, &found.attr, found.attr_ms);
         let (fh, flags) = self.handle(&opened, create.flags);
         Ok((kernel_entry(&opened.found), fh, flags))
     }

@@ -14,6 +14,8 @@ use zonal_types::Ino;
 struct Tail {
     /// Handles that read through pages.
     opens: u32,
+    /// Reads that are being answered: first byte, behind the last.
+    reading: Vec<(u64, u64)>,
     /// The lowest end of a read that may be in pages.
     short: Option<u64>,
     /// How often a read ended short: what was dropped before the last of them is not all.
@@ -60,6 +62,7 @@ impl Tails {
         let mut all = self.all();
         let tail = all.entry(ino).or_insert(Tail {
             opens: 0,
+            reading: Vec::new(),
             short: None,
             reads: 0,
             shown: size,
@@ -79,6 +82,33 @@ impl Tails {
         if tail.opens == 0 {
             all.remove(&ino);
         }
+    }
+
+    /// A read for pages begins to be answered.
+    pub fn read_begins(&self, ino: Ino, from: u64, to: u64) {
+        if let Some(tail) = self.all().get_mut(&ino) {
+            tail.reading.push((from, to));
+        }
+    }
+
+    /// It is answered.
+    pub fn read_ends(&self, ino: Ino, from: u64, to: u64) {
+        if let Some(tail) = self.all().get_mut(&ino)
+            && let Some(at) = tail.reading.iter().position(|read| *read == (from, to))
+        {
+            tail.reading.swap_remove(at);
+        }
+    }
+
+    /// Pages of a write through pages that a read under way may fill without it: the kernel dropped them when it had sent the write.
+    #[must_use]
+    pub fn crossed(&self, ino: Ino, from: u64, to: u64) -> Option<Stale> {
+        let all = self.all();
+        let tail = all.get(&ino)?;
+        let is_crossed = tail.reading.iter().any(|read| read.0 < to && from < read.1);
+        let from = tail.short.map_or(from, |short| short.min(from));
+        let reads = tail.reads;
+        is_crossed.then_some(Stale { from, to, reads })
     }
 
     /// A read ended at the end of the file, there. True where the kernel was told of a longer file: it is to be done again.
@@ -193,6 +223,21 @@ mod tests {
         assert!(!tails.read_short(F, 11));
         stale.into_iter().for_each(|stale| tails.dropped(F, stale));
         assert_eq!(range(tails.show(F, 20)), Some((11, 20)), "read meanwhile");
+    }
+
+    #[test]
+    fn a_write_is_crossed_by_a_read_of_its_pages_under_way() {
+        let tails = Tails::default();
+        assert_eq!(tails.crossed(F, 0, 10), None);
+        tails.open(F, 100);
+        tails.read_begins(F, 0, 50);
+        tails.read_begins(F, 40, 60);
+        assert_eq!(range(tails.crossed(F, 49, 70)), Some((49, 70)));
+        assert_eq!(range(tails.crossed(F, 59, 170)), Some((59, 170)));
+        tails.read_ends(F, 40, 60);
+        assert_eq!(tails.crossed(F, 50, 70), None);
+        tails.read_ends(F, 0, 50);
+        assert_eq!(tails.crossed(F, 0, 70), None);
     }
 
     #[test]

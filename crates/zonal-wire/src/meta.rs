@@ -145,7 +145,8 @@ codec_enum! {
         /// After the shard's restart: this session uses nothing that it was allowed to cache before.
         DropLeases = 5,
         /// Places behind the ends of files that this session's appends are being written to: before `Reclaim`, and where a write takes
-        /// long. Reply `Failed(UnknownLease)` where one of them is not the session's any more, or was given before the file's last shrink.
+        /// long. Reply `Failed(UnknownLease)` where one of them is not the session's any more, or is from before a shrink
+        /// that left nothing of it (`AppendPlace::left`).
         ReclaimAppends = 6 { appends: Vec<(Ino, AppendPlace)> },
 
         Lookup = 10 { who: Credentials, parent: Ino, name: Name },

@@ -24,9 +24,18 @@ fn main() -> ExitCode {
     let result = match mount::helper::parse(&arguments) {
         Some(arguments) => arguments.and_then(|options| mount::command::run(&options)),
         None => {
-            let cli = cli::Cli::parse_from(arguments);
-            otherwise = cli.failure_code();
-            cli.run()
+            match cli::Cli::try_parse_from(arguments) {
+                Ok(cli) => {
+                    otherwise = cli.failure_code();
+                    cli.run()
+                }
+                Err(usage) if usage.use_stderr() => usage.exit(),
+                // Help or version, as asked.
+                Err(shown) => {
+                    out::shown(shown.print());
+                    Ok(())
+                }
+            }
         }
     };
     let code = result.as_ref().err();

@@ -20,6 +20,11 @@ pub fn raw(bytes: &[u8]) {
     note_failure(std::io::stdout().lock().write_all(bytes));
 }
 
+/// What somebody else wrote on standard output.
+pub fn shown(written: std::io::Result<()>) {
+    note_failure(written);
+}
+
 fn note_failure(written: std::io::Result<()>) {
     if let Err(error) = written
         && error.kind() != ErrorKind::BrokenPipe

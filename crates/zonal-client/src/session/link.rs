@@ -228,6 +228,16 @@ impl Link {
         lock(&self.appending).push(append);
     }
 
+    /// Whether its place is this session's.
+    pub(crate) fn is_appending(&self, append: Appending) -> bool {
+        lock(&self.appending).contains(&append)
+    }
+
+    /// All places were another session's.
+    pub(super) fn forget_appends(&self) {
+        lock(&self.appending).clear();
+    }
+
     /// They are written, and the shard knows, or has forgotten it.
     pub(crate) fn end_append(&self, append: Appending) {
         let mut appending = lock(&self.appending);

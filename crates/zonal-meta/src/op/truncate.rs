@@ -59,7 +59,7 @@ pub(crate) fn set_size(
     inline::cut(tx, inode, size)?;
     let shrinks = size < before;
     let is_cut = shrinks && (before > inline || others_hold(tx, inode.ino))
-        || (size == 0 && inode.allocated > 0);
+        || (size == 0 && inode.allocated_bytes() > 0);
     if is_cut {
         if inode.has(FLAG_UNCONFIRMED) {
             zonal_types::mark!(TruncateUnconfirmed);

@@ -92,7 +92,7 @@ impl Shard {
         (effect, unread)
     }
 
-    /// Places from before our restart that appends are being written to. What was published is none any more.
+    /// Places from before our restart that appends are being written to. What was executed is none any more.
     pub(super) fn reclaim_appends(
         &mut self,
         kv: &dyn KvRead,
@@ -116,7 +116,7 @@ impl Shard {
 
     /// A place that a session had before our restart and has not told of, where it was not given to another one since. A shrink ends the
     /// places that were given before it, also where we have forgotten them; the first one to behind its beginning cuts it only.
-    pub(crate) fn reclaim_append(
+    fn reclaim_append(
         &mut self,
         kv: &dyn KvRead,
         now: Now,

@@ -60,11 +60,11 @@ pub(crate) fn drop_cached(fs: &ZonalFs, event: &Event) {
             inodes,
             data,
         } => {
-            fs.hints.forget(inodes);
+            let is_new = fs.hints.forget(inodes);
             let Some(notifier) = fs.notifier.get() else {
                 return;
             };
-            if entries.0 != 0
+            if (entries.0 != 0 || is_new)
                 && let Err(error) = notifier.inc_epoch()
             {
                 tracing::warn!(%error, "the kernel keeps names for their whole time");

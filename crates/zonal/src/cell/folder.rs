@@ -6,12 +6,14 @@
 //! DIR/NODE/log, pid           of the process that `zonal up` started
 //! DIR/NODE/manager|shard|target   stores
 //! DIR/mounts/NAME.toml, .log  mounts of this cell that this machine made
+//! DIR/unfinished              what a cell that is being made consists of so far; gone when it is made
 //! ```
 
 use crate::exit::{CONFIG, Failure, NOT_FOUND};
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use zonal_server::NodeConfig;
@@ -77,7 +79,9 @@ impl Folder {
         let path = dir.join(CELL_FILE);
         let text = match fs::read_to_string(&path) {
             Ok(text) => text,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            Err(error)
+                if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) =>
+            {
                 let text = format!("no cell in {}", dir.display());
                 let hint = "make one with `zonal up`, or name one with --cell DIR|ADDRESS";
                 return Err(Failure::new(NOT_FOUND, text).hint(hint).into());

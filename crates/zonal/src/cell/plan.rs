@@ -33,6 +33,9 @@ pub struct Shape {
 /// Name of the key in the cell's folder.
 const KEY_FILE: &str = "cell.key";
 
+/// Names of what is being made, one a line, for as long as that is not all there.
+const UNFINISHED: &str = "unfinished";
+
 /// One node of the plan.
 struct PlannedNode {
     name: String,
@@ -125,16 +128,37 @@ fn free_ports(count: usize, start: u16) -> anyhow::Result<Vec<SocketAddr>> {
 }
 
 /// Makes a new cell in `dir`, which is empty or not there: configs, formatted stores, `cell.toml` last. What was begun
-/// is taken away again where anything fails.
+/// is taken away again where anything fails, and by the next one where this one was killed.
 pub fn make(dir: &Path, shape: &Shape) -> anyhow::Result<Folder> {
+    take_away(dir);
     let nodes = nodes(shape);
-    make_in(dir, &nodes, shape.key).inspect_err(|_error| {
-        for node in &nodes {
-            // Best effort: what failed is already being reported.
-            let _ = std::fs::remove_dir_all(dir.join(&node.name));
-        }
-        let _ = std::fs::remove_file(dir.join(KEY_FILE));
+    let names: Vec<&str> = nodes.iter().map(|node| node.name.as_str()).collect();
+    replace(&dir.join(UNFINISHED), &(names.join("\n") + "\n"))?;
+    let made = make_in(dir, &nodes, shape.key).inspect_err(|_error| take_away(dir))?;
+    // A cell that is there is not looked at for it.
+    let _ = std::fs::remove_file(dir.join(UNFINISHED));
+    Ok(made)
+}
+
+/// Whether a name in a folder that is no cell is of one whose making ended halfway.
+pub fn is_unfinished(dir: &Path, name: &str) -> bool {
+    let unfinished = std::fs::read_to_string(dir.join(UNFINISHED));
+    unfinished.is_ok_and(|names| {
+        [UNFINISHED, KEY_FILE].contains(&name) || names.lines().any(|node| node == name)
     })
+}
+
+/// Takes away what a making that ended halfway left. Best effort: what stays is told by whoever comes upon it.
+fn take_away(dir: &Path) {
+    let unfinished = std::fs::read_to_string(dir.join(UNFINISHED)).unwrap_or_default();
+    let is_plain = |name: &&str| Path::new(name).components().count() == 1 && !name.contains("..");
+    for name in unfinished.lines().filter(is_plain) {
+        let _ = std::fs::remove_dir_all(dir.join(name));
+    }
+    if !unfinished.is_empty() {
+        let _ = std::fs::remove_file(dir.join(KEY_FILE));
+        let _ = std::fs::remove_file(dir.join(UNFINISHED));
+    }
 }
 
 fn format_all(folder: &Folder) -> anyhow::Result<()> {

@@ -98,7 +98,7 @@ impl Process {
             .append(true)
             .open(&log_path);
         let log = log.with_context(|| log_path.display().to_string())?;
-        let child = Command::new(std::env::current_exe().context("own executable")?)
+        let mut child = Command::new(std::env::current_exe().context("own executable")?)
             .args(["server", "--config"])
             .arg(&self.config)
             .args(["--roles", roles, "--new-session"])
@@ -107,7 +107,11 @@ impl Process {
             .stderr(log)
             .spawn()
             .with_context(|| format!("start {}", self.name))?;
-        replace(&pid_file(&self.config), &format!("{}\n", child.id()))?;
+        // One that nothing tells of could never be found again.
+        replace(&pid_file(&self.config), &format!("{}\n", child.id())).inspect_err(|_error| {
+            let _ = child.kill();
+            let _ = child.wait();
+        })?;
         Ok(child)
     }
 

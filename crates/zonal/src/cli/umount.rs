@@ -1,9 +1,10 @@
 //! `zonal umount`.
 
-use crate::cell::{folder, mounts};
+use crate::cell::{folder, mounts, processes};
 use crate::exit::{FAILED, Failure, NOT_FOUND};
 use anyhow::Context;
-use std::path::PathBuf;
+use rustix::process::Pid;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Unmount, and wait until everything written has reached the servers
@@ -25,22 +26,31 @@ impl Umount {
         } else {
             folder::absolute(&path)?
         };
-        if !mounts::is_mounted(&path) {
+        let processes = mount_processes(&path);
+        let is_mounted = mounts::is_mounted(&path);
+        if !is_mounted && processes.is_empty() {
             let text = format!("no cell is mounted on {}", path.display());
             return Err(Failure::new(NOT_FOUND, text)
                 .hint("`findmnt -t fuse.zonal` lists mounts")
                 .into());
         }
-        let process = mount_process(&path);
-        if self.force {
-            zonal_fuse::abort(&path)
-        } else {
-            zonal_fuse::unmount(&path)
+        if is_mounted {
+            if self.force {
+                zonal_fuse::abort(&path)
+            } else {
+                zonal_fuse::unmount(&path)
+            }
+            .with_context(|| format!("unmount {}", path.display()))?;
         }
-        .with_context(|| format!("unmount {}", path.display()))?;
+        if self.force {
+            // Also those of earlier mounts there that somebody still uses.
+            let of_path: Vec<_> = processes.iter().map(|pid| (*pid, path.clone())).collect();
+            return processes::stop(&of_path, processes::is_ours);
+        }
         let deadline = Instant::now() + Duration::from_secs(30);
-        while let Some(pid) = process
-            && crate::cell::processes::is_ours(pid, &path)
+        while let Some(pid) = processes
+            .iter()
+            .find(|pid| processes::is_ours(**pid, &path))
         {
             if Instant::now() > deadline {
                 let text = format!(
@@ -57,16 +67,17 @@ impl Umount {
     }
 }
 
-/// The process of a mount: a `zonal mount` in the foreground that names the path.
-fn mount_process(path: &std::path::Path) -> Option<rustix::process::Pid> {
-    let pids = std::fs::read_dir("/proc").ok()?.filter_map(|entry| {
+/// The processes of mounts there, of those that were unmounted while in use, too: each a `zonal mount` in the foreground that names the path.
+fn mount_processes(path: &Path) -> Vec<Pid> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten();
+    let pids = entries.filter_map(|entry| {
         let name = entry.ok()?.file_name();
-        rustix::process::Pid::from_raw(name.to_str()?.parse().ok()?)
+        Pid::from_raw(name.to_str()?.parse().ok()?)
     });
     let me = rustix::process::getpid();
-    pids.filter(|pid| *pid != me).find(|pid| {
-        let argument =
-            |text: &str| crate::cell::processes::is_ours(*pid, std::path::Path::new(text));
-        crate::cell::processes::is_ours(*pid, path) && argument("mount") && argument("--foreground")
-    })
+    let is_mount = |pid: &Pid| {
+        let has = |argument: &Path| processes::is_ours(*pid, argument);
+        has(path) && has(Path::new("mount")) && has(Path::new("--foreground"))
+    };
+    pids.filter(|pid| *pid != me).filter(is_mount).collect()
 }

@@ -8,6 +8,7 @@ use crate::mount::{command as mounting, dead};
 use crate::out;
 use anyhow::Context;
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::time::{Duration, Instant};
@@ -68,7 +69,15 @@ impl Up {
             .into_iter()
             .flatten()
             .try_for_each(|path| refuse_odd_bytes(path))?;
-        std::fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
+        std::fs::create_dir_all(&dir).map_err(|error| {
+            let text = format!("{}: {error}", dir.display());
+            match error.kind() {
+                ErrorKind::AlreadyExists | ErrorKind::NotADirectory => Failure::new(REFUSED, text)
+                    .hint("name a folder with --dir")
+                    .into(),
+                _ => anyhow::Error::new(error).context(dir.display().to_string()),
+            }
+        })?;
         let dir = folder::absolute(&dir)?;
         if !Folder::is_cell(&dir)
             && let Err(error) = check_empty(&dir)
@@ -178,7 +187,13 @@ fn is_made_by_another(dir: &Path) -> bool {
 
 fn check_empty(dir: &Path) -> anyhow::Result<()> {
     let mut entries = std::fs::read_dir(dir).with_context(|| dir.display().to_string())?;
-    let ours = |name: &std::ffi::OsStr| name == "lock" || name == "lost+found";
+    let ours = |name: &std::ffi::OsStr| {
+        name == "lock"
+            || name == "lost+found"
+            || name
+                .to_str()
+                .is_some_and(|name| plan::is_unfinished(dir, name))
+    };
     let foreign = entries.any(|entry| entry.is_ok_and(|entry| !ours(&entry.file_name())));
     if foreign {
         let text = format!(
