@@ -35,7 +35,7 @@ fn errors_have_codes_and_hints() {
     let bad = scratch.join("node.toml");
     fs::write(&bad, "node = 1\nnonsense = 2\n").unwrap();
     let bad = bad.to_str().unwrap();
-    let cases: [(&[&str], i32, &str); 13] = [
+    let cases: [(&[&str], i32, &str); 15] = [
         (&["frobnicate"], 2, "unrecognized subcommand"),
         (&["up", "--zones", "0"], 2, "not in 1..=64"),
         (&["up", "--capacity", "10"], 2, "needs a unit"),
@@ -57,6 +57,8 @@ fn errors_have_codes_and_hints() {
             "Hint: is the cell up?",
         ),
         (&["up", "--dir", dir], 5, "nothing was touched"),
+        (&["up", "--dir", bad], 5, "name a folder with --dir"),
+        (&["status", "--cell", bad], 7, "no cell in"),
         (
             &["status", "--cell", dir],
             7,
@@ -202,7 +204,10 @@ fn what_cannot_be_printed_is_an_error_and_a_closed_pipe_is_none() {
     let bad = scratch.join("node.toml");
     fs::write(&bad, "nonsense = 2\n").unwrap();
     let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/meta.toml");
-    let commands: [(&[&str], i32, i32); 4] = [
+    let commands: [(&[&str], i32, i32); 7] = [
+        (&["--help"], 1, 0),
+        (&["--version"], 1, 0),
+        (&["help", "up"], 1, 0),
         (&["completions", "bash"], 1, 0),
         (&["completions", "zsh"], 1, 0),
         (&["cli-reference"], 1, 0),
