@@ -290,11 +290,18 @@ impl Shard {
         waited: &Waiting,
     ) -> Option<Outcome> {
         let is_recalled = self.config.caching && !matches!(request.tag(), 80..=85);
-        let changes = if is_recalled {
+        let mut changes = if is_recalled {
             caching::changes(finished)
         } else {
             Vec::new()
         };
+        if matches!(request, MetaRequest::AppendEnd { length: 1.., .. }) {
+            // What it publishes is not known before the recall.
+            let of_files = changes
+                .iter_mut()
+                .filter(|change| !change.children.is_empty());
+            of_files.for_each(|change| change.data = true);
+        }
         let is_same = !changes.is_empty() && changes == waited.changes;
         if !is_same {
             self.leases.finish(&waited.changes);

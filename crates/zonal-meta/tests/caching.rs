@@ -196,6 +196,43 @@ fn a_change_of_entries_tells_what_the_directory_is_after_it() {
 }
 
 #[test]
+fn an_append_changes_data_whatever_its_clock_says() {
+    let (mut cell, mut one, mut two, home) = start_two();
+    let f = one.create(&mut cell, home, "f", 0o644).unwrap();
+    look(&mut cell, &mut one, home, "f").unwrap();
+    let begin = MetaRequest::AppendBegin {
+        ino: f,
+        length: 10,
+        limit: 0,
+    };
+    let MetaReply::Appending { offset, .. } = two.call(&mut cell, f, &begin).unwrap() else {
+        panic!("no place")
+    };
+    let end = MetaRequest::AppendEnd {
+        ino: f,
+        offset,
+        reserved: 10,
+        length: 10,
+        mtime: zonal_types::Timestamp {
+            seconds: 1,
+            nanos: 0,
+        },
+        allocated_delta: 0,
+        kill_suid: false,
+        inline: None,
+    };
+    two.sequence += 1;
+    let store = &mut cell.stores[1];
+    let outcome = store
+        .shard
+        .handle(&store.kv, cell.now, two.caller(1), &end, None);
+    assert!(matches!(outcome, Outcome::Wait { .. }), "{outcome:?}");
+    let (events, _) = poll(&mut cell, &one, 0);
+    let is_told = |event: &Event| matches!(event, Event::Invalidate { inodes, data: true, .. } if inodes.contains(&f));
+    assert!(events.iter().any(|(_, event)| is_told(event)), "{events:?}");
+}
+
+#[test]
 fn after_a_restart_changes_wait_for_what_was_granted_before() {
     let (mut cell, mut one, mut two, home) = start_two();
     look(&mut cell, &mut one, home, "f").unwrap_err();

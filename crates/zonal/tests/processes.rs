@@ -86,20 +86,20 @@ fn several_that_make_one_cell_at_once_make_one() {
 fn a_cell_whose_making_was_killed_is_made_anew_and_nothing_else_is_taken_away() {
     let scratch = Scratch::new("unfinished");
     let dir = scratch.join("cell");
-    std::fs::create_dir_all(dir.join("manager/manager")).unwrap();
-    std::fs::write(dir.join("cell.key"), "half").unwrap();
-    std::fs::write(dir.join("unfinished"), "manager\nmeta1\n../other\n").unwrap();
-    std::fs::create_dir(scratch.join("other")).unwrap();
+    fs::create_dir_all(dir.join("manager/manager")).unwrap();
+    fs::write(dir.join("cell.key"), "half").unwrap();
+    fs::write(dir.join("unfinished"), "manager\nmeta1\n../other\n").unwrap();
+    fs::create_dir(scratch.join("other")).unwrap();
     let up = || {
         let mut command = zonal();
         command.args(["up", "--zones", "1", "--storage-nodes", "1", "--dir"]);
         command.arg(&dir).output().unwrap()
     };
-    std::fs::write(dir.join("mine"), "kept").unwrap();
+    fs::write(dir.join("mine"), "kept").unwrap();
     let output = up();
     assert_eq!(code(&output), 5, "{}", said(&output));
     assert!(dir.join("manager").exists() && dir.join("mine").exists());
-    std::fs::remove_file(dir.join("mine")).unwrap();
+    fs::remove_file(dir.join("mine")).unwrap();
     let output = up();
     assert_eq!(code(&output), 0, "{}", said(&output));
     assert!(scratch.join("other").exists() && !dir.join("unfinished").exists());
@@ -114,11 +114,11 @@ fn a_server_that_cannot_be_recorded_does_not_go_on() {
     let pid = cell.pid("storage1-1");
     kill(pid, "KILL");
     let file = cell.dir().join("storage1-1/pid");
-    std::fs::remove_file(&file).unwrap();
-    std::fs::create_dir(&file).unwrap();
+    fs::remove_file(&file).unwrap();
+    fs::create_dir(&file).unwrap();
     let output = cell.up_again();
     assert_eq!(code(&output), 1, "{}", said(&output));
-    std::fs::remove_dir(&file).unwrap();
+    fs::remove_dir(&file).unwrap();
     let output = cell.up_again();
     assert_eq!(code(&output), 0, "nobody has the port: {}", said(&output));
 }
