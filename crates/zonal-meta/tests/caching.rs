@@ -116,7 +116,7 @@ fn an_acknowledgement_lets_the_change_go_on() {
         .shard
         .handle(&store.kv, cell.now, caller, &request, Some(attempt));
     let Outcome::Reply {
-        reply: MetaReply::Removed { attr: None, .. },
+        reply: MetaReply::Done,
         effect,
         ..
     } = outcome
@@ -148,9 +148,14 @@ fn a_repeat_promises_nothing() {
 
 #[test]
 fn a_change_of_entries_tells_what_the_directory_is_after_it() {
-    let (mut cell, mut one, mut two, home) = start_two();
+    let (mut cell, mut one, mut two, first) = start_two();
     let who = one.who.clone();
     let kind = NewKind::File;
+    one.sequence += 1;
+    let make = one.create_request(first, "f", kind.clone(), 0o644, true);
+    let reply = cell.send(1, one.caller(1), &make);
+    assert_eq!(reply.split_directory().1, None, "a first-level directory");
+    let home = one.mkdir(&mut cell, first, "home").unwrap();
     let make = one.create_request(home, "f", kind, 0o644, true);
     let requests = [
         make,

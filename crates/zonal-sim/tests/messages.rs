@@ -98,9 +98,11 @@ fn a_name_that_cannot_be_there_costs_nothing_where_the_directory_was_made_here()
 #[test]
 fn a_directory_after_ones_own_change_costs_nothing() {
     on_a_cell(|cell| async move {
-        let (client, home) = (&cell.client, cell.home);
+        let client = &cell.client;
         let link = client.link_to(zonal_types::ShardId(1));
         client.poll_events(&link, 0).await?;
+        // A first-level one is asked for.
+        let home = make_dir(client, cell.home, "dir").await?;
         create(client, home, "f", true).await?;
         let ((made, _), trips) = cell.count(client.getattr(home)).await?;
         let one = 4_096 + 32;
