@@ -69,6 +69,8 @@ impl ZonalFs {
             // A read of kept pages is not seen here, so the open stands for it. They are not dropped for its sake: the kernel would drop one that a
             // writer has just filled and whose write has not come yet, and read it again without that.
             self.touch(opened.found.attr.ino);
+            // Nor does the kernel see it: it is to ask for the time.
+            self.drop_attributes(opened.found.attr.ino);
         } else if is_touch_due {
             let due = self.touch_due.lock();
             let mut due = due.unwrap_or_else(PoisonError::into_inner);

@@ -6,6 +6,13 @@ use zonal_types::Ino;
 use zonal_wire::Event;
 
 impl ZonalFs {
+    /// Makes the kernel drop an inode's attributes; a worker may do so while it serves a request.
+    pub(crate) fn drop_attributes(&self, ino: Ino) {
+        if let Some(notifier) = self.notifier.get() {
+            drop_pages(notifier, ino.0, false);
+        }
+    }
+
     /// Makes the kernel drop all names and attributes that it caches. False where that is not sure.
     pub(crate) fn drop_all_cached(&self) -> bool {
         let Some(notifier) = self.notifier.get() else {
