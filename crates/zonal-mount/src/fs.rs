@@ -8,7 +8,7 @@ use crate::hints::Hints;
 use crate::ops_data::ToDrop;
 use crate::waiters::Waiters;
 use crate::wire::RealNet;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, OnceLock};
 use zonal_client::Client;
@@ -35,8 +35,8 @@ pub struct ZonalFs {
     pub(crate) handle_locks: crate::handle_locks::HandleLocks,
     pub(crate) told: crate::told::ToldHandles,
     pub(crate) next_handle: AtomicU64,
-    /// Files whose access time is due at their next read.
-    pub(crate) touch_due: Mutex<BTreeSet<Ino>>,
+    /// Files whose access time is due at their next read; true: an open stands for it where none comes soon.
+    pub(crate) touch_due: Mutex<BTreeMap<Ino, bool>>,
     pub(crate) callers: crate::callers::Callers,
     pub(crate) tails: crate::tails::Tails,
     /// Workers of the FUSE session.

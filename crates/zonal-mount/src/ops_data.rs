@@ -106,15 +106,30 @@ impl ZonalFs {
                 .touch_due
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner);
-            !due.is_empty() && due.remove(&ino)
+            !due.is_empty() && due.remove(&ino).is_some()
         };
         if due {
             self.touch(ino);
         }
     }
 
+    /// Opens that stand for reads: none came meanwhile, so the kernel had the pages. It is to ask for the time, too.
+    pub(crate) fn touch_opened(&self) {
+        let opened: Vec<Ino> = {
+            let due = self.touch_due.lock();
+            let mut due = due.unwrap_or_else(PoisonError::into_inner);
+            due.extract_if(.., |_ino, stands_for_read| *stands_for_read)
+                .map(|(ino, _)| ino)
+                .collect()
+        };
+        for ino in opened {
+            self.touch(ino);
+            self.drop_attributes(ino);
+        }
+    }
+
     /// A file is read now.
-    pub(crate) fn touch(&self, ino: Ino) {
+    fn touch(&self, ino: Ino) {
         if let Err(error) = block_on(self.client.touch(ino)) {
             tracing::debug!(%ino, %error, "access time not updated");
         }

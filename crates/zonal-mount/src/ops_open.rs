@@ -65,16 +65,16 @@ impl ZonalFs {
             let attr = &opened.found.attr;
             self.tails.open(attr.ino, attr.size);
         }
-        if is_touch_due && opened.keep_pages && flags & O_ACCMODE == O_RDONLY {
+        if is_touch_due {
             // A read of kept pages is not seen here, so the open stands for it. They are not dropped for its sake: the kernel would drop one that a
             // writer has just filled and whose write has not come yet, and read it again without that.
-            self.touch(opened.found.attr.ino);
-            // Nor does the kernel see it: it is to ask for the time.
-            self.drop_attributes(opened.found.attr.ino);
-        } else if is_touch_due {
+            let stands_for_read = opened.keep_pages && flags & O_ACCMODE == O_RDONLY;
             let due = self.touch_due.lock();
             let mut due = due.unwrap_or_else(PoisonError::into_inner);
-            due.insert(opened.found.attr.ino);
+            *due.entry(opened.found.attr.ino).or_default() |= stands_for_read;
+            if stands_for_read {
+                self.signal.wake();
+            }
             // Files that are opened and never read would stay for ever.
             if due.len() > TOUCH_DUE_MAX {
                 due.pop_first();

@@ -52,6 +52,7 @@ pub(super) fn run(fs: &ZonalFs) {
         }
         signal.house.has_work.store(false, Ordering::SeqCst);
         std::thread::sleep(HOUSEKEEPING);
+        fs.touch_opened();
         if block_on(fs.client.keep_house()) {
             signal.wake();
         }
