@@ -201,7 +201,8 @@ impl<N: Net> Client<N> {
         let mut seen = lock(&self.seen);
         let changed = seen.differs(ino, attr.change);
         if changed {
-            seen.note(ino, attr.change);
+            let now = seen.moment();
+            seen.note(ino, attr.change, now);
         }
         Ok(LockOutcome::Granted { changed })
     }

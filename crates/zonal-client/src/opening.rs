@@ -119,6 +119,7 @@ impl<N: Net> Client<N> {
     async fn opening(&self, at: Ino, request: &MetaRequest) -> Result<Opened<N>, ErrorCode> {
         let link = self.reach(at).await?;
         let asked = self.asking(&link);
+        let moment = lock(&self.seen).moment();
         let deadline = self.deadline();
         let reply = loop {
             match self.meta(&link, request).await {
@@ -158,7 +159,7 @@ impl<N: Net> Client<N> {
             self.release(entry.ino).await.ok();
             return Err(code);
         }
-        let keep_pages = lock(&self.seen).note(entry.ino, attr.change) && !push;
+        let keep_pages = lock(&self.seen).note(entry.ino, attr.change, moment) && !push;
         let attr_ms = if push { 0 } else { entry.attr_ms };
         Ok(Opened {
             found: Found {

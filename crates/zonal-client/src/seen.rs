@@ -14,12 +14,32 @@ pub struct Seen {
     changes: BTreeMap<Ino, (u64, u64)>,
     order: BTreeMap<u64, Ino>,
     clock: u64,
+    /// When changes of our own were told last, by file.
+    own: BTreeMap<Ino, u64>,
 }
 
+/// A moment, to be taken before the shard is asked.
+#[derive(Debug, Clone, Copy)]
+pub struct Moment(u64);
+
 impl Seen {
-    /// Notes that pages of `ino` show `change`; true where they already did.
-    pub fn note(&mut self, ino: Ino, change: u64) -> bool {
+    /// Now.
+    #[must_use]
+    pub fn moment(&self) -> Moment {
+        Moment(self.clock)
+    }
+
+    /// Notes that pages of `ino` show `change`, as the shard said that was asked then; true where they already did, or show what we have
+    /// changed since.
+    pub fn note(&mut self, ino: Ino, change: u64, asked: Moment) -> bool {
         self.clock += 1;
+        let is_own = self.own.get(&ino).is_some_and(|told| *told > asked.0);
+        if is_own
+            && let Some((known, _at)) = self.changes.get(&ino)
+            && *known > change
+        {
+            return true;
+        }
         let old = self.changes.insert(ino, (change, self.clock));
         if let Some((_change, at)) = old {
             self.order.remove(&at);
@@ -29,6 +49,7 @@ impl Seen {
             && let Some((_at, oldest)) = self.order.pop_first()
         {
             self.changes.remove(&oldest);
+            self.own.remove(&oldest);
         }
         old.is_some_and(|(known, _at)| known == change)
     }
@@ -38,7 +59,10 @@ impl Seen {
         if let Some((known, _at)) = self.changes.get_mut(&ino) {
             if known.checked_add(1) == Some(change) {
                 *known = change;
-            } else {
+                self.clock += 1;
+                self.own.insert(ino, self.clock);
+            } else if *known != change {
+                // The same where an open heard of it before we did.
                 self.forget(ino);
             }
         }
@@ -69,6 +93,7 @@ impl Seen {
         if let Some((_change, at)) = self.changes.remove(&ino) {
             self.order.remove(&at);
         }
+        self.own.remove(&ino);
     }
 }
 
@@ -76,31 +101,50 @@ impl Seen {
 mod tests {
     use super::*;
 
+    fn note(seen: &mut Seen, ino: Ino, change: u64) -> bool {
+        seen.note(ino, change, seen.moment())
+    }
+
     #[test]
     fn pages_are_kept_only_where_nothing_but_our_own_changes_came() {
         let mut seen = Seen::default();
-        assert!(!seen.note(Ino(5), 10));
-        assert!(seen.note(Ino(5), 10));
+        assert!(!note(&mut seen, Ino(5), 10));
+        assert!(note(&mut seen, Ino(5), 10));
         seen.own_change(Ino(5), 11);
-        assert!(seen.note(Ino(5), 11));
+        assert!(note(&mut seen, Ino(5), 11));
         seen.own_change(Ino(5), 13);
-        assert!(!seen.note(Ino(5), 13));
+        assert!(!note(&mut seen, Ino(5), 13));
         // A shard may say any number.
-        seen.note(Ino(5), u64::MAX);
+        note(&mut seen, Ino(5), u64::MAX);
         seen.own_change(Ino(5), 0);
-        assert!(!seen.note(Ino(5), 0));
+        assert!(!note(&mut seen, Ino(5), 0));
+    }
+
+    #[test]
+    fn an_answer_from_before_a_change_of_our_own_says_nothing_of_the_pages() {
+        let mut seen = Seen::default();
+        note(&mut seen, Ino(5), 10);
+        let before = seen.moment();
+        seen.own_change(Ino(5), 11);
+        assert!(seen.note(Ino(5), 10, before));
+        assert!(note(&mut seen, Ino(5), 11));
+        assert!(!note(&mut seen, Ino(5), 10), "it went back");
+        // An open heard of our own change before we did.
+        assert!(!note(&mut seen, Ino(5), 11));
+        seen.own_change(Ino(5), 11);
+        assert!(note(&mut seen, Ino(5), 11));
     }
 
     #[test]
     fn pages_of_which_nothing_is_known_may_be_old() {
         let mut seen = Seen::default();
         assert!(seen.differs(Ino(5), 10));
-        seen.note(Ino(5), 10);
+        note(&mut seen, Ino(5), 10);
         assert!(!seen.differs(Ino(5), 10));
         // Another mount's change came between: an event about it is on its way, its pages are not yet dropped.
         seen.own_change(Ino(5), 12);
         assert!(seen.differs(Ino(5), 12));
-        seen.note(Ino(5), 12);
+        note(&mut seen, Ino(5), 12);
         seen.forget(Ino(5));
         assert!(seen.differs(Ino(5), 12));
     }
@@ -109,7 +153,7 @@ mod tests {
     fn the_number_remembered_is_bounded() {
         let mut seen = Seen::default();
         for ino in 0..SEEN_MAX as u64 + 10 {
-            seen.note(Ino(ino), 1);
+            note(&mut seen, Ino(ino), 1);
         }
         assert_eq!(seen.changes.len(), SEEN_MAX);
         assert_eq!(seen.order.len(), SEEN_MAX);
