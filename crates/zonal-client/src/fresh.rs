@@ -93,11 +93,14 @@ fn what(request: &MetaRequest) -> Option<What> {
     }
 }
 
-/// Whether no directory is another one than before: it was refused, an existing file was opened, or it was about no directory.
-fn is_nothing_changed(reply: &Result<MetaReply, ErrorCode>) -> bool {
+/// Whether no directory is another one than before: it was refused, an existing file was opened, or it was about no directory. (The
+/// attributes in the reply of a removal or a rename are of what lost its name.)
+fn is_nothing_changed(what: &What, reply: &Result<MetaReply, ErrorCode>) -> bool {
     match reply {
         Ok(MetaReply::OpenedSmall { .. }) => true,
-        Ok(MetaReply::Attr { attr, .. }) => attr.kind != FileKind::Directory,
+        Ok(MetaReply::Attr { attr, .. }) => {
+            matches!(what, What::Inode(_)) && attr.kind != FileKind::Directory
+        }
         Ok(_) => false,
         Err(code) => matches!(
             code,
@@ -143,7 +146,7 @@ impl<N: Net> Client<N> {
                 let left = if is_certain { left } else { 0 };
                 fresh.note(&attr, now.plus_ms(left.into()));
             }
-            _ if is_nothing_changed(&reply) => {}
+            _ if is_nothing_changed(&changing.what, &reply) => {}
             (What::Entries(ino) | What::Inode(ino), _) => fresh.forget(*ino),
             (What::Some, _) => fresh.forget_all(),
         }
@@ -216,6 +219,26 @@ mod tests {
         assert_eq!(fresh.get(Ino(5), at(100)), None, "there is a later one");
         fresh.forget(Ino(5));
         assert_eq!(fresh.get(Ino(5), at(100)), None);
+    }
+
+    #[test]
+    fn what_lost_its_name_says_nothing_of_its_directory() {
+        let attr = Attr {
+            kind: FileKind::Symlink,
+            ..attr(7, 1)
+        };
+        let reply = Ok(MetaReply::Attr {
+            attr,
+            data: None,
+            attr_ms: 0,
+        });
+        assert!(is_nothing_changed(&What::Inode(Ino(7)), &reply));
+        assert!(!is_nothing_changed(&What::Entries(Ino(5)), &reply));
+        assert!(!is_nothing_changed(&What::Some, &reply));
+        let refused = Err(ErrorCode::Exists);
+        assert!(is_nothing_changed(&What::Entries(Ino(5)), &refused));
+        let unsure = Err(ErrorCode::TimedOut);
+        assert!(!is_nothing_changed(&What::Entries(Ino(5)), &unsure));
     }
 
     #[test]

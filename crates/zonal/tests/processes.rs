@@ -90,6 +90,7 @@ fn a_cell_whose_making_was_killed_is_made_anew_and_nothing_else_is_taken_away() 
     fs::write(dir.join("cell.key"), "half").unwrap();
     fs::write(dir.join("unfinished"), "manager\nmeta1\n../other\n").unwrap();
     fs::create_dir(scratch.join("other")).unwrap();
+    fs::write(dir.join("unfinished.new"), "man").unwrap();
     let up = || {
         let mut command = zonal();
         command.args(["up", "--zones", "1", "--storage-nodes", "1", "--dir"]);

@@ -140,8 +140,14 @@ pub fn make(dir: &Path, shape: &Shape) -> anyhow::Result<Folder> {
     Ok(made)
 }
 
+/// Files that are being written when the making ends, before they have their names.
+const HALF_WRITTEN: [&str; 2] = ["unfinished.new", "cell.new"];
+
 /// Whether a name in a folder that is no cell is of one whose making ended halfway.
 pub fn is_unfinished(dir: &Path, name: &str) -> bool {
+    if HALF_WRITTEN.contains(&name) {
+        return true;
+    }
     let unfinished = std::fs::read_to_string(dir.join(UNFINISHED));
     unfinished.is_ok_and(|names| {
         [UNFINISHED, KEY_FILE].contains(&name) || names.lines().any(|node| node == name)
@@ -154,6 +160,9 @@ fn take_away(dir: &Path) {
     let is_plain = |name: &&str| Path::new(name).components().count() == 1 && !name.contains("..");
     for name in unfinished.lines().filter(is_plain) {
         let _ = std::fs::remove_dir_all(dir.join(name));
+    }
+    for name in HALF_WRITTEN {
+        let _ = std::fs::remove_file(dir.join(name));
     }
     if !unfinished.is_empty() {
         let _ = std::fs::remove_file(dir.join(KEY_FILE));
