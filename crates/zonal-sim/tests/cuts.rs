@@ -10,6 +10,9 @@ mod common;
 use common::{SHARD, impatient, run};
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::sync::Arc;
+use zonal_client::File;
+use zonal_sim::net::SimNet;
 use zonal_sim::rng::Rng;
 use zonal_sim::workload::{SimClient, create, make_dir, open, who};
 use zonal_sim::world::World;
@@ -37,6 +40,38 @@ async fn two(world: &World) -> Result<(Rc<SimClient>, Rc<SimClient>, Ino), Error
     let two = Rc::new(world.connect(1, Rng::new(3)).await?);
     let home = make_dir(&one, Ino::ROOT, "home").await?;
     Ok((one, two, home))
+}
+
+/// What became of an append, once that is known.
+type Appended = Rc<RefCell<Option<Result<u64, ErrorCode>>>>;
+
+/// Cuts the first client off from all targets, or mends that.
+fn cut_targets(world: &World, is_cut: bool) {
+    let me = world.client_name(0);
+    for target in world.storage_indices() {
+        world.network.cut(&me, &world.address_of(target), is_cut);
+    }
+}
+
+/// The first client appends 200,000 bytes beside the program.
+fn begin_append(world: &Rc<World>, client: &Rc<SimClient>, file: &Arc<File<SimNet>>) -> Appended {
+    let appended = Appended::default();
+    let (writer, result, file) = (client.clone(), appended.clone(), file.clone());
+    world.spawn_program(0, async move {
+        let done = writer.append(&file, &[b'N'; 200_000], false).await;
+        *result.borrow_mut() = Some(done);
+    });
+    appended
+}
+
+/// Waits for its end, 30 s at most.
+async fn ended(world: &World, appended: &Appended) {
+    for _ in 0..300 {
+        world.clock.sleep(100_000_000).await;
+        if appended.borrow().is_some() {
+            break;
+        }
+    }
 }
 
 async fn cut_before_the_writer_tells(world: Rc<World>) -> Result<(), ErrorCode> {
@@ -79,25 +114,12 @@ async fn cut_under_an_append(world: Rc<World>) -> Result<(), ErrorCode> {
         let file = create(&one, home, &format!("f{first}"), true).await?.file;
         one.write(&file, 0, &vec![b'o'; first], false).await?;
         one.fsync(&file).await?;
-        let me = world.client_name(0);
-        for target in world.storage_indices() {
-            world.network.cut(&me, &world.address_of(target), true);
-        }
-        let appended = Rc::new(RefCell::new(None));
-        let (writer, result, what) = (one.clone(), appended.clone(), file.clone());
-        world.spawn_program(0, async move {
-            let done = writer.append(&what, &[b'N'; 200_000], false).await;
-            *result.borrow_mut() = Some(done);
-        });
+        cut_targets(&world, true);
+        let appended = begin_append(&world, &one, &file);
         world.clock.sleep(500_000_000).await;
         truncate(&two, file.ino, 0).await?;
         world.network.heal();
-        for _ in 0..200 {
-            world.clock.sleep(100_000_000).await;
-            if appended.borrow().is_some() {
-                break;
-            }
-        }
+        ended(&world, &appended).await;
         assert_eq!(appended.take(), Some(Ok(0)), "at the end of then");
         one.fsync(&file).await?;
         let bytes = contents(&two, file.ino).await?;
@@ -121,18 +143,9 @@ async fn cut_under_an_append_and_restarted(world: Rc<World>) -> Result<(), Error
         one.write(&file, 0, &vec![b'o'; first], false).await?;
         one.fsync(&file).await?;
         open(&two, file.ino).await?;
-        let cut_targets = |is_cut| {
-            for target in world.storage_indices() {
-                world.network.cut(&me, &world.address_of(target), is_cut);
-            }
-        };
+        let cut_targets = |is_cut| cut_targets(&world, is_cut);
         cut_targets(true);
-        let appended = Rc::new(RefCell::new(None));
-        let (writer, result, what) = (one.clone(), appended.clone(), file.clone());
-        world.spawn_program(0, async move {
-            let done = writer.append(&what, &[b'N'; 200_000], false).await;
-            *result.borrow_mut() = Some(done);
-        });
+        let appended = begin_append(&world, &one, &file);
         world.clock.sleep(500_000_000).await;
         world.network.cut(&me, &shard, true);
         cut_targets(false);
@@ -143,12 +156,7 @@ async fn cut_under_an_append_and_restarted(world: Rc<World>) -> Result<(), Error
         world.kill(SHARD);
         world.start(SHARD);
         world.network.heal();
-        for _ in 0..300 {
-            world.clock.sleep(100_000_000).await;
-            if appended.borrow().is_some() {
-                break;
-            }
-        }
+        ended(&world, &appended).await;
         assert_eq!(appended.take(), Some(Ok(left as u64)), "at the end of then");
         one.fsync(&file).await?;
         let bytes = contents(&two, file.ino).await?;
@@ -178,18 +186,9 @@ async fn grown_past_an_append(world: Rc<World>) -> Result<(), ErrorCode> {
         one.write(&file, 0, &vec![b'o'; first], false).await?;
         one.fsync(&file).await?;
         let other = open(&two, file.ino).await?.file;
-        let cut_targets = |is_cut| {
-            for target in world.storage_indices() {
-                world.network.cut(&me, &world.address_of(target), is_cut);
-            }
-        };
+        let cut_targets = |is_cut| cut_targets(&world, is_cut);
         cut_targets(true);
-        let appended = Rc::new(RefCell::new(None));
-        let (writer, result, own) = (one.clone(), appended.clone(), file.clone());
-        world.spawn_program(0, async move {
-            let done = writer.append(&own, &[b'N'; 200_000], false).await;
-            *result.borrow_mut() = Some(done);
-        });
+        let appended = begin_append(&world, &one, &file);
         world.clock.sleep(500_000_000).await;
         if is_written_before {
             world.network.cut(&me, &shard, true);
@@ -215,12 +214,7 @@ async fn grown_past_an_append(world: Rc<World>) -> Result<(), ErrorCode> {
             world.start(SHARD);
         }
         world.network.heal();
-        for _ in 0..300 {
-            world.clock.sleep(100_000_000).await;
-            if appended.borrow().is_some() {
-                break;
-            }
-        }
+        ended(&world, &appended).await;
         assert_eq!(appended.take(), Some(Ok(first as u64)), "{what}");
         one.fsync(&file).await?;
         let bytes = contents(&two, file.ino).await?;
