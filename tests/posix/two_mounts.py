@@ -634,10 +634,10 @@ def a_first_look(_state, folder, pipe, seconds):
     go, write_end = pipe
     os.close(write_end)
     end, seen, old = time.monotonic() + seconds, 0, 0
-    while time.monotonic() < end and (number := os.read(go, 4)):
+    while time.monotonic() < end and (number := os.read(go, 8)):
         path = f"{folder}/{int(number)}"
         os.stat(path)
-        if not os.read(go, 4):
+        if not os.read(go, 8):
             break
         seen, old = seen + 1, old + (os.stat(path).st_mode & 0o777 != 0o600)
     os.close(go)
@@ -657,12 +657,12 @@ def _(a, b):
         while time.monotonic() < end:
             number += 1
             write(f"{a}/{number}", b"x" * 100)
-            os.write(go, b"%04d" % number)
+            os.write(go, b"%08d" % number)
             until = time.perf_counter() + number % 40 * 15e-6
             while time.perf_counter() < until:
                 pass
             os.chmod(f"{a}/{number}", 0o600)
-            os.write(go, b"%04d" % number)
+            os.write(go, b"%08d" % number)
     except BrokenPipeError:
         pass
     os.close(go)
@@ -878,6 +878,30 @@ def _(a, b):
             os.unlink(f"{there}/e{i - 1}")
             names.remove(f"e{i - 1}")
         equal(set(os.listdir(here)), names, f"names in round {i}")
+
+
+@check("listing-kept", "a listing that the kernel keeps is dropped with a change elsewhere, also where the directory's times were set back", limit=60)
+def _(a, b):
+    os.utime(a, (1_000_000_000, 1_000_000_000))
+    names = set()
+    held = os.open(b, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        for i in range(rounds(60)):
+            equal(set(os.listdir(b)), names, f"names before round {i}")
+            equal(set(os.listdir(b)), names, f"names again in round {i}")
+            if i in (20, 40):
+                time.sleep(5.2)  # The lease on it ends: nobody is told of the next change.
+            there = (a, b)[i % 3 == 2]
+            write(f"{there}/e{i}", b"")
+            names.add(f"e{i}")
+            if i % 5 == 4:
+                os.rename(f"{there}/e{i}", f"{there}/r{i}")
+                names ^= {f"e{i}", f"r{i}"}
+            os.utime(there, (1_000_000_000, 1_000_000_000))
+            if i not in (20, 40):
+                equal(set(os.listdir(held)), names, f"names by the held handle in round {i}")
+    finally:
+        os.close(held)
 
 
 @check("symlink-and-type-seen", "a name that changes its type through one mount has the new type for the other")

@@ -81,6 +81,7 @@ pub struct Client<N: Net> {
     pub(crate) ghosts: Mutex<crate::ghosts::Ghosts>,
     /// Directories after our own changes.
     pub(crate) fresh: Mutex<crate::fresh::Fresh>,
+    pub(crate) listed: Mutex<crate::listed::Listed>,
     /// Directories of which every name is known.
     pub(crate) known: Mutex<crate::known::Known>,
     pub(crate) left_behind: Mutex<crate::sync::LeftBehind>,
@@ -89,7 +90,7 @@ pub struct Client<N: Net> {
     pub(crate) dirty_bytes: AtomicUsize,
     pub(crate) spares: crate::spares::Spares,
     traces: AtomicU64,
-    pub(crate) caches: AtomicBool,
+    caches: AtomicBool,
     dropper: OnceLock<Dropper>,
     map_watcher: OnceLock<MapWatcher>,
 }
@@ -125,6 +126,7 @@ impl<N: Net> Client<N> {
             seen: Mutex::new(crate::seen::Seen::default()),
             ghosts: Mutex::default(),
             fresh: Mutex::default(),
+            listed: Mutex::default(),
             known: Mutex::default(),
             left_behind: Mutex::default(),
             small: Mutex::default(),
@@ -148,6 +150,11 @@ impl<N: Net> Client<N> {
     /// The kernel cannot drop what it caches when told: nothing may be cached.
     pub fn stop_caching(&self) {
         self.caches.store(false, Ordering::Relaxed);
+    }
+
+    /// False where nothing may be cached.
+    pub fn caches(&self) -> bool {
+        self.caches.load(Ordering::Relaxed)
     }
 
     /// How to drop everything that is cached: done after a restart of a shard, which is then told, so that it does not wait
@@ -333,6 +340,11 @@ impl<N: Net> Client<N> {
                 "fresh_directories",
                 lock(&self.fresh).len() as u64,
                 crate::fresh::FRESH_MAX as u64,
+            ),
+            (
+                "kept_listings",
+                lock(&self.listed).len() as u64,
+                crate::listed::LISTED_MAX as u64,
             ),
             (
                 "known_directories",

@@ -92,6 +92,9 @@ impl<N: Net> Client<N> {
         let MetaReply::Dir { mut entries, end } = self.meta(&link, &request).await? else {
             return Err(ErrorCode::Protocol);
         };
+        if cookie == 0 {
+            self.note_listed(&link, asked, dir, &entries);
+        }
         if plus {
             for item in &mut entries {
                 self.cut_entry(&link, asked, &mut item.entry);

@@ -71,6 +71,7 @@ impl<N: Net> Client<N> {
             link.count_event();
             self.forget_known(event);
             self.forget_fresh(event);
+            self.forget_listed(event);
             link.ack(*seq);
             if let Event::LockGranted { waiter, .. } = event {
                 self.note_grant(*waiter);
@@ -96,6 +97,7 @@ impl<N: Net> Client<N> {
     pub(crate) fn forget_granted(&self) {
         lock(&self.known).forget_all();
         lock(&self.fresh).forget_all();
+        lock(&self.listed).forget_all();
         lock(&self.small).forget_all();
     }
 

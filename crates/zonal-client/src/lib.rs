@@ -18,6 +18,7 @@ pub mod fresh;
 pub mod ghosts;
 mod inline;
 pub mod known;
+pub mod listed;
 pub mod locate;
 pub mod locks;
 pub mod names;

@@ -65,8 +65,6 @@ pub struct Leases {
     records: BTreeMap<(Ino, SessionId), Record>,
     /// Directories with waiting changes. The time bounds what a lost change can do.
     blocked: BTreeMap<Ino, Blocked>,
-    /// Sessions that asked for no caching.
-    uncached: BTreeSet<SessionId>,
     /// Where the sweep for expired records goes on.
     cursor: (Ino, SessionId),
     /// Until then sessions may use what a former life of this shard granted.
@@ -84,7 +82,6 @@ impl Leases {
         Self {
             records: BTreeMap::new(),
             blocked: BTreeMap::new(),
-            uncached: BTreeSet::new(),
             cursor: (Ino(0), SessionId(0)),
             grace_until: now.plus_ms(CACHE_TERM_MS + CACHE_GRACE_MS),
             grace_sessions: before,
@@ -99,20 +96,11 @@ impl Leases {
         self
     }
 
-    /// Whether the session wants to cache at all (it does unless it said so).
-    pub fn set_caching(&mut self, session: SessionId, wanted: bool) {
-        if wanted {
-            self.uncached.remove(&session);
-        } else {
-            self.uncached.insert(session);
-        }
-    }
-
     /// For how long the session may cache the directory's entries and the attributes that the lease covers, in
     /// ms; 0: not at all. `now` is when the shard got the request, which is later than its sending.
     pub fn grant(&mut self, directory: Ino, session: SessionId, now: Instant) -> u32 {
         self.sweep(now, SWEEP_AT_GRANT);
-        if self.uncached.contains(&session) || self.is_blocked(directory, now) {
+        if self.is_blocked(directory, now) {
             return 0;
         }
         let key = (directory, session);
@@ -187,7 +175,6 @@ impl Leases {
 
     /// The session closed in good order and uses nothing any more. (One that vanished keeps its records until they expire.)
     pub fn session_closed(&mut self, session: SessionId) {
-        self.uncached.remove(&session);
         self.grace_sessions.remove(&session);
         self.records
             .retain(|(_directory, of), _record| *of != session);

@@ -28,7 +28,12 @@ impl ZonalFs {
             block_on(self.client.access(&credentials(ctx), ino, R_OK))?;
         }
         let fh = self.next_handle.fetch_add(1, Ordering::Relaxed);
-        Ok((fh, OpenFlags::NONE))
+        let flags = match (self.client.caches(), self.client.keeps_listing(ino)) {
+            (true, true) => OpenFlags::CACHE_DIR | OpenFlags::KEEP_CACHE,
+            (true, false) => OpenFlags::CACHE_DIR,
+            (false, _) => OpenFlags::NONE,
+        };
+        Ok((fh, flags))
     }
 
     pub(crate) fn do_readdir(

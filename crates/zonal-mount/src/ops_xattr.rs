@@ -11,6 +11,9 @@ use zonal_types::{ErrorCode, Ino};
 pub const LOCATE: &[u8] = b"zonal.locate";
 /// What the mount process keeps in memory, as one line of JSON; the same on every inode. Read only.
 pub const GAUGES: &[u8] = b"zonal.gauges";
+/// A label of SELinux. Where the kernel has SELinux it answers by itself and asks no file system of this kind, so whoever asks has no use
+/// for labels; EOPNOTSUPP for an absent one makes `ls -l` ask for no other file's, where ENODATA would make it ask for each.
+const SELINUX: &[u8] = b"security.selinux";
 /// File capabilities: gone with the next write.
 const CAPABILITY: &[u8] = b"security.capability";
 /// Set on a directory: makes a directory in it, with its home in a zone.
@@ -18,6 +21,18 @@ pub const MKDIR: &[u8] = b"zonal.mkdir";
 
 impl ZonalFs {
     pub(crate) fn do_getxattr(
+        &self,
+        ctx: &Context<'_>,
+        ino: Ino,
+        name: &[u8],
+    ) -> Result<Vec<u8>, ErrorCode> {
+        match self.present_xattr(ctx, ino, name) {
+            Err(ErrorCode::NoData) if name == SELINUX => Err(ErrorCode::NotSupported),
+            outcome => outcome,
+        }
+    }
+
+    fn present_xattr(
         &self,
         ctx: &Context<'_>,
         ino: Ino,

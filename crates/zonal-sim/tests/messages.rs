@@ -96,6 +96,31 @@ fn a_name_that_cannot_be_there_costs_nothing_where_the_directory_was_made_here()
 }
 
 #[test]
+fn where_the_kernel_cannot_be_told_nothing_is_kept() {
+    on_a_cell(|cell| async move {
+        let client = &cell.client;
+        client
+            .poll_events(&client.link_to(zonal_types::ShardId(1)), 0)
+            .await?;
+        let dir = make_dir(client, cell.home, "dir").await?;
+        create(client, dir, "f", true).await?;
+        client.readdir(&who(), dir, 0, 9, true).await?;
+        assert!(client.getattr(dir).await?.1 > 0 && client.keeps_listing(dir));
+        client.stop_caching();
+        let dir = make_dir(client, cell.home, "other").await?;
+        create(client, dir, "f", true).await?;
+        let (listed, _end) = client.readdir(&who(), dir, 0, 9, true).await?;
+        let entry = &listed.first().expect("f").entry;
+        assert_eq!((entry.entry_ms, entry.attr_ms), (0, 0));
+        assert!(!client.keeps_listing(dir));
+        let ((_, attr_ms), trips) = cell.count(client.getattr(dir)).await?;
+        assert_eq!((attr_ms, trips), (0, 1));
+        assert_eq!(cell.count(lookup(client, dir, "g")).await?.1, 1, "absent");
+        Ok(())
+    });
+}
+
+#[test]
 fn a_directory_after_ones_own_change_costs_nothing() {
     on_a_cell(|cell| async move {
         let client = &cell.client;

@@ -244,6 +244,15 @@ def _(d):
     equal(as_user(12345, 12345, [], os.getxattr, f"{d}/f", "security.zonaltest"), b"label")
 
 
+@check("xattr-selinux", "an absent security.selinux is EOPNOTSUPP, one that was set is there", root=True)
+def _(d):
+    write(f"{d}/f", b"")
+    fails(errno.EOPNOTSUPP if STRICT[0] else (errno.EOPNOTSUPP, errno.ENODATA), os.getxattr, f"{d}/f", "security.selinux")
+    os.setxattr(f"{d}/f", "security.selinux", b"a_u:object_r:b_t:s0")
+    equal(os.getxattr(f"{d}/f", "security.selinux"), b"a_u:object_r:b_t:s0")
+    os.removexattr(f"{d}/f", "security.selinux")
+
+
 @check("xattr-capability-cleared", "security.capability goes when the file is written, as in Linux", root=True)
 def _(d):
     value = bytes.fromhex("0100000200040000000000000000000000000000")

@@ -31,9 +31,7 @@ impl<N: Net> Client<N> {
 
     /// What is left of the time that a shard granted.
     pub(crate) fn cache_ms(&self, link: &Link, asked: Asked, granted_ms: u32) -> u32 {
-        if !asked.listening
-            || !self.options.cache
-            || link.events.load(Ordering::SeqCst) != asked.events
+        if !asked.listening || !self.caches() || link.events.load(Ordering::SeqCst) != asked.events
         {
             return 0;
         }

@@ -184,11 +184,9 @@ fn after_a_start_changes_wait_for_what_others_may_still_cache() {
 }
 
 #[test]
-fn bounds_and_wishes() {
+fn records_are_bounded() {
     let (leases, mut events) = make();
     let mut leases = leases.with_limit(2);
-    leases.set_caching(C, false);
-    assert_eq!(leases.grant(D, C, at(0)), 0);
     assert_eq!(leases.grant(D, A, at(0)), 5000);
     assert_eq!(leases.grant(Ino(11), A, at(0)), 5000);
     assert_eq!(leases.grant(Ino(12), A, at(0)), 0);

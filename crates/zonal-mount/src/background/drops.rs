@@ -76,6 +76,10 @@ pub(crate) fn drop_cached(fs: &ZonalFs, event: &Event) {
             {
                 tracing::warn!(%error, "the kernel keeps names for their whole time");
             }
+            if entries.0 != 0 {
+                // Its listing, of which open handles may be in the middle.
+                drop_pages(notifier, entries.0, true);
+            }
             for ino in inodes {
                 if *data {
                     drop_file(fs, notifier, ino.0);

@@ -1,0 +1,118 @@
+//! Directories whose listing the kernel may keep from one open to the next.
+//!
+//! The kernel keeps what a listing told it in pages of the directory. They are the directory's present names while the lease goes on
+//! under which the listing began, and no event names the directory; changes through this mount the kernel sees itself.
+//!
+//! *Invariant*: an event is counted at its link before it is looked for here, and a grant is checked against that count under
+//! the table's lock, so that no listing is kept past an event. Bound: [`LISTED_MAX`]; a full table is emptied. Per listing: one lock.
+
+use crate::client::Client;
+use crate::net::Net;
+use crate::session::{Asked, Link, lock};
+use std::collections::BTreeMap;
+use zonal_types::{Ino, Instant};
+use zonal_wire::{DirEntry, Event};
+
+/// Listings remembered.
+pub const LISTED_MAX: usize = 4_096;
+
+/// A kept listing must be worth that long, ms: its entries' names and attributes end with it, and would be asked for one by one.
+const LEFT_MIN_MS: u64 = 1_000;
+
+/// Until when the listing of a directory may be kept.
+#[derive(Debug, Default)]
+pub(crate) struct Listed(BTreeMap<Ino, Instant>);
+
+impl Listed {
+    fn note(&mut self, dir: Ino, until: Instant) {
+        if self.0.len() >= LISTED_MAX && !self.0.contains_key(&dir) {
+            self.0.clear();
+        }
+        self.0.insert(dir, until);
+    }
+
+    /// Forgets it where it may not be kept any more: who opens it next begins anew.
+    fn keeps(&mut self, dir: Ino, now: Instant) -> bool {
+        let keeps = self
+            .0
+            .get(&dir)
+            .is_some_and(|until| until.ms_since(now) >= LEFT_MIN_MS);
+        if !keeps {
+            self.forget(dir);
+        }
+        keeps
+    }
+
+    fn forget(&mut self, dir: Ino) {
+        self.0.remove(&dir);
+    }
+
+    pub(crate) fn forget_all(&mut self) {
+        self.0.clear();
+    }
+
+    /// Listings held.
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+impl<N: Net> Client<N> {
+    /// The first part of a listing came.
+    pub(crate) fn note_listed(&self, link: &Link, asked: Asked, dir: Ino, entries: &[DirEntry]) {
+        let mut listed = lock(&self.listed);
+        // Under the lock: see the head. Each entry has the directory's term.
+        let granted = entries.first().map_or(0, |item| item.entry.entry_ms);
+        match self.cache_ms(link, asked, granted) {
+            0 => listed.forget(dir),
+            left => listed.note(dir, self.net.now().plus_ms(left.into())),
+        }
+    }
+
+    /// Whether what the kernel kept of the last listing of `dir` is what it would be told now. Where not, it has to be
+    /// dropped before the next listing begins.
+    pub fn keeps_listing(&self, dir: Ino) -> bool {
+        lock(&self.listed).keeps(dir, self.net.now())
+    }
+
+    /// An event, after it was counted.
+    pub(crate) fn forget_listed(&self, event: &Event) {
+        if let Event::Invalidate {
+            entries, inodes, ..
+        } = event
+        {
+            let mut listed = lock(&self.listed);
+            for ino in inodes.iter().chain([entries]) {
+                listed.forget(*ino);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: u64) -> Instant {
+        Instant(0).plus_ms(ms)
+    }
+
+    #[test]
+    fn a_listing_is_kept_while_its_term_has_some_time_left() {
+        let mut listed = Listed::default();
+        assert!(!listed.keeps(Ino(5), at(0)));
+        listed.note(Ino(5), at(5_000));
+        assert!(listed.keeps(Ino(5), at(4_000)));
+        assert!(!listed.keeps(Ino(5), at(4_001)));
+        assert!(!listed.keeps(Ino(5), at(0)), "it was begun anew since");
+    }
+
+    #[test]
+    fn the_table_is_bounded() {
+        let mut listed = Listed::default();
+        for ino in 0..=LISTED_MAX as u64 {
+            listed.note(Ino(ino), at(5_000));
+        }
+        assert_eq!(listed.len(), 1);
+    }
+}
