@@ -75,8 +75,14 @@ impl Storage {
                 object,
                 offset,
                 sync,
-                ..
+                expected_version,
+                txn,
+                snap_epoch,
             } => {
+                if (*expected_version, *txn, *snap_epoch) != (0, 0, 0) {
+                    // Written as if it were unconditional it would be silently wrong.
+                    return Err(ErrorCode::NotSupported.into());
+                }
                 let (outcome, lsn) = self.write(object, *offset, payload)?;
                 if *sync {
                     self.sync(lsn)?;

@@ -3,12 +3,12 @@
 use super::{EDGES, Server};
 use zonal_testkit::Rng;
 use zonal_types::{
-    Blob, Codec, Column, Credentials, DataId, Ino, MapVersion, Name, NodeId, PartitionId, ShardId,
-    StripePolicy, StripeSetId, TargetId, Timestamp, ZoneId,
+    Blob, Codec, Column, Credentials, DataId, ErrorCode, Ino, MapVersion, Name, NodeId,
+    PartitionId, ShardId, StripePolicy, StripeSetId, TargetId, Timestamp, ZoneId,
 };
 use zonal_wire::{
-    AttrChange, JoinTarget, LockKind, LockRange, ManagerReply, ManagerRequest, MetaReply,
-    MetaRequest, NewKind, ObjectRef, SetTime, StorageReply, StorageRequest,
+    AttrChange, ErrorNumber, JoinTarget, LockKind, LockRange, ManagerReply, ManagerRequest,
+    MetaReply, MetaRequest, NewKind, ObjectRef, SetTime, StorageReply, StorageRequest,
 };
 use zonal_zonemap::{MapEdit, TargetState, ZoneMap};
 
@@ -242,6 +242,22 @@ pub fn absurd_storage(server: &mut Server<'_>, target: TargetId) {
             server.storage(&request, &[7; 5000]);
             server.storage(&request, &[]);
         }
+    }
+    for (expected_version, txn, snap_epoch) in [(1, 0, 0), (0, 1, 0), (0, 0, 1)] {
+        let conditional = StorageRequest::Write {
+            object: object(target, 1),
+            offset: 0,
+            sync: false,
+            expected_version,
+            txn,
+            snap_epoch,
+        };
+        let reply = server.storage(&conditional, &[7; 5000]);
+        let not_supported = ErrorNumber(ErrorCode::NotSupported);
+        assert!(
+            matches!(reply, StorageReply::Failed { code, .. } if code == not_supported),
+            "{reply:?}"
+        );
     }
     let objects = (0..10_000).map(|id| (DataId(u64::MAX - id), Column(id as u16)));
     let delete = StorageRequest::Delete {
