@@ -192,8 +192,10 @@ impl<N: Net> Client<N> {
         lock(&self.map).clone()
     }
 
-    pub(crate) fn next_trace(&self) -> TraceId {
-        TraceId(self.traces.fetch_add(1, Ordering::Relaxed))
+    /// For a request of the caller's operation.
+    pub(crate) fn trace(&self) -> TraceId {
+        let next = || TraceId(self.traces.fetch_add(1, Ordering::Relaxed));
+        self.net.trace().unwrap_or_else(next)
     }
 
     pub(crate) fn note_map_version(&self, version: MapVersion) {
@@ -232,7 +234,7 @@ impl<N: Net> Client<N> {
         let body = ManagerRequest::GetMap { have }.to_bytes();
         let mut last = ErrorCode::Unreachable;
         for manager in &self.options.managers {
-            let header = self.header(Service::Manager, self.next_trace());
+            let header = self.header(Service::Manager, self.trace());
             let pending = self.net.start(
                 manager,
                 &Message {

@@ -5,7 +5,7 @@
 
 use std::future::Future;
 use std::task::Poll;
-use zonal_types::{ErrorCode, Instant, Timestamp};
+use zonal_types::{ErrorCode, Instant, Timestamp, TraceId};
 use zonal_wire::Header;
 
 /// One request to a server.
@@ -88,6 +88,11 @@ pub trait Net {
 
     /// The caller begins another operation: what went wrong before does not concern it.
     fn begin(&self) {}
+
+    /// What the requests of the caller's operation have in common for whoever reads logs; `None` where each is for itself.
+    fn trace(&self) -> Option<TraceId> {
+        None
+    }
 
     /// When the caller's operation must have ended, because a server that it needs does not answer.
     fn operation_ends(&self) -> Option<Instant> {

@@ -60,7 +60,7 @@ impl<N: Net> Client<N> {
             zone: self.options.zone,
             name: self.options.name.clone(),
         };
-        let header = self.header(Service::Meta, self.next_trace());
+        let header = self.header(Service::Meta, self.trace());
         match self
             .send(link, header, &request.to_bytes(), request.name(), 0)
             .await
@@ -137,7 +137,7 @@ impl<N: Net> Client<N> {
     }
 
     async fn tell_held(&self, link: &Link, request: MetaRequest) -> Result<(), ErrorCode> {
-        let mut header = self.header(Service::Meta, self.next_trace());
+        let mut header = self.header(Service::Meta, self.trace());
         {
             let state = lock(&link.state);
             header.session = state.session;

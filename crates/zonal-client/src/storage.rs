@@ -126,7 +126,7 @@ impl<N: Net> Client<N> {
         request: &StorageRequest,
         payload: &[&[u8]],
     ) -> N::Pending {
-        let mut header = self.header(Service::Storage, self.next_trace());
+        let mut header = self.header(Service::Storage, self.trace());
         header.epoch = place.epoch;
         self.net.start(
             &place.address,

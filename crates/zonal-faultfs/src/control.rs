@@ -3,8 +3,9 @@
 //! ```text
 //! fail read|write|sync PART [FROM TO [TIMES]]   calls on files whose path contains PART (- for all) give EIO
 //! flip PART OFFSET MASK                         the byte reads with these bits changed
-//! clear                                         no fail, no flip, no lie
+//! clear                                         no fail, no flip, no lie, not slow
 //! lie on|off                                    flushes do nothing
+//! slow MS                                       a flush of a file takes so long
 //! budget BYTES|off                              ENOSPC from here on
 //! record                                        remember everything from now on
 //! status                                        ok EVENTS PENDING READS WRITES SYNCS
@@ -16,6 +17,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::build::Choice;
 use crate::disk::Disk;
@@ -108,6 +110,11 @@ pub fn order(disk: &Disk, line: &str) -> Result<String, String> {
         }
         ["lie", state] => {
             disk.faults(|faults| faults.lie = *state == "on");
+            Ok(String::new())
+        }
+        ["slow", _] => {
+            let takes = Duration::from_millis(number::<u16>(word(1), "MS")?.into());
+            disk.faults(|faults| faults.sync_takes = takes);
             Ok(String::new())
         }
         ["budget", bytes] => {

@@ -1,6 +1,7 @@
 //! What is to go wrong.
 
 use rustix::io::Errno;
+use std::time::Duration;
 
 /// What a rule is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,6 +37,8 @@ pub struct Faults {
     rules: Vec<Rule>,
     /// Flushes are acknowledged, and nothing becomes durable.
     pub lie: bool,
+    /// How long a flush of a file takes.
+    pub sync_takes: Duration,
     /// The most that all files together may take, in bytes.
     pub budget: Option<u64>,
 }
@@ -46,10 +49,11 @@ impl Faults {
         self.rules.push(rule);
     }
 
-    /// No rules, no lies; the budget stays.
+    /// No rules, no lies, not slow; the budget stays.
     pub fn clear(&mut self) {
         self.rules.clear();
         self.lie = false;
+        self.sync_takes = Duration::ZERO;
     }
 
     fn strikes(&mut self, call: Call, path: &str, from: u64, to: u64) -> bool {

@@ -190,6 +190,22 @@ fn a_cut_keeps_what_was_flushed_and_any_part_of_the_rest() {
 }
 
 #[test]
+fn a_slow_disk_takes_its_time_to_flush() {
+    let Some(mounted) = Mounted::new() else {
+        return;
+    };
+    let flush = || {
+        let start = std::time::Instant::now();
+        write_and_flush(&mounted);
+        start.elapsed() >= std::time::Duration::from_millis(300)
+    };
+    mounted.order("slow 300");
+    assert!(flush());
+    mounted.order("clear");
+    assert!((0..10).any(|_| !flush()));
+}
+
+#[test]
 fn a_flush_that_lies_keeps_nothing() {
     let Some(mounted) = Mounted::new() else {
         return;

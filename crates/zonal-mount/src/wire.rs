@@ -8,7 +8,7 @@
 //! operation has one deadline and a fifth for everything that it still has to do, until that server answers. (The fifth is
 //! for asking the servers that live.) An operation whose servers answer has no end of its own.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,7 +18,7 @@ use zonal_client::net::{Message, Net, NetFailure, Reply};
 use zonal_fuse::{ReplyData, ReplyPipe};
 use zonal_net::{Address, Canceller, Flight, NetError, PayloadInto, Pool, Request};
 use zonal_types::limits::REQUEST_DEADLINE_MS;
-use zonal_types::{ErrorCode, Instant, Timestamp};
+use zonal_types::{ErrorCode, Instant, Timestamp, TraceId};
 use zonal_wire::Service;
 
 /// At most one complaint about a server in this time.
@@ -43,6 +43,7 @@ struct Trouble {
 thread_local! {
     static WORK: RefCell<Option<Arc<Work>>> = const { RefCell::new(None) };
     static TROUBLE: RefCell<Option<Trouble>> = const { RefCell::new(None) };
+    static TRACE: Cell<Option<TraceId>> = const { Cell::new(None) };
 }
 
 /// Sockets, clock and randomness.
@@ -53,6 +54,8 @@ pub struct RealNet {
     patience_ms: u64,
     workers: Mutex<Vec<Arc<Work>>>,
     complaints: Mutex<BTreeMap<String, std::time::Instant>>,
+    /// With the number of a kernel's request added it is the trace of what is asked for it.
+    first_trace: u64,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -80,6 +83,7 @@ impl RealNet {
             patience_ms: REQUEST_DEADLINE_MS + REQUEST_DEADLINE_MS / 5,
             workers: Mutex::new(Vec::new()),
             complaints: Mutex::new(BTreeMap::new()),
+            first_trace: getrandom::u64().unwrap_or(0),
         }
     }
 
@@ -113,6 +117,7 @@ impl RealNet {
             work.unique.store(unique, Ordering::SeqCst);
         });
         self.begin();
+        TRACE.set(Some(TraceId(self.first_trace.wrapping_add(unique))));
     }
 
     /// Ends what the thread that works on `unique` waits for; false where none does.
@@ -343,6 +348,11 @@ impl Net for RealNet {
 
     fn begin(&self) {
         TROUBLE.set(None);
+        TRACE.set(None);
+    }
+
+    fn trace(&self) -> Option<TraceId> {
+        TRACE.get()
     }
 
     fn operation_ends(&self) -> Option<Instant> {
@@ -367,7 +377,8 @@ impl Net for RealNet {
             .is_none_or(|last| now.duration_since(*last) >= COMPLAINT_EVERY);
         if is_due {
             complaints.insert(server.to_owned(), now);
-            tracing::warn!(server, doing, ?failure, "no answer");
+            let trace = format_args!("{:016x}", TRACE.get().map_or(0, |trace| trace.0));
+            tracing::warn!(server, doing, ?failure, trace, "no answer");
         }
     }
 }

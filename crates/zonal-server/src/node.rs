@@ -5,6 +5,7 @@ use crate::manager_role::Manager;
 use crate::map_cache::MapCache;
 use crate::meta_role::MetaRole;
 use crate::metrics::Metrics;
+use crate::peers::as_part_of;
 use crate::storage_role::Storage;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -180,7 +181,7 @@ fn is_for_servers(header: &Header, request: &MetaRequest) -> bool {
 
 /// A message that cannot be decoded ends its connection; the sender hears why.
 fn refuse(peer: &Peer, header: &Header, reply: &mut ReplyBuilder) {
-    tracing::warn!(peer = %peer.endpoint, service = ?header.service, trace = header.trace.0, "a message that cannot be decoded");
+    tracing::warn!(peer = %peer.endpoint, service = ?header.service, trace = format_args!("{:016x}", header.trace.0), "a message that cannot be decoded");
     let code = ErrorNumber(ErrorCode::Protocol);
     let detail = "the message cannot be decoded".to_owned();
     match header.service {
@@ -204,13 +205,13 @@ impl Handler for Node {
         reply: &mut ReplyBuilder,
     ) {
         let start = Instant::now();
-        let done = match header.service {
+        let done = as_part_of(header.trace, || match header.service {
             Service::Manager => self.manager(body, reply),
             Service::Meta => self.meta(peer, header, body, reply),
             Service::Storage => self.storage(header, body, payload, reply),
             Service::Admin => self.admin(peer, body, reply),
             Service::Connection => None,
-        };
+        });
         reply.header.map_version = self.map.current().version;
         let Some(done) = done else {
             refuse(peer, header, reply);

@@ -1,10 +1,11 @@
 //! Calls from this server to others: the manager, other shards, targets.
 
 use crate::map_cache::MapCache;
+use std::cell::Cell;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use zonal_net::{Address, NetError, PayloadInto, Pool, Request};
-use zonal_types::{CellId, Codec, ErrorCode, NodeId};
+use zonal_types::{CellId, Codec, ErrorCode, NodeId, TraceId};
 use zonal_wire::{
     Header, ManagerReply, ManagerRequest, MetaReply, MetaRequest, Service, StorageReply,
     StorageRequest,
@@ -42,6 +43,18 @@ impl PeerError {
     }
 }
 
+thread_local! {
+    static SERVING: Cell<TraceId> = const { Cell::new(TraceId(0)) };
+}
+
+/// Runs `serve` for a request of that trace: what it asks of other servers is a part of the same operation.
+pub fn as_part_of<T>(trace: TraceId, serve: impl FnOnce() -> T) -> T {
+    SERVING.set(trace);
+    let outcome = serve();
+    SERVING.set(TraceId(0));
+    outcome
+}
+
 /// The other servers, seen from here.
 pub struct Peers {
     pool: Arc<Pool>,
@@ -58,10 +71,11 @@ impl Peers {
     fn call<T: Codec>(
         &self,
         to: Address,
-        header: Header,
+        mut header: Header,
         operation: &'static str,
         body: &[u8],
     ) -> Result<T, PeerError> {
+        header.trace = SERVING.get();
         let request = Request {
             operation,
             header,

@@ -120,7 +120,7 @@ impl<N: Net> Client<N> {
     ) -> Result<MetaReply, ErrorCode> {
         let deadline = self.deadline();
         let body = request.to_bytes();
-        let trace = self.next_trace();
+        let trace = self.trace();
         let mut pause = RETRY_MS.0;
         let touched = touched(request);
         loop {

@@ -144,6 +144,9 @@ impl Disk {
         if !state.faults.lie {
             state.history.push(Event::Sync(node));
         }
+        let takes = state.faults.sync_takes;
+        drop(state);
+        std::thread::sleep(takes);
         Ok(())
     }
 
