@@ -426,5 +426,32 @@ def _(c, d):
         c.end_mount(own)
 
 
+@check("cache-time", "--cache-time: names and attributes are believed for so long, also where nothing else is cached; own changes are seen at once", long=True)
+def _(c, d):
+    own = c.own_mount("cache-time", "--no-cache", "--cache-time", "13 s")
+    try:
+        e = below(own, d)
+        write(f"{d}/f", b"x" * 10)
+        begun = time.monotonic()
+        equal((os.stat(f"{e}/f").st_size, os.path.exists(f"{e}/g")), (10, False), "first look")
+        time.sleep(6)  # A lease has ended, so that nobody is told.
+        write(f"{d}/f", b"y" * 20)
+        write(f"{d}/g", b"")
+        equal((os.stat(f"{e}/f").st_size, os.path.exists(f"{e}/g")), (10, False), "what is believed after another mount's change")
+        write(f"{e}/h", b"z")
+        os.chmod(f"{e}/h", 0o600)
+        os.rename(f"{e}/h", f"{e}/i")
+        equal((os.path.exists(f"{e}/h"), os.stat(f"{e}/i").st_mode & 0o777), (False, 0o600), "own changes")
+        true(time.monotonic() - begun < 12, "too slow to tell")
+        time.sleep(max(0, begun + 14 - time.monotonic()))
+        equal((os.stat(f"{e}/f").st_size, os.path.exists(f"{e}/g")), (20, True), "after the time")
+        equal(read(f"{e}/f"), b"y" * 20, "a read after the time")
+        os.makedirs(f"{own}-2", exist_ok=True)
+        done = c.zonal("mount", "--cell", c.folder, f"{own}-2", "--cache-time", "2 h", ok=False)
+        equal((done.returncode, "between 0 s and 1 h" in done.stderr), (2, True), "too long a time")
+    finally:
+        c.end_mount(own)
+
+
 if __name__ == "__main__":
     run("survival", R, __doc__, KilledCell)

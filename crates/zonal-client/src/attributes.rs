@@ -57,7 +57,7 @@ impl<N: Net> Client<N> {
         };
         match reply {
             MetaReply::Attr { attr, attr_ms, .. } => {
-                Ok(self.lay_own_writes(attr, self.cache_ms(&link, asked, attr_ms)))
+                Ok(self.lay_own_writes(attr, self.kernel_ms(&link, asked, attr_ms)))
             }
             _other => Err(ErrorCode::Protocol),
         }

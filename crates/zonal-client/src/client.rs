@@ -31,6 +31,8 @@ pub struct Options {
     pub name: String,
     /// Whether the kernel may cache names and attributes under call-back leases.
     pub cache: bool,
+    /// How long the kernel may believe names and attributes without a lease, ms: nobody else writes what is mounted. Normally 0.
+    pub exclusive_ms: u32,
     /// How long a request is tried.
     pub deadline_ms: u64,
     /// How long one attempt waits for its reply.
@@ -54,6 +56,7 @@ impl Options {
             client,
             name: String::new(),
             cache: true,
+            exclusive_ms: 0,
             deadline_ms: REQUEST_DEADLINE_MS,
             attempt_ms: REQUEST_DEADLINE_MS,
             write_behind_bytes: WRITE_BEHIND_BYTES_DEFAULT,

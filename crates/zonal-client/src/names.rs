@@ -82,7 +82,7 @@ impl<N: Net> Client<N> {
                 self.complete(entry).await.map(Looked::Found)
             }
             Ok(MetaReply::NoEntry { entry_ms }) => {
-                Ok(Looked::Absent(self.cache_ms(&link, asked, entry_ms)))
+                Ok(Looked::Absent(self.kernel_ms(&link, asked, entry_ms)))
             }
             Ok(_other) => Err(ErrorCode::Protocol),
             Err(ErrorCode::NotFound) => Ok(Looked::Absent(0)),

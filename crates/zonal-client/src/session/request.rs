@@ -39,9 +39,19 @@ impl<N: Net> Client<N> {
         granted_ms.saturating_sub(passed)
     }
 
+    /// How long the kernel may believe it: what is left of the granted time, or as long as was said of a tree that nobody else writes.
+    pub(crate) fn kernel_ms(&self, link: &Link, asked: Asked, granted_ms: u32) -> u32 {
+        let left = self.cache_ms(link, asked, granted_ms);
+        if link.events.load(Ordering::SeqCst) == asked.events {
+            left.max(self.options.exclusive_ms)
+        } else {
+            left
+        }
+    }
+
     pub(crate) fn cut_entry(&self, link: &Link, asked: Asked, entry: &mut Entry) {
-        entry.entry_ms = self.cache_ms(link, asked, entry.entry_ms);
-        entry.attr_ms = self.cache_ms(link, asked, entry.attr_ms);
+        entry.entry_ms = self.kernel_ms(link, asked, entry.entry_ms);
+        entry.attr_ms = self.kernel_ms(link, asked, entry.attr_ms);
     }
 
     /// The link to the shard that owns an inode; one that joined since we took the map is looked for in a newer one.

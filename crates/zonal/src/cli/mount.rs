@@ -29,6 +29,10 @@ pub struct Mount {
     /// Let the kernel cache no names and attributes
     #[arg(long)]
     no_cache: bool,
+    /// Believe names and attributes for so long without asking, where nobody else writes what is mounted (0 s to 1 h)
+    /// [default: 0 s, they are believed under leases that the cell calls back]
+    #[arg(long, value_name = "TIME")]
+    cache_time: Option<Millis>,
     /// Gather at most this much of writes that are not yet sent; "0 B" sends each at once [default: 64 MiB]
     #[arg(long, value_name = "SIZE")]
     write_behind: Option<Size>,
@@ -58,6 +62,7 @@ impl Mount {
         options.key_file = self.cell.key_file;
         options.foreground = self.foreground;
         options.no_cache = self.no_cache;
+        options.cache_time = self.cache_time;
         options.write_behind = self.write_behind;
         options.deadline = self.deadline;
         options.log = self.log;

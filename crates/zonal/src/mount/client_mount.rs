@@ -58,6 +58,13 @@ fn config(options: &Options, cell: &Cell, client: u64) -> anyhow::Result<MountCo
         zonal_client::Options::new(&cell.manager.to_string(), ZoneId(options.zone), client);
     core.cell = cell.id;
     core.cache = !options.no_cache;
+    if let Some(time) = options.cache_time {
+        let ms = u32::try_from(time.0).ok().filter(|ms| *ms <= 3_600_000);
+        core.exclusive_ms = ms.ok_or_else(|| {
+            let text = format!("--cache-time {time} is not between 0 s and 1 h");
+            Failure::new(2, text)
+        })?;
+    }
     core.name = format!("mount {}", options.path.display());
     if let Some(size) = options.write_behind {
         core.write_behind_bytes = usize::try_from(size.0).unwrap_or(usize::MAX);

@@ -33,6 +33,8 @@ pub struct Options {
     pub foreground: bool,
     /// The kernel caches no names and attributes.
     pub no_cache: bool,
+    /// For how long they are believed where nobody else writes.
+    pub cache_time: Option<Millis>,
     /// Bound of gathered writes.
     pub write_behind: Option<Size>,
     /// How long a request waits for a server.
@@ -65,6 +67,7 @@ impl Options {
             key_file: None,
             foreground: false,
             no_cache: false,
+            cache_time: None,
             write_behind: None,
             deadline: None,
             log: None,
@@ -113,6 +116,9 @@ impl Options {
             "write-behind" | "write_behind" => {
                 self.write_behind = Some(value.parse().map_err(|_error| bad())?);
             }
+            "cache-time" | "cache_time" => {
+                self.cache_time = Some(value.parse().map_err(|_error| bad())?);
+            }
             "deadline" => self.deadline = Some(value.parse().map_err(|_error| bad())?),
             "" | "defaults" | "auto" | "noauto" | "user" | "nouser" | "users" | "_netdev"
             | "nofail" | "relatime" | "async" | "atime" | "diratime" => {}
@@ -155,6 +161,7 @@ impl Options {
             self.write_behind.map(|size| size.to_string()),
         );
         option("--deadline", self.deadline.map(|time| time.to_string()));
+        option("--cache-time", self.cache_time.map(|time| time.to_string()));
         option("--workers", self.workers.map(|workers| workers.to_string()));
         let words = [
             ("ro", self.read_only),
