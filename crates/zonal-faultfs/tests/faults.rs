@@ -197,7 +197,7 @@ fn a_slow_disk_takes_its_time_to_flush() {
     let flush = || {
         let start = std::time::Instant::now();
         write_and_flush(&mounted);
-        start.elapsed() >= std::time::Duration::from_millis(300)
+        start.elapsed() >= Duration::from_millis(300)
     };
     mounted.order("slow 300");
     assert!(flush());

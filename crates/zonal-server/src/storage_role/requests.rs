@@ -65,6 +65,7 @@ impl Storage {
             });
         }
         self.check_sender(header, target_of(request))?;
+        refuse_conditions(request)?;
         match request {
             StorageRequest::Read {
                 object,
@@ -75,18 +76,10 @@ impl Storage {
                 object,
                 offset,
                 sync,
-                expected_version,
-                txn,
-                snap_epoch,
+                ..
             } => {
-                if (*expected_version, *txn, *snap_epoch) != (0, 0, 0) {
-                    // Written as if it were unconditional it would be silently wrong.
-                    return Err(ErrorCode::NotSupported.into());
-                }
                 let (outcome, lsn) = self.write(object, *offset, payload)?;
-                if *sync {
-                    self.sync(lsn)?;
-                }
+                sync.then(|| self.sync(lsn)).transpose()?;
                 Ok(self.written(outcome))
             }
             StorageRequest::Truncate { object } => {
@@ -218,6 +211,19 @@ impl Storage {
         }
         // The sender knows a newer map than the manager gives us: it may be right.
         Err(ErrorCode::NotReady.into())
+    }
+}
+
+/// A conditional write, done as if it had no condition, would be silently wrong.
+fn refuse_conditions(request: &StorageRequest) -> Result<(), ErrorCode> {
+    match request {
+        StorageRequest::Write {
+            expected_version,
+            txn,
+            snap_epoch,
+            ..
+        } if (*expected_version, *txn, *snap_epoch) != (0, 0, 0) => Err(ErrorCode::NotSupported),
+        _ => Ok(()),
     }
 }
 
