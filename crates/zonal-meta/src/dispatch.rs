@@ -209,6 +209,9 @@ fn run_size(tx: &mut Tx<'_>, request: &MetaRequest) -> Result {
             since,
             has_entry,
         } => op::detached::settle(tx, *ino, *since, *has_entry),
+        MetaRequest::TakeLease { .. }
+        | MetaRequest::RenewLeases { .. }
+        | MetaRequest::ReturnLease { .. } => Err(ErrorCode::NotSupported),
         // What is left is the shard's own: sessions, events, locks, closes, tickets.
         _ => Err(ErrorCode::Protocol),
     }

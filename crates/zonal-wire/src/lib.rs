@@ -3,6 +3,7 @@
 
 pub mod admin;
 pub mod frame;
+pub mod lease;
 pub mod lock_ranges;
 pub mod manager;
 pub mod meta;
@@ -12,6 +13,7 @@ pub use admin::{
     AdminReply, AdminRequest, Damaged, ObjectEntry, RoleHealth, ScrubOf, ScrubReport, ScrubState,
 };
 pub use frame::{HEADER_BYTES, Header, NO_SLOT, Service};
+pub use lease::{LeaseGrant, LeaseKind};
 pub use lock_ranges::LockRanges;
 pub use manager::{JoinTarget, ManagerReply, ManagerRequest, StartMark, StoreStart};
 pub use meta::{

@@ -6,6 +6,7 @@
 
 #![expect(missing_docs, reason = "fields are described with their variant")]
 
+use crate::lease::{LeaseGrant, LeaseKind};
 use crate::storage::ErrorNumber;
 use zonal_types::{
     Attr, Blob, Credentials, Epoch, FileData, FileKind, Ino, MapVersion, Name, NodeId, SessionId,
@@ -214,6 +215,13 @@ codec_enum! {
         /// Releases all of the owner's locks of that sort on the inode.
         ReleaseLocks = 63 { ino: Ino, owner: u64, whole_file: bool },
 
+        /// Reserved: a lease on bytes `start..end`, or on size and times.
+        TakeLease = 70 { ino: Ino, kind: LeaseKind, start: u64, end: u64 },
+        /// Reserved.
+        RenewLeases = 71 { leases: Vec<(Ino, u64)> },
+        /// Reserved: given back, with the size and the time of the last change where the lease was for them.
+        ReturnLease = 72 { ino: Ino, lease: u64, size: Option<u64>, mtime: Option<Timestamp> },
+
         /// Root shard to zone shard: a directory inode without a name, to be attached.
         MakeDetachedDir = 80 { uid: u32, gid: u32, mode: u32, default_acl: Option<Blob>, token: u64 },
         /// Root shard to zone shard: its entry is durable.
@@ -326,6 +334,8 @@ codec_enum! {
         MadeOpen = 35 { entry: Entry, data: FileData, dir: DirAfter },
         /// A name was removed; as `Attr` where that was the last one of what is not a file, else as `Done`.
         Removed = 36 { attr: Option<Attr>, dir: DirAfter },
+        /// Reserved.
+        Leased = 37 { grant: LeaseGrant },
         Detached = 40 { ino: Ino },
         Yes = 41 { yes: bool },
     }
@@ -400,5 +410,7 @@ codec_enum! {
         Invalidate = 1 { entries: Ino, inodes: Vec<Ino>, data: bool },
         /// The queued lock request is granted.
         LockGranted = 2 { ino: Ino, waiter: u64 },
+        /// Reserved: the lease ends, or becomes one of that kind (`keep`).
+        RecallLease = 3 { ino: Ino, lease: u64, keep: Option<LeaseKind> },
     }
 }

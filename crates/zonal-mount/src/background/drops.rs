@@ -88,6 +88,6 @@ pub(crate) fn drop_cached(fs: &ZonalFs, event: &Event) {
                 }
             }
         }
-        Event::LockGranted { .. } => {}
+        Event::LockGranted { .. } | Event::RecallLease { .. } => {}
     }
 }

@@ -49,6 +49,7 @@ impl KernelCache {
                 Event::LockGranted { waiter, .. } => {
                     self.granted.borrow_mut().insert(*waiter, ());
                 }
+                Event::RecallLease { .. } => {}
             }
         }
     }

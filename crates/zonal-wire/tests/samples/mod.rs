@@ -14,9 +14,10 @@ use zonal_types::{
 };
 use zonal_wire::{
     AdminReply, AdminRequest, AppendPlace, AttrChange, Damaged, DirAfter, DirEntry, Entry,
-    ErrorNumber, Event, Header, JoinTarget, LockKind, LockRange, ManagerReply, ManagerRequest,
-    MetaReply, MetaRequest, NewKind, ObjectEntry, ObjectRef, RoleHealth, ScrubOf, ScrubReport,
-    ScrubState, Service, SetTime, StartMark, StorageReply, StorageRequest, StoreStart,
+    ErrorNumber, Event, Header, JoinTarget, LeaseGrant, LeaseKind, LockKind, LockRange,
+    ManagerReply, ManagerRequest, MetaReply, MetaRequest, NewKind, ObjectEntry, ObjectRef,
+    RoleHealth, ScrubOf, ScrubReport, ScrubState, Service, SetTime, StartMark, StorageReply,
+    StorageRequest, StoreStart,
 };
 
 pub fn headers() -> Vec<(&'static str, Header)> {
@@ -208,6 +209,9 @@ pub fn meta_requests() -> Vec<MetaRequest> {
         M::Unlock { ino: file, range: lock() },
         M::CancelLock { ino: file, waiter: 3 },
         M::ReleaseLocks { ino: file, owner: 0xabcd, whole_file: true },
+        M::TakeLease { ino: file, kind: LeaseKind::Write, start: 4096, end: u64::MAX },
+        M::RenewLeases { leases: vec![(file, 7), (ino(20), 8)] },
+        M::ReturnLease { ino: file, lease: 7, size: Some(1 << 40), mtime: Some(time(9)) },
         M::MakeDetachedDir { uid: 1, gid: 2, mode: 0o755, default_acl: Some(Blob(vec![2, 0, 0, 0])), token: 0x55 },
         M::AttachDir { ino: dir },
         M::DetachDir { ino: dir },
@@ -248,6 +252,7 @@ pub fn meta_replies() -> Vec<MetaReply> {
         R::Removed { attr: Some(attr()), dir: dir_after() },
         R::Truncated { attr: attr(), data: file_data(), push: false },
         R::Appending { offset: 200, data: file_data() },
+        R::Leased { grant: LeaseGrant { lease: 7, kind: LeaseKind::Size, start: 0, end: u64::MAX, term_ms: 5000, epoch: Epoch(2), size_limit: 1 << 30 } },
         R::Detached { ino: ino(19) },
         R::Yes { yes: true },
     ]
@@ -258,6 +263,7 @@ pub fn events() -> Vec<Event> {
     vec![
         Event::Invalidate { entries: ino(16), inodes: vec![ino(17), ino(18)], data: true },
         Event::LockGranted { ino: ino(17), waiter: 3 },
+        Event::RecallLease { ino: ino(17), lease: 7, keep: Some(LeaseKind::Read) },
     ]
 }
 

@@ -7,8 +7,9 @@ use zonal_types::{
     PartitionId, ShardId, StripePolicy, StripeSetId, TargetId, Timestamp, ZoneId,
 };
 use zonal_wire::{
-    AttrChange, ErrorNumber, JoinTarget, LockKind, LockRange, ManagerReply, ManagerRequest,
-    MetaReply, MetaRequest, NewKind, ObjectRef, SetTime, StorageReply, StorageRequest,
+    AttrChange, ErrorNumber, JoinTarget, LeaseKind, LockKind, LockRange, ManagerReply,
+    ManagerRequest, MetaReply, MetaRequest, NewKind, ObjectRef, SetTime, StorageReply,
+    StorageRequest,
 };
 use zonal_zonemap::{MapEdit, TargetState, ZoneMap};
 
@@ -103,6 +104,9 @@ pub fn on_inode(ino: Ino, edge: u64) -> Vec<MetaRequest> {
         MetaRequest::Lock { ino, range: lock(edge, u64::MAX), wait: false, waiter: 0 },
         MetaRequest::Unlock { ino, range: lock(u64::MAX, edge) },
         MetaRequest::CancelLock { ino, waiter: edge },
+        MetaRequest::TakeLease { ino, kind: LeaseKind::Write, start: edge, end: 0 },
+        MetaRequest::RenewLeases { leases: vec![(ino, edge); 99] },
+        MetaRequest::ReturnLease { ino, lease: edge, size: Some(edge), mtime: None },
         MetaRequest::ReleaseLocks { ino, owner: u64::MAX, whole_file: false },
         MetaRequest::Tmpfile { who: whos(), parent: ino, mode: number, umask: u32::MAX, zone: ZoneId(edge as u16), exclusive: true },
         MetaRequest::AttachDir { ino },
@@ -121,6 +125,14 @@ pub fn absurd_meta(server: &mut Server<'_>, dir: Ino) {
         MetaReply::Opened { entry, .. } => entry.ino,
         other => panic!("{other:?}"),
     };
+    let lease = MetaRequest::TakeLease {
+        ino: file,
+        kind: LeaseKind::Read,
+        start: 0,
+        end: 1,
+    };
+    let code = ErrorNumber(ErrorCode::NotSupported);
+    assert_eq!(server.meta(&lease), MetaReply::Failed { code });
     let inodes = [
         file,
         dir,
