@@ -8,6 +8,7 @@ the cell's folder. ZONAL names the binary. Root only. (`kill.py` does all of it 
 """
 import errno
 import fcntl
+import json
 import os
 import random
 import re
@@ -205,6 +206,17 @@ def lock_of_dead_mount(c, d, release, seconds):
 @check("mount-killed-locks", "locks of a mount whose process was killed are free when `zonal mount` mounts again: a waiter on another mount gets its lock", limit=120)
 def _(c, d):
     lock_of_dead_mount(c, d, lambda own: c.own_mount("locks"), 3)
+
+
+@check("mount-killed-locks-end", "`zonal session ls` shows a dead mount with what it has open and locked, and `zonal session end` frees it at once", limit=120)
+def _(c, d):
+    def end(own):
+        listed = json.loads(c.zonal("session", "ls", "--cell", c.folder, "--json").stdout)["clients"]
+        dead, = (client for client in listed if client["name"].startswith(f"mount {own} on "))
+        true(dead["open_files"] >= 1 and dead["locked_files"] == 1 and dead["zone"] == 1, f"what is listed: {dead}")
+        c.zonal("session", "end", "--cell", c.folder, dead["client"])
+        equal(c.zonal("session", "end", "--cell", c.folder, dead["client"], ok=False).returncode, 7, "the exit code for a client that is not there")
+    lock_of_dead_mount(c, d, end, 3)
 
 
 @check("mount-killed-locks-term", "without that they are free when the session's term is over", long=True, limit=180)

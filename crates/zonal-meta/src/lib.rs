@@ -8,6 +8,7 @@
 pub mod acl;
 pub mod append;
 mod caching;
+mod census;
 pub mod check;
 pub mod config;
 mod deletions;

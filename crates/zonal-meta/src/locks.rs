@@ -96,6 +96,13 @@ impl LockTable {
         self.ranges
     }
 
+    /// Files at which the session has locks or waits for one.
+    #[must_use]
+    pub fn files_of(&self, session: SessionId) -> u32 {
+        let files = self.sessions.get(&session).map_or(0, BTreeSet::len);
+        u32::try_from(files).unwrap_or(u32::MAX)
+    }
+
     /// Requests waiting.
     #[must_use]
     pub fn waiter_count(&self) -> usize {

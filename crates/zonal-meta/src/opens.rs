@@ -62,6 +62,11 @@ impl Opens {
             .unwrap_or_default()
     }
 
+    /// For each open file the sessions that have it open.
+    pub fn open_by(&self) -> impl Iterator<Item = impl Iterator<Item = SessionId> + '_> + '_ {
+        self.counts.values().map(|of| of.keys().copied())
+    }
+
     /// Forgets a session. Its orphans are left for the caller.
     pub fn drop_session(&mut self, session: SessionId) {
         let entries = &mut self.entries;

@@ -6,6 +6,7 @@
 
 use crate::keys;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use zonal_types::limits::{SESSION_SLOTS_MAX, SESSION_TERM_MS};
 use zonal_types::{Codec, ErrorCode, Instant, KvRead, SessionId, ZoneId, codec_struct};
 use zonal_wire::MetaReply;
@@ -151,6 +152,14 @@ impl Sessions {
 
     pub fn ids(&self) -> impl Iterator<Item = SessionId> + '_ {
         self.by_id.keys().copied()
+    }
+
+    /// In the order of their numbers.
+    pub fn range(
+        &self,
+        of: (Bound<SessionId>, Bound<SessionId>),
+    ) -> impl Iterator<Item = (&SessionId, &Session)> {
+        self.by_id.range(of)
     }
 
     pub fn get_mut(&mut self, id: SessionId) -> Option<&mut Session> {

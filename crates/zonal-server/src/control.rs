@@ -133,6 +133,15 @@ impl Control {
                 let (entries, end) = read(&view, &after.0)?;
                 AdminReply::Entries { entries, end }
             }
+            AdminRequest::ListSessions {
+                shard,
+                after,
+                limit,
+            } => {
+                let role = self.shard(*shard)?.0;
+                let (sessions, end) = role.sessions(*after, *limit);
+                AdminReply::Sessions { sessions, end }
+            }
             AdminRequest::SnapshotEnd { snapshot } => {
                 let mut held = self.held();
                 held.0.take_if(|held| held.id == *snapshot);

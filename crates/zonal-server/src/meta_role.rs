@@ -23,7 +23,7 @@ use zonal_disk::engine::Room;
 use zonal_meta::{Attempt, Caller, Now, Outcome, PendingCall, Shard, ShardConfig, WaitOn};
 use zonal_types::{Epoch, ErrorCode, Instant, MapVersion, SessionId, ShardId, ZoneId};
 use zonal_wire::storage::ErrorNumber;
-use zonal_wire::{Header, MetaReply, MetaRequest};
+use zonal_wire::{Header, MetaReply, MetaRequest, SessionEntry};
 
 /// How long after its making a directory is looked at that has no entry yet.
 const DETACHED_CHECK_MS: u64 = 65_000;
@@ -138,6 +138,11 @@ impl MetaRole {
 
     pub(crate) fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)
+    }
+
+    /// Sessions behind `after`; true: nothing follows.
+    pub(crate) fn sessions(&self, after: SessionId, limit: u32) -> (Vec<SessionEntry>, bool) {
+        self.lock().shard.sessions(after, limit, now().instant)
     }
 
     /// Which shard it is, and its epoch.

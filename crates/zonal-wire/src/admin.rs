@@ -6,7 +6,8 @@
 
 use crate::storage::ErrorNumber;
 use zonal_types::{
-    Blob, Column, DataId, Epoch, MapVersion, ShardId, TargetId, Timestamp, codec_enum, codec_struct,
+    Blob, Column, DataId, Epoch, MapVersion, SessionId, ShardId, TargetId, Timestamp, ZoneId,
+    codec_enum, codec_struct,
 };
 
 codec_struct! {
@@ -100,6 +101,26 @@ codec_struct! {
     }
 }
 
+codec_struct! {
+    /// A session of a shard.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct SessionEntry {
+        session: SessionId,
+        /// The client's own number: the same at all shards.
+        client: u64,
+        /// The zone that it says it is in.
+        zone: ZoneId,
+        /// What it calls itself.
+        name: String,
+        /// Since it was last heard of.
+        idle_ms: u64,
+        /// Files that it has open here.
+        open_files: u32,
+        /// Files at which it has locks, or waits for one.
+        locked_files: u32,
+    }
+}
+
 codec_enum! {
     /// What a command asks of a server.
     #[derive(Debug, Clone, PartialEq, Eq)]
@@ -119,6 +140,8 @@ codec_enum! {
         SnapshotRead = 31 { snapshot: u64, after: Blob },
         /// Lets go of the snapshot. One that nobody reads from for `SNAPSHOT_TERM_MS` goes by itself.
         SnapshotEnd = 32 { snapshot: u64 },
+        /// Sessions behind `after` (0: from the first) in order, at most `limit`.
+        ListSessions = 40 { shard: ShardId, after: SessionId, limit: u32 },
     }
 }
 
@@ -137,5 +160,7 @@ codec_enum! {
         Snapshot = 30 { snapshot: u64, shard: ShardId, epoch: Epoch, position: u64, map_version: MapVersion },
         /// Keys and values. `end`: nothing follows.
         Entries = 31 { entries: Vec<(Blob, Blob)>, end: bool },
+        /// `end`: nothing follows.
+        Sessions = 40 { sessions: Vec<SessionEntry>, end: bool },
     }
 }

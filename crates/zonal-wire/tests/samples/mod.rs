@@ -16,8 +16,8 @@ use zonal_wire::{
     AdminReply, AdminRequest, AppendPlace, AttrChange, Damaged, DirAfter, DirEntry, Entry,
     ErrorNumber, Event, Header, JoinTarget, LeaseGrant, LeaseKind, LockKind, LockRange,
     ManagerReply, ManagerRequest, MetaReply, MetaRequest, NewKind, ObjectEntry, ObjectRef,
-    RoleHealth, ScrubOf, ScrubReport, ScrubState, Service, SetTime, StartMark, StorageReply,
-    StorageRequest, StoreStart,
+    RoleHealth, ScrubOf, ScrubReport, ScrubState, Service, SessionEntry, SetTime, StartMark,
+    StorageReply, StorageRequest, StoreStart,
 };
 
 pub fn headers() -> Vec<(&'static str, Header)> {
@@ -346,6 +346,7 @@ pub fn admin_requests() -> Vec<AdminRequest> {
         A::SnapshotBegin { shard: ShardId(2) },
         A::SnapshotRead { snapshot: 5, after: Blob(b"key".to_vec()) },
         A::SnapshotEnd { snapshot: 5 },
+        A::ListSessions { shard: ShardId(1), after: SessionId(9), limit: 1000 },
     ]
 }
 
@@ -366,5 +367,6 @@ pub fn admin_replies() -> Vec<AdminReply> {
         R::Objects { objects: vec![object], end: true },
         R::Snapshot { snapshot: 5, shard: ShardId(2), epoch: Epoch(3), position: 65_536, map_version: MapVersion(9) },
         R::Entries { entries: vec![(Blob(b"key".to_vec()), Blob(b"value".to_vec()))], end: false },
+        R::Sessions { sessions: vec![SessionEntry { session: SessionId(10), client: 0xabcd, zone: ZoneId(2), name: "mount /x".into(), idle_ms: 99, open_files: 3, locked_files: 1 }], end: true },
     ]
 }

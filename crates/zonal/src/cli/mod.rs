@@ -16,6 +16,7 @@ mod output;
 mod reference;
 mod scrub;
 mod server;
+mod session;
 mod sim;
 mod status;
 mod target;
@@ -58,6 +59,8 @@ enum Command {
     Fsck(fsck::Fsck),
     #[command(subcommand)]
     Scrub(scrub::Scrub),
+    #[command(subcommand)]
+    Session(session::Session),
     Server(server::Server),
     Sim(sim::Sim),
     #[command(subcommand)]
@@ -97,6 +100,7 @@ impl Cli {
             Command::ZoneMap(command) => command.run(),
             Command::Fsck(command) => command.run(),
             Command::Scrub(command) => command.run(),
+            Command::Session(command) => command.run(),
             Command::Server(command) => command.run(),
             Command::Sim(command) => command.run(),
             Command::Config(command) => command.run(),

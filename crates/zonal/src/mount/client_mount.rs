@@ -65,7 +65,9 @@ fn config(options: &Options, cell: &Cell, client: u64) -> anyhow::Result<MountCo
             Failure::new(2, text)
         })?;
     }
-    core.name = format!("mount {}", options.path.display());
+    let host = rustix::system::uname();
+    let host = host.nodename().to_string_lossy();
+    core.name = format!("mount {} on {host}", options.path.display());
     if let Some(size) = options.write_behind {
         core.write_behind_bytes = usize::try_from(size.0).unwrap_or(usize::MAX);
         core.write_behind_file_bytes = core.write_behind_file_bytes.min(core.write_behind_bytes);

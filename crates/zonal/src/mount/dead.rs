@@ -40,7 +40,8 @@ pub fn end_sessions(folder: &Folder, cell: &Cell) {
     }
 }
 
-fn end_session(
+/// Ends a client's session at one shard.
+pub fn end_session(
     cell: &Cell,
     map: &ZoneMap,
     shard: &Shard,

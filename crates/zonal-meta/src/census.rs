@@ -1,0 +1,51 @@
+//! Who uses a shard: its sessions and what they hold, for people.
+
+use crate::Shard;
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use zonal_types::{Instant, SessionId};
+use zonal_wire::SessionEntry;
+
+/// Sessions in one list.
+const LISTED_MAX: usize = 1_000;
+
+impl Shard {
+    /// Sessions behind `after` in order, at most `limit`; true: nothing follows.
+    #[must_use]
+    pub fn sessions(
+        &self,
+        after: SessionId,
+        limit: u32,
+        now: Instant,
+    ) -> (Vec<SessionEntry>, bool) {
+        let limit = (limit as usize).clamp(1, LISTED_MAX);
+        let behind = (Bound::Excluded(after), Bound::Unbounded);
+        let mut found = self.sessions.range(behind);
+        let opens = self.opens.by_session();
+        let listed: Vec<_> = found
+            .by_ref()
+            .take(limit)
+            .map(|(id, session)| SessionEntry {
+                session: *id,
+                client: session.record.client,
+                zone: session.record.zone,
+                name: session.record.name.clone(),
+                idle_ms: now.ms_since(session.last_seen),
+                open_files: opens.get(id).copied().unwrap_or(0),
+                locked_files: self.locks.files_of(*id),
+            })
+            .collect();
+        (listed, found.next().is_none())
+    }
+}
+
+impl crate::opens::Opens {
+    /// Files that each session has open.
+    fn by_session(&self) -> BTreeMap<SessionId, u32> {
+        let mut found = BTreeMap::new();
+        for session in self.open_by().flatten() {
+            *found.entry(session).or_default() += 1;
+        }
+        found
+    }
+}

@@ -1,0 +1,170 @@
+//! `zonal session`: who uses the cell.
+
+use crate::cell::connect::{Cell, CellArgs};
+use crate::exit::{Failure, NOT_FOUND};
+use crate::mount::dead::end_session;
+use crate::out;
+use serde_json::json;
+use std::collections::BTreeMap;
+use zonal_types::SessionId;
+use zonal_wire::{AdminReply, AdminRequest, SessionEntry};
+use zonal_zonemap::{Shard, ZoneMap};
+
+/// Sessions asked for at once.
+const AT_ONCE: u32 = 1_000;
+
+/// Show who uses the cell, and end the sessions of a client that is gone
+///
+/// A mount has a session at each metadata server that it asked, from its first request until it is unmounted, or until 60 s after it was
+/// last heard of.
+#[derive(Debug, clap::Subcommand)]
+pub enum Session {
+    /// List clients: name, zone, when they were last heard of, how many files they have open and locked
+    Ls {
+        #[command(flatten)]
+        cell: CellArgs,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// End the sessions of a client that is gone: what it has locked and open is free at once, not when its time is over
+    ///
+    /// A client that is still there opens new ones and goes on.
+    End {
+        #[command(flatten)]
+        cell: CellArgs,
+        /// Its number, as `ls` shows it
+        #[arg(value_name = "CLIENT")]
+        client: String,
+    },
+}
+
+/// One client, over all shards.
+#[derive(Default)]
+struct Client {
+    name: String,
+    zone: u16,
+    idle_ms: u64,
+    open_files: u64,
+    locked_files: u64,
+    shards: Vec<u32>,
+}
+
+impl Session {
+    pub fn run(self) -> anyhow::Result<()> {
+        match self {
+            Self::Ls { cell, json } => show(&cell.open()?, json),
+            Self::End { cell, client } => end(&cell.open()?, &client),
+        }
+    }
+}
+
+fn show(cell: &Cell, as_json: bool) -> anyhow::Result<()> {
+    let (clients, failed) = clients(cell, &cell.map()?);
+    if as_json {
+        let list: Vec<_> = clients
+            .iter()
+            .map(|(number, client)| {
+                json!({
+                    "client": format!("{number:016x}"),
+                    "name": client.name,
+                    "zone": client.zone,
+                    "idle_ms": client.idle_ms,
+                    "open_files": client.open_files,
+                    "locked_files": client.locked_files,
+                    "shards": client.shards,
+                })
+            })
+            .collect();
+        out::line(format_args!("{:#}", json!({ "clients": list })));
+    } else {
+        let header = ["CLIENT", "ZONE", "HEARD OF", "OPEN", "LOCKED", "NAME"];
+        let mut rows = vec![header.map(str::to_owned).to_vec()];
+        rows.extend(clients.iter().map(|(number, client)| {
+            vec![
+                format!("{number:016x}"),
+                client.zone.to_string(),
+                format!("{} s ago", client.idle_ms / 1000),
+                client.open_files.to_string(),
+                client.locked_files.to_string(),
+                client.name.clone(),
+            ]
+        }));
+        out::table(&rows);
+    }
+    failed.map_or(Ok(()), Err)
+}
+
+fn end(cell: &Cell, text: &str) -> anyhow::Result<()> {
+    let number = u64::from_str_radix(text, 16).map_err(|_error| {
+        let failure = Failure::new(2, format!("{text} is no client's number"));
+        failure.hint("`zonal session ls` shows them")
+    })?;
+    let map = cell.map()?;
+    let (clients, failed) = clients(cell, &map);
+    let Some(client) = clients.get(&number) else {
+        let failure = Failure::new(NOT_FOUND, format!("no session of a client {text}"));
+        return Err(failed.unwrap_or_else(|| failure.hint("`zonal session ls` shows them").into()));
+    };
+    let shards = map
+        .shards
+        .iter()
+        .filter(|shard| client.shards.contains(&shard.id.0));
+    for shard in shards {
+        end_session(cell, &map, shard, number, client.zone)?;
+        out::line(format_args!("shard {}: ended", shard.id));
+    }
+    failed.map_or(Ok(()), Err)
+}
+
+/// All clients by number, and why a shard could not be asked.
+fn clients(cell: &Cell, map: &ZoneMap) -> (BTreeMap<u64, Client>, Option<anyhow::Error>) {
+    let (mut clients, mut failed) = (BTreeMap::<u64, Client>::new(), None);
+    for shard in &map.shards {
+        match sessions(cell, map, shard) {
+            Ok(sessions) => {
+                for entry in sessions {
+                    note(clients.entry(entry.client).or_default(), shard, entry);
+                }
+            }
+            Err(error) => {
+                failed.get_or_insert(error.context(format!("shard {}", shard.id)));
+            }
+        }
+    }
+    (clients, failed)
+}
+
+fn note(client: &mut Client, shard: &Shard, entry: SessionEntry) {
+    client.idle_ms = if client.shards.is_empty() {
+        entry.idle_ms
+    } else {
+        client.idle_ms.min(entry.idle_ms)
+    };
+    (client.name, client.zone) = (entry.name, entry.zone.0);
+    client.open_files += u64::from(entry.open_files);
+    client.locked_files += u64::from(entry.locked_files);
+    client.shards.push(shard.id.0);
+}
+
+fn sessions(cell: &Cell, map: &ZoneMap, shard: &Shard) -> anyhow::Result<Vec<SessionEntry>> {
+    let to = Cell::address(map, shard.node)?;
+    let (mut found, mut after) = (Vec::<SessionEntry>::new(), SessionId(0));
+    loop {
+        let request = AdminRequest::ListSessions {
+            shard: shard.id,
+            after,
+            limit: AT_ONCE,
+        };
+        match cell.admin(to, &request)? {
+            AdminReply::Sessions { sessions, end } => {
+                found.extend(sessions);
+                match found.last() {
+                    Some(last) if !end && last.session > after => after = last.session,
+                    _ => return Ok(found),
+                }
+            }
+            other => anyhow::bail!("it answers {other:?}"),
+        }
+    }
+}
