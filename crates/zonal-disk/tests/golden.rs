@@ -152,7 +152,10 @@ fn stream() {
     // A frame: kind, zero, length, checksum, contents.
     assert_eq!(hex(&bytes[64..81]), "0200000005000000ffeff8fc6279746573");
     // The end: the number of frames before it.
-    assert_eq!(hex(&bytes[81..]), "ff00000008000000d7ab01ed0100000000000000");
+    assert_eq!(
+        hex(&bytes[81..]),
+        "ff00000008000000d7ab01ed0100000000000000"
+    );
     let mut reader = StreamReader::new(bytes.as_slice()).unwrap();
     assert_eq!(reader.header(), &header);
     assert_eq!(reader.next_frame().unwrap().unwrap().payload, b"bytes");
