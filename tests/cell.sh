@@ -51,11 +51,13 @@ cell_up() {
     wait_for 20 mounted "$2"
 }
 
-# cell_mount CELL MOUNT ZONE: one more mount of a cell that is up.
+# cell_mount CELL MOUNT ZONE [OPTION...]: one more mount of a cell that is up.
 cell_mount() {
-    mkdir -p "$2"
-    timeout -k 5 60 "$ZONAL" mount --cell "$1" "$2" --zone "$3" || return 1
-    wait_for 20 mounted "$2"
+    local cell=$1 path=$2 zone=$3
+    shift 3
+    mkdir -p "$path"
+    timeout -k 5 60 "$ZONAL" mount --cell "$cell" "$path" --zone "$zone" "$@" || return 1
+    wait_for 20 mounted "$path"
 }
 
 # cell_mkdir ZONE PATH: a first-level directory homed in a zone.

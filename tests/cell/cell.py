@@ -46,6 +46,15 @@ class Cell:
         true(len(out) >= 9, f"only these nodes have a pid: {sorted(out)}")
         return out
 
+    def mount_pids(self):
+        """The processes of the cell's mounts."""
+        folder, out = os.path.join(self.folder, "mounts"), []
+        for name in sorted(os.listdir(folder)):
+            if name.endswith(".toml"):
+                with open(os.path.join(folder, name), encoding="utf-8") as f:
+                    out.append(int(re.search(r"^pid = (\d+)", f.read(), re.M)[1]))
+        return [pid for pid in out if os.path.exists(f"/proc/{pid}/exe")]
+
     def alive(self):
         return {name: pid for name, (pid, *_) in self.nodes().items() if os.path.exists(f"/proc/{pid}/exe")}
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """`kill -9` of servers and mounts under a mixed load, again and again, with everything checked after each round.
 
-    tests/cell/kill.py --dir EMPTY-FOLDER [--rounds 10] [--seed 1] [--workers 6] [--keep]
+    tests/cell/kill.py --dir EMPTY-FOLDER [--rounds 10] [--seed 1] [--workers 6] [--check-every 1] [--keep]
 
 Brings up a cell of its own (2 zones, 3 storage nodes each) in the folder and mounts it twice. Workers (`kill_worker.py`) change
 files of their own through both mounts and count under locks in files of all. A round kills one server, several, all, or a
@@ -11,7 +11,8 @@ mount at a random moment, starts again what is down with `zonal up` (and `zonal 
 * names, contents, links, modes and extended attributes are what the workers' models say, through both mounts and through the
   descriptors that were open all the time; what had an unknown outcome is done or not done;
 * counts are what was counted, locks that were held are held;
-* every server is healthy.
+* every server is healthy;
+* `zonal fsck` of the running cell is clean (with --check-every N after each N-th round): no entry or object without its inode.
 
 After the last round the servers are killed once more, and `zonal fsck` must find the stopped stores clean. Then all is removed, and no object,
 orphan, open or lock may be left. ZONAL names the binary; root only.
@@ -194,7 +195,7 @@ class Test:
     def __init__(self, args):
         self.args, self.cell = args, Cell(os.path.realpath(args.dir))
         self.passed = self.failed = 0
-        self.slowest, self.recoveries, self.remounts, self.unknown = 0.0, [], [], 0
+        self.slowest, self.recoveries, self.remounts, self.checks, self.unknown = 0.0, [], [], [], 0
         self.logs = [0, 0]
 
     def step(self, name, bad):
@@ -246,6 +247,10 @@ class Test:
         if not bad:
             bad += self.crew.ask("verify")
         bad += self.counts() + self.locks() + self.status()
+        if number % self.args.check_every == 0:
+            begun = time.monotonic()
+            bad += self.fsck()
+            self.checks.append(time.monotonic() - begun)
         return self.step(f"round {number}: {plan}", "\n  ".join(bad))
 
     def kill(self, plan):
@@ -381,7 +386,8 @@ class Test:
         for facts in self.crew.facts if hasattr(self, "crew") else []:
             steps.update(facts.get("steps", {}))
         print("steps: " + ", ".join(f"{count} {name}" for name, count in sorted(steps.items())))
-        for name, times in (("zonal up after a kill", self.recoveries), ("zonal mount after a kill", self.remounts)):
+        for name, times in (("zonal up after a kill", self.recoveries), ("zonal mount after a kill", self.remounts),
+                            ("zonal fsck of the running cell", self.checks)):
             if times:
                 print(f"{name}: {sum(times) / len(times):.2f} s on average, {max(times):.2f} s at most")
         print(f"slowest call {self.slowest:.1f} s, {self.unknown} unknown outcomes, {took:.0f} s in all")
@@ -396,6 +402,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--workers", type=int, default=6)
+    parser.add_argument("--check-every", type=int, default=1, help="rounds from one `zonal fsck` of the running cell to the next")
     parser.add_argument("--keep", action="store_true", help="leave the cell up after a failure")
     args = parser.parse_args()
     os.makedirs(args.dir, exist_ok=True)

@@ -113,6 +113,14 @@ class Cell:
             os.kill(pid, signal.SIGKILL)
             wait_for("its end", lambda pid=pid: not os.path.exists(f"/proc/{pid}/exe"))
 
+    def kill_mount(self):
+        for name in os.listdir(f"{self.dir}/mounts"):
+            if name.endswith(".toml"):
+                with open(f"{self.dir}/mounts/{name}", encoding="utf-8") as f:
+                    pid = int(re.search(r"^pid = (\d+)", f.read(), re.M)[1])
+                os.kill(pid, signal.SIGKILL)
+                wait_for("the mount's end", lambda pid=pid: not os.path.exists(f"/proc/{pid}/exe"))
+
     def restart(self, *names):
         self.kill(*names)
         self.up()
@@ -596,6 +604,31 @@ def check_power(c, d, rounds):
 @check("media-power-loss", "what was fsynced survives a loss of power on all disks, whatever else they keep", limit=300)
 def _(c, d):
     check_power(c, d, 3)
+
+
+@check("media-power-loss-root", "fsync of the mount's root directory alone keeps what was written before it over a loss of power on all disks, also where the mount's process goes", limit=300)
+def _(c, d):
+    for turn in range(3):
+        made, fds = {}, []
+        for number, size in enumerate((1, 5000, 70_000, 3 * MIB + 5, 200_000)):
+            path = f"{d}/root{turn}-{number}"
+            made[path] = bytes_of(7000 + turn * 10 + number, size)
+            fds.append(os.open(path, os.O_CREAT | os.O_WRONLY, 0o644))
+            os.write(fds[-1], made[path])
+        os.close(fds.pop())
+        top = os.open(c.mount, os.O_RDONLY | os.O_DIRECTORY)
+        os.fsync(top)
+        os.close(top)
+        # The last time the mount's process goes, too, and cannot send anything again.
+        if turn == 2:
+            c.kill_mount()
+            for fd in fds:
+                told(os.close, fd)
+        lose_power(c, 100 + turn)
+        for path, data in made.items():
+            same(path, data, f"turn {turn}: {os.path.basename(path)}")
+        for fd in fds if turn < 2 else ():
+            os.close(fd)
 
 
 @check("media-power-loss-many", "the same, forty times", long=True, limit=2400)

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """How soon a cell is back after everything was killed, with many files in it.
 
-    tests/cell/recovery.py --dir EMPTY-FOLDER [--files 10000] [--times 3] [--limit 30]
+    tests/cell/recovery.py --dir EMPTY-FOLDER [--files 10000] [--times 3] [--limit 3]
 
 Brings up a cell of its own in the folder, makes the files through a mount in parallel (one in a hundred holds 4 KiB), and goes on making some
 while it kills every server process. Then `zonal up`; it counts the time until that returns, until a file is looked up and read, and until one is made
 in each zone through each of two mounts that were there all the time. Every file that was made must be there, with `--check all` each
-is looked up, otherwise a sample. ZONAL names the binary. Ends with `recovery: N passed, N failed`.
+is looked up, otherwise a sample. Each of the turns must end within 30 s, the best of them within the limit: a busy machine is no failure,
+a cell that never is that fast is one. ZONAL names the binary. Ends with `recovery: N passed, N failed`.
 """
 import argparse
 import multiprocessing
@@ -19,6 +20,7 @@ import time
 
 ZONAL = os.environ.get("ZONAL", "zonal")
 PROCESSES, PER_FOLDER, SAMPLE = 8, 10_000, 2_000
+EACH_SECONDS = 30
 
 
 def zonal(*args, limit=300):
@@ -122,7 +124,7 @@ def main():
     parser.add_argument("--dir", required=True)
     parser.add_argument("--files", type=int, default=10_000)
     parser.add_argument("--times", type=int, default=3)
-    parser.add_argument("--limit", type=float, default=30.0, help="seconds until everything works; what is aimed at is 3, but a busy machine is no failure")
+    parser.add_argument("--limit", type=float, default=3.0, help="seconds until everything works, in the best of the turns")
     parser.add_argument("--check", choices=("sample", "all"), default="sample")
     a = parser.parse_args()
     cell, top, second = (os.path.realpath(f"{a.dir}/{name}") for name in ("cell", "mnt", "mnt2"))
@@ -141,12 +143,17 @@ def main():
         in_parallel(fill, top, a.files)
         took = time.monotonic() - begun
         print(f"{a.files:,} files made in {took:.1f} s, {a.files / took:,.0f}/s", flush=True)
+        slowest = []
         for turn in range(1, a.times + 1):
             os.listdir(f"{second}/one"), os.listdir(f"{second}/two")
             times = recover(top, second, cell, a.files, turn)
-            is_good = max(times.values()) < a.limit
+            slowest.append(max(times.values()))
+            is_good = slowest[-1] < EACH_SECONDS
             passed, failed = passed + is_good, failed + (not is_good)
             print(f"{'ok' if is_good else 'FAILED'}  {a.files:,} files, all killed under load: " + ", ".join(f"{what} after {s:.2f} s" for what, s in times.items()), flush=True)
+        is_good = min(slowest) <= a.limit
+        passed, failed = passed + is_good, failed + (not is_good)
+        print(f"{'ok' if is_good else 'FAILED'}  the best of {a.times} took {min(slowest):.2f} s, {a.limit:g} s at most", flush=True)
         numbers = range(a.files) if a.check == "all" else random.Random(5).sample(range(a.files), min(SAMPLE, a.files))
         look(top, numbers)
         passed += 1

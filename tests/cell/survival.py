@@ -12,6 +12,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -156,6 +157,35 @@ def _(c, d):
         true(set(found) <= {ord("o"), ord("n"), 0} and 0 not in found[:len(old)], "bytes that nobody wrote")
     finally:
         c.end_mount(own)
+
+
+@check("mount-killed-root-synced", "fsync of the mount's root directory alone keeps what was written and not flushed: files of both zones survive the kill of the mount's process", limit=120)
+def _(c, d):
+    own = c.own_mount("root-synced")
+    other = f"{c.mount}/two/{os.path.basename(d)}"
+    os.mkdir(other)
+    try:
+        # A whole stripe unit leaves at once; what is less waits for its age, unless somebody flushes it.
+        made = {f"{zone}/{os.path.basename(d)}/{name}": pattern(number, size) for zone, number in (("one", 5), ("two", 6))
+                for name, size in (("small", 3000), ("part", 200_000), ("long", (3 << 20) + 777))}
+        fds = [write_at(f"{own}/{path}", data, 0, sync=False) for path, data in made.items()]
+        # Grown and overwritten in place as well, where it was flushed before.
+        fds.append(write_at(f"{own}/one/{os.path.basename(d)}/older", b"o" * 100_000, 0))
+        os.pwrite(fds[-1], b"n" * 50_000, 75_000)
+        made[f"one/{os.path.basename(d)}/older"] = b"o" * 75_000 + b"n" * 50_000
+        top = os.open(own, os.O_RDONLY | os.O_DIRECTORY)
+        os.fsync(top)
+        c.kill_mount(own)
+        for fd in (*fds, top):
+            drop(fd)
+        own = c.own_mount("root-synced")
+        for path, data in made.items():
+            for top in (own, c.mount):
+                found = read(f"{top}/{path}")
+                true(found == data, f"{top}/{path}: {len(found)} bytes of {len(data)}, or others")
+    finally:
+        c.end_mount(own)
+        shutil.rmtree(other, ignore_errors=True)
 
 
 @check("mount-killed-again", "`zonal mount` and `zonal up --mount` take away what a killed mount left, and mount again", limit=120)

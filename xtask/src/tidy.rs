@@ -3,6 +3,7 @@
 //! Invariant: each rule has a test that plants its offence and sees it reported.
 
 mod dependencies;
+mod named;
 mod source;
 mod words;
 
@@ -70,8 +71,8 @@ const CORES: [&str; 8] = [
 /// Folders that hold nothing of ours.
 const SKIPPED_FOLDERS: [&str; 5] = ["target", ".git", ".zonal", "__pycache__", "node_modules"];
 
-/// Files that are not ours to word: licences, lists made by tools.
-const SKIPPED_FILES: [&str; 2] = ["LICENSE", "Cargo.lock"];
+/// Files that are not ours to word: licences, lists made by tools, and what a second work tree has in place of the folder.
+const SKIPPED_FILES: [&str; 3] = ["LICENSE", "Cargo.lock", ".git"];
 
 /// Runs every rule; `metadata` is what `cargo metadata --no-deps` prints.
 pub fn check(root: &Path, metadata: &str) -> Result<Vec<Offence>, String> {
@@ -87,6 +88,7 @@ pub fn check(root: &Path, metadata: &str) -> Result<Vec<Offence>, String> {
             source::check(file, &mut offences);
         }
     }
+    named::check(&files, &mut offences);
     offences.sort();
     Ok(offences)
 }

@@ -44,7 +44,7 @@ pub use error::DiskError;
 pub use files::StoreDir;
 pub use identity::{Identity, StoreKind};
 pub use power::Past;
-pub use raw_index::Found;
+pub use raw_index::{Found, walk_index};
 pub use read_only::{LogEnd, ReadStore, StoreDamage};
 pub use record::{Lsn, Record};
 pub use segments::{Segments, SegmentsConfig, Space};

@@ -301,6 +301,15 @@ impl RawIndex {
     }
 }
 
+/// Walks all that an index's file gives by itself, without the store around it: for the fuzzers, which make such files.
+///
+/// # Errors
+/// `Corrupt` where no commit can be used, `Io`.
+pub fn walk_index(path: &Path, visit: &mut dyn FnMut(Found<'_>) -> bool) -> Result<(), DiskError> {
+    RawIndex::open(path)?.walk(&[], None, visit);
+    Ok(())
+}
+
 /// The entries of everything in `file` that has the form of a leaf.
 pub(crate) fn carve(file: &File, length: u64, visit: &mut dyn FnMut(&[u8], &[u8])) {
     let largest = PAGE << 4;

@@ -6,7 +6,9 @@ mod common;
 use common::{MemDisk, identity};
 use zonal_disk::identity::{self as ident, Stored};
 use zonal_disk::log::{Header, Kind};
-use zonal_disk::{Room, record};
+use zonal_disk::starts::{Mark, Starts};
+use zonal_disk::stream::{StreamHeader, StreamKind, StreamReader, StreamWriter};
+use zonal_disk::{Room, power, record};
 use zonal_testkit::Scratch;
 use zonal_types::KvChange;
 
@@ -81,4 +83,81 @@ fn a_record_in_the_log() {
     assert_eq!(header.payload_len, 18);
     assert_eq!(hex(&bytes[64..82]), "01000000010100610100000031010000006e");
     assert!(bytes[82..].iter().all(|byte| *byte == 0));
+}
+
+#[test]
+fn power_file() {
+    let note = power::Note {
+        boot: *b"0123456789abcdef",
+        doubt: true,
+        verifier: 0x1122_3344_5566_7788,
+    };
+    let bytes = note.encode();
+    let expected = [
+        "5a4f4e414c505752",                 // magic
+        "01000000",                         // version
+        "01000000",                         // flags: a flush failed
+        "30313233343536373839616263646566", // boot id
+        "8877665544332211",                 // verifier
+        "00000000",
+    ];
+    assert_eq!(hex(&bytes[..44]), expected.concat());
+    assert_eq!(hex(&bytes[44..]), "49d68689");
+    assert_eq!(power::Note::decode(&bytes), Some(note));
+}
+
+#[test]
+fn starts_file() {
+    let mark = |number, tag| Mark { number, tag };
+    let starts = Starts {
+        taken: mark(5, 0x1122_3344_5566_7788),
+        proposed: vec![mark(6, 1), mark(7, 2)],
+    };
+    let bytes = starts.encode();
+    let expected = [
+        "5a4f4e414c535441",                 // magic
+        "01000000",                         // version
+        "02000000",                         // marks proposed
+        "05000000000000008877665544332211", // the last one taken
+        "06000000000000000100000000000000",
+        "07000000000000000200000000000000",
+    ];
+    assert_eq!(hex(&bytes[..64]), expected.concat());
+    assert_eq!(hex(&bytes[64..]), "84988885");
+    assert_eq!(Starts::decode(&bytes), Some(starts));
+}
+
+#[test]
+fn stream() {
+    let header = StreamHeader {
+        kind: StreamKind::Objects,
+        cell: [7; 16],
+        target: Some(0x0102_0304),
+        made: 1_800_000_000,
+    };
+    let mut writer = StreamWriter::new(Vec::new(), &header).unwrap();
+    writer.frame(2, b"bytes").unwrap();
+    let bytes = writer.finish().unwrap();
+    let expected = [
+        "5a4f4e414c535452",                 // magic
+        "01000000",                         // version
+        "02000000",                         // kind: objects
+        "07070707070707070707070707070707", // cell
+        "00d2496b00000000",                 // made
+        "04030201",                         // target
+        "00000000000000000000000000000000",
+    ];
+    assert_eq!(hex(&bytes[..60]), expected.concat());
+    assert_eq!(hex(&bytes[60..64]), "763fffd8");
+    // A frame: kind, zero, length, checksum, contents.
+    assert_eq!(hex(&bytes[64..81]), "0200000005000000ffeff8fc6279746573");
+    // The end: the number of frames before it.
+    assert_eq!(
+        hex(&bytes[81..]),
+        "ff00000008000000d7ab01ed0100000000000000"
+    );
+    let mut reader = StreamReader::new(bytes.as_slice()).unwrap();
+    assert_eq!(reader.header(), &header);
+    assert_eq!(reader.next_frame().unwrap().unwrap().payload, b"bytes");
+    assert_eq!(reader.next_frame().unwrap(), None);
 }

@@ -8,7 +8,7 @@
 
 mod common;
 
-use common::{Bench, entry, get_entry, inode, lookup, open_engine, read_map, rounds};
+use common::{Bench, entry, get_entry, inode, lists, lookup, open_engine, read_map};
 use zonal_disk::Engine;
 use zonal_meta::dentry::{Dentry, name_cookie};
 use zonal_meta::inode::{FLAG_ORPHAN, Inode};
@@ -40,7 +40,7 @@ fn directories(engine: &Engine) -> Vec<Inode> {
 fn damaged_shards_are_put_right() {
     let bench = Bench::new("shard");
     let name = |ino: Ino, what: &str| format!("{what}-{}-{}", ino.partition(), ino.sequence());
-    for round in 0..rounds(1) {
+    for round in 0..lists() {
         let mut rng = Rng(round * 91 + 5);
         let file = bench.file(&mut rng).clone();
         let ino = file.ino;

@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{TestCell, be_quiet_about_the_library, rounds};
+use common::{TestCell, be_quiet_about_the_library, damages};
 use std::fs;
 use std::path::{Path, PathBuf};
 use zonal_testkit::Rng;
@@ -116,25 +116,25 @@ fn run(name: &str, files: &[&str], seeds: u64, least_whole: usize) {
 
 #[test]
 fn damaged_indexes_are_written_anew() {
-    run("index", &["index.redb"], rounds(30), 0);
+    run("index", &["index.redb"], damages(30), 0);
 }
 
 #[test]
 fn damaged_logs_lose_no_more_than_their_records() {
-    run("log", &["log"], rounds(24), 0);
+    run("log", &["log"], damages(24), 0);
 }
 
 #[test]
 fn damaged_segments_lose_no_more_than_their_blocks() {
-    run("segments", &["seg."], rounds(16), 60);
+    run("segments", &["seg."], damages(16), 60);
 }
 
 #[test]
 fn damaged_small_files_lose_nothing() {
     run(
         "small",
-        &["identity", "index.sums", "power", "lock"],
-        rounds(40),
+        &["identity", "index.sums", "power", "starts", "lock"],
+        damages(40),
         120,
     );
 }
@@ -146,7 +146,9 @@ fn missing_files_are_made_anew() {
     for (number, victim) in before.keys().enumerate() {
         let is_store = victims(
             &cell,
-            &["index", "log", "identity", "lock", "power", "seg."],
+            &[
+                "index", "log", "identity", "lock", "power", "starts", "seg.",
+            ],
         );
         if !is_store.contains(victim) {
             continue;

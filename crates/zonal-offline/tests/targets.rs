@@ -8,7 +8,7 @@
 
 mod common;
 
-use common::{Bench, GEOMETRY, Made, OpenTarget, inode, open_engine, rounds};
+use common::{Bench, GEOMETRY, Made, OpenTarget, inode, lists, open_engine};
 use zonal_disk::Engine;
 use zonal_object::chunk::{BlockState, Chunk};
 use zonal_object::{Cut, ObjectId, key};
@@ -33,7 +33,7 @@ fn damaged_targets_are_put_right() {
         .iter()
         .filter(|file| file.size >= 65_536)
         .collect();
-    for round in 0..rounds(1) {
+    for round in 0..lists() {
         let mut rng = Rng(round * 77 + 3);
         let file = large[rng.index(large.len())];
         let component = &file.layout.components[0];

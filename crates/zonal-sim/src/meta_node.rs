@@ -181,14 +181,7 @@ impl MetaNode {
         mut request: MetaRequest,
         deadline: Instant,
     ) -> MetaReply {
-        if self.plant == Plant::CutsAreForgotten
-            && let MetaRequest::ReportWrite { truncate_seq, .. } = &mut request
-        {
-            *truncate_seq = u64::MAX;
-        }
-        if self.plant == Plant::ShardForgetsReplies {
-            caller.slot = NO_SLOT;
-        }
+        self.plant_in(&mut caller, &mut request);
         let _running = Running::begin(&self.running);
         let clock = self.network.clock.clone();
         let own_clock = self.network.clock_of(&self.address);
@@ -276,6 +269,27 @@ impl MetaNode {
                     outcome = shard.resume(self.disk.as_ref(), now, call, reply);
                 }
             }
+        }
+    }
+
+    /// What bugs of shards make of a request.
+    fn plant_in(&self, caller: &mut Caller, request: &mut MetaRequest) {
+        if self.plant == Plant::ShardForgetsReplies {
+            caller.slot = NO_SLOT;
+        }
+        let MetaRequest::ReportWrite {
+            truncate_seq,
+            allocated_delta,
+            ..
+        } = request
+        else {
+            return;
+        };
+        if self.plant == Plant::CutsAreForgotten {
+            *truncate_seq = u64::MAX;
+        }
+        if self.plant == Plant::AllocatedIsMiscounted && *allocated_delta > 0 {
+            *allocated_delta += zonal_types::limits::BLOCK_BYTES as i64;
         }
     }
 

@@ -28,12 +28,14 @@ pub enum Plant {
     WaitsAreKept,
     /// Shards never delete objects at targets (invariant 9).
     DeletionsAreLost,
+    /// Shards count a block too much of each write that takes some (invariant 9, allocated bytes; found where there are no faults).
+    AllocatedIsMiscounted,
     /// Targets keep column 1 as column 2 (invariant 10).
     ColumnsAreMixed,
 }
 
 /// Names of all bugs, as they are typed.
-pub const PLANTS: [(&str, Plant); 12] = [
+pub const PLANTS: [(&str, Plant); 13] = [
     ("replies-forgotten", Plant::ShardForgetsReplies),
     ("changes-lost", Plant::ShardLosesChanges),
     ("sync-nothing", Plant::SyncDoesNothing),
@@ -45,6 +47,7 @@ pub const PLANTS: [(&str, Plant); 12] = [
     ("truncation-ignored", Plant::TargetIgnoresTruncation),
     ("waits-kept", Plant::WaitsAreKept),
     ("deletions-lost", Plant::DeletionsAreLost),
+    ("allocated-miscounted", Plant::AllocatedIsMiscounted),
     ("columns-mixed", Plant::ColumnsAreMixed),
 ];
 

@@ -128,9 +128,9 @@ fn the_same_seed_gives_the_same_trace() {
 /// What the report must name, and the scenario that finds it soonest.
 fn finder(plant: Plant) -> (&'static str, Scenario) {
     match plant {
-        Plant::None => ("", Scenario::Any),
+        Plant::None => ("-", Scenario::Any),
         // By the exact model: an operation's answer is another one's.
-        Plant::ShardForgetsReplies => ("", Scenario::Kill),
+        Plant::ShardForgetsReplies => ("the model says", Scenario::Kill),
         Plant::ShardLosesChanges => ("invariant 2", Scenario::Kill),
         Plant::SyncDoesNothing | Plant::ShardSyncDoesNothing => ("invariant 3", Scenario::Power),
         Plant::EventsAreIgnored => ("invariant 4", Scenario::Kill),
@@ -140,6 +140,7 @@ fn finder(plant: Plant) -> (&'static str, Scenario) {
         Plant::TargetIgnoresTruncation => ("the model has", Scenario::Kill),
         Plant::WaitsAreKept => ("invariant 8", Scenario::Kill),
         Plant::DeletionsAreLost => ("invariant 9", Scenario::Kill),
+        Plant::AllocatedIsMiscounted => ("allocated bytes; its targets hold", Scenario::Kill),
         Plant::ColumnsAreMixed => ("invariant 10", Scenario::Kill),
     }
 }
@@ -148,8 +149,11 @@ fn finder(plant: Plant) -> (&'static str, Scenario) {
 fn every_planted_bug_is_found() {
     for (name, plant) in PLANTS {
         let (word, scenario) = finder(plant);
+        assert!(!word.is_empty(), "{name}: any report would do");
         let options = Options {
             plant,
+            // What lost replies and dead clients leave uncounted is no bug, so counts are compared without faults.
+            faults: plant != Plant::AllocatedIsMiscounted,
             ..of(scenario)
         };
         let mut found = None;

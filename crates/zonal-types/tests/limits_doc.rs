@@ -60,6 +60,64 @@ fn the_page_of_limits_has_every_bound_with_its_value() {
     }
 }
 
+/// The constants `..._MAX` of the files below a folder of crates/, with the values that are written out: (file, name, value).
+fn constants(of: &str, found: &mut BTreeSet<(String, String, String)>) {
+    let crates = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let folder = crates.join(format!("zonal-{of}"));
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let entry = entry.unwrap();
+        let path = format!("{of}/{}", entry.file_name().to_string_lossy());
+        if entry.file_type().unwrap().is_dir() {
+            constants(&path, found);
+            continue;
+        }
+        let text = std::fs::read_to_string(entry.path()).unwrap();
+        for line in text.lines() {
+            // Constants of tests stand further to the right.
+            let line = line.strip_prefix("pub(crate) ").unwrap_or(line);
+            let line = line.strip_prefix("pub ").unwrap_or(line);
+            let Some((name, rest)) = line.strip_prefix("const ").and_then(|l| l.split_once(": "))
+            else {
+                continue;
+            };
+            let value = rest.split_once(" = ").map_or("", |(_, value)| value);
+            let value = number(value.trim_end_matches(';'));
+            if let (true, Some(value)) = (name.ends_with("_MAX"), value) {
+                found.insert((path.clone(), name.to_owned(), grouped(value)));
+            }
+        }
+    }
+}
+
+/// `65_536` or `8 << 20`.
+fn number(text: &str) -> Option<u64> {
+    let digits = |text: &str| text.replace('_', "").parse::<u64>().ok();
+    match text.split_once(" << ") {
+        Some((value, by)) => Some(digits(value)? << digits(by)?),
+        None => digits(text),
+    }
+}
+
+#[test]
+fn the_page_of_limits_has_every_table_of_clients_and_shards() {
+    let mut code = BTreeSet::new();
+    for of in ["client/src", "mount/src", "meta/src"] {
+        constants(of, &mut code);
+    }
+    assert!(code.len() > 25, "only {} constants found", code.len());
+    let named = rows(&page("limits.md"))
+        .into_iter()
+        .filter(|row| row[0].ends_with(".rs"))
+        .map(|row| (row[0].clone(), row[1].clone(), row[2].clone()));
+    let named: BTreeSet<_> = named.collect();
+    let missing: Vec<_> = code.difference(&named).collect();
+    let wrong: Vec<_> = named.difference(&code).collect();
+    assert!(
+        missing.is_empty() && wrong.is_empty(),
+        "docs/limits.md lacks {missing:#?} and has {wrong:#?}"
+    );
+}
+
 #[test]
 fn the_page_of_semantics_has_every_error_code() {
     let page = page("semantics.md");

@@ -298,3 +298,69 @@ fn what_others_made_is_left_alone() {
     .unwrap();
     assert_eq!(r.check(), []);
 }
+
+/// A repository with tests and checks, and what is reported of a page that names them.
+fn named(page: &str, text: &str) -> Vec<usize> {
+    let r = Repository::new();
+    r.plant(
+        "crates/zonal-meta/tests/names.rs",
+        "//! Names.\n#[test]\nfn a_name_is_kept() {}\nfn no_test() {}\n",
+    );
+    r.plant(
+        "tests/posix/areas/names.py",
+        "@check(\"rename-file\", \"...\")\n",
+    );
+    r.plant(
+        "tests/posix/two_mounts.py",
+        "@for_kinds(\"counter\", \"...\")\n@check(\"create-seen\", \"...\")\n",
+    );
+    r.plant("tests/cell/checks.py", "@check(\"idle-cost\", \"...\")\n");
+    r.plant(page, text);
+    let found = r.check();
+    assert!(found.iter().all(|o| o.rule == "named"), "{found:?}");
+    found.into_iter().map(|o| o.line).collect()
+}
+
+#[test]
+fn a_test_that_a_page_names_must_be_there() {
+    let right = "`crate::test` names are Rust tests; cell: `idle-cost`, and `no-check-meant`.\n\
+                 | a | `zonal-meta::names::a_name_is_kept`, `zonal-meta::names` |\n\
+                 | b | `rename-file` |\n| c | two mounts: `flock-counter`, `create-seen` |\n";
+    assert_eq!(named("docs/semantics.md", right), [0; 0]);
+    for wrong in [
+        "`zonal-meta::other::a_name_is_kept`",
+        "`zonal-meta::names::a_name_is_lost`",
+        "`zonal-meta::names::no_test`",
+        "`zonal-mata::names`",
+        "| a | `rename-dir` |",
+        "| a | two mounts: `rename-file` |",
+        "| a | two mounts: `create-seen`, `create-sen` |",
+        "Test: cell: `rename-file`.",
+    ] {
+        let page = format!("Right: cell: `idle-cost`.\n{wrong}\n");
+        assert_eq!(named("docs/semantics.md", &page), [2], "{wrong}");
+        assert_eq!(
+            named("docs/rfcs/2026-11-21-old.md", &page),
+            [0; 0],
+            "what was is left"
+        );
+    }
+}
+
+#[test]
+fn a_command_of_a_page_must_select_a_test() {
+    let right = "`cargo test -p zonal-meta --test names a_name`, `cargo test -p zonal-meta kept`, `cargo test -p CRATE`\n\
+                 `tests/posix/two_mounts.py A B --only counter,create`, `tests/posix/semantics.py DIR --only ID`\n";
+    assert_eq!(named("docs/status.md", right), [0; 0]);
+    for wrong in [
+        "`cargo test -p zonal-meta --test name`",
+        "`cargo test -p zonal-meta --test names no_test`",
+        "`N=1 cargo test -p zonal-meta lost`",
+        "`cargo test -p zonal-mata`",
+        "`tests/cell/checks.py ... --only idle-cost,lost`",
+        "`tests/cell/check.py --only idle-cost`",
+    ] {
+        let page = format!("Right: `cargo test -p zonal-meta`.\n{wrong}\n");
+        assert_eq!(named("docs/status.md", &page), [2], "{wrong}");
+    }
+}

@@ -102,10 +102,16 @@ impl Bench {
     }
 }
 
-/// Rounds of a test: `ZONAL_DAMAGES` for more.
-pub fn rounds(usual: u64) -> u64 {
+/// Damages that a test puts in: `ZONAL_DAMAGES` for more.
+pub fn damages(usual: u64) -> u64 {
     let wanted = std::env::var("ZONAL_DAMAGES").ok();
     wanted.and_then(|text| text.parse().ok()).unwrap_or(usual)
+}
+
+/// Rounds of a list of planted records, each with other files: as many damages, about.
+pub fn lists() -> u64 {
+    const DAMAGES: u64 = 30;
+    damages(1).div_ceil(DAMAGES)
 }
 
 pub fn inode(engine: &Engine, ino: Ino) -> Inode {

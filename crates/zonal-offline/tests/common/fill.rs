@@ -263,6 +263,9 @@ impl TestCell {
         engine
             .append_with(vec![put_map(&self.map)], &[], Room::Normal)
             .unwrap();
+        engine
+            .append_with(self.fill_starts(), &[], Room::Normal)
+            .unwrap();
         // The second one's entry and junction are in the log alone.
         engine.checkpoint(&mut || Ok(())).unwrap();
         for (name, ino) in first_level {

@@ -11,10 +11,11 @@
 mod bench;
 mod fill;
 mod running;
+mod starts;
 mod target;
 mod verify;
 
-pub use bench::{Bench, inode, rounds};
+pub use bench::{Bench, damages, inode, lists};
 pub use running::Open;
 pub use target::OpenTarget;
 

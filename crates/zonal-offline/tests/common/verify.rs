@@ -26,6 +26,7 @@ impl TestCell {
             .map(|spec| OpenTarget::open(spec).expect(context))
             .collect();
         let root_engine = open_engine(self.spec(0));
+        self.verify_starts(&root_engine, context);
         let (mut whole, mut other) = (0, 0);
         for file in &self.files {
             let found = lookup(&root_engine, &shard_engine, &file.path);

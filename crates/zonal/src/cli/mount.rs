@@ -43,7 +43,7 @@ pub struct Mount {
     /// Where a mount in the background logs [default: below the cell's folder, else nowhere]
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
-    /// Threads that serve the kernel [default: chosen by the machine]
+    /// Threads that serve the kernel (1 to 256) [default: 16]
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=256))]
     workers: Option<u16>,
     /// Tell the starting process by standard output when the mount answers

@@ -1,0 +1,138 @@
+//! Hostile entries and notes of a target never make a decoder panic. Runs over the committed corpus (`testdata/corpus.hex`): as it is, its
+//! prefixes, its flipped bits and bytes from a seed, with the checksums of values as they come and set right.
+#![allow(clippy::unwrap_used, reason = "a test may fail so")]
+
+use zonal_object::chunk::Chunk;
+use zonal_object::key::{self, Named};
+use zonal_object::{TargetConfig, describe};
+use zonal_testkit::Rng;
+
+const GEOMETRY: TargetConfig = TargetConfig {
+    segment_units: 64,
+    segments: 4,
+    pending_blocks_max: 16,
+};
+
+/// An entry, or a note, which has no key.
+struct Line {
+    key: Option<Vec<u8>>,
+    bytes: Vec<u8>,
+}
+
+fn from_hex(text: &str) -> Vec<u8> {
+    let pairs = text.as_bytes().chunks_exact(2);
+    let byte = |pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
+    pairs.map(byte).collect()
+}
+
+fn corpus() -> Vec<Line> {
+    let text = include_str!("../testdata/corpus.hex");
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    let line = |line: &str| {
+        let (key, bytes) = line.split_once(' ').unwrap();
+        Line {
+            key: (key != "note").then(|| from_hex(key)),
+            bytes: from_hex(bytes),
+        }
+    };
+    lines.map(line).collect()
+}
+
+/// Whether it is accepted.
+fn feed(key: Option<&[u8]>, bytes: &[u8]) -> bool {
+    let Some(key) = key else {
+        return describe::note(bytes).is_ok();
+    };
+    if let Ok(Named::Chunk(..)) = key::parse(key)
+        && let Ok(chunk) = Chunk::decode(&GEOMETRY, key, bytes)
+    {
+        let again = Chunk::decode(&GEOMETRY, key, &chunk.encode(key));
+        assert_eq!(again, Ok(chunk), "{bytes:02x?}");
+    }
+    describe::entry(key, bytes).is_ok()
+}
+
+/// As it is, and with its checksum set right; whether the latter is accepted.
+fn feed_both(key: Option<&[u8]>, bytes: &[u8]) -> bool {
+    let is_good = feed(key, bytes);
+    let (Some(key), Some(at)) = (key, bytes.len().checked_sub(4)) else {
+        return is_good;
+    };
+    let mut sealed = bytes[..at].to_vec();
+    let sum = crc_fast::crc32_iscsi(&[&sealed, key].concat());
+    sealed.extend_from_slice(&sum.to_le_bytes());
+    feed(Some(key), &sealed)
+}
+
+#[test]
+fn right_lines_are_accepted_and_others_are_refused() {
+    let text = include_str!("../testdata/corpus.hex");
+    let good = text
+        .lines()
+        .skip(1)
+        .take_while(|line| !line.starts_with('#'));
+    let good = good.count();
+    assert!(good >= 7, "{good}");
+    for line in &corpus()[..good] {
+        assert!(feed(line.key.as_deref(), &line.bytes));
+        // A value under another key is damage.
+        if let Some(key) = &line.key {
+            let other = [key.as_slice(), &[1]].concat();
+            assert!(!feed(Some(&other), &line.bytes));
+        }
+    }
+}
+
+#[test]
+fn prefixes_and_flipped_bits_never_panic() {
+    for line in corpus() {
+        let key = line.key.as_deref();
+        feed_both(key, &line.bytes);
+        for end in 0..line.bytes.len() {
+            feed_both(key, &line.bytes[..end]);
+        }
+        for bit in 0..line.bytes.len() * 8 {
+            let mut bad = line.bytes.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            feed_both(key, &bad);
+            assert!(key.is_none() || !feed(key, &bad), "bit {bit}");
+        }
+    }
+}
+
+#[test]
+fn spliced_and_random_bytes_never_panic() {
+    let mut random = Rng(6);
+    let (lines, mut accepted) = (corpus(), 0);
+    for _ in 0..30_000 {
+        let line = &lines[random.index(lines.len())];
+        let mut key = line.key.clone();
+        let mut bytes = line.bytes.clone();
+        match random.below(4) {
+            0 => {
+                let other = &lines[random.index(lines.len())].bytes;
+                bytes.truncate(random.index(bytes.len() + 1));
+                bytes.extend_from_slice(&other[random.index(other.len() + 1)..]);
+            }
+            1 => {
+                let at = random.index(bytes.len());
+                let count = random.index(9).min(bytes.len() - at);
+                let fill = [0, 1, 0x3f, 0x40, 0xff][random.index(5)];
+                bytes[at..at + count].fill(fill);
+            }
+            2 => {
+                let count = random.index(120);
+                bytes = random.bytes(count);
+            }
+            _ => {
+                if let Some(key) = &mut key {
+                    let at = random.index(key.len());
+                    key[at] = random.byte();
+                    key.truncate(random.index(key.len() + 1));
+                }
+            }
+        }
+        accepted += u32::from(feed_both(key.as_deref(), &bytes));
+    }
+    assert!(accepted > 1_000, "{accepted} were accepted");
+}

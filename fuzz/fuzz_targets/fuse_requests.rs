@@ -1,0 +1,28 @@
+//! Requests of the kernel, of each version that is spoken. The first byte chooses the version, the second the operation; the length is set right.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use zonal_fuse::abi;
+use zonal_fuse::request::{Header, Protocol, Request};
+
+fuzz_target!(|data: &[u8]| {
+    let [version, operation, rest @ ..] = data else {
+        return;
+    };
+    let protocol = Protocol {
+        minor: abi::MINOR_MIN + u32::from(*version) % (abi::MINOR - abi::MINOR_MIN + 1),
+        flags: if version & 0x80 == 0 { u64::MAX } else { 0 },
+    };
+    for is_right in [false, true] {
+        let mut bytes = rest.to_vec();
+        if is_right && bytes.len() >= abi::IN_HEADER {
+            let length = bytes.len() as u32;
+            bytes[..4].copy_from_slice(&length.to_le_bytes());
+            bytes[4..8].copy_from_slice(&u32::from(*operation).to_le_bytes());
+        }
+        if let Ok(header) = Header::decode(&bytes) {
+            let _ =
+                Request::decode(header, &bytes, &protocol).map(|request| format!("{request:?}"));
+        }
+    }
+});

@@ -1,0 +1,12 @@
+//! The first messages of a connection, from strangers: what is accepted has these bytes again.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use zonal_net::handshake::Handshake;
+use zonal_types::Codec;
+
+fuzz_target!(|data: &[u8]| {
+    if let Ok(message) = Handshake::from_bytes(data) {
+        assert_eq!(message.to_bytes(), data);
+    }
+});

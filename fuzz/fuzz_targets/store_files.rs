@@ -1,0 +1,35 @@
+//! The small files of a store, `power` and `starts`, and streams. Checksums are set right, so that fields are reached.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use zonal_disk::power::Note;
+use zonal_disk::starts::Starts;
+use zonal_disk::stream::StreamReader;
+use zonal_wire::frame::crc32c;
+
+fn sealed(data: &[u8]) -> Vec<u8> {
+    [data, &crc32c(data).to_le_bytes()].concat()
+}
+
+fuzz_target!(|data: &[u8]| {
+    for bytes in [data.to_vec(), sealed(data)] {
+        if let Some(note) = Note::decode(&bytes) {
+            assert_eq!(Note::decode(&note.encode()), Some(note));
+        }
+        if let Some(starts) = Starts::decode(&bytes) {
+            assert_eq!(starts.encode(), bytes);
+        }
+    }
+    stream(data);
+    if let Some((header, frames)) = data.split_at_checked(60) {
+        stream(&[sealed(header).as_slice(), frames].concat());
+    }
+});
+
+fn stream(bytes: &[u8]) {
+    if let Ok(mut reader) = StreamReader::new(bytes) {
+        while let Ok(Some(frame)) = reader.next_frame() {
+            assert!(frame.payload.len() < bytes.len());
+        }
+    }
+}
