@@ -159,6 +159,8 @@ pub struct NodeConfig {
     pub limits: Limits,
     /// How many of their first bytes new files leave to the node's shard.
     pub inline_bytes: u32,
+    /// Owner and group of the root directory, where the manager's shard is formatted.
+    pub root_owner: (u32, u32),
     /// The manager role with the root shard.
     pub manager_role: Option<StoreConfig>,
     /// The role of a zone's metadata server.

@@ -258,6 +258,7 @@ impl Source<'_> {
             log_level,
             limits: self.limits(&raw.limits)?,
             inline_bytes: self.inline(raw.manager.as_ref().or(raw.meta.as_ref()))?,
+            root_owner: self.root_owner(raw)?,
             manager_role: raw.manager.as_ref().map(stores).transpose()?,
             meta_role: raw.meta.as_ref().map(stores).transpose()?,
             storage_role: raw
@@ -269,6 +270,22 @@ impl Source<'_> {
         };
         self.check_together(&config)?;
         Ok(config)
+    }
+
+    fn root_owner(&self, raw: &RawNode) -> Result<(u32, u32), ConfigError> {
+        if raw
+            .meta
+            .as_ref()
+            .is_some_and(|meta| meta.root_uid.or(meta.root_gid).is_some())
+        {
+            return Err(self.together(
+                "`root_uid` and `root_gid` are for [manager]: its shard has the root directory",
+            ));
+        }
+        let manager = raw.manager.as_ref();
+        let uid = manager.and_then(|manager| manager.root_uid);
+        let gid = manager.and_then(|manager| manager.root_gid);
+        Ok((uid.unwrap_or(0), gid.unwrap_or(0)))
     }
 
     fn check_together(&self, config: &NodeConfig) -> Result<(), ConfigError> {

@@ -60,6 +60,8 @@ pub(super) struct RawStore {
     pub(super) overlay: Option<Spanned<Size>>,
     pub(super) cache: Option<Spanned<Size>>,
     pub(super) inline: Option<Spanned<Size>>,
+    pub(super) root_uid: Option<u32>,
+    pub(super) root_gid: Option<u32>,
 }
 
 #[derive(Deserialize)]
