@@ -307,6 +307,12 @@ impl Source<'_> {
                 self.together("`listen` outside of loopback needs a cell key: set `key_file`")
             );
         }
+        if config.key_file.is_none() && config.admin.is_some_and(|admin| !admin.ip().is_loopback())
+        {
+            return Err(self.together(
+                "`admin.listen` outside of loopback needs a cell key: set `key_file`, or listen on 127.0.0.1",
+            ));
+        }
         Ok(())
     }
 }
