@@ -95,7 +95,11 @@ fn judge(error: &anyhow::Error) -> (u8, Option<String>) {
             return (store_exit_code(error), store_hint(error));
         }
         if let Some(error) = cause.downcast_ref::<ConfigError>() {
-            return (CONFIG, Some(error.hint().to_owned()));
+            let code = match error {
+                ConfigError::Lookup { .. } => UNREACHABLE,
+                _ => CONFIG,
+            };
+            return (code, Some(error.hint().to_owned()));
         }
         if let Some(error) = cause.downcast_ref::<NetError>() {
             return (UNREACHABLE, net_hint(error));

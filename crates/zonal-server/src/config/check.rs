@@ -48,7 +48,7 @@ impl Source<'_> {
         1 + before.filter(|byte| **byte == b'\n').count()
     }
 
-    fn range_error(
+    pub(super) fn range_error(
         &self,
         at: usize,
         key: &'static str,
@@ -233,9 +233,16 @@ impl Source<'_> {
                 level.get_ref().clone()
             }
         };
-        let manager = match (&raw.manager, raw.manager_address) {
-            (_, Some(address)) => address,
-            (Some(_), None) => raw.advertise.unwrap_or(raw.listen),
+        let listen = self.address("listen", &raw.listen)?;
+        let advertise = match &raw.advertise {
+            Some(advertise) => self.address("advertise", advertise)?,
+            None => listen,
+        };
+        let admin = raw.admin.as_ref();
+        let admin = admin.map(|admin| self.address("admin.listen", &admin.listen));
+        let manager = match (&raw.manager, &raw.manager_address) {
+            (_, Some(address)) => self.manager_address(address, listen)?,
+            (Some(_), None) => advertise,
             (None, None) => return Err(self.together("`manager_address` is missing")),
         };
         let stores = |raw: &RawStore| {
@@ -249,12 +256,12 @@ impl Source<'_> {
             node: NodeId(node),
             zone: ZoneId(zone.id),
             zone_name: zone.name.clone(),
-            listen: raw.listen,
-            advertise: raw.advertise.unwrap_or(raw.listen),
+            listen,
+            advertise,
             manager,
             dir: clean(&folder.join(&raw.dir)),
             key_file: raw.key_file.as_ref().map(|file| beside(folder, file)),
-            admin: raw.admin.as_ref().map(|admin| admin.listen),
+            admin: admin.transpose()?,
             log_level,
             limits: self.limits(&raw.limits)?,
             inline_bytes: self.inline(raw.manager.as_ref().or(raw.meta.as_ref()))?,
