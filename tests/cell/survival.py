@@ -8,6 +8,7 @@ the cell's folder. ZONAL names the binary. Root only. (`kill.py` does all of it 
 """
 import errno
 import fcntl
+import glob
 import json
 import os
 import random
@@ -28,23 +29,37 @@ CALL_SECONDS = 30
 COMES_BACK_SECONDS = 10
 
 
+def make_point(path):
+    """A mount point; a dead mount may be on it, which is no directory to look at."""
+    try:
+        os.mkdir(path)
+    except FileExistsError:
+        pass
+
+
 class KilledCell(Cell):
     """The cell, and mounts of its own that may be killed."""
 
     def own_mount(self, name, *options):
         path = f"{os.path.dirname(self.folder)}/own-{name}"
-        os.makedirs(path, exist_ok=True)
+        make_point(path)
         self.zonal("mount", "--cell", self.folder, path, "--zone", "1", *options)
         return path
 
+    def own_mount_by_address(self, name):
+        path = f"{os.path.dirname(self.folder)}/own-{name}"
+        make_point(path)
+        with open(f"{self.folder}/cell.toml", encoding="utf-8") as f:
+            manager = re.search(r'^manager = "(.*)"', f.read(), re.M)[1]
+        self.zonal("mount", "--cell", manager, "--key-file", f"{self.folder}/cell.key", path, "--zone", "1")
+        return path
+
     def mount_pid(self, path):
-        folder = f"{self.folder}/mounts"
-        for name in os.listdir(folder):
-            if name.endswith(".toml"):
-                with open(f"{folder}/{name}", encoding="utf-8") as f:
-                    text = f.read()
-                if re.search(r'^path = "(.*)"', text, re.M)[1] == path:
-                    return int(re.search(r"^pid = (\d+)", text, re.M)[1])
+        for record in glob.glob(f"{self.folder}/mounts/*.toml") + glob.glob("/run/zonal/mounts/*.toml"):
+            with open(record, encoding="utf-8") as f:
+                text = f.read()
+            if re.search(r'^path = "(.*)"', text, re.M)[1] == path:
+                return int(re.search(r"^pid = (\d+)", text, re.M)[1])
         raise AssertionError(f"{path} has no record")
 
     def kill_mount(self, path):
@@ -60,6 +75,9 @@ class KilledCell(Cell):
 
     def end_mount(self, path):
         subprocess.run([ZONAL, "umount", "--force", path], capture_output=True, timeout=60, check=False)
+        name = re.sub("[^a-zA-Z0-9]", "-", path).strip("-")[-60:]
+        for file in glob.glob(f"/run/zonal/mounts/*{name}-*") + glob.glob(f"/var/log/zonal/*{name}-*"):
+            os.unlink(file)
         os.rmdir(path)
 
     def pids(self, *kinds):
@@ -207,8 +225,8 @@ def waiter_for(path, done):
     return subprocess.Popen([sys.executable, "-c", code, path, done])
 
 
-def lock_of_dead_mount(c, d, release, seconds):
-    own, done = c.own_mount("locks"), f"{os.path.dirname(c.folder)}/lock-taken"
+def lock_of_dead_mount(c, d, release, seconds, mount="own_mount"):
+    own, done = getattr(c, mount)("locks"), f"{os.path.dirname(c.folder)}/lock-taken"
     waiter = None
     try:
         write(f"{d}/f", b"")
@@ -247,6 +265,12 @@ def _(c, d):
         c.zonal("session", "end", "--cell", c.folder, dead["client"])
         equal(c.zonal("session", "end", "--cell", c.folder, dead["client"], ok=False).returncode, 7, "the exit code for a client that is not there")
     lock_of_dead_mount(c, d, end, 3)
+
+
+@check("mount-killed-locks-address", "the same where both name the cell by its manager's address, and where only the dead one did", limit=120)
+def _(c, d):
+    lock_of_dead_mount(c, d, lambda own: c.own_mount_by_address("locks"), 3, "own_mount_by_address")
+    lock_of_dead_mount(c, d, lambda own: c.own_mount("locks"), 3, "own_mount_by_address")
 
 
 @check("mount-killed-locks-term", "without that they are free when the session's term is over", long=True, limit=180)

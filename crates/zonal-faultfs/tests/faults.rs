@@ -33,7 +33,10 @@ impl Mounted {
                 session: Some(session),
             }),
             Err(
-                error @ (MountError::NoDevice | MountError::DeviceDenied | MountError::Helper(_)),
+                error @ (MountError::NoDevice
+                | MountError::DeviceDenied
+                | MountError::NoHelper
+                | MountError::Helper(_)),
             ) => {
                 eprintln!("SKIPPED: {error}");
                 None

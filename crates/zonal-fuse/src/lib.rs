@@ -44,6 +44,7 @@ mod data;
 mod dirbuf;
 mod dispatch;
 mod encode;
+mod flags;
 mod fs;
 mod init;
 mod mount;
@@ -59,6 +60,7 @@ mod types;
 
 pub use data::Data;
 pub use dirbuf::DirBuffer;
+pub use flags::Flags;
 pub use fs::{Context, FileSystem};
 pub use init::{InitError, KernelInfo, SessionConfig};
 pub use mount::{MountError, MountOptions, abort, unmount};

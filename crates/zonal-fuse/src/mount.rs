@@ -6,37 +6,28 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 
 use rustix::io::Errno;
-use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::mount::UnmountFlags;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType,
 };
 
 use crate::channel;
+use crate::flags::Flags;
 
 /// How to mount.
 #[derive(Clone, Debug)]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "independent options of mount(8)"
-)]
 pub struct MountOptions {
-    /// What /proc/mounts shows as the source, e.g. `zonal:CELL`.
+    /// What /proc/mounts shows as the source.
     pub source: String,
     /// Shown as `fuse.SUBTYPE`.
     pub subtype: String,
-    /// Everybody may use the mount, not only its owner.
+    /// Everybody may use the mount, not only its owner. By default where its owner is root.
     pub allow_other: bool,
-    /// Ignore set-user-id and set-group-id bits.
-    pub nosuid: bool,
-    /// Ignore device files.
-    pub nodev: bool,
-    /// Nothing can be executed.
-    pub noexec: bool,
-    /// Read only.
-    pub read_only: bool,
+    /// Read only, no set-id bits, and the like.
+    pub flags: Flags,
     /// Largest READ, bytes.
     pub max_read: u32,
 }
@@ -46,11 +37,9 @@ impl Default for MountOptions {
         Self {
             source: "zonal".into(),
             subtype: "zonal".into(),
-            allow_other: true,
-            nosuid: true,
-            nodev: true,
-            noexec: false,
-            read_only: false,
+            // The helper refuses it to others, unless /etc/fuse.conf says otherwise.
+            allow_other: rustix::process::geteuid().is_root(),
+            flags: Flags::SAFE,
             max_read: 1 << 20,
         }
     }
@@ -81,7 +70,13 @@ pub enum MountError {
     /// mount(2) failed.
     #[error("mount on {0}: {1}")]
     Mount(String, Errno),
-    /// Not root, and the helper is missing or failed.
+    /// Not root, and there is no helper.
+    #[error("mounting needs root or the program fusermount3, which is not installed")]
+    NoHelper,
+    /// Not root, and the helper does not let others use the mount.
+    #[error("fusermount3 refuses allow_other to ordinary users")]
+    AllowOther,
+    /// Not root, and the helper failed.
     #[error("mounting needs root or fusermount3: {0}")]
     Helper(String),
     /// Talking to the kernel failed.
@@ -90,6 +85,38 @@ pub enum MountError {
     /// Threads could not be started.
     #[error("cannot start the workers: {0}")]
     Threads(std::io::Error),
+}
+
+impl MountError {
+    /// What to do about it.
+    #[must_use]
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::DeviceDenied => Some("mount as root, or let /dev/fuse be opened by this user"),
+            Self::NoHelper => {
+                Some("install the package fuse3 (Debian: apt-get install fuse3), or mount as root")
+            }
+            Self::AllowOther => Some(
+                "leave allow_other away, or let root put the line user_allow_other into /etc/fuse.conf",
+            ),
+            Self::Helper(said) if said.contains("determine username") => {
+                Some("fusermount3 serves only users that getpwuid(3) finds, as in /etc/passwd")
+            }
+            Self::Helper(said) if said.contains("Operation not permitted") => Some(
+                "fusermount3 has to be set-user-id root (chmod 4755), and cannot be where new privileges are forbidden (containers, NoNewPrivileges)",
+            ),
+            Self::Helper(said) if said.contains("mountpoint") => {
+                Some("an ordinary user mounts on a directory of their own")
+            }
+            Self::Mount(_, Errno::BUSY) => {
+                Some("something is mounted there already; see `findmnt`")
+            }
+            Self::Mount(_, Errno::PERM) => {
+                Some("mount as root with CAP_SYS_ADMIN (containers: --privileged)")
+            }
+            _ => None,
+        }
+    }
 }
 
 fn device_error(error: Errno) -> MountError {
@@ -132,11 +159,7 @@ fn direct(path: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
     if options.allow_other {
         data.push_str(",allow_other");
     }
-    let mut flags = MountFlags::empty();
-    flags.set(MountFlags::NOSUID, options.nosuid);
-    flags.set(MountFlags::NODEV, options.nodev);
-    flags.set(MountFlags::NOEXEC, options.noexec);
-    flags.set(MountFlags::RDONLY, options.read_only);
+    let flags = options.flags.of_kernel();
     let text = |s: Vec<u8>| CString::new(s).map_err(|_| MountError::BadName);
     let source = text(options.source.clone().into())?;
     let target = text(path.as_os_str().as_bytes().to_vec())?;
@@ -175,39 +198,57 @@ fn helper(path: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
         None,
     )
     .map_err(|e| failed(e.to_string()))?;
+    let output = run_helper(&helper_list(options), path, theirs)?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        return Err(if said.contains("user_allow_other") {
+            MountError::AllowOther
+        } else {
+            failed(said)
+        });
+    }
+    receive(&ours).ok_or_else(|| failed(format!("{HELPER} passed no descriptor")))
+}
+
+/// The helper's options.
+fn helper_list(options: &MountOptions) -> String {
     let mut list = format!(
         "{},fsname={},subtype={},max_read={}",
-        if options.read_only { "ro" } else { "rw" },
+        if options.flags.is_read_only() {
+            "ro"
+        } else {
+            "rw"
+        },
         escaped(&options.source),
         escaped(&options.subtype),
         options.max_read,
     );
-    for (set, name) in [
-        (options.allow_other, ",allow_other"),
-        (options.nosuid, ",nosuid"),
-        (options.nodev, ",nodev"),
-        (options.noexec, ",noexec"),
-    ] {
-        if set {
-            list.push_str(name);
-        }
+    let allow_other = options.allow_other.then_some("allow_other");
+    for word in allow_other.into_iter().chain(options.flags.helper_words()) {
+        list.push(',');
+        list.push_str(word);
     }
+    list
+}
+
+fn run_helper(list: &str, path: &Path, socket: OwnedFd) -> Result<Output, MountError> {
     // Its end of the pair is its standard input, so no descriptor leaks into other children.
-    let output = Command::new(HELPER)
-        .args(["-o", &list, "--"])
+    Command::new(HELPER)
+        .args(["-o", list, "--"])
         .arg(path)
         .env("_FUSE_COMMFD", "0")
-        .stdin(Stdio::from(theirs))
+        .stdin(Stdio::from(socket))
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .output()
-        .map_err(|e| failed(format!("{HELPER}: {e}")))?;
-    if !output.status.success() {
-        return Err(failed(
-            String::from_utf8_lossy(&output.stderr).trim().to_owned(),
-        ));
+        .map_err(|error| not_run(&error))
+}
+
+fn not_run(error: &std::io::Error) -> MountError {
+    match error.kind() {
+        std::io::ErrorKind::NotFound => MountError::NoHelper,
+        _ => MountError::Helper(format!("{HELPER}: {error}")),
     }
-    receive(&ours).ok_or_else(|| failed(format!("{HELPER} passed no descriptor")))
 }
 
 /// The descriptor the helper sent.
@@ -243,7 +284,7 @@ fn detach(path: &Path, flags: UnmountFlags) -> Result<(), MountError> {
                 .args(["-u", "-z", "--"])
                 .arg(path)
                 .output()
-                .map_err(|e| MountError::Helper(format!("{HELPER}: {e}")))?;
+                .map_err(|error| not_run(&error))?;
             if output.status.success() {
                 Ok(())
             } else {
@@ -272,5 +313,22 @@ mod tests {
                 .contains("run as root")
         );
         assert_eq!(escaped("a,b\\c"), "a\\,b\\\\c");
+    }
+
+    #[test]
+    fn the_helper_is_told_only_what_it_knows() {
+        let mut options = MountOptions {
+            allow_other: false,
+            ..MountOptions::default()
+        };
+        assert!(
+            ["ro", "lazytime"]
+                .iter()
+                .all(|word| options.flags.apply(word))
+        );
+        assert_eq!(
+            helper_list(&options),
+            "ro,fsname=zonal,subtype=zonal,max_read=1048576,ro,nosuid,nodev"
+        );
     }
 }

@@ -17,9 +17,9 @@ use zonal_fuse::request::{
     Statx, Write,
 };
 use zonal_fuse::{
-    Context, Data, Errno, FileSystem, KernelInfo, Notifier, ReplyAttr, ReplyCopy, ReplyCreate,
-    ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyLock, ReplyLseek, ReplyOpen,
-    ReplyStatfs, ReplyStatx, ReplyWrite, ReplyXattr, SetAttr,
+    Context, Data, Errno, FileSystem, Flags, KernelInfo, Notifier, ReplyAttr, ReplyCopy,
+    ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyLock, ReplyLseek,
+    ReplyOpen, ReplyStatfs, ReplyStatx, ReplyWrite, ReplyXattr, SetAttr,
 };
 use zonal_types::{ErrorCode, Ino};
 
@@ -41,13 +41,15 @@ pub struct ZonalFs {
     pub(crate) tails: crate::tails::Tails,
     /// Workers of the FUSE session.
     pub(crate) workers: usize,
+    /// Of the mount.
+    pub(crate) flags: Flags,
     pub(crate) on_end: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 impl ZonalFs {
-    /// The file system of a connected client, served by so many workers.
+    /// The file system of a connected client, served by so many workers, mounted with these flags.
     #[must_use]
-    pub fn new(client: Client<RealNet>, workers: usize) -> Self {
+    pub fn new(client: Client<RealNet>, workers: usize, flags: Flags) -> Self {
         Self {
             client,
             notifier: OnceLock::new(),
@@ -63,6 +65,7 @@ impl ZonalFs {
             callers: crate::callers::Callers::default(),
             tails: crate::tails::Tails::default(),
             workers,
+            flags,
             on_end: OnceLock::new(),
         }
     }

@@ -67,7 +67,11 @@ impl Mounted {
         if client.map().zone(zone).is_none() {
             return Err(StartError::NoZone(zone));
         }
-        let fs = Arc::new(ZonalFs::new(client, config.session.workers));
+        let fs = Arc::new(ZonalFs::new(
+            client,
+            config.session.workers,
+            config.mount.flags,
+        ));
         // The core must not keep alive what it is a part of.
         let weak = Arc::downgrade(&fs);
         fs.client

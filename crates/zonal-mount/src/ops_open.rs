@@ -42,7 +42,7 @@ impl ZonalFs {
         if flags & O_APPEND != 0 {
             bits |= HANDLE_APPEND;
         }
-        if flags & O_DSYNC != 0 {
+        if flags & O_DSYNC != 0 || self.flags.is_sync() {
             bits |= HANDLE_SYNC;
         }
         if flags & O_ACCMODE != 0 {
@@ -87,6 +87,9 @@ impl ZonalFs {
 
     fn is_touch_due(&self, attr: &Attr) -> bool {
         use zonal_client::Net as _;
+        if self.flags.is_noatime() {
+            return false;
+        }
         let now = self.client.net().wall();
         attr.atime <= attr.mtime
             || attr.atime <= attr.ctime

@@ -1,8 +1,10 @@
 //! `node.toml`: who a server process is, where it listens, which roles it has.
 //!
 //! Unknown keys, values without units, values out of range and roles that do not go together are errors
-//! that name the file, the line and the key. Paths are relative to the file's folder. Nothing is opened here.
+//! that name the file, the line and the key. Paths are relative to the file's folder. Nothing is opened here; a manager that is
+//! named by its host is looked up.
 
+mod address;
 mod check;
 mod raw;
 
@@ -51,6 +53,18 @@ pub enum ConfigError {
         /// What may be there.
         allowed: String,
     },
+    /// The manager's host has no address, or nobody knows it now.
+    #[error("{}:{line}: manager_address {name} cannot be looked up", path.display())]
+    Lookup {
+        /// The file.
+        path: PathBuf,
+        /// Counted from 1.
+        line: usize,
+        /// HOST:PORT.
+        name: String,
+        /// The reason.
+        source: std::io::Error,
+    },
     /// Roles or addresses that do not fit each other.
     #[error("{}: {message}", path.display())]
     Together {
@@ -69,6 +83,9 @@ impl ConfigError {
             Self::Read { .. } => "name the node.toml with --config; `zonal up` writes such files",
             Self::Parse { .. } => "samples of every role are in deploy/",
             Self::Range { .. } => "sizes and times carry units, such as \"64 MiB\" and \"10 s\"",
+            Self::Lookup { .. } => {
+                "write its IP:PORT, or a host name that resolves on this machine"
+            }
             Self::Together { .. } => {
                 "`zonal server` takes --config several times: one process, several nodes"
             }
@@ -159,6 +176,8 @@ pub struct NodeConfig {
     pub limits: Limits,
     /// How many of their first bytes new files leave to the node's shard.
     pub inline_bytes: u32,
+    /// Owner and group of the root directory, where the manager's shard is formatted.
+    pub root_owner: (u32, u32),
     /// The manager role with the root shard.
     pub manager_role: Option<StoreConfig>,
     /// The role of a zone's metadata server.

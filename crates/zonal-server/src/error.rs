@@ -97,6 +97,8 @@ impl ServerError {
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
+            // A name may be known later.
+            Self::Config(ConfigError::Lookup { .. }) => 4,
             Self::Config(_)
             | Self::Key { .. }
             | Self::Net(NetError::KeylessBind { .. } | NetError::KeyLength { .. }) => 3,

@@ -44,6 +44,16 @@ fn bad_samples_say_what_is_wrong() {
 }
 
 #[test]
+fn a_manager_may_be_named_by_its_host() {
+    let file = Path::new("../../deploy/loopback.toml");
+    let text = std::fs::read_to_string(file).unwrap();
+    let named = text.replace("127.0.0.1:7100", "localhost:7100");
+    assert_ne!(named, text);
+    let config = NodeConfig::parse(file, &named).unwrap();
+    assert_eq!(config.manager, "127.0.0.1:7100".parse().unwrap());
+}
+
+#[test]
 fn paths_are_relative_to_the_file() {
     let text = std::fs::read_to_string(files("../../deploy").remove(0)).unwrap();
     let config = NodeConfig::parse(Path::new("/etc/zonal/node.toml"), &text).unwrap();

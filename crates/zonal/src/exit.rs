@@ -1,7 +1,6 @@
 //! Exit codes, hints, and how errors are shown.
 
 use crate::out;
-use std::process::ExitCode;
 use zonal_disk::DiskError;
 use zonal_net::NetError;
 use zonal_server::ServerError;
@@ -96,22 +95,25 @@ fn judge(error: &anyhow::Error) -> (u8, Option<String>) {
             return (store_exit_code(error), store_hint(error));
         }
         if let Some(error) = cause.downcast_ref::<ConfigError>() {
-            return (CONFIG, Some(error.hint().to_owned()));
+            let code = match error {
+                ConfigError::Lookup { .. } => UNREACHABLE,
+                _ => CONFIG,
+            };
+            return (code, Some(error.hint().to_owned()));
         }
         if let Some(error) = cause.downcast_ref::<NetError>() {
             return (UNREACHABLE, net_hint(error));
         }
         if let Some(error) = cause.downcast_ref::<zonal_fuse::MountError>() {
-            let text = error.to_string();
-            let hint = if text.contains("busy") || text.contains("EBUSY") {
-                Some("something is mounted there already; see `findmnt`".to_owned())
-            } else {
-                None
-            };
-            return (FAILED, hint);
+            return (FAILED, error.hint().map(str::to_owned));
         }
     }
     (FAILED, None)
+}
+
+/// What to do about an error.
+pub fn hint(error: &anyhow::Error) -> Option<String> {
+    judge(error).1
 }
 
 fn net_hint(error: &NetError) -> Option<String> {
@@ -127,7 +129,7 @@ fn net_hint(error: &NetError) -> Option<String> {
 }
 
 /// Prints an error and gives its exit code: `otherwise` where the error has none of its own.
-pub fn report(error: &anyhow::Error, otherwise: u8) -> ExitCode {
+pub fn report(error: &anyhow::Error, otherwise: u8) -> u8 {
     let (code, hint) = judge(error);
     let own = error.chain().any(|cause| cause.is::<Failure>());
     let code = match code {
@@ -140,7 +142,7 @@ pub fn report(error: &anyhow::Error, otherwise: u8) -> ExitCode {
     if let Some(hint) = hint {
         out::note(format_args!("Hint: {hint}"));
     }
-    ExitCode::from(code)
+    code
 }
 
 /// An error with its causes in one line, without saying anything twice.

@@ -20,26 +20,26 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let arguments: Vec<std::ffi::OsString> = std::env::args_os().collect();
+    if mount::helper::is_called(&arguments) {
+        let result = mount::helper::run(&arguments);
+        let code = result.err().map(|error| exit::report(&error, exit::FAILED));
+        return code.map_or(ExitCode::SUCCESS, mount::helper::exit_code);
+    }
     let mut otherwise = exit::FAILED;
-    let result = match mount::helper::parse(&arguments) {
-        Some(arguments) => arguments.and_then(|options| mount::command::run(&options)),
-        None => {
-            match cli::Cli::try_parse_from(arguments) {
-                Ok(cli) => {
-                    otherwise = cli.failure_code();
-                    cli.run()
-                }
-                Err(usage) if usage.use_stderr() => usage.exit(),
-                // Help or version, as asked.
-                Err(shown) => {
-                    out::shown(shown.print());
-                    Ok(())
-                }
-            }
+    let result = match cli::Cli::try_parse_from(arguments) {
+        Ok(cli) => {
+            otherwise = cli.failure_code();
+            cli.run()
+        }
+        Err(usage) if usage.use_stderr() => usage.exit(),
+        // Help or version, as asked.
+        Err(shown) => {
+            out::shown(shown.print());
+            Ok(())
         }
     };
     let code = result.as_ref().err();
-    let code = code.map(|error| exit::report(error, otherwise));
+    let code = code.map(|error| ExitCode::from(exit::report(error, otherwise)));
     if let Err(error) = out::finish() {
         out::note(format_args!("zonal: standard output: {error}"));
         // What failed before says more.

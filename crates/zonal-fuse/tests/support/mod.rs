@@ -34,7 +34,10 @@ impl Mount {
                 session: Some(session),
             }),
             Err(
-                error @ (MountError::NoDevice | MountError::DeviceDenied | MountError::Helper(_)),
+                error @ (MountError::NoDevice
+                | MountError::DeviceDenied
+                | MountError::NoHelper
+                | MountError::Helper(_)),
             ) => {
                 eprintln!("SKIPPED: {error}");
                 fs::remove_dir(&path).unwrap();

@@ -48,7 +48,7 @@ impl Source<'_> {
         1 + before.filter(|byte| **byte == b'\n').count()
     }
 
-    fn range_error(
+    pub(super) fn range_error(
         &self,
         at: usize,
         key: &'static str,
@@ -233,9 +233,16 @@ impl Source<'_> {
                 level.get_ref().clone()
             }
         };
-        let manager = match (&raw.manager, raw.manager_address) {
-            (_, Some(address)) => address,
-            (Some(_), None) => raw.advertise.unwrap_or(raw.listen),
+        let listen = self.address("listen", &raw.listen)?;
+        let advertise = match &raw.advertise {
+            Some(advertise) => self.address("advertise", advertise)?,
+            None => listen,
+        };
+        let admin = raw.admin.as_ref();
+        let admin = admin.map(|admin| self.address("admin.listen", &admin.listen));
+        let manager = match (&raw.manager, &raw.manager_address) {
+            (_, Some(address)) => self.manager_address(address, listen)?,
+            (Some(_), None) => advertise,
             (None, None) => return Err(self.together("`manager_address` is missing")),
         };
         let stores = |raw: &RawStore| {
@@ -249,15 +256,16 @@ impl Source<'_> {
             node: NodeId(node),
             zone: ZoneId(zone.id),
             zone_name: zone.name.clone(),
-            listen: raw.listen,
-            advertise: raw.advertise.unwrap_or(raw.listen),
+            listen,
+            advertise,
             manager,
             dir: clean(&folder.join(&raw.dir)),
             key_file: raw.key_file.as_ref().map(|file| beside(folder, file)),
-            admin: raw.admin.as_ref().map(|admin| admin.listen),
+            admin: admin.transpose()?,
             log_level,
             limits: self.limits(&raw.limits)?,
             inline_bytes: self.inline(raw.manager.as_ref().or(raw.meta.as_ref()))?,
+            root_owner: self.root_owner(raw)?,
             manager_role: raw.manager.as_ref().map(stores).transpose()?,
             meta_role: raw.meta.as_ref().map(stores).transpose()?,
             storage_role: raw
@@ -269,6 +277,22 @@ impl Source<'_> {
         };
         self.check_together(&config)?;
         Ok(config)
+    }
+
+    fn root_owner(&self, raw: &RawNode) -> Result<(u32, u32), ConfigError> {
+        if raw
+            .meta
+            .as_ref()
+            .is_some_and(|meta| meta.root_uid.or(meta.root_gid).is_some())
+        {
+            return Err(self.together(
+                "`root_uid` and `root_gid` are for [manager]: its shard has the root directory",
+            ));
+        }
+        let manager = raw.manager.as_ref();
+        let uid = manager.and_then(|manager| manager.root_uid);
+        let gid = manager.and_then(|manager| manager.root_gid);
+        Ok((uid.unwrap_or(0), gid.unwrap_or(0)))
     }
 
     fn check_together(&self, config: &NodeConfig) -> Result<(), ConfigError> {
@@ -289,6 +313,12 @@ impl Source<'_> {
             return Err(
                 self.together("`listen` outside of loopback needs a cell key: set `key_file`")
             );
+        }
+        if config.key_file.is_none() && config.admin.is_some_and(|admin| !admin.ip().is_loopback())
+        {
+            return Err(self.together(
+                "`admin.listen` outside of loopback needs a cell key: set `key_file`, or listen on 127.0.0.1",
+            ));
         }
         Ok(())
     }

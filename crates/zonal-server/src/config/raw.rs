@@ -3,7 +3,6 @@
 use super::ZoneConfig;
 use crate::units::{Millis, Size};
 use serde::Deserialize;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use toml::Spanned;
 
@@ -13,9 +12,9 @@ pub(super) struct RawNode {
     pub(super) cell: Spanned<String>,
     pub(super) node: Spanned<u32>,
     pub(super) zone: Spanned<ZoneConfig>,
-    pub(super) listen: SocketAddr,
-    pub(super) advertise: Option<SocketAddr>,
-    pub(super) manager_address: Option<SocketAddr>,
+    pub(super) listen: Spanned<String>,
+    pub(super) advertise: Option<Spanned<String>>,
+    pub(super) manager_address: Option<Spanned<String>>,
     #[serde(default = "here")]
     pub(super) dir: PathBuf,
     pub(super) key_file: Option<PathBuf>,
@@ -50,7 +49,7 @@ pub(super) struct RawLimits {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawAdmin {
-    pub(super) listen: SocketAddr,
+    pub(super) listen: Spanned<String>,
 }
 
 #[derive(Deserialize, Default)]
@@ -60,6 +59,8 @@ pub(super) struct RawStore {
     pub(super) overlay: Option<Spanned<Size>>,
     pub(super) cache: Option<Spanned<Size>>,
     pub(super) inline: Option<Spanned<Size>>,
+    pub(super) root_uid: Option<u32>,
+    pub(super) root_gid: Option<u32>,
 }
 
 #[derive(Deserialize)]

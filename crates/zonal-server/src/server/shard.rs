@@ -92,6 +92,7 @@ pub(super) fn open_shard(
     let boot = boot_of(kept, clock::boot_number() as u32);
     let mut shard = ShardConfig::new(shard.id, config.zone, boot);
     shard.inline_bytes = config.inline_bytes;
+    (shard.root_uid, shard.root_gid) = config.root_owner;
     let parts = Parts {
         config: shard,
         engine: Arc::clone(&store.engine),

@@ -1,6 +1,7 @@
 //! The cell that a command talks to: `--cell DIR|ADDRESS`, the key, and calls to its servers.
 
 use super::folder::{Folder, default_dir};
+use super::named::Named;
 use crate::exit::{CONFIG, Failure, UNREACHABLE};
 use anyhow::Context;
 use std::net::SocketAddr;
@@ -18,7 +19,7 @@ use zonal_zonemap::ZoneMap;
 /// Which cell is meant.
 #[derive(Debug, Clone, clap::Args)]
 pub struct CellArgs {
-    /// The cell: folder made by `zonal up`, or address of the manager (ip:port) [default: /var/lib/zonal/default for
+    /// The cell: folder made by `zonal up`, or address of the manager (IP:PORT, or HOST:PORT) [default: /var/lib/zonal/default for
     /// root, ~/.zonal/default for others]
     #[arg(
         long,
@@ -77,14 +78,17 @@ fn read_key(path: Option<&Path>) -> anyhow::Result<Option<CellKey>> {
 }
 
 impl CellArgs {
-    /// Finds the cell; asks nobody yet.
+    /// Finds the cell; asks none of its servers yet.
     pub fn open(&self) -> anyhow::Result<Cell> {
-        let named = self.cell.as_deref();
-        if let Some(address) = named.and_then(|text| text.parse::<SocketAddr>().ok()) {
-            let key = read_key(self.key_file.as_deref())?;
-            return Ok(Cell::new(None, CellId::default(), address, key));
-        }
-        let dir = named.map_or_else(default_dir, PathBuf::from);
+        let named = self.cell.as_deref().map(Named::of).transpose()?;
+        let dir = match named {
+            Some(Named::Address(address)) => {
+                let key = read_key(self.key_file.as_deref())?;
+                return Ok(Cell::new(None, CellId::default(), address, key));
+            }
+            Some(Named::Folder(dir)) => dir,
+            None => default_dir(),
+        };
         let folder = Folder::open(&dir)?;
         let key_path = folder
             .file

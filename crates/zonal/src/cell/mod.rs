@@ -2,9 +2,12 @@
 
 pub mod connect;
 pub mod folder;
+mod machine;
 pub mod mounts;
+mod named;
 pub mod plan;
 pub mod processes;
 
 pub use connect::Cell;
 pub use folder::Folder;
+pub use named::Named;

@@ -43,11 +43,21 @@ struct PlannedNode {
     roles: String,
 }
 
+/// The root directory is of who makes the cell.
+fn manager_role() -> String {
+    let uid = rustix::process::geteuid().as_raw();
+    let gid = rustix::process::getegid().as_raw();
+    if (uid, gid) == (0, 0) {
+        return "[manager]\n".to_owned();
+    }
+    format!("[manager]\nroot_uid = {uid}\nroot_gid = {gid}\n")
+}
+
 fn nodes(shape: &Shape) -> Vec<PlannedNode> {
     let mut nodes = vec![PlannedNode {
         name: "manager".into(),
         zone: 1,
-        roles: "[manager]\n".into(),
+        roles: manager_role(),
     }];
     for zone in 1..=shape.zones {
         nodes.push(PlannedNode {

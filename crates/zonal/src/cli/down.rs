@@ -1,7 +1,8 @@
 //! `zonal down`: the end of `zonal up`.
 
+use crate::cell::mounts::Records;
 use crate::cell::processes::{self, Process};
-use crate::cell::{Cell, Folder, folder, mounts};
+use crate::cell::{Cell, Folder, folder};
 use crate::exit::{FAILED, Failure};
 use crate::out;
 use std::path::PathBuf;
@@ -22,8 +23,9 @@ impl Down {
         let folder = Folder::open(&self.dir.unwrap_or_else(folder::default_dir))?;
         let _lock = Folder::lock(&folder.dir)?;
         let mut unmounted = 0;
-        for record in mounts::list(&folder) {
-            record.unmount(&folder)?;
+        let records = Records::below(&folder);
+        for record in records.list() {
+            record.unmount(&records)?;
             unmounted += 1;
         }
         let nodes = folder.file.nodes.iter().map(|name| Process {

@@ -3,6 +3,7 @@
 mod stores;
 mod teller;
 
+use crate::cell::Named;
 use crate::cell::connect::{Cell as Servers, CellArgs};
 use crate::cell::folder::{Folder, default_dir};
 use crate::exit::{Failure, with_causes};
@@ -10,7 +11,6 @@ use crate::out;
 use crate::running::Running;
 use anyhow::Context;
 use serde_json::json;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use zonal_offline::{
@@ -72,7 +72,7 @@ pub struct Fsck {
 impl Fsck {
     pub fn run(self) -> anyhow::Result<()> {
         let named = self.cell.cell.as_deref();
-        if named.is_some_and(|text| text.parse::<SocketAddr>().is_ok()) {
+        if named.is_some_and(Named::is_address) {
             let beside = std::env::temp_dir().join(format!("zonal-fsck-{}", std::process::id()));
             return self.running(&self.cell.open()?, &beside);
         }

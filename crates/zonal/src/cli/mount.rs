@@ -2,7 +2,9 @@
 
 use crate::cell::connect::CellArgs;
 use crate::cell::folder;
-use crate::mount::command::{self, Options};
+use crate::exit::Failure;
+use crate::mount::command;
+use crate::mount::options::Options;
 use std::path::PathBuf;
 use zonal_server::units::{Millis, Size};
 
@@ -16,11 +18,18 @@ pub struct Mount {
     cell: CellArgs,
     /// Where
     path: PathBuf,
-    /// The zone that this machine is in: new first-level directories are homed there
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
-    zone: u16,
-    /// Mount options, comma-separated: ro, rw, suid, nosuid, dev, nodev, exec, noexec, allow_other, and the long options
-    /// of this command as NAME=VALUE
+    /// The zone that this machine is in: new first-level directories are homed there [default: 1]
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
+    zone: Option<u16>,
+    /// Mount options, comma-separated: the words of mount(8), allow_other, noallow_other, and the long options of this
+    /// command as NAME=VALUE
+    ///
+    /// Set by the kernel: ro, nosuid, nodev, noexec, sync, dirsync, noatime, nodiratime, lazytime, and their opposites;
+    /// user, users, owner and group mean nosuid and nodev, the first two noexec as well. Access times follow relatime,
+    /// with strictatime too; noatime and ro move none. allow_other lets everybody use the mount, as permissions have it,
+    /// which is so where root mounts; an ordinary user's mount is theirs alone (noallow_other), unless /etc/fuse.conf has
+    /// the line user_allow_other and they ask for it. Words for fstab and systemd (_netdev, nofail, noauto, x-*) are
+    /// passed over; remount is refused: unmount, and mount again.
     #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
     options: Vec<String>,
     /// Stay in the foreground
@@ -40,12 +49,16 @@ pub struct Mount {
     /// 10 s]
     #[arg(long, value_name = "TIME")]
     deadline: Option<Millis>,
-    /// Where a mount in the background logs [default: below the cell's folder, else nowhere]
+    /// Where a mount in the background logs [default: below the cell's folder; for a cell named by an address a file in
+    /// /var/log/zonal for root, in $XDG_STATE_HOME/zonal, else ~/.local/state/zonal, for others]
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
     /// Threads that serve the kernel (1 to 256) [default: 16]
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=256))]
     workers: Option<u16>,
+    /// What the table of mounts shows as the source
+    #[arg(long, hide = true)]
+    source: Option<String>,
     /// Tell the starting process by standard output when the mount answers
     #[arg(long, hide = true)]
     ready_on_stdout: bool,
@@ -59,6 +72,7 @@ impl Mount {
         };
         let mut options = Options::new(cell, self.path);
         options.zone = self.zone;
+        options.source = self.source;
         options.key_file = self.cell.key_file;
         options.foreground = self.foreground;
         options.no_cache = self.no_cache;
@@ -69,7 +83,7 @@ impl Mount {
         options.workers = self.workers;
         options.ready_on_stdout = self.ready_on_stdout;
         for option in &self.options {
-            options.apply(option)?;
+            options.apply(option).map_err(Failure::from)?;
         }
         command::run(&options)
     }

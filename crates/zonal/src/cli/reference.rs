@@ -20,6 +20,9 @@ impl CliReference {
         for (code, meaning) in exit::TABLE {
             text.push_str(&format!("| {code} | {meaning} |\n"));
         }
+        text.push_str(
+            "\n`mount.zonal`, which mount(8) runs, ends as mount(8) does: 1 for wrong usage, 32 where the mount failed.\n",
+        );
         describe(&mut root, "zonal", &mut text);
         out::line(text.trim_end());
         Ok(())

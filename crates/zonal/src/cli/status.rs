@@ -213,19 +213,17 @@ fn print(cell: &Cell, map: &ZoneMap, seen: &[Seen]) {
         ]);
     }
     out::table(&rows);
-    if let Some(folder) = &cell.folder {
-        for mount in mounts::list(folder) {
-            let state = if mount.process().is_some() {
-                ""
-            } else {
-                " (its process is gone)"
-            };
-            out::line(format_args!(
-                "mounted on {} in zone {}{state}",
-                mount.path.display(),
-                mount.zone
-            ));
-        }
+    for mount in mounts::of(cell) {
+        let state = if mount.process().is_some() {
+            ""
+        } else {
+            " (its process is gone)"
+        };
+        out::line(format_args!(
+            "mounted on {} in zone {}{state}",
+            mount.path.display(),
+            mount.zone
+        ));
     }
 }
 
@@ -259,7 +257,7 @@ fn to_json(cell: &Cell, map: &ZoneMap, seen: &[Seen]) -> Value {
         let nodes: Vec<Value> = nodes.map(|(one, seen)| node(one, seen)).collect();
         json!({"id": zone.id.0, "name": zone.name, "nodes": nodes})
     });
-    let mounts = cell.folder.iter().flat_map(mounts::list).map(|mount| {
+    let mounts = mounts::of(cell).into_iter().map(|mount| {
         json!({"path": mount.path, "zone": mount.zone, "pid": mount.pid, "alive": mount.process().is_some()})
     });
     json!({

@@ -1,9 +1,11 @@
 //! `zonal up`: a cell on this machine in one command.
 
+use crate::cell::mounts::Records;
 use crate::cell::plan::{self, Shape};
 use crate::cell::processes::{self, Process};
 use crate::cell::{Cell, Folder, folder, mounts};
 use crate::exit::{Failure, IN_USE, REFUSED, UNREACHABLE};
+use crate::mount::options::Options;
 use crate::mount::{command as mounting, dead};
 use crate::out;
 use anyhow::Context;
@@ -106,7 +108,7 @@ impl Up {
         let cell = Cell::of_folder(&folder)?;
         let mut servers = start_all(&folder, &cell)?;
         wait_for_all(&cell, &mut servers)?;
-        dead::end_sessions(&folder, &cell);
+        dead::end_sessions(&cell);
         if let Some(path) = &self.mount {
             mount(&folder, path)?;
         }
@@ -320,13 +322,15 @@ fn mount(folder: &Folder, path: &Path) -> anyhow::Result<()> {
         .with_context(|| path.display().to_string())?;
     let path = folder::absolute(path)?;
     if mounts::is_mounted(&path) {
-        let record = mounts::list(folder)
+        let records = Records::below(folder);
+        let record = records
+            .list()
             .into_iter()
             .find(|record| record.path == path);
         match record {
             Some(record) if record.process().is_some() => return Ok(()),
             // Its process died: what is left of it answers nobody.
-            Some(record) => record.unmount(folder)?,
+            Some(record) => record.unmount(&records)?,
             None => {
                 let text = format!("something else is mounted on {}", path.display());
                 let hint = format!("zonal umount {}", path.display());
@@ -334,6 +338,6 @@ fn mount(folder: &Folder, path: &Path) -> anyhow::Result<()> {
             }
         }
     }
-    let options = mounting::Options::new(folder.dir.display().to_string(), path);
+    let options = Options::new(folder.dir.display().to_string(), path);
     mounting::run(&options).context("the cell is up, but cannot be mounted")
 }

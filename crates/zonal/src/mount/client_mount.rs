@@ -1,15 +1,16 @@
 //! The mount itself: client core and kernel protocol joined.
 
-use super::command::{Options, Ready};
+use super::command::Ready;
+use super::options::Options;
 use crate::cell::Cell;
 use crate::exit::{FAILED, Failure, UNREACHABLE, with_causes};
 use anyhow::Context;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::sync::mpsc;
-use zonal_fuse::{MountError, MountOptions, SessionConfig};
+use zonal_fuse::{MountOptions, SessionConfig};
 use zonal_mount::{MountConfig, Mounted, StartError};
 use zonal_net::{Identity, PoolConfig, Role};
-use zonal_types::{NodeId, ZoneId};
+use zonal_types::NodeId;
 
 /// Why the mount ends.
 enum End {
@@ -54,8 +55,7 @@ pub fn run(options: &Options, cell: Cell, client: u64, ready: Ready) -> anyhow::
 }
 
 fn config(options: &Options, cell: &Cell, client: u64) -> anyhow::Result<MountConfig> {
-    let mut core =
-        zonal_client::Options::new(&cell.manager.to_string(), ZoneId(options.zone), client);
+    let mut core = zonal_client::Options::new(&cell.manager.to_string(), options.near(), client);
     core.cell = cell.id;
     core.cache = !options.no_cache;
     if let Some(time) = options.cache_time {
@@ -92,13 +92,10 @@ fn config(options: &Options, cell: &Cell, client: u64) -> anyhow::Result<MountCo
         identity: Identity::new(cell.id, Role::Client, NodeId(0), cell.key.clone()),
         pool: PoolConfig::default(),
         mount: MountOptions {
-            source: format!("zonal:{}", options.cell),
+            source: options.source.clone().unwrap_or(options.cell.clone()),
             subtype: "zonal".to_owned(),
             allow_other: options.allow_other,
-            nosuid: options.nosuid,
-            nodev: options.nodev,
-            noexec: options.noexec,
-            read_only: options.read_only,
+            flags: options.flags,
             ..MountOptions::default()
         },
         session,
@@ -118,8 +115,13 @@ fn failure(error: &StartError, cell: &Cell) -> Failure {
         StartError::NoZone(_) => {
             Failure::new(2, error.to_string()).hint("`zonal zone-map show` lists the zones")
         }
-        StartError::Mount(MountError::DeviceDenied) => Failure::new(FAILED, error.to_string())
-            .hint("mount as root, or let /dev/fuse be opened by this user"),
+        StartError::Mount(error) => {
+            let failure = Failure::new(FAILED, with_causes(error));
+            match error.hint() {
+                Some(hint) => failure.hint(hint),
+                None => failure,
+            }
+        }
         _ => Failure::new(FAILED, with_causes(error)),
     }
 }

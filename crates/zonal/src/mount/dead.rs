@@ -3,7 +3,8 @@
 //! The record of a mount names it as a client; a client's number is all that a shard asks of who comes back. So the next
 //! mount comes back in the dead one's name and closes its sessions: locks, opens, append tickets and leases are free.
 
-use crate::cell::{Cell, Folder, mounts};
+use crate::cell::Cell;
+use crate::cell::mounts::{self, Record, Records};
 use crate::out;
 use anyhow::Context;
 use zonal_net::Address;
@@ -11,9 +12,15 @@ use zonal_types::{Codec, ZoneId};
 use zonal_wire::{Header, MetaReply, MetaRequest, Service};
 use zonal_zonemap::{Shard, ZoneMap};
 
-/// Ends the sessions of this machine's dead mounts. What cannot be reached is left to the end of the session's term.
-pub fn end_sessions(folder: &Folder, cell: &Cell) {
-    let dead = mounts::dead(folder);
+/// Ends the sessions that this machine's dead mounts have at a cell. What cannot be reached is left to the end of its term.
+pub fn end_sessions(cell: &Cell) {
+    let dead: Vec<(Records, Record)> = mounts::places(cell)
+        .flat_map(|records| {
+            let dead = records.dead(cell.manager);
+            dead.into_iter()
+                .map(move |record| (records.clone(), record))
+        })
+        .collect();
     if dead.is_empty() {
         return;
     }
@@ -26,12 +33,12 @@ pub fn end_sessions(folder: &Folder, cell: &Cell) {
             return;
         }
     };
-    for record in dead {
+    for (records, record) in dead {
         let ended = map
             .shards
             .iter()
             .try_for_each(|shard| end_session(cell, &map, shard, record.client, record.zone));
-        if let Err(error) = ended.and_then(|()| mounts::note_ended(folder, &record)) {
+        if let Err(error) = ended.and_then(|()| records.note_ended(&record)) {
             out::note(format_args!(
                 "the sessions of the dead mount {} end by themselves: {error:#}",
                 record.path.display()

@@ -1,59 +1,175 @@
 //! `mount.zonal`, which mount(8) runs for `mount -t zonal SOURCE PATH -o OPTIONS` and fstab: this program under another
-//! name. Install it with: `ln -s /usr/local/bin/zonal /sbin/mount.zonal`.
+//! name. Install it with: `ln -s /usr/local/bin/zonal /sbin/mount.zonal`. Its exit codes are mount(8)'s.
 
-use super::command::Options;
+use super::command;
+use super::options::{OptionError, Options};
 use crate::exit::Failure;
+use crate::out;
+use anyhow::Context;
+use rustix::thread::LinkNameSpaceType;
 use std::ffi::OsString;
-use std::path::Path;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
-/// The options of a mount, where the program was called as `mount.zonal`.
-pub fn parse(arguments: &[OsString]) -> Option<anyhow::Result<Options>> {
-    let name = Path::new(arguments.first()?).file_name()?.to_str()?;
-    matches!(name, "mount.zonal" | "mount.fuse.zonal").then(|| read(&arguments[1..]))
+const USAGE: &str = "usage: mount.zonal [-sfnv] [-N NAMESPACE] DIR|ADDRESS PATH [-o OPTIONS]";
+
+/// Wrong usage, to this program.
+const WRONG_USAGE: u8 = 2;
+/// To mount(8): wrong usage.
+const MOUNT_USAGE: u8 = 1;
+/// To mount(8): the mount failed.
+const MOUNT_FAILED: u8 = 32;
+
+/// What mount(8) asks for.
+#[derive(Debug)]
+struct Call {
+    options: Options,
+    /// Only look whether it could be mounted.
+    is_fake: bool,
+    /// Say what is done.
+    is_verbose: bool,
+    /// The mount name space to mount in.
+    namespace: Option<PathBuf>,
 }
 
-/// `SOURCE PATH [-sfnv] [-N ns] [-t type] [-o options]`, in any order.
-fn read(arguments: &[OsString]) -> anyhow::Result<Options> {
+/// Whether the program was called as `mount.zonal`.
+pub fn is_called(arguments: &[OsString]) -> bool {
+    let name = arguments
+        .first()
+        .and_then(|first| Path::new(first).file_name());
+    name.is_some_and(|name| name == "mount.zonal" || name == "mount.fuse.zonal")
+}
+
+/// As mount(8) knows an exit code of ours.
+pub fn exit_code(code: u8) -> ExitCode {
+    ExitCode::from(if code == WRONG_USAGE {
+        MOUNT_USAGE
+    } else {
+        MOUNT_FAILED
+    })
+}
+
+/// Mounts as mount(8) asks.
+pub fn run(arguments: &[OsString]) -> anyhow::Result<()> {
+    let call = read(&arguments[1..])?;
+    if let Some(path) = &call.namespace {
+        let file = std::fs::File::open(path).with_context(|| path.display().to_string())?;
+        rustix::thread::move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Mount))
+            .with_context(|| format!("enter the name space {}", path.display()))?;
+    }
+    if call.is_fake {
+        command::check_point(&call.options.path)?;
+    } else {
+        command::run(&call.options)?;
+    }
+    if call.is_verbose {
+        let (cell, path) = (&call.options.cell, call.options.path.display());
+        let done = if call.is_fake { "could be" } else { "is" };
+        out::line(format_args!("mount.zonal: {cell} {done} mounted on {path}"));
+    }
+    Ok(())
+}
+
+/// `SOURCE PATH [-sfnv] [-N namespace] [-t type] [-o options]`, in any order.
+fn read(arguments: &[OsString]) -> Result<Call, Failure> {
+    let usage = |text: String| Failure::new(WRONG_USAGE, text).hint(USAGE);
     let mut places = Vec::new();
     let mut words = Vec::new();
+    let (mut is_sloppy, mut is_fake, mut is_verbose) = (false, false, false);
+    let mut namespace = None;
     let mut list = arguments.iter().map(|argument| argument.to_string_lossy());
     while let Some(argument) = list.next() {
+        let mut value = || {
+            let next = list.next();
+            next.ok_or_else(|| usage(format!("{argument} lacks its value")))
+        };
         match argument.as_ref() {
-            "-o" => words.extend(list.next()),
-            "-t" | "-N" => drop(list.next()),
-            flag if flag.starts_with('-') && flag.len() > 1 => {}
+            "-o" => words.push(value()?),
+            "-t" => drop(value()?),
+            "-N" => namespace = Some(PathBuf::from(value()?.into_owned())),
+            flags if flags.starts_with('-') && flags.len() > 1 => {
+                for flag in flags.chars().skip(1) {
+                    match flag {
+                        's' => is_sloppy = true,
+                        'f' => is_fake = true,
+                        'v' => is_verbose = true,
+                        // There is no /etc/mtab to write.
+                        'n' => {}
+                        'r' => words.push("ro".into()),
+                        'w' => words.push("rw".into()),
+                        other => return Err(usage(format!("-{other} is unknown"))),
+                    }
+                }
+            }
             place => places.push(place.to_owned()),
         }
     }
     let [source, path] = places.as_slice() else {
-        let usage = "usage: mount.zonal DIR|ADDRESS PATH [-o OPTIONS]";
-        return Err(Failure::new(2, usage).into());
+        return Err(usage("a source and a mount point are needed".to_owned()));
     };
-    let source = source.strip_prefix("zonal:").unwrap_or(source);
-    let mut options = Options::new(source.to_owned(), path.into());
+    let cell = source.strip_prefix("zonal:").unwrap_or(source);
+    let mut options = Options::new(cell.to_owned(), path.into());
+    options.source = Some(source.clone());
     for word in words.iter().flat_map(|words| words.split(',')) {
-        options.apply(word)?;
+        match options.apply(word) {
+            Err(OptionError::Unknown(_)) if is_sloppy => {}
+            applied => applied?,
+        }
     }
-    Ok(options)
+    Ok(Call {
+        options,
+        is_fake,
+        is_verbose,
+        namespace,
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn call(text: &str) -> Option<anyhow::Result<Options>> {
-        let words: Vec<OsString> = text.split(' ').map(OsString::from).collect();
-        parse(&words)
+    fn words(text: &str) -> Vec<OsString> {
+        text.split(' ').map(OsString::from).collect()
     }
 
     #[test]
     fn the_name_decides() {
-        assert!(call("/usr/bin/zonal status").is_none());
-        let options = call("/sbin/mount.zonal 10.0.0.1:7100 /mnt -n -o rw,zone=2")
-            .unwrap()
-            .unwrap();
-        assert_eq!((options.cell.as_str(), options.zone), ("10.0.0.1:7100", 2));
+        assert!(!is_called(&words("/usr/bin/zonal status")));
+        assert!(is_called(&words("/sbin/mount.zonal a /b")));
+    }
+
+    #[test]
+    fn what_mount_hands_over_is_understood() {
+        let call = read(&words(
+            "10.0.0.1:7100 /mnt -n -v -o rw,zone=2 -N /proc/7/ns/mnt",
+        ))
+        .unwrap();
+        let options = &call.options;
+        assert_eq!(
+            (options.cell.as_str(), options.zone),
+            ("10.0.0.1:7100", Some(2))
+        );
         assert_eq!(options.path, Path::new("/mnt"));
-        assert!(call("mount.zonal /only-one").unwrap().is_err());
+        assert!(call.is_verbose && !call.is_fake);
+        assert_eq!(call.namespace, Some("/proc/7/ns/mnt".into()));
+        let call = read(&words("-sf zonal:10.0.0.1:7100 /mnt -o odd=1,ro")).unwrap();
+        assert!(call.is_fake && call.options.flags.is_read_only());
+        assert_eq!(call.options.cell, "10.0.0.1:7100");
+        assert_eq!(call.options.source.as_deref(), Some("zonal:10.0.0.1:7100"));
+    }
+
+    #[test]
+    fn wrong_calls_are_refused() {
+        for text in [
+            "/only-one",
+            "a /b c",
+            "a /b -o odd=1",
+            "a /b -o",
+            "a /b -x",
+            "a /b -s -o zone=0",
+        ] {
+            assert!(read(&words(text)).is_err(), "{text}");
+        }
     }
 }

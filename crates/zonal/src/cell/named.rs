@@ -1,0 +1,99 @@
+//! What a command line names a cell by: its folder, or the address of its manager.
+
+use crate::exit::{Failure, UNREACHABLE};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How long one of several addresses of a host may take to accept a connection.
+const PROBE: Duration = Duration::from_secs(2);
+
+/// A cell's name, understood.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Named {
+    /// Its folder.
+    Folder(PathBuf),
+    /// Its manager.
+    Address(SocketAddr),
+}
+
+/// Whether a text has the form of an address: IP:PORT, or HOST:PORT and no folder of that name.
+fn is_host(text: &str) -> bool {
+    let Some((host, port)) = text.rsplit_once(':') else {
+        return false;
+    };
+    let is_name = |letter: char| letter.is_ascii_alphanumeric() || ".-_".contains(letter);
+    !host.is_empty()
+        && host.chars().all(is_name)
+        && port.parse::<u16>().is_ok()
+        && !Path::new(text).exists()
+}
+
+impl Named {
+    /// Whether a text names an address, which may not resolve.
+    pub fn is_address(text: &str) -> bool {
+        text.parse::<SocketAddr>().is_ok() || is_host(text)
+    }
+
+    /// What a text names. A host that has several addresses is the first that accepts a connection.
+    pub fn of(text: &str) -> anyhow::Result<Self> {
+        if let Ok(address) = text.parse() {
+            return Ok(Self::Address(address));
+        }
+        if !is_host(text) {
+            return Ok(Self::Folder(text.into()));
+        }
+        let known = text.to_socket_addrs().map(Vec::from_iter);
+        let known = known.map_err(|error| Failure::new(UNREACHABLE, format!("{text}: {error}")));
+        let known = known.map_err(|failure| {
+            failure.hint("--cell takes a folder, IP:PORT, or HOST:PORT with a host name that resolves on this machine")
+        })?;
+        let answers = |address: &&SocketAddr| TcpStream::connect_timeout(address, PROBE).is_ok();
+        let chosen = match known.as_slice() {
+            [only] => Some(only),
+            several => several.iter().find(answers).or(several.first()),
+        };
+        chosen.copied().map(Self::Address).ok_or_else(|| {
+            Failure::new(UNREACHABLE, format!("{text}: the host has no address")).into()
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folders_and_addresses_are_told_apart() {
+        for text in [
+            "127.0.0.1:7100",
+            "[::1]:7100",
+            "manager:7100",
+            "a-b.example.org:1",
+        ] {
+            assert!(Named::is_address(text), "{text}");
+        }
+        for text in [
+            "/a/b:7100",
+            "cell",
+            "host:port",
+            "host:70000",
+            ":7100",
+            "./a:1",
+            "",
+        ] {
+            assert!(!Named::is_address(text), "{text}");
+            assert_eq!(Named::of(text).unwrap(), Named::Folder(text.into()));
+        }
+    }
+
+    #[test]
+    fn a_host_name_is_resolved() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let Named::Address(address) = Named::of(&format!("localhost:{port}")).unwrap() else {
+            panic!("taken for a folder");
+        };
+        assert_eq!(address, listener.local_addr().unwrap());
+    }
+}

@@ -1,0 +1,272 @@
+//! What a mount can be told: by the command line, by mount(8) and by fstab.
+
+use crate::exit::Failure;
+use std::path::PathBuf;
+use zonal_fuse::Flags;
+use zonal_server::units::{Millis, Size};
+use zonal_types::ZoneId;
+
+/// Where nobody says which zone the machine is in.
+pub const ZONE_DEFAULT: ZoneId = ZoneId(1);
+
+/// Everything that a mount can be told.
+#[derive(Debug, Clone)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "independent options of mount(8)"
+)]
+pub struct Options {
+    /// Folder or address of the cell.
+    pub cell: String,
+    /// What the table of mounts shows as the source, where that is not [`Options::cell`].
+    pub source: Option<String>,
+    /// Mount point.
+    pub path: PathBuf,
+    /// The zone that this machine is in, where somebody says.
+    pub zone: Option<u16>,
+    /// The cell key, where it is not the folder's.
+    pub key_file: Option<PathBuf>,
+    /// Stay in the foreground.
+    pub foreground: bool,
+    /// The kernel caches no names and attributes.
+    pub no_cache: bool,
+    /// For how long they are believed where nobody else writes.
+    pub cache_time: Option<Millis>,
+    /// Bound of gathered writes.
+    pub write_behind: Option<Size>,
+    /// How long a request waits for a server.
+    pub deadline: Option<Millis>,
+    /// Where the background process logs.
+    pub log: Option<PathBuf>,
+    /// Threads that serve the kernel.
+    pub workers: Option<u16>,
+    /// Report on standard output.
+    pub ready_on_stdout: bool,
+    /// Read only, no set-id bits, and the like.
+    pub flags: Flags,
+    /// Others than the owner of the mount may use it.
+    pub allow_other: bool,
+}
+
+/// Why an option is not applied.
+#[derive(Debug)]
+pub enum OptionError {
+    /// Nobody knows it.
+    Unknown(String),
+    /// Its value is none.
+    Value(String),
+    /// What is mounted cannot be changed.
+    Remount,
+}
+
+impl From<OptionError> for Failure {
+    fn from(error: OptionError) -> Self {
+        let listed = "`zonal mount --help` lists options";
+        let (text, hint) = match error {
+            OptionError::Unknown(option) => (format!("mount option {option} is unknown"), listed),
+            OptionError::Value(option) => (format!("mount option {option}: bad value"), listed),
+            OptionError::Remount => (
+                "a mounted cell cannot be remounted".to_owned(),
+                "unmount it, and mount it with other options",
+            ),
+        };
+        Self::new(2, text).hint(hint)
+    }
+}
+
+/// What only mount(8) and systemd understand, and what is so anyway.
+const PASSED_OVER: &[&str] = &[
+    "",
+    "defaults",
+    "auto",
+    "noauto",
+    "nouser",
+    "nousers",
+    "noowner",
+    "nogroup",
+    "_netdev",
+    "nofail",
+    "silent",
+    "loud",
+    "nomand",
+    "iversion",
+    "noiversion",
+    "comment",
+];
+
+impl Options {
+    /// The defaults.
+    pub fn new(cell: String, path: PathBuf) -> Self {
+        Self {
+            cell,
+            source: None,
+            path,
+            zone: None,
+            key_file: None,
+            foreground: false,
+            no_cache: false,
+            cache_time: None,
+            write_behind: None,
+            deadline: None,
+            log: None,
+            workers: None,
+            ready_on_stdout: false,
+            flags: Flags::NONE,
+            // The kernel's helper refuses it to others, unless /etc/fuse.conf says otherwise.
+            allow_other: rustix::process::geteuid().is_root(),
+        }
+    }
+
+    /// The zone that this machine is in.
+    pub fn near(&self) -> ZoneId {
+        self.zone.map_or(ZONE_DEFAULT, ZoneId)
+    }
+
+    /// Applies one `-o` option.
+    pub fn apply(&mut self, option: &str) -> Result<(), OptionError> {
+        if self.flags.apply(option) {
+            return Ok(());
+        }
+        let (name, value) = option.split_once('=').unwrap_or((option, ""));
+        let bad = || OptionError::Value(option.to_owned());
+        match name {
+            "allow_other" => self.allow_other = true,
+            "noallow_other" => self.allow_other = false,
+            "no-cache" | "no_cache" => self.no_cache = true,
+            "zone" => {
+                let zone = value.parse().ok().filter(|zone| *zone > 0);
+                self.zone = Some(zone.ok_or_else(bad)?);
+            }
+            "key-file" | "key_file" => self.key_file = Some(value.into()),
+            "log" => self.log = Some(value.into()),
+            "workers" => {
+                let workers = value.parse().ok();
+                let workers = workers.filter(|workers| (1..=256).contains(workers));
+                self.workers = Some(workers.ok_or_else(bad)?);
+            }
+            "write-behind" | "write_behind" => {
+                self.write_behind = Some(value.parse().map_err(|_error| bad())?);
+            }
+            "cache-time" | "cache_time" => {
+                self.cache_time = Some(value.parse().map_err(|_error| bad())?);
+            }
+            "deadline" => self.deadline = Some(value.parse().map_err(|_error| bad())?),
+            // As mount(8) has it: what ordinary users may mount is safe, unless a later word says otherwise.
+            "user" | "users" => self.apply_all(&["noexec", "nosuid", "nodev"]),
+            "owner" | "group" => self.apply_all(&["nosuid", "nodev"]),
+            "remount" => return Err(OptionError::Remount),
+            name if PASSED_OVER.contains(&name) => {}
+            name if name.starts_with("x-") || name.starts_with("X-") => {}
+            _ => return Err(OptionError::Unknown(option.to_owned())),
+        }
+        Ok(())
+    }
+
+    fn apply_all(&mut self, words: &[&str]) {
+        for word in words {
+            self.flags.apply(word);
+        }
+    }
+
+    /// The command line of the process in the background.
+    pub fn arguments(&self) -> Vec<String> {
+        let mut list = vec![
+            "mount".to_owned(),
+            "--cell".to_owned(),
+            self.cell.clone(),
+            self.path.display().to_string(),
+            "--foreground".to_owned(),
+            "--ready-on-stdout".to_owned(),
+        ];
+        let mut option = |name: &str, value: Option<String>| {
+            if let Some(value) = value {
+                list.extend([name.to_owned(), value]);
+            }
+        };
+        option("--source", self.source.clone());
+        option("--zone", self.zone.map(|zone| zone.to_string()));
+        option(
+            "--key-file",
+            self.key_file
+                .as_ref()
+                .map(|file| file.display().to_string()),
+        );
+        option(
+            "--write-behind",
+            self.write_behind.map(|size| size.to_string()),
+        );
+        option("--deadline", self.deadline.map(|time| time.to_string()));
+        option("--cache-time", self.cache_time.map(|time| time.to_string()));
+        option("--workers", self.workers.map(|workers| workers.to_string()));
+        let mut words: Vec<&str> = self.flags.words().collect();
+        words.extend(self.no_cache.then_some("no-cache"));
+        words.push(if self.allow_other {
+            "allow_other"
+        } else {
+            "noallow_other"
+        });
+        option("-o", Some(words.join(",")));
+        list
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn given(text: &str) -> Options {
+        let mut options = Options::new("/cell".into(), "/mnt".into());
+        for option in text.split(',') {
+            options.apply(option).unwrap();
+        }
+        options
+    }
+
+    #[test]
+    fn options_of_fstab_are_understood() {
+        let mut options = given(
+            "rw,nosuid,zone=2,workers=3,write-behind=1MiB,deadline=3s,_netdev,x-systemd.automount,noallow_other",
+        );
+        assert_eq!((options.zone, options.workers), (Some(2), Some(3)));
+        assert!(matches!(
+            options.apply("zone=0"),
+            Err(OptionError::Value(_))
+        ));
+        assert!(matches!(
+            options.apply("sync-everything"),
+            Err(OptionError::Unknown(_))
+        ));
+        assert!(matches!(
+            options.apply("remount"),
+            Err(OptionError::Remount)
+        ));
+        let line = options.arguments().join(" ");
+        assert!(
+            line.contains("--zone 2") && line.ends_with("-o nosuid,noallow_other"),
+            "{line}"
+        );
+    }
+
+    #[test]
+    fn every_word_of_mount_is_taken() {
+        let all = "defaults,auto,noauto,user=someone,nouser,users,owner,group,nofail,_netdev,silent,loud,nomand,iversion,noiversion,\
+                   atime,noatime,diratime,nodiratime,relatime,norelatime,strictatime,nostrictatime,lazytime,nolazytime,sync,async,dirsync,\
+                   comment=a b,x-systemd.requires=network-online.target,X-mount.mkdir,exec,noexec,suid,nosuid,dev,nodev,ro,rw";
+        given(all);
+    }
+
+    #[test]
+    fn what_users_may_mount_is_safe_unless_a_later_word_says_otherwise() {
+        let words = |text| given(text).flags.words().collect::<Vec<_>>();
+        assert_eq!(words("users"), ["nosuid", "nodev", "noexec"]);
+        assert_eq!(words("rw,user=someone,exec"), ["nosuid", "nodev"]);
+        assert_eq!(words("owner"), ["nosuid", "nodev"]);
+    }
+
+    #[test]
+    fn only_roots_mounts_are_open_to_others() {
+        let is_root = rustix::process::geteuid().is_root();
+        assert_eq!(given("rw").allow_other, is_root);
+        assert!(given("allow_other").allow_other);
+    }
+}

@@ -1,0 +1,182 @@
+#!/usr/bin/env python3
+"""Mounting: as an ordinary user, by mount(8) and fstab, and of a cell that is named by an address.
+
+    tests/cell/mounting.py --work DIR [--only PART,...] [--list]
+
+Each check has a cell of its own below DIR (2 zones, 2 storage nodes each) and a private mount name space; ZONAL names the
+binary, fusermount3 is needed. Root only. What mounts by an address leave in /run/zonal and /var/log/zonal is taken away.
+"""
+import glob
+import os
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "posix"))
+from checks import Registry, Skip, equal, true  # noqa: E402
+from own_cell import run  # noqa: E402
+from private import PrivateCell  # noqa: E402
+
+R = Registry()
+check = R.check
+
+
+def point(c, name="point"):
+    path = f"{c.base}/{name}"
+    os.makedirs(path, exist_ok=True)
+    return path
+
+
+def by_address(c, *options):
+    return f"{c.address()}", "-o", ",".join((f"key-file={c.folder}/cell.key", *options))
+
+
+@check("user-device", "where an ordinary user may not open /dev/fuse, a mount fails with the reason and a hint", root=True)
+def _(work):
+    with PrivateCell(work) as c:
+        device = f"{c.base}/fuse"
+        c.within("sh", "-c", f"touch {device} && chmod 600 {device} && mount --bind {device} /dev/fuse")
+        done = c.within(c.binary, "up", "--dir", f"{c.home}/cell", "--mount", f"{c.home}/mnt", "--zones", "1", "--storage-nodes", "1",
+                        user=True, code=1)
+        true("/dev/fuse cannot be opened: permission denied" in done.stderr and "Hint: " in done.stderr, done.stderr)
+        c.within(c.binary, "down", "--dir", f"{c.home}/cell", user=True)
+
+
+@check("user", "an ordinary user brings a cell up in a folder of theirs, mounts it, works in it, unmounts it and takes it down", root=True, limit=120)
+def _(work):
+    with PrivateCell(work) as c:
+        if not c.open_device():
+            raise Skip("no device can be made here")
+        cell, mnt = f"{c.home}/cell", f"{c.home}/mnt"
+        c.within(c.binary, "up", "--dir", cell, "--mount", mnt, "--zones", "1", "--storage-nodes", "1", user=True)
+        try:
+            c.within("sh", "-c", f"mkdir {mnt}/d && echo hello >{mnt}/d/f && sync {mnt}/d/f", user=True)
+            equal(c.within("cat", f"{mnt}/d/f", user=True).stdout, "hello\n", "content")
+            [(source, kind, options)] = c.points(mnt)
+            equal((source, kind), (cell, "fuse.zonal"), "the table of mounts")
+            true("allow_other" not in options and "nosuid" in options, options)
+            true(c.within("ls", mnt, code=None).returncode != 0, "root looks into a mount that is the user's alone")
+            c.within(c.binary, "umount", mnt, user=True)
+            equal(c.points(mnt), [], "mounts")
+            refused = c.within(c.binary, "mount", "--cell", cell, "-o", "allow_other", mnt, user=True, code=1).stderr
+            true("allow_other" in refused and "Hint: " in refused and "/etc/fuse.conf" in refused, refused)
+            missing = c.within(c.binary, "mount", "--cell", cell, mnt, user=True, code=1, variables=[("PATH", "/nowhere")]).stderr
+            true("fusermount3" in missing and "Hint: install the package fuse3" in missing, missing)
+            with open(f"{cell}/cell.toml", encoding="utf-8") as f:
+                address = next(line.split('"')[1] for line in f if line.startswith("manager"))
+            c.within(c.binary, "mount", "--cell", address, "--key-file", f"{cell}/cell.key", mnt, user=True)
+            equal(c.within("cat", f"{mnt}/d/f", user=True).stdout, "hello\n", "content by address")
+            true(glob.glob(f"{c.home}/.local/state/zonal/*.log"), "a user's mount by address has no log")
+            true(glob.glob(f"{c.home}/.local/state/zonal/mounts/*.toml"), "a user's mount by address has no record")
+            c.within(c.binary, "umount", mnt, user=True)
+            c.within("chmod", "700", point(c))
+            foreign = c.within(c.binary, "mount", "--cell", cell, point(c), user=True, code=None)
+            true(foreign.returncode in (1, 7) and "Hint: " in foreign.stderr, foreign.stderr)
+            c.within(c.binary, "mount", "--cell", cell, mnt, user=True)
+        finally:
+            c.within(c.binary, "down", "--dir", cell, user=True)
+        equal(c.points(mnt), [], "mounts after zonal down")
+
+
+@check("fstab", "`mount -a` mounts what fstab names, and nothing again the second time; the table of mounts shows the source as fstab has it", root=True, limit=120)
+def _(work):
+    with PrivateCell(work) as c:
+        table, words = f"{c.base}/fstab", "zone=1,_netdev,nofail,noatime,x-systemd.automount,comment=ours"
+        host = f"localhost:{c.address().rsplit(':', 1)[1]}"
+        sources = {point(c, "a"): c.address(), point(c, "b"): f"zonal:{c.address()}", point(c, "c"): host, point(c, "d"): c.folder}
+        with open(table, "w", encoding="utf-8") as f:
+            f.writelines(f"{source} {path} zonal key-file={c.folder}/cell.key,{words} 0 0\n" for path, source in sources.items())
+        try:
+            for turn in ("first", "second"):
+                c.within("mount", "-a", "-T", table)
+                for path, source in sources.items():
+                    equal([(s, kind) for s, kind, _ in c.points(path)], [(source, "fuse.zonal")], f"{path} after the {turn} mount -a")
+                    true("noatime" in c.points(path)[0][2], "noatime is not set")
+            c.within("ls", point(c, "a"))
+        finally:
+            for path in sources:
+                c.within("umount", path, code=None)
+
+
+@check("helper", "the helper takes what mount(8) hands over: -f mounts nothing, -s passes over what is unknown, -N is another name space; its exit codes are mount(8)'s", root=True, limit=120)
+def _(work):
+    with PrivateCell(work) as c:
+        path = point(c)
+        source, o, options = by_address(c, "zone=2")
+        mount = ("mount", "-t", "zonal", source, path, o)
+        c.within(*mount, options, "-f", "-v")
+        equal(c.points(path), [], "mounts after mount -f")
+        true("unknown" in c.within(*mount, f"{options},sync-everything", "-f", code=1).stderr, "no word on what is unknown")
+        c.within("mount", "-f", "-t", "zonal", source, f"{path}/nowhere", code=32)
+        true("unknown" in c.within(*mount, f"{options},sync-everything", code=1).stderr, "no word on what is unknown")
+        said = c.within(*mount, f"{options},remount", code=1).stderr
+        true("remounted" in said and "Hint: " in said, said)
+        said = c.within("mount", "-t", "zonal", "127.0.0.1:1", path, code=32).stderr
+        true("127.0.0.1:1" in said, said)
+        equal(c.points(path), [], "mounts after what failed")
+        c.within(*mount, f"{options},sync-everything", "-s", "-n", "-v")
+        try:
+            equal(len(c.points(path)), 1, "mounts")
+            c.within(*mount, options, code=32)
+            equal(len(c.points(path)), 1, "mounts after a second one")
+        finally:
+            c.within("umount", path)
+        other = point(c, "other")
+        c.within("unshare", "-m", "sh", "-euc", 'mount -N "/proc/$1/ns/mnt" -t zonal "$2" "$3" -o "$4"; ! grep " $3 " /proc/self/mounts',
+                 "-", str(c.space.pid), source, other, options)
+        try:
+            equal(len(c.points(other)), 1, "mounts in the name space that was named")
+        finally:
+            c.within("umount", other)
+
+
+@check("flags", "ro, noexec, nosuid, noatime and sync act on a mount by mount(8), and are in the table of mounts", root=True, limit=120)
+def _(work):
+    with PrivateCell(work) as c:
+        d, path = f"{c.mount}/one", point(c)
+        c.within("sh", "-c", f"cp $(command -v id) {d}/id && chmod 4755 {d}/id && echo text >{d}/text && touch -a -d 2001-01-01 {d}/text")
+        source, o, options = by_address(c)
+        euid = ("setpriv", "--reuid", "12345", "--clear-groups", f"{path}/one/id", "-u")
+
+        def mounted(*words):
+            c.within("mount", "-t", "zonal", source, path, o, ",".join((options, *words)))
+            [(_, _, found)] = c.points(path)
+            true(set(words) <= set(found), f"{words} are not all in {found}")
+
+        mounted("ro")
+        true("Read-only" in c.within("touch", f"{path}/one/new", code=1).stderr, "ro")
+        c.within("cat", f"{path}/one/text")
+        c.within("umount", path)
+        mounted("noexec", "nosuid")
+        true("denied" in c.within(f"{path}/one/id", code=None).stderr, "noexec")
+        c.within("umount", path)
+        mounted("nosuid", "noatime", "sync", "dirsync")
+        equal(c.within(*euid).stdout, "12345\n", "the user of a set-id program with nosuid")
+        c.within("sh", "-c", f"cat {path}/one/text && echo more >>{path}/one/log")
+        c.within("umount", path)
+        equal(c.within("stat", "-c", "%x", f"{d}/text").stdout[:10], "2001-01-01", "the access time after reads with ro and noatime")
+        mounted()
+        equal(c.within(*euid).stdout, "0\n", "the user of a set-id program without nosuid")
+        c.within("umount", path)
+
+
+@check("address", "a mount by address logs, is recorded, knows host names, and says which of several zones it took", root=True, limit=120)
+def _(work):
+    with PrivateCell(work) as c:
+        path, key = point(c), f"{c.folder}/cell.key"
+        host = f"localhost:{c.address().rsplit(':', 1)[1]}"
+        said = c.within(c.binary, "mount", "--cell", host, "--key-file", key, path).stderr
+        true("zone 1" in said and "--zone" in said, f"nothing said of the zone: {said}")
+        equal([source for source, *_ in c.points(path)], [host], "source")
+        logs = [file for file in c.machine_files() if file.endswith(".log")]
+        true(logs and "zone 1" in open(logs[0], encoding="utf-8").read(), f"no log tells of the zone: {logs}")
+        true([file for file in c.machine_files() if file.endswith(".toml")], "no record")
+        c.within(c.binary, "umount", path)
+        true(not [file for file in c.machine_files() if file.endswith(".toml")], "the record is left after umount")
+        equal(c.within(c.binary, "mount", "--cell", host, "--key-file", key, "--zone", "2", path).stderr, "", "said with a zone")
+        true("zones" in c.within(c.binary, "status", "--cell", host, "--key-file", key, "--json").stdout, "status by host name")
+        c.within(c.binary, "umount", path)
+        said = c.within(c.binary, "mount", "--cell", "no-such-host.invalid:7100", path, code=4).stderr
+        true("no-such-host.invalid" in said and "Hint: " in said, said)
+
+
+if __name__ == "__main__":
+    run("mounting", R, __doc__)
