@@ -58,8 +58,10 @@ class KilledCell(Cell):
         for record in glob.glob(f"{self.folder}/mounts/*.toml") + glob.glob("/run/zonal/mounts/*.toml"):
             with open(record, encoding="utf-8") as f:
                 text = f.read()
-            if re.search(r'^path = "(.*)"', text, re.M)[1] == path:
-                return int(re.search(r"^pid = (\d+)", text, re.M)[1])
+            pid = int(re.search(r"^pid = (\d+)", text, re.M)[1])
+            # One that was killed and taken away has its record until the next mount of the cell.
+            if re.search(r'^path = "(.*)"', text, re.M)[1] == path and os.path.exists(f"/proc/{pid}/exe"):
+                return pid
         raise AssertionError(f"{path} has no record")
 
     def kill_mount(self, path):

@@ -7,7 +7,7 @@ use zonal_types::{Instant, SessionId};
 use zonal_wire::SessionEntry;
 
 /// Sessions in one list.
-const LISTED_MAX: usize = 1_000;
+const AT_ONCE_MAX: usize = 1_000;
 
 impl Shard {
     /// Sessions behind `after` in order, at most `limit`; true: nothing follows.
@@ -18,7 +18,7 @@ impl Shard {
         limit: u32,
         now: Instant,
     ) -> (Vec<SessionEntry>, bool) {
-        let limit = (limit as usize).clamp(1, LISTED_MAX);
+        let limit = (limit as usize).clamp(1, AT_ONCE_MAX);
         let behind = (Bound::Excluded(after), Bound::Unbounded);
         let mut found = self.sessions.range(behind);
         let opens = self.opens.by_session();

@@ -12,11 +12,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{File, Offence};
 
 /// Scripts with checks, by the word that stands before a check's identity in docs/semantics.md.
-const SCRIPTS: [(&str, &str); 5] = [
+const SCRIPTS: [(&str, &str); 6] = [
     ("two mounts", "tests/posix/two_mounts.py"),
     ("cell", "tests/cell/checks.py"),
     ("survival", "tests/cell/survival.py"),
     ("fsck", "tests/cell/fsck.py"),
+    ("mounting", "tests/cell/mounting.py"),
     ("", "tests/posix/semantics.py"),
 ];
 
