@@ -115,6 +115,8 @@ def _(work):
         c.within(*mount, f"{options},sync-everything", "-s", "-n", "-v")
         try:
             equal(len(c.points(path)), 1, "mounts")
+            said = c.within("mount", "-o", "remount,ro", path, code=1).stderr
+            true("remounted" in said and "Hint: " in said, said)
             c.within(*mount, options, code=32)
             equal(len(c.points(path)), 1, "mounts after a second one")
         finally:
