@@ -162,6 +162,8 @@ def _(c, d):
     c.zonal("layout", "set", "--stripe-unit", "64KiB", "--stripe-count", "3", f"{d}/s")
     big(f"{d}/s/g", 6)
     equal(sorted(b for b in per_target(c.locate(f"{d}/s/g")) if b), [2 * MIB - INLINE] + [2 * MIB] * 2, "bytes per target with stripe count 3")
+    shown = json.loads(c.zonal("layout", "show", "--json", f"{d}/s").stdout)
+    equal([(one["path"], one["unit"], one["count"]) for one in shown], [(f"{d}/s", 64 << 10, 3)], "layout as JSON")
     bad = c.zonal("layout", "set", "--stripe-unit", "1KiB", f"{d}/s", ok=False)
     true(bad.returncode != 0, "a stripe unit of 1 KiB is accepted")
     os.mkdir(f"{d}/t")
@@ -173,6 +175,24 @@ def _(c, d):
     equal(c.zonal("layout", "show", f"{d}/s", f"{d}/t").stdout, before, "layouts")
     for every in ("0", "all"):
         c.zonal("layout", "set", "--stripe-count", every, f"{d}/t")
+
+
+@check("locate-recursive", "`zonal locate --recursive` adds up what single files say, in each zone, without following links", limit=120)
+def _(c, d):
+    os.makedirs(f"{d}/a/b")
+    for name, size in (("f", 3), ("a/g", 2), ("a/b/h", 1)):
+        big(f"{d}/{name}", size)
+    write(f"{d}/a/small", b"x" * INLINE)
+    os.symlink(d, f"{d}/a/loop")
+    one = c.locate(d)
+    equal((one["home_zone"], one["zones"]), (1, {}), "a directory alone")
+    [all_of] = json.loads(c.zonal("locate", "--recursive", "--json", d).stdout)
+    equal((all_of["home_zone"], all_of["files"], all_of["directories"]), (1, 4, 2), "home zone, files, directories")
+    equal(per_zone(all_of), {1: 6 * MIB + INLINE}, "bytes per zone")
+    singles = [c.locate(f"{d}/{name}") for name in ("f", "a/g", "a/b/h", "a/small")]
+    equal(sum(per_target(all_of)), sum(sum(per_target(one)) for one in singles), "bytes at targets")
+    said = c.zonal("locate", "--recursive", d).stdout
+    true("home zone 1; files 4, directories 2 below; bytes in zones 1: 6.0 MiB" in said, said)
 
 
 @check("home-zones", "first-level directories are homed where told, or in the mount's zone; deeper ones inherit", limit=120)

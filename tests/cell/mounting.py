@@ -76,6 +76,27 @@ def _(work):
         equal(c.points(mnt), [], "mounts after zonal down")
 
 
+@check("user-fstab", "an ordinary user mounts and unmounts what fstab gives to users, without devices, set-id bits and programs", root=True, limit=120)
+def _(work):
+    with PrivateCell(work) as c:
+        if not c.open_device():
+            raise Skip("no device can be made here")
+        path, key, table = f"{c.home}/mnt", f"{c.home}/key", f"{c.base}/fstab"
+        c.within("mkdir", path, user=True)
+        c.within("sh", "-c", f"cp {c.folder}/cell.key {key} && chown 12345 {key}")
+        with open(table, "w", encoding="utf-8") as f:
+            f.write(f"{c.address()} {path} zonal noauto,user,noatime,nodiratime,zone=1,key-file={key} 0 0\n")
+        c.within("mount", "--bind", table, "/etc/fstab")
+        equal(c.within("mount", path, user=True).stderr, "", "said")
+        [(source, _, options)] = c.points(path)
+        equal(source, c.address(), "source")
+        true({"nosuid", "nodev", "noexec", "noatime"} <= set(options), options)
+        equal(c.within("ls", path, user=True).stdout, "one\ntwo\n", "names")
+        true(glob.glob(f"{c.home}/.local/state/zonal/*.log"), "it has no log")
+        c.within("umount", path, user=True)
+        equal(c.points(path), [], "mounts")
+
+
 @check("fstab", "`mount -a` mounts what fstab names, and nothing again the second time; the table of mounts shows the source as fstab has it", root=True, limit=120)
 def _(work):
     with PrivateCell(work) as c:
@@ -115,6 +136,8 @@ def _(work):
         c.within(*mount, f"{options},sync-everything", "-s", "-n", "-v")
         try:
             equal(len(c.points(path)), 1, "mounts")
+            said = c.within("mount", "-o", "remount,ro", path, code=1).stderr
+            true("remounted" in said and "Hint: " in said, said)
             c.within(*mount, options, code=32)
             equal(len(c.points(path)), 1, "mounts after a second one")
         finally:

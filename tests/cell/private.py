@@ -20,7 +20,7 @@ work=$1 zonal=$2 sbin=$(realpath /sbin)
 mkdir "$work/sbin" "$work/sbin-old"
 mount --bind "$sbin" "$work/sbin-old"
 for file in "$work"/sbin-old/*; do ln -s "$file" "$work/sbin/"; done
-ln -sf "$zonal" "$work/sbin/mount.zonal"
+for name in mount.zonal mount.fuse.zonal; do ln -sf "$zonal" "$work/sbin/$name"; done
 mount --bind "$work/sbin" "$sbin"
 cp /etc/passwd "$work/passwd"
 echo "zonaltest:x:$3:$3::$work/home:/bin/sh" >>"$work/passwd"

@@ -82,6 +82,9 @@ impl ConfigError {
         match self {
             Self::Read { .. } => "name the node.toml with --config; `zonal up` writes such files",
             Self::Parse { .. } => "samples of every role are in deploy/",
+            Self::Range { key, .. } if key.ends_with("listen") || key.contains("address") => {
+                "samples of every role are in deploy/"
+            }
             Self::Range { .. } => "sizes and times carry units, such as \"64 MiB\" and \"10 s\"",
             Self::Lookup { .. } => {
                 "write its IP:PORT, or a host name that resolves on this machine"

@@ -20,12 +20,28 @@ fn named(variable: &str) -> Option<PathBuf> {
     path.is_absolute().then_some(path)
 }
 
+/// The user's own folder. mount(8) takes the variables away where it mounts for an ordinary user.
+fn home() -> Option<PathBuf> {
+    let listed = || {
+        let users = std::fs::read_to_string("/etc/passwd").ok()?;
+        home_in(&users, rustix::process::geteuid().as_raw())
+    };
+    named("HOME").or_else(listed)
+}
+
+fn home_in(users: &str, uid: u32) -> Option<PathBuf> {
+    let uid = uid.to_string();
+    let mut users = users.lines().map(|line| line.split(':'));
+    let home = users.find_map(|mut user| (user.nth(2) == Some(&uid)).then(|| user.nth(2))?)?;
+    Some(PathBuf::from(home)).filter(|home| home.is_absolute())
+}
+
 /// Where mounts log.
 pub fn logs() -> Option<PathBuf> {
     if is_root() {
         return Some("/var/log/zonal".into());
     }
-    let state = named("XDG_STATE_HOME").or_else(|| Some(named("HOME")?.join(".local/state")));
+    let state = named("XDG_STATE_HOME").or_else(|| Some(home()?.join(".local/state")));
     Some(state?.join("zonal"))
 }
 
@@ -36,4 +52,17 @@ pub fn records() -> Option<PathBuf> {
     }
     let base = named("XDG_RUNTIME_DIR").map(|dir| dir.join("zonal"));
     Some(base.or_else(logs)?.join("mounts"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_list_of_users_has_homes() {
+        let users = "admin:x:0:0:all:/admin:/bin/sh\nnobody:x:65534:65534:::\none:x:1000:1000::/users/one:/bin/sh\n";
+        assert_eq!(home_in(users, 1000), Some("/users/one".into()));
+        assert_eq!(home_in(users, 65_534), None);
+        assert_eq!(home_in(users, 7), None);
+    }
 }

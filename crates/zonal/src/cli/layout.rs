@@ -4,6 +4,7 @@ use crate::exit::Failure;
 use crate::mount::attributes;
 use crate::out;
 use anyhow::Context;
+use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
 use zonal_server::units::Size;
 use zonal_types::limits::{STRIPE_UNIT_MAX, STRIPE_UNIT_MIN};
@@ -16,6 +17,9 @@ pub enum Layout {
         /// Files or directories of a mounted cell
         #[arg(required = true)]
         paths: Vec<PathBuf>,
+        /// As JSON: a list with one object a path
+        #[arg(long)]
+        json: bool,
     },
     /// Set what new files below directories get; what exists stays as it is
     Set {
@@ -37,14 +41,7 @@ pub enum Layout {
 impl Layout {
     pub fn run(self) -> anyhow::Result<()> {
         match self {
-            Self::Show { paths } => {
-                for path in &paths {
-                    let layout = attributes::get(path, attributes::LAYOUT)
-                        .with_context(|| format!("layout of {}", path.display()))?;
-                    out::line(format_args!("{}: {layout}", path.display()));
-                }
-                Ok(())
-            }
+            Self::Show { paths, json } => show(&paths, json),
             Self::Set {
                 stripe_unit,
                 stripe_count,
@@ -77,6 +74,38 @@ impl Layout {
             }
         }
     }
+}
+
+fn show(paths: &[PathBuf], json: bool) -> anyhow::Result<()> {
+    let mut found = Vec::new();
+    for path in paths {
+        let layout = attributes::get(path, attributes::LAYOUT)
+            .with_context(|| format!("layout of {}", path.display()))?;
+        if json {
+            found.push(to_json(path, &layout));
+        } else {
+            out::line(format_args!("{}: {layout}", path.display()));
+        }
+    }
+    if json {
+        out::line(format_args!("{:#}", Value::from(found)));
+    }
+    Ok(())
+}
+
+/// The words of a layout as fields; numbers as numbers.
+fn to_json(path: &Path, layout: &str) -> Value {
+    let mut fields = Map::new();
+    fields.insert("path".into(), path.to_string_lossy().into_owned().into());
+    for word in layout.split_ascii_whitespace() {
+        let (name, value) = word.split_once('=').unwrap_or((word, ""));
+        let value = match value.parse::<u64>() {
+            Ok(number) => number.into(),
+            Err(_) => value.into(),
+        };
+        fields.insert(name.to_owned(), value);
+    }
+    Value::Object(fields)
 }
 
 fn is_unit(bytes: u64) -> bool {

@@ -1,17 +1,29 @@
 //! `zonal locate`: where files are, by the extended attribute `zonal.locate`.
 
+mod walk;
+
+use crate::exit::{FAILED, Failure};
 use crate::mount::attributes;
 use crate::out;
+use crate::progress::Progress;
 use anyhow::Context;
 use serde_json::Value;
+use std::io::IsTerminal;
 use std::path::PathBuf;
 
+use walk::Below;
+
 /// Show the home zone, bytes per zone, and targets of files
+///
+/// Of a directory the home zone, and with --recursive what all files below it have together.
 #[derive(Debug, clap::Args)]
 pub struct Locate {
     /// Files or directories of a mounted cell
     #[arg(required = true)]
     paths: Vec<PathBuf>,
+    /// Add up what is below directories; a file with several names counts with each of them
+    #[arg(long, short)]
+    recursive: bool,
     /// As JSON: a list with one object a path
     #[arg(long)]
     json: bool,
@@ -20,6 +32,8 @@ pub struct Locate {
 impl Locate {
     pub fn run(self) -> anyhow::Result<()> {
         let mut found = Vec::new();
+        let mut failures = 0;
+        let mut progress = Progress::new("files", std::io::stderr().is_terminal());
         for path in &self.paths {
             let text = attributes::get(path, attributes::LOCATE)
                 .with_context(|| format!("locate {}", path.display()))?;
@@ -27,15 +41,22 @@ impl Locate {
                 .with_context(|| format!("what the mount says of {}", path.display()))?;
             if let Value::Object(fields) = &mut value {
                 fields.insert("path".into(), path.to_string_lossy().into_owned().into());
+                if self.recursive && path.is_dir() {
+                    let below = Below::of(path, &mut progress)?;
+                    below.tell(fields);
+                    failures += below.failures();
+                }
             }
             found.push(value);
         }
         if self.json {
             out::line(format_args!("{:#}", Value::from(found)));
-            return Ok(());
+        } else {
+            found.iter().for_each(print);
         }
-        for value in found {
-            print(&value);
+        if failures > 0 {
+            let text = format!("{failures} files or directories could not be looked at");
+            return Err(Failure::new(FAILED, text).into());
         }
         Ok(())
     }
@@ -45,6 +66,11 @@ impl Locate {
 fn print(value: &Value) {
     let path = value["path"].as_str().unwrap_or_default();
     let mut text = format!("{path}: home zone {}", value["home_zone"]);
+    if let (Some(files), Some(directories)) =
+        (value["files"].as_u64(), value["directories"].as_u64())
+    {
+        text.push_str(&format!("; files {files}, directories {directories} below"));
+    }
     for (field, title) in [("zones", "bytes in zones"), ("targets", "on targets")] {
         let Some(parts) = value[field].as_object().filter(|parts| !parts.is_empty()) else {
             continue;

@@ -18,6 +18,9 @@ pub struct Server {
     /// Format stores that are not there yet; a folder that holds anything else is refused
     #[arg(long)]
     format: bool,
+    /// The same, and end then: once, as the user that the server runs as
+    #[arg(long, conflicts_with = "format")]
+    format_only: bool,
     /// Roles that the configs must have, as a check and for `ps`
     #[arg(long, value_name = "ROLES", value_delimiter = ',')]
     roles: Vec<String>,
@@ -49,6 +52,13 @@ impl Server {
                 roles.join(",")
             );
             return Err(Failure::new(CONFIG, text).into());
+        }
+        if self.format_only {
+            for config in &configs {
+                zonal_server::server::format(config)?;
+                crate::out::line(format_args!("{}: formatted", config.path.display()));
+            }
+            return Ok(());
         }
         let missing = if self.format {
             MissingStores::Format

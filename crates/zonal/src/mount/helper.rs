@@ -1,5 +1,6 @@
 //! `mount.zonal`, which mount(8) runs for `mount -t zonal SOURCE PATH -o OPTIONS` and fstab: this program under another
-//! name. Install it with: `ln -s /usr/local/bin/zonal /sbin/mount.zonal`. Its exit codes are mount(8)'s.
+//! name. Install it with: `ln -s /usr/local/bin/zonal /sbin/mount.zonal`. As `mount.fuse.zonal` it is asked about what is
+//! mounted, `mount -o remount`. Its exit codes are mount(8)'s.
 
 use super::command;
 use super::options::{OptionError, Options};
