@@ -7,7 +7,8 @@
 //! than an invalidation; one that is new to it takes them, and an invalidation that came just before found nothing. So the table knows
 //! which inodes are new ([`NEW`]): with an event about one of them the kernel is to forget names, too, also of look-ups under way.
 //!
-//! Bounded by [`HINTS_MAX`]; a full table is emptied, and remembers until when it is not complete.
+//! Bounded by [`HINTS_MAX`]; a full table loses what nobody may cache any more. Where that is little, it is emptied, and remembers until when
+//! it is not complete: a shard that is started again meanwhile has to wait for that time, some seconds.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -51,10 +52,7 @@ impl State {
     fn insert(&mut self, ino: Ino, flags: u8, ms: u32, is_new: bool) {
         let now = Instant::now();
         if self.known.len() >= HINTS_MAX {
-            let last = self.known.values().map(|known| known.until).max();
-            self.incomplete_until = last.max(self.incomplete_until);
-            self.cleared = Some(now);
-            self.known.clear();
+            self.make_room(now);
         }
         let before = self.known.get(&ino);
         let new_at = match before {
@@ -68,6 +66,18 @@ impl State {
             is_forgotten: false,
         };
         self.known.insert(ino, known);
+    }
+
+    fn make_room(&mut self, now: Instant) {
+        self.known.retain(|_, known| known.until + NEW > now);
+        // A quarter at least, so that few insertions look at all of them.
+        if self.known.len() <= HINTS_MAX / 4 * 3 {
+            return;
+        }
+        let last = self.known.values().map(|known| known.until).max();
+        self.incomplete_until = last.max(self.incomplete_until);
+        self.cleared = Some(now);
+        self.known.clear();
     }
 
     /// An event named these.
@@ -218,6 +228,23 @@ mod tests {
         hints.forget(&[Ino(5)]);
         assert_eq!(hints.forget_all(), Some(vec![Ino(5)]));
         assert!(!hints.is_absent(Ino(5), b"user.a"));
+    }
+
+    #[test]
+    fn a_full_table_first_loses_what_nobody_may_cache_any_more() {
+        let hints = Hints::default();
+        let long_ago = Instant::now().checked_sub(NEW * 2).unwrap();
+        for ino in 0..HINTS_MAX as u64 {
+            hints.note_term(Ino(ino), 60_000);
+        }
+        for (ino, known) in &mut hints.state().known {
+            if ino.0 >= 100 {
+                known.until = long_ago;
+            }
+        }
+        hints.note_term(Ino(u64::MAX), 60_000);
+        assert_eq!(hints.len(), 101);
+        assert_eq!(hints.forget_all().map(|inos| inos.len()), Some(101));
     }
 
     #[test]
