@@ -157,7 +157,8 @@ impl Known {
 }
 
 /// A checksum; never the value that says "not known".
-pub(crate) fn sum(bytes: &[u8]) -> u32 {
+#[must_use]
+pub fn sum(bytes: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(bytes).max(1)
 }
 

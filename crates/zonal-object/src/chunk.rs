@@ -133,7 +133,9 @@ impl Chunk {
         (0..CHUNK_BLOCKS).filter_map(|block| Some((block, self.places[index(block)]?)))
     }
 
-    fn runs(&self) -> Vec<(u8, u8, Place)> {
+    /// Blocks with units that follow one another: the first, how many, and the first's place.
+    #[must_use]
+    pub fn runs(&self) -> Vec<(u8, u8, Place)> {
         let mut runs: Vec<(u8, u8, Place)> = Vec::new();
         for (block, place) in self.placed() {
             let block = block as u8;

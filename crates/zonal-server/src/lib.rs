@@ -40,5 +40,5 @@ pub mod units;
 
 pub use config::NodeConfig;
 pub use error::ServerError;
-pub use scrub_record::{SCRUB_KEY, SHARD_SCRUB_KEY};
+pub use scrub_record::{SCRUB_KEY, SHARD_SCRUB_KEY, describe as describe_scrub};
 pub use starts::describe as describe_start;

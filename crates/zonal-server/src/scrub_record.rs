@@ -4,6 +4,7 @@
 //! goes on from an earlier place.
 
 use crate::clock;
+use zonal_types::describe::{Described, Field};
 use zonal_types::{Blob, Codec, ErrorCode, KvChange, KvRead, Timestamp, codec_struct};
 use zonal_wire::{Damaged, ScrubState};
 
@@ -105,6 +106,29 @@ impl ScrubRecord {
         self.due = due(pace);
         self.next = Blob::default();
     }
+}
+
+/// A record in words.
+#[must_use]
+pub fn describe(value: &[u8]) -> Option<Described> {
+    let record = ScrubRecord::from_bytes(value).ok()?;
+    let damaged = record.damaged.iter().map(|found| {
+        let (id, column) = (found.data_id.0, found.column.0);
+        format!("{id}/{column} @{}: {}", found.offset, found.detail)
+    });
+    let shown = Described::new("scrub")
+        .with("format", u64::from(record.format))
+        .with("state", format!("{:?}", record.state).to_lowercase())
+        .with("rate", record.rate)
+        .with("started", record.started.seconds)
+        .with("ended", record.ended.seconds)
+        .with("due", record.due.seconds)
+        .with("next", &record.next.0[..])
+        .with("objects", record.objects)
+        .with("bytes", record.bytes)
+        .with("damaged_blocks", record.damaged_blocks)
+        .with("damaged", damaged.collect::<Field>());
+    Some(shown)
 }
 
 /// When the next pass begins by itself.

@@ -85,6 +85,21 @@ fn everything_stored_can_be_shown_and_damage_ends_nothing() {
         ],
     );
     shows(&target, &["--part", "segments"], &["used_bytes=1044480"]);
+    shows(
+        &target.join("segments/seg.00000000"),
+        &[],
+        &["segments 0 units of an object", "column=0", "offset=4096"],
+    );
+    shows(
+        &target.join("index.sums"),
+        &[],
+        &["checksums of the index", "bad=0"],
+    );
+    shows(
+        &target,
+        &["--part", "index", "--prefix", "80"],
+        &["scrub", "state=idle"],
+    );
     let manager = cell.dir().join("manager/manager");
     shows(
         &manager,
@@ -122,7 +137,15 @@ fn everything_stored_can_be_shown_and_damage_ends_nothing() {
     let files: Vec<PathBuf> = [&target, &manager]
         .into_iter()
         .flat_map(|store| {
-            ["identity", "starts", "power", "log", "index.redb"].map(|name| store.join(name))
+            [
+                "identity",
+                "starts",
+                "power",
+                "log",
+                "index.redb",
+                "index.sums",
+            ]
+            .map(|name| store.join(name))
         })
         .chain([backup])
         .filter(|path| path.exists())
@@ -131,7 +154,7 @@ fn everything_stored_can_be_shown_and_damage_ends_nothing() {
         let good = fs::read(&path).unwrap();
         for round in 0..5 {
             fs::write(&path, damaged(&good, round, &mut random)).unwrap();
-            let whole = if path.ends_with("backup") {
+            let whole = if path.ends_with("backup") || path.ends_with("index.sums") {
                 path.clone()
             } else {
                 path.parent().unwrap().to_owned()

@@ -1,11 +1,11 @@
 //! The ordered store: index and log together, as an opening would see it.
 
-use super::segments::Segments;
+use super::segments::{self, Segments};
 use super::{Part, entry, hex, print::Printer};
 use crate::exit::{Failure, REFUSED};
 use anyhow::Context;
 use std::path::Path;
-use zonal_disk::identity::Stored;
+use zonal_disk::identity::{self, Stored};
 use zonal_disk::{Found, ReadStore, StoreKind};
 use zonal_types::describe::Described;
 
@@ -83,6 +83,27 @@ pub fn show(
     if let Some(segments) = segments {
         segments.show(dir, printer)?;
     }
+    Ok(())
+}
+
+/// Shows who has the units of a segment of the target in `dir`.
+pub fn segment(dir: &Path, number: u32, printer: &mut Printer) -> anyhow::Result<()> {
+    let stored = identity::load(dir).with_context(|| dir.display().to_string())?;
+    let Some(stored) = stored.filter(|stored| stored.identity.kind == StoreKind::Target) else {
+        let text = format!("{} is no target", dir.display());
+        return Err(Failure::new(REFUSED, text).into());
+    };
+    let opened = ReadStore::open(dir, &stored.identity, &mut |_, _, _| true)
+        .with_context(|| dir.display().to_string())?;
+    for damage in opened.damage() {
+        printer.damage(PART, None, &damage.to_string());
+    }
+    opened.walk(&[], None, &mut |found| {
+        if let Found::Entry(key, value) = found {
+            segments::owners(number, key, value, printer);
+        }
+        true
+    });
     Ok(())
 }
 

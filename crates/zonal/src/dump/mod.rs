@@ -6,6 +6,7 @@ mod notes;
 mod print;
 mod segments;
 mod stream;
+mod sums;
 
 pub use print::Printer;
 
@@ -83,15 +84,20 @@ pub fn path(
     } else {
         folder
     };
-    let part = match path.file_name().and_then(|name| name.to_str()) {
+    let name = path.file_name().and_then(|name| name.to_str());
+    if let Some(segment) = name.and_then(segments::number_of) {
+        return index::segment(&folder.join(".."), segment, printer);
+    }
+    let part = match name {
         Some("identity" | "starts" | "power") => Part::Identity,
         Some("log") => Part::Log,
         Some("index.redb") => Part::Index,
+        Some("index.sums") => return sums::show(folder, printer),
         _ if is_stream(path)? => return stream::show(path, printer),
         _ => {
             let text = format!("{} is nothing that can be shown", path.display());
             return Err(Failure::new(REFUSED, text)
-                .hint("name a store's folder, its identity, log or index.redb, or a stream")
+                .hint("name a store's folder, one of its files, or a stream")
                 .into());
         }
     };
@@ -180,14 +186,14 @@ pub fn entry(kind: Option<StoreKind>, key: &[u8], value: &[u8]) -> Option<Descri
             return of_map();
         }
         if key == zonal_server::SHARD_SCRUB_KEY {
-            return Some(Described::new("scrub").with("record", value));
+            return zonal_server::describe_scrub(value);
         }
         zonal_server::describe_start(key, value)
             .or_else(|| zonal_meta::describe::entry(key, value).ok())
     };
     let of_target = || {
         if key == zonal_server::SCRUB_KEY {
-            Some(Described::new("scrub").with("record", value))
+            zonal_server::describe_scrub(value)
         } else {
             zonal_object::describe::entry(key, value).ok()
         }

@@ -4,9 +4,10 @@ use super::print::Printer;
 use anyhow::Context;
 use std::collections::BTreeMap;
 use std::path::Path;
+use zonal_object::TargetConfig;
 use zonal_object::chunk::Chunk;
+use zonal_object::ids::{BLOCK, CHUNK_BLOCKS};
 use zonal_object::key::{self, Named};
-use zonal_object::{TargetConfig, ids::BLOCK};
 use zonal_types::describe::Described;
 
 const PART: &str = "segments";
@@ -15,6 +16,30 @@ const ANY: TargetConfig = TargetConfig {
     segments: u32::MAX,
     pending_blocks_max: 0,
 };
+
+/// Of the name of a segment's file.
+pub fn number_of(name: &str) -> Option<u32> {
+    let digits = name.strip_prefix("seg.")?;
+    digits.parse().ok()
+}
+
+/// Shows what an entry of the index keeps in a segment: objects, their blocks and units.
+pub fn owners(segment: u32, key: &[u8], value: &[u8], printer: &mut Printer) {
+    let (Ok(Named::Chunk(object, chunk)), Ok(stored)) =
+        (key::parse(key), Chunk::decode(&ANY, key, value))
+    else {
+        return;
+    };
+    let runs = stored.runs();
+    for (first, count, place) in runs.into_iter().filter(|run| run.2.segment == segment) {
+        let shown = Described::new("units of an object")
+            .with("units", u64::from(count))
+            .with("data_id", object.data_id.0)
+            .with("column", object.column.0)
+            .with("offset", (chunk * CHUNK_BLOCKS + u64::from(first)) * BLOCK);
+        printer.entry(PART, Some(place.unit.to_string()), &shown);
+    }
+}
 
 #[derive(Default)]
 struct Used {
@@ -56,8 +81,7 @@ impl Segments {
         for file in entries.into_iter().flatten() {
             let file = file.context("segments")?;
             let name = file.file_name().to_string_lossy().into_owned();
-            let number = name.strip_prefix("seg.").and_then(|text| text.parse().ok());
-            let Some(number) = number else {
+            let Some(number) = number_of(&name) else {
                 printer.damage(PART, Some(name), "not a segment's file");
                 continue;
             };
