@@ -98,9 +98,15 @@ macro_rules! answer {
 }
 
 impl FileSystem for ZonalFs {
-    fn init(&self, _kernel: &KernelInfo, notifier: &Notifier) {
+    fn init(&self, kernel: &KernelInfo, notifier: &Notifier) {
         // Called once, before any request.
         let _ = self.notifier.set(notifier.clone());
+        if !kernel.has_inc_epoch() {
+            tracing::info!(
+                "this kernel has no FUSE_NOTIFY_INC_EPOCH (Linux 6.16): names and attributes are not cached"
+            );
+            self.client.stop_caching();
+        }
     }
 
     fn destroy(&self) {

@@ -77,12 +77,6 @@ impl Mounted {
         fs.client
             .when_to_drop(move || weak.upgrade().is_some_and(|fs| fs.drop_all_cached()));
         let session = Session::mount(fs.clone(), path, &config.mount, &config.session)?;
-        if !session.kernel().has_inc_epoch() {
-            tracing::info!(
-                "this kernel has no FUSE_NOTIFY_INC_EPOCH (Linux 6.16): names and attributes are not cached"
-            );
-            fs.client.stop_caching();
-        }
         let background = Background::start(&fs).map_err(StartError::Threads)?;
         Ok(Self {
             session,
