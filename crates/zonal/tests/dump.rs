@@ -131,11 +131,14 @@ fn everything_stored_can_be_shown_and_damage_ends_nothing() {
     );
     assert_eq!(code(&dump(&cell.config("meta1"), &[])), 5);
     assert_eq!(code(&dump(&cell.dir().join("nothing"), &[])), 7);
+    ends_whatever_is_damaged(&[target, manager], backup);
+}
 
+fn ends_whatever_is_damaged(stores: &[PathBuf], backup: PathBuf) {
     let mut random = Rng(42);
     let (mut told, mut runs) = (0, 0);
-    let files: Vec<PathBuf> = [&target, &manager]
-        .into_iter()
+    let files: Vec<PathBuf> = stores
+        .iter()
         .flat_map(|store| {
             [
                 "identity",
