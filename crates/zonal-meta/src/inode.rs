@@ -140,27 +140,12 @@ impl Inode {
     /// Decodes the record stored for `ino`.
     ///
     /// # Errors
-    /// `Corrupt` where it is damaged or another inode's, `WrongVersion` where a reserved field is used.
+    /// `Corrupt` where it is damaged or another inode's.
     pub fn decode(ino: Ino, bytes: &[u8]) -> Result<Self, ErrorCode> {
         match Self::from_bytes(bytes) {
-            Ok(inode) if inode.format == INODE_FORMAT && inode.ino == ino => {
-                if inode.are_reserved_0() {
-                    Ok(inode)
-                } else {
-                    Err(ErrorCode::WrongVersion)
-                }
-            }
+            Ok(inode) if inode.format == INODE_FORMAT && inode.ino == ino => Ok(inode),
             _ => Err(ErrorCode::Corrupt),
         }
-    }
-
-    /// Whether the fields that this version does not use are 0; others mean what a newer program knows.
-    fn are_reserved_0(&self) -> bool {
-        let numbers = (self.generation, self.projid, self.size_limit);
-        numbers == (0, 0, 0)
-            && self.consistency == 0
-            && self.birth_epoch == 0
-            && self.crypto.0.is_empty()
     }
 
     /// True for a directory.

@@ -178,13 +178,9 @@ impl Chunk {
     /// Reads the value under `key`.
     ///
     /// # Errors
-    /// `Corrupt` for whatever this program would not have written, `WrongVersion` where a reserved field is used.
+    /// `Corrupt` for whatever this program would not have written.
     pub fn decode(config: &TargetConfig, key: &[u8], value: &[u8]) -> Result<Self, ErrorCode> {
-        match Self::decode_body(config, sealed::open(key, value)?) {
-            Ok(chunk) if (chunk.birth_epoch, chunk.pending_version) == (0, 0) => Ok(chunk),
-            Ok(_) => Err(ErrorCode::WrongVersion),
-            Err(_damaged) => Err(ErrorCode::Corrupt),
-        }
+        Self::decode_body(config, sealed::open(key, value)?).map_err(|_error| ErrorCode::Corrupt)
     }
 
     fn decode_body(config: &TargetConfig, body: &[u8]) -> Result<Self, CodecError> {
@@ -266,20 +262,6 @@ mod tests {
             Chunk::decode(&CONFIG, b"other", &bytes),
             Err(ErrorCode::Corrupt)
         );
-    }
-
-    #[test]
-    fn what_a_newer_program_reserved_for_itself_is_not_read() {
-        for (birth_epoch, pending_version) in [(1, 0), (0, 1)] {
-            let chunk = Chunk {
-                birth_epoch,
-                pending_version,
-                ..sample()
-            };
-            let bytes = chunk.encode(b"key");
-            let read = Chunk::decode(&CONFIG, b"key", &bytes);
-            assert_eq!(read, Err(ErrorCode::WrongVersion));
-        }
     }
 
     #[test]

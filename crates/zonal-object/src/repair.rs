@@ -115,7 +115,7 @@ pub fn repair(
     }
 }
 
-fn read<T: sealed::Reserving>(kv: &dyn KvRead, key: &[u8]) -> Result<Option<T>> {
+fn read<T: zonal_types::Codec>(kv: &dyn KvRead, key: &[u8]) -> Result<Option<T>> {
     kv.get(key)?
         .map(|value| sealed::decode(key, &value))
         .transpose()

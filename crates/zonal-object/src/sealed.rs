@@ -41,34 +41,9 @@ pub(crate) fn open<'a>(key: &[u8], value: &'a [u8]) -> Result<&'a [u8], ErrorCod
     }
 }
 
-/// A value with fields that this version does not use and writes as 0.
-pub(crate) trait Reserving: Codec {
-    /// Whether they are 0. Others mean what a newer program knows.
-    fn are_reserved_0(&self) -> bool;
-}
-
-impl Reserving for Header {
-    fn are_reserved_0(&self) -> bool {
-        self.birth_epoch == 0 && self.version == 0
-    }
-}
-
-impl Reserving for TargetRecord {
-    fn are_reserved_0(&self) -> bool {
-        self.epoch == 0
-    }
-}
-
 /// [`open`] and decode.
-///
-/// # Errors
-/// As [`open`]; `WrongVersion` where a reserved field is used.
-pub(crate) fn decode<T: Reserving>(key: &[u8], value: &[u8]) -> Result<T, ErrorCode> {
-    match T::from_bytes(open(key, value)?) {
-        Ok(value) if value.are_reserved_0() => Ok(value),
-        Ok(_) => Err(ErrorCode::WrongVersion),
-        Err(_damaged) => Err(ErrorCode::Corrupt),
-    }
+pub(crate) fn decode<T: Codec>(key: &[u8], value: &[u8]) -> Result<T, ErrorCode> {
+    T::from_bytes(open(key, value)?).map_err(|_error| ErrorCode::Corrupt)
 }
 
 /// [`seal`] an encoded value.
