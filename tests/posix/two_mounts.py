@@ -20,6 +20,7 @@ import struct
 import tempfile
 import time
 
+from areas.directories import Listing, plain
 from checks import (Agent, Registry, argument_parser, as_user, equal, fails, fresh, pattern, read,
                     true, write, write_all)
 
@@ -902,6 +903,30 @@ def _(a, b):
                 equal(set(os.listdir(held)), names, f"names by the held handle in round {i}")
     finally:
         os.close(held)
+
+
+@check("listing-rewound", "a directory that stays open shows, rewound, what the other mount made and removed: at once, and when the lease is long over", limit=60)
+def _(a, b):
+    names = {"f0", "f1"}
+    for name in names:
+        write(f"{a}/{name}", b"")
+    at = Listing(b)
+    try:
+        for i, pause in enumerate((6, 0.2, 0, 0.01, 0)):
+            for _ in range(3):
+                equal(set(plain(at.rest())), names, f"names before round {i}")
+                at.rewind()
+            time.sleep(pause)
+            write(f"{a}/e{i}", b"")
+            names.add(f"e{i}")
+            if i == 4:
+                os.unlink(f"{a}/f0")
+                names.remove("f0")
+            at.rewind()
+            equal(set(plain(at.rest())), names, f"names, rewound, in round {i}")
+            at.rewind()
+    finally:
+        at.close()
 
 
 @check("symlink-and-type-seen", "a name that changes its type through one mount has the new type for the other")

@@ -92,24 +92,26 @@ impl<N: Net> Client<N> {
         let MetaReply::Dir { mut entries, end } = self.meta(&link, &request).await? else {
             return Err(ErrorCode::Protocol);
         };
+        let mut elsewhere = std::collections::BTreeMap::new();
+        let others = entries.iter().filter(|item| item.entry.attr.is_none());
+        for ino in others.map(|item| item.entry.ino).filter(|_| plus) {
+            // Another shard has it; without its attributes the entry is listed all the same.
+            if let Ok(found) = self.getattr(ino).await {
+                elsewhere.insert(ino, found);
+            }
+        }
+        // Behind the last wait: what an event said meanwhile is not told.
         if cookie == 0 {
             self.note_listed(&link, asked, dir, &entries);
         }
-        if plus {
-            for item in &mut entries {
-                self.cut_entry(&link, asked, &mut item.entry);
-                match item.entry.attr {
-                    Some(attr) => {
-                        let (attr, attr_ms) = self.lay_own_writes(attr, item.entry.attr_ms);
-                        (item.entry.attr, item.entry.attr_ms) = (Some(attr), attr_ms);
-                    }
-                    None => {
-                        // Another shard has it; without its attributes the entry is listed all the same.
-                        if let Ok((attr, attr_ms)) = self.getattr(item.entry.ino).await {
-                            (item.entry.attr, item.entry.attr_ms) = (Some(attr), attr_ms);
-                        }
-                    }
-                }
+        for item in entries.iter_mut().filter(|_| plus) {
+            self.cut_entry(&link, asked, &mut item.entry);
+            let own = item.entry.attr.map(|attr| {
+                let attr_ms = item.entry.attr_ms;
+                self.lay_own_writes(attr, attr_ms)
+            });
+            if let Some((attr, attr_ms)) = own.or_else(|| elsewhere.remove(&item.entry.ino)) {
+                (item.entry.attr, item.entry.attr_ms) = (Some(attr), attr_ms);
             }
         }
         Ok((entries, end))

@@ -147,7 +147,13 @@ impl<N: Net> Client<N> {
                 fresh.note(&attr, now.plus_ms(left.into()));
             }
             _ if is_nothing_changed(&changing.what, &reply) => {}
-            (What::Entries(ino) | What::Inode(ino), _) => fresh.forget(*ino),
+            (What::Entries(ino) | What::Inode(ino), _) => {
+                fresh.forget(*ino);
+                if reply.is_err() {
+                    // Done perhaps, and the kernel was not told.
+                    self.forget_listing(*ino);
+                }
+            }
             (What::Some, _) => fresh.forget_all(),
         }
         reply

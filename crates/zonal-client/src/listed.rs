@@ -33,18 +33,19 @@ impl Listed {
 
     /// Forgets it where it may not be kept any more: who opens it next begins anew.
     fn keeps(&mut self, dir: Ino, now: Instant) -> bool {
-        let keeps = self
-            .0
-            .get(&dir)
-            .is_some_and(|until| until.ms_since(now) >= LEFT_MIN_MS);
+        let keeps = self.left_ms(dir, now) >= LEFT_MIN_MS;
         if !keeps {
             self.forget(dir);
         }
         keeps
     }
 
-    fn forget(&mut self, dir: Ino) {
+    pub(crate) fn forget(&mut self, dir: Ino) {
         self.0.remove(&dir);
+    }
+
+    fn left_ms(&self, dir: Ino, now: Instant) -> u64 {
+        self.0.get(&dir).map_or(0, |until| until.ms_since(now))
     }
 
     pub(crate) fn forget_all(&mut self) {
@@ -58,7 +59,7 @@ impl Listed {
 }
 
 impl<N: Net> Client<N> {
-    /// The first part of a listing came.
+    /// The first part of a listing came, and is about to be told; what came with it as well.
     pub(crate) fn note_listed(&self, link: &Link, asked: Asked, dir: Ino, entries: &[DirEntry]) {
         let mut listed = lock(&self.listed);
         // Under the lock: see the head. Each entry has the directory's term.
@@ -67,6 +68,16 @@ impl<N: Net> Client<N> {
             0 => listed.forget(dir),
             left => listed.note(dir, self.net.now().plus_ms(left.into())),
         }
+    }
+
+    /// How long what the kernel keeps of the last listing of `dir` is what it would be told, ms; 0: it must not keep it.
+    pub fn listing_left_ms(&self, dir: Ino) -> u64 {
+        lock(&self.listed).left_ms(dir, self.net.now())
+    }
+
+    /// `dir` has changed in a way that the kernel does not see.
+    pub fn forget_listing(&self, dir: Ino) {
+        lock(&self.listed).forget(dir);
     }
 
     /// Whether what the kernel kept of the last listing of `dir` is what it would be told now. Where not, it has to be

@@ -1,27 +1,58 @@
-//! Listings that the kernel may still be taking in when an event says that what they told is old.
+//! Listings that the kernel takes in and keeps, and what has to be done about them later.
 //!
 //! The kernel takes attributes of a READDIRPLUS over after the reply, in the thread that lists; what an invalidation finds
 //! absent at that moment appears a moment later, old, with its whole time-out. So an event that comes within
 //! [`SETTLE`] of a listing is carried out once more after that time, by a thread of its own. Without listings this
 //! costs one load of a number per event.
 //!
-//! Bound: [`AGAIN_MAX`] events wait; past that one is not repeated, and its five seconds at most are waited for.
+//! What the kernel keeps of a listing it never asks about again, as long as a handle of the directory is open and rewound. So
+//! it is dropped when the lease ends under which it was told; a listing that has none, as soon as it was taken in.
+//!
+//! Bounds: [`AGAIN_MAX`] events wait; past that one is not repeated, and its five seconds at most are waited for. [`KEPT_MAX`] listings are kept;
+//! with one more all of them are dropped.
 
 use crate::fs::ZonalFs;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use zonal_client::listed::LISTED_MAX;
+use zonal_types::Ino;
 use zonal_wire::Event;
 
 /// A kernel thread takes a listing in within this time.
 pub(crate) const SETTLE: Duration = Duration::from_millis(20);
 /// Events that wait to be carried out again.
 const AGAIN_MAX: usize = 65_536;
+/// Listings that the kernel keeps.
+const KEPT_MAX: usize = LISTED_MAX;
+/// What is due so soon is done at once: one wake-up serves many.
+const TOGETHER: Duration = Duration::from_millis(50);
 
 #[derive(Default)]
 struct Queue {
     events: Vec<Event>,
+    /// Directories whose listing the kernel keeps, and when that has to be dropped.
+    kept: BTreeMap<Ino, Instant>,
+    /// When the thread looks at them next.
+    looks_at: Option<Instant>,
     is_ended: bool,
+}
+
+impl Queue {
+    /// Takes out what is due by `now`, and finds the next time.
+    fn due(&mut self, now: Instant) -> Vec<Ino> {
+        let is_due = |until: &Instant| *until <= now;
+        let due: Vec<Ino> = self
+            .kept
+            .iter()
+            .filter(|(_, until)| is_due(until))
+            .map(|(dir, _)| *dir)
+            .collect();
+        self.kept.retain(|_, until| !is_due(until));
+        self.looks_at = self.kept.values().min().copied();
+        due
+    }
 }
 
 /// When the last listing was answered, and what is to be done again because of it.
@@ -72,6 +103,35 @@ impl Listings {
         }
     }
 
+    /// The kernel is about to be told the first part of a listing, which is true for so long.
+    pub fn keep(&self, dir: Ino, left_ms: u64) {
+        // Not before the kernel has taken it in.
+        let settles = Instant::now() + SETTLE + TOGETHER;
+        let until = settles.max(Instant::now() + Duration::from_millis(left_ms));
+        let mut queue = self.queue();
+        if queue.kept.len() >= KEPT_MAX && !queue.kept.contains_key(&dir) {
+            queue.kept.values_mut().for_each(|until| *until = settles);
+        }
+        queue.kept.insert(dir, until);
+        let next = if queue.kept.len() > KEPT_MAX {
+            settles
+        } else {
+            until
+        };
+        if queue.looks_at.is_none_or(|at| next < at) {
+            queue.looks_at = Some(next);
+            drop(queue);
+            self.has_events.notify_one();
+        }
+    }
+
+    /// All directories whose listing the kernel keeps: they are dropped now.
+    pub fn take_kept(&self) -> Vec<Ino> {
+        let mut queue = self.queue();
+        queue.looks_at = None;
+        std::mem::take(&mut queue.kept).into_keys().collect()
+    }
+
     /// Ends [`run`].
     pub fn end(&self) {
         self.queue().is_ended = true;
@@ -79,24 +139,45 @@ impl Listings {
     }
 }
 
-/// Carries events out again, until the end.
+/// Carries events out again and drops what is kept no longer, until the end.
 pub fn run(fs: &ZonalFs) {
     let listings = &fs.listings;
     loop {
-        {
-            let mut queue = listings.queue();
-            while queue.events.is_empty() {
-                if queue.is_ended {
-                    return;
+        let mut queue = listings.queue();
+        let is_due = |queue: &Queue| {
+            queue
+                .looks_at
+                .is_some_and(|at| at <= Instant::now() + TOGETHER)
+        };
+        while queue.events.is_empty() && !is_due(&queue) {
+            if queue.is_ended {
+                return;
+            }
+            queue = match queue.looks_at {
+                Some(at) => {
+                    let left = at.saturating_duration_since(Instant::now());
+                    let waited = listings.has_events.wait_timeout(queue, left);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
                 }
-                queue = listings
+                None => listings
                     .has_events
                     .wait(queue)
-                    .unwrap_or_else(PoisonError::into_inner);
-            }
+                    .unwrap_or_else(PoisonError::into_inner),
+            };
         }
-        std::thread::sleep(SETTLE);
-        let events = std::mem::take(&mut listings.queue().events);
+        let has_events = !queue.events.is_empty();
+        drop(queue);
+        if has_events {
+            std::thread::sleep(SETTLE);
+        }
+        let (events, due) = {
+            let mut queue = listings.queue();
+            let due = queue.due(Instant::now() + TOGETHER);
+            (std::mem::take(&mut queue.events), due)
+        };
+        for dir in due {
+            fs.drop_listing(dir);
+        }
         events
             .iter()
             .for_each(|event| crate::background::drop_cached(fs, event));
@@ -106,7 +187,26 @@ pub fn run(fs: &ZonalFs) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use zonal_types::Ino;
+
+    #[test]
+    fn a_kept_listing_is_due_when_its_term_ends_or_there_are_too_many() {
+        let (listings, start) = (Listings::default(), Instant::now());
+        listings.keep(Ino(5), 60_000);
+        listings.keep(Ino(6), 0);
+        let later = start + Duration::from_secs(1);
+        assert_eq!(listings.queue().due(start), []);
+        assert_eq!(listings.queue().due(later), [Ino(6)]);
+        assert_eq!(listings.queue().due(later), []);
+        listings.keep(Ino(5), 90_000);
+        assert_eq!(listings.queue().due(start + Duration::from_secs(80)), []);
+        for dir in 0..KEPT_MAX as u64 {
+            listings.keep(Ino(100 + dir), 60_000);
+        }
+        let later = Instant::now() + SETTLE + TOGETHER;
+        let due = listings.queue().due(later);
+        assert_eq!((due.len(), listings.take_kept().len()), (KEPT_MAX, 1));
+        assert!(listings.take_kept().is_empty());
+    }
 
     #[test]
     fn only_events_near_a_listing_wait() {

@@ -104,6 +104,9 @@ impl ZonalFs {
                 self.client
                     .readdir(&credentials(ctx), dir, cookie, entries, plus),
             )?;
+        if cookie == 0 && self.client.caches() {
+            self.listings.keep(dir, self.client.listing_left_ms(dir));
+        }
         let last = entries
             .last()
             .map_or(offset.max(DOT_DOT), |item| item.cookie);

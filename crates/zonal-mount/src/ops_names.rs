@@ -260,6 +260,7 @@ impl ZonalFs {
                 .mkdir(who, parent, name, (mode, 0), Some(ZoneId(zone))),
         )?;
         self.drop_names();
+        self.drop_listing(parent);
         Ok(())
     }
 

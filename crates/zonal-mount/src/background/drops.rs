@@ -13,6 +13,14 @@ impl ZonalFs {
         }
     }
 
+    /// Makes the kernel drop a directory's listing.
+    pub(crate) fn drop_listing(&self, dir: Ino) {
+        self.client.forget_listing(dir);
+        if let Some(notifier) = self.notifier.get() {
+            drop_pages(notifier, dir.0, true);
+        }
+    }
+
     /// Makes the kernel drop all names and attributes that it caches. False where that is not sure.
     pub(crate) fn drop_all_cached(&self) -> bool {
         let Some(notifier) = self.notifier.get() else {
@@ -22,6 +30,9 @@ impl ZonalFs {
             let cached = self.hints.forget_all();
             for ino in cached.iter().flatten() {
                 drop_pages(notifier, ino.0, false);
+            }
+            for dir in self.listings.take_kept() {
+                drop_pages(notifier, dir.0, true);
             }
             notifier.inc_epoch().is_ok() && cached.is_some()
         };
