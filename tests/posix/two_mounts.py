@@ -13,6 +13,7 @@ import fcntl
 import hashlib
 import mmap
 import os
+import re
 import shutil
 import signal
 import stat
@@ -927,6 +928,50 @@ def _(a, b):
             at.rewind()
     finally:
         at.close()
+
+
+def append_for_ever(path, tag):
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    n = 0
+    while True:
+        os.write(fd, b"%s %08d %s\n" % (tag, n, b"." * 20_000))
+        n += 1
+
+
+@check("append-killed", "processes that are killed while they append hold nobody else up: each append of the others ends soon, is there once, and whole", limit=120)
+def _(a, b):
+    slowest = number = 0
+    fd = os.open(f"{b}/log", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    for turn in range(rounds(60)):
+        pids = []
+        for one in range(2):
+            pid = os.fork()
+            if pid == 0:
+                try:
+                    append_for_ever(f"{a}/log", b"k%d.%d" % (turn, one))
+                finally:
+                    os._exit(1)
+            pids.append(pid)
+        time.sleep(0.03 + turn % 7 * 0.003)
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        end = time.monotonic() + 0.05
+        while time.monotonic() < end:
+            begun = time.monotonic()
+            os.write(fd, b"b %08d\n" % number)
+            slowest = max(slowest, time.monotonic() - begun)
+            number += 1
+        for pid in pids:
+            os.waitpid(pid, 0)
+    os.close(fd)
+    print(f"  {number} appends beside {rounds(60) * 2} that were killed, the slowest took {slowest:.2f} s", flush=True)
+    true(slowest < 8, f"an append took {slowest:.1f} s")
+    # What a killed one had begun may be there, with zeros behind it, where others followed.
+    pieces = [piece for piece in re.split(rb"\n|\0+", read(f"{b}/log")) if piece]
+    equal([piece for piece in pieces if piece.startswith(b"b")], [b"b %08d" % n for n in range(number)], "own lines")
+    whole = rb"k[0-9]+\.[0-9] [0-9]{8} [.]{20000}"
+    cut = [piece[:40] for piece in pieces if piece[:1] != b"b" and not re.fullmatch(whole, piece)]
+    true(len(cut) <= rounds(60) * 2 and all(re.match(rb"k[0-9.]+( |$)", piece) for piece in cut), f"torn lines {cut[:5]}")
 
 
 @check("symlink-and-type-seen", "a name that changes its type through one mount has the new type for the other")

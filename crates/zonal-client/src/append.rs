@@ -8,7 +8,7 @@ use crate::client::Client;
 use crate::file::File;
 use crate::inline::split;
 use crate::net::{Net, wait_for};
-use crate::session::{Appending, Link};
+use crate::session::{Appending, Link, is_unsure};
 use zonal_types::limits::{CACHE_TERM_MS, FILE_BYTES_MAX};
 use zonal_types::{ErrorCode, FileData, Instant};
 use zonal_wire::{AppendPlace, MetaReply, MetaRequest, ObjectRef, StorageRequest};
@@ -52,7 +52,8 @@ impl<N: Net> Client<N> {
             length,
             limit: FILE_BYTES_MAX,
         };
-        let MetaReply::Appending { offset, data } = self.meta(&link, &begin).await? else {
+        let asked = self.ask_for_place(&link, file.ino, begin).await?;
+        let MetaReply::Appending { offset, data } = asked else {
             return Err(ErrorCode::Protocol);
         };
         let end = offset.checked_add(u64::from(length));
@@ -95,6 +96,10 @@ impl<N: Net> Client<N> {
         };
         let reply = self.meta(&link, &end).await;
         link.end_append(append);
+        if reply.as_ref().is_err_and(|code| is_unsure(*code)) {
+            // The caller was killed, say: nobody else tells the shard.
+            link.give_up_append(file.ino, place);
+        }
         if link.boot() != boot {
             // The shard may have heard of this place after it had executed the end: then it holds up the appends behind it.
             let over = MetaRequest::AppendEnd {

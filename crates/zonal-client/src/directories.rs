@@ -80,6 +80,34 @@ impl<N: Net> Client<N> {
         entries: u32,
         plus: bool,
     ) -> Result<(Vec<DirEntry>, bool), ErrorCode> {
+        let range = (cookie, entries);
+        self.list(who, dir, range, plus, false).await
+    }
+
+    /// The same for a kernel that keeps what it is told: see [`Client::listing_left_ms`].
+    ///
+    /// # Errors
+    /// As the shard answers.
+    pub async fn readdir_kept(
+        &self,
+        who: &Credentials,
+        dir: Ino,
+        cookie: u64,
+        entries: u32,
+        plus: bool,
+    ) -> Result<(Vec<DirEntry>, bool), ErrorCode> {
+        let range = (cookie, entries);
+        self.list(who, dir, range, plus, true).await
+    }
+
+    async fn list(
+        &self,
+        who: &Credentials,
+        dir: Ino,
+        (cookie, entries): (u64, u32),
+        plus: bool,
+        is_kept: bool,
+    ) -> Result<(Vec<DirEntry>, bool), ErrorCode> {
         let link = self.reach(dir).await?;
         let asked = self.asking(&link);
         let request = MetaRequest::ReadDir {
@@ -101,7 +129,7 @@ impl<N: Net> Client<N> {
             }
         }
         // Behind the last wait: what an event said meanwhile is not told.
-        if cookie == 0 {
+        if is_kept && cookie == 0 {
             self.note_listed(&link, asked, dir, &entries);
         }
         for item in entries.iter_mut().filter(|_| plus) {

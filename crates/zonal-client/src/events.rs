@@ -122,6 +122,7 @@ impl<N: Net> Client<N> {
             self.net.begin();
             self.send_closes(&link).await.ok();
             has_late |= link.closes() > 0;
+            has_late |= self.send_given_up(&link).await;
         }
         has_late |= self.send_late_releases().await;
         self.net.begin();

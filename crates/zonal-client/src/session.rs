@@ -2,13 +2,14 @@
 //!
 //! [`link`] is what there is at a shard, [`request`] sends requests in it.
 
+mod given_up;
 mod link;
 mod request;
 
 pub use link::Link;
 pub(crate) use link::{Appending, Links, lock};
 pub use request::failure_code;
-pub(crate) use request::{Asked, is_passing, late, leaves_gathered};
+pub(crate) use request::{Asked, is_passing, is_unsure, late, leaves_gathered};
 
 use request::RETRY_MS;
 

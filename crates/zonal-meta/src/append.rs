@@ -176,6 +176,8 @@ impl Tickets {
                 ticket.written = Some(written);
             }
             Some(before) if before == written => {}
+            // Its client waits no more for it to be published.
+            Some(_) if written == 0 => ticket.written = Some(0),
             _ => return Err(ErrorCode::Invalid),
         }
         trim(tickets);

@@ -1,6 +1,7 @@
 //! What the mount remembers of directories to save round trips: where a listing ended, and what is above.
 //!
-//! Bounds: [`PARENTS_MAX`] parents (a full table is emptied); one entry an open directory handle.
+//! Bounds: [`PARENTS_MAX`] parents (a full table is emptied); one entry an open directory handle. (A handle whose opener was killed before
+//! it had the answer is never closed: its directory's listings are not kept any more.)
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -16,6 +17,8 @@ pub struct Directories {
     parents: Mutex<BTreeMap<Ino, Ino>>,
     /// By open handle: the cookie behind which the shard said that nothing follows.
     ends: Mutex<BTreeMap<u64, u64>>,
+    /// Handles that are open, by directory.
+    open: Mutex<BTreeMap<Ino, u32>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -50,8 +53,28 @@ impl Directories {
         cookie != 0 && lock(&self.ends).get(&fh) == Some(&cookie)
     }
 
-    /// The handle is closed.
-    pub fn close(&self, fh: u64) {
+    /// One more handle of `dir`; true where it is the only one.
+    pub fn open(&self, dir: Ino) -> bool {
+        let mut open = lock(&self.open);
+        let handles = open.entry(dir).or_default();
+        *handles += 1;
+        *handles == 1
+    }
+
+    /// A handle of `dir` is closed.
+    pub fn close(&self, dir: Ino, fh: u64) {
+        self.forget_end(fh);
+        let mut open = lock(&self.open);
+        if let Some(handles) = open.get_mut(&dir) {
+            *handles -= 1;
+            if *handles == 0 {
+                open.remove(&dir);
+            }
+        }
+    }
+
+    /// A listing through this handle begins anew.
+    pub fn forget_end(&self, fh: u64) {
         lock(&self.ends).remove(&fh);
     }
 }
@@ -70,7 +93,19 @@ mod tests {
                 && !directories.is_at_end(2, 77)
                 && !directories.is_at_end(1, 0)
         );
-        directories.close(1);
+        directories.close(Ino(9), 1);
         assert!(!directories.is_at_end(1, 77));
+    }
+
+    #[test]
+    fn the_first_handle_is_the_only_one_until_there_are_others() {
+        let directories = Directories::default();
+        assert!(directories.open(Ino(9)) && directories.open(Ino(8)));
+        assert!(!directories.open(Ino(9)));
+        directories.close(Ino(9), 1);
+        assert!(!directories.open(Ino(9)), "one is left");
+        directories.close(Ino(9), 2);
+        directories.close(Ino(9), 3);
+        assert!(directories.open(Ino(9)));
     }
 }

@@ -301,8 +301,8 @@ impl FileSystem for ZonalFs {
         self.do_readdir(ctx, Ino(ino), read, true, reply);
     }
 
-    fn releasedir(&self, _ctx: &Context<'_>, _ino: u64, release: &Release, reply: ReplyEmpty) {
-        self.directories.close(release.fh);
+    fn releasedir(&self, _ctx: &Context<'_>, ino: u64, release: &Release, reply: ReplyEmpty) {
+        self.directories.close(Ino(ino), release.fh);
         reply.ok();
     }
 

@@ -149,7 +149,9 @@ impl ZonalFs {
         file.tell_writer(self.told.of(write.fh))?;
         let mut offset = write.offset;
         if write.fh & HANDLE_APPEND != 0 && !write.from_cache {
-            let at = block_on(self.client.append(&file, data.bytes(), write.kill_suidgid))?;
+            let appended = block_on(self.client.append(&file, data.bytes(), write.kill_suidgid));
+            // Where it was given up the shard must hear of that.
+            let at = appended.inspect_err(|_| self.signal.wake())?;
             offset = at;
             if at != write.offset
                 && let Some(notifier) = self.notifier.get()

@@ -18,6 +18,9 @@ const DOT_DOT: u64 = 2;
 
 impl ZonalFs {
     /// The superuser may read any directory, so nothing needs to be asked for it.
+    ///
+    /// Only the handle that has a directory to itself fills what the kernel keeps of it: of two that list at the same time the kernel would take
+    /// the parts of both, whenever they were asked for.
     pub(crate) fn do_opendir(
         &self,
         ctx: &Context<'_>,
@@ -27,13 +30,14 @@ impl ZonalFs {
         if ctx.uid != 0 {
             block_on(self.client.access(&credentials(ctx), ino, R_OK))?;
         }
-        let fh = self.next_handle.fetch_add(1, Ordering::Relaxed);
-        let flags = match (self.client.caches(), self.client.keeps_listing(ino)) {
+        let number = self.next_handle.fetch_add(1, Ordering::Relaxed);
+        let fills = self.directories.open(ino) && self.client.caches();
+        let flags = match (fills, self.client.keeps_listing(ino)) {
             (true, true) => OpenFlags::CACHE_DIR | OpenFlags::KEEP_CACHE,
             (true, false) => OpenFlags::CACHE_DIR,
             (false, _) => OpenFlags::NONE,
         };
-        Ok((fh, flags))
+        Ok((number << 1 | u64::from(fills), flags))
     }
 
     pub(crate) fn do_readdir(
@@ -48,7 +52,7 @@ impl ZonalFs {
         let mut buffer = reply.buffer();
         if read.offset == 0 {
             // From the start, or rewound: where it ended before says nothing.
-            self.directories.close(read.fh);
+            self.directories.forget_end(read.fh);
         }
         let outcome = if self.directories.is_at_end(read.fh, read.offset) {
             Ok(())
@@ -99,13 +103,14 @@ impl ZonalFs {
         // An entry takes 24 bytes and its name, 128 more with attributes.
         let entries = (size / if plus { 160 } else { 32 }).clamp(1, 4096);
         let cookie = if offset <= DOT_DOT { 0 } else { offset };
-        let (entries, end) =
-            block_on(
-                self.client
-                    .readdir(&credentials(ctx), dir, cookie, entries, plus),
-            )?;
-        if cookie == 0 && self.client.caches() {
-            self.listings.keep(dir, self.client.listing_left_ms(dir));
+        let (who, client) = (credentials(ctx), &self.client);
+        let fills = read.fh & 1 == 1;
+        let (entries, end) = match fills {
+            true => block_on(client.readdir_kept(&who, dir, cookie, entries, plus))?,
+            false => block_on(client.readdir(&who, dir, cookie, entries, plus))?,
+        };
+        if fills && cookie == 0 {
+            self.listings.keep(dir, client.listing_left_ms(dir));
         }
         let last = entries
             .last()

@@ -104,12 +104,12 @@ fn where_the_kernel_cannot_be_told_nothing_is_kept() {
             .await?;
         let dir = make_dir(client, cell.home, "dir").await?;
         create(client, dir, "f", true).await?;
-        client.readdir(&who(), dir, 0, 9, true).await?;
+        client.readdir_kept(&who(), dir, 0, 9, true).await?;
         assert!(client.getattr(dir).await?.1 > 0 && client.keeps_listing(dir));
         client.stop_caching();
         let dir = make_dir(client, cell.home, "other").await?;
         create(client, dir, "f", true).await?;
-        let (listed, _end) = client.readdir(&who(), dir, 0, 9, true).await?;
+        let (listed, _end) = client.readdir_kept(&who(), dir, 0, 9, true).await?;
         let entry = &listed.first().expect("f").entry;
         assert_eq!((entry.entry_ms, entry.attr_ms), (0, 0));
         assert!(!client.keeps_listing(dir));

@@ -23,6 +23,8 @@ pub struct Link {
     pub(super) events: AtomicU64,
     /// Appends whose bytes are on their way to places that the shard reserved.
     pub(super) appending: Mutex<Vec<Appending>>,
+    /// Appends that their callers gave up.
+    pub(super) given_up: Mutex<super::given_up::GivenUp>,
     /// Changes that are not durable yet.
     pub(crate) changes: Mutex<Changes>,
     /// Held while an open ends and its close is queued, and while what is open is counted to be told. Before the files' locks.
@@ -109,6 +111,7 @@ impl Link {
             }),
             events: AtomicU64::new(0),
             appending: Mutex::default(),
+            given_up: Mutex::default(),
             changes: Mutex::default(),
             telling: Mutex::new(()),
         }
@@ -184,8 +187,13 @@ impl Link {
         if is_waiting {
             state.closes.extend(closes.inos);
         }
-        state.free.push(closes.place.index);
         drop(state);
+        self.free_slot(&closes.place);
+    }
+
+    /// A slot that was kept is free again.
+    pub(super) fn free_slot(&self, place: &SlotPlace) {
+        lock(&self.state).free.push(place.index);
         self.slots.add_permits(1);
     }
 
@@ -280,7 +288,7 @@ pub(super) struct Slot<'a> {
 
 impl Slot<'_> {
     /// The slot stays taken.
-    fn keep(mut self) -> SlotPlace {
+    pub(super) fn keep(mut self) -> SlotPlace {
         if let Some(permit) = self.permit.take() {
             permit.forget();
         }
@@ -303,6 +311,15 @@ impl SlotPlace {
             is_new: true,
             sent_in: SessionId(0),
         }
+    }
+
+    pub(super) fn was_sent(&self) -> bool {
+        !self.is_new
+    }
+
+    /// Whether it was sent, and in this session.
+    pub(super) fn was_sent_in(&self, session: SessionId) -> bool {
+        !self.is_new && self.sent_in == session
     }
 }
 

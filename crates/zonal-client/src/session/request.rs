@@ -109,7 +109,7 @@ impl<N: Net> Client<N> {
         self.meta_at(link, &request, place).await.map(|_done| ())
     }
 
-    async fn meta_at(
+    pub(super) async fn meta_at(
         &self,
         link: &Link,
         request: &MetaRequest,
@@ -289,7 +289,7 @@ pub(crate) fn leaves_gathered(code: ErrorCode) -> bool {
 }
 
 /// True where a request may have been executed, or may be when it is sent again.
-pub(super) fn is_unsure(code: ErrorCode) -> bool {
+pub(crate) fn is_unsure(code: ErrorCode) -> bool {
     is_passing(code)
         || matches!(
             code,

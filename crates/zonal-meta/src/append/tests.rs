@@ -127,6 +127,24 @@ fn a_given_up_ticket_is_returned_or_becomes_a_hole() {
 }
 
 #[test]
+fn an_end_that_waits_and_that_its_client_waits_for_no_more_holds_nobody_up() {
+    let mut tickets = Tickets::new();
+    for session in [A, B, A] {
+        tickets.begin(F, session, 10, 0, T).unwrap();
+    }
+    assert_eq!(tickets.end(F, B, 10, (10, 10), T), WAIT);
+    assert_eq!(tickets.end(F, A, 20, (10, 10), T), WAIT);
+    // Its time is over, and it says so.
+    assert_eq!(tickets.end(F, B, 10, (10, 0), T), NOTHING);
+    // The attempt that waits is asked again, and publishes nothing.
+    let late = tickets.end(F, B, 10, (10, 10), T);
+    assert_eq!(late, Err(ErrorCode::Invalid));
+    assert_eq!(tickets.end(F, A, 0, (10, 10), T), published(10));
+    assert_eq!(tickets.end(F, A, 20, (10, 10), T), published(30));
+    assert!(tickets.is_empty() && tickets.sessions.is_empty());
+}
+
+#[test]
 fn a_session_that_goes_gives_its_tickets_up() {
     let mut tickets = Tickets::new();
     tickets.begin(F, A, 10, 0, T).unwrap();

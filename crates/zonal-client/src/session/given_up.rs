@@ -1,0 +1,157 @@
+//! Appends that their caller gave up, and whose place the shard may hold for them still: all later appends of the file would wait for it.
+//!
+//! A place is given up where a caller was killed or its time is over. What is known by its offset is ended with no bytes. What
+//! was asked for and never heard of keeps its slot, in which the request is repeated: the shard remembers what it gave, or gives it now.
+//! Who asks no more for such a place writes nothing there, so ending it late harms nobody. Bounds: [`ASKED_MAX`], [`PLACES_MAX`]; past
+//! them a place waits for the end of its time at the shard.
+
+use super::link::{Link, SlotPlace, lock};
+use super::request::{is_passing, is_unsure};
+use crate::client::Client;
+use crate::net::Net;
+use zonal_types::limits::SESSION_SLOTS_MAX;
+use zonal_types::{ErrorCode, Ino, SessionId};
+use zonal_wire::{AppendPlace, MetaReply, MetaRequest};
+
+/// Requests of one link that keep their slot.
+const ASKED_MAX: usize = SESSION_SLOTS_MAX as usize / 4;
+
+/// Places of one link that are to be ended.
+const PLACES_MAX: usize = 4_096;
+
+/// What one link's shard must still hear.
+#[derive(Default)]
+pub(super) struct GivenUp {
+    asked: Vec<Asked>,
+    places: Vec<Place>,
+}
+
+struct Asked {
+    ino: Ino,
+    request: MetaRequest,
+    place: SlotPlace,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Place {
+    ino: Ino,
+    offset: u64,
+    reserved: u32,
+    session: SessionId,
+}
+
+impl Link {
+    /// How much waits to be told.
+    pub(crate) fn given_up(&self) -> usize {
+        let given_up = lock(&self.given_up);
+        given_up.asked.len() + given_up.places.len()
+    }
+
+    fn give_up_place(&self, ino: Ino, offset: u64, reserved: u32) {
+        let session = lock(&self.state).session;
+        let mut given_up = lock(&self.given_up);
+        if given_up.places.len() < PLACES_MAX {
+            given_up.places.push(Place {
+                ino,
+                offset,
+                reserved,
+                session,
+            });
+        }
+    }
+
+    /// The place is not needed, and nobody may tell the shard now.
+    pub(crate) fn give_up_append(&self, ino: Ino, place: AppendPlace) {
+        self.give_up_place(ino, place.offset, place.length);
+    }
+}
+
+impl<N: Net> Client<N> {
+    /// Asks where to append. An answer that does not come in time is waited for by housekeeping.
+    pub(crate) async fn ask_for_place(
+        &self,
+        link: &Link,
+        ino: Ino,
+        request: MetaRequest,
+    ) -> Result<MetaReply, ErrorCode> {
+        let mut place = link.take_slot().await.keep();
+        let reply = self.meta_at(link, &request, Some(&mut place)).await;
+        let is_unsure = reply.as_ref().is_err_and(|code| is_unsure(*code));
+        let mut given_up = lock(&link.given_up);
+        if is_unsure && place.was_sent() && given_up.asked.len() < ASKED_MAX {
+            given_up.asked.push(Asked {
+                ino,
+                request,
+                place,
+            });
+        } else {
+            drop(given_up);
+            link.free_slot(&place);
+        }
+        reply
+    }
+
+    /// Tells the shard what was given up; true where some stays.
+    pub(crate) async fn send_given_up(&self, link: &Link) -> bool {
+        let asked = std::mem::take(&mut lock(&link.given_up).asked);
+        for one in asked {
+            self.net.begin();
+            self.hear(link, one).await;
+        }
+        let places = lock(&link.given_up).places.clone();
+        for place in places {
+            self.net.begin();
+            if self.end(link, place).await.is_err() {
+                break;
+            }
+            lock(&link.given_up).places.retain(|known| *known != place);
+        }
+        link.given_up() > 0
+    }
+
+    /// Hears what became of a request, and gives up the place that it got.
+    async fn hear(&self, link: &Link, mut asked: Asked) {
+        let session = lock(&link.state).session;
+        if !asked.place.was_sent_in(session) {
+            // What it got went with its session.
+            link.free_slot(&asked.place);
+            return;
+        }
+        let place = Some(&mut asked.place);
+        match self.meta_at(link, &asked.request, place).await {
+            Err(code) if is_unsure(code) => lock(&link.given_up).asked.push(asked),
+            Ok(MetaReply::Appending { offset, .. }) => {
+                link.free_slot(&asked.place);
+                if let MetaRequest::AppendBegin { length, .. } = asked.request {
+                    link.give_up_place(asked.ino, offset, length);
+                }
+            }
+            _refused => link.free_slot(&asked.place),
+        }
+    }
+
+    async fn end(&self, link: &Link, place: Place) -> Result<(), ErrorCode> {
+        if lock(&link.state).session != place.session {
+            return Ok(());
+        }
+        let end = MetaRequest::AppendEnd {
+            ino: place.ino,
+            offset: place.offset,
+            reserved: place.reserved,
+            length: 0,
+            mtime: self.net.wall(),
+            allocated_delta: 0,
+            kill_suid: false,
+            inline: None,
+        };
+        let reply = self.meta(link, &end).await;
+        if let Some(file) = self.file(place.ino) {
+            // What lies behind the end is nobody's now, and has a number of its own.
+            file.state().is_outdated = true;
+        }
+        match reply {
+            Err(code) if is_passing(code) => Err(code),
+            _over => Ok(()),
+        }
+    }
+}
