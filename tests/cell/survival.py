@@ -208,6 +208,35 @@ def _(c, d):
         shutil.rmtree(other, ignore_errors=True)
 
 
+@check("mount-foreground-lives", "a mount in the foreground of a relative path is known as alive, whatever its command line looks like: the next mount of the cell leaves its locks alone", limit=120)
+def _(c, d):
+    own, other = f"{os.path.dirname(c.folder)}/own-foreground", None
+    make_point(own)
+    process = subprocess.Popen([ZONAL, "mount", "--foreground", "--cell", c.folder, f"./{os.path.basename(own)}/", "--zone", "1"],
+                               cwd=os.path.dirname(own), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        end = time.monotonic() + 20
+        while not os.path.ismount(own) or not glob.glob(f"{c.folder}/mounts/*own-foreground-*.toml"):
+            true(time.monotonic() < end and process.poll() is None, "the mount in the foreground does not answer")
+            time.sleep(0.05)
+        write(f"{d}/f", b"")
+        fd = os.open(f"{below(own, d)}/f", os.O_RDWR)
+        fcntl.lockf(fd, fcntl.LOCK_EX)
+        other = c.own_mount("beside-foreground")
+        rival = os.open(f"{d}/f", os.O_RDWR)
+        fails((errno.EAGAIN, errno.EACCES), fcntl.lockf, rival, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        alive = {mount["path"]: mount["alive"] for mount in json.loads(c.zonal("status", "--cell", c.folder, "--json").stdout)["mounts"]}
+        equal((alive.get(own), alive.get(other)), (True, True), "alive")
+        os.close(rival)
+        os.close(fd)
+    finally:
+        process.terminate()
+        process.wait(30)
+        c.end_mount(own)
+        if other:
+            c.end_mount(other)
+
+
 @check("mount-killed-again", "`zonal mount` and `zonal up --mount` take away what a killed mount left, and mount again", limit=120)
 def _(c, d):
     own = c.own_mount("again")

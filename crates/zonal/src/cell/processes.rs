@@ -40,6 +40,38 @@ pub fn is_ours(pid: Pid, argument: &Path) -> bool {
     cmdline.split(|byte| *byte == 0).any(|part| part == wanted)
 }
 
+/// What tells a process from an earlier or later one with its number: when it started, in clock ticks since the machine did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Started {
+    /// It lives, and started then.
+    At(u64),
+    /// There is none, or only what is left of it.
+    Gone,
+    /// It cannot be seen: hidden from this user, perhaps.
+    Hidden,
+}
+
+/// When the process `pid` started.
+pub fn started(pid: Pid) -> Started {
+    let Ok(text) = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())) else {
+        return match rustix::process::test_kill_process(pid) {
+            Err(rustix::io::Errno::SRCH) => Started::Gone,
+            _ => Started::Hidden,
+        };
+    };
+    started_in(&text).unwrap_or(Started::Hidden)
+}
+
+/// In a line of /proc/PID/stat: the process's own name, in parentheses, may hold spaces and parentheses.
+fn started_in(stat: &str) -> Option<Started> {
+    let mut fields = stat.rsplit_once(") ")?.1.split(' ');
+    if matches!(fields.next()?, "Z" | "X") {
+        return Some(Started::Gone);
+    }
+    // Field 22; the state is field 3.
+    fields.nth(18)?.parse().ok().map(Started::At)
+}
+
 /// Whether the process `pid` is a server that has a file below `folder` open: ours also where the folder was moved since it started.
 fn holds(pid: Pid, folder: &Path) -> bool {
     let Ok(files) = fs::read_dir(format!("/proc/{}/fd", pid.as_raw_nonzero())) else {
@@ -179,6 +211,27 @@ pub fn stop(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_is_known_by_its_start() {
+        let stat = |state: &str| {
+            format!(
+                "7 (a) S (b c) {state} 1 7 7 0 -1 4194304 90 0 0 0 0 0 0 0 20 0 1 0 123456 8192 0\n"
+            )
+        };
+        assert_eq!(started_in(&stat("S")), Some(Started::At(123_456)));
+        assert_eq!(started_in(&stat("Z")), Some(Started::Gone));
+        assert_eq!(started_in("7 (a"), None);
+
+        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let pid = Pid::from_child(&child);
+        let first = started(pid);
+        assert!(matches!(first, Started::At(_)), "{first:?}");
+        assert_eq!(started(pid), first);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(started(pid), Started::Gone);
+    }
 
     #[test]
     fn a_process_is_known_by_its_argument() {
