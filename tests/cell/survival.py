@@ -298,6 +298,25 @@ def _(c, d):
     lock_of_dead_mount(c, d, end, 3)
 
 
+@check("session-end-live", "`zonal session end` of a mount that lives: it never shows a name that another mount has removed, and goes on", limit=120)
+def _(c, d):
+    own = c.own_mount("ended")
+    try:
+        e = below(own, d)
+        for number in range(2):
+            write(f"{d}/f{number}", b"")
+            equal((os.listdir(e), os.stat(f"{e}/f{number}").st_size), ([f"f{number}"], 0), "first look")
+            listed = json.loads(c.zonal("session", "ls", "--cell", c.folder, "--json").stdout)["clients"]
+            live, = (client for client in listed if client["name"].startswith(f"mount {own} on "))
+            c.zonal("session", "end", "--cell", c.folder, live["client"])
+            os.unlink(f"{d}/f{number}")
+            true(not os.path.exists(f"{e}/f{number}"), f"a name that is removed is seen in round {number}")
+        write(f"{e}/g", b"goes on")
+        equal(read(f"{d}/g"), b"goes on", "content")
+    finally:
+        c.end_mount(own)
+
+
 @check("mount-killed-locks-address", "the same where both name the cell by its manager's address, and where only the dead one did", limit=120)
 def _(c, d):
     lock_of_dead_mount(c, d, lambda own: c.own_mount_by_address("locks"), 3, "own_mount_by_address")
