@@ -566,6 +566,8 @@ def _(c, d):
         done = c.zonal("mount", "--cell", c.folder, f"{own}-2", "--cache-time", "2 h", ok=False)
         equal((done.returncode, "between 0 s and 1 h" in done.stderr), (2, True), "too long a time")
     finally:
+        if os.path.isdir(f"{own}-2"):
+            os.rmdir(f"{own}-2")
         c.end_mount(own)
 
 
