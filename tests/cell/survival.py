@@ -208,7 +208,7 @@ def _(c, d):
         shutil.rmtree(other, ignore_errors=True)
 
 
-@check("mount-foreground-lives", "a mount in the foreground of a relative path is known as alive, whatever its command line looks like: the next mount of the cell leaves its locks alone", limit=120)
+@check("mount-foreground-lives", "a mount in the foreground of a relative path is known as alive, whatever its command line looks like: the next mount of the cell leaves its locks alone, and `zonal umount` waits for its end", limit=120)
 def _(c, d):
     own, other = f"{os.path.dirname(c.folder)}/own-foreground", None
     make_point(own)
@@ -229,6 +229,10 @@ def _(c, d):
         equal((alive.get(own), alive.get(other)), (True, True), "alive")
         os.close(rival)
         os.close(fd)
+        c.zonal("umount", own)
+        # Of its threads some may be on their way out still.
+        with open(f"/proc/{process.pid}/stat", encoding="utf-8") as f:
+            true(f.read().rsplit(") ", 1)[1][0] in "ZX", "`zonal umount` does not wait for the mount's process")
     finally:
         process.terminate()
         process.wait(30)

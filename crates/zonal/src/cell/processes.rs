@@ -4,7 +4,7 @@ use super::folder::replace;
 use crate::exit::{FAILED, Failure, IN_USE};
 use anyhow::Context;
 use rustix::process::{Pid, Signal, kill_process};
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -32,12 +32,22 @@ pub fn log_file(config: &Path) -> PathBuf {
     config.with_file_name("log")
 }
 
+/// The command line of the process `pid`: empty where there is none, or only what is left of it.
+pub fn arguments(pid: Pid) -> Vec<OsString> {
+    let line = fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero())).unwrap_or_default();
+    if line.is_empty() {
+        return Vec::new();
+    }
+    let line = line.strip_suffix(b"\0").unwrap_or(&line);
+    let parts = line.split(|byte| *byte == 0);
+    parts.map(|part| OsStr::from_bytes(part).into()).collect()
+}
+
 /// Whether the process `pid` lives and has `argument` on its command line.
 pub fn is_ours(pid: Pid, argument: &Path) -> bool {
-    // A zombie has no command line.
-    let cmdline = fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero())).unwrap_or_default();
-    let wanted = argument.as_os_str().as_encoded_bytes();
-    cmdline.split(|byte| *byte == 0).any(|part| part == wanted)
+    arguments(pid)
+        .iter()
+        .any(|part| part == argument.as_os_str())
 }
 
 /// What tells a process from an earlier or later one with its number: when it started, in clock ticks since the machine did.
@@ -83,10 +93,9 @@ fn holds(pid: Pid, folder: &Path) -> bool {
 
 /// The config on the command line of the server `pid`.
 pub fn config_of(pid: Pid) -> Option<PathBuf> {
-    let cmdline = fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero())).ok()?;
-    let mut parts = cmdline.split(|byte| *byte == 0);
-    parts.find(|part| *part == b"--config")?;
-    Some(PathBuf::from(OsStr::from_bytes(parts.next()?)))
+    let mut parts = arguments(pid).into_iter();
+    parts.find(|part| part == "--config")?;
+    parts.next().map(PathBuf::from)
 }
 
 /// Whether the process `pid` serves the node whose config is `config`, which was elsewhere perhaps when it started.
