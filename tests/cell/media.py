@@ -327,23 +327,32 @@ def _(c, d):
 
 @check("media-slow-operation", "one fsync that takes long is told by each target that it waited for, under one trace id")
 def _(c, d):
-    for name in ("target1", "target2"):
-        config = f"{c.dir}/{NODES[name]}/node.toml"
-        with open(config, encoding="utf-8") as f:
-            text = f.read()
-        true("slow_operation" not in text, "the config has it already")
-        with open(config, "w", encoding="utf-8") as f:
-            f.write(text.replace("[limits]", '[limits]\nslow_operation = "1 ms"') if "[limits]" in text else text + '\n[limits]\nslow_operation = "1 ms"\n')
-    c.restart("target1", "target2")
+    names, texts = ("target1", "target2"), {}
 
     def traces(name):
         lines = [line for line in c.log(name).splitlines() if "slow operation" in line and "Sync" in line]
         return {re.search(r"trace=(?:\x1b\[[0-9;]*m)*([0-9a-f]{16})", line)[1] for line in lines}
-    for name in ("target1", "target2"):
-        c.order(name, "slow 30")
-    save(f"{d}/slow", bytes_of(5, 4 * MIB))
-    seen = traces("target1"), traces("target2")
-    true((seen[0] & seen[1]) - {"0" * 16}, f"traces of slow fsyncs: {seen}")
+    try:
+        for name in names:
+            config = f"{c.dir}/{NODES[name]}/node.toml"
+            with open(config, encoding="utf-8") as f:
+                text = f.read()
+            true("slow_operation" not in text, "the config has it already")
+            texts[config] = text
+            with open(config, "w", encoding="utf-8") as f:
+                f.write(text.replace("[limits]", '[limits]\nslow_operation = "1 ms"') if "[limits]" in text else text + '\n[limits]\nslow_operation = "1 ms"\n')
+        c.restart(*names)
+        for name in names:
+            c.order(name, "slow 30")
+        save(f"{d}/slow", bytes_of(5, 4 * MIB))
+        seen = traces("target1"), traces("target2")
+        true((seen[0] & seen[1]) - {"0" * 16}, f"traces of slow fsyncs: {seen}")
+    finally:
+        for config, text in texts.items():
+            with open(config, "w", encoding="utf-8") as f:
+                f.write(text)
+        c.heal()
+        c.restart(*names)
 
 
 @check("media-full-shard", "a full metadata store: ENOSPC for what is new, reading and deleting go on, and all is well when there is room", limit=400)

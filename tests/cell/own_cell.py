@@ -21,10 +21,17 @@ class OwnCell:
         os.mkdir(self.mount)
 
     def __enter__(self):
+        try:
+            self.make()
+        except BaseException as error:
+            self.__exit__(type(error), error, None)
+            raise
+        return self
+
+    def make(self):
         self.up()
         for zone, name in ((1, "one"), (2, "two")):
             self.zonal("mkdir", "--zone", str(zone), f"{self.mount}/{name}")
-        return self
 
     def __exit__(self, *_):
         subprocess.run([ZONAL, "down", "--dir", self.folder], capture_output=True, timeout=60, check=False)

@@ -33,10 +33,13 @@ read -r _
 class PrivateCell(OwnCell):
     """A cell, and a name space that sees it."""
 
-    def __enter__(self):
-        super().__enter__()
+    def __init__(self, work):
+        super().__init__(work)
+        self.home, self.binary, self.space = f"{self.base}/home", f"{self.base}/zonal", None
+
+    def make(self):
+        super().make()
         os.chmod(self.base, 0o755)
-        self.home, self.binary = f"{self.base}/home", f"{self.base}/zonal"
         os.mkdir(self.home)
         os.chown(self.home, UID, UID)
         # Where it is built, others may have no way to.
@@ -44,11 +47,11 @@ class PrivateCell(OwnCell):
         self.space = subprocess.Popen(["unshare", "-m", "bash", "-euc", PREPARE, "-", self.base, self.binary, str(UID)],
                                       stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         true(self.space.stdout.readline() == "ready\n", "no name space of mounts")
-        return self
 
     def __exit__(self, *why):
         # Its mounts are copies of all that were there: they are gone with it, and with what a check that failed left running.
-        self.space.communicate("")
+        if self.space:
+            self.space.communicate("")
         for pid in self.processes():
             os.kill(pid, signal.SIGKILL)
         for file in self.machine_files():

@@ -208,6 +208,39 @@ def _(c, d):
         shutil.rmtree(other, ignore_errors=True)
 
 
+@check("mount-foreground-lives", "a mount in the foreground of a relative path is known as alive, whatever its command line looks like: the next mount of the cell leaves its locks alone, and `zonal umount` waits for its end", limit=120)
+def _(c, d):
+    own, other = f"{os.path.dirname(c.folder)}/own-foreground", None
+    make_point(own)
+    process = subprocess.Popen([ZONAL, "mount", "--foreground", "--cell", c.folder, f"./{os.path.basename(own)}/", "--zone", "1"],
+                               cwd=os.path.dirname(own), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        end = time.monotonic() + 20
+        while not os.path.ismount(own) or not glob.glob(f"{c.folder}/mounts/*own-foreground-*.toml"):
+            true(time.monotonic() < end and process.poll() is None, "the mount in the foreground does not answer")
+            time.sleep(0.05)
+        write(f"{d}/f", b"")
+        fd = os.open(f"{below(own, d)}/f", os.O_RDWR)
+        fcntl.lockf(fd, fcntl.LOCK_EX)
+        other = c.own_mount("beside-foreground")
+        rival = os.open(f"{d}/f", os.O_RDWR)
+        fails((errno.EAGAIN, errno.EACCES), fcntl.lockf, rival, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        alive = {mount["path"]: mount["alive"] for mount in json.loads(c.zonal("status", "--cell", c.folder, "--json").stdout)["mounts"]}
+        equal((alive.get(own), alive.get(other)), (True, True), "alive")
+        os.close(rival)
+        os.close(fd)
+        c.zonal("umount", own)
+        # Of its threads some may be on their way out still.
+        with open(f"/proc/{process.pid}/stat", encoding="utf-8") as f:
+            true(f.read().rsplit(") ", 1)[1][0] in "ZX", "`zonal umount` does not wait for the mount's process")
+    finally:
+        process.terminate()
+        process.wait(30)
+        c.end_mount(own)
+        if other:
+            c.end_mount(other)
+
+
 @check("mount-killed-again", "`zonal mount` and `zonal up --mount` take away what a killed mount left, and mount again", limit=120)
 def _(c, d):
     own = c.own_mount("again")
@@ -267,6 +300,25 @@ def _(c, d):
         c.zonal("session", "end", "--cell", c.folder, dead["client"])
         equal(c.zonal("session", "end", "--cell", c.folder, dead["client"], ok=False).returncode, 7, "the exit code for a client that is not there")
     lock_of_dead_mount(c, d, end, 3)
+
+
+@check("session-end-live", "`zonal session end` of a mount that lives: it never shows a name that another mount has removed, and goes on", limit=120)
+def _(c, d):
+    own = c.own_mount("ended")
+    try:
+        e = below(own, d)
+        for number in range(2):
+            write(f"{d}/f{number}", b"")
+            equal((os.listdir(e), os.stat(f"{e}/f{number}").st_size), ([f"f{number}"], 0), "first look")
+            listed = json.loads(c.zonal("session", "ls", "--cell", c.folder, "--json").stdout)["clients"]
+            live, = (client for client in listed if client["name"].startswith(f"mount {own} on "))
+            c.zonal("session", "end", "--cell", c.folder, live["client"])
+            os.unlink(f"{d}/f{number}")
+            true(not os.path.exists(f"{e}/f{number}"), f"a name that is removed is seen in round {number}")
+        write(f"{e}/g", b"goes on")
+        equal(read(f"{d}/g"), b"goes on", "content")
+    finally:
+        c.end_mount(own)
 
 
 @check("mount-killed-locks-address", "the same where both name the cell by its manager's address, and where only the dead one did", limit=120)
@@ -518,6 +570,8 @@ def _(c, d):
         done = c.zonal("mount", "--cell", c.folder, f"{own}-2", "--cache-time", "2 h", ok=False)
         equal((done.returncode, "between 0 s and 1 h" in done.stderr), (2, True), "too long a time")
     finally:
+        if os.path.isdir(f"{own}-2"):
+            os.rmdir(f"{own}-2")
         c.end_mount(own)
 
 

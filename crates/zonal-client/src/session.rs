@@ -21,6 +21,8 @@ use zonal_wire::{MetaReply, MetaRequest, Service};
 impl<N: Net> Client<N> {
     /// The shard does not know the session: with it goes what may be cached. The next request opens another.
     fn lose_session(&self, link: &Link, session: SessionId) {
+        // So that no answer under way is cached: its lease is nobody's now.
+        link.count_event();
         self.forget_granted();
         let mut state = lock(&link.state);
         if state.session == session {

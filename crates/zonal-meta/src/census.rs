@@ -1,7 +1,6 @@
 //! Who uses a shard: its sessions and what they hold, for people.
 
 use crate::Shard;
-use std::collections::BTreeMap;
 use std::ops::Bound;
 use zonal_types::{Instant, SessionId};
 use zonal_wire::SessionEntry;
@@ -21,7 +20,6 @@ impl Shard {
         let limit = (limit as usize).clamp(1, AT_ONCE_MAX);
         let behind = (Bound::Excluded(after), Bound::Unbounded);
         let mut found = self.sessions.range(behind);
-        let opens = self.opens.by_session();
         let listed: Vec<_> = found
             .by_ref()
             .take(limit)
@@ -31,21 +29,10 @@ impl Shard {
                 zone: session.record.zone,
                 name: session.record.name.clone(),
                 idle_ms: now.ms_since(session.last_seen),
-                open_files: opens.get(id).copied().unwrap_or(0),
+                open_files: self.opens.files_of(*id),
                 locked_files: self.locks.files_of(*id),
             })
             .collect();
         (listed, found.next().is_none())
-    }
-}
-
-impl crate::opens::Opens {
-    /// Files that each session has open.
-    fn by_session(&self) -> BTreeMap<SessionId, u32> {
-        let mut found = BTreeMap::new();
-        for session in self.open_by().flatten() {
-            *found.entry(session).or_default() += 1;
-        }
-        found
     }
 }

@@ -173,7 +173,8 @@ impl Leases {
         self.grace_sessions.remove(&session);
     }
 
-    /// The session closed in good order and uses nothing any more. (One that vanished keeps its records until they expire.)
+    /// The session closed in good order and uses nothing any more. (One that vanished, or was
+    /// ended by others, keeps its records until they expire.)
     pub fn session_closed(&mut self, session: SessionId) {
         self.grace_sessions.remove(&session);
         self.records

@@ -10,6 +10,8 @@ use zonal_types::{Ino, SessionId};
 pub(crate) struct Opens {
     counts: BTreeMap<Ino, BTreeMap<SessionId, u32>>,
     entries: usize,
+    /// Files that each session has open, where it has any.
+    files: BTreeMap<SessionId, u32>,
     /// Inodes without a name, with the sessions that hold them.
     pub orphans: BTreeMap<Ino, BTreeSet<SessionId>>,
 }
@@ -24,6 +26,7 @@ impl Opens {
         let of = self.counts.entry(ino).or_default();
         let count = of.entry(session).or_insert_with(|| {
             self.entries += 1;
+            *self.files.entry(session).or_default() += 1;
             0
         });
         *count = count.saturating_add(1);
@@ -42,9 +45,15 @@ impl Opens {
             return false;
         }
         of.remove(&session);
-        self.entries -= 1;
         if of.is_empty() {
             self.counts.remove(&ino);
+        }
+        self.entries -= 1;
+        if let Some(files) = self.files.get_mut(&session) {
+            *files -= 1;
+            if *files == 0 {
+                self.files.remove(&session);
+            }
         }
         true
     }
@@ -62,13 +71,16 @@ impl Opens {
             .unwrap_or_default()
     }
 
-    /// For each open file the sessions that have it open.
-    pub fn open_by(&self) -> impl Iterator<Item = impl Iterator<Item = SessionId> + '_> + '_ {
-        self.counts.values().map(|of| of.keys().copied())
+    /// Files that the session has open.
+    pub fn files_of(&self, session: SessionId) -> u32 {
+        self.files.get(&session).copied().unwrap_or(0)
     }
 
     /// Forgets a session. Its orphans are left for the caller.
     pub fn drop_session(&mut self, session: SessionId) {
+        if self.files.remove(&session).is_none() {
+            return;
+        }
         let entries = &mut self.entries;
         self.counts.retain(|_ino, of| {
             if of.remove(&session).is_some() {
@@ -84,5 +96,31 @@ impl Opens {
         held.filter(|(_, sessions)| sessions.contains(&session))
             .map(|(ino, _)| *ino)
             .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zonal_testkit::Rng;
+
+    #[test]
+    fn files_open_are_counted_as_a_walk_finds_them() {
+        let mut rng = Rng(7);
+        let mut opens = Opens::default();
+        for _ in 0..20_000 {
+            let (ino, session) = (Ino(rng.below(40)), SessionId(rng.below(6)));
+            match rng.below(200) {
+                0 => opens.drop_session(session),
+                1..=100 => opens.open(ino, session),
+                _ => drop(opens.close(ino, session)),
+            }
+            let mut walked = BTreeMap::<SessionId, u32>::new();
+            for session in opens.counts.values().flat_map(BTreeMap::keys) {
+                *walked.entry(*session).or_default() += 1;
+            }
+            assert_eq!(opens.files, walked);
+            assert_eq!(opens.len(), walked.values().sum::<u32>() as usize);
+        }
     }
 }

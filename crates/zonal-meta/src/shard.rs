@@ -509,6 +509,7 @@ fn is_for_silent(request: &MetaRequest) -> bool {
         request,
         MetaRequest::PollEvents { .. }
             | MetaRequest::CloseSession
+            | MetaRequest::EvictSession
             | MetaRequest::Reclaim { .. }
             | MetaRequest::ReclaimAppends { .. }
             | MetaRequest::DropLeases

@@ -105,8 +105,11 @@ impl Shard {
                 zonal_types::mark!(SettledMeanwhile);
                 return Err(ErrorCode::NotReady);
             }
-            MetaRequest::CloseSession => {
-                self.leases.session_closed(session);
+            MetaRequest::CloseSession | MetaRequest::EvictSession => {
+                // One that is evicted has not said that it uses nothing any more.
+                if matches!(request, MetaRequest::CloseSession) {
+                    self.leases.session_closed(session);
+                }
                 self.recheck = true;
                 let (effect, _unread) = self.end_session(kv, now, session);
                 self.outcome(MetaReply::Done, effect, Vec::new(), Vec::new())

@@ -311,3 +311,26 @@ fn abandoned_changes_block_nothing() {
     store.shard.abandon(attempt);
     assert_eq!(look(&mut cell, &mut one, home, "f"), Err(TERM));
 }
+
+#[test]
+fn a_session_that_is_ended_for_its_client_leaves_what_it_may_have_cached() {
+    for (end, waits) in [
+        (MetaRequest::CloseSession, false),
+        (MetaRequest::EvictSession, true),
+    ] {
+        let (mut cell, mut one, mut two, home) = start_two();
+        look(&mut cell, &mut one, home, "f").unwrap_err();
+        let reply = cell.send(1, one.caller(1), &end);
+        assert_eq!(reply, MetaReply::Done);
+        let before = cell.now.instant;
+        two.create(&mut cell, home, "f", 0o644).unwrap();
+        let waited = cell.now.instant.ms_since(before);
+        assert_eq!(waited >= 5000, waits, "{end:?}: {waited} ms");
+        let request = MetaRequest::GetAttr {
+            ino: home,
+            data: false,
+        };
+        let reply = cell.send(1, one.caller(1), &request);
+        assert!(matches!(reply, MetaReply::Failed { .. }), "{reply:?}");
+    }
+}

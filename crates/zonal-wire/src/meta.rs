@@ -149,6 +149,8 @@ codec_enum! {
         /// long. Reply `Failed(UnknownLease)` where one of them is not the session's any more, or is from before a shrink
         /// that left nothing of it (`AppendPlace::left`).
         ReclaimAppends = 6 { appends: Vec<(Ino, AppendPlace)> },
+        /// Ends the session for its client, which may still be there: its locks and opens are gone, its leases run to their end.
+        EvictSession = 7,
 
         Lookup = 10 { who: Credentials, parent: Ino, name: Name },
         /// `data`: with the layout.

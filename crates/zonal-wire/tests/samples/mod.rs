@@ -168,6 +168,7 @@ pub fn meta_requests() -> Vec<MetaRequest> {
         M::OpenSession { client: 0x77, zone: ZoneId(1), name: "mount".into() },
         M::PollEvents { boot: 9, acked: 4, wait_ms: 20_000 },
         M::CloseSession,
+        M::EvictSession,
         M::DropLeases,
         M::Reclaim { opens: vec![file], locks: vec![(file, lock())] },
         M::ReclaimAppends { appends: vec![(file, AppendPlace { offset: 4096, length: 20, truncate_seq: 3 })] },

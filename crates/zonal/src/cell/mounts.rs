@@ -1,14 +1,20 @@
 //! Records of mounts on this machine, so that `zonal down` finds those of a cell's folder, and the next mount of a cell ends the
 //! sessions of those whose process was killed. `DIR/mounts/NAME.toml`; where the cell is named by an address, see `machine`.
+//!
+//! Several processes write them at once: a record is written whole, and who changes or takes away one that it read earlier does so only
+//! where it is still of the same mount. A client's number is all that its sessions are protected by: only the owner may read a record.
 
-use super::folder::{Folder, replace};
+use super::folder::Folder;
+use super::processes::Started;
 use super::{Cell, machine, processes};
 use crate::out;
 use anyhow::Context;
 use rustix::process::Pid;
 use serde::{Deserialize, Serialize};
-use std::fs;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::Write;
 use std::net::SocketAddr;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use zonal_types::ZoneId;
@@ -20,12 +26,15 @@ pub struct Record {
     pub path: PathBuf,
     /// The mount process.
     pub pid: i32,
+    /// When it started, which tells it from others with its number: see [`Started::At`]. 0: not known.
+    #[serde(default)]
+    pub started: u64,
     /// The zone it is near to.
     pub zone: u16,
     /// Its number as a client: names its sessions once the process is dead. 0: they are ended, or it is not known.
     #[serde(default)]
     pub client: u64,
-    /// Where the process number means something: one start of one machine, one name space of processes.
+    /// Where the process number and its start mean something: one start of one machine, one name space of processes, one of time.
     #[serde(default)]
     pub place: String,
     /// The manager of what is mounted. Empty: not known.
@@ -36,10 +45,14 @@ pub struct Record {
 /// See [`Record::place`]. Empty: not known.
 fn place() -> String {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let space = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
+    let space = |kind| fs::read_link(format!("/proc/self/ns/{kind}")).unwrap_or_default();
     match boot.trim() {
         "" => String::new(),
-        boot => format!("{boot} {}", space.display()),
+        boot => format!(
+            "{boot} {} {}",
+            space("pid").display(),
+            space("time").display()
+        ),
     }
 }
 
@@ -111,9 +124,14 @@ impl Records {
 
     /// Notes a mount of this process. A folder of a cell has to know it for `zonal down`; elsewhere it only helps.
     pub fn add(&self, new: &New) -> anyhow::Result<()> {
+        let own = rustix::process::getpid();
         let written = self.write(&Record {
             path: new.path.clone(),
-            pid: rustix::process::getpid().as_raw_nonzero().get(),
+            pid: own.as_raw_nonzero().get(),
+            started: match processes::started(own) {
+                Started::At(time) => time,
+                Started::Gone | Started::Hidden => 0,
+            },
             zone: new.zone.0,
             client: new.client,
             place: place(),
@@ -129,15 +147,55 @@ impl Records {
     }
 
     fn write(&self, record: &Record) -> anyhow::Result<()> {
-        fs::create_dir_all(&self.dir).with_context(|| self.dir.display().to_string())?;
+        self.make()
+            .with_context(|| self.dir.display().to_string())?;
         let text = toml::to_string(record).context("mount record")?;
-        replace(&self.file(&record.path), &text)
+        let file = self.file(&record.path);
+        // A name of its own for each writer: each renames what it wrote itself.
+        let new = file.with_extension(format!("{:016x}.new", getrandom::u64()?));
+        let create = || {
+            let mut created = OpenOptions::new()
+                .write(true)
+                .create_new(true)
+                .mode(0o600)
+                .open(&new)?;
+            created.write_all(text.as_bytes())?;
+            fs::rename(&new, &file)
+        };
+        create()
+            .inspect_err(|_error| drop(fs::remove_file(&new)))
+            .with_context(|| file.display().to_string())
+    }
+
+    /// Makes the folder. That of a cell has the logs, too.
+    fn make(&self) -> std::io::Result<()> {
+        if self.is_of_cell {
+            return fs::create_dir_all(&self.dir);
+        }
+        if let Some(parent) = self.dir.parent() {
+            fs::create_dir_all(parent)?;
+        }
+        match DirBuilder::new().mode(0o700).create(&self.dir) {
+            Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Keeps others from changing records. Where a folder cannot be locked, what is between a look and a change stays short.
+    fn lock(&self) -> Option<File> {
+        let dir = File::open(&self.dir).ok()?;
+        dir.lock().ok()?;
+        Some(dir)
     }
 
     /// Notes that the sessions of a dead mount are ended. `zonal down` of its folder has it to take away still.
     pub fn note_ended(&self, record: &Record) -> anyhow::Result<()> {
         if !self.is_of_cell {
-            self.remove(&record.path);
+            self.remove(record);
+            return Ok(());
+        }
+        let _lock = self.lock();
+        if !self.has(record) {
             return Ok(());
         }
         let mut record = record.clone();
@@ -145,15 +203,18 @@ impl Records {
         self.write(&record)
     }
 
+    /// Whether what is noted of its path is still this mount.
+    fn has(&self, record: &Record) -> bool {
+        let noted = read(&self.file(&record.path));
+        noted.is_some_and(|noted| (noted.pid, noted.client) == (record.pid, record.client))
+    }
+
     /// Mounts of a cell whose process is known to be dead and left sessions behind. One of another machine may live.
     pub fn dead(&self, manager: SocketAddr) -> Vec<Record> {
         let here = place();
         let mut records = self.list_of(manager);
         records.retain(|record| {
-            record.client != 0
-                && !here.is_empty()
-                && record.place == here
-                && record.process().is_none()
+            record.client != 0 && !here.is_empty() && record.place == here && record.is_dead()
         });
         records
     }
@@ -167,16 +228,20 @@ impl Records {
     }
 
     /// Forgets a mount.
-    pub fn remove(&self, path: &Path) {
-        // Another command may have done it.
-        let _ = fs::remove_file(self.file(path));
+    pub fn remove(&self, record: &Record) {
+        let _lock = self.lock();
+        if self.has(record) {
+            // Another command may have done it.
+            let _ = fs::remove_file(self.file(&record.path));
+        }
     }
 
     /// Forgets a mount of this process.
     pub fn remove_own(&self, path: &Path) {
         let own = rustix::process::getpid().as_raw_nonzero().get();
-        if read(&self.file(path)).is_none_or(|record| record.pid == own) {
-            self.remove(path);
+        let noted = read(&self.file(path));
+        if let Some(record) = noted.filter(|record| record.pid == own) {
+            self.remove(&record);
         }
     }
 
@@ -274,7 +339,24 @@ fn escape(path: &Path) -> String {
 impl Record {
     /// Its process, where it lives.
     pub fn process(&self) -> Option<Pid> {
-        Pid::from_raw(self.pid).filter(|pid| processes::is_ours(*pid, &self.path))
+        let pid = Pid::from_raw(self.pid)?;
+        let is_it = match self.started {
+            0 => processes::is_ours(pid, &self.path),
+            time => processes::started(pid) == Started::At(time),
+        };
+        is_it.then_some(pid)
+    }
+
+    /// Whether its process is gone for certain, of a record of this place.
+    fn is_dead(&self) -> bool {
+        let Some(pid) = Pid::from_raw(self.pid) else {
+            return false;
+        };
+        match processes::started(pid) {
+            Started::Gone => true,
+            Started::Hidden => false,
+            Started::At(_) => self.process().is_none(),
+        }
     }
 
     /// Unmounts it and waits for its process to write what it has and end.
@@ -288,9 +370,11 @@ impl Record {
             std::thread::sleep(Duration::from_millis(10));
         }
         if let Some(pid) = self.process() {
-            processes::stop(&[(pid, self.path.clone())], processes::is_ours)?;
+            processes::stop(&[(pid, self.path.clone())], |_pid, _path| {
+                self.process().is_some()
+            })?;
         }
-        records.remove(&self.path);
+        records.remove(self);
         Ok(())
     }
 }
@@ -298,6 +382,7 @@ impl Record {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt;
     use zonal_testkit::Scratch;
 
     #[test]
@@ -307,6 +392,7 @@ mod tests {
         let record = |path: &str, pid: i32, client: u64, place: String| Record {
             path: path.into(),
             pid,
+            started: 0,
             zone: 1,
             client,
             place,
@@ -345,6 +431,61 @@ mod tests {
             records.remove_own(Path::new(&argument));
             assert_eq!(records.list().len(), 3, "only one is of this process");
         }
+    }
+
+    #[test]
+    fn a_new_mount_is_not_taken_for_the_dead_one_of_its_path() {
+        let dir = Scratch::new("mounts-new");
+        let record = |pid: i32, client: u64| Record {
+            path: "/point".into(),
+            pid,
+            started: 0,
+            zone: 1,
+            client,
+            place: place(),
+            manager: "127.0.0.1:1".to_owned(),
+        };
+        for is_of_cell in [true, false] {
+            let records = Records {
+                dir: dir.join(is_of_cell.to_string()),
+                is_of_cell,
+            };
+            let (dead, new) = (record(i32::MAX, 5), record(i32::MAX, 6));
+            records.write(&dead).unwrap();
+            records.write(&new).unwrap();
+            records.note_ended(&dead).unwrap();
+            records.remove(&dead);
+            assert_eq!(records.list(), std::slice::from_ref(&new));
+            records.remove(&new);
+            assert_eq!(records.list(), []);
+        }
+    }
+
+    #[test]
+    fn a_mount_lives_whatever_its_command_line_looks_like() {
+        let dir = Scratch::new("mounts-live");
+        let records = Records {
+            dir: dir.join("records"),
+            is_of_cell: false,
+        };
+        let manager = "127.0.0.1:1".parse().unwrap();
+        let new = New {
+            path: "/not/on/our/command/line".into(),
+            zone: ZoneId(1),
+            client: 5,
+            manager,
+        };
+        records.add(&new).unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(&records.dir), 0o700);
+        assert_eq!(mode(&records.file(&new.path)), 0o600);
+        assert!(records.dead(manager).is_empty());
+        let mut found = records.list();
+        assert!(found[0].process().is_some());
+        // Another process has the number since.
+        found[0].started += 1;
+        records.write(&found[0]).unwrap();
+        assert_eq!(records.dead(manager).len(), 1);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use super::folder::replace;
 use crate::exit::{FAILED, Failure, IN_USE};
 use anyhow::Context;
 use rustix::process::{Pid, Signal, kill_process};
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -32,12 +32,54 @@ pub fn log_file(config: &Path) -> PathBuf {
     config.with_file_name("log")
 }
 
+/// The command line of the process `pid`: empty where there is none, or only what is left of it.
+pub fn arguments(pid: Pid) -> Vec<OsString> {
+    let line = fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero())).unwrap_or_default();
+    if line.is_empty() {
+        return Vec::new();
+    }
+    let line = line.strip_suffix(b"\0").unwrap_or(&line);
+    let parts = line.split(|byte| *byte == 0);
+    parts.map(|part| OsStr::from_bytes(part).into()).collect()
+}
+
 /// Whether the process `pid` lives and has `argument` on its command line.
 pub fn is_ours(pid: Pid, argument: &Path) -> bool {
-    // A zombie has no command line.
-    let cmdline = fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero())).unwrap_or_default();
-    let wanted = argument.as_os_str().as_encoded_bytes();
-    cmdline.split(|byte| *byte == 0).any(|part| part == wanted)
+    arguments(pid)
+        .iter()
+        .any(|part| part == argument.as_os_str())
+}
+
+/// What tells a process from an earlier or later one with its number: when it started, in clock ticks since the machine did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Started {
+    /// It lives, and started then.
+    At(u64),
+    /// There is none, or only what is left of it.
+    Gone,
+    /// It cannot be seen: hidden from this user, perhaps.
+    Hidden,
+}
+
+/// When the process `pid` started.
+pub fn started(pid: Pid) -> Started {
+    let Ok(text) = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())) else {
+        return match rustix::process::test_kill_process(pid) {
+            Err(rustix::io::Errno::SRCH) => Started::Gone,
+            _ => Started::Hidden,
+        };
+    };
+    started_in(&text).unwrap_or(Started::Hidden)
+}
+
+/// In a line of /proc/PID/stat: the process's own name, in parentheses, may hold spaces and parentheses.
+fn started_in(stat: &str) -> Option<Started> {
+    let mut fields = stat.rsplit_once(") ")?.1.split(' ');
+    if matches!(fields.next()?, "Z" | "X") {
+        return Some(Started::Gone);
+    }
+    // Field 22; the state is field 3.
+    fields.nth(18)?.parse().ok().map(Started::At)
 }
 
 /// Whether the process `pid` is a server that has a file below `folder` open: ours also where the folder was moved since it started.
@@ -51,10 +93,9 @@ fn holds(pid: Pid, folder: &Path) -> bool {
 
 /// The config on the command line of the server `pid`.
 pub fn config_of(pid: Pid) -> Option<PathBuf> {
-    let cmdline = fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero())).ok()?;
-    let mut parts = cmdline.split(|byte| *byte == 0);
-    parts.find(|part| *part == b"--config")?;
-    Some(PathBuf::from(OsStr::from_bytes(parts.next()?)))
+    let mut parts = arguments(pid).into_iter();
+    parts.find(|part| part == "--config")?;
+    parts.next().map(PathBuf::from)
 }
 
 /// Whether the process `pid` serves the node whose config is `config`, which was elsewhere perhaps when it started.
@@ -179,6 +220,27 @@ pub fn stop(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_is_known_by_its_start() {
+        let stat = |state: &str| {
+            format!(
+                "7 (a) S (b c) {state} 1 7 7 0 -1 4194304 90 0 0 0 0 0 0 0 20 0 1 0 123456 8192 0\n"
+            )
+        };
+        assert_eq!(started_in(&stat("S")), Some(Started::At(123_456)));
+        assert_eq!(started_in(&stat("Z")), Some(Started::Gone));
+        assert_eq!(started_in("7 (a"), None);
+
+        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let pid = Pid::from_child(&child);
+        let first = started(pid);
+        assert!(matches!(first, Started::At(_)), "{first:?}");
+        assert_eq!(started(pid), first);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(started(pid), Started::Gone);
+    }
 
     #[test]
     fn a_process_is_known_by_its_argument() {

@@ -7,7 +7,7 @@ use crate::out;
 use serde_json::json;
 use std::collections::BTreeMap;
 use zonal_types::SessionId;
-use zonal_wire::{AdminReply, AdminRequest, SessionEntry};
+use zonal_wire::{AdminReply, AdminRequest, MetaRequest, SessionEntry};
 use zonal_zonemap::{Shard, ZoneMap};
 
 /// Sessions asked for at once.
@@ -29,7 +29,8 @@ pub enum Session {
     },
     /// End the sessions of a client that is gone: what it has locked and open is free at once, not when its time is over
     ///
-    /// A client that is still there opens new ones and goes on.
+    /// A client that is still there opens new ones and goes on. What it may still believe of names and attributes holds up changes of
+    /// others for at most 6 s.
     End {
         #[command(flatten)]
         cell: CellArgs,
@@ -111,7 +112,8 @@ fn end(cell: &Cell, text: &str) -> anyhow::Result<()> {
         .iter()
         .filter(|shard| client.shards.contains(&shard.id.0));
     for shard in shards {
-        end_session(cell, &map, shard, number, client.zone)?;
+        let client = (number, client.zone);
+        end_session(cell, &map, shard, client, &MetaRequest::EvictSession)?;
         out::line(format_args!("shard {}: ended", shard.id));
     }
     failed.map_or(Ok(()), Err)

@@ -1,9 +1,11 @@
 //! `zonal umount`.
 
+use crate::cell::processes::Started;
 use crate::cell::{folder, mounts, processes};
 use crate::exit::{FAILED, Failure, NOT_FOUND};
 use anyhow::Context;
 use rustix::process::Pid;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -44,13 +46,18 @@ impl Umount {
         }
         if self.force {
             // Also those of earlier mounts there that somebody still uses.
-            let of_path: Vec<_> = processes.iter().map(|pid| (*pid, path.clone())).collect();
-            return processes::stop(&of_path, processes::is_ours);
+            let of_path: Vec<_> = processes
+                .iter()
+                .map(|(pid, _)| (*pid, path.clone()))
+                .collect();
+            return processes::stop(&of_path, |pid, _path| {
+                processes.contains(&(pid, processes::started(pid)))
+            });
         }
         let deadline = Instant::now() + Duration::from_secs(30);
-        while let Some(pid) = processes
+        while let Some((pid, _)) = processes
             .iter()
-            .find(|pid| processes::is_ours(**pid, &path))
+            .find(|(pid, started)| processes::started(*pid) == *started)
         {
             if Instant::now() > deadline {
                 let text = format!(
@@ -68,16 +75,43 @@ impl Umount {
 }
 
 /// The processes of mounts there, of those that were unmounted while in use, too: each a `zonal mount` in the foreground that names the path.
-fn mount_processes(path: &Path) -> Vec<Pid> {
+fn mount_processes(path: &Path) -> Vec<(Pid, Started)> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten();
     let pids = entries.filter_map(|entry| {
         let name = entry.ok()?.file_name();
         Pid::from_raw(name.to_str()?.parse().ok()?)
     });
     let me = rustix::process::getpid();
-    let is_mount = |pid: &Pid| {
-        let has = |argument: &Path| processes::is_ours(*pid, argument);
-        has(path) && has(Path::new("mount")) && has(Path::new("--foreground"))
-    };
-    pids.filter(|pid| *pid != me).filter(is_mount).collect()
+    let mounts = pids.filter(|pid| *pid != me && is_mount(*pid, path));
+    mounts
+        .map(|pid| (pid, processes::started(pid)))
+        .filter(|(_, started)| matches!(started, Started::At(_)))
+        .collect()
+}
+
+fn is_mount(pid: Pid, path: &Path) -> bool {
+    let arguments = processes::arguments(pid);
+    let has = |wanted: &str| arguments.iter().any(|argument| argument == wanted);
+    if !has("mount") || !(has("--foreground") || has("-f") && is_zonal(&arguments)) {
+        return false;
+    }
+    if arguments.iter().any(|argument| Path::new(argument) == path) {
+        return true;
+    }
+    // One that was started by hand may name it as seen from where it runs.
+    std::fs::read_link(format!("/proc/{}/cwd", pid.as_raw_nonzero())).is_ok_and(|cwd| {
+        let seen = |argument: &OsString| {
+            // Without a slash at the end, which would ask the mount.
+            let path = cwd.join(argument).components().collect::<PathBuf>();
+            folder::absolute(&path).ok()
+        };
+        let mut named = arguments.iter().skip(1).filter_map(seen);
+        named.any(|named| named == path)
+    })
+}
+
+/// Whether it is no other program's `mount -f`.
+fn is_zonal(arguments: &[OsString]) -> bool {
+    let program = arguments.first().map(Path::new);
+    program.and_then(Path::file_name) == Some(OsStr::new("zonal"))
 }

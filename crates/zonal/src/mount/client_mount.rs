@@ -6,11 +6,13 @@ use crate::cell::Cell;
 use crate::exit::{FAILED, Failure, UNREACHABLE, with_causes};
 use anyhow::Context;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::path::Path;
 use std::sync::mpsc;
 use zonal_fuse::{MountOptions, SessionConfig};
 use zonal_mount::{MountConfig, Mounted, StartError};
 use zonal_net::{Identity, PoolConfig, Role};
 use zonal_types::NodeId;
+use zonal_types::limits::NAME_BYTES_MAX;
 
 /// Why the mount ends.
 enum End {
@@ -67,7 +69,7 @@ fn config(options: &Options, cell: &Cell, client: u64) -> anyhow::Result<MountCo
     }
     let host = rustix::system::uname();
     let host = host.nodename().to_string_lossy();
-    core.name = format!("mount {} on {host}", options.path.display());
+    core.name = name(&options.path, &host);
     if let Some(size) = options.write_behind {
         core.write_behind_bytes = usize::try_from(size.0).unwrap_or(usize::MAX);
         core.write_behind_file_bytes = core.write_behind_file_bytes.min(core.write_behind_bytes);
@@ -102,6 +104,20 @@ fn config(options: &Options, cell: &Cell, client: u64) -> anyhow::Result<MountCo
     })
 }
 
+/// The name of a mount's sessions, for people. A shard takes no longer one: the start of the path gives way.
+fn name(path: &Path, host: &str) -> String {
+    let name = format!("mount {} on {host}", path.display());
+    if name.len() <= NAME_BYTES_MAX {
+        return name;
+    }
+    let path = path.to_string_lossy();
+    // A host's name has at most 64 bytes.
+    let kept = NAME_BYTES_MAX.saturating_sub("mount ... on ".len() + host.len());
+    let start = path.len().saturating_sub(kept);
+    let end = (start..path.len()).find_map(|start| path.get(start..));
+    format!("mount ...{} on {host}", end.unwrap_or_default())
+}
+
 fn failure(error: &StartError, cell: &Cell) -> Failure {
     match error {
         StartError::Connect(code) => Failure::new(
@@ -123,5 +139,24 @@ fn failure(error: &StartError, cell: &Cell) -> Failure {
             }
         }
         _ => Failure::new(FAILED, with_causes(error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_a_session_is_one_that_a_shard_takes() {
+        assert_eq!(name(Path::new("/mnt"), "host"), "mount /mnt on host");
+        for letter in ["x", "\u{e4}", "\u{20ac}", "\u{1f600}"] {
+            for length in [230, 240, 241, 242, 243, 244, 4096] {
+                let path = format!("/{}/end", letter.repeat(length / letter.len()));
+                let name = name(Path::new(&path), "host");
+                assert!(name.len() <= NAME_BYTES_MAX, "{}: {name}", name.len());
+                assert!(name.len() > NAME_BYTES_MAX - 4 || name.contains(&path));
+                assert!(name.ends_with("/end on host"), "{name}");
+            }
+        }
     }
 }

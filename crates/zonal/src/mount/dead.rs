@@ -34,10 +34,10 @@ pub fn end_sessions(cell: &Cell) {
         }
     };
     for (records, record) in dead {
-        let ended = map
-            .shards
-            .iter()
-            .try_for_each(|shard| end_session(cell, &map, shard, record.client, record.zone));
+        let ended = map.shards.iter().try_for_each(|shard| {
+            let end = MetaRequest::CloseSession;
+            end_session(cell, &map, shard, (record.client, record.zone), &end)
+        });
         if let Err(error) = ended.and_then(|()| records.note_ended(&record)) {
             out::note(format_args!(
                 "the sessions of the dead mount {} end by themselves: {error:#}",
@@ -47,13 +47,14 @@ pub fn end_sessions(cell: &Cell) {
     }
 }
 
-/// Ends a client's session at one shard.
+/// Ends the session at one shard of a client with its number and zone, as `end` says: `CloseSession` where it is known to be dead,
+/// else `EvictSession`.
 pub fn end_session(
     cell: &Cell,
     map: &ZoneMap,
     shard: &Shard,
-    client: u64,
-    zone: u16,
+    (client, zone): (u64, u16),
+    end: &MetaRequest,
 ) -> anyhow::Result<()> {
     let node = map.node(shard.node).context("a shard without a node")?;
     let to = Address::any_node(node.address.parse().context("address of a shard")?);
@@ -62,15 +63,14 @@ pub fn end_session(
     let open = MetaRequest::OpenSession {
         client,
         zone: ZoneId(zone),
-        name: "a dead mount".to_owned(),
+        name: "a mount whose session is ended".to_owned(),
     };
     let reply: MetaReply = cell.call_with(to, header, open.name(), &open.to_bytes())?;
     let MetaReply::Session { session, .. } = reply else {
         anyhow::bail!("shard {} answers {reply:?}", shard.id);
     };
     header.session = session;
-    let close = MetaRequest::CloseSession;
-    match cell.call_with(to, header, close.name(), &close.to_bytes())? {
+    match cell.call_with(to, header, end.name(), &end.to_bytes())? {
         MetaReply::Done => Ok(()),
         other => anyhow::bail!("shard {} answers {other:?}", shard.id),
     }

@@ -169,7 +169,9 @@ impl<'a> Server<'a> {
         match self.service {
             Service::Meta => !matches!(
                 MetaRequest::from_bytes(body),
-                Ok(MetaRequest::PollEvents { .. } | MetaRequest::CloseSession)
+                Ok(MetaRequest::PollEvents { .. }
+                    | MetaRequest::CloseSession
+                    | MetaRequest::EvictSession)
             ),
             Service::Storage | Service::Admin => true,
             _ => match ManagerRequest::from_bytes(body) {
