@@ -36,6 +36,9 @@ struct Ticket {
     written: Option<u64>,
     /// The file was cut behind its beginning: `reserved` and `written` are what is left.
     is_cut: bool,
+    /// Its caller is gone: it is not published any more, and nobody waits for it. Its place stays its own until it is ended, as a
+    /// write of it may be on its way.
+    is_given_up: bool,
 }
 
 impl Ticket {
@@ -46,6 +49,7 @@ impl Ticket {
             since,
             written: None,
             is_cut: false,
+            is_given_up: false,
         }
     }
 
@@ -70,8 +74,8 @@ pub enum End {
 pub struct Tickets {
     /// By offset.
     files: BTreeMap<Ino, BTreeMap<u64, Ticket>>,
-    /// Tickets that were passed over as too old; their clients may still end them.
-    passed: BTreeMap<(Ino, u64), SessionId>,
+    /// Tickets that were passed over, as too old or given up; their clients may still end them. True: given up.
+    passed: BTreeMap<(Ino, u64), (SessionId, bool)>,
     sessions: BTreeMap<SessionId, BTreeSet<Ino>>,
     /// Places given since our start while sessions from before it may still have some: the first of each file.
     given: BTreeMap<Ino, u64>,
@@ -129,6 +133,15 @@ impl Tickets {
         *first = offset.min(*first);
     }
 
+    /// The caller of the append at `offset` is gone.
+    pub fn give_up(&mut self, ino: Ino, session: SessionId, offset: u64) {
+        let tickets = self.files.get_mut(&ino);
+        let ticket = tickets.and_then(|tickets| tickets.get_mut(&offset));
+        if let Some(ticket) = ticket.filter(|ticket| ticket.session == session) {
+            ticket.is_given_up = true;
+        }
+    }
+
     /// No session from before our start is left that could have a place.
     pub fn forget_given(&mut self) {
         self.given.clear();
@@ -151,7 +164,12 @@ impl Tickets {
         if reserved == 0 && written == 0 {
             return Ok(End::Published(None));
         }
-        if self.passed.get(&(ino, offset)) == Some(&session) {
+        if let Some((of, is_given_up)) = self.passed.get(&(ino, offset))
+            && *of == session
+        {
+            if *is_given_up && written > 0 {
+                return Err(ErrorCode::UnknownLease);
+            }
             self.passed.remove(&(ino, offset));
             self.forget_session(ino, session);
             return Ok(End::Published(
@@ -166,6 +184,9 @@ impl Tickets {
                 zonal_types::mark!(AppendUnknown);
                 ErrorCode::UnknownLease
             })?;
+        if ticket.is_given_up && written > 0 {
+            return Err(ErrorCode::UnknownLease);
+        }
         let is_fitting = ticket.reserved == reserved || ticket.is_cut;
         let written = match ticket.is_cut {
             true => written.min(ticket.reserved),
@@ -192,14 +213,15 @@ impl Tickets {
                 first.remove();
                 break;
             }
-            if ticket.written != Some(0) && now < until {
+            if ticket.written != Some(0) && !ticket.is_given_up && now < until {
                 zonal_types::mark!(AppendWaited);
                 end = End::Wait(until);
                 break;
             }
             if ticket.written != Some(0) {
                 zonal_types::mark!(AppendPassedOver);
-                self.passed.insert((ino, at), ticket.session);
+                let passed = (ticket.session, ticket.is_given_up);
+                self.passed.insert((ino, at), passed);
             }
             first.remove();
         }
@@ -257,7 +279,10 @@ impl Tickets {
         files
             .and_then(|tickets| tickets.get(&offset))
             .is_some_and(|ticket| ticket.session == session)
-            || self.passed.get(&(ino, offset)) == Some(&session)
+            || self
+                .passed
+                .get(&(ino, offset))
+                .is_some_and(|(of, _)| *of == session)
     }
 
     /// Whether {`ino`, `offset`} is an unfinished ticket of the session.
@@ -281,7 +306,7 @@ impl Tickets {
             self.drop_empty(ino);
             let passed = self.passed.range((ino, 0)..=(ino, u64::MAX));
             let gone: Vec<_> = passed
-                .filter(|(_at, of)| **of == session)
+                .filter(|(_at, (of, _))| *of == session)
                 .map(|(at, _of)| *at)
                 .collect();
             for at in gone {
@@ -314,7 +339,7 @@ impl Tickets {
             .map(|(at, _of)| *at)
             .collect();
         for at in passed {
-            sessions.extend(self.passed.remove(&at));
+            sessions.extend(self.passed.remove(&at).map(|(of, _)| of));
         }
         for session in sessions {
             self.forget_session(ino, session);
@@ -346,7 +371,7 @@ impl Tickets {
                 .any(|ticket| ticket.session == session && ticket.written != Some(0))
         });
         let mut passed = self.passed.range((ino, 0)..=(ino, u64::MAX));
-        if has_more || passed.any(|(_at, of)| *of == session) {
+        if has_more || passed.any(|(_at, (of, _))| *of == session) {
             return;
         }
         if let Some(inos) = self.sessions.get_mut(&session) {

@@ -123,6 +123,13 @@ impl Shard {
             MetaRequest::ReclaimAppends { appends } => {
                 self.reclaim_appends(kv, now, session, appends)
             }
+            MetaRequest::GiveUpAppends { appends } => {
+                for (ino, offset) in appends {
+                    self.tickets.give_up(*ino, session, *offset);
+                }
+                self.recheck = true;
+                self.reply(MetaReply::Done)
+            }
             MetaRequest::Close { inos } => self.close(kv, now, caller, inos)?,
             MetaRequest::AppendBegin { ino, length, limit } => {
                 // Places that were reserved before our start may still be written to.

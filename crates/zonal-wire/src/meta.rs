@@ -217,6 +217,9 @@ codec_enum! {
         /// Releases all of the owner's locks of that sort on the inode.
         ReleaseLocks = 63 { ino: Ino, owner: u64, whole_file: bool },
 
+        /// The callers of these appends of the session are gone: those behind them wait no more for their ends, which come later, without bytes.
+        GiveUpAppends = 64 { appends: Vec<(Ino, u64)> },
+
         /// Reserved: a lease on bytes `start..end`, or on size and times.
         TakeLease = 70 { ino: Ino, kind: LeaseKind, start: u64, end: u64 },
         /// Reserved.

@@ -1,8 +1,8 @@
 //! Appends that their caller gave up, and whose place the shard may hold for them still: all later appends of the file would wait for it.
 //!
-//! A place is given up where a caller was killed or its time is over. What is known by its offset is ended with no bytes. What
-//! was asked for and never heard of keeps its slot, in which the request is repeated: the shard remembers what it gave, or gives it now.
-//! Who asks no more for such a place writes nothing there, so ending it late harms nobody. Bounds: [`ASKED_MAX`], [`PLACES_MAX`]; past
+//! A place is given up where a caller was killed or its time is over. The shard hears at once that nobody is to wait for it; and, when no
+//! other write of the file is under way here, that it has ended with no bytes, which gives what lies behind the end of the file a new number. What
+//! was asked for and never heard of keeps its slot, in which the request is repeated: the shard remembers what it gave, or gives it now. Bounds: [`ASKED_MAX`], [`PLACES_MAX`]; past
 //! them a place waits for the end of its time at the shard.
 
 use super::link::{Link, SlotPlace, lock};
@@ -38,6 +38,8 @@ struct Place {
     offset: u64,
     reserved: u32,
     session: SessionId,
+    /// The shard knows that nobody waits.
+    is_told: bool,
 }
 
 impl Link {
@@ -56,6 +58,7 @@ impl Link {
                 offset,
                 reserved,
                 session,
+                is_told: false,
             });
         }
     }
@@ -98,15 +101,39 @@ impl<N: Net> Client<N> {
             self.net.begin();
             self.hear(link, one).await;
         }
+        self.net.begin();
+        self.tell_given_up(link).await;
         let places = lock(&link.given_up).places.clone();
         for place in places {
             self.net.begin();
-            if self.end(link, place).await.is_err() {
-                break;
+            if self.end(link, place).await.is_ok() {
+                lock(&link.given_up).places.retain(|known| *known != place);
             }
-            lock(&link.given_up).places.retain(|known| *known != place);
         }
         link.given_up() > 0
+    }
+
+    /// Nobody is to wait for these.
+    async fn tell_given_up(&self, link: &Link) {
+        let untold: Vec<Place> = {
+            let session = lock(&link.state).session;
+            let mut given_up = lock(&link.given_up);
+            given_up.places.retain(|place| place.session == session);
+            let places = given_up.places.iter();
+            places.filter(|place| !place.is_told).copied().collect()
+        };
+        if untold.is_empty() {
+            return;
+        }
+        let appends = untold.iter().map(|place| (place.ino, place.offset));
+        let request = MetaRequest::GiveUpAppends {
+            appends: appends.collect(),
+        };
+        if self.meta(link, &request).await.is_ok() {
+            for place in &mut lock(&link.given_up).places {
+                place.is_told |= untold.contains(place);
+            }
+        }
     }
 
     /// Hears what became of a request, and gives up the place that it got.
@@ -130,9 +157,22 @@ impl<N: Net> Client<N> {
         }
     }
 
+    /// An error: later.
     async fn end(&self, link: &Link, place: Place) -> Result<(), ErrorCode> {
         if lock(&link.state).session != place.session {
             return Ok(());
+        }
+        let file = self.file(place.ino);
+        // What is written here and not reported lies behind the end, too.
+        let _gate = match &file {
+            Some(file) => Some(file.gate.try_lock().ok_or(ErrorCode::Busy)?),
+            None => None,
+        };
+        if let Some(file) = &file {
+            match self.settle_gated(file).await {
+                Err(code) if is_passing(code) => return Err(code),
+                _settled => {}
+            }
         }
         let end = MetaRequest::AppendEnd {
             ino: place.ino,
@@ -145,7 +185,7 @@ impl<N: Net> Client<N> {
             inline: None,
         };
         let reply = self.meta(link, &end).await;
-        if let Some(file) = self.file(place.ino) {
+        if let Some(file) = &file {
             // What lies behind the end is nobody's now, and has a number of its own.
             file.state().is_outdated = true;
         }

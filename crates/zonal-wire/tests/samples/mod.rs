@@ -210,6 +210,7 @@ pub fn meta_requests() -> Vec<MetaRequest> {
         M::Unlock { ino: file, range: lock() },
         M::CancelLock { ino: file, waiter: 3 },
         M::ReleaseLocks { ino: file, owner: 0xabcd, whole_file: true },
+        M::GiveUpAppends { appends: vec![(file, 200), (ino(20), 0)] },
         M::TakeLease { ino: file, kind: LeaseKind::Write, start: 4096, end: u64::MAX },
         M::RenewLeases { leases: vec![(file, 7), (ino(20), 8)] },
         M::ReturnLease { ino: file, lease: 7, size: Some(1 << 40), mtime: Some(time(9)) },

@@ -104,6 +104,7 @@ pub fn on_inode(ino: Ino, edge: u64) -> Vec<MetaRequest> {
         MetaRequest::Lock { ino, range: lock(edge, u64::MAX), wait: false, waiter: 0 },
         MetaRequest::Unlock { ino, range: lock(u64::MAX, edge) },
         MetaRequest::CancelLock { ino, waiter: edge },
+        MetaRequest::GiveUpAppends { appends: vec![(ino, edge); 99] },
         MetaRequest::TakeLease { ino, kind: LeaseKind::Write, start: edge, end: 0 },
         MetaRequest::RenewLeases { leases: vec![(ino, edge); 99] },
         MetaRequest::ReturnLease { ino, lease: edge, size: Some(edge), mtime: None },
