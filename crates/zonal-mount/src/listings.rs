@@ -2,8 +2,8 @@
 //!
 //! The kernel takes attributes of a READDIRPLUS over after the reply, in the thread that lists; what an invalidation finds
 //! absent at that moment appears a moment later, old, with its whole time-out. So an event that comes within
-//! [`SETTLE`] of a listing is carried out once more after that time, by a thread of its own. Without listings this
-//! costs one load of a number per event.
+//! [`SETTLE`] of a listing is carried out again after that time, and once more after [`SETTLE_LATE`] for a thread that lost its processor
+//! meanwhile, by a thread of its own. Without listings this costs one load of a number per event.
 //!
 //! What the kernel keeps of a listing it never asks about again, as long as a handle of the directory is open and rewound. So
 //! it is dropped when the lease ends under which it was told; a listing that has none, as soon as it was taken in.
@@ -12,7 +12,7 @@
 //! with one more all of them are dropped.
 
 use crate::fs::ZonalFs;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -22,6 +22,8 @@ use zonal_wire::Event;
 
 /// A kernel thread takes a listing in within this time.
 pub(crate) const SETTLE: Duration = Duration::from_millis(20);
+/// One that others kept from running, within this.
+const SETTLE_LATE: Duration = Duration::from_millis(400);
 /// Events that wait to be carried out again.
 const AGAIN_MAX: usize = 65_536;
 /// Listings that the kernel keeps.
@@ -31,7 +33,8 @@ const TOGETHER: Duration = Duration::from_millis(50);
 
 #[derive(Default)]
 struct Queue {
-    events: Vec<Event>,
+    /// What is to be carried out again, and when: soon, and late.
+    events: [VecDeque<(Instant, Event)>; 2],
     /// Directories whose listing the kernel keeps, and when that has to be dropped.
     kept: BTreeMap<Ino, Instant>,
     /// When the thread looks at them next.
@@ -40,6 +43,24 @@ struct Queue {
 }
 
 impl Queue {
+    /// When there is something to do.
+    fn next(&self) -> Option<Instant> {
+        let events = self.events.iter().filter_map(|queue| queue.front());
+        let events = events.map(|(at, _)| *at).min();
+        let kept = self.looks_at.map(|at| at - TOGETHER);
+        events.into_iter().chain(kept).min()
+    }
+
+    /// Takes out the events whose time has come.
+    fn events_due(&mut self, now: Instant) -> Vec<Event> {
+        let mut due = Vec::new();
+        for queue in &mut self.events {
+            let later = queue.partition_point(|(at, _)| *at <= now);
+            due.extend(queue.drain(..later).map(|(_, event)| event));
+        }
+        due
+    }
+
     /// Takes out what is due by `now`, and finds the next time.
     fn due(&mut self, now: Instant) -> Vec<Ino> {
         let is_due = |until: &Instant| *until <= now;
@@ -95,12 +116,14 @@ impl Listings {
         if last == 0 || self.now().saturating_sub(last) > SETTLE.as_nanos() as u64 {
             return;
         }
-        let mut queue = self.queue();
-        if queue.events.len() < AGAIN_MAX {
-            queue.events.push(event.clone());
-            drop(queue);
-            self.has_events.notify_one();
+        let (mut queue, now) = (self.queue(), Instant::now());
+        for (queue, delay) in queue.events.iter_mut().zip([SETTLE, SETTLE_LATE]) {
+            if queue.len() < AGAIN_MAX {
+                queue.push_back((now + delay, event.clone()));
+            }
         }
+        drop(queue);
+        self.has_events.notify_one();
     }
 
     /// The kernel is about to be told the first part of a listing, which is true for so long.
@@ -144,37 +167,27 @@ pub fn run(fs: &ZonalFs) {
     let listings = &fs.listings;
     loop {
         let mut queue = listings.queue();
-        let is_due = |queue: &Queue| {
-            queue
-                .looks_at
-                .is_some_and(|at| at <= Instant::now() + TOGETHER)
-        };
-        while queue.events.is_empty() && !is_due(&queue) {
+        let (events, due) = loop {
             if queue.is_ended {
                 return;
             }
-            queue = match queue.looks_at {
-                Some(at) => {
-                    let left = at.saturating_duration_since(Instant::now());
-                    let waited = listings.has_events.wait_timeout(queue, left);
+            let (now, next) = (Instant::now(), queue.next());
+            let waited = match next {
+                Some(next) if next <= now => {
+                    break (queue.events_due(now), queue.due(now + TOGETHER));
+                }
+                Some(next) => {
+                    let waited = listings.has_events.wait_timeout(queue, next - now);
                     waited.unwrap_or_else(PoisonError::into_inner).0
                 }
-                None => listings
-                    .has_events
-                    .wait(queue)
-                    .unwrap_or_else(PoisonError::into_inner),
+                None => {
+                    let waited = listings.has_events.wait(queue);
+                    waited.unwrap_or_else(PoisonError::into_inner)
+                }
             };
-        }
-        let has_events = !queue.events.is_empty();
-        drop(queue);
-        if has_events {
-            std::thread::sleep(SETTLE);
-        }
-        let (events, due) = {
-            let mut queue = listings.queue();
-            let due = queue.due(Instant::now() + TOGETHER);
-            (std::mem::take(&mut queue.events), due)
+            queue = waited;
         };
+        drop(queue);
         for dir in due {
             fs.drop_listing(dir);
         }
@@ -217,13 +230,17 @@ mod tests {
             data: false,
         };
         listings.carried_out(&event);
-        assert!(listings.queue().events.is_empty(), "nobody listed");
+        assert!(listings.queue().events[0].is_empty(), "nobody listed");
         listings.note();
         listings.carried_out(&event);
-        assert_eq!(listings.queue().events.len(), 1);
+        let count = || listings.queue().events.each_ref().map(VecDeque::len);
+        assert_eq!(count(), [1, 1]);
         listings.last.store(1, Ordering::SeqCst);
         std::thread::sleep(SETTLE * 2);
         listings.carried_out(&event);
-        assert_eq!(listings.queue().events.len(), 1, "the listing is long over");
+        assert_eq!(count(), [1, 1], "the listing is long over");
+        let now = Instant::now();
+        assert_eq!(listings.queue().events_due(now).len(), 1);
+        assert_eq!(count(), [0, 1], "once more later");
     }
 }

@@ -4,6 +4,8 @@ use super::folder::{Folder, default_dir};
 use super::named::Named;
 use crate::exit::{CONFIG, Failure, UNREACHABLE};
 use anyhow::Context;
+use std::fs::File;
+use std::io::Read;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -15,6 +17,9 @@ use zonal_wire::{
     StorageRequest,
 };
 use zonal_zonemap::ZoneMap;
+
+/// Read of a key's file: more than any key has.
+const KEY_FILE_MAX: u64 = 64 << 10;
 
 /// Which cell is meant.
 #[derive(Debug, Clone, clap::Args)]
@@ -71,7 +76,11 @@ fn read_key(path: Option<&Path>) -> anyhow::Result<Option<CellKey>> {
     let Some(path) = path else {
         return Ok(None);
     };
-    let bytes = std::fs::read(path).with_context(|| format!("cell key {}", path.display()))?;
+    let mut bytes = Vec::new();
+    // A device would never end.
+    File::open(path)
+        .and_then(|file| file.take(KEY_FILE_MAX).read_to_end(&mut bytes))
+        .with_context(|| format!("cell key {}", path.display()))?;
     let key = CellKey::new(&bytes)
         .map_err(|error| Failure::new(CONFIG, format!("{}: {error}", path.display())))?;
     Ok(Some(key))

@@ -33,6 +33,8 @@ impl Ready {
 
 /// Mounts, in the background unless told otherwise.
 pub fn run(options: &Options) -> anyhow::Result<()> {
+    // Until the mount answers; the process in the background begins under its parent's.
+    let _alone = (!options.foreground).then(|| alone_at(&options.path));
     let options = prepared(options)?;
     if !options.foreground {
         return background::start(&options, open_log(&options)?);
@@ -49,6 +51,16 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         background::tell_failure(error);
     }
     result
+}
+
+/// Waits for others who mount there at this moment, and keeps more of them waiting. A dead mount has nothing that could be locked.
+fn alone_at(path: &Path) -> Option<File> {
+    if mounts::is_mounted(path) {
+        return None;
+    }
+    let point = File::open(path).ok()?;
+    point.lock().ok()?;
+    Some(point)
 }
 
 fn in_foreground(options: &Options) -> anyhow::Result<()> {
