@@ -28,9 +28,10 @@ pub(crate) const LONG: Duration = Duration::from_micros(60);
 const WINDOW: u32 = 32;
 /// Samples of the queue between two judgements whether it is always full.
 const SAMPLES: u32 = 64;
-/// How often the first of the parked looks up while requests flow, and while none do.
+/// How often the first of the parked looks up while requests flow, and while none do: twice as seldom each time, to the last one.
 const LOOK: Duration = Duration::from_millis(2);
 const LOOK_IDLE: Duration = Duration::from_millis(20);
+const LOOK_IDLE_MAX: Duration = Duration::from_millis(640);
 /// Looks without anything moving that make a reader stuck.
 const STUCK: u32 = 5;
 
@@ -241,7 +242,7 @@ impl Crew {
                 break true;
             }
             look = if reading && taken == seen {
-                LOOK_IDLE
+                (look * 2).clamp(LOOK_IDLE, LOOK_IDLE_MAX)
             } else {
                 LOOK
             };
