@@ -108,8 +108,8 @@ impl<N: Net> Client<N> {
         let out = &mut out[..length];
         let is_short = self.read_stored(file, &data, offset, out).await?;
         lay_over(&copies, offset, out);
-        // Own writes that nobody knows of make it longer than what is stored.
-        let short = (is_short && copies.is_empty()).then_some(data.truncate_seq);
+        // Own writes that nobody knows of make it longer than what is stored; a truncation may have met it as well.
+        let short = is_short.then_some(data.truncate_seq);
         Ok((ReadInto::Buffer(length), short))
     }
 
