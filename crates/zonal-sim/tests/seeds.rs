@@ -94,7 +94,11 @@ fn seeds_that_once_found_bugs_are_good() {
     // 84: what a flush that met an unknown session was to write was dropped, and the next fsync succeeded.
     // 613, 772: an append came back at its place after a restart, though its file had been cut before it.
     // 30820, 31199: the oracle took a write for torn that was flushed in part before a truncation of its client that failed.
-    let together = [28, 62, 84, 495, 613, 721, 772, 7394, 7546, 30820, 31199];
+    // 90108, 90140, 90145: the end of an append that was given up disowned what its client had written and not reported.
+    // 8114: a read over which own writes lay did not notice that truncations had met it.
+    let together = [
+        28, 62, 84, 495, 613, 721, 772, 7394, 7546, 30820, 31199, 90_108, 90_140, 90_145, 8114,
+    ];
     let seeds = [
         (Scenario::Kill, &kill[..]),
         (Scenario::Together, &together),
