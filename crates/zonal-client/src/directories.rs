@@ -5,6 +5,33 @@ use crate::names::{Found, Looked};
 use crate::net::Net;
 use zonal_types::{Credentials, ErrorCode, Ino, Name, ZoneId};
 use zonal_wire::{DirEntry, MetaReply, MetaRequest};
+
+/// What is asked of a directory's entries.
+#[derive(Debug, Clone, Copy)]
+pub struct Part {
+    /// Those behind it; 0: from the first.
+    pub cookie: u64,
+    /// How many at most.
+    pub entries: u32,
+    /// With attributes.
+    pub plus: bool,
+    /// The kernel keeps what it is told: see [`Client::listing_left_ms`].
+    pub is_kept: bool,
+}
+
+impl Part {
+    /// With attributes or without, for whoever keeps nothing.
+    #[must_use]
+    pub fn new(cookie: u64, entries: u32, plus: bool) -> Self {
+        Self {
+            cookie,
+            entries,
+            plus,
+            is_kept: false,
+        }
+    }
+}
+
 impl<N: Net> Client<N> {
     /// Makes a directory; in the root, with its home in `zone` (`None`: the mount's).
     ///
@@ -68,7 +95,7 @@ impl<N: Net> Client<N> {
         Ok(())
     }
 
-    /// Entries of a directory behind `cookie`; true: nothing follows.
+    /// A part of a directory's entries; true: nothing follows.
     ///
     /// # Errors
     /// As the shard answers.
@@ -76,38 +103,14 @@ impl<N: Net> Client<N> {
         &self,
         who: &Credentials,
         dir: Ino,
-        cookie: u64,
-        entries: u32,
-        plus: bool,
+        part: Part,
     ) -> Result<(Vec<DirEntry>, bool), ErrorCode> {
-        let range = (cookie, entries);
-        self.list(who, dir, range, plus, false).await
-    }
-
-    /// The same for a kernel that keeps what it is told: see [`Client::listing_left_ms`].
-    ///
-    /// # Errors
-    /// As the shard answers.
-    pub async fn readdir_kept(
-        &self,
-        who: &Credentials,
-        dir: Ino,
-        cookie: u64,
-        entries: u32,
-        plus: bool,
-    ) -> Result<(Vec<DirEntry>, bool), ErrorCode> {
-        let range = (cookie, entries);
-        self.list(who, dir, range, plus, true).await
-    }
-
-    async fn list(
-        &self,
-        who: &Credentials,
-        dir: Ino,
-        (cookie, entries): (u64, u32),
-        plus: bool,
-        is_kept: bool,
-    ) -> Result<(Vec<DirEntry>, bool), ErrorCode> {
+        let Part {
+            cookie,
+            entries,
+            plus,
+            is_kept,
+        } = part;
         let link = self.reach(dir).await?;
         let asked = self.asking(&link);
         let request = MetaRequest::ReadDir {

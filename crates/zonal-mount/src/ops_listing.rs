@@ -5,6 +5,7 @@ use crate::caller::credentials;
 use crate::convert::{errno, kernel_entry};
 use crate::fs::ZonalFs;
 use std::sync::atomic::Ordering;
+use zonal_client::directories::Part;
 use zonal_client::names::Found;
 use zonal_fuse::ReplyDirectory;
 use zonal_fuse::{Context, DirBuffer, Entry as KernelEntry, FileKind as KernelKind, OpenFlags};
@@ -105,10 +106,11 @@ impl ZonalFs {
         let cookie = if offset <= DOT_DOT { 0 } else { offset };
         let (who, client) = (credentials(ctx), &self.client);
         let fills = read.fh & 1 == 1;
-        let (entries, end) = match fills {
-            true => block_on(client.readdir_kept(&who, dir, cookie, entries, plus))?,
-            false => block_on(client.readdir(&who, dir, cookie, entries, plus))?,
+        let part = Part {
+            is_kept: fills,
+            ..Part::new(cookie, entries, plus)
         };
+        let (entries, end) = block_on(client.readdir(&who, dir, part))?;
         if fills && cookie == 0 {
             self.listings.keep(dir, client.listing_left_ms(dir));
         }

@@ -11,6 +11,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 use zonal_client::Reserve;
+use zonal_client::directories::Part;
 use zonal_client::read::ReadInto;
 use zonal_sim::Plant;
 use zonal_sim::rng::Rng;
@@ -104,12 +105,16 @@ fn where_the_kernel_cannot_be_told_nothing_is_kept() {
             .await?;
         let dir = make_dir(client, cell.home, "dir").await?;
         create(client, dir, "f", true).await?;
-        client.readdir_kept(&who(), dir, 0, 9, true).await?;
+        let kept = Part {
+            is_kept: true,
+            ..Part::new(0, 9, true)
+        };
+        client.readdir(&who(), dir, kept).await?;
         assert!(client.getattr(dir).await?.1 > 0 && client.keeps_listing(dir));
         client.stop_caching();
         let dir = make_dir(client, cell.home, "other").await?;
         create(client, dir, "f", true).await?;
-        let (listed, _end) = client.readdir_kept(&who(), dir, 0, 9, true).await?;
+        let (listed, _end) = client.readdir(&who(), dir, kept).await?;
         let entry = &listed.first().expect("f").entry;
         assert_eq!((entry.entry_ms, entry.attr_ms), (0, 0));
         assert!(!client.keeps_listing(dir));
@@ -222,7 +227,9 @@ fn a_listing_with_attributes_is_one_round_trip() {
             cell.client.release(opened.file.ino).await?;
         }
         let root = who();
-        let listing = cell.client.readdir(&root, cell.home, 0, 1000, true);
+        let listing = cell
+            .client
+            .readdir(&root, cell.home, Part::new(0, 1000, true));
         let ((entries, end), trips) = cell.count(listing).await?;
         assert_eq!((entries.len(), end, trips), (100, true, 1));
         assert!(entries.iter().all(|entry| entry.entry.attr.is_some()));

@@ -8,6 +8,7 @@ use crate::rng::Rng;
 use crate::world::World;
 use std::rc::Rc;
 use zonal_client::Reserve;
+use zonal_client::directories::Part;
 use zonal_types::{Blob, Codec, Column, DataId, Ino, SessionId, TargetId};
 use zonal_wire::{
     Header, LockKind, LockRange, ManagerRequest, MetaRequest, ObjectRef, Service, StorageRequest,
@@ -268,5 +269,8 @@ async fn read_all_bounded(client: &SimClient, file: &zonal_client::File<crate::n
 }
 
 async fn list_bounded(client: &SimClient, dir: Ino) {
-    client.readdir(&who(), dir, 0, 10, true).await.ok();
+    client
+        .readdir(&who(), dir, Part::new(0, 10, true))
+        .await
+        .ok();
 }

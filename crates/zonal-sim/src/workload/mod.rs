@@ -11,6 +11,7 @@ pub mod together;
 pub mod tree;
 
 use crate::net::SimNet;
+use zonal_client::directories::Part;
 use zonal_client::names::{Found, Looked, Opened};
 use zonal_client::{Client, File};
 use zonal_types::{Credentials, ErrorCode, Ino, Name};
@@ -119,7 +120,9 @@ pub async fn list(
     let mut names = Vec::new();
     let mut cookie = 0;
     loop {
-        let (entries, end) = client.readdir(&who(), dir, cookie, batch, false).await?;
+        let (entries, end) = client
+            .readdir(&who(), dir, Part::new(cookie, batch, false))
+            .await?;
         for entry in &entries {
             names.push((entry.name.to_string(), entry.entry.ino));
             cookie = entry.cookie;

@@ -4,6 +4,7 @@ use crate::cell::connect::Cell;
 use anyhow::Context;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use zonal_client::directories::Part;
 use zonal_client::{Client, Options};
 use zonal_mount::{RealNet, block_on};
 use zonal_net::{Identity, Pool, PoolConfig, Role};
@@ -81,7 +82,9 @@ impl Names {
         let limit = u32::try_from(READDIR_ENTRIES_MAX).unwrap_or(u32::MAX);
         let (mut names, mut cookie) = (BTreeMap::new(), 0);
         loop {
-            let listing = self.client.readdir(&self.who, dir, cookie, limit, false);
+            let listing = self
+                .client
+                .readdir(&self.who, dir, Part::new(cookie, limit, false));
             let (entries, end) = block_on(listing)?;
             for entry in &entries {
                 let name = String::from_utf8_lossy(entry.name.as_bytes()).into_owned();
