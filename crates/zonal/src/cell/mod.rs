@@ -6,6 +6,7 @@ mod machine;
 pub mod mounts;
 mod named;
 pub mod plan;
+pub mod points;
 pub mod processes;
 
 pub use connect::Cell;

@@ -1,7 +1,7 @@
 //! `zonal umount`.
 
 use crate::cell::processes::Started;
-use crate::cell::{folder, mounts, processes};
+use crate::cell::{folder, points, processes};
 use crate::exit::{FAILED, Failure, NOT_FOUND};
 use anyhow::Context;
 use rustix::process::Pid;
@@ -23,13 +23,13 @@ impl Umount {
     pub fn run(self) -> anyhow::Result<()> {
         // Not by asking the mount itself, which may be dead.
         let path = std::path::absolute(&self.path).context("mount point")?;
-        let path = if mounts::is_mounted(&path) {
+        let path = if points::is_mounted(&path) {
             path
         } else {
             folder::absolute(&path)?
         };
         let processes = mount_processes(&path);
-        let is_mounted = mounts::is_mounted(&path);
+        let is_mounted = points::is_mounted(&path);
         if !is_mounted && processes.is_empty() {
             let text = format!("no cell is mounted on {}", path.display());
             return Err(Failure::new(NOT_FOUND, text)

@@ -3,7 +3,7 @@
 use crate::cell::mounts::Records;
 use crate::cell::plan::{self, Shape};
 use crate::cell::processes::{self, Process};
-use crate::cell::{Cell, Folder, folder, mounts};
+use crate::cell::{Cell, Folder, folder, points};
 use crate::exit::{Failure, IN_USE, REFUSED, UNREACHABLE};
 use crate::mount::options::Options;
 use crate::mount::{command as mounting, dead};
@@ -313,7 +313,7 @@ fn wait_for_all(cell: &Cell, servers: &mut [Started]) -> anyhow::Result<()> {
 fn mount(folder: &Folder, path: &Path) -> anyhow::Result<()> {
     std::fs::create_dir_all(path)
         .or_else(|error| {
-            if mounts::is_mounted(path) {
+            if points::is_mounted(path) {
                 Ok(())
             } else {
                 Err(error)
@@ -321,7 +321,7 @@ fn mount(folder: &Folder, path: &Path) -> anyhow::Result<()> {
         })
         .with_context(|| path.display().to_string())?;
     let path = folder::absolute(path)?;
-    if mounts::is_mounted(&path) {
+    if points::is_mounted(&path) {
         let records = Records::below(folder);
         let record = records
             .list()

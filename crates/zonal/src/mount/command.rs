@@ -3,7 +3,7 @@
 use super::options::Options;
 use super::{background, client_mount};
 use crate::cell::connect::CellArgs;
-use crate::cell::{Cell, Named, folder, mounts};
+use crate::cell::{Cell, Named, folder, mounts, points};
 use crate::exit::{Failure, IN_USE, NOT_FOUND};
 use crate::out;
 use anyhow::Context;
@@ -55,7 +55,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
 
 /// Waits for others who mount there at this moment, and keeps more of them waiting. A dead mount has nothing that could be locked.
 fn alone_at(path: &Path) -> Option<File> {
-    if mounts::is_mounted(path) {
+    if points::is_mounted(path) {
         return None;
     }
     let point = File::open(path).ok()?;
@@ -132,15 +132,15 @@ pub fn check_point(path: &Path) -> anyhow::Result<()> {
 fn prepared(options: &Options) -> anyhow::Result<Options> {
     let mut options = options.clone();
     let path = std::path::absolute(&options.path).context("mount point")?;
-    if mounts::is_mounted(&path) {
-        if !mounts::is_dead(&path) {
+    if points::is_mounted(&path) {
+        if !points::is_dead(&path) {
             let text = format!("a cell is mounted on {} already", path.display());
             let hint = format!("zonal umount {}", path.display());
             return Err(Failure::new(IN_USE, text).hint(hint).into());
         }
         zonal_fuse::unmount(&path)
             .with_context(|| format!("take away the dead mount on {}", path.display()))?;
-    } else if mounts::is_occupied(&path) {
+    } else if points::is_occupied(&path) {
         let text = format!("something else is mounted on {}", path.display());
         return Err(Failure::new(IN_USE, text)
             .hint("name an empty directory")
