@@ -9,7 +9,7 @@ use zonal_disk::log::Header;
 use zonal_disk::starts::Starts;
 use zonal_disk::stream::StreamReader;
 use zonal_disk::{power, record};
-use zonal_testkit::Rng;
+use zonal_testkit::{Rng, from_hex, mangled};
 
 /// Decodes; `None` where the bytes are refused, else what they are written as, where they are written in one form.
 type Decode = fn(&[u8]) -> Option<Vec<u8>>;
@@ -78,15 +78,7 @@ fn corpus(kind: &Kind) -> Vec<Vec<u8>> {
     let text = include_str!("../testdata/corpus.hex");
     let lines = text.lines().filter(|line| !line.starts_with('#'));
     let of_kind = lines.filter_map(|line| line.strip_prefix(kind.name)?.strip_prefix(' '));
-    let bytes = |digits: &str| {
-        let digits: Vec<u8> = digits.bytes().filter(|digit| *digit != b' ').collect();
-        let pairs = digits.chunks_exact(2).map(|pair| {
-            let pair = std::str::from_utf8(pair).unwrap();
-            u8::from_str_radix(pair, 16).unwrap()
-        });
-        pairs.collect()
-    };
-    of_kind.map(bytes).collect()
+    of_kind.map(from_hex).collect()
 }
 
 fn feed(kind: &Kind, bytes: &[u8]) -> bool {
@@ -153,29 +145,12 @@ fn spliced_and_random_bytes_never_panic() {
     for kind in &KINDS {
         let seeds = corpus(kind);
         for _ in 0..10_000 {
-            let mut bytes = seeds[random.index(seeds.len())].clone();
-            match random.below(4) {
-                0 => {
-                    let other = &seeds[random.index(seeds.len())];
-                    bytes.truncate(random.index(bytes.len() + 1));
-                    bytes.extend_from_slice(&other[random.index(other.len() + 1)..]);
-                }
-                1 => {
-                    let at = random.index(bytes.len());
-                    let count = random.index(9).min(bytes.len() - at);
-                    let fill = [0, 1, 0x7f, 0x80, 0xff][random.index(5)];
-                    bytes[at..at + count].fill(fill);
-                }
-                2 => {
-                    let at = random.index(bytes.len() + 1);
-                    let count = random.index(16);
-                    bytes.splice(at..at, random.bytes(count));
-                }
-                _ => {
-                    let count = random.index(100);
-                    bytes = random.bytes(count);
-                }
-            }
+            let bytes = if random.chance(25) {
+                let count = random.index(100);
+                random.bytes(count)
+            } else {
+                mangled(&seeds, &mut random)
+            };
             accepted += u32::from(feed_both(kind, &bytes));
         }
     }

@@ -9,12 +9,8 @@ use zonal_disk::log::{Header, Kind};
 use zonal_disk::starts::{Mark, Starts};
 use zonal_disk::stream::{StreamHeader, StreamKind, StreamReader, StreamWriter};
 use zonal_disk::{Room, power, record};
-use zonal_testkit::Scratch;
+use zonal_testkit::{Scratch, to_hex as hex};
 use zonal_types::KvChange;
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
 
 #[test]
 fn header() {

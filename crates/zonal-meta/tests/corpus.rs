@@ -6,16 +6,10 @@ use zonal_meta::check::{Broken, Fact, Scan};
 use zonal_meta::dentry::Dentry;
 use zonal_meta::inode::Inode;
 use zonal_meta::{ShardConfig, describe, keys};
-use zonal_testkit::Rng;
+use zonal_testkit::{Rng, from_hex};
 use zonal_types::Codec;
 
 type Entry = (Vec<u8>, Vec<u8>);
-
-fn from_hex(text: &str) -> Vec<u8> {
-    let pairs = text.as_bytes().chunks_exact(2);
-    let byte = |pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
-    pairs.map(byte).collect()
-}
 
 /// The right entries, and the hostile ones.
 fn corpus() -> (Vec<Entry>, Vec<Entry>) {

@@ -6,11 +6,8 @@ mod common;
 use common::*;
 use zonal_meta::dentry::name_cookie;
 use zonal_meta::keys;
+use zonal_testkit::to_hex as hex;
 use zonal_types::Ino;
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
 
 #[test]
 fn cookies() {

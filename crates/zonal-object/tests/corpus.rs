@@ -5,7 +5,7 @@
 use zonal_object::chunk::Chunk;
 use zonal_object::key::{self, Named};
 use zonal_object::{TargetConfig, describe};
-use zonal_testkit::Rng;
+use zonal_testkit::{Rng, from_hex, mangled};
 
 const GEOMETRY: TargetConfig = TargetConfig {
     segment_units: 64,
@@ -17,12 +17,6 @@ const GEOMETRY: TargetConfig = TargetConfig {
 struct Line {
     key: Option<Vec<u8>>,
     bytes: Vec<u8>,
-}
-
-fn from_hex(text: &str) -> Vec<u8> {
-    let pairs = text.as_bytes().chunks_exact(2);
-    let byte = |pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
-    pairs.map(byte).collect()
 }
 
 fn corpus() -> Vec<Line> {
@@ -104,33 +98,22 @@ fn prefixes_and_flipped_bits_never_panic() {
 fn spliced_and_random_bytes_never_panic() {
     let mut random = Rng(6);
     let (lines, mut accepted) = (corpus(), 0);
+    let seeds: Vec<Vec<u8>> = lines.iter().map(|line| line.bytes.clone()).collect();
     for _ in 0..30_000 {
         let line = &lines[random.index(lines.len())];
         let mut key = line.key.clone();
         let mut bytes = line.bytes.clone();
-        match random.below(4) {
-            0 => {
-                let other = &lines[random.index(lines.len())].bytes;
-                bytes.truncate(random.index(bytes.len() + 1));
-                bytes.extend_from_slice(&other[random.index(other.len() + 1)..]);
-            }
-            1 => {
-                let at = random.index(bytes.len());
-                let count = random.index(9).min(bytes.len() - at);
-                let fill = [0, 1, 0x3f, 0x40, 0xff][random.index(5)];
-                bytes[at..at + count].fill(fill);
-            }
-            2 => {
+        match (random.below(4), &mut key) {
+            (0, _) => {
                 let count = random.index(120);
                 bytes = random.bytes(count);
             }
-            _ => {
-                if let Some(key) = &mut key {
-                    let at = random.index(key.len());
-                    key[at] = random.byte();
-                    key.truncate(random.index(key.len() + 1));
-                }
+            (1, Some(key)) => {
+                let at = random.index(key.len());
+                key[at] = random.byte();
+                key.truncate(random.index(key.len() + 1));
             }
+            _ => bytes = mangled(&seeds, &mut random),
         }
         accepted += u32::from(feed_both(key.as_deref(), &bytes));
     }

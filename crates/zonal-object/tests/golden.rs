@@ -6,6 +6,7 @@
 mod harness;
 use harness::*;
 use zonal_object::*;
+use zonal_testkit::to_hex as hex;
 use zonal_types::{Column, DataId};
 
 const SMALL: TargetConfig = TargetConfig {
@@ -26,10 +27,6 @@ fn filled() -> Shell {
     shell.write(OBJECT, cut, 3 * 4096, &[0xbb; 100]).unwrap();
     shell.write(OBJECT, cut, 200_000, &[0xcc; 10]).unwrap();
     shell
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The value under a key, which is given in hexadecimal digits.

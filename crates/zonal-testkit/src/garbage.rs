@@ -1,4 +1,4 @@
-//! Keys and values that nobody wrote, for whatever reads a store: it may refuse them, and must not panic.
+//! Keys, values and messages that nobody wrote, for whatever reads them: it may refuse them, and must not panic.
 
 use crate::Rng;
 
@@ -17,4 +17,30 @@ pub fn refused(starts: &[&[u8]], mut refuses: impl FnMut(&[u8], &[u8]) -> bool) 
         count += usize::from(refuses(&key, &value));
     }
     count
+}
+
+/// One of `seeds`, spliced with another one, overwritten in part, or longer by some bytes: past its first fields it is mostly right.
+///
+/// # Panics
+/// Where there is none.
+pub fn mangled(seeds: &[Vec<u8>], random: &mut Rng) -> Vec<u8> {
+    let mut bytes = random.pick(seeds).clone();
+    match random.below(3) {
+        0 => {
+            let other = random.pick(seeds);
+            bytes.truncate(random.index(bytes.len() + 1));
+            bytes.extend_from_slice(&other[random.index(other.len() + 1)..]);
+        }
+        1 => {
+            let at = random.index(bytes.len());
+            let count = random.index(9).min(bytes.len() - at);
+            bytes[at..at + count].fill([0, 1, 0x3f, 0x40, 0x7f, 0x80, 0xff][random.index(7)]);
+        }
+        _ => {
+            let at = random.index(bytes.len() + 1);
+            let more = random.index(16);
+            bytes.splice(at..at, random.bytes(more));
+        }
+    }
+    bytes
 }

@@ -4,10 +4,12 @@
 #![forbid(unsafe_code)]
 
 mod garbage;
+mod hex;
 pub mod power_cut;
 mod rng;
 mod scratch;
 
-pub use garbage::{GARBAGE, refused};
+pub use garbage::{GARBAGE, mangled, refused};
+pub use hex::{from_hex, to_hex};
 pub use rng::Rng;
 pub use scratch::Scratch;

@@ -4,8 +4,9 @@
 
 mod samples;
 
-use samples::{Kind, corpus, corpus_path, headers, kinds, to_hex};
+use samples::{Kind, corpus, corpus_path, headers, kinds};
 use std::fmt::Write;
+use zonal_testkit::to_hex;
 use zonal_wire::{HEADER_BYTES, Header};
 
 /// Compares a file of the corpus with what the program makes now.

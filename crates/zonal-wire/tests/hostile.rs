@@ -5,7 +5,7 @@
 mod samples;
 
 use samples::{Kind, corpus, headers, kinds};
-use zonal_testkit::Rng;
+use zonal_testkit::{Rng, mangled};
 use zonal_wire::{HEADER_BYTES, Header, frame};
 
 /// What is accepted has one byte form only, except that unknown error numbers become `Io`.
@@ -83,25 +83,7 @@ fn spliced_and_overwritten_messages_never_panic() {
     for kind in kinds() {
         let seeds = seeds(&kind);
         for _ in 0..20_000 {
-            let mut bytes = seeds[random.index(seeds.len())].clone();
-            let other = &seeds[random.index(seeds.len())];
-            match random.below(3) {
-                0 => {
-                    bytes.truncate(random.index(bytes.len() + 1));
-                    bytes.extend_from_slice(&other[random.index(other.len() + 1)..]);
-                }
-                1 => {
-                    let at = random.index(bytes.len());
-                    let count = random.index(9).min(bytes.len() - at);
-                    let fill = [0, 1, 0x7f, 0x80, 0xff][random.index(5)];
-                    bytes[at..at + count].fill(fill);
-                }
-                _ => {
-                    let at = random.index(bytes.len() + 1);
-                    let count = random.index(16);
-                    bytes.splice(at..at, random.bytes(count));
-                }
-            }
+            let bytes = mangled(&seeds, &mut random);
             feed(&kind, &bytes);
         }
     }

@@ -4,6 +4,7 @@ use super::{
     admin_replies, admin_requests, events, manager_replies, manager_requests, meta_replies,
     meta_requests, storage_replies, storage_requests,
 };
+use zonal_testkit::from_hex;
 use zonal_types::Codec;
 use zonal_wire::{
     AdminReply, AdminRequest, Event, ManagerReply, ManagerRequest, MetaReply, MetaRequest,
@@ -55,18 +56,6 @@ pub fn kinds() -> Vec<Kind> {
         kind!(AdminRequest, admin_requests()),
         kind!(AdminReply, admin_replies()),
     ]
-}
-
-pub fn to_hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// Panics on anything that is not pairs of hexadecimal digits: the corpus is ours.
-pub fn from_hex(text: &str) -> Vec<u8> {
-    assert!(text.len().is_multiple_of(2), "odd number of digits");
-    (0..text.len() / 2)
-        .map(|at| u8::from_str_radix(&text[2 * at..2 * at + 2], 16).unwrap())
-        .collect()
 }
 
 /// The lines `NAME HEX` of a file of the corpus.

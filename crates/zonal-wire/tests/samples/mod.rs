@@ -4,7 +4,7 @@
 
 mod corpus;
 
-pub use corpus::{Kind, corpus, corpus_path, kinds, to_hex};
+pub use corpus::{Kind, corpus, corpus_path, kinds};
 
 use zonal_types::layout::{Component, ComponentKind};
 use zonal_types::{
