@@ -69,28 +69,37 @@ impl<N: Net> Client<N> {
         }
         for (seq, event) in &events {
             link.count_event();
-            self.forget_known(event);
-            self.forget_fresh(event);
-            self.forget_listed(event);
+            self.forget_named(event);
             link.ack(*seq);
             if let Event::LockGranted { waiter, .. } = event {
                 self.note_grant(*waiter);
-            }
-            if let Event::Invalidate { inodes, data, .. } = event {
-                let (mut seen, mut small) = (lock(&self.seen), lock(&self.small));
-                for ino in inodes {
-                    // Its lease is over, whatever it was for.
-                    small.forget(*ino);
-                    if *data {
-                        seen.forget(*ino);
-                    }
-                }
             }
         }
         Ok(Polled {
             events: events.into_iter().map(|(_seq, event)| event).collect(),
             restarted,
         })
+    }
+
+    /// Forgets what was kept of whatever an event names, after it was counted: their leases are over, whatever they were for.
+    fn forget_named(&self, event: &Event) {
+        let Event::Invalidate {
+            entries,
+            inodes,
+            data,
+        } = event
+        else {
+            return;
+        };
+        lock(&self.known).forget(*entries);
+        for ino in inodes.iter().chain([entries]) {
+            lock(&self.fresh).drop_named(*ino);
+            lock(&self.listed).forget(*ino);
+            lock(&self.small).forget(*ino);
+            if *data {
+                lock(&self.seen).forget(*ino);
+            }
+        }
     }
 
     /// Forgets what shards let us keep here: a former life of one did, which the next one knows nothing of.

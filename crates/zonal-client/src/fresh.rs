@@ -13,7 +13,7 @@ use crate::net::Net;
 use crate::session::{Asked, Link, lock};
 use std::collections::BTreeMap;
 use zonal_types::{Attr, ErrorCode, FileKind, Ino, Instant};
-use zonal_wire::{DirAfter, Event, MetaReply, MetaRequest};
+use zonal_wire::{DirAfter, MetaReply, MetaRequest};
 
 /// Directories remembered.
 pub const FRESH_MAX: usize = 4_096;
@@ -50,7 +50,7 @@ impl Fresh {
     }
 
     /// An event named it. Replies on their way are judged by the events that their link has counted.
-    fn drop_named(&mut self, ino: Ino) {
+    pub(crate) fn drop_named(&mut self, ino: Ino) {
         self.directories.remove(&ino);
     }
 
@@ -162,19 +162,6 @@ impl<N: Net> Client<N> {
     /// A directory as it is, and how long that may be cached, ms.
     pub(crate) fn fresh(&self, ino: Ino) -> Option<(Attr, u32)> {
         lock(&self.fresh).get(ino, self.net.now())
-    }
-
-    /// An event, after it was counted.
-    pub(crate) fn forget_fresh(&self, event: &Event) {
-        if let Event::Invalidate {
-            entries, inodes, ..
-        } = event
-        {
-            let mut fresh = lock(&self.fresh);
-            for ino in inodes.iter().chain([entries]) {
-                fresh.drop_named(*ino);
-            }
-        }
     }
 }
 

@@ -13,7 +13,7 @@ use crate::net::Net;
 use crate::session::{Asked, Link, lock};
 use std::collections::{BTreeMap, BTreeSet};
 use zonal_types::{Attr, FileKind, Ino, Instant, Name};
-use zonal_wire::{Entry, Event};
+use zonal_wire::Entry;
 
 /// Directories known at once.
 pub const KNOWN_DIRECTORIES_MAX: usize = 4_096;
@@ -138,13 +138,6 @@ impl<N: Net> Client<N> {
         let left = self.cache_ms(link, asked, entry.entry_ms);
         if left > 0 {
             known.extend(dir, now.plus_ms(left.into()), now);
-        }
-    }
-
-    /// An event, after it was counted.
-    pub(crate) fn forget_known(&self, event: &Event) {
-        if let Event::Invalidate { entries, .. } = event {
-            lock(&self.known).forget(*entries);
         }
     }
 }

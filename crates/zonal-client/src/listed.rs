@@ -11,7 +11,7 @@ use crate::net::Net;
 use crate::session::{Asked, Link, lock};
 use std::collections::BTreeMap;
 use zonal_types::{Ino, Instant};
-use zonal_wire::{DirEntry, Event};
+use zonal_wire::DirEntry;
 
 /// Listings remembered.
 pub const LISTED_MAX: usize = 4_096;
@@ -84,19 +84,6 @@ impl<N: Net> Client<N> {
     /// dropped before the next listing begins.
     pub fn keeps_listing(&self, dir: Ino) -> bool {
         lock(&self.listed).keeps(dir, self.net.now())
-    }
-
-    /// An event, after it was counted.
-    pub(crate) fn forget_listed(&self, event: &Event) {
-        if let Event::Invalidate {
-            entries, inodes, ..
-        } = event
-        {
-            let mut listed = lock(&self.listed);
-            for ino in inodes.iter().chain([entries]) {
-                listed.forget(*ino);
-            }
-        }
     }
 }
 
