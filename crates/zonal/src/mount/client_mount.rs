@@ -11,8 +11,8 @@ use std::sync::mpsc;
 use zonal_fuse::{MountOptions, SessionConfig};
 use zonal_mount::{MountConfig, Mounted, StartError};
 use zonal_net::{Identity, PoolConfig, Role};
-use zonal_types::NodeId;
 use zonal_types::limits::NAME_BYTES_MAX;
+use zonal_types::{ErrorCode, NodeId};
 
 /// Why the mount ends.
 enum End {
@@ -127,7 +127,11 @@ fn failure(error: &StartError, cell: &Cell) -> Failure {
                 cell.manager
             ),
         )
-        .hint("is the cell up? `zonal up` starts what is down"),
+        .hint(match code {
+            ErrorCode::Unauthenticated => "name the cell's key with --key-file",
+            ErrorCode::WrongCell => "another cell answers at that address: check --cell",
+            _ => "is the cell up? `zonal up` starts what is down",
+        }),
         StartError::NoZone(_) => {
             Failure::new(2, error.to_string()).hint("`zonal zone-map show` lists the zones")
         }

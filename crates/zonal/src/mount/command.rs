@@ -8,6 +8,7 @@ use crate::exit::{Failure, IN_USE, NOT_FOUND};
 use crate::out;
 use anyhow::Context;
 use std::fs::{File, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// To be told when the mount answers.
@@ -166,13 +167,18 @@ fn prepared(options: &Options) -> anyhow::Result<Options> {
 
 /// Where the process in the background logs. One that nobody named is no reason not to mount.
 fn open_log(options: &Options) -> anyhow::Result<Option<File>> {
+    let mut how = OpenOptions::new();
+    how.create(true).append(true);
+    if let Some(path) = &options.log {
+        let file = how.open(path);
+        return file.with_context(|| path.display().to_string()).map(Some);
+    }
+    // Where nobody named it, a link would be somebody's who may write in the folder of a cell.
+    how.custom_flags(rustix::fs::OFlags::NOFOLLOW.bits().cast_signed());
     let open = |path: &PathBuf| {
-        let file = OpenOptions::new().create(true).append(true).open(path);
+        let file = how.open(path);
         file.with_context(|| path.display().to_string())
     };
-    if let Some(path) = &options.log {
-        return open(path).map(Some);
-    }
     if let Named::Folder(dir) = Named::of(&options.cell)? {
         let path = mounts::log_below(&folder::Folder::open(&dir)?, &options.path)?;
         return open(&path).map(Some);
