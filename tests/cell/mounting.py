@@ -199,6 +199,18 @@ def _(work):
         c.within(c.binary, "umount", path)
         said = c.within(c.binary, "mount", "--cell", "no-such-host.invalid:7100", path, code=4).stderr
         true("no-such-host.invalid" in said and "Hint: " in said, said)
+        with open(f"{c.base}/other.key", "wb") as f:
+            f.write(os.urandom(32))
+        said = c.within(c.binary, "mount", "--cell", host, "--key-file", f"{c.base}/other.key", path, code=4).stderr
+        true("--key-file" in said, f"of a wrong key: {said}")
+        # By folder: the log that the cell's folder gets is nobody's link.
+        c.within(c.binary, "mount", "--cell", c.folder, path)
+        c.within(c.binary, "umount", path)
+        for log in glob.glob(f"{c.folder}/mounts/*.log"):
+            os.unlink(log)
+            os.symlink(f"{c.base}/planted", log)
+        c.within(c.binary, "mount", "--cell", c.folder, path, code=1)
+        true(not os.path.exists(f"{c.base}/planted"), "a planted link was followed")
 
 
 if __name__ == "__main__":
