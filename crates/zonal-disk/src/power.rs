@@ -73,7 +73,7 @@ impl Note {
         out
     }
 
-    /// Decodes the file's bytes; `None` where they are none of ours.
+    /// Decodes the file's bytes; `None` for whatever this program would not have written.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; SIZE] = bytes.try_into().ok()?;
@@ -81,15 +81,12 @@ impl Note {
             let field = bytes.get(at..at + 4)?.try_into().ok()?;
             Some(u32::from_le_bytes(field))
         };
-        let known = bytes[..8] == *MAGIC && word(8)? == VERSION;
-        if !known || crc_fast::crc32_iscsi(&bytes[..CRC_AT]) != word(CRC_AT)? {
-            return None;
-        }
-        Some(Self {
+        let note = Self {
             boot: bytes.get(16..32)?.try_into().ok()?,
             doubt: word(12)? & FLAG_DOUBT != 0,
             verifier: u64::from_le_bytes(bytes.get(32..40)?.try_into().ok()?),
-        })
+        };
+        (note.encode() == *bytes).then_some(note)
     }
 }
 

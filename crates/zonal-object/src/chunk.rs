@@ -193,16 +193,20 @@ impl Chunk {
             ..Self::default()
         };
         let mut behind = 0;
+        let mut next = None;
         for _ in 0..u8::get(&mut from)? {
             let (first, count) = (u8::get(&mut from)?, u8::get(&mut from)?);
             let (segment, unit) = (u32::get(&mut from)?, u32::get(&mut from)?);
             let (first, count) = (usize::from(first), usize::from(count));
             let end = unit.checked_add(count as u32);
             let fits = end.is_some_and(|end| end <= config.segment_units);
-            if first < behind || count == 0 || first + count > BLOCKS || !fits {
+            // What follows on the run before it in the chunk and on the medium is part of that one.
+            let is_split = next == Some((first, segment, unit));
+            if first < behind || count == 0 || first + count > BLOCKS || !fits || is_split {
                 return Err(CodecError::BadValue);
             }
             behind = first + count;
+            next = end.map(|end| (behind, segment, end));
             for (step, slot) in chunk.places[first..behind].iter_mut().enumerate() {
                 *slot = Some(Place {
                     segment,
@@ -281,13 +285,40 @@ mod tests {
         let body = &bytes[1..bytes.len() - 4];
         let mut refused = 0;
         for at in 0..body.len() {
-            for value in [0, 1, 64, 127, 255] {
+            for value in 0..=255 {
                 let mut bad = body.to_vec();
                 bad[at] = value;
                 let sealed = sealed::seal(b"key", |out| out.extend_from_slice(&bad));
-                refused += u32::from(Chunk::decode(&CONFIG, b"key", &sealed).is_err());
+                match Chunk::decode(&CONFIG, b"key", &sealed) {
+                    Ok(chunk) => assert_eq!(chunk.encode(b"key"), sealed, "byte {at} is {value}"),
+                    Err(_damage) => refused += 1,
+                }
             }
         }
         assert!(refused > 0);
+    }
+
+    #[test]
+    fn one_run_in_two_parts_is_damage() {
+        let sealed = |runs: &[(u8, u8, u32, u32)]| {
+            sealed::seal(b"key", |out| {
+                for _ in ["version", "birth_epoch", "pending_version", "written"] {
+                    0_u64.put(out);
+                }
+                out.push(runs.len() as u8);
+                for (first, count, segment, unit) in runs {
+                    out.extend_from_slice(&[*first, *count]);
+                    segment.put(out);
+                    unit.put(out);
+                }
+            })
+        };
+        let decoded = |runs: &[_]| Chunk::decode(&CONFIG, b"key", &sealed(runs));
+        assert!(decoded(&[(0, 2, 1, 10), (2, 1, 1, 13)]).is_ok());
+        assert!(decoded(&[(0, 2, 1, 10), (2, 1, 2, 12)]).is_ok());
+        assert_eq!(
+            decoded(&[(0, 2, 1, 10), (2, 1, 1, 12)]),
+            Err(ErrorCode::Corrupt)
+        );
     }
 }

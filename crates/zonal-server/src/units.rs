@@ -12,6 +12,9 @@ pub enum UnitError {
     /// There is no number in front.
     #[error("\"{0}\" does not begin with a number")]
     NoNumber(String),
+    /// There is a part behind a point.
+    #[error("\"{0}\" is no whole number: write it in the next smaller unit")]
+    NotWhole(String),
     /// The unit is missing or unknown.
     #[error("\"{text}\" needs a unit: {units}")]
     BadUnit {
@@ -64,6 +67,9 @@ fn parse(text: &str, units: &[(&str, u64)], names: &'static str) -> Result<u64, 
     let (number, unit) = text.split_at(digits);
     if number.is_empty() {
         return Err(UnitError::NoNumber(text.to_owned()));
+    }
+    if unit.starts_with(['.', ',']) {
+        return Err(UnitError::NotWhole(text.to_owned()));
     }
     let unit = unit.trim();
     let Some((_, factor)) = units.iter().find(|(name, _)| *name == unit) else {
@@ -154,6 +160,12 @@ mod tests {
             Err(UnitError::BadUnit { .. })
         ));
         assert!(matches!("MiB".parse::<Size>(), Err(UnitError::NoNumber(_))));
+        for text in ["0.5s", "0,5 s", "1.s"] {
+            assert!(matches!(
+                text.parse::<Millis>(),
+                Err(UnitError::NotWhole(_))
+            ));
+        }
         assert!(matches!(
             "-1 s".parse::<Millis>(),
             Err(UnitError::NoNumber(_))

@@ -2,10 +2,10 @@
 
 use super::folder::{Folder, default_dir};
 use super::named::Named;
-use crate::exit::{CONFIG, Failure, UNREACHABLE};
+use crate::exit::{CONFIG, FAILED, Failure, NOT_FOUND, UNREACHABLE};
 use anyhow::Context;
 use std::fs::File;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -80,7 +80,14 @@ fn read_key(path: Option<&Path>) -> anyhow::Result<Option<CellKey>> {
     // A device would never end.
     File::open(path)
         .and_then(|file| file.take(KEY_FILE_MAX).read_to_end(&mut bytes))
-        .with_context(|| format!("cell key {}", path.display()))?;
+        .map_err(|error| {
+            let text = format!("cell key {}: {error}", path.display());
+            match error.kind() {
+                ErrorKind::NotFound => Failure::new(NOT_FOUND, text)
+                    .hint("name the file with the cell's key, a copy of what its servers have"),
+                _ => Failure::new(FAILED, text),
+            }
+        })?;
     let key = CellKey::new(&bytes)
         .map_err(|error| Failure::new(CONFIG, format!("{}: {error}", path.display())))?;
     Ok(Some(key))

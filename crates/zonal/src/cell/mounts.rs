@@ -7,7 +7,6 @@
 use super::folder::Folder;
 use super::processes::Started;
 use super::{Cell, machine, points, processes};
-use crate::out;
 use anyhow::Context;
 use rustix::process::Pid;
 use serde::{Deserialize, Serialize};
@@ -122,10 +121,15 @@ impl Records {
         self.dir.join(format!("{}.toml", name(path)))
     }
 
-    /// Notes a mount of this process. A folder of a cell has to know it for `zonal down`; elsewhere it only helps.
+    /// Whether the folder of the cell holds them: it has to know of each mount for `zonal down`; elsewhere a record only helps.
+    pub fn is_of_cell(&self) -> bool {
+        self.is_of_cell
+    }
+
+    /// Notes a mount of this process.
     pub fn add(&self, new: &New) -> anyhow::Result<()> {
         let own = rustix::process::getpid();
-        let written = self.write(&Record {
+        self.write(&Record {
             path: new.path.clone(),
             pid: own.as_raw_nonzero().get(),
             started: match processes::started(own) {
@@ -136,14 +140,7 @@ impl Records {
             client: new.client,
             place: place(),
             manager: new.manager.to_string(),
-        });
-        match written {
-            Err(error) if !self.is_of_cell => {
-                out::note(format_args!("zonal: the mount is not recorded: {error:#}"));
-                Ok(())
-            }
-            written => written,
-        }
+        })
     }
 
     fn write(&self, record: &Record) -> anyhow::Result<()> {

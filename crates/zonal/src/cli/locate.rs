@@ -2,14 +2,14 @@
 
 mod walk;
 
-use crate::exit::{FAILED, Failure};
+use crate::exit::{FAILED, Failure, with_causes};
 use crate::mount::attributes;
 use crate::out;
 use crate::progress::Progress;
 use anyhow::Context;
 use serde_json::Value;
 use std::io::IsTerminal;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use walk::Below;
 
@@ -35,19 +35,18 @@ impl Locate {
         let mut failures = 0;
         let mut progress = Progress::new("files", std::io::stderr().is_terminal());
         for path in &self.paths {
-            let text = attributes::get(path, attributes::LOCATE)
-                .with_context(|| format!("locate {}", path.display()))?;
-            let mut value: Value = serde_json::from_str(&text)
-                .with_context(|| format!("what the mount says of {}", path.display()))?;
-            if let Value::Object(fields) = &mut value {
-                fields.insert("path".into(), path.to_string_lossy().into_owned().into());
-                if self.recursive && path.is_dir() {
-                    let below = Below::of(path, &mut progress)?;
-                    below.tell(fields);
-                    failures += below.failures();
+            match self.one(path, &mut progress) {
+                Ok((value, failed)) => {
+                    found.push(value);
+                    failures += failed;
+                }
+                // Of a single one its own error says all.
+                Err(error) if self.paths.len() == 1 => return Err(error),
+                Err(error) => {
+                    out::note(format_args!("zonal: {}", with_causes(error.as_ref())));
+                    failures += 1;
                 }
             }
-            found.push(value);
         }
         if self.json {
             out::line(format_args!("{:#}", Value::from(found)));
@@ -59,6 +58,24 @@ impl Locate {
             return Err(Failure::new(FAILED, text).into());
         }
         Ok(())
+    }
+
+    /// What is said of a path, and how much below it could not be looked at.
+    fn one(&self, path: &Path, progress: &mut Progress) -> anyhow::Result<(Value, u64)> {
+        let text = attributes::get(path, attributes::LOCATE)
+            .with_context(|| format!("locate {}", path.display()))?;
+        let mut value: Value = serde_json::from_str(&text)
+            .with_context(|| format!("what the mount says of {}", path.display()))?;
+        let mut failures = 0;
+        if let Value::Object(fields) = &mut value {
+            fields.insert("path".into(), path.to_string_lossy().into_owned().into());
+            if self.recursive && path.is_dir() {
+                let below = Below::of(path, progress)?;
+                below.tell(fields);
+                failures = below.failures();
+            }
+        }
+        Ok((value, failures))
     }
 }
 

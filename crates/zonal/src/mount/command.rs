@@ -17,25 +17,42 @@ pub struct Ready {
     on_stdout: bool,
     record: mounts::New,
     records: Option<mounts::Records>,
+    /// Of a mount in the foreground: nobody else mounts there meanwhile.
+    alone: Option<File>,
 }
 
 impl Ready {
     /// The mount answers: notes it and lets the starting process go.
-    pub fn mounted(&self) -> anyhow::Result<()> {
-        if let Some(records) = &self.records {
-            records.add(&self.record)?;
+    pub fn mounted(self) -> anyhow::Result<()> {
+        if let Some(records) = &self.records
+            && let Err(error) = records.add(&self.record)
+        {
+            if records.is_of_cell() {
+                return Err(error);
+            }
+            self.tell(&format!("the mount is not recorded: {error:#}"));
         }
         if self.on_stdout {
             background::tell_ready();
         }
+        drop(self.alone);
         Ok(())
+    }
+
+    /// To whoever started the mount.
+    fn tell(&self, text: &str) {
+        out::note(format_args!("zonal: {text}"));
+        if self.on_stdout {
+            background::tell_note(text);
+        }
     }
 }
 
 /// Mounts, in the background unless told otherwise.
 pub fn run(options: &Options) -> anyhow::Result<()> {
     // Until the mount answers; the process in the background begins under its parent's.
-    let _alone = (!options.foreground).then(|| alone_at(&options.path));
+    let alone = (!options.ready_on_stdout).then(|| alone_at(&options.path));
+    let alone = alone.flatten();
     let options = prepared(options)?;
     if !options.foreground {
         return background::start(&options, open_log(&options)?);
@@ -44,7 +61,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         // Of the starting process's terminal; it fails where there is none to leave.
         let _ = rustix::process::setsid();
     }
-    let result = in_foreground(&options);
+    let result = in_foreground(&options, alone);
     if options.ready_on_stdout
         && let Err(error) = &result
     {
@@ -64,14 +81,13 @@ fn alone_at(path: &Path) -> Option<File> {
     Some(point)
 }
 
-fn in_foreground(options: &Options) -> anyhow::Result<()> {
+fn in_foreground(options: &Options, alone: Option<File>) -> anyhow::Result<()> {
     let args = CellArgs {
         cell: Some(options.cell.clone()),
         key_file: options.key_file.clone(),
     };
     let cell = args.open()?;
     super::dead::end_sessions(&cell);
-    tell_zone(options, &cell);
     // 63 bits: the record is TOML, whose numbers have a sign.
     let client = getrandom::u64().context("random number")? >> 1;
     let records = mounts::Records::of_cell(&cell);
@@ -85,7 +101,11 @@ fn in_foreground(options: &Options) -> anyhow::Result<()> {
         on_stdout: options.ready_on_stdout,
         record,
         records: records.clone(),
+        alone,
     };
+    if let Some(text) = which_zone(options, &cell) {
+        ready.tell(&text);
+    }
     let result = client_mount::run(options, cell, client, ready);
     if let Some(records) = records {
         records.remove_own(&options.path);
@@ -93,27 +113,23 @@ fn in_foreground(options: &Options) -> anyhow::Result<()> {
     result
 }
 
-/// Who names a cell by an address and no zone may be far from what is made through this mount: says so.
-fn tell_zone(options: &Options, cell: &Cell) {
+/// Who names a cell by an address and no zone may be far from what is made through this mount: what to say of that.
+fn which_zone(options: &Options, cell: &Cell) -> Option<String> {
     if options.zone.is_some() || cell.folder.is_some() {
-        return;
+        return None;
     }
     // A manager that does not answer is told of by the mount itself.
-    let Ok(map) = cell.map() else { return };
+    let map = cell.map().ok()?;
     if map.zones.len() < 2 {
-        return;
+        return None;
     }
     let zones = map.zones.iter();
     let zones: Vec<String> = zones.map(|zone| zone.id.to_string()).collect();
-    let text = format!(
+    Some(format!(
         "mounted as a machine of zone {}; the cell has zones {}: choose with --zone N (fstab: zone=N)",
         options.near(),
         zones.join(", ")
-    );
-    out::note(format_args!("zonal: {text}"));
-    if options.ready_on_stdout {
-        background::tell_note(&text);
-    }
+    ))
 }
 
 /// Fails where nothing can be mounted there.

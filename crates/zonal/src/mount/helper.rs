@@ -112,8 +112,8 @@ fn read(arguments: &[OsString]) -> Result<Call, Failure> {
     let cell = source.strip_prefix("zonal:").unwrap_or(source);
     let mut options = Options::new(cell.to_owned(), path.into());
     options.source = Some(source.clone());
-    for word in words.iter().flat_map(|words| words.split(',')) {
-        match options.apply(word) {
+    for word in words.iter().flat_map(|words| separate(words)) {
+        match options.apply(&word) {
             Err(OptionError::Unknown(_)) if is_sloppy => {}
             applied => applied?,
         }
@@ -124,6 +124,23 @@ fn read(arguments: &[OsString]) -> Result<Call, Failure> {
         is_verbose,
         namespace,
     })
+}
+
+/// The options of a list: what stands in double quotes may have commas, as in fstab and in mount(8).
+fn separate(words: &str) -> Vec<String> {
+    let mut options = vec![String::new()];
+    let mut is_quoted = false;
+    for letter in words.chars() {
+        match letter {
+            '"' => is_quoted = !is_quoted,
+            ',' if !is_quoted => options.push(String::new()),
+            other => options
+                .last_mut()
+                .into_iter()
+                .for_each(|word| word.push(other)),
+        }
+    }
+    options
 }
 
 #[cfg(test)]
@@ -158,6 +175,13 @@ mod tests {
         assert!(call.is_fake && call.options.flags.is_read_only());
         assert_eq!(call.options.cell, "10.0.0.1:7100");
         assert_eq!(call.options.source.as_deref(), Some("zonal:10.0.0.1:7100"));
+    }
+
+    #[test]
+    fn a_comma_in_quotes_is_part_of_its_option() {
+        let list = separate("ro,key-file=\"/etc/a,b\",zone=2");
+        assert_eq!(list, ["ro", "key-file=/etc/a,b", "zone=2"]);
+        assert_eq!(separate("comment=\"a b"), ["comment=a b"]);
     }
 
     #[test]
