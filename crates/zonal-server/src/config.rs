@@ -1,5 +1,8 @@
 //! `node.toml`: who a server process is, where it listens, which roles it has.
 //!
+//! A node has one shard. A file with `[manager]`, which brings the root's shard, and `[meta]`, a zone's, is therefore of two nodes, and
+//! nothing behind this module knows that they came from one file.
+//!
 //! Unknown keys, values without units, values out of range and roles that do not go together are errors
 //! that name the file, the line and the key. Paths are relative to the file's folder. Nothing is opened here; a manager that is
 //! named by its host is looked up.
@@ -7,6 +10,8 @@
 mod address;
 mod check;
 mod raw;
+mod second;
+mod together;
 
 use crate::units::Millis;
 use serde::{Deserialize, Serialize};
@@ -71,6 +76,18 @@ pub enum ConfigError {
         /// The file.
         path: PathBuf,
         /// What does not fit.
+        message: String,
+    },
+    /// A key of [meta] that a second node needs and does not have, or that is there without one.
+    #[error("{}:{line}: {key} {message}", path.display())]
+    SecondNode {
+        /// The file.
+        path: PathBuf,
+        /// Counted from 1.
+        line: usize,
+        /// The key, with its table.
+        key: &'static str,
+        /// What is wrong with it.
         message: &'static str,
     },
 }
@@ -81,16 +98,21 @@ impl ConfigError {
     pub fn hint(&self) -> &'static str {
         match self {
             Self::Read { .. } => "name the node.toml with --config; `zonal up` writes such files",
-            Self::Parse { .. } => "samples of every role are in deploy/",
-            Self::Range { key, .. } if key.ends_with("listen") || key.contains("address") => {
-                "samples of every role are in deploy/"
+            Self::Range { key, .. }
+                if !["listen", "address", "advertise", "node"]
+                    .iter()
+                    .any(|end| key.ends_with(end)) =>
+            {
+                "sizes and times carry units, such as \"64 MiB\" and \"10 s\""
             }
-            Self::Range { .. } => "sizes and times carry units, such as \"64 MiB\" and \"10 s\"",
+            Self::Parse { .. } | Self::Range { .. } | Self::Together { .. } => {
+                "samples of every role are in deploy/; all.toml has all of them"
+            }
             Self::Lookup { .. } => {
                 "write its IP:PORT, or a host name that resolves on this machine"
             }
-            Self::Together { .. } => {
-                "`zonal server` takes --config several times: one process, several nodes"
+            Self::SecondNode { .. } => {
+                "[meta] in a file with [manager] is a node of its own, with `node` and `listen` of its own (deploy/all.toml); in other files these are at the top only"
             }
         }
     }
@@ -192,11 +214,23 @@ pub struct NodeConfig {
 }
 
 impl NodeConfig {
-    /// Reads and checks a file.
+    /// Reads and checks files: the nodes of all of them.
     ///
     /// # Errors
     /// See [`ConfigError`].
-    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+    pub fn load_all(paths: &[PathBuf]) -> Result<Vec<Self>, ConfigError> {
+        let mut nodes = Vec::new();
+        for path in paths {
+            nodes.extend(Self::load(path)?);
+        }
+        Ok(nodes)
+    }
+
+    /// Reads and checks a file: its node, or its two nodes. The manager's is the first: it must be up before others join.
+    ///
+    /// # Errors
+    /// See [`ConfigError`].
+    pub fn load(path: &Path) -> Result<Vec<Self>, ConfigError> {
         let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read {
             path: path.to_owned(),
             source,
@@ -204,18 +238,18 @@ impl NodeConfig {
         Self::parse(path, &text)
     }
 
-    /// Checks a file's text.
+    /// Checks a file's text, as [`Self::load`].
     ///
     /// # Errors
     /// See [`ConfigError`].
-    pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
+    pub fn parse(path: &Path, text: &str) -> Result<Vec<Self>, ConfigError> {
         let source = Source { path, text };
         let raw: RawNode = toml::from_str(text).map_err(|error| ConfigError::Parse {
             path: path.to_owned(),
             line: source.line(error.span().map_or(0, |span| span.start)),
             message: error.message().trim().replace('\n', " "),
         })?;
-        source.node(&raw)
+        source.nodes(&raw)
     }
 
     /// Names of the roles, for people.

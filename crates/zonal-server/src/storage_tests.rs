@@ -29,7 +29,8 @@ pub(crate) fn storage(dir: &Path) -> Opened {
          [zone]\nid = 1\n[storage]\ntarget = 1\ncapacity = \"64 MiB\"\nsegment = \"1 MiB\"\n\
          log = \"8 MiB\"\npending = \"256 KiB\"\noverlay = \"1 MiB\"\n"
     );
-    let config = NodeConfig::parse(&dir.join("node.toml"), &text).unwrap();
+    let mut nodes = NodeConfig::parse(&dir.join("node.toml"), &text).unwrap();
+    let config = nodes.remove(0);
     storage_io::format(&config).unwrap();
     let map = Arc::new(MapCache::here(CELL));
     let opened = storage_io::open(&config, &map).unwrap().unwrap();

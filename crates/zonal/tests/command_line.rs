@@ -249,11 +249,17 @@ fn deployed_samples_pass_the_check() {
     let output = zonal()
         .args(["config", "check"])
         .args(
-            ["manager.toml", "meta.toml", "storage.toml", "loopback.toml"]
-                .map(|name| deploy.join(name)),
+            [
+                "manager.toml",
+                "meta.toml",
+                "storage.toml",
+                "loopback.toml",
+                "all.toml",
+            ]
+            .map(|name| deploy.join(name)),
         )
         .output()
         .unwrap();
     assert_eq!(code(&output), 0, "{}", said(&output));
-    assert_eq!(said(&output).lines().count(), 4);
+    assert_eq!(said(&output).lines().count(), 6, "a line a node");
 }

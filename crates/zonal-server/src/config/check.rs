@@ -1,6 +1,6 @@
-//! From what is written to a config: defaults, ranges, and what goes together.
+//! From what is written to a config: defaults and ranges.
 
-use super::raw::{RawLimits, RawNode, RawStorage, RawStore, here};
+use super::raw::{RawLimits, RawLog, RawManager, RawMeta, RawNode, RawStorage, here};
 use super::{ConfigError, Limits, NodeConfig, StorageConfig, StoreConfig};
 use crate::units::{Millis, Size};
 use std::ops::RangeInclusive;
@@ -100,6 +100,16 @@ impl Source<'_> {
         Err(self.range_error(value.span().start, key, &time, allowed))
     }
 
+    pub(super) fn manager(&self, raw: &RawManager) -> Result<StoreConfig, ConfigError> {
+        let cache = (raw.cache.as_ref(), SHARD_CACHE_DEFAULT);
+        self.store(raw.log.as_ref(), raw.overlay.as_ref(), cache)
+    }
+
+    pub(super) fn meta(&self, raw: &RawMeta) -> Result<StoreConfig, ConfigError> {
+        let cache = (raw.cache.as_ref(), SHARD_CACHE_DEFAULT);
+        self.store(raw.log.as_ref(), raw.overlay.as_ref(), cache)
+    }
+
     fn store(
         &self,
         log: Option<&Spanned<Size>>,
@@ -118,8 +128,7 @@ impl Source<'_> {
         })
     }
 
-    fn inline(&self, raw: Option<&RawStore>) -> Result<u32, ConfigError> {
-        let inline = raw.and_then(|raw| raw.inline.as_ref());
+    pub(super) fn inline(&self, inline: Option<&Spanned<Size>>) -> Result<u32, ConfigError> {
         let (default, max) = (u64::from(INLINE_BYTES_DEFAULT), INLINE_BYTES_MAX as u64);
         let bytes = self.size("inline", inline, default, 0..=max)? as u32;
         if !(bytes as usize).is_multiple_of(BLOCK_BYTES) {
@@ -197,42 +206,40 @@ impl Source<'_> {
         })
     }
 
-    fn together(&self, message: &'static str) -> ConfigError {
-        ConfigError::Together {
-            path: self.path.to_owned(),
-            message,
+    /// A node's number, under `key`.
+    pub(super) fn number(
+        &self,
+        key: &'static str,
+        value: &Spanned<u32>,
+    ) -> Result<NodeId, ConfigError> {
+        match *value.get_ref() {
+            0 => Err(self.range_error(value.span().start, key, &0, "1 and up")),
+            number => Ok(NodeId(number)),
         }
     }
 
+    fn log_level(&self, raw: &RawLog) -> Result<String, ConfigError> {
+        let Some(level) = &raw.level else {
+            return Ok("info".to_owned());
+        };
+        let known = ["error", "warn", "info", "debug", "trace"];
+        if known.contains(&level.get_ref().as_str()) {
+            return Ok(level.get_ref().clone());
+        }
+        let at = level.span().start;
+        Err(self.range_error(at, "log.level", level.get_ref(), known.join(", ")))
+    }
+
+    /// The node at the top of a file, with all its roles but a second shard.
     pub(super) fn node(&self, raw: &RawNode) -> Result<NodeConfig, ConfigError> {
         let cell: CellId = raw.cell.get_ref().parse().map_err(|_error| {
             let at = raw.cell.span().start;
             self.range_error(at, "cell", raw.cell.get_ref(), "32 hexadecimal digits")
         })?;
-        let node = *raw.node.get_ref();
-        if node == 0 {
-            return Err(self.range_error(raw.node.span().start, "node", &node, "1 and up"));
-        }
         let zone = raw.zone.get_ref();
         if zone.id == 0 {
             return Err(self.range_error(raw.zone.span().start, "zone.id", &zone.id, "1 and up"));
         }
-        let log_level = match &raw.log.level {
-            None => "info".to_owned(),
-            Some(level) => {
-                let known = ["error", "warn", "info", "debug", "trace"];
-                if !known.contains(&level.get_ref().as_str()) {
-                    let at = level.span().start;
-                    return Err(self.range_error(
-                        at,
-                        "log.level",
-                        level.get_ref(),
-                        known.join(", "),
-                    ));
-                }
-                level.get_ref().clone()
-            }
-        };
         let listen = self.address("listen", &raw.listen)?;
         let advertise = match &raw.advertise {
             Some(advertise) => self.address("advertise", advertise)?,
@@ -245,15 +252,19 @@ impl Source<'_> {
             (Some(_), None) => advertise,
             (None, None) => return Err(self.together("`manager_address` is missing")),
         };
-        let stores = |raw: &RawStore| {
-            let cache = (raw.cache.as_ref(), SHARD_CACHE_DEFAULT);
-            self.store(raw.log.as_ref(), raw.overlay.as_ref(), cache)
+        // Beside [manager] it is of another node.
+        let meta = raw.meta.as_ref().map(Spanned::get_ref);
+        let meta = meta.filter(|_| raw.manager.is_none());
+        let inline = match (&raw.manager, meta) {
+            (Some(manager), _) => manager.inline.as_ref(),
+            (None, Some(meta)) => meta.inline.as_ref(),
+            (None, None) => None,
         };
         let folder = self.path.parent().unwrap_or(Path::new("."));
-        let config = NodeConfig {
+        Ok(NodeConfig {
             path: self.path.to_owned(),
             cell,
-            node: NodeId(node),
+            node: self.number("node", &raw.node)?,
             zone: ZoneId(zone.id),
             zone_name: zone.name.clone(),
             listen,
@@ -262,65 +273,23 @@ impl Source<'_> {
             dir: clean(&folder.join(&raw.dir)),
             key_file: raw.key_file.as_ref().map(|file| beside(folder, file)),
             admin: admin.transpose()?,
-            log_level,
+            log_level: self.log_level(&raw.log)?,
             limits: self.limits(&raw.limits)?,
-            inline_bytes: self.inline(raw.manager.as_ref().or(raw.meta.as_ref()))?,
+            inline_bytes: self.inline(inline)?,
             root_owner: self.root_owner(raw)?,
-            manager_role: raw.manager.as_ref().map(stores).transpose()?,
-            meta_role: raw.meta.as_ref().map(stores).transpose()?,
+            manager_role: raw
+                .manager
+                .as_ref()
+                .map(|raw| self.manager(raw))
+                .transpose()?,
+            meta_role: meta.map(|raw| self.meta(raw)).transpose()?,
             storage_role: raw
                 .storage
                 .as_ref()
                 .map(|raw| self.storage(raw))
                 .transpose()?,
             record: None,
-        };
-        self.check_together(&config)?;
-        Ok(config)
-    }
-
-    fn root_owner(&self, raw: &RawNode) -> Result<(u32, u32), ConfigError> {
-        if raw
-            .meta
-            .as_ref()
-            .is_some_and(|meta| meta.root_uid.or(meta.root_gid).is_some())
-        {
-            return Err(self.together(
-                "`root_uid` and `root_gid` are for [manager]: its shard has the root directory",
-            ));
-        }
-        let manager = raw.manager.as_ref();
-        let uid = manager.and_then(|manager| manager.root_uid);
-        let gid = manager.and_then(|manager| manager.root_gid);
-        Ok((uid.unwrap_or(0), gid.unwrap_or(0)))
-    }
-
-    fn check_together(&self, config: &NodeConfig) -> Result<(), ConfigError> {
-        if config.roles().is_empty() {
-            return Err(self.together("no role: add [manager], [meta] or [storage]"));
-        }
-        if config.manager_role.is_some() && config.meta_role.is_some() {
-            return Err(self.together(
-                "[manager] brings the root shard and [meta] another one: a node has one shard, give the second a node.toml of its own",
-            ));
-        }
-        if config.advertise.ip().is_unspecified() {
-            return Err(
-                self.together("others cannot connect to an unspecified address: set `advertise`")
-            );
-        }
-        if config.key_file.is_none() && !config.listen.ip().is_loopback() {
-            return Err(
-                self.together("`listen` outside of loopback needs a cell key: set `key_file`")
-            );
-        }
-        if config.key_file.is_none() && config.admin.is_some_and(|admin| !admin.ip().is_loopback())
-        {
-            return Err(self.together(
-                "`admin.listen` outside of loopback needs a cell key: set `key_file`, or listen on 127.0.0.1",
-            ));
-        }
-        Ok(())
+        })
     }
 }
 

@@ -23,8 +23,8 @@ pub(super) struct RawNode {
     #[serde(default)]
     pub(super) limits: RawLimits,
     pub(super) admin: Option<RawAdmin>,
-    pub(super) manager: Option<RawStore>,
-    pub(super) meta: Option<RawStore>,
+    pub(super) manager: Option<RawManager>,
+    pub(super) meta: Option<Spanned<RawMeta>>,
     pub(super) storage: Option<RawStorage>,
 }
 
@@ -52,15 +52,32 @@ pub(super) struct RawAdmin {
     pub(super) listen: Spanned<String>,
 }
 
-#[derive(Deserialize, Default)]
+#[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct RawStore {
+pub(super) struct RawManager {
     pub(super) log: Option<Spanned<Size>>,
     pub(super) overlay: Option<Spanned<Size>>,
     pub(super) cache: Option<Spanned<Size>>,
     pub(super) inline: Option<Spanned<Size>>,
     pub(super) root_uid: Option<u32>,
     pub(super) root_gid: Option<u32>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawMeta {
+    pub(super) log: Option<Spanned<Size>>,
+    pub(super) overlay: Option<Spanned<Size>>,
+    pub(super) cache: Option<Spanned<Size>>,
+    pub(super) inline: Option<Spanned<Size>>,
+    /// Known so that the refusal can say where they belong.
+    pub(super) root_uid: Option<u32>,
+    pub(super) root_gid: Option<u32>,
+    /// Of a second node, where [manager] has the one at the top.
+    pub(super) node: Option<Spanned<u32>>,
+    pub(super) listen: Option<Spanned<String>>,
+    pub(super) advertise: Option<Spanned<String>>,
+    pub(super) admin: Option<Spanned<RawAdmin>>,
 }
 
 #[derive(Deserialize)]

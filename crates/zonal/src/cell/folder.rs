@@ -116,12 +116,18 @@ impl Folder {
         self.dir.join(node).join("node.toml")
     }
 
-    /// The configs of all nodes, with their names.
-    pub fn configs(&self) -> anyhow::Result<Vec<(String, NodeConfig)>> {
+    /// What each server process is to serve, with its name: one node, or two where the file was edited so.
+    pub fn servers(&self) -> anyhow::Result<Vec<(String, Vec<NodeConfig>)>> {
         let names = self.file.nodes.iter();
         names
             .map(|name| Ok((name.clone(), NodeConfig::load(&self.config_path(name))?)))
             .collect()
+    }
+
+    /// The configs of all nodes.
+    pub fn nodes(&self) -> anyhow::Result<Vec<NodeConfig>> {
+        let servers = self.servers()?.into_iter();
+        Ok(servers.flat_map(|(_name, nodes)| nodes).collect())
     }
 
     /// Keeps two commands from starting and stopping the same cell at once.

@@ -181,17 +181,17 @@ fn take_away(dir: &Path) {
 }
 
 fn format_all(folder: &Folder) -> anyhow::Result<()> {
-    let configs = folder.configs()?;
+    let nodes = folder.nodes()?;
     std::thread::scope(|scope| {
-        let running: Vec<_> = configs
+        let running: Vec<_> = nodes
             .iter()
-            .map(|(name, config)| (name, scope.spawn(|| zonal_server::server::format(config))))
+            .map(|node| (node, scope.spawn(|| zonal_server::server::format(node))))
             .collect();
-        for (name, thread) in running {
+        for (node, thread) in running {
             let result = thread.join();
             result
                 .map_err(|_panic| Failure::new(FAILED, "formatting panicked"))?
-                .with_context(|| format!("format {name}"))?;
+                .with_context(|| format!("format {}", node.path.display()))?;
         }
         Ok(())
     })

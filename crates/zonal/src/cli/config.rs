@@ -19,16 +19,17 @@ impl Config {
     pub fn run(self) -> anyhow::Result<()> {
         let Self::Check { files } = self;
         for file in files {
-            let config = NodeConfig::load(&file)?;
-            out::line(format_args!(
-                "{}: node {} of zone {}, roles {}, listens on {}, keeps its data in {}",
-                file.display(),
-                config.node,
-                config.zone,
-                config.roles().join(", "),
-                config.listen,
-                config.dir.display()
-            ));
+            for config in NodeConfig::load(&file)? {
+                out::line(format_args!(
+                    "{}: node {} of zone {}, roles {}, listens on {}, keeps its data in {}",
+                    file.display(),
+                    config.node,
+                    config.zone,
+                    config.roles().join(", "),
+                    config.listen,
+                    config.dir.display()
+                ));
+            }
         }
         Ok(())
     }

@@ -52,17 +52,18 @@ impl Down {
 /// Whoever still answers as a node of this cell was not started in this folder, and is left alone.
 fn refuse_strangers(folder: &Folder) -> anyhow::Result<()> {
     let cell = Cell::of_folder(folder)?;
-    let configs = folder.configs()?;
-    let answering: Vec<String> = configs
-        .iter()
-        .filter(|(_, config)| cell.probe(config.advertise, config.node).is_ok())
-        .map(|(name, config)| format!("{name} at {}", config.advertise))
-        .collect();
+    let mut answering = Vec::new();
+    for (name, nodes) in folder.servers()? {
+        let mut nodes = nodes.iter();
+        if let Some(node) = nodes.find(|node| cell.probe(node.advertise, node.node).is_ok()) {
+            answering.push(format!("{name} at {}", node.advertise));
+        }
+    }
     if answering.is_empty() {
         return Ok(());
     }
     let text = format!(
-        "{} of its nodes still answer, by processes that were not started here: {}",
+        "{} of its servers still answer, by processes that were not started here: {}",
         answering.len(),
         answering.join(", ")
     );

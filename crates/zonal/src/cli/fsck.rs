@@ -79,11 +79,9 @@ impl Fsck {
         let (configs, folder) = if self.config.is_empty() {
             let dir = named.map_or_else(default_dir, PathBuf::from);
             let folder = Folder::open(&dir)?;
-            let configs = folder.configs()?.into_iter().map(|(_, config)| config);
-            (configs.collect::<Vec<_>>(), Some(folder))
+            (folder.nodes()?, Some(folder))
         } else {
-            let configs = self.config.iter().map(|path| NodeConfig::load(path));
-            (configs.collect::<Result<Vec<_>, _>>()?, None)
+            (NodeConfig::load_all(&self.config)?, None)
         };
         let beside = match (&folder, configs.first()) {
             (Some(folder), _) => folder.dir.join("fsck"),

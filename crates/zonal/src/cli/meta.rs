@@ -106,15 +106,10 @@ fn back_up(cell: &CellArgs, output: &Output, telling: &Telling) -> anyhow::Resul
 
 fn configs(cell: Option<&Path>, files: &[PathBuf]) -> anyhow::Result<Vec<NodeConfig>> {
     if !files.is_empty() {
-        let configs = files.iter().map(|path| NodeConfig::load(path));
-        return Ok(configs
-            .collect::<Result<_, _>>()
-            .map_err(ServerError::from)?);
+        return Ok(NodeConfig::load_all(files).map_err(ServerError::from)?);
     }
     let dir = cell.map_or_else(crate::cell::folder::default_dir, Path::to_owned);
-    let folder = Folder::open(&dir)?;
-    let configs = folder.configs()?.into_iter().map(|(_name, config)| config);
-    Ok(configs.collect())
+    Folder::open(&dir)?.nodes()
 }
 
 fn restore(

@@ -12,7 +12,7 @@ use crate::exit::{CONFIG, Failure};
 /// Logs go to standard error; ZONAL_LOG=debug overrides the level of the config.
 #[derive(Debug, clap::Args)]
 pub struct Server {
-    /// Config of a node; several make one process serve several nodes
+    /// Config of a node, or of two: of a manager's and a zone's metadata server's. Several make one process serve the nodes of all
     #[arg(long, required = true, value_name = "FILE")]
     config: Vec<PathBuf>,
     /// Format stores that are not there yet; a folder that holds anything else is refused
@@ -37,10 +37,7 @@ impl Server {
         if self.new_session {
             rustix::process::setsid().context("setsid")?;
         }
-        let configs = self.config.iter().map(|path| NodeConfig::load(path));
-        let mut configs: Vec<NodeConfig> = configs
-            .collect::<Result<_, _>>()
-            .map_err(ServerError::from)?;
+        let mut configs = NodeConfig::load_all(&self.config).map_err(ServerError::from)?;
         for config in &mut configs {
             config.record.clone_from(&self.record);
         }
@@ -56,7 +53,8 @@ impl Server {
         if self.format_only {
             for config in &configs {
                 zonal_server::server::format(config)?;
-                crate::out::line(format_args!("{}: formatted", config.path.display()));
+                let (path, node) = (config.path.display(), config.node);
+                crate::out::line(format_args!("{path}: node {node} is formatted"));
             }
             return Ok(());
         }

@@ -60,7 +60,10 @@ pub struct Up {
 /// One server of the cell, with the process if this command started it.
 struct Started {
     name: String,
-    config: NodeConfig,
+    /// Its file.
+    config: PathBuf,
+    /// What that says.
+    nodes: Vec<NodeConfig>,
     child: Option<Child>,
 }
 
@@ -120,7 +123,7 @@ impl Up {
     /// The shape of a cell stays: who asks for another one would wait for servers that never come.
     fn refuse_other_shape(&self, folder: &Folder) -> anyhow::Result<()> {
         let mut storage_nodes: BTreeMap<u16, u32> = BTreeMap::new();
-        for (_name, config) in folder.configs()? {
+        for config in folder.nodes()? {
             let nodes = storage_nodes.entry(config.zone.0).or_default();
             *nodes += u32::from(config.storage_role.is_some());
         }
@@ -210,11 +213,12 @@ fn check_empty(dir: &Path) -> anyhow::Result<()> {
 }
 
 fn start_all(folder: &Folder, cell: &Cell) -> anyhow::Result<Vec<Started>> {
-    let configs = folder.configs()?.into_iter();
-    let mut servers: Vec<Started> = configs
-        .map(|(name, config)| Started {
+    let servers = folder.servers()?.into_iter();
+    let mut servers: Vec<Started> = servers
+        .map(|(name, nodes)| Started {
+            config: folder.config_path(&name),
             name,
-            config,
+            nodes,
             child: None,
         })
         .collect();
@@ -230,7 +234,7 @@ impl Started {
     fn process(&self) -> Process {
         Process {
             name: self.name.clone(),
-            config: self.config.path.clone(),
+            config: self.config.clone(),
         }
     }
 
@@ -249,11 +253,14 @@ impl Started {
             let hint = format!("`zonal down --dir {dir}` stops it, then `zonal up --dir {dir}`");
             return Err(Failure::new(IN_USE, text).hint(hint).into());
         }
-        let address = self.config.advertise;
-        if process.running().is_none() && cell.probe(address, self.config.node).is_ok() {
+        if process.running().is_some() {
+            return Ok(());
+        }
+        let answers = |node: &&NodeConfig| cell.probe(node.advertise, node.node).is_ok();
+        if let Some(node) = self.nodes.iter().find(answers) {
             let text = format!(
-                "another process answers as {} at {address}; nothing was started",
-                self.name
+                "another process answers as {} at {}; nothing was started",
+                self.name, node.advertise
             );
             let hint = "it may be of a copy of this folder, or run by `zonal server`; `ps -ef | grep 'zonal server'` shows it";
             return Err(Failure::new(IN_USE, text).hint(hint).into());
@@ -264,7 +271,8 @@ impl Started {
     fn start_if_down(&mut self) -> anyhow::Result<()> {
         let process = self.process();
         if self.child.is_none() && process.running().is_none() {
-            self.child = Some(process.start(&self.config.roles().join(","))?);
+            let roles: Vec<&str> = self.nodes.iter().flat_map(NodeConfig::roles).collect();
+            self.child = Some(process.start(&roles.join(","))?);
         }
         Ok(())
     }
@@ -273,7 +281,7 @@ impl Started {
     fn check(&mut self) -> anyhow::Result<()> {
         match &mut self.child {
             Some(child) => match child.try_wait().context("wait")? {
-                Some(status) => Err(processes::died(&self.name, &self.config.path, status)),
+                Some(status) => Err(processes::died(&self.name, &self.config, status)),
                 None => Ok(()),
             },
             // One that was just killed may have looked alive.
@@ -289,11 +297,13 @@ fn wait_for_all(cell: &Cell, servers: &mut [Started]) -> anyhow::Result<()> {
             // Any of them may be the reason why the one waited for does not come up.
             servers.iter_mut().try_for_each(Started::check)?;
             let server = &servers[index];
-            let Err(error) = cell.probe(server.config.advertise, server.config.node) else {
+            let probes = server.nodes.iter();
+            let mut probes = probes.map(|node| cell.probe(node.advertise, node.node));
+            let Some(error) = probes.find_map(Result::err) else {
                 break;
             };
             if Instant::now() > deadline {
-                let log = processes::log_file(&server.config.path);
+                let log = processes::log_file(&server.config);
                 let text = format!(
                     "{} does not answer within {} s ({error}); the end of its log:\n  {}",
                     server.name,

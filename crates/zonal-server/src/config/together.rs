@@ -1,0 +1,68 @@
+//! What goes together: roles and their keys, addresses and the cell key.
+
+use super::check::Source;
+use super::raw::RawNode;
+use super::{ConfigError, NodeConfig};
+
+impl Source<'_> {
+    pub(super) fn together(&self, message: impl Into<String>) -> ConfigError {
+        ConfigError::Together {
+            path: self.path.to_owned(),
+            message: message.into(),
+        }
+    }
+
+    /// A file's nodes, the manager's first.
+    pub(super) fn nodes(&self, raw: &RawNode) -> Result<Vec<NodeConfig>, ConfigError> {
+        let first = self.node(raw)?;
+        let second = self.second_node(raw, &first)?;
+        if first.roles().is_empty() {
+            return Err(self.together("no role: add [manager], [meta] or [storage]"));
+        }
+        self.check_addresses(&first, "")?;
+        let Some(second) = second else {
+            return Ok(vec![first]);
+        };
+        self.check_addresses(&second, " of [meta]")?;
+        Ok(vec![first, second])
+    }
+
+    /// Owner and group of the root directory.
+    pub(super) fn root_owner(&self, raw: &RawNode) -> Result<(u32, u32), ConfigError> {
+        if raw.meta.as_ref().is_some_and(|meta| {
+            let meta = meta.get_ref();
+            meta.root_uid.or(meta.root_gid).is_some()
+        }) {
+            return Err(self.together(
+                "`root_uid` and `root_gid` are for [manager]: its shard has the root directory",
+            ));
+        }
+        let manager = raw.manager.as_ref();
+        let uid = manager.and_then(|manager| manager.root_uid);
+        let gid = manager.and_then(|manager| manager.root_gid);
+        Ok((uid.unwrap_or(0), gid.unwrap_or(0)))
+    }
+
+    /// `place`: where the keys of this node's addresses are, behind their names.
+    fn check_addresses(&self, config: &NodeConfig, place: &str) -> Result<(), ConfigError> {
+        if config.advertise.ip().is_unspecified() {
+            return Err(self.together(format!(
+                "others cannot connect to an unspecified address: set `advertise`{place}"
+            )));
+        }
+        if config.key_file.is_some() {
+            return Ok(());
+        }
+        if !config.listen.ip().is_loopback() {
+            return Err(self.together(format!(
+                "`listen`{place} outside of loopback needs a cell key: set `key_file`"
+            )));
+        }
+        if config.admin.is_some_and(|admin| !admin.ip().is_loopback()) {
+            return Err(self.together(format!(
+                "`admin.listen`{place} outside of loopback needs a cell key: set `key_file`, or listen on 127.0.0.1",
+            )));
+        }
+        Ok(())
+    }
+}
