@@ -179,6 +179,32 @@ def _(c, d):
         c.end_mount(own)
 
 
+@check("mount-killed-aged", "bytes of a file that stays open, without any fsync, are flushed when they are 5 s old: another mount reads them, and they survive the kill of the mount's process", limit=120)
+def _(c, d):
+    own = c.own_mount("aged")
+    try:
+        e, made, fds = below(own, d), {}, []
+        for number, (name, size) in enumerate((("small", 3000), ("part", 200_000), ("appended", 70_000), ("over", 100_000))):
+            made[name] = pattern(number, size)
+            if name == "over":
+                write(f"{d}/{name}", b"o" * size)
+            fds.append(write_at(f"{e}/{name}", made[name], os.O_APPEND if name == "appended" else 0, sync=False))
+        begun, late = time.monotonic(), set(made)
+        while late:
+            # Looking makes nobody flush: an open sees what was flushed before.
+            late -= {name for name in late if read(f"{d}/{name}") == made[name]}
+            true(time.monotonic() - begun < 15, f"not flushed after 15 s: {sorted(late)}")
+            time.sleep(0.1)
+        print(f"  flushed after {time.monotonic() - begun:.1f} s", flush=True)
+        c.kill_mount(own)
+        for fd in fds:
+            drop(fd)
+        for name, data in made.items():
+            true(read(f"{d}/{name}") == data, f"{name} differs")
+    finally:
+        c.end_mount(own)
+
+
 @check("mount-killed-root-synced", "fsync of the mount's root directory alone keeps what was written and not flushed: files of both zones survive the kill of the mount's process", limit=120)
 def _(c, d):
     own = c.own_mount("root-synced")
