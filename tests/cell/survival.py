@@ -20,6 +20,7 @@ import sys
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "posix"))
+from areas.directories import Listing  # noqa: E402
 from cell import ZONAL, Cell, run  # noqa: E402
 from checks import Registry, equal, fails, pattern, read, reap, true, write, write_all  # noqa: E402
 
@@ -421,6 +422,13 @@ def _(c, d):
     gone = os.open(f"{d}/gone", os.O_RDWR | os.O_CREAT)
     folder = os.open(d, os.O_RDONLY)
     os.unlink(f"{d}/gone")
+    # More than one answer holds.
+    os.mkdir(f"{d}/many")
+    for number in range(600):
+        write(f"{d}/many/{'n' * 200}{number}", b"")
+    listing = Listing(f"{d}/many")
+    first = [listing.next()[0] for _ in range(300)]
+    cookie = listing.tell()
     fcntl.lockf(fd, fcntl.LOCK_EX)
     os.pwrite(fd, data, 0)
     os.pwrite(gone, b"without a name", 0)
@@ -435,7 +443,14 @@ def _(c, d):
     os.posix_fadvise(gone, 0, 0, os.POSIX_FADV_DONTNEED)
     equal(os.pread(gone, 100, 0), b"without a name", "the file without a name")
     os.fsync(folder)
-    equal(os.listdir(folder), ["f"], "names")
+    equal(sorted(os.listdir(folder)), ["f", "many"], "names")
+    rest = [entry[0] for entry in listing.rest()]
+    equal((len(first + rest), len(set(first + rest))), (602, 602), "entries of a listing that was open, and different ones")
+    for many in (f"{d}/many", f"{below(c.second or c.mount, d)}/many"):
+        again = Listing(many)
+        again.seek(cookie)
+        equal([entry[0] for entry in again.rest()], rest, "the rest from a cookie of before")
+        again.close()
     other = subprocess.run([sys.executable, "-c", "import fcntl,sys; fcntl.lockf(open(sys.argv[1],'rb+'), fcntl.LOCK_EX|fcntl.LOCK_NB)",
                             f"{below(c.second or c.mount, d)}/f"], capture_output=True, check=False)
     true(other.returncode != 0 and b"BlockingIOError" in other.stderr, "the lock was given away")
