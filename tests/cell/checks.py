@@ -21,7 +21,7 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "posix"))
 from cell import MIB, run  # noqa: E402
-from checks import Registry, Skip, equal, fails, pattern, read, reap, true, write, write_all  # noqa: E402
+from checks import Registry, equal, fails, pattern, read, reap, true, write, write_all  # noqa: E402
 
 R = Registry()
 check = R.check
@@ -73,7 +73,18 @@ def drop_caches():
 INLINE = 4096
 
 
-@check("striping-even", "96 MiB lie as 32 + 32 + 32 MiB on the three targets of one zone (the first 4 KiB in its shard)", limit=120)
+def on_targets(c, path):
+    """The bytes of a file that each target says it has: {target: bytes}. `zonal locate` would compute them from the size."""
+    ino, found = os.stat(path).st_ino, {}
+    for target in range(1, 7):
+        lines = c.zonal("target", "ls", "--json", "--cell", c.folder, "--target", str(target)).stdout.splitlines()
+        for line in map(json.loads, lines):
+            if line["data_id"] == ino:
+                found[target] = found.get(target, 0) + line["allocated_bytes"]
+    return found
+
+
+@check("striping-even", "96 MiB lie as 32 + 32 + 32 MiB on the three targets of one zone (the first 4 KiB in its shard), as the targets say and as `zonal locate` does", limit=120)
 def _(c, d):
     for zone, name in ((1, "one"), (2, "two")):
         path = f"{c.mount}/{name}/even"
@@ -81,6 +92,10 @@ def _(c, d):
         record = c.locate(path)
         equal(sorted(b for b in per_target(record) if b), [32 * MIB - INLINE] + [32 * MIB] * 2, "bytes per target")
         equal(per_zone(record), {zone: 96 * MIB}, "bytes per zone")
+        stored = on_targets(c, path)
+        equal(sorted(stored.values()), [32 * MIB - INLINE] + [32 * MIB] * 2, "bytes that the targets have")
+        equal({str(target): size for target, size in stored.items()}, record["targets"], "bytes of each target, as it says and as `zonal locate` does")
+        equal(set(stored), {3 * zone - 2, 3 * zone - 1, 3 * zone}, "targets, in the order in which zones have them")
         os.unlink(path)
 
 
@@ -196,6 +211,32 @@ def _(c, d):
         c.zonal("layout", "set", "--stripe-count", every, f"{d}/t")
 
 
+@check("stripe-units", "stripe units of 64 KiB and of 64 MiB lie on the targets as they say; what is smaller, larger or no power of two is refused")
+def _(c, d):
+    for unit in (64 << 10, 64 * MIB):
+        os.mkdir(f"{d}/{unit}")
+        c.zonal("layout", "set", "--stripe-unit", f"{unit >> 10} KiB", f"{d}/{unit}")
+        # At the beginning, behind it, at the end of the first unit, in the second, the third, and in the fourth, which is the first target's again.
+        places = {0: 0, INLINE: 0, unit - INLINE: 0, unit: 1, 3 * unit - 2 * INLINE: 2, 3 * unit - INLINE: 2, 3 * unit: 0, 3 * unit + INLINE: 0}
+        fd = os.open(f"{d}/{unit}/f", os.O_CREAT | os.O_RDWR, 0o644)
+        for number, at in enumerate(places):
+            write_all(fd, pattern(number, INLINE), at)
+        os.fsync(fd)
+        drop_caches()
+        for number, at in enumerate(places):
+            equal(os.pread(fd, INLINE, at), pattern(number, INLINE), f"bytes at {at}")
+        os.close(fd)
+        columns = [sum(INLINE for at, column in places.items() if at and column == wanted) for wanted in range(3)]
+        equal(sorted(on_targets(c, f"{d}/{unit}/f").values()), sorted(columns), f"bytes that the targets have, with a unit of {unit}")
+    os.mkdir(f"{d}/refused")
+    before = c.zonal("layout", "show", f"{d}/refused").stdout
+    for unit in (32 << 10, 96 << 10, 65 * MIB, 128 * MIB):
+        bad = c.zonal("layout", "set", "--stripe-unit", f"{unit >> 10} KiB", f"{d}/refused", ok=False)
+        equal(bad.returncode, 2, f"exit of a stripe unit of {unit >> 10} KiB")
+        fails(errno.EINVAL, os.setxattr, f"{d}/refused", "zonal.layout", b"unit=%d" % unit)
+    equal(c.zonal("layout", "show", f"{d}/refused").stdout, before, "layout of the directory that was refused all of them")
+
+
 @check("locate-recursive", "`zonal locate --recursive` adds up what single files say, in each zone, without following links", limit=120)
 def _(c, d):
     os.makedirs(f"{d}/a/b")
@@ -247,7 +288,7 @@ def _(c, d):
     os.unlink(b)
 
 
-@check("data-passes-no-metadata-server", "512 MiB of data move under 2 MiB through each metadata server", limit=300)
+@check("data-passes-no-metadata-server", "512 MiB of data, half of them in a zone that is not the mount's, move under 2 MiB through each metadata server", limit=300)
 def _(c, d):
     names = ("zonal_net_bytes_in", "zonal_net_bytes_out")
     servers = [n for n in c.nodes() if n.startswith(("meta", "manager"))]
@@ -256,25 +297,42 @@ def _(c, d):
         out = {}
         for s in servers:
             found = [v for k, v in c.metrics(s).items() if k.split("{")[0].removesuffix("_total") in names]
-            if not found:
-                raise Skip(f"{s} has no metric {' or '.join(names)}")
+            true(found, f"{s} has no metric {' or '.join(names)}")
             out[s] = sum(found)
         return out
+    elsewhere = f"{c.mount}/two/data-passes"
     before = traffic()
-    want = big(f"{d}/f", 256)
-    drop_caches()
-    equal(digest_of(f"{d}/f"), want, "digest")
-    for server, now in traffic().items():
-        moved = now - before[server]
-        true(moved < 2 * MIB, f"{moved / MIB:.1f} MiB passed {server}")
+    try:
+        for zone, path in ((1, f"{d}/f"), (2, elsewhere)):
+            want = big(path, 128)
+            drop_caches()
+            equal(digest_of(path), want, "digest")
+            equal(per_zone(c.locate(path)), {zone: 128 * MIB}, "bytes per zone")
+        for server, now in traffic().items():
+            moved = now - before[server]
+            true(moved < 2 * MIB, f"{moved / MIB:.1f} MiB passed {server}")
+    finally:
+        os.unlink(elsewhere)
 
 
-@check("status-json", "zonal status --json lists zones, nodes and targets")
+@check("status-json", "zonal status --json lists zones, nodes and targets; the capacity of its targets is what df says")
 def _(c, d):
     status = json.loads(c.zonal("status", "--cell", c.folder, "--json").stdout)
     nodes = [node for zone in status["zones"] for node in zone["nodes"]]
     equal((len(status["zones"]), len(nodes), sum(len(node["targets"]) for node in nodes)), (2, 9, 6), "zones, nodes and targets")
     true(status["healthy"] and all(node["healthy"] for node in nodes), "a healthy cell is not said to be one")
+    write(f"{d}/f", b"x" * 5 * MIB)
+    end = time.monotonic() + 30
+    while True:
+        # What the checks before this one removed comes back meanwhile.
+        status, space = json.loads(c.zonal("status", "--cell", c.folder, "--json").stdout), os.statvfs(d)
+        targets = [target for zone in status["zones"] for node in zone["nodes"] for target in node["targets"]]
+        told = [sum(target[key] for target in targets) for key in ("total_bytes", "free_bytes")]
+        if told == [space.f_blocks * space.f_frsize, space.f_bfree * space.f_frsize]:
+            break
+        true(time.monotonic() < end, f"status says {told}, df {space}")
+        time.sleep(0.2)
+    true(all(0 < target["free_bytes"] < target["total_bytes"] for target in targets), f"targets: {targets}")
 
 
 @check("space-given-back", "space that a file took is in df at once and given back after unlink", limit=120)

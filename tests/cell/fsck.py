@@ -11,6 +11,7 @@ import json
 import multiprocessing
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -305,6 +306,30 @@ def kill_in_the_middle(cell, folder, how):
         return checking.wait(timeout=60) == -how and os.path.exists(folder)
 
 
+@check("progress", "--progress tells on standard error how many records were read, without it nothing is told there", limit=300)
+def _(work):
+    with Cell(work) as cell:
+        for number in range(8):
+            with open(f"{cell.mount}/one/large{number}", "wb") as file:
+                file.write(random.Random(number).randbytes(8 << 20))
+        os.sync()
+        cell.down()
+        for asked in (True, False):
+            with subprocess.Popen([ZONAL, "fsck", "--cell", cell.folder, "--data", *["--progress"] * asked], stdout=subprocess.PIPE,
+                                  stderr=subprocess.PIPE, text=True) as checking:
+                while checking.poll() is None and not os.path.exists(f"{cell.folder}/fsck"):
+                    pass
+                # It tells twice a second, and would be over before.
+                checking.send_signal(signal.SIGSTOP)
+                time.sleep(0.7)
+                checking.send_signal(signal.SIGCONT)
+                said = checking.communicate(timeout=60)
+            equal(checking.returncode, CLEAN, f"exit, with {said}")
+            lines = said[1].splitlines()
+            told = [line for line in lines if re.fullmatch(r"pass 1: \d+ records, \d+ a second(, about \d+ s left)?", line)]
+            equal((bool(told), told), (asked, lines), "lines of progress, which are all that is said")
+
+
 @check("running", "a running cell under load is clean, each time, also while servers are killed and come back", limit=600)
 def _(work):
     with Cell(work) as cell:
@@ -359,7 +384,7 @@ def _(work):
             time.sleep(0.05)
         for number in range(7):
             with open(f"{cell.mount}/two/young{number}", "wb") as file:
-                file.write(os.urandom(150_000))
+                file.write(random.Random(f"young {number}").randbytes(150_000))
         os.sync()
         cell.zonal("umount", cell.mount)
         cell.down()
@@ -381,6 +406,59 @@ def _(work):
         cell.up()
         findings, _ = cell.look()
         equal([found for found in findings if found["class"] != "note"], [], "findings after the repair")
+        # The first bytes of a file were in the shard that was set back.
+        young = sorted(random.Random(f"young {number}").randbytes(150_000)[4096:] for number in range(7))
+        equal(sorted(data[4096:] for data, *_ in lost_and_found(cell, 2)) == young, True, "that the objects are files in lost+found")
+
+
+def lost_and_found(cell, zone):
+    """(bytes, mode, owner, group) of each file in the lost+found of a zone, as a mount shows them."""
+    folder, found = f"{cell.mount}/lost+found-{zone}", []
+    for entry in os.scandir(folder):
+        s = entry.stat(follow_symlinks=False)
+        with open(entry.path, "rb") as file:
+            found.append((file.read(), s.st_mode & 0o7777, s.st_uid, s.st_gid))
+    return found
+
+
+@check("lost-names", "files whose names are gone are in lost+found of a mounted cell, with their bytes, modes and owners", limit=300)
+def _(work):
+    with Cell(work) as cell:
+        source, made = random.Random(3), []
+        folder = f"{cell.mount}/one/nameless"
+        os.mkdir(folder)
+        for number in range(40):
+            data = source.randbytes(source.choice((10, 100, 5000, 70_000)))
+            path = f"{folder}/needle-in-an-entry-{number}"
+            with open(path, "wb") as file:
+                file.write(data)
+            os.chown(path, 1000 + number, 2000 + number)
+            os.chmod(path, 0o400 + number)
+            made.append((data, 0o400 + number, 1000 + number, 2000 + number))
+        os.sync()
+        cell.down()
+        spoilt = []
+
+        def spoil(found):
+            spoilt.extend({match.start() // 4096 for match in re.finditer(b"needle-in-an-entry", found)})
+            for page in spoilt:
+                found[page * 4096:page * 4096 + 4096] = bytes(4096)
+        damage(f"{cell.folder}/meta1/shard/index.redb", spoil)
+        true(spoilt, "the index has no such entries")
+        findings, _ = cell.fsck("--repair", code=REPAIRED)
+        true(sum(found["name"] == "inode-no-name" for found in findings) >= 40, "too few files without a name are told")
+        cell.fsck(code=CLEAN)
+        cell.up()
+        found = lost_and_found(cell, 1)
+        equal([one for one in made if one not in found], [], "nameless files that are not in lost+found as they were")
+        # Of the other files some had their entries, or what else there is of them, in the same pages.
+        whole, errors, missing = cell.read_all()
+        sums = [hashlib.sha256(data).hexdigest() for data, *_ in found]
+        nowhere = [path for path in missing if cell.sums[path] not in sums]
+        print(f"  {len(spoilt)} pages; {len(whole)} whole, {len(missing)} without a name, of which {nowhere} are not in lost+found", flush=True)
+        equal(errors, [], "files that give errors")
+        true(all("/one/" in path for path in missing) and len(nowhere) <= 4, f"missing {missing}, {nowhere} of them not in lost+found")
+        cell.works()
 
 
 @check("flipped-bit", "a flipped bit in an index loses nothing", limit=300)
@@ -421,15 +499,42 @@ def _(work):
         cell.works()
 
 
-@check("lost-target", "a target that is gone: each file with its ranges is listed", limit=300)
+@check("lost-target", "a target that is gone: all files that had bytes there are listed by name, with the ranges that their layout gives, and no others", limit=300)
 def _(work):
     with Cell(work) as cell:
+        # Over several rows of units; with holes; with bytes in its shard alone.
+        for name, size, places in (("large", 5_300_000, ((0, 5_300_000),)), ("holes", 9 << 20, ((2 << 20, 5000), (5 << 20, 5000))), ("small", 4000, ((0, 4000),)),
+                                   ("empty", 9 << 20, ())):
+            with open(f"{cell.mount}/two/{name}", "wb") as file:
+                file.truncate(size)
+                for at, length in places:
+                    file.seek(at)
+                    file.write(random.Random(name).randbytes(length))
+        os.sync()
+        # What it has, as it says itself: {inode: column}.
+        lines = cell.zonal("target", "ls", "--json", "--cell", cell.folder, "--target", "3").stdout.splitlines()
+        columns = {line["data_id"]: line["column"] for line in map(json.loads, lines)}
+        wanted = {}
+        for base, _folders, names in os.walk(cell.mount):
+            for name in names:
+                s = os.stat(f"{base}/{name}")
+                if s.st_ino in columns:
+                    wanted[f"{base}/{name}".removeprefix(cell.mount)] = pieces(columns[s.st_ino], s.st_size)
+        true(len(wanted) == len(columns) > 20 and {"/two/large", "/two/holes"} <= set(wanted), f"files on the target: {sorted(wanted)}")
         cell.down()
         shutil.rmtree(f"{cell.folder}/storage2-1/target")
-        findings, sums = cell.fsck(code=LEFT)
-        lost = [found for found in findings if found["name"] == "lost-with-target"]
-        true(lost and all(found["path"].startswith("/two/") and found["ranges"] for found in lost),
-             f"{len(lost)} files of {sums}")
+        findings, _ = cell.fsck(code=LEFT)
+        lost = {found["path"]: found["ranges"] for found in findings if found["name"] == "lost-with-target"}
+        equal(sorted(lost), sorted(wanted), "files that are told")
+        for path, ranges in lost.items():
+            # The first bytes, which are in the shard, are told with their unit.
+            equal([[max(at, 4096), at + length - max(at, 4096)] for at, length in ranges], wanted[path], f"ranges of {path}")
+
+
+def pieces(column, size, unit=1 << 20, count=2, inline=4096):
+    """[[begin, length]] of a file that lie in a column."""
+    units = [(at, min(at + unit, size)) for at in range(column * unit, size, unit * count)]
+    return [[max(begin, inline), end - max(begin, inline)] for begin, end in units]
 
 
 @check("damaged-block", "a damaged block is told by file and range, is an error, and goes when it is written anew", limit=300)

@@ -6,7 +6,7 @@
 The cell is one that `zonal up` made, with the directories `one` and `two` at its top. Workers create, write, overwrite,
 truncate, read, rename, unlink and list files of their own, set extended attributes, and count in shared files under
 locks. Every two seconds all of `/metrics` and of `zonal.gauges` is read: whatever has a `_max` beside it must be at most
-that. At the end each mount must show what the workers of the other one left; then all is removed, and files, objects,
+that, and each process's memory within the bound that docs/limits.md has for it. At the end each mount must show what the workers of the other one left; then all is removed, and files, objects,
 locks and opens must be as many as before. Prints the peak of each gauge and of each process's memory.
 Ends with `mixed: N passed, N failed`.
 """
@@ -243,6 +243,7 @@ class Watch:
     def __init__(self, cell, mounts):
         self.cell, self.mounts = cell, mounts
         self.peaks, self.bounds, self.rss, self.above, self.scrapes = {}, {}, {}, {}, 0
+        self.gauges = {}
         self.admins, self.pids = {}, {}
         for name in sorted(os.listdir(cell)):
             config, pid = (os.path.join(cell, name, f) for f in ("node.toml", "pid"))
@@ -275,6 +276,7 @@ class Watch:
         self.scrapes += 1
         scraped = self.scrape()
         for process, gauges in scraped.items():
+            self.gauges[process] = gauges
             for name, value in gauges.items():
                 bound = gauges.get(f"{name}_max")
                 key = (process, name)
@@ -289,6 +291,18 @@ class Watch:
             self.rss[process] = max(pages * os.sysconf("SC_PAGE_SIZE"), self.rss.get(process, 0))
         return scraped
 
+    def memory_bound(self, process):
+        """What docs/limits.md allows a process in RAM."""
+        gauges = self.gauges[process]
+        if process.startswith("mount "):
+            return 96 * MIB + 2 * gauges["dirty_bytes_max"] + 3 * MIB * gauges["workers_active_max"]
+        stores = [gauges.get(f"{kind}_{what}_bytes_max", 0) for kind in ("shard", "target") for what in ("overlay", "index_cache", "pending")]
+        return 32 * MIB + sum(stores) + 3 * MIB * self.peaks[process, "net_connections"]
+
+    def too_large(self):
+        bounds = {process: self.memory_bound(process) for process in self.rss if process in self.gauges}
+        return {process: f"{self.rss[process] / MIB:.1f} MiB, {bound / MIB:.1f} at most" for process, bound in bounds.items() if self.rss[process] > bound}
+
     def report(self):
         print(f"peaks of {self.scrapes} looks (value of its bound, highest process):")
         by_name = {}
@@ -297,7 +311,8 @@ class Watch:
         for name, (value, bound, process) in sorted(by_name.items()):
             print(f"  {name:28} {value:>12,} of {bound:>13,}  {process}")
         for process, size in sorted(self.rss.items()):
-            print(f"  memory {size / MIB:8.1f} MiB  {process}")
+            bound = f"of {self.memory_bound(process) / MIB:6.1f} " if process in self.gauges else ""
+            print(f"  memory {size / MIB:8.1f} {bound}MiB  {process}")
 
 
 def left(scraped):
@@ -433,6 +448,7 @@ def main():
         run.step("nothing is left", settled(watch, before, 90))
         above = {f"{process} {name}": f"{value} above {watch.bounds[process, name]}" for (process, name), value in watch.above.items()}
         run.step(f"{len(watch.peaks)} gauges stay within their bounds", above)
+        run.step(f"memory of {len(watch.gauges)} processes stays within its bound", watch.too_large())
         print("steps: " + ", ".join(f"{count} {name}" for name, count in sorted(steps.items())))
         watch.report()
         print(f"mixed: {run.passed} passed, {run.failed} failed")

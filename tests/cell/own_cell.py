@@ -18,6 +18,7 @@ class OwnCell:
     def __init__(self, work):
         self.base = tempfile.mkdtemp(prefix="cell-", dir=work)
         self.folder, self.mount = f"{self.base}/cell", f"{self.base}/mnt"
+        self.said = ""
         os.mkdir(self.mount)
 
     def __enter__(self):
@@ -47,8 +48,8 @@ class OwnCell:
         return json.loads(self.zonal(*args, **more).stdout)
 
     def up(self):
-        self.zonal("up", "--dir", self.folder, "--mount", self.mount, "--zones", "2", "--storage-nodes", "2",
-                   "--capacity", "1 GiB")
+        self.said = self.zonal("up", "--dir", self.folder, "--mount", self.mount, "--zones", "2", "--storage-nodes", "2",
+                               "--capacity", "1 GiB").stdout
 
     def down(self):
         self.zonal("down", "--dir", self.folder)

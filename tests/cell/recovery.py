@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """How soon a cell is back after everything was killed, with many files in it.
 
-    tests/cell/recovery.py --dir EMPTY-FOLDER [--files 10000] [--times 3] [--limit 3]
+    tests/cell/recovery.py --dir EMPTY-FOLDER [--files 10000] [--times 3] [--limit 3] [--every-turn]
 
 Brings up a cell of its own in the folder, makes the files through a mount in parallel (one in a hundred holds 4 KiB), and goes on making some
 while it kills every server process. Then `zonal up`; it counts the time until that returns, until a file is looked up and read, and until one is made
 in each zone through each of two mounts that were there all the time. Every file that was made must be there, with `--check all` each
 is looked up, otherwise a sample. Each of the turns must end within 30 s, the best of them within the limit: a busy machine is no failure,
-a cell that never is that fast is one. ZONAL names the binary. Ends with `recovery: N passed, N failed`.
+a cell that never is that fast is one. With --every-turn, for a machine that does little else, each must end within the limit. ZONAL names the binary. Ends with `recovery: N passed, N failed`.
 """
 import argparse
 import multiprocessing
@@ -125,6 +125,7 @@ def main():
     parser.add_argument("--files", type=int, default=10_000)
     parser.add_argument("--times", type=int, default=3)
     parser.add_argument("--limit", type=float, default=3.0, help="seconds until everything works, in the best of the turns")
+    parser.add_argument("--every-turn", action="store_true", help="the limit is each turn's")
     parser.add_argument("--check", choices=("sample", "all"), default="sample")
     a = parser.parse_args()
     cell, top, second = (os.path.realpath(f"{a.dir}/{name}") for name in ("cell", "mnt", "mnt2"))
@@ -148,7 +149,7 @@ def main():
             os.listdir(f"{second}/one"), os.listdir(f"{second}/two")
             times = recover(top, second, cell, a.files, turn)
             slowest.append(max(times.values()))
-            is_good = slowest[-1] < EACH_SECONDS
+            is_good = slowest[-1] <= (a.limit if a.every_turn else EACH_SECONDS)
             passed, failed = passed + is_good, failed + (not is_good)
             print(f"{'ok' if is_good else 'FAILED'}  {a.files:,} files, all killed under load: " + ", ".join(f"{what} after {s:.2f} s" for what, s in times.items()), flush=True)
         is_good = min(slowest) <= a.limit

@@ -20,6 +20,7 @@ import sys
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "posix"))
+from areas.directories import Listing  # noqa: E402
 from cell import ZONAL, Cell, run  # noqa: E402
 from checks import Registry, equal, fails, pattern, read, reap, true, write, write_all  # noqa: E402
 
@@ -175,6 +176,32 @@ def _(c, d):
         found = read(f"{d}/f")
         true(len(found) in (len(old), len(new)), f"{len(found)} bytes")
         true(set(found) <= {ord("o"), ord("n"), 0} and 0 not in found[:len(old)], "bytes that nobody wrote")
+    finally:
+        c.end_mount(own)
+
+
+@check("mount-killed-aged", "bytes of a file that stays open, without any fsync, are flushed when they are 5 s old: another mount reads them, and they survive the kill of the mount's process", limit=120)
+def _(c, d):
+    own = c.own_mount("aged")
+    try:
+        e, made, fds = below(own, d), {}, []
+        for number, (name, size) in enumerate((("small", 3000), ("part", 200_000), ("appended", 70_000), ("over", 100_000))):
+            made[name] = pattern(number, size)
+            if name == "over":
+                write(f"{d}/{name}", b"o" * size)
+            fds.append(write_at(f"{e}/{name}", made[name], os.O_APPEND if name == "appended" else 0, sync=False))
+        begun, late = time.monotonic(), set(made)
+        while late:
+            # Looking makes nobody flush: an open sees what was flushed before.
+            late -= {name for name in late if read(f"{d}/{name}") == made[name]}
+            true(time.monotonic() - begun < 15, f"not flushed after 15 s: {sorted(late)}")
+            time.sleep(0.1)
+        print(f"  flushed after {time.monotonic() - begun:.1f} s", flush=True)
+        c.kill_mount(own)
+        for fd in fds:
+            drop(fd)
+        for name, data in made.items():
+            true(read(f"{d}/{name}") == data, f"{name} differs")
     finally:
         c.end_mount(own)
 
@@ -395,6 +422,13 @@ def _(c, d):
     gone = os.open(f"{d}/gone", os.O_RDWR | os.O_CREAT)
     folder = os.open(d, os.O_RDONLY)
     os.unlink(f"{d}/gone")
+    # More than one answer holds.
+    os.mkdir(f"{d}/many")
+    for number in range(600):
+        write(f"{d}/many/{'n' * 200}{number}", b"")
+    listing = Listing(f"{d}/many")
+    first = [listing.next()[0] for _ in range(300)]
+    cookie = listing.tell()
     fcntl.lockf(fd, fcntl.LOCK_EX)
     os.pwrite(fd, data, 0)
     os.pwrite(gone, b"without a name", 0)
@@ -409,7 +443,14 @@ def _(c, d):
     os.posix_fadvise(gone, 0, 0, os.POSIX_FADV_DONTNEED)
     equal(os.pread(gone, 100, 0), b"without a name", "the file without a name")
     os.fsync(folder)
-    equal(os.listdir(folder), ["f"], "names")
+    equal(sorted(os.listdir(folder)), ["f", "many"], "names")
+    rest = [entry[0] for entry in listing.rest()]
+    equal((len(first + rest), len(set(first + rest))), (602, 602), "entries of a listing that was open, and different ones")
+    for many in (f"{d}/many", f"{below(c.second or c.mount, d)}/many"):
+        again = Listing(many)
+        again.seek(cookie)
+        equal([entry[0] for entry in again.rest()], rest, "the rest from a cookie of before")
+        again.close()
     other = subprocess.run([sys.executable, "-c", "import fcntl,sys; fcntl.lockf(open(sys.argv[1],'rb+'), fcntl.LOCK_EX|fcntl.LOCK_NB)",
                             f"{below(c.second or c.mount, d)}/f"], capture_output=True, check=False)
     true(other.returncode != 0 and b"BlockingIOError" in other.stderr, "the lock was given away")
@@ -462,6 +503,13 @@ def comes_back(works):
             time.sleep(0.1)
 
 
+# Stores into each page of a mapping, and leaves them there.
+DIRTY_MAPPING = """import mmap,sys,time
+f = open(sys.argv[1], 'rb+')
+m = mmap.mmap(f.fileno(), 0); m[:] = b'd' * len(m); print('dirty', flush=True); time.sleep(99)
+"""
+
+
 @check("stopped-storage", "with stopped storage servers every call ends within 30 s with an error, the mount's log names the server, and killed processes end at once", limit=300)
 def _(c, d):
     own = c.own_mount("stopped")
@@ -471,26 +519,38 @@ def _(c, d):
         fd = write_at(f"{e}/f", b"x" * 100_000, 0)
         reader = write_at(f"{e}/cold", b"y" * 300_000, 0)
         os.posix_fadvise(reader, 0, 0, os.POSIX_FADV_DONTNEED)
+        # Their pages are the kernel's to write when they end.
+        dirty = []
+        for name in ("mapped", "mapped-too"):
+            write(f"{e}/{name}", b"m" * 5_000_000)
+            dirty.append(subprocess.Popen([sys.executable, "-c", DIRTY_MAPPING, f"{e}/{name}"], stdout=subprocess.PIPE))
+            equal(dirty[-1].stdout.readline(), b"dirty\n", "what the owner of a mapping says")
         stopped = c.pids("storage")
         for pid in stopped:
             os.kill(pid, signal.SIGSTOP)
-        for name, code in (("writer", "open(p+'/w','wb').write(b'x'*5_000_000)"), ("reader", "open(p+'/cold','rb').read()"),
+        for name, code in (("owner of a dirty mapping", None), ("writer", "open(p+'/w','wb').write(b'x'*5_000_000)"), ("reader", "open(p+'/cold','rb').read()"),
                            ("fsync", "import os; f=open(p+'/s','wb'); f.write(b'x'*9000); f.flush(); os.fsync(f.fileno())"),
+                           ("page fault", "import mmap; f=open(p+'/cold','rb'); mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ)[200_000]"),
                            ("exit", "import os,time; f=os.open(p+'/x',os.O_CREAT|os.O_WRONLY); os.write(f,b'x'*9000); time.sleep(99)")):
-            victim = subprocess.Popen([sys.executable, "-c", f"p={e!r}; {code}"], stderr=subprocess.DEVNULL)
-            time.sleep(1.5)
+            victim = subprocess.Popen([sys.executable, "-c", f"p={e!r}; {code}"], stderr=subprocess.DEVNULL) if code else dirty[0]
+            time.sleep(1.5 if code else 0)
+            true(victim.poll() is None, f"the {name} has ended before it is killed")
             begun = time.monotonic()
             victim.kill()
             true(reap(victim.pid, 5), f"a killed {name} is there after 5 s")
             lasted = time.monotonic() - begun
             print(f"  a killed {name} ends after {lasted:.2f} s", flush=True)
             true(lasted < 2.5, f"a killed {name} took {lasted:.1f} s to end")
+        # What the writers left fills the mount's buffer: the kernel waits until these pages are answered for, as a call does.
+        dirty[1].kill()
+        begun = time.monotonic()
         os.pwrite(fd, b"z" * 50_000, 0)
         for name, call in (("fsync", lambda: os.fsync(fd)), ("read", lambda: read(f"{e}/cold")), ("O_SYNC write", lambda: write_at(f"{e}/f", b"1", os.O_SYNC, False))):
             lasted, error = took(call)
             print(f"  {name} ends after {lasted:.1f} s with {errno.errorcode.get(error, error)}", flush=True)
             true(error in (errno.ETIMEDOUT, errno.EIO), f"{name}: {errno.errorcode.get(error, error)}")
             true(lasted <= CALL_SECONDS, f"{name} took {lasted:.1f} s")
+        true(reap(dirty[1].pid, max(0.1, begun + CALL_SECONDS - time.monotonic())), f"a killed owner of a dirty mapping is there after {CALL_SECONDS} s")
         true(re.search(r"no answer .*target", c.log(own)), "the mount's log names no target")
         for pid in stopped:
             os.kill(pid, signal.SIGCONT)
@@ -498,7 +558,7 @@ def _(c, d):
         comes_back(lambda: os.fsync(fd))
         equal(read(f"{d}/f")[:50_000], b"z" * 50_000, "what was written before fsync failed, synced later")
         end = time.monotonic() + 30
-        while read(f"{d}/x") != b"x" * 9000:
+        while read(f"{d}/x") != b"x" * 9000 or any(read(f"{d}/{name}") != b"d" * 5_000_000 for name in ("mapped", "mapped-too")):
             true(time.monotonic() < end, "what a killed process wrote does not arrive after 30 s")
             time.sleep(0.2)
         for one in (fd, reader):

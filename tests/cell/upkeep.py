@@ -100,6 +100,31 @@ class Load:
             self.error = error
 
 
+@check("up-says", "`zonal up` prints the zones with their nodes, shards and targets, and what to type next: typed so, it works", limit=120)
+def _(work):
+    with OwnCell(work) as c:
+        rows = re.findall(r"^([12]) zone[12] +(\d+) +127\.0\.0\.1:\d+ +(root|\d+|-) +(\d+ \(1\.0 GiB\)|-)$", c.said, re.M)
+        equal([row[0] for row in rows], ["1"] * 4 + ["2"] * 3, f"zones of the rows of {c.said}")
+        equal(sorted(row[2] for row in rows if row[2] != "-"), ["1", "2", "root"], "shards")
+        equal([row[3].split(" ")[0] for row in rows if row[3] != "-"], ["1", "2", "3", "4"], "targets")
+        equal(re.findall(r"^new files of zone (\d) use stripe set \d+ \(targets (.*)\)$", c.said, re.M), [("1", "1, 2"), ("2", "3, 4")], "stripe sets")
+        said, _, commands = c.said.partition(f"\nmounted on {c.mount}; try:\n")
+        true(commands, f"what is said: {said}")
+        # In place of the machine's include files, which may be many or none.
+        os.makedirs(f"{c.base}/include")
+        write(f"{c.base}/include/stdio.h", b"int puts(const char *);\n")
+        os.makedirs(f"{c.base}/bin")
+        os.symlink(ZONAL, f"{c.base}/bin/zonal")
+        typed = [line.strip().replace("/usr/include", f"{c.base}/include") for line in commands.splitlines() if line.strip()]
+        true(len(typed) >= 4 and all(line.startswith("zonal ") for line in typed), f"commands: {typed}")
+        for line in typed:
+            done = subprocess.run(["sh", "-c", line], env={**os.environ, "PATH": f"{c.base}/bin:{os.environ['PATH']}"}, capture_output=True, text=True,
+                                  timeout=60, check=False, cwd="/")
+            equal(done.returncode, 0, f"exit of {line}: {done.stderr}")
+            true("stdio.h" not in line or "zone 1" in done.stdout, f"{line} says {done.stdout}")
+        true(not os.path.ismount(c.mount), "the last of them was not `zonal down`")
+
+
 @check("backup", "a backup taken under load brings back every name, attribute and byte of what was settled", limit=300)
 def _(work):
     with OwnCell(work) as c:

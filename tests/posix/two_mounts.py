@@ -906,6 +906,41 @@ def _(a, b):
         os.close(held)
 
 
+@check("listing-cookies", "a cookie of telldir leads to the same place in a listing through the other mount, also where names were made and removed meanwhile", limit=120)
+def _(a, b):
+    for i in range(2_000):
+        write(f"{a}/e{i}", b"")
+    here = Listing(a)
+    marks = []
+    while True:
+        cookie = here.tell()
+        if (entry := here.next()) is None:
+            break
+        marks.append((cookie, entry[0]))
+    here.close()
+    there = Listing(b)
+    for at in (1700, 3, 1001, 0):
+        there.seek(marks[at][0])
+        equal([e[0] for e in there.rest()], [name for _, name in marks[at:]], f"the rest from cookie {at}, in the other mount")
+    gone = {name for _, name in marks[2:1500:3]}
+    for name in gone:
+        os.unlink(os.path.join(os.fsencode(a), name))
+    for i in range(100):
+        write(f"{a}/new{i}", b"")
+    there.close()
+    # Listings opened anew: an open one may show what was there when it was opened. The one of the mount that made the changes begins at
+    # the start: the kernel looks there alone whether the listing that it keeps is old.
+    for side in (b, a):
+        listing = Listing(side)
+        if side == a:
+            listing.next()
+        for at in (1001, 1700):
+            listing.seek(marks[at][0])
+            found = [e[0] for e in listing.rest() if not e[0].startswith(b"new")]
+            equal(found, [name for _, name in marks[at:] if name not in gone], f"the rest from cookie {at} after changes")
+        listing.close()
+
+
 @check("listing-rewound", "a directory that stays open shows, rewound, what the other mount made and removed: at once, and when the lease is long over", limit=60)
 def _(a, b):
     names = {"f0", "f1"}

@@ -145,6 +145,12 @@ def _(d):
     at.seek(marks[1500])
     equal([e[0] for e in at.rest()], names[1500:], "the rest after deletions before the cookie")
     at.close()
+    other = Listing(d)
+    other.seek(marks[1500])
+    equal([e[0] for e in other.rest()], names[1500:], "the rest in another listing")
+    other.seek(marks[2000])
+    equal(other.next()[0], names[2000], "entry at a cookie in another listing")
+    other.close()
 
 
 @check("rewinddir", "after rewinddir a listing shows what was made and removed meanwhile")
