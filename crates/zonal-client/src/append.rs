@@ -4,6 +4,7 @@
 //! already written. A place is written to for as long as a restarted shard surely holds places back; then the shard is asked
 //! whether it is ours still. It stays ours where the file grew past it, and where it was then cut behind its beginning, as far as it is left.
 
+use crate::behind::Behind;
 use crate::client::Client;
 use crate::file::File;
 use crate::inline::split;
@@ -26,6 +27,7 @@ impl<N: Net> Client<N> {
     ) -> Result<u64, ErrorCode> {
         let _gate = wait_for(&self.net, &file.gate).await?;
         self.settle_gated(file).await?;
+        self.freshen(file).await?;
         let deadline = self.deadline();
         loop {
             match self.append_once(file, bytes, kill_suid).await {
@@ -124,7 +126,12 @@ impl<N: Net> Client<N> {
         let reply = reply?;
         self.note_own_change(file.ino, &reply);
         if let MetaReply::Attr { attr, data, .. } = reply {
-            file.state().refresh(&attr, data);
+            let mut state = file.state();
+            if written.is_err() && data.is_none() {
+                // It may have left bytes there.
+                state.behind = Behind::Unknown(Instant::default());
+            }
+            state.refresh(&attr, data);
         }
         written.map(|()| offset)
     }

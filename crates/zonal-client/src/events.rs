@@ -136,7 +136,10 @@ impl<N: Net> Client<N> {
         has_late |= self.send_late_releases().await;
         self.net.begin();
         self.send_touches().await.ok();
-        self.flush_aged().await.is_some() || has_late
+        let has_gathered = self.flush_aged().await.is_some();
+        // Closes of what was flushed late follow soon.
+        has_late |= self.all_links().iter().any(|link| link.closes() > 0);
+        has_gathered || has_late
     }
 
     /// Flushes everything and ends the sessions.

@@ -4,9 +4,11 @@
 //! await). Every byte that was written is in `dirty`, in `inflight`, or acknowledged by its target; reads lay the
 //! first two over what the targets say, in that order of age.
 
+use crate::behind::Behind;
 use crate::client::Client;
 use crate::dirty::{Dirty, copy_overlap, overlap};
 use crate::failures::{Failures, Told};
+use crate::inline::end_of_inline;
 use crate::net::Net;
 use crate::run::Run;
 use crate::session::{leaves_gathered, lock};
@@ -16,7 +18,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use zonal_layout::Piece;
-use zonal_types::{Attr, ErrorCode, FileData, Ino, Instant, TargetId, Timestamp};
+use zonal_types::{Attr, ErrorCode, FileData, Ino, Instant, TargetId, Timestamp, cut};
 use zonal_wire::{MetaReply, MetaRequest, StorageReply};
 
 /// Open and dirty files by inode.
@@ -50,6 +52,10 @@ pub(crate) struct FileState<N: Net> {
     /// Writes that failed after they were accepted.
     pub(crate) failures: Failures,
     pub(crate) dirty_since: Option<Instant>,
+    /// What lies behind the end.
+    pub(crate) behind: Behind,
+    /// Closes that the shard is not told before what was written.
+    late_closes: usize,
 }
 
 /// A run of bytes on its way to the targets.
@@ -77,8 +83,10 @@ impl<N: Net> File<N> {
         lock(&self.state)
     }
 
+    /// Opens, as the shard is to count them.
     pub(crate) fn open_count(&self) -> usize {
-        self.state().opens
+        let state = self.state();
+        state.opens + state.late_closes
     }
 
     /// Before a write through an open that was told up to `told`: a loss that no write was told of.
@@ -141,10 +149,24 @@ impl<N: Net> FileState<N> {
             && data.layout.layout_gen >= self.data.layout.layout_gen
         {
             let before = std::mem::replace(&mut self.data, data);
-            if let Some(report) = &mut self.report {
-                report.size = left_of(&self.data, before.truncate_seq, report.size);
+            if let Some(mut report) = self.report.take() {
+                report.size = self.left_of(before.truncate_seq, report.size);
+                self.report = Some(report);
             }
         }
+    }
+
+    /// [`left_of`] what targets acknowledged. A file that others had made longer meanwhile, because our session was over, has lost the rest: that is
+    /// told.
+    pub(crate) fn left_of(&mut self, truncate_seq: u64, end: u64) -> u64 {
+        let left = left_of(&self.data, truncate_seq, end);
+        if left < end
+            && end > end_of_inline(&self.data)
+            && cut::is_disowning(self.data.truncate_seq)
+        {
+            self.failures.note(ErrorCode::Io);
+        }
+        left
     }
 
     /// The end of what was written here and the shard does not know.
@@ -250,6 +272,8 @@ impl<N: Net> Client<N> {
                 unsynced: Unsynced::default(),
                 failures: Failures::default(),
                 dirty_since: None,
+                behind: Behind::Unknown(Instant::default()),
+                late_closes: 0,
             }),
         }
     }
@@ -272,10 +296,19 @@ impl<N: Net> Client<N> {
             let _ending = link.ending_open();
             let mut state = file.state();
             state.opens = state.opens.saturating_sub(1);
-            (state.opens == 0, link.queue_close(ino))
+            let is_last = state.opens == 0;
+            // What a server did not take is sent again later, although nobody has the file open any more. Until the shard knows of it others
+            // must not take what lies behind the end for nobody's.
+            let is_late = is_last && flushed.is_err_and(leaves_gathered);
+            let queued = if is_late {
+                state.late_closes += 1;
+                link.closes()
+            } else {
+                link.queue_close(ino)
+            };
+            (is_last && !is_late, queued)
         };
-        // What a server did not take is sent again later, although nobody has the file open any more.
-        if is_last && !flushed.is_err_and(leaves_gathered) {
+        if is_last {
             self.forget_file(&file);
         }
         let sent = if queued >= CLOSES_MAX {
@@ -288,6 +321,8 @@ impl<N: Net> Client<N> {
 
     /// Forgets a file, unless it was opened again, or is forgotten already.
     pub(crate) fn forget_file(&self, file: &File<N>) {
+        let link = self.link_of(file.ino).ok();
+        let _ending = link.as_ref().map(|link| link.ending_open());
         let mut files = lock(&self.files);
         let is_known = files
             .get(&file.ino)
@@ -302,6 +337,11 @@ impl<N: Net> Client<N> {
         state.inflight.clear();
         state.dirty = Dirty::default();
         files.remove(&file.ino);
+        for _close in 0..std::mem::take(&mut state.late_closes) {
+            if let Some(link) = &link {
+                link.queue_close(file.ino);
+            }
+        }
         self.leave_behind(file.ino, std::mem::take(&mut state.unsynced));
     }
 

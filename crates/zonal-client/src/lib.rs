@@ -6,6 +6,7 @@
 
 pub mod append;
 pub mod attributes;
+mod behind;
 mod changes;
 pub mod client;
 pub mod directories;

@@ -1,5 +1,6 @@
 //! Making and opening files: one round trip, with layout, attributes and what the kernel may keep.
 
+use crate::behind::Behind;
 use crate::client::Client;
 use crate::names::{Found, Looked, NewFile, Opened};
 use crate::net::Net;
@@ -141,6 +142,9 @@ impl<N: Net> Client<N> {
         let until = now.plus_ms(entry.attr_ms.into());
         let attr = entry.attr.ok_or(ErrorCode::Protocol)?;
         let file = self.open_file(&attr, data.clone());
+        if push || (attr.change == 1 && request.makes_file()) {
+            file.state().behind = Behind::Ours;
+        }
         if let Some(bytes) = bytes
             && entry.attr_ms > 0
         {

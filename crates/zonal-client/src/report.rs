@@ -3,7 +3,7 @@
 //! One message a flush; with `sync` the shard flushes before it replies, so that fsync of a small file is this one message.
 
 use crate::client::Client;
-use crate::file::{File, Report, left_of};
+use crate::file::{File, Report};
 use crate::inline::InlineRun;
 use crate::net::Net;
 use crate::session::{leaves_gathered, lock};
@@ -97,8 +97,9 @@ impl<N: Net> Client<N> {
                     truncate_seq,
                 };
                 state.unsynced.tell(boot, Some(told));
-                if let MetaReply::Attr { attr, .. } = reply {
-                    state.refresh(&attr, None);
+                if let MetaReply::Attr { attr, data, .. } = reply {
+                    state.refresh(&attr, data);
+                    state.left_of(truncate_seq, size);
                 }
                 if !sync || link.boot() != boot {
                     return Ok(None);
@@ -114,7 +115,7 @@ impl<N: Net> Client<N> {
                     return Err(code);
                 }
                 let mut merged = state.report.unwrap_or_default();
-                let size = left_of(&state.data, truncate_seq, report.size);
+                let size = state.left_of(truncate_seq, report.size);
                 merged.size = merged.size.max(size);
                 merged.mtime = merged.mtime.or(report.mtime);
                 merged.allocated_delta += report.allocated_delta;

@@ -43,7 +43,10 @@ impl<N: Net> Client<N> {
             .ok_or(ErrorCode::FileTooBig)?;
         let _gate = wait_for(&self.net, &file.gate).await?;
         self.settle_gated(file).await?;
-        self.refetch(file).await?;
+        let takes_space = how != Reserve::Punch || !keep_size;
+        if !takes_space || !self.own_reserved(file, end, keep_size).await? {
+            self.refetch(file).await?;
+        }
         let data = file.state().data.clone();
         let make = |object: ObjectRef, from: u64, to: u64| match how {
             Reserve::Punch => StorageRequest::Punch {

@@ -13,6 +13,7 @@ pub(crate) use request::{Asked, is_passing, is_unsure, late, leaves_gathered};
 
 use request::RETRY_MS;
 
+use crate::behind::Behind;
 use crate::client::Client;
 use crate::net::{Net, wait_for};
 use zonal_types::{Codec, ErrorCode, Instant, SessionId, kept_of};
@@ -29,6 +30,13 @@ impl<N: Net> Client<N> {
             state.session = SessionId(0);
             state.is_open = false;
             state.listening = false;
+        }
+        drop(state);
+        // The shard takes nobody for a holder of what we had open.
+        for file in self.all_files() {
+            let mut state = file.state();
+            state.is_outdated = true;
+            state.behind = Behind::Unknown(Instant::default());
         }
     }
 

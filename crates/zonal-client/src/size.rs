@@ -1,5 +1,6 @@
 //! Truncation, seeking, copying: what changes or asks where a file has bytes.
 
+use crate::behind::Behind;
 use crate::client::Client;
 use crate::file::File;
 use crate::inline::end_of_inline;
@@ -46,6 +47,7 @@ impl<N: Net> Client<N> {
                 let (attr, data) = match shrunk {
                     Ok(shrunk) => shrunk,
                     Err(code) => {
+                        state.unsure_behind(code);
                         // Nothing is cut, as far as is known: what was written is to be there.
                         let mut again = 0;
                         for (at, bytes) in cut {
@@ -59,6 +61,10 @@ impl<N: Net> Client<N> {
                         return Err(code);
                     }
                 };
+                if data.truncate_seq > state.data.truncate_seq {
+                    // What lay behind the end is cut when its columns see the number.
+                    state.behind = Behind::Ours;
+                }
                 state.take_data(data);
                 state.size = size;
                 state.change = state.change.max(attr.change);

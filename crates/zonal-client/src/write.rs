@@ -4,9 +4,10 @@
 //! worker goes on with that of an earlier one: no page fault), one send on the calling thread, and no wait while less than
 //! [`WINDOW_BYTES`] are under way. Bytes are kept until acknowledged, so that a restarted target gets them again.
 
+use crate::behind::Behind;
 use crate::client::Client;
 use crate::dirty::Dirty;
-use crate::file::{File, Inflight, left_of};
+use crate::file::{File, Inflight};
 use crate::inline::end_of_inline;
 use crate::net::{Net, wait_for};
 use crate::run::Run;
@@ -82,6 +83,7 @@ impl<N: Net> Client<N> {
             .checked_add(length as u64)
             .filter(|end| *end <= FILE_BYTES_MAX);
         let end = end.ok_or(ErrorCode::FileTooBig)?;
+        self.own_hole(file, offset).await?;
         let unit = {
             let mut state = file.state();
             let before = state.dirty.bytes();
@@ -158,12 +160,7 @@ impl<N: Net> Client<N> {
         at: u64,
         run: &[u8],
     ) -> Result<Vec<Piece>, ErrorCode> {
-        let is_outdated = file.state().is_outdated;
-        let fresh = if is_outdated {
-            self.refetch(file).await.map(drop)
-        } else {
-            Ok(())
-        };
+        let fresh = self.freshen(file).await;
         let data = file.state().data.clone();
         let pieces = match fresh {
             Ok(()) => self.known_pieces(&data, at, run.len() as u64).await,
@@ -182,6 +179,21 @@ impl<N: Net> Client<N> {
             }
         }
         pieces
+    }
+
+    /// Asks what the shard may have changed that we did not hear of. The caller holds the gate.
+    pub(crate) async fn freshen(&self, file: &File<N>) -> Result<(), ErrorCode> {
+        let (is_outdated, is_asked) = {
+            let state = file.state();
+            (state.is_outdated, state.behind == Behind::Asked)
+        };
+        if is_asked {
+            self.own_behind(file, false).await?;
+        }
+        if is_outdated {
+            self.refetch(file).await?;
+        }
+        Ok(())
     }
 
     /// Sends the run that was taken last; the first failure of what was waited for meanwhile. The caller holds the gate.
@@ -292,7 +304,7 @@ impl<N: Net> Client<N> {
             Ok((reply @ StorageReply::Written { .. }, target, truncate_seq)) => {
                 let allocated_delta = state.note_written(target, &reply);
                 let end = piece.file_offset + piece.length;
-                let end = left_of(&state.data, truncate_seq, end);
+                let end = state.left_of(truncate_seq, end);
                 let report = state.report_mut();
                 report.size = report.size.max(end);
                 report.allocated_delta += allocated_delta;

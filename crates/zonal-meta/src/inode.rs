@@ -23,8 +23,12 @@ pub const FLAG_UNCONFIRMED: u8 = 8;
 pub const FLAG_MTIME_SET: u8 = 16;
 /// The layout policy was set on this directory, not inherited.
 pub const FLAG_OWN_POLICY: u8 = 32;
+/// Of a file: space was reserved behind its end since the last cut.
+pub const FLAG_RESERVED: u8 = 32;
 /// It is being removed: accepts no entries.
 pub const FLAG_CLOSING: u8 = 64;
+/// The last number of a cut was pushed to no column; see `op/number.rs`.
+pub const FLAG_UNPUSHED: u8 = 128;
 
 codec_struct! {
     /// One inode, as stored.
@@ -56,9 +60,9 @@ codec_struct! {
         size_limit: u64,
         /// Allocated bytes, as reported.
         allocated: u64,
-        /// Number of the last shrink.
+        /// Number of the last cut (`zonal_types::cut`).
         truncate_seq: u64,
-        /// Size that it left.
+        /// Where it cuts.
         truncate_size: u64,
         /// Rises with each explicit setting of times.
         time_seq: u64,

@@ -12,6 +12,8 @@ pub(crate) struct Opens {
     entries: usize,
     /// Files that each session has open, where it has any.
     files: BTreeMap<SessionId, u32>,
+    /// Files of which what lies behind the end is known to one session that has them open: nobody else had them open since.
+    owners: BTreeMap<Ino, SessionId>,
     /// Inodes without a name, with the sessions that hold them.
     pub orphans: BTreeMap<Ino, BTreeSet<SessionId>>,
 }
@@ -23,6 +25,9 @@ impl Opens {
     }
 
     pub fn open(&mut self, ino: Ino, session: SessionId) {
+        if self.owner(ino).is_some_and(|owner| owner != session) {
+            self.owners.remove(&ino);
+        }
         let of = self.counts.entry(ino).or_default();
         let count = of.entry(session).or_insert_with(|| {
             self.entries += 1;
@@ -48,6 +53,9 @@ impl Opens {
         if of.is_empty() {
             self.counts.remove(&ino);
         }
+        if self.owners.get(&ino) == Some(&session) {
+            self.owners.remove(&ino);
+        }
         self.entries -= 1;
         if let Some(files) = self.files.get_mut(&session) {
             *files -= 1;
@@ -56,6 +64,23 @@ impl Opens {
             }
         }
         true
+    }
+
+    /// What lies behind the end of a file that the session has open is known to it alone.
+    pub fn own(&mut self, ino: Ino, session: SessionId) {
+        if self.count(ino, session) > 0 {
+            self.owners.insert(ino, session);
+        }
+    }
+
+    /// That is not so any more.
+    pub fn disown(&mut self, ino: Ino) {
+        self.owners.remove(&ino);
+    }
+
+    /// The session to which alone is known what lies behind a file's end.
+    pub fn owner(&self, ino: Ino) -> Option<SessionId> {
+        self.owners.get(&ino).copied()
     }
 
     /// How often the session has it open.
@@ -81,6 +106,7 @@ impl Opens {
         if self.files.remove(&session).is_none() {
             return;
         }
+        self.owners.retain(|_ino, owner| *owner != session);
         let entries = &mut self.entries;
         self.counts.retain(|_ino, of| {
             if of.remove(&session).is_some() {

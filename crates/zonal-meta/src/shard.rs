@@ -367,6 +367,8 @@ impl Shard {
         for change in volatile {
             match change {
                 Volatile::Open(ino) => self.opens.open(ino, session),
+                Volatile::Owned(ino) => self.opens.own(ino, session),
+                Volatile::Unowned(ino) => self.opens.disown(ino),
                 Volatile::Orphaned(ino, holders) => {
                     self.opens.orphans.insert(ino, holders);
                 }

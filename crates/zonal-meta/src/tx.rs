@@ -47,6 +47,9 @@ pub(crate) struct Env<'a> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Volatile {
     Open(Ino),
+    /// What lies behind the end of a file is known to this session alone, if it has it open; or it is not.
+    Owned(Ino),
+    Unowned(Ino),
     Orphaned(Ino, BTreeSet<SessionId>),
     Unorphaned(Ino),
     Ids(PartitionId, IdRange),

@@ -172,10 +172,10 @@ fn shrinks_are_numbered_and_confirmed() {
         Ok(false),
         "growing is free"
     );
-    assert_eq!(root.truncate(cell, f, 10_010, 1), Ok(true));
+    assert_eq!(root.truncate(cell, f, 10_010, 2), Ok(true));
     let confirm = MetaRequest::ConfirmTruncate {
         ino: f,
-        truncate_seq: 2,
+        truncate_seq: 4,
         allocated_delta: -4096,
     };
     root.call(cell, f, &confirm).unwrap();
@@ -191,5 +191,5 @@ fn shrinks_are_numbered_and_confirmed() {
     else {
         panic!()
     };
-    assert_eq!(data.unwrap().truncate_seq, 3);
+    assert_eq!(data.unwrap().truncate_seq, 6);
 }

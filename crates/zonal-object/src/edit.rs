@@ -17,7 +17,7 @@ use crate::write::part_of_block;
 use std::ops::Range;
 use std::sync::Arc;
 use zonal_types::limits::{CHUNK_BYTES, FILE_BYTES_MAX, STORAGE_STEP_BYTES};
-use zonal_types::{ErrorCode, KvRead};
+use zonal_types::{ErrorCode, KvRead, cut};
 
 /// Chunk records that one step changes.
 pub(crate) const STEP_CHUNKS: usize = STORAGE_STEP_BYTES as usize / CHUNK_BYTES;
@@ -224,7 +224,8 @@ impl Target {
         if !draft.exists() {
             draft.header.truncate_seq = edit.cut.seq;
         }
-        let built = if behind || first_truncation {
+        let is_cut = behind || first_truncation;
+        let built = if is_cut {
             self.cut_step(&mut draft, edit)?
                 .map(|last| Edit::log(draft, last && edit.kind == Kind::Truncate))
         } else {
@@ -244,12 +245,19 @@ impl Target {
         let Some(logged) = built else {
             return Ok(Step::Read);
         };
-        self.log_step(edit, logged)
+        self.log_step(edit, logged, is_cut)
     }
 
-    fn log_step(&mut self, edit: &mut Edit, logged: Logged) -> Result<Step, ErrorCode> {
+    fn log_step(
+        &mut self,
+        edit: &mut Edit,
+        logged: Logged,
+        is_cut: bool,
+    ) -> Result<Step, ErrorCode> {
         let record = self.apply(logged.batch)?;
-        if edit.kind == Kind::Truncate {
+        if is_cut && cut::is_disowning(edit.cut.seq) {
+            // Nobody told the shard that it was taken.
+        } else if edit.kind == Kind::Truncate {
             // Also of one that ends behind this step.
             self.untold.add(edit.object, logged.delta);
         } else {
@@ -386,6 +394,6 @@ impl Target {
         }
         edit.at = stop;
         let logged = Edit::log(draft, stop == end);
-        self.log_step(edit, logged)
+        self.log_step(edit, logged, false)
     }
 }

@@ -30,7 +30,7 @@ fn older_writes_cannot_bring_cut_bytes_back() {
     };
     let mut late = shell.plan(request).unwrap();
     let cut = Cut {
-        seq: 1,
+        seq: 2,
         bytes: 1000,
     };
     // A reader that knows more than the target sees the cut already.
@@ -90,7 +90,7 @@ fn a_large_truncation_and_punch_go_in_steps() {
         .run_edit(Edit::punch(object(1), CUT, 0, 300 << 18).unwrap())
         .unwrap();
     assert_eq!(outcome.allocated_delta, -300 * 4096);
-    let cut = Cut { seq: 1, bytes: 1 };
+    let cut = Cut { seq: 2, bytes: 1 };
     let outcome = shell.run_edit(Edit::truncate(object(1), cut)).unwrap();
     assert_eq!(
         (outcome.allocated_delta, outcome.object_bytes),
@@ -221,7 +221,7 @@ fn a_late_write_does_not_make_a_deleted_object_again() {
 
 /// A shrink whose first word a write brings, and then the truncation itself.
 fn cut_to(bytes: u64) -> Cut {
-    Cut { seq: 1, bytes }
+    Cut { seq: 2, bytes }
 }
 
 #[test]
@@ -233,6 +233,33 @@ fn a_write_tells_what_it_cut_first() {
     assert_eq!(pushed.unwrap().allocated_delta, 0);
     let stat = shell.target.stat(&shell.store, object(1)).unwrap();
     assert_eq!(stat.allocated, 8192);
+    shell.check();
+}
+
+#[test]
+fn what_nobody_counted_is_told_by_nobody() {
+    // What lay behind the end was nobody's when the file was made longer.
+    let nobodys = Cut {
+        seq: 3,
+        bytes: 8192,
+    };
+    let (mut shell, _) = filled();
+    let wrote = shell.write(object(1), nobodys, 65_536, &[7; 8192]).unwrap();
+    assert_eq!(wrote.allocated_delta, 8192);
+    let stat = shell.target.stat(&shell.store, object(1)).unwrap();
+    assert_eq!(stat.allocated, 16_384);
+    let (mut shell, _) = filled();
+    let pushed = shell.run_edit(Edit::truncate(object(1), nobodys));
+    assert_eq!(pushed.unwrap().allocated_delta, 0);
+    let (mut shell, _) = filled();
+    let reserve = Edit::allocate(object(1), nobodys, 0, 16_384, false).unwrap();
+    assert_eq!(shell.run_edit(reserve).unwrap().allocated_delta, 8192);
+    let punched = Edit::punch(object(1), nobodys, 0, 4096).unwrap();
+    assert_eq!(shell.run_edit(punched).unwrap().allocated_delta, -4096);
+    // The next shrink's is told again.
+    let cut = Cut { seq: 4, bytes: 0 };
+    let cut = shell.run_edit(Edit::truncate(object(1), cut)).unwrap();
+    assert_eq!(cut.allocated_delta, -12_288);
     shell.check();
 }
 

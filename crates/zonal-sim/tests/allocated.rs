@@ -139,6 +139,52 @@ async fn cut_and_never_told(world: Rc<World>) -> Result<(), ErrorCode> {
     Ok(())
 }
 
+/// The same, where the file is made longer: what is cut was never counted.
+async fn grown_over_what_was_never_told(world: Rc<World>) -> Result<(), ErrorCode> {
+    let client = world.connect(0, Rng::new(3)).await?;
+    let home = make_dir(&client, Ino::ROOT, "home").await?;
+    let bytes = vec![b'N'; 6 * MIB];
+    for is_truncated in [true, false] {
+        let file = create(&client, home, &format!("f{is_truncated}"), true)
+            .await?
+            .file;
+        client.write(&file, 0, &bytes[..2 * MIB], false).await?;
+        client.fsync(&file).await?;
+        client.release(file.ino).await?;
+        let dead = world.connect(1, Rng::new(2)).await?;
+        let theirs = open(&dead, file.ino).await?.file;
+        dead.write(&theirs, 2 * MIB as u64, &bytes, false).await?;
+        drop((theirs, dead));
+        for _second in 0..80 {
+            client.keep_house().await;
+            world.clock.sleep(1_000_000_000).await;
+        }
+        assert!(at_targets(&world) > 7 * MIB as u64);
+        let file = open(&client, file.ino).await?.file;
+        if is_truncated {
+            let size = 20 * MIB as u64;
+            client.truncate(&who(), file.ino, size, true, false).await?;
+        }
+        for at in [9, 10, 11, 3] {
+            let offset = (at * MIB) as u64 + 5_000;
+            client
+                .write(&file, offset, &bytes[..100_000], false)
+                .await?;
+            client.fsync(&file).await?;
+        }
+        assert_eq!(at_shard(&client, file.ino).await?, at_targets(&world));
+        client.truncate(&who(), file.ino, 0, true, false).await?;
+        assert_eq!(at_targets(&world), 0);
+        assert_eq!(at_shard(&client, file.ino).await?, 0);
+    }
+    Ok(())
+}
+
+#[test]
+fn what_is_cut_where_a_file_grows_was_not_counted() {
+    run(grown_over_what_was_never_told);
+}
+
 #[test]
 fn what_nobody_told_and_is_cut_is_not_missing_later() {
     run(cut_and_never_told);

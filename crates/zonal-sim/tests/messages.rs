@@ -409,6 +409,62 @@ fn sizes_and_appends() {
 }
 
 #[test]
+fn a_hole_in_an_existing_file_costs_one_question_once() {
+    on_a_cell(|cell| async move {
+        let client = &cell.client;
+        let home = cell.home;
+        let opened = create(client, home, "f", true).await?;
+        let hole = client.write_through(&opened.file, MIB as u64, &[1; 100], false);
+        assert_eq!(cell.count(hole).await?.1, 2, "it was made here");
+        let (ino, root) = (opened.file.ino, who());
+        client.release(ino).await?;
+        client.keep_house().await;
+        let file = open(client, ino).await?.file;
+        let end = (MIB + 100) as u64;
+        let follows = client.write_through(&file, end, &[2; 100], false);
+        assert_eq!(cell.count(follows).await?.1, 2, "no hole");
+        for (at, trips) in [(2, 3), (4, 2), (6, 2)] {
+            let hole = client.write_through(&file, at * MIB as u64, &[3; 100], false);
+            assert_eq!(cell.count(hole).await?.1, trips, "unit {at}");
+        }
+        let grow = client.truncate(&root, ino, 1 << 30, true, false);
+        assert_eq!(cell.count(grow).await?.1, 1);
+        client.release(ino).await?;
+        client.keep_house().await;
+        // It is written behind what columns may not have heard of: they hear of that first (refused; size, columns, confirmed).
+        let file = open(client, ino).await?.file;
+        let reserve = client.reserve(&file, 2 << 30, 100, Reserve::Allocate, false);
+        assert_eq!(cell.count(reserve).await?.1, 1 + 1 + 3 + 1 + 3);
+        // Else as many as without a hole: the question tells the size, too.
+        let opened = create(client, home, "g", true).await?;
+        client.write(&opened.file, 0, &[1; 9000], false).await?;
+        client.release(opened.file.ino).await?;
+        client.keep_house().await;
+        let file = open(client, opened.file.ino).await?.file;
+        let reserve = client.reserve(&file, 2 << 30, 100, Reserve::Allocate, false);
+        assert_eq!(cell.count(reserve).await?.1, 3);
+        Ok(())
+    });
+}
+
+#[test]
+fn a_file_that_is_not_open_is_made_longer_with_one_question() {
+    on_a_cell(|cell| async move {
+        let client = &cell.client;
+        let opened = create(client, cell.home, "f", true).await?;
+        client.write(&opened.file, 0, &[1; 9000], false).await?;
+        client.release(opened.file.ino).await?;
+        client.keep_house().await;
+        let root = who();
+        for size in [1 << 20, 1 << 21, 1 << 22] {
+            let grow = client.truncate(&root, opened.file.ino, size, false, false);
+            assert_eq!(cell.count(grow).await?.1, 1);
+        }
+        Ok(())
+    });
+}
+
+#[test]
 fn a_range_in_one_piece_can_go_past_the_buffer() {
     on_a_cell(|cell| async move {
         let client = &cell.client;

@@ -4,6 +4,7 @@
 pub mod attr;
 pub mod boot;
 pub mod codec;
+pub mod cut;
 pub mod describe;
 pub mod error;
 pub mod ids;

@@ -61,6 +61,8 @@ marks! {
     OrphanGone,
     /// A shrink was refused because another is not confirmed.
     TruncateUnconfirmed,
+    /// A client asked the shard to make nobody's what lies behind a file's end.
+    BehindAsked,
     /// A target cut an object first, since the writer knew a later shrink.
     CutFirst,
     /// A target refused a write that did not know the last shrink.

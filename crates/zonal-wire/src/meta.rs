@@ -10,7 +10,7 @@ use crate::lease::{LeaseGrant, LeaseKind};
 use crate::storage::ErrorNumber;
 use zonal_types::{
     Attr, Blob, Credentials, Epoch, FileData, FileKind, Ino, MapVersion, Name, NodeId, SessionId,
-    ShardId, StripePolicy, Timestamp, ZoneId, codec_enum, codec_struct,
+    ShardId, StripePolicy, Timestamp, ZoneId, codec_enum, codec_struct, cut,
 };
 
 /// Linux flag values that cross the wire.
@@ -109,7 +109,7 @@ impl AppendPlace {
     /// beginning what lies within the file (appended, then cut), after others nothing.
     #[must_use]
     pub fn left(&self, truncate_seq: u64, truncate_size: u64) -> Option<u32> {
-        match truncate_seq.checked_sub(self.truncate_seq)? {
+        match cut::cuts_since(truncate_seq, self.truncate_seq)? {
             0 => Some(self.length),
             1 => {
                 let within = truncate_size.checked_sub(self.offset)?;
@@ -208,6 +208,10 @@ codec_enum! {
         Touch = 47 { reads: Vec<(Ino, Timestamp)> },
         /// How new files of the directory are laid out; `None` goes back to inheriting.
         SetPolicy = 48 { who: Credentials, dir: Ino, policy: Option<StripePolicy> },
+        /// Before the session, which has told all that it wrote, writes behind the end of the file, or reserves space there: what clients that
+        /// are gone wrote there and never told becomes nobody's. Reply `Attr`, with `data` where it is; without, others may be writing there.
+        /// `reserves`: the space stays when the file grows.
+        DisownBehind = 49 { ino: Ino, reserves: bool },
 
         /// `wait`: queue it under `waiter` (chosen by the client, unique in the session) and answer `LockQueued`.
         Lock = 60 { ino: Ino, range: LockRange, wait: bool, waiter: u64 },
@@ -247,7 +251,18 @@ impl MetaRequest {
     /// True where everything is to be durable before the reply that the shard acknowledged before, this request included.
     #[must_use]
     pub fn is_sync(&self) -> bool {
-        matches!(self, Self::Sync | Self::ReportWrite { sync: true, .. })
+        match self {
+            Self::ReportWrite { sync, .. } => *sync,
+            // Targets hear of the number of a cut that is only given with the next request: it must not be given again.
+            Self::Sync
+            | Self::DisownBehind { .. }
+            | Self::AppendEnd {
+                reserved: 1..,
+                length: 0,
+                ..
+            } => true,
+            _ => false,
+        }
     }
 
     /// The directory whose entries it changes, where that is one: the reply may tell what that is then.
@@ -263,10 +278,16 @@ impl MetaRequest {
         }
     }
 
+    /// True where a file may be made that was not there before.
+    #[must_use]
+    pub fn makes_file(&self) -> bool {
+        matches!(self, Self::Create { .. } | Self::Tmpfile { .. })
+    }
+
     /// True where the request changes durable state and so carries a slot and a sequence.
     #[must_use]
     pub fn is_mutation(&self) -> bool {
-        matches!(self.tag(), 30..=48)
+        matches!(self.tag(), 30..=49)
     }
 }
 
@@ -398,12 +419,16 @@ impl MetaReply {
     /// has, an entry leads to a directory that is not there.
     #[must_use]
     pub fn must_be_durable(&self) -> bool {
-        matches!(
-            self,
+        match self {
             Self::Opened { push: true, .. }
-                | Self::Truncated { push: true, .. }
-                | Self::Detached { .. }
-        )
+            | Self::Truncated { push: true, .. }
+            | Self::Detached { .. } => true,
+            // Made longer, perhaps with a number that targets hear of with the next request.
+            Self::Truncated { attr, data, .. } => {
+                cut::is_disowning(data.truncate_seq) && attr.size > data.truncate_size
+            }
+            _ => false,
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Appends: a ticket reserves the place, the end of it publishes size and time. Tickets are in memory only.
 
-use super::{Result, report, truncate};
+use super::{Result, number, report};
 use crate::append::Tickets;
 use crate::tx::Tx;
 use zonal_types::{ErrorCode, Ino};
@@ -35,15 +35,12 @@ pub(crate) fn end(
     report: &report::Report<'_>,
     is_given_up: bool,
 ) -> Result {
-    let disowned = if is_given_up {
-        truncate::disown_behind(tx, ino)?
-    } else {
-        None
-    };
-    // What is nobody's now takes its space until the first word of that number comes to its target, with a write that tells it.
     let mut reply = report::report_write(tx, ino, report)?;
-    if let MetaReply::Attr { data, .. } = &mut reply {
-        *data = disowned;
+    if is_given_up && let MetaReply::Attr { data, .. } = &mut reply {
+        // What is nobody's now takes its space until the first word of that number comes to its target, with a write that tells it.
+        let mut inode = tx.inode(ino)?;
+        *data = number::disown_given_up(tx, &mut inode).then(|| inode.data());
+        tx.save(inode);
     }
     Ok(reply)
 }

@@ -77,6 +77,7 @@ pub(crate) fn create(tx: &mut Tx<'_>, who: &Credentials, request: &Create<'_>) -
     if request.open && kind == FileKind::File {
         open::check_room(tx)?;
         tx.volatile.push(Volatile::Open(ino));
+        tx.volatile.push(Volatile::Owned(ino));
         let push = false;
         return Ok(MetaReply::Opened { entry, data, push });
     }

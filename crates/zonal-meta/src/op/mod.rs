@@ -14,6 +14,7 @@ pub mod link;
 pub mod lookup;
 pub mod mkdir;
 pub mod new;
+pub mod number;
 pub mod open;
 pub mod policy;
 pub mod readdir;

@@ -1,11 +1,12 @@
 //! What a client wrote: size, time, allocated bytes. Sizes and times only rise; a time that utimens set stays
 //! where the write was made before that.
 
-use super::{Result, changed, inline, setattr};
+use super::{Result, changed, inline, number, setattr};
 use crate::inode::{FLAG_MTIME_SET, Inode};
 use crate::tx::Tx;
 use zonal_types::limits::FILE_BYTES_MAX;
 use zonal_types::{ErrorCode, Ino, Timestamp};
+use zonal_wire::MetaReply;
 
 /// The request.
 pub(crate) struct Report<'a> {
@@ -42,7 +43,13 @@ pub(crate) fn report_write(tx: &mut Tx<'_>, ino: Ino, report: &Report<'_>) -> Re
         return Err(ErrorCode::Invalid);
     }
     apply(tx, &mut inode, report)?;
-    Ok(changed(tx, inode))
+    // A writer that was away, and does not know what was cut meanwhile.
+    let news = (report.truncate_seq < inode.truncate_seq).then(|| inode.data());
+    let mut reply = changed(tx, inode);
+    if let MetaReply::Attr { data, .. } = &mut reply {
+        *data = news;
+    }
+    Ok(reply)
 }
 
 /// Takes a report over into the inode.
@@ -51,6 +58,9 @@ pub(crate) fn apply(tx: &mut Tx<'_>, inode: &mut Inode, report: &Report<'_>) -> 
         return Err(ErrorCode::FileTooBig);
     }
     inode.size = inode.size.max(report.size_left(inode.truncate_seq));
+    if report.size > inode.layout.inline_bytes().into() || report.allocated_delta != 0 {
+        number::wrote(inode);
+    }
     match report.inline {
         // Somebody may have cut the file meanwhile.
         Some((end, [])) => inline::allocate(tx, inode, end)?,

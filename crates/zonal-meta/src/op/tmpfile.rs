@@ -31,6 +31,7 @@ pub(crate) fn tmpfile(
     let data = inode.data();
     remove::make_orphan(tx, inode, BTreeSet::from([tx.session]));
     tx.volatile.push(Volatile::Open(ino));
+    tx.volatile.push(Volatile::Owned(ino));
     let entry = Entry {
         ino,
         kind,

@@ -1,11 +1,13 @@
-//! Changing the size. A shrink of what has data gets a number that the columns must see (ARCHITECTURE, decision 5).
+//! Changing the size. A shrink of what has data gets a number that the columns must see; growth has one where bytes that nobody told of may lie
+//! behind the end (`number.rs`).
 
+use super::number::{self, others_hold};
 use super::{Result, inline, setattr};
-use crate::inode::{FLAG_UNCONFIRMED, Inode};
+use crate::inode::{FLAG_RESERVED, Inode};
 use crate::permission::{WRITE, check};
 use crate::tx::{Tx, Volatile};
 use zonal_types::limits::FILE_BYTES_MAX;
-use zonal_types::{Credentials, ErrorCode, FileData, FileKind, Ino};
+use zonal_types::{Credentials, ErrorCode, FileKind, Ino};
 use zonal_wire::MetaReply;
 
 /// The request.
@@ -53,56 +55,46 @@ pub(crate) fn set_size(
     confirmed_seq: u64,
 ) -> Result<bool> {
     if confirmed_seq >= inode.truncate_seq {
-        inode.set(FLAG_UNCONFIRMED, false);
+        number::confirmed(inode);
     }
     let (before, inline) = (inode.size, u64::from(inode.layout.inline_bytes()));
     inline::cut(tx, inode, size)?;
     let shrinks = size < before;
+    // Nothing of one that is small is at the targets, but what a client that is gone wrote there and never told: that is cut when they see
+    // the number. Others that have it open do not know the number, and would write under the old one: so they are told.
     let is_cut = shrinks && (before > inline || others_hold(tx, inode.ino))
         || (size == 0 && inode.allocated_bytes() > 0);
-    if is_cut {
-        if inode.has(FLAG_UNCONFIRMED) {
-            zonal_types::mark!(TruncateUnconfirmed);
-            return Err(ErrorCode::TruncateUnconfirmed);
-        }
-        number_shrink(inode, size);
-        inode.set(FLAG_UNCONFIRMED, true);
-    } else if shrinks {
-        // Nothing of it is at the targets, but what a client that is gone wrote there and never told: that is cut when they see the
-        // number. Others that have it open do not know the number, and would write under the old one: above.
-        number_shrink(inode, size);
-    }
-    // An empty file that has space is cut, too: bytes of an append that is under way are gone with it.
     if shrinks || is_cut {
+        number::shrink(tx, inode, size, is_cut)?;
+        // An empty file that has space is cut, too: bytes of an append that is under way are gone with it.
         tx.volatile.push(Volatile::Cut(inode.ino, size));
+    } else if size > before {
+        number::disown(tx, inode)?;
     }
     inode.size = size;
     Ok(is_cut)
 }
 
-/// Makes what targets may hold behind the end nobody's, without a message to them: they cut it when they see the number. `None`: not
-/// done, because somebody else may be writing there, or an earlier shrink has not been seen by all.
-pub(crate) fn disown_behind(tx: &mut Tx<'_>, ino: Ino) -> Result<Option<FileData>> {
+/// Before the session makes the file longer by a write, or reserves space behind its end: what lies there is to be nobody's. The reply has the
+/// number where it is; without, others may be writing there.
+pub(crate) fn disown_behind(tx: &mut Tx<'_>, ino: Ino, reserves: bool) -> Result {
     let mut inode = tx.inode(ino)?;
-    if inode.has(FLAG_UNCONFIRMED) || others_hold(tx, ino) {
-        return Ok(None);
+    if !inode.is_file() {
+        return Err(ErrorCode::Invalid);
     }
-    let size = inode.size;
-    number_shrink(&mut inode, size);
-    let data = inode.data();
+    let is_disowned = number::disown(tx, &mut inode)?;
+    if reserves {
+        inode.set(FLAG_RESERVED, true);
+    }
+    let data = is_disowned.then(|| inode.data());
+    let attr = inode.attr();
     tx.save(inode);
-    Ok(Some(data))
-}
-
-fn number_shrink(inode: &mut Inode, size: u64) {
-    inode.truncate_seq = inode.truncate_seq.saturating_add(1);
-    inode.truncate_size = size;
-}
-
-/// Whether another session may have the file open.
-fn others_hold(tx: &Tx<'_>, ino: Ino) -> bool {
-    let holders = tx.env.opens.holders(ino);
-    !tx.env.silent.is_empty() || holders.iter().any(|session| *session != tx.session)
+    let attr_ms = 0;
+    Ok(MetaReply::Attr {
+        attr,
+        data,
+        attr_ms,
+    })
 }
 
 /// All columns have seen the shrink.
@@ -116,7 +108,7 @@ pub(crate) fn confirm(
     let is_last = truncate_seq == inode.truncate_seq;
     inode.count_allocated(allocated_delta);
     if is_last {
-        inode.set(FLAG_UNCONFIRMED, false);
+        number::confirmed(&mut inode);
         if !others_hold(tx, ino) {
             // Nobody is left who has something to tell: what was cut and never counted was a dead client's, or its reply was lost.
             inline::count_own(tx, &mut inode)?;

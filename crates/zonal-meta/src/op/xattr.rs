@@ -225,7 +225,7 @@ pub(crate) fn remove(tx: &mut Tx<'_>, who: &Credentials, ino: Ino, name: &[u8]) 
     let class = Class::of(name)?;
     class.check(tx, who, &inode, name, true)?;
     if class == Class::Layout {
-        if !inode.has(FLAG_OWN_POLICY) {
+        if !inode.is_dir() || !inode.has(FLAG_OWN_POLICY) {
             return Err(ErrorCode::NoData);
         }
         policy::apply(tx, &mut inode, None)?;

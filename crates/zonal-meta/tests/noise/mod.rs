@@ -257,6 +257,10 @@ impl Noise {
                 whole_file: flags > 3,
             },
             32 => MetaRequest::DetachDir { ino },
+            33 if flags > 3 => MetaRequest::DisownBehind {
+                ino,
+                reserves: flags > 5,
+            },
             33 => MetaRequest::AttachDir { ino },
             34 => MetaRequest::Reclaim {
                 opens: vec![ino],

@@ -15,8 +15,13 @@ pub const SHARD: usize = 1;
 
 /// A client that soon gives up.
 pub async fn impatient(world: &World) -> Result<SimClient, ErrorCode> {
+    patient_for(world, 2_000).await
+}
+
+/// A client that gives up after so many ms.
+pub async fn patient_for(world: &World, deadline_ms: u64) -> Result<SimClient, ErrorCode> {
     let mut options = Options::new(&world.address_of(0), ZoneId(1), 77);
-    (options.attempt_ms, options.deadline_ms) = (500, 2_000);
+    (options.attempt_ms, options.deadline_ms) = (500, deadline_ms);
     let name = world.client_name(0);
     let net = SimNet::new(world.network.clone(), &name, Rng::new(2));
     Client::connect(net, options).await

@@ -206,6 +206,7 @@ pub fn meta_requests() -> Vec<MetaRequest> {
         M::RemoveXattr { who: who.clone(), ino: file, name: Blob(b"user.a".to_vec()) },
         M::Touch { reads: vec![(file, time(5)), (ino(20), time(6))] },
         M::SetPolicy { who: who.clone(), dir, policy: Some(policy) },
+        M::DisownBehind { ino: file, reserves: true },
         M::Lock { ino: file, range: lock(), wait: true, waiter: 3 },
         M::Unlock { ino: file, range: lock() },
         M::CancelLock { ino: file, waiter: 3 },
