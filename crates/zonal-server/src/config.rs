@@ -5,6 +5,7 @@
 //! named by its host is looked up.
 
 mod address;
+mod admin;
 mod check;
 mod raw;
 
@@ -65,6 +66,16 @@ pub enum ConfigError {
         /// The reason.
         source: std::io::Error,
     },
+    /// Everybody could see the admin pages.
+    #[error("{}:{line}: admin.listen {listen} is outside of loopback and asks for nothing", path.display())]
+    AdminOpen {
+        /// The file.
+        path: PathBuf,
+        /// Counted from 1.
+        line: usize,
+        /// What is there.
+        listen: SocketAddr,
+    },
     /// Roles or addresses that do not fit each other.
     #[error("{}: {message}", path.display())]
     Together {
@@ -88,6 +99,9 @@ impl ConfigError {
             Self::Range { .. } => "sizes and times carry units, such as \"64 MiB\" and \"10 s\"",
             Self::Lookup { .. } => {
                 "write its IP:PORT, or a host name that resolves on this machine"
+            }
+            Self::AdminOpen { .. } => {
+                "set `admin.token_file` to a file with 16 bytes or more, or listen on 127.0.0.1; Prometheus sends it with `authorization: credentials_file`"
             }
             Self::Together { .. } => {
                 "`zonal server` takes --config several times: one process, several nodes"
@@ -148,6 +162,15 @@ pub struct Limits {
     pub slow_operation: Millis,
 }
 
+/// The admin pages.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AdminConfig {
+    /// Where they are served.
+    pub listen: SocketAddr,
+    /// What each request must carry, where it must.
+    pub token_file: Option<PathBuf>,
+}
+
 /// One node, checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeConfig {
@@ -171,8 +194,8 @@ pub struct NodeConfig {
     pub dir: PathBuf,
     /// The cell key, where one is used.
     pub key_file: Option<PathBuf>,
-    /// Where metrics are served.
-    pub admin: Option<SocketAddr>,
+    /// The admin pages, where there are any.
+    pub admin: Option<AdminConfig>,
     /// Lowest level logged.
     pub log_level: String,
     /// Bounds.

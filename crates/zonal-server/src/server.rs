@@ -32,7 +32,7 @@ use zonal_net::{
 };
 use zonal_types::limits::{SCRUB_PERIOD_MS_DEFAULT, SCRUB_RATE_DEFAULT};
 
-use admin_pages::start_admin;
+use admin_pages::{read_token, start_admin};
 use enter::{Entered, enter};
 use shard::{open_shard, open_shard_store};
 
@@ -143,6 +143,7 @@ impl Running {
         stop: &mut dyn FnMut() -> bool,
     ) -> Result<Option<Self>, ServerError> {
         let key = read_key(config.key_file.as_deref())?;
+        let token = read_token(config)?;
         let me = zonal_net::Identity::new(config.cell, Role::Server, config.node, key);
         let pool = PoolConfig {
             deadline: config.limits.request_deadline.duration(),
@@ -209,7 +210,7 @@ impl Running {
             serving,
             Arc::clone(&node) as Arc<dyn zonal_net::Handler>,
         )?;
-        let admin = start_admin(config, &node, &server)?;
+        let admin = start_admin(config, &node, &server, token)?;
         tracing::info!(
             node = config.node.0,
             roles = config.roles().join(","),

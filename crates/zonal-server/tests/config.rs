@@ -25,7 +25,7 @@ fn deployed_samples_are_valid() {
     }
 }
 
-/// Each bad sample begins with `# wants: TEXT`, which the error must contain.
+/// Each bad sample begins with `# wants: TEXT`, which the error must contain, perhaps with `# hint: TEXT` behind it.
 #[test]
 fn bad_samples_say_what_is_wrong() {
     for file in files("tests/config-bad") {
@@ -39,7 +39,13 @@ fn bad_samples_say_what_is_wrong() {
             shown.contains(wanted),
             "{name}: \"{shown}\" lacks \"{wanted}\""
         );
-        assert!(!error.hint().is_empty());
+        let second = text.lines().nth(1).unwrap();
+        let hint = second.strip_prefix("# hint: ").unwrap_or_default();
+        assert!(
+            !error.hint().is_empty() && error.hint().contains(hint),
+            "{name}: {}",
+            error.hint()
+        );
     }
 }
 

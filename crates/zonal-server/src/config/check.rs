@@ -30,7 +30,7 @@ pub(super) struct Source<'a> {
 
 /// `file` as seen from `folder`, as the paths are written: where the folder is a link to another disk, `..` is still the folder that it
 /// lies in, not the one that it leads to.
-fn beside(folder: &Path, file: &Path) -> PathBuf {
+pub(super) fn beside(folder: &Path, file: &Path) -> PathBuf {
     let mut base = folder.to_owned();
     let mut rest = file.components().peekable();
     while rest.peek() == Some(&Component::ParentDir)
@@ -197,7 +197,7 @@ impl Source<'_> {
         })
     }
 
-    fn together(&self, message: &'static str) -> ConfigError {
+    pub(super) fn together(&self, message: &'static str) -> ConfigError {
         ConfigError::Together {
             path: self.path.to_owned(),
             message,
@@ -238,8 +238,6 @@ impl Source<'_> {
             Some(advertise) => self.address("advertise", advertise)?,
             None => listen,
         };
-        let admin = raw.admin.as_ref();
-        let admin = admin.map(|admin| self.address("admin.listen", &admin.listen));
         let manager = match (&raw.manager, &raw.manager_address) {
             (_, Some(address)) => self.manager_address(address, listen)?,
             (Some(_), None) => advertise,
@@ -250,6 +248,8 @@ impl Source<'_> {
             self.store(raw.log.as_ref(), raw.overlay.as_ref(), cache)
         };
         let folder = self.path.parent().unwrap_or(Path::new("."));
+        let admin = raw.admin.as_ref();
+        let admin = admin.map(|admin| self.admin(admin, folder, raw.key_file.is_some()));
         let config = NodeConfig {
             path: self.path.to_owned(),
             cell,
@@ -313,12 +313,6 @@ impl Source<'_> {
             return Err(
                 self.together("`listen` outside of loopback needs a cell key: set `key_file`")
             );
-        }
-        if config.key_file.is_none() && config.admin.is_some_and(|admin| !admin.ip().is_loopback())
-        {
-            return Err(self.together(
-                "`admin.listen` outside of loopback needs a cell key: set `key_file`, or listen on 127.0.0.1",
-            ));
         }
         Ok(())
     }
