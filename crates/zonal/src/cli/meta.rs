@@ -111,8 +111,7 @@ fn configs(cell: Option<&Path>, files: &[PathBuf]) -> anyhow::Result<Vec<NodeCon
             .collect::<Result<_, _>>()
             .map_err(ServerError::from)?);
     }
-    let dir = cell.map_or_else(crate::cell::folder::default_dir, Path::to_owned);
-    let folder = Folder::open(&dir)?;
+    let folder = Folder::open(&crate::cell::folder::own_dir(cell)?)?;
     let configs = folder.configs()?.into_iter().map(|(_name, config)| config);
     Ok(configs.collect())
 }
