@@ -381,7 +381,7 @@ fn repair(name: &str) -> &'static str {
         "identity" => "written anew from the configuration and the log",
         "log-lost" | "log-torn" => "what can be read goes into the index; the log begins anew",
         "index-lost" => "made anew from the log and from what is left in the file",
-        "index-bit" | "index-page" | "index-entry" => {
+        "index-shut" | "index-bit" | "index-page" | "index-entry" => {
             "the index is written anew from all that can be read"
         }
         "foreign-file" | "known-lost" | "lost-with-target" => "none",
