@@ -1,0 +1,223 @@
+"""A cell whose stores lie on disks that fail when told to (zonal-faultfs), and what its checks read and write files with.
+
+1 zone, 2 targets, in a temporary folder. ZONAL and FAULTFS name the binaries. Root only.
+"""
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "posix"))
+from checks import true  # noqa: E402
+
+ZONAL = os.environ.get("ZONAL", "zonal")
+FAULTFS = os.environ.get("FAULTFS", "zonal-faultfs")
+MIB = 1 << 20
+STORES = {"target1": "storage1-1/target", "target2": "storage1-2/target", "shard": "meta1/shard"}
+NODES = {"target1": "storage1-1", "target2": "storage1-2", "shard": "meta1"}
+
+
+def run(*args, ok=True, limit=120):
+    done = subprocess.run(args, capture_output=True, text=True, timeout=limit, check=False)
+    if ok and done.returncode:
+        raise AssertionError(f"{' '.join(args)}: exit {done.returncode}: {(done.stderr or done.stdout).strip()[-400:]}")
+    return done
+
+
+def wait_for(what, condition, seconds=30):
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            if condition():
+                return
+        except OSError:
+            pass
+        true(time.monotonic() < end, f"{seconds} s later still not: {what}")
+        time.sleep(0.1)
+
+
+class Cell:
+    """A cell on disks that fail."""
+
+    def __init__(self):
+        self.work = tempfile.mkdtemp(prefix="zonal-media.")
+        self.dir, self.mount = f"{self.work}/cell", f"{self.work}/mnt"
+        self.disks = {}
+
+    def make(self):
+        os.mkdir(self.mount)
+        run(ZONAL, "up", "--dir", self.dir, "--zones", "1", "--storage-nodes", "2", "--capacity", "512 MiB", "--segment", "4 MiB")
+        run(ZONAL, "down", "--dir", self.dir)
+        for name, path in STORES.items():
+            below, point = f"{self.work}/{name}", f"{self.dir}/{path}"
+            shutil.move(point, below)
+            os.mkdir(point)
+            self.disks[name] = subprocess.Popen([FAULTFS, below, point, f"{self.work}/{name}.socket"])
+            wait_for(f"{name} mounted", lambda point=point: os.path.ismount(point))
+        self.up()
+        os.mkdir(f"{self.mount}/d")
+
+    def close(self):
+        run(ZONAL, "down", "--dir", self.dir, ok=False)
+        for name, disk in self.disks.items():
+            run("umount", "-l", f"{self.dir}/{STORES[name]}", ok=False)
+            try:
+                disk.wait(5)
+            except subprocess.TimeoutExpired:
+                disk.kill()
+        if os.path.ismount(self.mount):
+            run("umount", "-l", self.mount, ok=False)
+        shutil.rmtree(self.work, ignore_errors=True)
+
+    def up(self, ok=True):
+        return run(ZONAL, "up", "--dir", self.dir, "--mount", self.mount, ok=ok)
+
+    def order(self, disk, text):
+        with socket.socket(socket.AF_UNIX) as s:
+            s.connect(f"{self.work}/{disk}.socket")
+            s.sendall(text.encode() + b"\n")
+            answer = s.makefile().readline().strip()
+        true(answer.startswith("ok"), f"{disk}: {text}: {answer}")
+        return answer[3:]
+
+    def heal(self):
+        for disk in STORES:
+            self.order(disk, "clear")
+            self.order(disk, "budget off")
+
+    def pid(self, name):
+        with open(f"{self.dir}/{NODES.get(name, name)}/pid", encoding="utf-8") as f:
+            return int(f.read())
+
+    def kill(self, *names):
+        for name in names:
+            pid = self.pid(name)
+            os.kill(pid, signal.SIGKILL)
+            wait_for("its end", lambda pid=pid: not os.path.exists(f"/proc/{pid}/exe"))
+
+    def kill_mount(self):
+        for name in os.listdir(f"{self.dir}/mounts"):
+            if name.endswith(".toml"):
+                with open(f"{self.dir}/mounts/{name}", encoding="utf-8") as f:
+                    pid = int(re.search(r"^pid = (\d+)", f.read(), re.M)[1])
+                os.kill(pid, signal.SIGKILL)
+                wait_for("the mount's end", lambda pid=pid: not os.path.exists(f"/proc/{pid}/exe"))
+
+    def restart(self, *names):
+        self.kill(*names)
+        self.up()
+        wait_for("a cell that serves", lambda: self.status()["healthy"])
+
+    def restart_full(self, name):
+        """Of a store that is full: it serves, and status says that it is not well."""
+        self.kill(name)
+        self.up()
+        wait_for("a store that serves", lambda: "inodes" in json.dumps(self.status()))
+
+    @contextlib.contextmanager
+    def changed(self, names, table, lines):
+        """Nodes whose config says something more in a table; as before afterwards, on healthy disks."""
+        texts = {}
+        try:
+            for name in names:
+                config = f"{self.dir}/{NODES[name]}/node.toml"
+                with open(config, encoding="utf-8") as f:
+                    texts[config] = f.read()
+                true(lines not in texts[config], "the config has it already")
+                head, _, tail = texts[config].partition(f"\n[{table}]\n")
+                with open(config, "w", encoding="utf-8") as f:
+                    f.write(f"{head}\n[{table}]\n{lines}\n{tail}")
+            self.restart(*names)
+            yield
+        finally:
+            for config, text in texts.items():
+                with open(config, "w", encoding="utf-8") as f:
+                    f.write(text)
+            self.heal()
+            self.restart(*names)
+
+    def status(self):
+        return json.loads(run(ZONAL, "status", "--cell", self.dir, "--json", ok=False).stdout)
+
+    def trouble(self, name):
+        """Why a node does not serve, as `zonal status` says it."""
+        with open(f"{self.dir}/{NODES[name]}/node.toml", encoding="utf-8") as f:
+            number = int(re.search(r"^node = (\d+)", f.read(), re.M)[1])
+        nodes = [node for zone in self.status()["zones"] for node in zone["nodes"]]
+        return next(node["error"] for node in nodes if node["id"] == number)
+
+    def log(self, name):
+        with open(f"{self.dir}/{NODES[name]}/log", encoding="utf-8", errors="replace") as f:
+            return f.read()
+
+    def metric(self, name, metric):
+        with open(f"{self.dir}/{NODES[name]}/node.toml", encoding="utf-8") as f:
+            address = re.findall(r'^listen = "([^"]*)"', f.read(), re.M)[1]
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=5) as page:
+            text = page.read().decode()
+        return float(re.search(rf"^zonal_{re.escape(metric)} (\S+)$", text, re.M)[1])
+
+    def used(self, disk):
+        """Bytes that the files of a store take."""
+        total = 0
+        for base, _dirs, files in os.walk(f"{self.work}/{disk}"):
+            total += 0 if ".faultfs" in base else sum(os.stat(os.path.join(base, f)).st_blocks * 512 for f in files)
+        return total
+
+
+def save(path, data):
+    """Writes and fsyncs a file; errors are the caller's."""
+    fd = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o644)
+    try:
+        done = 0
+        while done < len(data):
+            done += os.write(fd, data[done:])
+        os.fsync(fd)
+    finally:
+        try:
+            os.close(fd)
+        except OSError:
+            pass
+
+
+def fresh(path):
+    """The bytes of a file, not out of the page cache."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        out = b""
+        while part := os.read(fd, 4 * MIB):
+            out += part
+        return out
+    finally:
+        os.close(fd)
+
+
+def bytes_of(seed, size):
+    return random.Random(seed).randbytes(size)
+
+
+def same(path, data, what):
+    found = fresh(path)
+    true(found == data, f"{what}: {len(found)} bytes, digest {hashlib.sha1(found).hexdigest()[:8]} not {hashlib.sha1(data).hexdigest()[:8]}")
+
+
+def fill(folder, size, most):
+    """Fsynced files until one does not fit: (number of whole ones, errno)."""
+    for number in range(most):
+        try:
+            save(f"{folder}/{number}", bytes_of(number, size))
+        except OSError as e:
+            return number, e.errno
+    raise AssertionError(f"{most} files of {size} bytes fit")
