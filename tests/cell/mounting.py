@@ -25,6 +25,12 @@ def point(c, name="point"):
     return path
 
 
+def sample_lines(name):
+    """The lines of a sample in deploy/ that are not comments."""
+    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "deploy", name), encoding="utf-8") as f:
+        return [line.strip() for line in f if line.strip() and not line.startswith("#")]
+
+
 def by_address(c, *options):
     return f"{c.address()}", "-o", ",".join((f"key-file={c.folder}/cell.key", *options))
 
@@ -105,13 +111,24 @@ def _(work):
         sources = {point(c, "a"): c.address(), point(c, "b"): f"zonal:{c.address()}", point(c, "c"): host, point(c, "d"): c.folder}
         with open(table, "w", encoding="utf-8") as f:
             f.writelines(f"{source} {path} zonal key-file={c.folder}/cell.key,{words} 0 0\n" for path, source in sources.items())
+            # The line of the sample, with this cell's address, key and mount point.
+            [sample] = sample_lines("fstab.example")
+            for old, new in (("10.1.0.10:7100", c.address()), ("/data", point(c, "e")), ("/etc/zonal/cell.key", f"{c.folder}/cell.key")):
+                true(old in sample, f"{old} is not in fstab.example")
+                sample = sample.replace(old, new)
+            f.write(sample + "\n")
+            sources[point(c, "e")] = c.address()
         try:
             for turn in ("first", "second"):
                 c.within("mount", "-a", "-T", table)
                 for path, source in sources.items():
                     equal([(s, kind) for s, kind, _ in c.points(path)], [(source, "fuse.zonal")], f"{path} after the {turn} mount -a")
-                    true("noatime" in c.points(path)[0][2], "noatime is not set")
-            c.within("ls", point(c, "a"))
+                    true("noatime" in c.points(path)[0][2] or path == point(c, "e"), "noatime is not set")
+            for path, source in sources.items():
+                equal(c.within("ls", path).stdout, "one\ntwo\n", f"names in {path}")
+                lines = [line for line in c.command_lines() if path in line]
+                true(len(lines) == 1 and "mount" in lines[0], f"processes that name {path}: {lines}")
+                true(any(source.removeprefix("zonal:") in word for word in lines[0]), f"{source} is not in {lines[0]}")
         finally:
             for path in sources:
                 c.within("umount", path, code=None)

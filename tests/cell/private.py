@@ -69,6 +69,17 @@ class PrivateCell(OwnCell):
                 pass
         return found
 
+    def command_lines(self):
+        """What they were started with, a list of words each."""
+        lines = []
+        for pid in self.processes():
+            try:
+                with open(f"/proc/{pid}/cmdline", encoding="utf-8") as f:
+                    lines.append(f.read().rstrip("\0").split("\0"))
+            except OSError:
+                pass
+        return lines
+
     def machine_files(self):
         """What mounts by an address have left in the machine's folders."""
         name = re.sub("[^a-zA-Z0-9]", "-", os.path.basename(self.base))
