@@ -8,7 +8,9 @@ binary, fusermount3 is needed. Root only. What mounts by an address leave in /ru
 """
 import glob
 import os
+import re
 import sys
+import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "posix"))
 from checks import Registry, Skip, equal, true  # noqa: E402
@@ -132,6 +134,34 @@ def _(work):
         finally:
             for path in sources:
                 c.within("umount", path, code=None)
+
+
+@check("workers", "a mount has as many threads for the kernel's requests as --workers says, also under load", root=True, limit=120)
+def _(work):
+    with PrivateCell(work) as c:
+        def names(pid):
+            found = []
+            for task in glob.glob(f"/proc/{pid}/task/*/comm"):
+                with open(task, encoding="utf-8") as f:
+                    found.append(f.read().strip())
+            return found
+
+        def threads(path):
+            [pid] = [pid for pid in c.processes() if path in c.words_of(pid)]
+            # A thread takes its name when it first runs; before, it has that of the process.
+            end = time.monotonic() + 20
+            while names(pid).count("zonal") > 1 and time.monotonic() < end:
+                time.sleep(0.01)
+            return len([name for name in names(pid) if re.fullmatch(r"fuse-\d+", name)])
+        for workers in (2, 8):
+            path = point(c, f"w{workers}")
+            c.within(c.binary, "mount", "--cell", c.folder, "--workers", str(workers), path)
+            try:
+                equal(threads(path), workers, "threads")
+                c.within("sh", "-c", f"for i in 1 2 3 4 5 6 7 8 9 10 11 12; do (ls -lR {path} >{c.base}/list$i) & done; wait")
+                equal(threads(path), workers, "threads after 12 readers")
+            finally:
+                c.within(c.binary, "umount", path)
 
 
 @check("helper", "the helper takes what mount(8) hands over: -f mounts nothing, -s passes over what is unknown, -N is another name space; its exit codes are mount(8)'s", root=True, limit=120)

@@ -71,14 +71,15 @@ class PrivateCell(OwnCell):
 
     def command_lines(self):
         """What they were started with, a list of words each."""
-        lines = []
-        for pid in self.processes():
-            try:
-                with open(f"/proc/{pid}/cmdline", encoding="utf-8") as f:
-                    lines.append(f.read().rstrip("\0").split("\0"))
-            except OSError:
-                pass
-        return lines
+        return [self.words_of(pid) for pid in self.processes()]
+
+    @staticmethod
+    def words_of(pid):
+        try:
+            with open(f"/proc/{pid}/cmdline", encoding="utf-8") as f:
+                return f.read().rstrip("\0").split("\0")
+        except OSError:
+            return []
 
     def machine_files(self):
         """What mounts by an address have left in the machine's folders."""
