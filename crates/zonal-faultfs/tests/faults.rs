@@ -224,7 +224,7 @@ fn a_slow_disk_takes_its_time_to_flush() {
         return;
     };
     let flush = || {
-        let start = std::time::Instant::now();
+        let start = Instant::now();
         write_and_flush(&mounted);
         start.elapsed() >= Duration::from_millis(300)
     };
