@@ -1,4 +1,5 @@
 """A cell whose stores lie on disks that fail when told to (zonal-faultfs), for media.py. ZONAL and FAULTFS name the binaries."""
+import contextlib
 import errno
 import hashlib
 import json
@@ -132,6 +133,28 @@ class Cell:
         nodes = [node for zone in self.status()["zones"] for node in zone["nodes"]]
         return next(node["error"] for node in nodes if node["id"] == number)
 
+    @contextlib.contextmanager
+    def changed(self, names, table, lines):
+        """Nodes whose config says something more in a table; as before afterwards, on healthy disks."""
+        texts = {}
+        try:
+            for name in names:
+                config = f"{self.dir}/{NODES[name]}/node.toml"
+                with open(config, encoding="utf-8") as f:
+                    texts[config] = f.read()
+                true(lines not in texts[config], "the config has it already")
+                head, _, tail = texts[config].partition(f"\n[{table}]\n")
+                with open(config, "w", encoding="utf-8") as f:
+                    f.write(f"{head}\n[{table}]\n{lines}\n{tail}")
+            self.restart(*names)
+            yield
+        finally:
+            for config, text in texts.items():
+                with open(config, "w", encoding="utf-8") as f:
+                    f.write(text)
+            self.heal()
+            self.restart(*names)
+
     def log(self, name):
         with open(f"{self.dir}/{NODES[name]}/log", encoding="utf-8", errors="replace") as f:
             return f.read()
@@ -141,7 +164,7 @@ class Cell:
             address = re.findall(r'^listen = "([^"]*)"', f.read(), re.M)[1]
         with urllib.request.urlopen(f"http://{address}/metrics", timeout=5) as page:
             text = page.read().decode()
-        return float(re.search(rf"^zonal_{metric} (\S+)$", text, re.M)[1])
+        return float(re.search(rf"^zonal_{re.escape(metric)} (\S+)$", text, re.M)[1])
 
     def used(self, disk):
         """Bytes that the files of a store take."""

@@ -10,7 +10,9 @@ import argparse
 import atexit
 import errno
 import fcntl
+import glob
 import json
+import mmap
 import os
 import random
 import re
@@ -18,6 +20,7 @@ import select
 import shutil
 import subprocess
 import sys
+import threading
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "posix"))
@@ -175,34 +178,52 @@ def _(c, d):
         c.order(disk, "budget off")
 
 
-@check("media-slow-operation", "one fsync that takes long is told by each target that it waited for, under one trace id")
-def _(c, d):
-    names, texts = ("target1", "target2"), {}
+WRITER = """
+import os, sys
+fd = os.open(sys.argv[1], os.O_CREAT | os.O_WRONLY)
+os.write(fd, os.urandom(4 << 20))
+print("written", flush=True)
+sys.stdin.readline()
+os.fsync(fd)
+print("OK")
+"""
 
-    def traces(name):
-        lines = [line for line in c.log(name).splitlines() if "slow operation" in line and "Sync" in line]
+
+@check("media-slow-operation", "one fsync is told under one trace id by the mount that missed a target, by the targets that were slow and by the slow shard")
+def _(c, d):
+    names = ("target1", "target2", "shard")
+
+    def traces(text, *words):
+        lines = [line for line in text.splitlines() if all(word in line for word in words)]
         return {re.search(r"trace=(?:\x1b\[[0-9;]*m)*([0-9a-f]{16})", line)[1] for line in lines}
-    try:
-        for name in names:
-            config = f"{c.dir}/{NODES[name]}/node.toml"
-            with open(config, encoding="utf-8") as f:
-                text = f.read()
-            true("slow_operation" not in text, "the config has it already")
-            texts[config] = text
-            with open(config, "w", encoding="utf-8") as f:
-                f.write(text.replace("[limits]", '[limits]\nslow_operation = "1 ms"') if "[limits]" in text else text + '\n[limits]\nslow_operation = "1 ms"\n')
-        c.restart(*names)
+
+    def of(name, operation):
+        return traces(c.log(name), "slow operation", operation)
+
+    def of_mount():
+        logs = glob.glob(f"{c.dir}/mounts/*.log")
+        true(logs, "the mount has no log")
+        text = ""
+        for log in logs:
+            with open(log, encoding="utf-8", errors="replace") as f:
+                text += f.read()
+        return traces(text, "no answer")
+    with c.changed(names, "limits", 'slow_operation = "1 ms"'):
         for name in names:
             c.order(name, "slow 30")
-        save(f"{d}/slow", bytes_of(5, 4 * MIB))
-        seen = traces("target1"), traces("target2")
-        true((seen[0] & seen[1]) - {"0" * 16}, f"traces of slow fsyncs: {seen}")
-    finally:
-        for config, text in texts.items():
-            with open(config, "w", encoding="utf-8") as f:
-                f.write(text)
-        c.heal()
-        c.restart(*names)
+        path = f"{d}/slow"
+        # Another process: what this one starts closes a copy of the descriptor first, which waits for the fsync.
+        writer = subprocess.Popen([sys.executable, "-c", WRITER, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        equal(writer.stdout.readline(), "written\n", "the writer")
+        c.kill("target2")
+        before = of_mount()
+        writer.stdin.write("flush\n")
+        writer.stdin.flush()
+        wait_for("the mount's word on the target that does not answer", lambda: of_mount() - before)
+        c.up()
+        equal(writer.communicate(timeout=60)[0], "OK\n", "the fsync")
+        seen = [of_mount(), of("target1", "Sync"), of("target2", "Sync"), of("shard", "ReportWrite")]
+        true(set.intersection(*seen) - {"0" * 16}, f"traces of slow fsyncs: {seen}")
 
 
 @check("media-full-shard", "a full metadata store: ENOSPC for what is new, reading and deleting go on, and all is well when there is room", limit=400)
@@ -278,15 +299,19 @@ def _(c, d):
     equal(os.listdir(d), [], "names")
 
 
+def lies_on(path, target):
+    record = json.loads(run(ZONAL, "locate", "--json", path).stdout)
+    while isinstance(record, (dict, list)) and "targets" not in record:
+        record = next(iter(record.values())) if isinstance(record, dict) else record[0]
+    return re.search(rf'"{target}": *[1-9]', json.dumps(record["targets"])) is not None
+
+
 def on_target(c, d, target, size=MIB):
     """A file of one stripe that lies on a target."""
     for number in range(100):
         path = f"{d}/on{target}-{number}"
         save(path, bytes_of(number, size))
-        record = json.loads(run(ZONAL, "locate", "--json", path).stdout)
-        while isinstance(record, (dict, list)) and "targets" not in record:
-            record = next(iter(record.values())) if isinstance(record, dict) else record[0]
-        if re.search(rf'"{target}": *[1-9]', json.dumps(record["targets"])):
+        if lies_on(path, target):
             return path, bytes_of(number, size)
     raise AssertionError(f"none of 100 files lies on target {target}")
 
@@ -318,6 +343,98 @@ def _(c, d):
     text = re.sub(r"\x1b\[[0-9;]*m", "", c.log("target1"))
     true(re.search(r"target_id=1.*block at byte \d+ of object \d+\.\d+ is damaged", text), "the log does not name it")
     same(path, data, "when the disk gives it right")
+
+
+def by_itself(path):
+    """The bytes of a file of 1 MiB in one request, past all caches."""
+    buffer = mmap.mmap(-1, MIB)
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
+    try:
+        equal(os.preadv(fd, [buffer], 0), MIB, "bytes read")
+        return bytes(buffer)
+    finally:
+        os.close(fd)
+
+
+@check("media-slow-reads", "readers of one target whose disk is slow are served side by side: their reads of the disk overlap", limit=120)
+def _(c, d):
+    paths, number = [], 0
+    while len(paths) < 8:
+        true(number < 100, "too few of 100 files lie on target 1")
+        path = f"{d}/f{number}"
+        save(path, bytes_of(number, MIB))
+        if lies_on(path, 1):
+            paths.append((path, number))
+        number += 1
+    wrong = []
+
+    def read(path, seed):
+        if by_itself(path) != bytes_of(seed, MIB):
+            wrong.append(path)
+
+    def at_once(readers):
+        c.order("target1", "slow-reads 250")
+        start = time.monotonic()
+        threads = [threading.Thread(target=read, args=one) for one in paths[:readers]]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return int(c.order("target1", "status").split()[5]), time.monotonic() - start
+    one, alone = at_once(1)
+    equal(one, 1, "reads of the disk at once for one reader")
+    most, took = at_once(8)
+    equal(wrong, [], "files with other bytes")
+    true(most >= 6, f"8 readers, at most {most} reads of the disk at once")
+    # One after the other they would take eight times as long.
+    true(took < 4 * alone + 1, f"8 readers took {took:.1f} s, one {alone:.1f} s")
+    print(f"  one reader {alone:.2f} s, eight {took:.2f} s with {most} reads at once", flush=True)
+
+
+def check_shard_reads(c, d, break_it, count, words):
+    """A shard whose index is not in its memory, on a disk that `break_it` spoils."""
+    with c.changed(("shard",), "meta", 'overlay = "1 MiB"\ncache = "1 MiB"'):
+        label = 'shard="1"'
+        checkpoints = f"shard_checkpoints_total{{{label}}}"
+        for number in range(900):
+            with open(f"{d}/f{number}", "wb") as f:
+                f.write(bytes_of(number, 4000))
+        os.sync()
+        wait_for("checkpoints", lambda: c.metric("shard", checkpoints) >= 2)
+        c.restart("shard")
+        break_it()
+        errors = {}
+        for number in range(0, 900, 9):
+            try:
+                same(f"{d}/f{number}", bytes_of(number, 4000), f"file {number} on a disk that fails")
+            except OSError as e:
+                errors[errno.errorcode[e.errno]] = errors.get(errno.errorcode[e.errno], 0) + 1
+        true(set(errors) == {"EIO"}, f"errors of reading: {errors}")
+        true(c.metric("shard", f"{count}{{{label}}}") > 0, "not counted")
+        text = re.sub(r"\x1b\[[0-9;]*m", "", c.log("shard"))
+        true(re.search(rf'{words[0]}.* shard=1 operation="?\w+', text), "the log does not say it")
+        status = c.status()
+        true(not status["healthy"] and words[1] in c.trouble("shard"), f"status says: {c.trouble('shard')}")
+        c.order("shard", "clear")
+        c.restart("shard")
+        for number in range(900):
+            same(f"{d}/f{number}", bytes_of(number, 4000), f"file {number} when the disk is well again")
+        print(f"  {errors} of 100 reads", flush=True)
+
+
+@check("media-shard-read-error", "a metadata store whose disk gives nothing: EIO, never other bytes; the log says it, it is counted, status is not healthy", limit=180)
+def _(c, d):
+    check_shard_reads(c, d, lambda: c.order("shard", "fail read index"), "shard_read_errors_total",
+                      ("the store cannot be read", "the medium failed"))
+
+
+@check("media-shard-damage", "a metadata store that comes back changed: EIO, never other names or bytes; the log says it, it is counted, status is not healthy", limit=180)
+def _(c, d):
+    def flip():
+        # Two bits of a block: one alone could be put right.
+        for at in range(64 * 1024, os.stat(f"{c.work}/shard/index.redb").st_size, 4096):
+            c.order("shard", f"flip index.redb {at + 1000} 17")
+    check_shard_reads(c, d, flip, "shard_damaged_total", ("stored data is damaged", "stored data is damaged"))
 
 
 @check("media-write-error", "a disk that takes no writes: fsync is EIO, the target acknowledges nothing more, status says why, nothing fsynced is lost", limit=180)

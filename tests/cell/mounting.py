@@ -8,7 +8,9 @@ binary, fusermount3 is needed. Root only. What mounts by an address leave in /ru
 """
 import glob
 import os
+import re
 import sys
+import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "posix"))
 from checks import Registry, Skip, equal, true  # noqa: E402
@@ -23,6 +25,12 @@ def point(c, name="point"):
     path = f"{c.base}/{name}"
     os.makedirs(path, exist_ok=True)
     return path
+
+
+def sample_lines(name):
+    """The lines of a sample in deploy/ that are not comments."""
+    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "deploy", name), encoding="utf-8") as f:
+        return [line.strip() for line in f if line.strip() and not line.startswith("#")]
 
 
 def by_address(c, *options):
@@ -105,16 +113,55 @@ def _(work):
         sources = {point(c, "a"): c.address(), point(c, "b"): f"zonal:{c.address()}", point(c, "c"): host, point(c, "d"): c.folder}
         with open(table, "w", encoding="utf-8") as f:
             f.writelines(f"{source} {path} zonal key-file={c.folder}/cell.key,{words} 0 0\n" for path, source in sources.items())
+            # The line of the sample, with this cell's address, key and mount point.
+            [sample] = sample_lines("fstab.example")
+            for old, new in (("10.1.0.10:7100", c.address()), ("/data", point(c, "e")), ("/etc/zonal/cell.key", f"{c.folder}/cell.key")):
+                true(old in sample, f"{old} is not in fstab.example")
+                sample = sample.replace(old, new)
+            f.write(sample + "\n")
+            sources[point(c, "e")] = c.address()
         try:
             for turn in ("first", "second"):
                 c.within("mount", "-a", "-T", table)
                 for path, source in sources.items():
                     equal([(s, kind) for s, kind, _ in c.points(path)], [(source, "fuse.zonal")], f"{path} after the {turn} mount -a")
-                    true("noatime" in c.points(path)[0][2], "noatime is not set")
-            c.within("ls", point(c, "a"))
+                    true("noatime" in c.points(path)[0][2] or path == point(c, "e"), "noatime is not set")
+            for path, source in sources.items():
+                equal(c.within("ls", path).stdout, "one\ntwo\n", f"names in {path}")
+                lines = [line for line in c.command_lines() if path in line]
+                true(len(lines) == 1 and "mount" in lines[0], f"processes that name {path}: {lines}")
+                true(any(source.removeprefix("zonal:") in word for word in lines[0]), f"{source} is not in {lines[0]}")
         finally:
             for path in sources:
                 c.within("umount", path, code=None)
+
+
+@check("workers", "a mount has as many threads for the kernel's requests as --workers says, also under load", root=True, limit=120)
+def _(work):
+    with PrivateCell(work) as c:
+        def names(pid):
+            found = []
+            for task in glob.glob(f"/proc/{pid}/task/*/comm"):
+                with open(task, encoding="utf-8") as f:
+                    found.append(f.read().strip())
+            return found
+
+        def threads(path):
+            [pid] = [pid for pid in c.processes() if path in c.words_of(pid)]
+            # A thread takes its name when it first runs; before, it has that of the process.
+            end = time.monotonic() + 20
+            while names(pid).count("zonal") > 1 and time.monotonic() < end:
+                time.sleep(0.01)
+            return len([name for name in names(pid) if re.fullmatch(r"fuse-\d+", name)])
+        for workers in (2, 8):
+            path = point(c, f"w{workers}")
+            c.within(c.binary, "mount", "--cell", c.folder, "--workers", str(workers), path)
+            try:
+                equal(threads(path), workers, "threads")
+                c.within("sh", "-c", f"for i in 1 2 3 4 5 6 7 8 9 10 11 12; do (ls -lR {path} >{c.base}/list$i) & done; wait")
+                equal(threads(path), workers, "threads after 12 readers")
+            finally:
+                c.within(c.binary, "umount", path)
 
 
 @check("helper", "the helper takes what mount(8) hands over: -f mounts nothing, -s passes over what is unknown, -N is another name space; its exit codes are mount(8)'s", root=True, limit=120)

@@ -69,6 +69,18 @@ class PrivateCell(OwnCell):
                 pass
         return found
 
+    def command_lines(self):
+        """What they were started with, a list of words each."""
+        return [self.words_of(pid) for pid in self.processes()]
+
+    @staticmethod
+    def words_of(pid):
+        try:
+            with open(f"/proc/{pid}/cmdline", encoding="utf-8") as f:
+                return f.read().rstrip("\0").split("\0")
+        except OSError:
+            return []
+
     def machine_files(self):
         """What mounts by an address have left in the machine's folders."""
         name = re.sub("[^a-zA-Z0-9]", "-", os.path.basename(self.base))

@@ -205,6 +205,13 @@ fn lock_dir(dir: &Path) -> Result<File, DiskError> {
     take_lock(file, dir)
 }
 
+/// Whether another process has the store of `dir` open at this moment.
+#[must_use]
+pub fn is_in_use(dir: &Path) -> bool {
+    let lock = OpenOptions::new().write(true).open(dir.join(LOCK));
+    lock.is_ok_and(|file| matches!(file.try_lock(), Err(TryLockError::WouldBlock)))
+}
+
 /// Takes the lock on the open lock file of `dir`.
 pub(crate) fn take_lock(file: File, dir: &Path) -> Result<File, DiskError> {
     // A process that was killed holds its locks until the kernel has taken all of it down, which is after kill(2) returned.

@@ -6,9 +6,10 @@
 //! clear                                         no fail, no flip, no lie, not slow
 //! lie on|off                                    flushes do nothing
 //! slow MS                                       a flush of a file takes so long
+//! slow-reads MS                                 a read takes so long, and others at the same time
 //! budget BYTES|off                              ENOSPC from here on
 //! record                                        remember everything from now on
-//! status                                        ok EVENTS PENDING READS WRITES SYNCS
+//! status                                        ok EVENTS PENDING READS WRITES SYNCS READS_AT_ONCE (the most since slow-reads)
 //! cut SEED UNIT                                 the power goes and comes back
 //! snapshot FOLDER SEED UNIT [EVENT]             such a state of now, or after so many events, into a new folder
 //! ```
@@ -117,6 +118,10 @@ pub fn order(disk: &Disk, line: &str) -> Result<String, String> {
             disk.faults(|faults| faults.sync_takes = takes);
             Ok(String::new())
         }
+        ["slow-reads", _] => {
+            disk.slow_reads(Duration::from_millis(number::<u16>(word(1), "MS")?.into()));
+            Ok(String::new())
+        }
         ["budget", bytes] => {
             let budget = match *bytes {
                 "off" => None,
@@ -129,7 +134,10 @@ pub fn order(disk: &Disk, line: &str) -> Result<String, String> {
         ["status"] => {
             let ((events, pending), counts) = (disk.events(), disk.counts());
             let (reads, writes, syncs) = (counts.reads, counts.writes, counts.syncs);
-            Ok(format!("{events} {pending} {reads} {writes} {syncs}"))
+            let at_once = counts.reads_at_once;
+            Ok(format!(
+                "{events} {pending} {reads} {writes} {syncs} {at_once}"
+            ))
         }
         ["cut", _, _] => {
             let (seed, unit) = (number(word(1), "SEED")?, number(word(2), "UNIT")?);

@@ -12,6 +12,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use rustix::io::Errno;
 
@@ -31,6 +32,8 @@ pub const ROOT: u64 = 1;
 pub struct Counts {
     /// Reads.
     pub reads: u64,
+    /// The most reads that were under way at once, since [`Disk::slow_reads`].
+    pub reads_at_once: u64,
     /// Writes.
     pub writes: u64,
     /// Flushes of files.
@@ -67,6 +70,7 @@ impl Disk {
             faults: Faults::default(),
             history: History::default(),
             counts: Counts::default(),
+            reading: 0,
             locks: BTreeMap::new(),
         };
         state.node(Path::new(""));
@@ -83,6 +87,13 @@ impl Disk {
     /// Changes what is to go wrong.
     pub fn faults(&self, change: impl FnOnce(&mut Faults)) {
         change(&mut self.lock().faults);
+    }
+
+    /// From now on a read takes so long, and how many are under way at once is counted anew.
+    pub fn slow_reads(&self, takes: Duration) {
+        let mut state = self.lock();
+        state.faults.read_takes = takes;
+        state.counts.reads_at_once = 0;
     }
 
     /// Remembers everything from now on; events so far.

@@ -39,6 +39,8 @@ pub struct Faults {
     pub lie: bool,
     /// How long a flush of a file takes.
     pub sync_takes: Duration,
+    /// How long a read takes.
+    pub read_takes: Duration,
     /// The most that all files together may take, in bytes.
     pub budget: Option<u64>,
 }
@@ -54,6 +56,7 @@ impl Faults {
         self.rules.clear();
         self.lie = false;
         self.sync_takes = Duration::ZERO;
+        self.read_takes = Duration::ZERO;
     }
 
     fn strikes(&mut self, call: Call, path: &str, from: u64, to: u64) -> bool {

@@ -6,7 +6,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use zonal_faultfs::build::Choice;
 use zonal_faultfs::{Disk, control, mount};
@@ -21,7 +21,7 @@ struct Mounted {
 }
 
 impl Mounted {
-    /// None, said visibly, when this machine cannot mount.
+    /// None, said visibly, when this machine cannot mount and need not.
     fn new() -> Option<Self> {
         let dir = Scratch::new("faultfs");
         fs::create_dir(dir.join("mnt")).unwrap();
@@ -38,7 +38,7 @@ impl Mounted {
                 | MountError::NoHelper
                 | MountError::Helper(_)),
             ) => {
-                eprintln!("SKIPPED: {error}");
+                zonal_testkit::skip_mount(&error);
                 None
             }
             Err(error) => panic!("{error}"),
@@ -128,6 +128,32 @@ fn chosen_calls_fail_and_bits_flip() {
 }
 
 #[test]
+fn slow_reads_are_slow_side_by_side_and_counted() {
+    let Some(mounted) = Mounted::new() else {
+        return;
+    };
+    let one = file(&mounted.at("one"));
+    one.write_all_at(&[7; 65_536], 0).unwrap();
+    mounted.order("slow-reads 100");
+    let read = |at: u64| {
+        let begun = Instant::now();
+        one.read_exact_at(&mut [0; 4096], at).unwrap();
+        assert!(begun.elapsed() >= Duration::from_millis(100));
+    };
+    read(0);
+    read(4096);
+    assert_eq!(mounted.disk.counts().reads_at_once, 1);
+    std::thread::scope(|scope| {
+        for index in 0..4 {
+            scope.spawn(move || read(index * 4096));
+        }
+    });
+    assert_eq!(mounted.disk.counts().reads_at_once, 4);
+    mounted.order("slow-reads 0");
+    assert_eq!(mounted.disk.counts().reads_at_once, 0);
+}
+
+#[test]
 fn it_is_full_at_its_budget_and_what_is_there_can_be_written() {
     let Some(mounted) = Mounted::new() else {
         return;
@@ -198,7 +224,7 @@ fn a_slow_disk_takes_its_time_to_flush() {
         return;
     };
     let flush = || {
-        let start = std::time::Instant::now();
+        let start = Instant::now();
         write_and_flush(&mounted);
         start.elapsed() >= Duration::from_millis(300)
     };

@@ -105,7 +105,13 @@ fn run(name: &str, files: &[&str], seeds: u64, least_whole: usize) {
         let mut rng = Rng(seed * 1000 + 17);
         let victim = &victims[rng.index(victims.len())];
         let context = format!("seed {seed}: {}", damage(victim, &mut rng));
-        whole += check_after(&cell, &context, least_whole);
+        let here = check_after(&cell, &context, least_whole);
+        whole += here;
+        let worked = cell.work_names(&context);
+        assert!(
+            worked > 0 || here == 0,
+            "{context}: no directory to work in"
+        );
         if seed % 8 == 0 {
             cell.work(&context);
         }

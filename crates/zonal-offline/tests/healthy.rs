@@ -20,6 +20,7 @@ fn a_healthy_cell_is_clean_and_stays_as_it_is() {
     assert!(cell.save() == before, "a repair of nothing wrote something");
     assert_eq!(cell.verify("healthy"), (300, 0));
     cell.work("healthy");
+    assert_eq!(cell.work_names("healthy"), 4);
 }
 
 #[test]

@@ -8,6 +8,7 @@
 //! named by its host is looked up.
 
 mod address;
+mod admin;
 mod check;
 mod raw;
 mod second;
@@ -70,6 +71,18 @@ pub enum ConfigError {
         /// The reason.
         source: std::io::Error,
     },
+    /// Everybody could see the admin pages.
+    #[error("{}:{line}: {key} {listen} is outside of loopback and asks for nothing", path.display())]
+    AdminOpen {
+        /// The file.
+        path: PathBuf,
+        /// Counted from 1.
+        line: usize,
+        /// Its key, with its table.
+        key: &'static str,
+        /// What is there.
+        listen: SocketAddr,
+    },
     /// Roles or addresses that do not fit each other.
     #[error("{}: {message}", path.display())]
     Together {
@@ -113,6 +126,9 @@ impl ConfigError {
             }
             Self::SecondNode { .. } => {
                 "[meta] in a file with [manager] is a node of its own, with `node` and `listen` of its own (deploy/all.toml); in other files these are at the top only"
+            }
+            Self::AdminOpen { .. } => {
+                "set `admin.token_file` to a file with 16 bytes or more, or listen on 127.0.0.1; Prometheus sends it with `authorization: credentials_file`"
             }
         }
     }
@@ -170,6 +186,15 @@ pub struct Limits {
     pub slow_operation: Millis,
 }
 
+/// The admin pages.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AdminConfig {
+    /// Where they are served.
+    pub listen: SocketAddr,
+    /// What each request must carry, where it must.
+    pub token_file: Option<PathBuf>,
+}
+
 /// One node, checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeConfig {
@@ -193,8 +218,8 @@ pub struct NodeConfig {
     pub dir: PathBuf,
     /// The cell key, where one is used.
     pub key_file: Option<PathBuf>,
-    /// Where metrics are served.
-    pub admin: Option<SocketAddr>,
+    /// The admin pages, where there are any.
+    pub admin: Option<AdminConfig>,
     /// Lowest level logged.
     pub log_level: String,
     /// Bounds.

@@ -8,9 +8,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use zonal_faultfs::build::Choice;
-use zonal_faultfs::{Disk, mount};
+use zonal_faultfs::{Disk, Session, mount};
 use zonal_object::Edit;
-use zonal_testkit::{Rng, Scratch};
+use zonal_testkit::{Rng, Scratch, skip_mount};
 
 const OBJECTS: u64 = 3;
 /// Bytes of each object that the history is about.
@@ -154,16 +154,19 @@ fn states() -> usize {
     text.parse().unwrap_or(30)
 }
 
+/// `None`, said visibly, where this machine cannot mount and need not.
+fn mounted(disk: &Arc<Disk>, point: &Path) -> Option<Session> {
+    let mounted = mount(disk, point);
+    mounted.map_err(|error| skip_mount(&error)).ok()
+}
+
 /// Runs a history and tries states of it; what did not hold. `None` where this machine cannot mount.
 fn failures(seed: u64, count: usize, lies: bool) -> Option<Vec<String>> {
     let scratch = Scratch::new("roles");
     let point = scratch.join("mnt");
     std::fs::create_dir(&point).unwrap();
     let disk = Arc::new(Disk::new(&scratch.join("below")).unwrap());
-    let Ok(session) = mount(&disk, &point) else {
-        println!("SKIPPED: this machine cannot mount");
-        return None;
-    };
+    let session = mounted(&disk, &point)?;
     drop(storage(&point));
     disk.record();
     disk.faults(|faults| faults.lie = lies);
@@ -224,8 +227,7 @@ fn a_full_disk_below_is_used_to_its_end_and_again_after_deleting() {
     let point = scratch.join("mnt");
     std::fs::create_dir(&point).unwrap();
     let disk = Arc::new(Disk::new(&scratch.join("below")).unwrap());
-    let Ok(session) = mount(&disk, &point) else {
-        println!("SKIPPED: this machine cannot mount");
+    let Some(session) = mounted(&disk, &point) else {
         return;
     };
     let opened = storage(&point);

@@ -1,5 +1,6 @@
 //! Why a server does not start or stops, with what to do about it and the exit code that tells scripts.
 
+use crate::admin::TokenError;
 use crate::config::ConfigError;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -48,6 +49,14 @@ pub enum ServerError {
         /// The reason.
         source: std::io::Error,
     },
+    /// The token of the admin pages cannot be used.
+    #[error("token of the admin pages {}", path.display())]
+    Token {
+        /// Its file.
+        path: PathBuf,
+        /// The reason.
+        source: TokenError,
+    },
     /// The manager does not accept this node.
     #[error("the manager at {manager} refuses this node: {detail} ({code})")]
     JoinRefused {
@@ -82,6 +91,7 @@ impl ServerError {
                 "another process listens there: stop it, or change `listen` in node.toml".into()
             }
             Self::Key { .. } => "make one with: head -c 32 /dev/urandom > cell.key; chmod 600 cell.key".into(),
+            Self::Token { .. } => "make one with: head -c 24 /dev/urandom | base64 > admin.token; chmod 600 admin.token".into(),
             Self::JoinRefused { .. } => {
                 "is this the right cell, zone and target number? `zonal zone-map show` tells what the manager knows".into()
             }
@@ -101,6 +111,7 @@ impl ServerError {
             Self::Config(ConfigError::Lookup { .. }) => 4,
             Self::Config(_)
             | Self::Key { .. }
+            | Self::Token { .. }
             | Self::Net(NetError::KeylessBind { .. } | NetError::KeyLength { .. }) => 3,
             Self::Store { source, .. } => store_exit_code(source),
             Self::Contents { .. } | Self::JoinRefused { .. } => 5,

@@ -7,6 +7,7 @@
 //! background threads (`meta_background`); all belong to the one mutex, so that no wake-up is lost.
 //! Lock order: `MetaRole::state`, then `Manager::newest`, then the engine's own.
 
+mod failed;
 mod log;
 
 use crate::clock;
@@ -14,6 +15,7 @@ use crate::manager_role::Manager;
 use crate::map_cache::MapCache;
 use crate::peers::{PeerError, Peers};
 use crate::trouble::Trouble;
+use failed::Failed;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -55,6 +57,7 @@ pub struct MetaRole {
     failed: AtomicBool,
     stopping: AtomicBool,
     pub(crate) trouble: Trouble,
+    store_failed: Failed,
 }
 
 /// The time, for the core.
@@ -129,6 +132,7 @@ impl MetaRole {
             failed: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
             trouble: Trouble::default(),
+            store_failed: Failed::default(),
         })
     }
 
@@ -178,9 +182,12 @@ impl MetaRole {
             ),
             (named("checkpoints_total"), stats.checkpoints),
             (named("flushes_total"), stats.flushes),
+            (named("index_damaged_blocks_total"), stats.damaged_blocks),
             (named("full"), u64::from(self.is_full())),
             (named("healthy"), u64::from(self.is_healthy())),
         ]);
+        let failed = self.store_failed.gauges();
+        gauges.extend(failed.map(|(name, value)| (named(name), value)));
         gauges
     }
 
@@ -242,11 +249,7 @@ impl MetaRole {
             *names_left = self.names_left();
         }
         if let MetaReply::Failed { code } = &reply {
-            match code.0 {
-                ErrorCode::Io if self.is_healthy() => self.trouble.medium(request.name()),
-                ErrorCode::Corrupt => self.trouble.damage(request.name()),
-                _ => {}
-            }
+            self.note_failure(request, code.0);
         }
         reply
     }

@@ -3,6 +3,7 @@
 //! Recording is a few relaxed atomic adds and never allocates. Histograms have one bucket for each power of
 //! two microseconds; what is above 2^26 us (67 s) is in the last one.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -137,14 +138,32 @@ impl Metrics {
         out.push_str("# HELP zonal_request_failures_total Requests answered with an error.\n");
         out.push_str("# TYPE zonal_request_failures_total counter\n");
         out.push_str(&failures);
-        for (name, value) in self.gauges() {
-            // Writing to a String cannot fail.
-            let _ = writeln!(out, "zonal_{name} {value}");
-        }
+        print_gauges(&mut out, &self.gauges());
         if let Some(bytes) = resident_bytes() {
+            out.push_str("# TYPE process_resident_memory_bytes gauge\n");
+            // Writing to a String cannot fail.
             let _ = writeln!(out, "process_resident_memory_bytes {bytes}");
         }
         out
+    }
+}
+
+/// The samples of one name stand together, behind its type.
+fn print_gauges(out: &mut String, gauges: &[(String, u64)]) {
+    let mut families: BTreeMap<&str, Vec<(&str, u64)>> = BTreeMap::new();
+    for (name, value) in gauges {
+        let family = name.split('{').next().unwrap_or_default();
+        families.entry(family).or_default().push((name, *value));
+    }
+    for (family, samples) in families {
+        let kind = match family.ends_with("_total") {
+            true => "counter",
+            false => "gauge",
+        };
+        let _ = writeln!(out, "# TYPE zonal_{family} {kind}");
+        for (name, value) in samples {
+            let _ = writeln!(out, "zonal_{name} {value}");
+        }
     }
 }
 

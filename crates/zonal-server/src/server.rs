@@ -1,10 +1,11 @@
 //! A server process: opens the stores of its nodes, joins the cell, serves until told to stop.
 //!
-//! Order at start: stores (so that a foreign folder is noticed before anything else happens), listener, manager, shard,
+//! Order at start: a look at the port, stores (so that a foreign folder is noticed before anything else happens), listener, manager, shard,
 //! requests. Order at the end: requests, background threads, a last sync, stores.
 
 mod admin_pages;
 mod enter;
+mod ports;
 mod shard;
 
 use crate::admin::Admin;
@@ -32,8 +33,9 @@ use zonal_net::{
 };
 use zonal_types::limits::{SCRUB_PERIOD_MS_DEFAULT, SCRUB_RATE_DEFAULT};
 
-use admin_pages::start_admin;
+use admin_pages::{read_token, start_admin};
 use enter::{Entered, enter};
+use ports::look_at_ports;
 use shard::{open_shard, open_shard_store};
 
 /// Formats the stores of a node that are not there yet.
@@ -143,6 +145,7 @@ impl Running {
         stop: &mut dyn FnMut() -> bool,
     ) -> Result<Option<Self>, ServerError> {
         let key = read_key(config.key_file.as_deref())?;
+        let token = read_token(config)?;
         let me = zonal_net::Identity::new(config.cell, Role::Server, config.node, key);
         let pool = PoolConfig {
             deadline: config.limits.request_deadline.duration(),
@@ -157,12 +160,13 @@ impl Running {
             None => MapCache::of_manager(config.cell, config.manager, Arc::clone(&peers)),
         });
 
-        let store = open_shard_store(config)?;
-        let target = storage_io::open(config, &map)?;
         let listen = ListenConfig {
             advertised: vec![config.advertise],
             ..ListenConfig::one(config.listen)
         };
+        look_at_ports(config, &listen, &me)?;
+        let store = open_shard_store(config)?;
+        let target = storage_io::open(config, &map)?;
         let listeners = Listeners::bind(&listen, &me)?;
 
         let manager = match enter(config, (&store, &target), &map, &peers, stop)? {
@@ -209,7 +213,7 @@ impl Running {
             serving,
             Arc::clone(&node) as Arc<dyn zonal_net::Handler>,
         )?;
-        let admin = start_admin(config, &node, &server)?;
+        let admin = start_admin(config, &node, &server, token)?;
         tracing::info!(
             node = config.node.0,
             roles = config.roles().join(","),

@@ -5,7 +5,8 @@
 )]
 
 use std::path::{Path, PathBuf};
-use zonal_server::config::{NodeConfig, StoreConfig};
+use zonal_server::config::{ConfigError, NodeConfig, StoreConfig};
+use zonal_server::units::{Millis, Size};
 
 fn files(folder: &str) -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
@@ -26,7 +27,7 @@ fn deployed_samples_are_valid() {
     }
 }
 
-/// Each bad sample begins with `# wants: TEXT`, which the error must contain.
+/// Each bad sample begins with `# wants: TEXT`, which the error must contain, perhaps with `# hint: TEXT` behind it.
 #[test]
 fn bad_samples_say_what_is_wrong() {
     for file in files("tests/config-bad") {
@@ -40,7 +41,13 @@ fn bad_samples_say_what_is_wrong() {
             shown.contains(wanted),
             "{name}: \"{shown}\" lacks \"{wanted}\""
         );
-        assert!(!error.hint().is_empty());
+        let second = text.lines().nth(1).unwrap();
+        let hint = second.strip_prefix("# hint: ").unwrap_or_default();
+        assert!(
+            !error.hint().is_empty() && error.hint().contains(hint),
+            "{name}: {}",
+            error.hint()
+        );
     }
 }
 
@@ -80,8 +87,9 @@ fn a_file_with_every_role_is_two_nodes() {
     assert_eq!(second.listen, "10.1.0.10:7101".parse().unwrap());
     assert_eq!(second.advertise, second.listen);
     assert_eq!(second.manager, first.listen);
-    assert_eq!(first.admin, Some("127.0.0.1:7190".parse().unwrap()));
-    assert_eq!(second.admin, Some("127.0.0.1:7191".parse().unwrap()));
+    let admin = |node: &NodeConfig| node.admin.as_ref().unwrap().listen.to_string();
+    assert_eq!(admin(first), "127.0.0.1:7190");
+    assert_eq!(admin(second), "127.0.0.1:7191");
     assert_eq!((first.zone, &first.dir), (second.zone, &second.dir));
     assert_eq!(first.key_file, second.key_file);
 }
@@ -114,8 +122,136 @@ listen = "127.0.0.1:7190"
     assert_eq!((first.root_owner, second.root_owner), ((7, 0), (0, 0)));
     assert_eq!(second.advertise, "127.0.0.1:7201".parse().unwrap());
     assert_eq!(first.manager, second.manager);
-    assert_eq!((first.admin.is_some(), second.admin), (true, None));
+    assert_eq!(
+        (first.admin.is_some(), second.admin.is_some()),
+        (true, false)
+    );
     let cache = |store: &Option<StoreConfig>| store.as_ref().unwrap().cache;
     assert_eq!(cache(&first.manager_role), 48 << 20);
     assert_eq!(cache(&second.meta_role), 1 << 20);
+}
+
+/// A config with this line in this table.
+fn with(table: &str, line: &str) -> String {
+    let head = "cell = \"00112233445566778899aabbccddeeff\"\nnode = 2\nlisten = \"127.0.0.1:7101\"\nmanager_address = \"127.0.0.1:7100\"\n[zone]\nid = 1\n";
+    let mut text = head.to_owned();
+    for (name, lines) in [
+        ("meta", ""),
+        ("storage", "target = 1\ncapacity = \"10 GiB\"\n"),
+        ("limits", ""),
+    ] {
+        let own = lines
+            .lines()
+            .filter(|own| own.split(' ').next() != line.split(' ').next());
+        let own: Vec<&str> = own.collect();
+        text += &format!("[{name}]\n{}\n", own.join("\n"));
+        if name == table {
+            text += &format!("{line}\n");
+        }
+    }
+    text
+}
+
+fn amount(text: &str) -> u64 {
+    let text = text.replace(',', "");
+    let size = text.parse::<Size>().map(|size| size.0);
+    let time = || text.parse::<Millis>().map(|time| time.0);
+    let plain = |_error| text.parse::<u64>();
+    let value = size.or_else(|_error| time()).or_else(plain);
+    value.unwrap_or_else(|_error| panic!("\"{text}\" is no size, time or count"))
+}
+
+/// `A to B`, with more behind it.
+fn range(text: &str) -> (u64, u64) {
+    let (from, to) = text.split_once(" to ").unwrap_or_else(|| panic!("{text}"));
+    let to = to.split([';', '(']).next().unwrap();
+    let to = to.split(", a ").next().unwrap();
+    // "0 s (only when told)"
+    let from = from.split(" (").next().unwrap();
+    (amount(from), amount(to.trim()))
+}
+
+#[test]
+fn the_page_of_limits_has_the_defaults_and_ranges_of_the_keys() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/limits.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let (_, table) = page.split_once("## Configuration (node.toml)").unwrap();
+    let (table, _) = table.split_once("\n## ").unwrap();
+    let rows: Vec<Vec<&str>> = table
+        .lines()
+        .filter(|line| line.starts_with("| "))
+        .map(|line| line.trim_matches('|').split('|').map(str::trim).collect())
+        .collect();
+    let nodes = NodeConfig::parse(Path::new("node.toml"), &with("", "")).unwrap();
+    let config = nodes.into_iter().next().unwrap();
+    let (meta, storage) = (config.meta_role.unwrap(), config.storage_role.unwrap());
+    let limits = config.limits;
+    let keys = [
+        ("log", "meta", "9000 TiB", meta.log),
+        ("overlay", "storage", "9000 TiB", storage.store.overlay),
+        ("cache", "meta", "9000 TiB", meta.cache),
+        ("inline", "meta", "9000 TiB", config.inline_bytes.into()),
+        ("storage.segment", "storage", "9000 TiB", storage.segment),
+        ("storage.pending", "storage", "9000 TiB", storage.pending),
+        (
+            "storage.scrub_rate",
+            "storage",
+            "9000 TiB",
+            storage.scrub_rate,
+        ),
+        (
+            "storage.scrub_period",
+            "storage",
+            "90000 h",
+            storage.scrub_period.0,
+        ),
+        (
+            "limits.request_deadline",
+            "limits",
+            "90000 h",
+            limits.request_deadline.0,
+        ),
+        (
+            "limits.connections",
+            "limits",
+            "",
+            limits.connections as u64,
+        ),
+        (
+            "limits.slow_operation",
+            "limits",
+            "90000 h",
+            limits.slow_operation.0,
+        ),
+    ];
+    for (key, table, too_large, default) in keys {
+        let row = rows
+            .iter()
+            .find(|row| row[0].split(' ').next() == Some(key));
+        let row = row.unwrap_or_else(|| panic!("docs/limits.md has no row for {key}"));
+        let said = row[1]
+            .split([' ', ','])
+            .take(2)
+            .collect::<Vec<_>>()
+            .join(" ");
+        assert_eq!(
+            amount(said.trim()),
+            default,
+            "default of {key} in docs/limits.md"
+        );
+        let name = key.rsplit('.').next().unwrap();
+        let line = match too_large {
+            "" => format!("{name} = 0"),
+            text => format!("{name} = \"{text}\""),
+        };
+        let error = NodeConfig::parse(Path::new("node.toml"), &with(table, &line)).unwrap_err();
+        let ConfigError::Range { allowed, .. } = &error else {
+            panic!("{key}: {error}");
+        };
+        assert_eq!(
+            range(row[2]),
+            range(allowed),
+            "range of {key} in docs/limits.md"
+        );
+    }
 }

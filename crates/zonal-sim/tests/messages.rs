@@ -14,6 +14,7 @@ use zonal_client::Reserve;
 use zonal_client::directories::Part;
 use zonal_client::read::ReadInto;
 use zonal_sim::Plant;
+use zonal_sim::net::LinkFaults;
 use zonal_sim::rng::Rng;
 use zonal_sim::workload::{SimClient, create, list, lookup, make_dir, name, open, who};
 use zonal_sim::world::{Size, World};
@@ -266,6 +267,60 @@ fn a_stream_costs_one_round_trip_a_stripe_unit() {
         let second = client.read(file, 3 * MIB as u64, &mut buffer);
         assert_eq!(cell.count(second).await?, (3 * MIB, 3), "the next row");
         assert!(buffer.iter().all(|byte| *byte == 7));
+        Ok(())
+    });
+}
+
+/// A message takes so long in [`Counter::time`].
+const DELAY_NS: u64 = 1_000_000;
+
+impl Counter {
+    /// What an operation returns, and its time in messages that follow one another.
+    async fn time<T>(
+        &self,
+        operation: impl Future<Output = Result<T, ErrorCode>>,
+    ) -> Result<(T, u64), ErrorCode> {
+        self.world.network.set_faults(LinkFaults {
+            delay_min: DELAY_NS,
+            delay_max: DELAY_NS,
+            ..LinkFaults::NONE
+        });
+        let before = self.world.clock.now().0;
+        let value = operation.await?;
+        let took = self.world.clock.now().0 - before;
+        self.world.network.set_faults(LinkFaults::NONE);
+        Ok((value, took / DELAY_NS))
+    }
+}
+
+#[test]
+fn all_targets_of_a_row_are_asked_at_once() {
+    on_a_cell(|cell| async move {
+        let opened = create(&cell.client, cell.home, "f", true).await?;
+        let (client, file) = (&cell.client, &*opened.file);
+        let write = async {
+            for index in 0..3 {
+                client
+                    .write(file, index * MIB as u64, &vec![7; MIB], false)
+                    .await?;
+            }
+            Ok(())
+        };
+        assert_eq!(cell.time(write).await?.1, 0, "writes wait for nobody");
+        let flush = cell.time(client.flush(file)).await?.1;
+        assert_eq!(flush, 2 + 2, "all writes, then the report");
+        let fsync = cell.time(client.fsync(file)).await?.1;
+        assert_eq!(fsync, 2, "all targets and the shard");
+        let mut buffer = vec![0; 3 * MIB];
+        for (count, what) in [(1, "a target and the shard"), (3, "all of them")] {
+            let row = client.read(file, 0, &mut buffer[..count * MIB]);
+            let (got, took) = cell.time(row).await?;
+            assert_eq!((got, took), (count * MIB, 2), "{what}");
+        }
+        let root = who();
+        let shrink = client.truncate(&root, file.ino, 5, true, false);
+        let (_, took) = cell.time(shrink).await?;
+        assert_eq!(took, 3 * 2, "the shard, all columns, the shard");
         Ok(())
     });
 }

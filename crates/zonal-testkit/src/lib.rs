@@ -1,14 +1,16 @@
-//! What tests of several crates need, and nothing else depends on: numbers from a seed, garbage, a folder that goes away, and what
-//! a loss of power may leave of files.
+//! What tests of several crates need, and nothing else depends on: numbers from a seed, garbage, a folder that goes away, what
+//! a loss of power may leave of files, and a word where nothing can be mounted.
 //! It knows nothing of Zonal and depends on nothing.
 #![forbid(unsafe_code)]
 
+mod device;
 mod garbage;
 mod hex;
 pub mod power_cut;
 mod rng;
 mod scratch;
 
+pub use device::skip_mount;
 pub use garbage::{GARBAGE, mangled, refused};
 pub use hex::{from_hex, to_hex};
 pub use rng::Rng;

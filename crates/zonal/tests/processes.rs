@@ -199,7 +199,16 @@ fn noise_on_every_port_changes_nothing() {
     assert_eq!(stable(said(&after)), before);
     for node in NODES {
         assert!(lives(cell.pid(node)));
-        assert!(!cell.log(node).contains("panicked"), "{}", cell.log(node));
+        let log = cell.log(node);
+        assert!(!log.contains("panicked"), "{log}");
+        // Each hostile connection is told with its error: who, and what it broke.
+        let told = log
+            .lines()
+            .filter(|line| line.contains("connection closed: "));
+        let told: Vec<&str> = told.collect();
+        let typed =
+            |line: &&&str| line.contains("127.0.0.1:") && line.contains(" broke the protocol: ");
+        assert!(told.iter().filter(typed).count() >= 3, "{node}: {told:?}");
     }
 }
 

@@ -8,9 +8,10 @@
 mod cell;
 
 use cell::{Cell, NODES, code, lives, said, zonal};
+use std::collections::BTreeMap;
 use std::fs;
 use std::net::TcpListener;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use zonal_testkit::Scratch;
 
 #[test]
@@ -62,6 +63,20 @@ fn listing(dir: &Path) -> Vec<String> {
         .unwrap_or_default();
     names.sort();
     names
+}
+
+/// All files below a folder, with their bytes.
+fn bytes_below(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut files = BTreeMap::new();
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            files.extend(bytes_below(&path));
+        } else {
+            files.insert(path.clone(), fs::read(&path).unwrap());
+        }
+    }
+    files
 }
 
 #[test]
@@ -123,9 +138,10 @@ fn refusals_have_their_codes_and_touch_nothing() {
         target.parent().unwrap().display()
     );
     let listen = format!("listen = \"{address}\"");
-    for (name, from, to) in [
-        ("number", "target = 1", "target = 9"),
-        ("cell", "cell = \"", "cell = \"ffff"),
+    assert_eq!(cell::code(&cell.down()), 0);
+    for (name, from, to, why) in [
+        ("number", "target = 1", "target = 9", "is number 1, not 9"),
+        ("cell", "cell = \"", "cell = \"ffff", "belongs to cell"),
     ] {
         let (_, path) = variant(name, &listen, &dir);
         let mut text = fs::read_to_string(&path).unwrap().replacen(from, to, 1);
@@ -134,12 +150,21 @@ fn refusals_have_their_codes_and_touch_nothing() {
             text.replace_range(start + 32..start + 36, "");
         }
         fs::write(&path, text).unwrap();
-        let before = fs::read(target.join("identity")).unwrap();
-        let (code, text) = start(&path, &["--format"]);
-        assert_eq!(code, 5, "{name}: {text}");
-        assert_eq!(fs::read(target.join("identity")).unwrap(), before);
+        let before = bytes_below(&target);
+        assert!(before.len() > 3, "{:?}", before.keys());
+        for more in [&[][..], &["--format"], &["--format-only"]] {
+            let (code, text) = start(&path, more);
+            assert_eq!(code, 5, "{name} {more:?}: {text}");
+            assert!(text.contains(why), "{name} {more:?}: {text}");
+            assert!(
+                text.contains("Hint: the folder belongs to another node"),
+                "{name} {more:?}: {text}"
+            );
+            assert!(bytes_below(&target) == before, "{name} {more:?}: changed");
+        }
     }
 
+    assert_eq!(cell::code(&cell.up_again()), 0);
     // A target that is formatted anew under a number that the manager knows.
     let (_, path) = variant("impostor", &address, &free);
     let (code, text) = start(&path, &["--format"]);
@@ -152,11 +177,27 @@ fn a_port_in_use_is_told() {
     let cell = Cell::up("port");
     cell.down();
     let held = TcpListener::bind(cell.address("storage1-1", false)).unwrap();
+    let folder = cell.dir().join("storage1-1");
+    let before = bytes_below(&folder);
     let (code, text) = start(&cell.config("storage1-1"), &[]);
     assert_eq!(code, 6, "{text}");
-    assert!(text.contains("another process listens there"), "{text}");
+    assert!(
+        text.contains("Hint: another process listens there: stop it, or change `listen`"),
+        "{text}"
+    );
+    let now = bytes_below(&folder);
+    let changed: Vec<_> = before
+        .iter()
+        .filter(|file| now.get(file.0) != Some(file.1))
+        .collect();
+    let names: Vec<_> = changed.iter().map(|file| file.0).collect();
+    assert!(
+        names.is_empty() && now.len() == before.len(),
+        "changed: {names:?}"
+    );
     let output = cell.up_again();
     assert_eq!(cell::code(&output), 6, "{}", said(&output));
+    assert!(said(&output).contains("Hint:"), "{}", said(&output));
     assert!(
         said(&output).contains("storage1-1 ended at once"),
         "{}",

@@ -208,19 +208,35 @@ fn code_after_a_test_module_is_checked() {
 }
 
 #[test]
-fn a_hash_map_in_a_core_needs_its_comment() {
+fn hash_maps_in_cores_are_reported() {
     let import = "use std::collections::{BTreeMap, HashMap};\n";
-    let bare = format!("{import}struct S {{\n    m: HashMap<u8, u8>,\n}}\n");
-    assert_eq!(Repository::new().core(&bare), [("hash-map", 4)]);
-    let said = format!("{import}struct S {{\n    m: HashMap<u8, u8>, // point look-ups only\n}}\n");
-    assert_eq!(Repository::new().core(&said), []);
-    let above =
-        format!("{import}struct S {{\n    // point look-ups only\n    m: HashSet<u8>,\n}}\n");
-    assert_eq!(Repository::new().core(&above), []);
-    assert_eq!(
-        Repository::new().core(&format!("{import}let m = HashMap::new();\n")),
-        []
+    assert_eq!(Repository::new().core(import), [("hash-map", 2)]);
+    for line in [
+        "let m = std::collections::HashMap::new();",
+        "let m: HashSet<u8> = all.collect(); // point look-ups only",
+        "use std::collections::{\n    HashMap as Map};",
+        "use std::collections::hash_map::Entry;",
+        "for key in map_of::<HashMap<u8, u8>>().keys() {}",
+    ] {
+        let rules: Vec<_> = Repository::new()
+            .core(line)
+            .into_iter()
+            .map(|o| o.0)
+            .collect();
+        assert_eq!(rules, ["hash-map"], "{line}");
+    }
+    for line in [
+        "// Unlike a HashMap, it has an order.",
+        "struct MyHashMaps;",
+    ] {
+        assert_eq!(Repository::new().core(line), [], "{line}");
+    }
+    let repository = Repository::new();
+    repository.plant(
+        "crates/zonal-net/src/pool.rs",
+        &format!("//! Pools.\n{import}"),
     );
+    assert_eq!(repository.check(), [], "a shell may");
 }
 
 #[test]

@@ -25,6 +25,8 @@ pub(super) struct State {
     pub(super) faults: Faults,
     pub(super) history: History,
     pub(super) counts: Counts,
+    /// Reads under way.
+    pub(super) reading: u64,
     /// Who holds the lock of a file; all locks exclude.
     pub(super) locks: BTreeMap<u64, u64>,
 }

@@ -17,7 +17,7 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// None, said visibly, when this machine cannot mount.
+    /// None, said visibly, when this machine cannot mount and need not.
     pub fn new<F: FileSystem>(fs: Arc<F>) -> Option<Self> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -39,7 +39,7 @@ impl Mount {
                 | MountError::NoHelper
                 | MountError::Helper(_)),
             ) => {
-                eprintln!("SKIPPED: {error}");
+                zonal_testkit::skip_mount(&error);
                 fs::remove_dir(&path).unwrap();
                 None
             }

@@ -14,6 +14,7 @@ mod running;
 mod starts;
 mod target;
 mod verify;
+mod work;
 
 pub use bench::{Bench, damages, inode, lists};
 pub use running::Open;

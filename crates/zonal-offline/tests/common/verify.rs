@@ -41,7 +41,7 @@ impl TestCell {
         (whole, other)
     }
 
-    /// Makes, writes, reads and removes files by the cores, as a workload would.
+    /// Writes and reads objects, makes and removes names by the cores, as a workload would.
     pub fn work(&self, context: &str) {
         let specs = self
             .cell
@@ -65,6 +65,7 @@ impl TestCell {
             target.checkpoint();
             assert_eq!(target.target.check(&target.engine), Ok(()), "{context}");
         }
+        self.work_names(context);
     }
 }
 

@@ -30,7 +30,7 @@ pub(super) struct Source<'a> {
 
 /// `file` as seen from `folder`, as the paths are written: where the folder is a link to another disk, `..` is still the folder that it
 /// lies in, not the one that it leads to.
-fn beside(folder: &Path, file: &Path) -> PathBuf {
+pub(super) fn beside(folder: &Path, file: &Path) -> PathBuf {
     let mut base = folder.to_owned();
     let mut rest = file.components().peekable();
     while rest.peek() == Some(&Component::ParentDir)
@@ -245,8 +245,6 @@ impl Source<'_> {
             Some(advertise) => self.address("advertise", advertise)?,
             None => listen,
         };
-        let admin = raw.admin.as_ref();
-        let admin = admin.map(|admin| self.address("admin.listen", &admin.listen));
         let manager = match (&raw.manager, &raw.manager_address) {
             (_, Some(address)) => self.manager_address(address, listen)?,
             (Some(_), None) => advertise,
@@ -261,6 +259,8 @@ impl Source<'_> {
             (None, None) => None,
         };
         let folder = self.path.parent().unwrap_or(Path::new("."));
+        let admin = raw.admin.as_ref();
+        let admin = admin.map(|admin| self.admin("admin.listen", admin, raw));
         Ok(NodeConfig {
             path: self.path.to_owned(),
             cell,

@@ -50,6 +50,7 @@ pub(super) struct RawLimits {
 #[serde(deny_unknown_fields)]
 pub(super) struct RawAdmin {
     pub(super) listen: Spanned<String>,
+    pub(super) token_file: Option<PathBuf>,
 }
 
 #[derive(Deserialize)]

@@ -5,7 +5,7 @@
 
 use super::check::Source;
 use super::raw::{RawMeta, RawNode};
-use super::{ConfigError, NodeConfig};
+use super::{AdminConfig, ConfigError, NodeConfig};
 use std::net::SocketAddr;
 use toml::Spanned;
 
@@ -51,7 +51,7 @@ impl Source<'_> {
                 None => self.address("meta.listen", listen)?,
             },
             admin: match &meta.admin {
-                Some(admin) => Some(self.address("meta.admin.listen", &admin.get_ref().listen)?),
+                Some(admin) => Some(self.admin("meta.admin.listen", admin.get_ref(), raw)?),
                 None => None,
             },
             inline_bytes: self.inline(meta.inline.as_ref())?,
@@ -91,11 +91,12 @@ impl Source<'_> {
         second: &NodeConfig,
         first: &NodeConfig,
     ) -> Result<(), ConfigError> {
-        let taken = [Some(first.listen), first.admin];
+        let at = |admin: &AdminConfig| admin.listen;
+        let taken = [Some(first.listen), first.admin.as_ref().map(at)];
         let admin = meta.admin.as_ref().map(|admin| &admin.get_ref().listen);
         let listened = [
             ("meta.listen", meta.listen.as_ref(), Some(second.listen)),
-            ("meta.admin.listen", admin, second.admin),
+            ("meta.admin.listen", admin, second.admin.as_ref().map(at)),
         ];
         for (key, written, address) in listened {
             let (Some(written), Some(address)) = (written, address) else {

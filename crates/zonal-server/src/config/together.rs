@@ -50,17 +50,9 @@ impl Source<'_> {
                 "others cannot connect to an unspecified address: set `advertise`{place}"
             )));
         }
-        if config.key_file.is_some() {
-            return Ok(());
-        }
-        if !config.listen.ip().is_loopback() {
+        if config.key_file.is_none() && !config.listen.ip().is_loopback() {
             return Err(self.together(format!(
                 "`listen`{place} outside of loopback needs a cell key: set `key_file`"
-            )));
-        }
-        if config.admin.is_some_and(|admin| !admin.ip().is_loopback()) {
-            return Err(self.together(format!(
-                "`admin.listen`{place} outside of loopback needs a cell key: set `key_file`, or listen on 127.0.0.1",
             )));
         }
         Ok(())

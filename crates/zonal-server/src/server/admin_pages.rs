@@ -1,16 +1,30 @@
 //! What the admin pages of a node show.
 
-use crate::admin::Admin;
-use crate::config::NodeConfig;
+use crate::admin::{Admin, Token};
+use crate::config::{AdminConfig, NodeConfig};
 use crate::error::ServerError;
 use crate::node::Node;
 use std::sync::Arc;
 use zonal_net::ServerHandle;
 
+/// What requests for them must carry.
+pub(super) fn read_token(config: &NodeConfig) -> Result<Option<Token>, ServerError> {
+    let admin = config.admin.as_ref();
+    let Some(path) = admin.and_then(|admin| admin.token_file.as_ref()) else {
+        return Ok(None);
+    };
+    let token = Token::read(path).map_err(|source| ServerError::Token {
+        path: path.clone(),
+        source,
+    })?;
+    Ok(Some(token))
+}
+
 pub(super) fn start_admin(
     config: &NodeConfig,
     node: &Arc<Node>,
     server: &ServerHandle,
+    token: Option<Token>,
 ) -> Result<Option<Admin>, ServerError> {
     let connections = Arc::clone(server.metrics());
     let connections_max = config.limits.connections as u64;
@@ -34,7 +48,7 @@ pub(super) fn start_admin(
     node.metrics.add_gauges(Box::new(move || {
         vec![("map_version".to_owned(), map.current().version.0)]
     }));
-    let Some(listen) = config.admin else {
+    let Some(AdminConfig { listen, .. }) = config.admin else {
         return Ok(None);
     };
     let shown = config.clone();
@@ -42,7 +56,7 @@ pub(super) fn start_admin(
     let status = Box::new(move || status(&shown, &source));
     let source = Arc::clone(node);
     let is_healthy = Box::new(move || source.is_healthy());
-    let admin = Admin::start(listen, Arc::clone(&node.metrics), status, is_healthy);
+    let admin = Admin::start(listen, token, Arc::clone(&node.metrics), status, is_healthy);
     admin.map(Some).map_err(|source| ServerError::Listen {
         address: listen,
         source,

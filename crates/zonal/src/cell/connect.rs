@@ -94,9 +94,16 @@ fn read_key(path: Option<&Path>) -> anyhow::Result<Option<CellKey>> {
 }
 
 impl CellArgs {
+    /// What the cell is named by. A variable that is empty is as one that is not set.
+    pub fn named(&self) -> Option<&str> {
+        let is_unset = std::env::var_os("ZONAL_CELL").is_some_and(|cell| cell.is_empty());
+        let said = self.cell.as_deref();
+        said.filter(|cell| !(is_unset && cell.is_empty()))
+    }
+
     /// Finds the cell; asks none of its servers yet.
     pub fn open(&self) -> anyhow::Result<Cell> {
-        let named = self.cell.as_deref().map(Named::of).transpose()?;
+        let named = self.named().map(Named::of).transpose()?;
         let dir = match named {
             Some(Named::Address(address)) => {
                 let key = read_key(self.key_file.as_deref())?;

@@ -9,7 +9,8 @@
 //! DIR/unfinished              what a cell that is being made consists of so far; gone when it is made
 //! ```
 
-use crate::exit::{CONFIG, Failure, NOT_FOUND};
+use super::named::Named;
+use crate::exit::{CONFIG, Failure, NOT_FOUND, REFUSED};
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
@@ -58,6 +59,22 @@ pub fn default_dir() -> PathBuf {
         }
         _ => PathBuf::from("/var/lib/zonal/default"),
     }
+}
+
+/// The folder of a cell that this command starts, stops or writes in: the one that was named, or [`default_dir`].
+pub fn own_dir(named: Option<&Path>) -> anyhow::Result<PathBuf> {
+    if let Some(named) = named {
+        return Ok(named.to_owned());
+    }
+    let dir = default_dir();
+    if dir.to_str().is_some_and(Named::is_address) {
+        let text = format!("ZONAL_CELL is an address: {}", dir.display());
+        let failure = Failure::new(REFUSED, text);
+        return Err(failure
+            .hint("name the folder of a cell on this machine")
+            .into());
+    }
+    Ok(dir)
 }
 
 /// The absolute path, so that command lines and records stay true.

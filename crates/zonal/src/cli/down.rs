@@ -20,7 +20,7 @@ pub struct Down {
 
 impl Down {
     pub fn run(self) -> anyhow::Result<()> {
-        let folder = Folder::open(&self.dir.unwrap_or_else(folder::default_dir))?;
+        let folder = Folder::open(&folder::own_dir(self.dir.as_deref())?)?;
         let _lock = Folder::lock(&folder.dir)?;
         let mut unmounted = 0;
         let records = Records::below(&folder);

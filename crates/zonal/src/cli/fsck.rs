@@ -71,7 +71,7 @@ pub struct Fsck {
 
 impl Fsck {
     pub fn run(self) -> anyhow::Result<()> {
-        let named = self.cell.cell.as_deref();
+        let named = self.cell.named();
         if named.is_some_and(Named::is_address) {
             let beside = std::env::temp_dir().join(format!("zonal-fsck-{}", std::process::id()));
             return self.running(&self.cell.open()?, &beside);

@@ -108,8 +108,7 @@ fn configs(cell: Option<&Path>, files: &[PathBuf]) -> anyhow::Result<Vec<NodeCon
     if !files.is_empty() {
         return Ok(NodeConfig::load_all(files).map_err(ServerError::from)?);
     }
-    let dir = cell.map_or_else(crate::cell::folder::default_dir, Path::to_owned);
-    Folder::open(&dir)?.nodes()
+    Folder::open(&crate::cell::folder::own_dir(cell)?)?.nodes()
 }
 
 fn restore(

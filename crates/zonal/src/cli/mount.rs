@@ -66,8 +66,8 @@ pub struct Mount {
 
 impl Mount {
     pub fn run(self) -> anyhow::Result<()> {
-        let cell = match self.cell.cell {
-            Some(cell) => cell,
+        let cell = match self.cell.named() {
+            Some(cell) => cell.to_owned(),
             None => folder::default_dir().display().to_string(),
         };
         let mut options = Options::new(cell, self.path);

@@ -69,7 +69,7 @@ struct Started {
 
 impl Up {
     pub fn run(self) -> anyhow::Result<()> {
-        let dir = self.dir.clone().unwrap_or_else(folder::default_dir);
+        let dir = folder::own_dir(self.dir.as_deref())?;
         [Some(&dir), self.mount.as_ref()]
             .into_iter()
             .flatten()

@@ -1,0 +1,47 @@
+//! Requests that the store of a shard failed: told in `zonal status`, counted, and in the log.
+
+use super::MetaRole;
+use crate::seldom::Seldom;
+use std::sync::atomic::{AtomicU64, Ordering};
+use zonal_types::ErrorCode;
+use zonal_wire::MetaRequest;
+
+/// Counts since the start.
+#[derive(Debug, Default)]
+pub(super) struct Failed {
+    unreadable: AtomicU64,
+    damaged: AtomicU64,
+    said: Seldom,
+}
+
+impl Failed {
+    /// Named as in `/metrics`, without the prefix.
+    pub(super) fn gauges(&self) -> [(&'static str, u64); 2] {
+        [
+            ("read_errors_total", self.unreadable.load(Ordering::Relaxed)),
+            ("damaged_total", self.damaged.load(Ordering::Relaxed)),
+        ]
+    }
+}
+
+impl MetaRole {
+    /// A request ends with this error.
+    pub(super) fn note_failure(&self, request: &MetaRequest, code: ErrorCode) {
+        let operation = request.name();
+        let (count, text) = match code {
+            ErrorCode::Io if self.is_healthy() => {
+                self.trouble.medium(operation);
+                (&self.store_failed.unreadable, "the store cannot be read")
+            }
+            ErrorCode::Corrupt => {
+                self.trouble.damage(operation);
+                (&self.store_failed.damaged, "stored data is damaged")
+            }
+            _ => return,
+        };
+        let count = count.fetch_add(1, Ordering::Relaxed) + 1;
+        if self.store_failed.said.is_due() {
+            tracing::error!(shard = self.id.0, operation, count, "{text}");
+        }
+    }
+}

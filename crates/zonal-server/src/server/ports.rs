@@ -1,0 +1,40 @@
+//! Whether a node can listen, found out before its stores are opened: that writes in them.
+
+use super::identity;
+use crate::config::NodeConfig;
+use crate::error::ServerError;
+use crate::stores;
+use zonal_disk::StoreKind;
+use zonal_disk::store::is_in_use;
+use zonal_net::{Identity, ListenConfig, Listeners};
+
+/// Listens for a moment. A store that is not this node's, or that another process has open, is the better reason.
+pub(super) fn look_at_ports(
+    config: &NodeConfig,
+    listen: &ListenConfig,
+    me: &Identity,
+) -> Result<(), ServerError> {
+    let Err(taken) = Listeners::bind(listen, me) else {
+        return Ok(());
+    };
+    let roles = [
+        (config.manager_role.is_some(), StoreKind::Manager),
+        (config.meta_role.is_some(), StoreKind::Shard),
+        (config.storage_role.is_some(), StoreKind::Target),
+    ];
+    for (_, kind) in roles.into_iter().filter(|(has_role, _)| *has_role) {
+        let (dir, id) = match (kind, &config.storage_role) {
+            (StoreKind::Target, Some(storage)) => (config.target_dir(), storage.target.0),
+            (StoreKind::Manager, _) => (config.manager_dir(), config.node.0),
+            _ => (config.meta_dir(), config.node.0),
+        };
+        let mut expected = identity(config, kind);
+        expected.id = id;
+        stores::uuid(&dir, &expected)?;
+        if is_in_use(&dir) {
+            // Opening it says so.
+            return Ok(());
+        }
+    }
+    Err(taken.into())
+}
