@@ -360,7 +360,8 @@ impl<'a> Join<'a> {
             complete = false;
             let unit = u64::from(component.unit);
             let count = u64::from(component.count);
-            let ranges = Ranges::of_column(owner.size, unit, count, u64::from(column));
+            let ranges =
+                Ranges::of_column(owner.inline..owner.size, unit, count, u64::from(column));
             if ranges.bytes > 0 && found < allocated {
                 let what = What::LostWithTarget {
                     ino,

@@ -1,5 +1,6 @@
 //! Byte ranges of a file, few enough to be shown.
 
+use std::ops::Range;
 use zonal_types::codec_struct;
 
 /// Ranges kept; of more, only their number and bytes.
@@ -38,17 +39,25 @@ impl Ranges {
         }
     }
 
-    /// The parts of a file of `size` bytes that one column has, of `count` columns of `unit` bytes.
+    /// The parts of a file's `bytes` that one column has, of `count` columns of `unit` bytes.
     #[must_use]
-    pub fn of_column(size: u64, unit: u64, count: u64, column: u64) -> Self {
+    pub fn of_column(bytes: Range<u64>, unit: u64, count: u64, column: u64) -> Self {
         let mut ranges = Self::default();
         let (unit, count) = (unit.max(1), count.max(1));
+        let (from, size) = (bytes.start, bytes.end);
         if count == 1 {
-            ranges.push(0, size);
+            ranges.push(from, size.saturating_sub(from));
             return ranges;
         }
         let row = unit.saturating_mul(count);
         let mut at = column.saturating_mul(unit);
+        // The first bytes lie in the shard, few of them in whole units.
+        while at < from && at < size {
+            let start = from.min(at.saturating_add(unit));
+            let end = size.min(at.saturating_add(unit));
+            ranges.push(start, end.saturating_sub(start));
+            at = at.saturating_add(row);
+        }
         while at < size {
             if ranges.first.len() == RANGES_MAX {
                 // The rest by arithmetic: a file may have very many.
@@ -87,13 +96,17 @@ mod tests {
     #[test]
     fn columns_tile_a_file() {
         for (size, unit, count) in [(0, 10, 3), (95, 10, 3), (10_000, 10, 3), (7, 10, 1)] {
-            let columns = (0..count).map(|column| Ranges::of_column(size, unit, count, column));
-            let columns: Vec<_> = columns.collect();
-            assert_eq!(columns.iter().map(|ranges| ranges.bytes).sum::<u64>(), size);
+            for from in [0, 4, 10, 37] {
+                let columns = (0..count)
+                    .map(|column| Ranges::of_column(from..size, unit, count, column).bytes);
+                assert_eq!(columns.sum::<u64>(), size.saturating_sub(from));
+            }
         }
-        let ranges = Ranges::of_column(95, 10, 3, 0);
+        let ranges = Ranges::of_column(34..95, 10, 3, 0);
+        assert_eq!(ranges.first, [(34, 6), (60, 10), (90, 5)]);
+        let ranges = Ranges::of_column(0..95, 10, 3, 0);
         assert_eq!(ranges.first, [(0, 10), (30, 10), (60, 10), (90, 5)]);
         assert_eq!(ranges.to_string(), "35 bytes at 0-9, 30-39, 60-69, 90-94");
-        assert_eq!(Ranges::of_column(10_000, 10, 2, 1).count, 500);
+        assert_eq!(Ranges::of_column(0..10_000, 10, 2, 1).count, 500);
     }
 }

@@ -187,7 +187,7 @@ mod tests {
     fn findings_between_stores_come_back() {
         let (ino, other, data_id, target) = (Ino(1), Ino(2), DataId(3), TargetId(4));
         let (name, zone) = ("name".to_owned(), ZoneId(1));
-        let ranges = Ranges::of_column(10_000, 10, 3, 1);
+        let ranges = Ranges::of_column(0..10_000, 10, 3, 1);
         comes_back(&[
             What::Junction(Mismatch::NoDirectory {
                 name: name.clone(),

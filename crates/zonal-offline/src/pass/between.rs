@@ -247,7 +247,7 @@ impl Pass<'_, '_> {
             work.missing.push((object, bytes));
             let unit = u64::from(component.unit);
             let ranges = Ranges::of_column(
-                owner.size,
+                owner.inline..owner.size,
                 unit,
                 u64::from(component.count),
                 u64::from(column.0),

@@ -200,6 +200,20 @@ impl Records {
         self.write(&record)
     }
 
+    /// Forgets mounts that are ended and gone from where they were: nothing is left to be taken away.
+    pub fn forget_gone(&self) {
+        let here = place();
+        let gone = |record: &Record| {
+            record.client == 0
+                && record.place == here
+                && record.is_dead()
+                && !points::is_mounted(&record.path)
+        };
+        for record in self.list().iter().filter(|record| gone(record)) {
+            self.remove(record);
+        }
+    }
+
     /// Whether what is noted of its path is still this mount.
     fn has(&self, record: &Record) -> bool {
         let noted = read(&self.file(&record.path));
@@ -384,6 +398,11 @@ mod tests {
             records.remove_own(Path::new("/elsewhere"));
             records.remove_own(Path::new(&argument));
             assert_eq!(records.list().len(), 3, "only one is of this process");
+            // "/ended" and, where its record was kept, "/dead": nothing is mounted there.
+            records.forget_gone();
+            let left: Vec<_> = records.list().into_iter().map(|left| left.path).collect();
+            assert!(left.contains(&"/elsewhere".into()), "{left:?}");
+            assert_eq!(left.len(), if is_of_cell { 1 } else { 2 }, "{left:?}");
         }
     }
 

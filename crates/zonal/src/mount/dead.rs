@@ -15,6 +15,7 @@ use zonal_zonemap::{Shard, ZoneMap};
 /// Ends the sessions that this machine's dead mounts have at a cell. What cannot be reached is left to the end of its term.
 pub fn end_sessions(cell: &Cell) {
     let dead: Vec<(Records, Record)> = mounts::places(cell)
+        .inspect(Records::forget_gone)
         .flat_map(|records| {
             let dead = records.dead(cell.manager);
             dead.into_iter()
