@@ -72,6 +72,8 @@ pub struct Client<N: Net> {
     pub(crate) options: Options,
     map: Mutex<Arc<ZoneMap>>,
     map_hint: AtomicU64,
+    /// A target did not answer where the map has it.
+    map_is_doubted: AtomicBool,
     refreshing: async_lock::Mutex<()>,
     pub(crate) links: Links,
     pub(crate) files: Files<N>,
@@ -120,6 +122,7 @@ impl<N: Net> Client<N> {
             caches: AtomicBool::new(options.cache),
             options,
             map_hint: AtomicU64::new(0),
+            map_is_doubted: AtomicBool::new(false),
             refreshing: async_lock::Mutex::new(()),
             links: Mutex::new(BTreeMap::new()),
             files: Mutex::new(BTreeMap::new()),
@@ -140,7 +143,7 @@ impl<N: Net> Client<N> {
             dropper: OnceLock::new(),
             map_watcher: OnceLock::new(),
         };
-        client.fetch_map().await?;
+        client.fetch_map(MapVersion(0)).await?;
         Ok(client)
     }
 
@@ -221,7 +224,24 @@ impl<N: Net> Client<N> {
         if self.map().version > before {
             return Ok(());
         }
-        self.fetch_map().await
+        self.fetch_map(before).await
+    }
+
+    /// A target did not answer in time where the map has it.
+    pub(crate) fn doubt_map(&self) {
+        self.map_is_doubted.store(true, Ordering::Relaxed);
+    }
+
+    /// Has the manager's map, where ours was doubted, or where `is_sure`. The manager is believed whatever version its map has: a map
+    /// that nobody else has is never followed by a newer one.
+    pub(crate) async fn settle_doubts(&self, is_sure: bool) {
+        if !self.map_is_doubted.swap(false, Ordering::Relaxed) && !is_sure {
+            return;
+        }
+        if let Ok(_guard) = wait_for(&self.net, &self.refreshing).await {
+            // Who does not answer either is asked at the next failure.
+            self.fetch_map(MapVersion(0)).await.ok();
+        }
     }
 
     /// As [`Self::refresh_map`]; as long as no manager answers, the map at hand must do, and the caller tries again later.
@@ -232,8 +252,8 @@ impl<N: Net> Client<N> {
         }
     }
 
-    async fn fetch_map(&self) -> Result<(), ErrorCode> {
-        let have = self.map().version;
+    /// The map of the first manager that answers, if it is newer than what we `have` (0: whatever it is).
+    async fn fetch_map(&self, have: MapVersion) -> Result<(), ErrorCode> {
         let body = ManagerRequest::GetMap { have }.to_bytes();
         let mut last = ErrorCode::Unreachable;
         for manager in &self.options.managers {
@@ -247,7 +267,7 @@ impl<N: Net> Client<N> {
                 },
             );
             match self.net.finish(pending, None).await {
-                Ok(reply) => return self.take_map(&reply.body),
+                Ok(reply) => return self.take_map(&reply.body, have),
                 Err(failure) => {
                     self.net
                         .complain(&format!("manager at {manager}"), "GetMap", failure);
@@ -258,7 +278,7 @@ impl<N: Net> Client<N> {
         Err(last)
     }
 
-    fn take_map(&self, body: &[u8]) -> Result<(), ErrorCode> {
+    fn take_map(&self, body: &[u8], have: MapVersion) -> Result<(), ErrorCode> {
         match ManagerReply::from_bytes(body).map_err(|_error| ErrorCode::Protocol)? {
             ManagerReply::Map { map, .. } => {
                 let map = ZoneMap::decode(&map.0).map_err(|code| match code {
@@ -270,8 +290,13 @@ impl<N: Net> Client<N> {
                     if current.version.0 > 0 && current.cell != map.cell {
                         return Err(ErrorCode::WrongCell);
                     }
-                    if map.version <= current.version {
+                    let is_known = have.0 > 0 && map.version <= current.version;
+                    if is_known || map == **current {
                         return Ok(());
+                    }
+                    if map.version <= current.version {
+                        zonal_types::mark!(MapReplaced);
+                        self.map_hint.store(map.version.0, Ordering::Relaxed);
                     }
                     *current = Arc::new(map);
                 }

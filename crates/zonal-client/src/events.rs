@@ -2,7 +2,7 @@
 
 use crate::client::Client;
 use crate::net::Net;
-use crate::session::{Link, lock};
+use crate::session::{Link, is_passing, lock};
 use zonal_types::ErrorCode;
 use zonal_wire::{Event, MetaReply, MetaRequest};
 
@@ -26,6 +26,8 @@ impl<N: Net> Client<N> {
     /// A shard that does not answer; nothing is cached until a poll succeeds again.
     pub async fn poll_events(&self, link: &Link, wait_ms: u32) -> Result<Polled, ErrorCode> {
         self.net.begin();
+        self.settle_doubts(false).await;
+        self.net.begin();
         self.send_closes(link).await.ok();
         self.net.begin();
         let (boot, acked) = link.polled();
@@ -41,6 +43,9 @@ impl<N: Net> Client<N> {
             Ok(reply) => reply,
             Err(code) => {
                 link.set_listening(false);
+                if is_passing(code) {
+                    self.settle_doubts(true).await;
+                }
                 return Err(code);
             }
         };

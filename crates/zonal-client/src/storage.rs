@@ -222,15 +222,13 @@ impl<N: Net> Client<N> {
                     }
                     other => return Err(other),
                 }
-                if self.net.now() >= deadline {
-                    return Err(late(code));
-                }
-                if code != ErrorCode::StaleTruncate {
+                if code != ErrorCode::StaleTruncate && self.net.now() < deadline {
                     self.net.sleep(pause).await;
                     pause = (pause * 2).min(RETRY_MS.1);
-                    if self.net.now() >= deadline {
-                        return Err(late(code));
-                    }
+                }
+                if self.net.now() >= deadline {
+                    self.doubt_map();
+                    return Err(late(code));
                 }
             }
             let data = file.state().data.clone();

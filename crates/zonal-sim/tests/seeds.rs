@@ -90,6 +90,8 @@ fn seeds_that_once_found_bugs_are_good() {
     let power = [30082, 30459, 30521, 88, 110, 219, 566];
     // 17323: a close was executed before a restart, and answered after the new shard had been told that the files are open.
     let media = [17_323];
+    // 18576: a client kept a map with an address that a hostile reply had made up, for the manager's was not newer.
+    let hostile = [18_576];
     // 28, 62, 495, 721: an open with O_TRUNC failed where another client cut the file again and again.
     // 84: what a flush that met an unknown session was to write was dropped, and the next fsync succeeded.
     // 613, 772: an append came back at its place after a restart, though its file had been cut before it.
@@ -106,6 +108,7 @@ fn seeds_that_once_found_bugs_are_good() {
         (Scenario::Together, &together),
         (Scenario::Power, &power),
         (Scenario::Media, &media),
+        (Scenario::Hostile, &hostile),
     ];
     for (scenario, seeds) in seeds {
         for seed in seeds {
