@@ -16,6 +16,7 @@ pub mod dentry;
 pub mod describe;
 mod dispatch;
 pub mod events;
+mod flushed;
 mod ids;
 pub mod inode;
 pub mod keys;
@@ -35,6 +36,7 @@ mod tx;
 mod volatile;
 
 pub use config::{Caller, Now, ShardConfig};
+pub use flushed::{FLUSHED_MAX, Flushed};
 pub use outcome::{
     Attempt, Deletion, Detached, JunctionChange, Outcome, PendingCall, Ticked, WaitOn,
 };

@@ -1,14 +1,17 @@
-//! `/metrics`, `/health` and `/status` over HTTP, on one thread that sleeps in accept. `/health` is for supervisors: 200
+//! `/metrics`, `/health` and `/status` over HTTP, on a few threads that sleep in accept: who is slow keeps one of them, for a bounded time. `/health` is for supervisors: 200
 //! where every role serves, else 503. With a token they are for those who send it: 401 else, whatever was asked.
 
+mod http;
 mod token;
 
 use crate::metrics::Metrics;
 use crate::seldom::Seldom;
-use std::net::SocketAddr;
+use http::{Answer, Asked};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use tiny_http::{Header, Request, Response, Server};
+use std::time::Duration;
 
 pub use token::{Token, TokenError};
 
@@ -18,11 +21,17 @@ pub type StatusSource = Box<dyn Fn() -> serde_json::Value + Send + Sync>;
 /// Whether every role serves, for `/health`.
 pub type HealthSource = Box<dyn Fn() -> bool + Send + Sync>;
 
-/// The admin server. Dropping it ends its thread.
+/// Connections served at once.
+const THREADS: usize = 4;
+
+/// For a connection to our own port, and before another try to accept.
+const WAKE: Duration = Duration::from_millis(100);
+
+/// The admin server. Dropping it ends its threads.
 pub struct Admin {
-    server: Arc<Server>,
+    pages: Arc<Pages>,
     address: SocketAddr,
-    thread: Option<JoinHandle<()>>,
+    threads: Vec<JoinHandle<()>>,
 }
 
 impl Admin {
@@ -37,26 +46,28 @@ impl Admin {
         status: StatusSource,
         is_healthy: HealthSource,
     ) -> std::io::Result<Self> {
-        let listener = std::net::TcpListener::bind(listen)?;
+        let listener = TcpListener::bind(listen)?;
         let address = listener.local_addr()?;
-        let server = Server::from_listener(listener, None).map_err(std::io::Error::other)?;
-        let server = Arc::new(server);
-        let pages = Pages {
+        let pages = Arc::new(Pages {
+            listener,
+            is_ending: AtomicBool::new(false),
             token,
             metrics,
             status,
             is_healthy,
             refused: Seldom::default(),
-        };
-        let thread = std::thread::Builder::new().name("admin".into()).spawn({
-            let server = Arc::clone(&server);
-            move || pages.serve(&server)
-        })?;
-        Ok(Self {
-            server,
+        });
+        let mut admin = Self {
+            pages: Arc::clone(&pages),
             address,
-            thread: Some(thread),
-        })
+            threads: Vec::new(),
+        };
+        for _ in 0..THREADS {
+            let pages = Arc::clone(&pages);
+            let thread = std::thread::Builder::new().name("admin".into());
+            admin.threads.push(thread.spawn(move || pages.serve())?);
+        }
+        Ok(admin)
     }
 
     /// Where it listens.
@@ -68,8 +79,20 @@ impl Admin {
 
 impl Drop for Admin {
     fn drop(&mut self) {
-        self.server.unblock();
-        if let Some(thread) = self.thread.take() {
+        self.pages.is_ending.store(true, Ordering::Release);
+        let mut here = self.address;
+        if here.ip().is_unspecified() {
+            here.set_ip(if here.is_ipv4() {
+                Ipv4Addr::LOCALHOST.into()
+            } else {
+                Ipv6Addr::LOCALHOST.into()
+            });
+        }
+        for _ in &self.threads {
+            // Wakes one; a thread that serves somebody looks by itself when it is done.
+            drop(TcpStream::connect_timeout(&here, WAKE));
+        }
+        for thread in self.threads.drain(..) {
             // A panic was logged where it happened.
             let _ = thread.join();
         }
@@ -77,6 +100,8 @@ impl Drop for Admin {
 }
 
 struct Pages {
+    listener: TcpListener,
+    is_ending: AtomicBool,
     token: Option<Token>,
     metrics: Arc<Metrics>,
     status: StatusSource,
@@ -85,30 +110,44 @@ struct Pages {
 }
 
 impl Pages {
-    fn serve(&self, server: &Server) {
-        for request in server.incoming_requests() {
-            let (code, headers, text) = self.answer(&request);
-            let mut response = Response::from_string(text).with_status_code(code);
-            for (name, value) in headers {
-                if let Ok(header) = Header::from_bytes(*name, *value) {
-                    response = response.with_header(header);
+    fn serve(&self) {
+        while !self.is_ending.load(Ordering::Acquire) {
+            match self.listener.accept() {
+                Ok((mut stream, peer)) => {
+                    if let Err(error) = self.one(&mut stream, peer) {
+                        tracing::debug!(%error, %peer, "an admin request went away");
+                    }
                 }
-            }
-            if let Err(error) = request.respond(response) {
-                tracing::debug!(%error, "an admin request went away");
+                Err(error) => {
+                    tracing::debug!(%error, "an admin connection is not accepted");
+                    // Without descriptors it would fail at once, again and again.
+                    std::thread::sleep(WAKE);
+                }
             }
         }
     }
 
-    fn answer(&self, request: &Request) -> (u16, Headers, String) {
-        if !self.may_see(request) {
+    fn one(&self, stream: &mut TcpStream, peer: SocketAddr) -> std::io::Result<()> {
+        let Some(asked) = http::read(stream)? else {
+            return Ok(());
+        };
+        let (code, headers, text) = self.answer(&asked, peer);
+        let answer = Answer {
+            code,
+            headers,
+            text,
+        };
+        http::write(stream, &asked, &answer)
+    }
+
+    fn answer(&self, asked: &Asked, peer: SocketAddr) -> (u16, Headers, String) {
+        if !self.may_see(asked) {
             if self.refused.is_due() {
-                let peer = request.remote_addr().map(ToString::to_string);
-                tracing::warn!(peer, "an admin request without the token is refused");
+                tracing::warn!(%peer, "an admin request without the token is refused");
             }
             return (401, ASKS, "the admin pages ask for a token\n".to_owned());
         }
-        match request.url().split('?').next().unwrap_or_default() {
+        match asked.path.as_str() {
             "/metrics" => (200, PROMETHEUS, self.metrics.prometheus()),
             "/health" if (self.is_healthy)() => (200, PLAIN, "ok\n".to_owned()),
             "/health" => (
@@ -125,13 +164,12 @@ impl Pages {
         }
     }
 
-    fn may_see(&self, request: &Request) -> bool {
+    fn may_see(&self, asked: &Asked) -> bool {
         let Some(token) = &self.token else {
             return true;
         };
-        let mut said = request.headers().iter();
-        let said = said.find(|header| header.field.equiv("Authorization"));
-        said.is_some_and(|header| token.is_in(header.value.as_str()))
+        let said = asked.authorization.as_deref();
+        said.is_some_and(|said| token.is_in(said))
     }
 }
 
@@ -155,7 +193,7 @@ mod tests {
     }
 
     fn get_with(address: SocketAddr, path: &str, headers: &str) -> String {
-        let mut stream = std::net::TcpStream::connect(address).unwrap();
+        let mut stream = TcpStream::connect(address).unwrap();
         write!(stream, "GET {path} HTTP/1.0\r\n{headers}\r\n").unwrap();
         let mut text = String::new();
         stream.read_to_string(&mut text).unwrap();

@@ -22,7 +22,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use zonal_disk::Engine;
 use zonal_disk::engine::Room;
-use zonal_meta::{Attempt, Caller, Now, Outcome, PendingCall, Shard, ShardConfig, WaitOn};
+use zonal_meta::{Attempt, Caller, Flushed, Now, Outcome, PendingCall, Shard, ShardConfig, WaitOn};
 use zonal_types::{Epoch, ErrorCode, Instant, MapVersion, SessionId, ShardId, ZoneId};
 use zonal_wire::storage::ErrorNumber;
 use zonal_wire::{Header, MetaReply, MetaRequest, SessionEntry};
@@ -36,6 +36,7 @@ pub(crate) struct State {
     sessions: BTreeMap<SessionId, Arc<Condvar>>,
     /// When the housekeeping thread wakes by itself; `None`: not at all.
     pub sleeps_until: Option<Instant>,
+    flushed: Flushed,
     /// There may be layouts to delete.
     pub has_deletions: bool,
     /// When to look for directories without an entry.
@@ -119,6 +120,7 @@ impl MetaRole {
             map,
             peers,
             state: Mutex::new(State {
+                flushed: Flushed::default(),
                 shard,
                 map_version,
                 sessions: BTreeMap::new(),
@@ -305,11 +307,13 @@ impl MetaRole {
                     let map = self.log(&mut state, effect, junctions)?;
                     self.wake(&state, &wake, recheck);
                     self.mind_deadline(&state);
+                    let is_missing = state.flushed.is_missing(request, &reply);
                     drop(state);
                     self.settle(map)?;
                     self.make_calls(after);
-                    if request.is_sync() || reply.must_be_durable() {
+                    if is_missing {
                         self.sync()?;
+                        self.lock().flushed.note(&reply);
                     }
                     return Ok(reply);
                 }

@@ -11,7 +11,9 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use zonal_meta::keys;
-use zonal_meta::{Attempt, Caller, JunctionChange, Now, Outcome, Shard, ShardConfig, WaitOn};
+use zonal_meta::{
+    Attempt, Caller, Flushed, JunctionChange, Now, Outcome, Shard, ShardConfig, WaitOn,
+};
 use zonal_types::{Blob, Codec, ErrorCode, Instant, KvChange, KvRead, SessionId, ZoneId};
 use zonal_wire::{
     ErrorNumber, Header, ManagerReply, ManagerRequest, MetaReply, MetaRequest, NO_SLOT, Service,
@@ -30,6 +32,7 @@ pub struct MetaNode {
     network: Rc<Network>,
     disk: Rc<Disk>,
     shard: RefCell<Shard>,
+    flushed: RefCell<Flushed>,
     map: MapCell,
     /// Raised when waiting changes should look again.
     recalls: Signal,
@@ -89,6 +92,7 @@ impl MetaNode {
             network: network.clone(),
             disk,
             shard: RefCell::new(shard),
+            flushed: RefCell::default(),
             map,
             recalls: Signal::default(),
             events: RefCell::default(),
@@ -218,10 +222,10 @@ impl MetaNode {
                             node.ask(zone, &request).await;
                         });
                     }
-                    if (request.is_sync() || reply.must_be_durable())
-                        && self.plant != Plant::ShardSyncDoesNothing
-                    {
+                    let is_missing = self.flushed.borrow().is_missing(&request, &reply);
+                    if is_missing && self.plant != Plant::ShardSyncDoesNothing {
                         self.disk.sync();
+                        self.flushed.borrow_mut().note(&reply);
                     }
                     return reply;
                 }

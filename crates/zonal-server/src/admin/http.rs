@@ -1,0 +1,167 @@
+//! As much of HTTP/1 (RFC 9112) as pages for supervisors need: one GET or HEAD a connection, then it is closed.
+//!
+//! Whoever connects is not known yet, so everything is bounded before anything is looked at: the head by [`HEAD_MAX`], a connection by
+//! [`PATIENCE`] for the head and as long for each write of the answer.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+/// Bytes of a request's head.
+const HEAD_MAX: usize = 8 << 10;
+/// Header lines of a request.
+const LINES_MAX: usize = 64;
+/// How long the head may take.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// A request, as far as it matters.
+#[derive(Debug)]
+pub(super) struct Asked {
+    /// Without what follows a question mark.
+    pub path: String,
+    /// What stands in the only `Authorization` line.
+    pub authorization: Option<String>,
+    /// Only the head of the answer is wanted.
+    is_head: bool,
+    /// Of HTTP/1: 0 or 1.
+    minor: u8,
+}
+
+/// An answer.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub code: u16,
+    pub headers: &'static [(&'static str, &'static str)],
+    pub text: String,
+}
+
+/// The request that a connection brings. `None`: there was none in time, or it was refused, with an answer.
+pub(super) fn read(stream: &mut TcpStream) -> std::io::Result<Option<Asked>> {
+    let until = Instant::now() + PATIENCE;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let mut head = [0; HEAD_MAX];
+    let mut length = 0;
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(None);
+        }
+        stream.set_read_timeout(Some(left))?;
+        let count = stream.read(&mut head[length..])?;
+        length += count;
+        match parse(&head[..length]) {
+            Ok(Some(asked)) => return Ok(Some(asked)),
+            Ok(None) if count == 0 => return Ok(None),
+            Ok(None) if length < HEAD_MAX => {}
+            Ok(None) => return refuse(stream, 431).map(|()| None),
+            Err(code) => return refuse(stream, code).map(|()| None),
+        }
+    }
+}
+
+/// `None`: there is more to come. Else the code of a refusal.
+fn parse(head: &[u8]) -> Result<Option<Asked>, u16> {
+    let mut lines = [httparse::EMPTY_HEADER; LINES_MAX];
+    let mut request = httparse::Request::new(&mut lines);
+    match request.parse(head) {
+        Ok(httparse::Status::Complete(_)) => {}
+        Ok(httparse::Status::Partial) => return Ok(None),
+        Err(httparse::Error::TooManyHeaders) => return Err(431),
+        Err(_malformed) => return Err(400),
+    }
+    let is_head = match request.method {
+        Some("GET") => false,
+        Some("HEAD") => true,
+        _ => return Err(405),
+    };
+    let path = request.path.unwrap_or_default().split('?').next();
+    let mut said = request
+        .headers
+        .iter()
+        .filter(|line| line.name.eq_ignore_ascii_case("authorization"));
+    let authorization = match (said.next(), said.next()) {
+        (Some(only), None) => std::str::from_utf8(only.value).ok().map(str::to_owned),
+        _ => None,
+    };
+    Ok(Some(Asked {
+        path: path.unwrap_or_default().to_owned(),
+        authorization,
+        is_head,
+        minor: request.version.unwrap_or(0),
+    }))
+}
+
+fn refuse(stream: &mut TcpStream, code: u16) -> std::io::Result<()> {
+    let asked = Asked {
+        path: String::new(),
+        authorization: None,
+        is_head: false,
+        minor: 1,
+    };
+    let answer = Answer {
+        code,
+        headers: &[("Content-Type", "text/plain")],
+        text: format!("{}\n", reason(code)),
+    };
+    write(stream, &asked, &answer)
+}
+
+/// Answers; the connection is to be closed then.
+pub(super) fn write(stream: &mut TcpStream, asked: &Asked, answer: &Answer) -> std::io::Result<()> {
+    let mut text = format!(
+        "HTTP/1.{} {} {}\r\nContent-Length: {}\r\nConnection: close\r\n",
+        asked.minor,
+        answer.code,
+        reason(answer.code),
+        answer.text.len()
+    );
+    for (name, value) in answer.headers {
+        text.push_str(&format!("{name}: {value}\r\n"));
+    }
+    text.push_str("\r\n");
+    if !asked.is_head {
+        text.push_str(&answer.text);
+    }
+    stream.write_all(text.as_bytes())
+}
+
+fn reason(code: u16) -> &'static str {
+    match code {
+        200 => "OK",
+        400 => "Bad Request",
+        401 => "Unauthorized",
+        404 => "Not Found",
+        405 => "Method Not Allowed",
+        431 => "Request Header Fields Too Large",
+        503 => "Service Unavailable",
+        _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heads_are_read_and_nothing_else() {
+        let asked =
+            parse(b"GET /metrics?x=1 HTTP/1.1\r\nHost: a\r\naUthorization: Bearer b\r\n\r\n");
+        let asked = asked.unwrap().unwrap();
+        assert_eq!(
+            (asked.path.as_str(), asked.authorization.as_deref()),
+            ("/metrics", Some("Bearer b"))
+        );
+        assert!(parse(b"GET / HTTP/1.1\r\nHost:").unwrap().is_none());
+        for (text, code) in [
+            ("POST / HTTP/1.1\r\n\r\n", 405),
+            ("GET / HTTP/1.1\r\nA: b\r\n Authorization: c\r\n\r\n", 400),
+            ("\u{1}\u{2}\u{3} HTTP\r\n\r\n", 400),
+        ] {
+            assert_eq!(parse(text.as_bytes()).unwrap_err(), code, "{text}");
+        }
+        let many = format!("GET / HTTP/1.1\r\n{}\r\n", "a: b\r\n".repeat(LINES_MAX + 1));
+        assert_eq!(parse(many.as_bytes()).unwrap_err(), 431);
+        let twice = b"GET / HTTP/1.1\r\nAuthorization: a\r\nAuthorization: b\r\n\r\n";
+        assert!(parse(twice).unwrap().unwrap().authorization.is_none());
+    }
+}
