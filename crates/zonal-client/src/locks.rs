@@ -207,17 +207,17 @@ impl<N: Net> Client<N> {
         Ok(LockOutcome::Granted { changed })
     }
 
-    /// Releases a range. What was written under the lock is flushed first.
+    /// Releases a range. What was written under the lock is flushed first: where a server does not take it, the lock stays, for whoever holds
+    /// it next would not find it, and it would be written over what they write.
     ///
     /// # Errors
-    /// Of the flush, or a shard that does not answer.
+    /// A server that does not answer.
     pub async fn unlock(&self, ino: Ino, range: LockRange) -> Result<(), ErrorCode> {
-        let flushed = self.flush_if_dirty(ino).await;
+        self.flush_if_dirty(ino).await?;
         let owner = (range.owner, range.whole_file);
         let cut = (range.start, range.end);
         self.send_release(ino, &MetaRequest::Unlock { ino, range }, owner, cut)
-            .await?;
-        flushed
+            .await
     }
 
     /// Sends a release. What it releases is held again where it fails.
@@ -252,7 +252,11 @@ impl<N: Net> Client<N> {
         if !lock(&self.held).has_any(ino, of) {
             return Ok(());
         }
-        let flushed = self.flush_if_dirty(ino).await;
+        if let Err(code) = self.flush_if_dirty(ino).await {
+            // As in `unlock`. There is nobody left who could try again.
+            self.release_later(ino, owner, whole_file);
+            return Err(code);
+        }
         let request = MetaRequest::ReleaseLocks {
             ino,
             owner,
@@ -265,7 +269,7 @@ impl<N: Net> Client<N> {
             self.release_later(ino, owner, whole_file);
             lock(&self.held).give_up(ino, of, cut);
         }
-        released.and(flushed)
+        released
     }
 
     /// The first lock that is in the way of `range`.
@@ -287,7 +291,7 @@ impl<N: Net> Client<N> {
         }
     }
 
-    async fn flush_if_dirty(&self, ino: Ino) -> Result<(), ErrorCode> {
+    pub(super) async fn flush_if_dirty(&self, ino: Ino) -> Result<(), ErrorCode> {
         match self.file(ino) {
             Some(file) if !file.state().is_clean() => self.settle(&file).await,
             _ => Ok(()),

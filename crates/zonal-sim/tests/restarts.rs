@@ -127,6 +127,60 @@ async fn locked_and_not_told(world: Rc<World>) -> Result<(), ErrorCode> {
     Ok(())
 }
 
+/// `is_gone`: who held the lock is gone, and does not try again.
+async fn released_before_it_is_flushed(world: Rc<World>, is_gone: bool) -> Result<(), ErrorCode> {
+    let one = Rc::new(world.connect(0, Rng::new(2)).await?);
+    let two = Rc::new(world.connect(1, Rng::new(3)).await?);
+    let link = one.link_to(ShardId(1));
+    one.poll_events(&link, 0).await?;
+    let home = make_dir(&one, Ino::ROOT, "home").await?;
+    let file = create(&one, home, "f", true).await?.file;
+    let range = |owner| LockRange {
+        whole_file: true,
+        owner,
+        pid: 1,
+        kind: LockKind::Exclusive,
+        start: 0,
+        end: u64::MAX,
+    };
+    one.lock(file.ino, range(1), None).await?;
+    one.write(&file, 0, b"under the lock", false).await?;
+    world.kill(SHARD);
+    let starting = world.clone();
+    world.spawn_program(0, async move {
+        // The flush has been given up, and a release that followed it would still be tried.
+        starting.clock.sleep(62_000_000_000).await;
+        starting.start(SHARD);
+    });
+    let released = if is_gone {
+        one.release_locks(file.ino, 1, true).await
+    } else {
+        one.unlock(file.ino, range(1)).await
+    };
+    assert!(released.is_err(), "released, and nothing is flushed");
+    world.clock.sleep(5_000_000_000).await;
+
+    one.poll_events(&link, 0).await?;
+    assert_eq!(
+        two.lock(file.ino, range(5), None).await,
+        Err(ErrorCode::WouldBlock),
+        "what was written under the lock is not there yet"
+    );
+    if is_gone {
+        while one.keep_house().await {
+            world.clock.sleep(100_000_000).await;
+        }
+    } else {
+        one.unlock(file.ino, range(1)).await?;
+    }
+    two.lock(file.ino, range(5), None).await?;
+    let seen = open(&two, file.ino).await?.file;
+    let mut bytes = [0; 14];
+    two.read(&seen, 0, &mut bytes).await?;
+    assert_eq!(&bytes, b"under the lock");
+    Ok(())
+}
+
 async fn written_to_an_unknown_set(world: Rc<World>) -> Result<(), ErrorCode> {
     const AT: u64 = 1 << 20;
     let full = world.map.borrow().clone();
@@ -385,4 +439,10 @@ fn bytes_whose_stripe_set_is_unknown_are_kept_and_sent_later() {
 #[test]
 fn a_lock_whose_caller_heard_of_an_error_is_taken_back() {
     run(locked_and_not_told);
+}
+
+#[test]
+fn a_lock_is_not_released_before_what_was_written_under_it_has_arrived() {
+    run(|world| released_before_it_is_flushed(world, false));
+    run(|world| released_before_it_is_flushed(world, true));
 }

@@ -1,7 +1,8 @@
 //! What a shard must still hear of locks, as it did not answer in time: sent again until it does.
 //!
 //! Whoever asked was told of an error, or is gone, so nobody else would tell the shard. A shard that starts anew forgets all locks and is
-//! not told of these, so what reaches it late changes nothing there.
+//! not told of these, so what reaches it late changes nothing there; but locks under which something was written that has not arrived stay
+//! until it has.
 
 use super::held::Owner;
 use crate::client::Client;
@@ -114,6 +115,8 @@ impl<N: Net> Client<N> {
                 owner,
                 whole_file,
             } => {
+                self.flush_if_dirty(ino).await?;
+                lock(&self.held).give_up(ino, (owner, whole_file), (0, u64::MAX));
                 let request = MetaRequest::ReleaseLocks {
                     ino,
                     owner,
