@@ -169,6 +169,37 @@ impl<N: Net> FileState<N> {
         left
     }
 
+    /// The parts of `bytes` at `offset` that no run under way covers, from the one numbered `newer` on: what is sent again must not come after
+    /// what was written over it, and is on its way already.
+    pub(crate) fn beneath<'a>(
+        &self,
+        newer: usize,
+        offset: u64,
+        bytes: &'a [u8],
+    ) -> Vec<(u64, &'a [u8])> {
+        let mut parts = vec![(offset, bytes)];
+        for run in self.inflight.iter().skip(newer) {
+            let (from, to) = (run.offset, run.offset + run.bytes.len() as u64);
+            let cut = |(at, bytes): (u64, &'a [u8])| {
+                let end = at + bytes.len() as u64;
+                let before = from.clamp(at, end) - at;
+                let behind = to.clamp(at, end) - at;
+                let (before, behind) = if behind > before {
+                    (before as usize, behind as usize)
+                } else {
+                    (bytes.len(), bytes.len())
+                };
+                [
+                    (at, &bytes[..before]),
+                    (at + behind as u64, &bytes[behind..]),
+                ]
+            };
+            parts = parts.into_iter().flat_map(cut).collect();
+            parts.retain(|(_at, bytes)| !bytes.is_empty());
+        }
+        parts
+    }
+
     /// The end of what was written here and the shard does not know.
     fn unreported_end(&self) -> u64 {
         let told = self.reporting.map_or(0, |report| report.size);

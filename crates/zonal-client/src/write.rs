@@ -227,7 +227,8 @@ impl<N: Net> Client<N> {
                 }
                 Err(code) => {
                     let outcome = self.rewrite(file, &piece, bytes, code).await;
-                    done = done.and(self.note_outcome(file, &piece, bytes, outcome));
+                    // The last run: none under way is newer.
+                    done = done.and(self.note_outcome(file, &piece, (bytes, usize::MAX), outcome));
                 }
             }
         }
@@ -274,7 +275,8 @@ impl<N: Net> Client<N> {
                     Ok((reply, _)) => Ok((reply, place.target, truncate_seq)),
                     Err(code) => self.rewrite(file, &piece, part, code).await,
                 };
-                done = done.and(self.note_outcome(file, &piece, part, outcome));
+                // The first run: all others under way are newer.
+                done = done.and(self.note_outcome(file, &piece, (part, 1), outcome));
             }
             drop(bytes);
             let over = file.state().inflight.pop_front();
@@ -289,14 +291,14 @@ impl<N: Net> Client<N> {
         done
     }
 
-    /// Notes what became of a piece. One whose target did not answer, or whose writer was killed while it waited (it may be
+    /// Notes what became of a piece; runs under way are newer from the one numbered `newer` on. One whose target did not answer, or whose writer was killed while it waited (it may be
     /// another process's), goes back among the gathered writes, below what is newer: only the call that waited is told. What is
     /// lost is told to each open of the file.
     fn note_outcome(
         &self,
         file: &File<N>,
         piece: &Piece,
-        bytes: &[u8],
+        (bytes, newer): (&[u8], usize),
         outcome: Result<(StorageReply, TargetId, u64), ErrorCode>,
     ) -> Result<(), ErrorCode> {
         let mut state = file.state();
@@ -314,7 +316,10 @@ impl<N: Net> Client<N> {
             Err(code) => code,
         };
         if leaves_gathered(code) {
-            let again = state.give_back(piece.file_offset, bytes);
+            let mut again = 0;
+            for (at, bytes) in state.beneath(newer, piece.file_offset, bytes) {
+                again += state.give_back(at, bytes);
+            }
             self.dirty_bytes.fetch_add(again, Ordering::Relaxed);
             state.dirty_since.get_or_insert(self.net.now());
         } else {

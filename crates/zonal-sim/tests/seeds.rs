@@ -98,10 +98,11 @@ fn seeds_that_once_found_bugs_are_good() {
     // 30820, 31199: the oracle took a write for torn that was flushed in part before a truncation of its client that failed.
     // 90108, 90140, 90145: the end of an append that was given up disowned what its client had written and not reported.
     // 8114: a read over which own writes lay did not notice that truncations had met it.
+    // 90296: what a target had not taken was gathered again over a newer write that was on its way.
     // 7523, 7749, 7783, 7936, 30253, 30288, 30576, 61390: an append that had its place lost it, and left its bytes over another client's.
     let together = [
         28, 62, 84, 495, 613, 721, 772, 7394, 7546, 30820, 31199, 90_108, 90_140, 90_145, 8114,
-        7523, 7749, 7783, 7936, 30253, 30288, 30576, 61390,
+        7523, 7749, 7783, 7936, 30253, 30288, 30576, 61390, 90_296,
     ];
     let seeds = [
         (Scenario::Kill, &kill[..]),
