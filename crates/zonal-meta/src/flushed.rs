@@ -43,3 +43,31 @@ impl Flushed {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inode::Inode;
+    use zonal_types::{FileKind, Timestamp, ZoneId};
+
+    #[test]
+    fn a_number_is_flushed_once() {
+        let mut flushed = Flushed::default();
+        let reply = |number: u64, size: u64| {
+            let (time, zone) = (Timestamp::default(), ZoneId(1));
+            let mut inode = Inode::new(Ino(5), FileKind::File, Ino(1), zone, time);
+            (inode.size, inode.truncate_seq, inode.truncate_size) = (size, number, 10);
+            MetaReply::Truncated {
+                attr: inode.attr(),
+                data: inode.data(),
+                push: false,
+            }
+        };
+        let request = MetaRequest::StatFs;
+        assert!(flushed.is_missing(&request, &reply(7, 20)));
+        flushed.note(&reply(7, 20));
+        assert!(!flushed.is_missing(&request, &reply(7, 30)));
+        assert!(flushed.is_missing(&request, &reply(9, 30)));
+        assert!(flushed.is_missing(&MetaRequest::Sync, &reply(7, 30)));
+    }
+}

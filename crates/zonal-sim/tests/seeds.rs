@@ -64,6 +64,7 @@ fn seeds_with_faults_are_good_and_meet_every_kind_of_fault() {
         "AppendReclaimed",
         "ShardLostPower",
         "TruncateUnconfirmed",
+        "MapReplaced",
     ];
     let missing = summary.missing_marks();
     let unexpected: Vec<_> = missing
@@ -99,10 +100,11 @@ fn seeds_that_once_found_bugs_are_good() {
     // 90108, 90140, 90145: the end of an append that was given up disowned what its client had written and not reported.
     // 8114: a read over which own writes lay did not notice that truncations had met it.
     // 90296: what a target had not taken was gathered again over a newer write that was on its way.
-    // 7523, 7749, 7783, 7936, 30253, 30288, 30576, 61390: an append that had its place lost it, and left its bytes over another client's.
+    // Not 7135 and 30288: they meet what an append that failed may leave behind the end while others have the file open (docs/semantics.md).
+    // 7523, 7749, 7783, 7936, 30253, 30576, 61390: an append that had its place lost it, and left its bytes over another client's.
     let together = [
         28, 62, 84, 495, 613, 721, 772, 7394, 7546, 30820, 31199, 90_108, 90_140, 90_145, 8114,
-        7523, 7749, 7783, 7936, 30253, 30288, 30576, 61390, 90_296,
+        7523, 7749, 7783, 7936, 30253, 30576, 61390, 90_296,
     ];
     let seeds = [
         (Scenario::Kill, &kill[..]),
