@@ -402,16 +402,24 @@ def check_shard_reads(c, d, break_it, count, words):
                 f.write(bytes_of(number, 4000))
         os.sync()
         wait_for("checkpoints", lambda: c.metric("shard", checkpoints) >= 2)
-        c.restart("shard")
-        break_it()
-        errors = {}
-        for number in range(0, 900, 9):
-            try:
-                same(f"{d}/f{number}", bytes_of(number, 4000), f"file {number} on a disk that fails")
-            except OSError as e:
-                errors[errno.errorcode[e.errno]] = errors.get(errno.errorcode[e.errno], 0) + 1
-        true(set(errors) == {"EIO"}, f"errors of reading: {errors}")
-        true(c.metric("shard", f"{count}{{{label}}}") > 0, "not counted")
+        # Its own housekeeping may meet the damage before a request does: then all requests are refused, and none is counted.
+        for _turn in range(5):
+            c.restart("shard")
+            break_it()
+            errors = {}
+            for number in range(0, 900, 9):
+                try:
+                    same(f"{d}/f{number}", bytes_of(number, 4000), f"file {number} on a disk that fails")
+                except OSError as e:
+                    errors[errno.errorcode[e.errno]] = errors.get(errno.errorcode[e.errno], 0) + 1
+            true(set(errors) == {"EIO"}, f"errors of reading: {errors}")
+            true(not c.status()["healthy"], "status says that all is well")
+            if c.metric("shard", f"{count}{{{label}}}") > 0:
+                break
+            true(c.metric("shard", f"shard_index_damaged_blocks_total{{{label}}}") > 0, "not counted")
+            c.order("shard", "clear")
+        else:
+            raise AssertionError("no request met it in five turns")
         text = re.sub(r"\x1b\[[0-9;]*m", "", c.log("shard"))
         true(re.search(rf'{words[0]}.* shard=1 operation="?\w+', text), "the log does not say it")
         status = c.status()
@@ -435,7 +443,7 @@ def _(c, d):
         # Two bits of a block: one alone could be put right.
         for at in range(64 * 1024, os.stat(f"{c.work}/shard/index.redb").st_size, 4096):
             c.order("shard", f"flip index.redb {at + 1000} 17")
-    check_shard_reads(c, d, flip, "shard_damaged_total", ("stored data is damaged", "stored data is damaged"))
+    check_shard_reads(c, d, flip, "shard_damaged_total", ("stored data is damaged", "damaged"))
 
 
 @check("media-write-error", "a disk that takes no writes: fsync is EIO, the target acknowledges nothing more, status says why, nothing fsynced is lost", limit=180)
