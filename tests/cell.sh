@@ -96,7 +96,7 @@ cell_down() {
     return "$status"
 }
 
-# processes_of DIR: the processes of zonal whose command line names something below DIR.
+# processes_of DIR: the processes of zonal and of the tests' failing disks whose command line names something below DIR.
 processes_of() {
     local proc pid exe
     for proc in /proc/[0-9]*; do
@@ -105,7 +105,7 @@ processes_of() {
         case $({ tr "\0" " " <"$proc/cmdline"; } 2>/dev/null || true) in
             *"$1"*)
                 exe=$(readlink "$proc/exe" 2>/dev/null || true)
-                [ "$(basename "${exe% (deleted)}")" != "$(basename "$ZONAL")" ] || echo "$pid"
+                case $(basename "${exe% (deleted)}") in "$(basename "$ZONAL")" | zonal-faultfs) echo "$pid" ;; esac
                 ;;
         esac
     done
