@@ -11,7 +11,8 @@ mod common;
 use common::{SHARD, impatient, patient_for, run};
 use std::ops::Range;
 use std::rc::Rc;
-use zonal_client::Reserve;
+use zonal_client::{File, Reserve};
+use zonal_sim::net::SimNet;
 use zonal_sim::rng::Rng;
 use zonal_sim::workload::{SimClient, create, make_dir, open, who};
 use zonal_sim::world::World;
@@ -267,7 +268,6 @@ async fn after_an_append_that_failed(world: Rc<World>) -> Result<(), ErrorCode> 
     // Longer than what others may cache.
     let client = patient_for(&world, 8_000).await?;
     let other = world.connect(1, Rng::new(3)).await?;
-    let me = world.client_name(0);
     let home = make_dir(&client, Ino::ROOT, "home").await?;
     for growth in GROWTHS {
         let ino = file_of(&client, home, &format!("{growth:?}"), 5_000).await?;
@@ -276,12 +276,7 @@ async fn after_an_append_that_failed(world: Rc<World>) -> Result<(), ErrorCode> 
             if is_shared {
                 open(&other, ino).await?;
             }
-            let target = world.storage_indices()[2];
-            world.network.cut(&me, &world.address_of(target), true);
-            let bytes = vec![b'X'; 6 * MIB as usize];
-            assert!(client.append(&file, &bytes, false).await.is_err());
-            world.network.heal();
-            client.append(&file, &[b'o'; 3_000], false).await?;
+            one_fails_and_one_does_not(&world, &client, &file).await?;
         }
         other.release(ino).await?;
         other.keep_house().await;
@@ -294,10 +289,24 @@ async fn after_an_append_that_failed(world: Rc<World>) -> Result<(), ErrorCode> 
     Ok(())
 }
 
+/// An append of which a target does not answer, and then one that succeeds.
+async fn one_fails_and_one_does_not(
+    world: &World,
+    client: &SimClient,
+    file: &File<SimNet>,
+) -> Result<(), ErrorCode> {
+    let target = world.address_of(world.storage_indices()[2]);
+    world.network.cut(&world.client_name(0), &target, true);
+    let bytes = vec![b'X'; 6 * MIB as usize];
+    assert!(client.append(file, &bytes, false).await.is_err());
+    world.network.heal();
+    client.append(file, &[b'o'; 3_000], false).await?;
+    Ok(())
+}
+
 /// Appends that fail in a file that only this client knows: of the second one not all columns can be told with a number.
 async fn after_appends_that_failed(world: Rc<World>) -> Result<(), ErrorCode> {
     let client = impatient(&world).await?;
-    let me = world.client_name(0);
     let home = make_dir(&client, Ino::ROOT, "home").await?;
     for growth in GROWTHS {
         let file = create(&client, home, &format!("{growth:?}"), true)
@@ -305,12 +314,7 @@ async fn after_appends_that_failed(world: Rc<World>) -> Result<(), ErrorCode> {
             .file;
         client.append(&file, &[b'o'; 5_000], false).await?;
         for _ in 0..2 {
-            let target = world.storage_indices()[2];
-            world.network.cut(&me, &world.address_of(target), true);
-            let bytes = vec![b'X'; 6 * MIB as usize];
-            assert!(client.append(&file, &bytes, false).await.is_err());
-            world.network.heal();
-            client.append(&file, &[b'o'; 3_000], false).await?;
+            one_fails_and_one_does_not(&world, &client, &file).await?;
         }
         grow(&client, file.ino, growth, 5 * MIB).await?;
         check(&client, file.ino, 5 * MIB, &format!("{growth:?}")).await?;
