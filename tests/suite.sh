@@ -11,6 +11,7 @@ begin_tally() {
     if [ -z "$TALLY" ]; then
         TALLY=$LOGS/tally
         : >"$TALLY"
+        : >"$TALLY.failed"
     fi
 }
 
@@ -36,6 +37,7 @@ suite() {
         say "--- the last lines of $log"
         tail -n 40 "$log" | cut -c 1-400
         say "---"
+        { echo "$name:"; { grep -E '^(FAILED|---- .* stdout|error)|panicked at' "$log" || tail -n 1 "$log"; } | head -n 5 | cut -c 1-600 || true; } >>"$TALLY.failed"
     fi
     return "$status"
 }
@@ -60,7 +62,8 @@ count() {
         END { print p + cp, f + cf }'
 }
 
-# closing: the count in plain words, alone on its line; fails when something failed.
+# closing: what failed, once more; then the count in plain words, alone on its line. Fails when something failed.
 closing() {
+    [ ! -s "$TALLY.failed" ] || { say "--- failed" && cat "$TALLY.failed"; }
     awk '{ p += $1; f += $2 } END { printf "%d passed, %d failed\n", p, f; exit f > 0 || p == 0 }' "$TALLY"
 }

@@ -317,12 +317,12 @@ def _(work):
         for asked in (True, False):
             with subprocess.Popen([ZONAL, "fsck", "--cell", cell.folder, "--data", *["--progress"] * asked], stdout=subprocess.PIPE,
                                   stderr=subprocess.PIPE, text=True) as checking:
-                while checking.poll() is None and not os.path.exists(f"{cell.folder}/fsck"):
-                    pass
-                # It tells twice a second, and would be over before.
-                checking.send_signal(signal.SIGSTOP)
-                time.sleep(0.7)
-                checking.send_signal(signal.SIGCONT)
+                # It tells twice a second, and would be over before: it goes on for moments, and rests between them.
+                while checking.poll() is None:
+                    time.sleep(0.005)
+                    checking.send_signal(signal.SIGSTOP)
+                    time.sleep(0.1)
+                    checking.send_signal(signal.SIGCONT)
                 said = checking.communicate(timeout=60)
             equal(checking.returncode, CLEAN, f"exit, with {said}")
             lines = said[1].splitlines()

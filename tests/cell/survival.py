@@ -6,10 +6,12 @@
 The cell is one that `zonal up` made, with the directory `one` at its top. Mounts that are killed are made for that, beside
 the cell's folder. ZONAL names the binary. Root only. (`kill.py` does all of it at random.)
 """
+import concurrent.futures
 import errno
 import fcntl
 import glob
 import json
+import mmap
 import os
 import random
 import re
@@ -566,6 +568,71 @@ def _(c, d):
     finally:
         for pid in stopped:
             os.kill(pid, signal.SIGCONT)
+        c.end_mount(own)
+
+
+@check("stopped-truncate", "a truncation, and an O_DSYNC write, that a stopped storage server does not hear of fail and are whole: the size at once, and what a descriptor of before reads", limit=120)
+def _(c, d):
+    own = c.own_mount("truncating")
+    stopped, fds = [], {}
+    try:
+        e = below(own, d)
+        cuts = {"by-name": (0, os.truncate), "by-name-to-a-part": (1_500_000, os.truncate), "by-descriptor": (0, lambda path, size: os.ftruncate(fds[path], size)),
+                "by-open": (0, lambda path, _: os.close(os.open(path, os.O_RDWR | os.O_TRUNC)))}
+        for name in cuts:
+            path = f"{e}/{name}"
+            write(path, b"o" * 5_000_000)
+            fds[path] = os.open(path, os.O_RDWR)
+            equal(len(os.pread(fds[path], 5_000_000, 0)), 5_000_000, "what fills the kernel's pages")
+            # Some are gathered, behind the new end.
+            os.pwrite(fds[path], b"n" * 50, 1_500_000)
+            if name == "by-open":
+                os.fsync(fds[path])
+        # Its pages are the kernel's to write when it has the answer.
+        write(f"{e}/mapped", b"o" * 3_000_000)
+        fds["mapped"] = os.open(f"{e}/mapped", os.O_RDWR)
+        mapping = mmap.mmap(fds["mapped"], 0)
+        mapping[:] = b"m" * 3_000_000
+        # In each column of such a file.
+        synced = {f"{e}/synced{at}": at for at in (500_000, 1_500_000, 2_500_000)}
+        for path in synced:
+            fds[path] = os.open(path, os.O_CREAT | os.O_RDWR | os.O_DSYNC)
+            equal(os.stat(path).st_size, 0, "the size of a new file")
+        stopped = c.pids("storage")[1:2]
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            writes = {path: pool.submit(took, os.pwrite, fds[path], b"s" * 50, at) for path, at in synced.items()}
+            mapped = pool.submit(took, os.truncate, f"{e}/mapped", 0)
+            ended = {name: pool.submit(took, lambda name=name, size=size, cut=cut: cut(f"{e}/{name}", size)) for name, (size, cut) in cuts.items()}
+        for name, (size, _) in cuts.items():
+            lasted, error = ended[name].result()
+            print(f"  {name} ends after {lasted:.1f} s with {errno.errorcode.get(error, error)}", flush=True)
+            true(error in (errno.ETIMEDOUT, errno.EIO), f"{name}: {errno.errorcode.get(error, error)}")
+            true(lasted <= CALL_SECONDS, f"{name} took {lasted:.1f} s")
+            equal(os.fstat(fds[f"{e}/{name}"]).st_size, size, f"{name}: the size")
+        equal(sorted(bool(write.result()[1]) for write in writes.values()), [False, False, True], "whether writes were not synced")
+        equal([os.fstat(fds[path]).st_size for path in synced], [at + 50 for at in synced.values()], "sizes with writes that were not synced")
+        true(mapped.result()[1] and mapped.result()[0] <= CALL_SECONDS, f"of a changed mapping: {mapped.result()}")
+        for pid in stopped:
+            os.kill(pid, signal.SIGCONT)
+        stopped = []
+        mapping.close()
+        for name, (size, _) in cuts.items():
+            path = f"{e}/{name}"
+            comes_back(lambda path=path: os.fsync(fds[path]))
+            for how, found in (("the descriptor of before", os.pread(fds[path], 5_000_000, 0)), ("its mount", read(path)), ("another mount", read(f"{d}/{name}"))):
+                true(found == b"o" * size, f"{name}, through {how}: {len(found)} bytes, {found.count(0)} of them zeros")
+        for path, at in synced.items():
+            found = [os.pread(fds[path], 5_000_000, 0)]
+            comes_back(lambda path=path: os.fsync(fds[path]))
+            found += [os.pread(fds[path], 5_000_000, 0), read(f"{d}/{os.path.basename(path)}")]
+            true(found == [b"\0" * at + b"s" * 50] * 3, f"before {path} is synced, after, and in another mount: {[len(bytes) for bytes in found]} bytes")
+    finally:
+        for pid in stopped:
+            os.kill(pid, signal.SIGCONT)
+        for fd in fds.values():
+            os.close(fd)
         c.end_mount(own)
 
 

@@ -31,50 +31,74 @@ impl<N: Net> Client<N> {
         if size > FILE_BYTES_MAX {
             return Err(ErrorCode::FileTooBig);
         }
+        let request = MetaRequest::Truncate {
+            who: who.clone(),
+            ino,
+            size,
+            by_handle,
+            confirmed_seq: 0,
+            kill_suid,
+        };
         let file = self.file(ino);
-        match &file {
-            Some(file) => {
-                let _gate = wait_for(&self.net, &file.gate).await?;
-                let cut = self.set_aside(file, size);
-                let shrunk = match self.settle_gated(file).await {
-                    Ok(()) => {
-                        self.truncate_at_shard(who, ino, size, by_handle, kill_suid)
-                            .await
-                    }
-                    Err(code) => Err(code),
-                };
-                let mut state = file.state();
-                let (attr, data) = match shrunk {
-                    Ok(shrunk) => shrunk,
-                    Err(code) => {
-                        state.unsure_behind(code);
-                        // Nothing is cut, as far as is known: what was written is to be there.
-                        let mut again = 0;
-                        for (at, bytes) in cut {
-                            again += state.give_back(at, &bytes);
-                        }
-                        if again > 0 {
-                            self.dirty_bytes.fetch_add(again, Ordering::Relaxed);
-                            state.size = state.size.max(state.dirty.end());
-                            state.dirty_since.get_or_insert(self.net.now());
-                        }
-                        return Err(code);
-                    }
-                };
+        let _gate = match &file {
+            Some(file) => Some(wait_for(&self.net, &file.gate).await?),
+            None => None,
+        };
+        let (attr, data, push) = match &file {
+            Some(file) => self.truncate_open(file, size, &request).await?,
+            None => self.truncate_at_shard(ino, &request).await?,
+        };
+        if !push {
+            crate::session::lock(&self.seen).own_change(ino, attr.change);
+            return Ok(attr);
+        }
+        let attr = self.push_truncate(ino, &data).await?.unwrap_or(attr);
+        if let Some(file) = &file {
+            let mut state = file.state();
+            state.change = state.change.max(attr.change);
+        }
+        Ok(attr)
+    }
+
+    /// At the shard, and here. A column that does not hear of it afterwards cuts before it is read or written next. The caller holds the gate.
+    async fn truncate_open(
+        &self,
+        file: &File<N>,
+        size: u64,
+        request: &MetaRequest,
+    ) -> Result<(Attr, FileData, bool), ErrorCode> {
+        let cut = self.set_aside(file, size);
+        let shrunk = match self.settle_gated(file).await {
+            Ok(()) => self.truncate_at_shard(file.ino, request).await,
+            Err(code) => Err(code),
+        };
+        let mut state = file.state();
+        match &shrunk {
+            Ok((attr, data, _push)) => {
                 if data.truncate_seq > state.data.truncate_seq {
                     // What lay behind the end is cut when its columns see the number.
                     state.behind = Behind::Ours;
                 }
-                state.take_data(data);
+                state.take_data(data.clone());
                 state.size = size;
                 state.change = state.change.max(attr.change);
-                Ok(attr)
             }
-            None => self
-                .truncate_at_shard(who, ino, size, by_handle, kill_suid)
-                .await
-                .map(|done| done.0),
+            Err(code) => {
+                state.unsure_behind(*code);
+                // Nothing is cut, as far as is known: what was written is to be there.
+                let mut again = 0;
+                for (at, bytes) in cut {
+                    again += state.give_back(at, &bytes);
+                }
+                if again > 0 {
+                    self.dirty_bytes.fetch_add(again, Ordering::Relaxed);
+                    state.size = state.size.max(state.dirty.end());
+                    state.dirty_since.get_or_insert(self.net.now());
+                }
+            }
         }
+        drop(state);
+        shrunk
     }
 
     /// Takes out what is gathered behind `size`, without sending it.
@@ -88,33 +112,16 @@ impl<N: Net> Client<N> {
         cut
     }
 
+    /// What the file is then, and whether its columns are to hear of it.
     async fn truncate_at_shard(
         &self,
-        who: &Credentials,
         ino: Ino,
-        size: u64,
-        by_handle: bool,
-        kill_suid: bool,
-    ) -> Result<(Attr, FileData), ErrorCode> {
+        request: &MetaRequest,
+    ) -> Result<(Attr, FileData, bool), ErrorCode> {
         let link = self.reach(ino).await?;
         loop {
-            let request = MetaRequest::Truncate {
-                who: who.clone(),
-                ino,
-                size,
-                by_handle,
-                confirmed_seq: 0,
-                kill_suid,
-            };
-            match self.meta(&link, &request).await {
-                Ok(MetaReply::Truncated { attr, data, push }) => {
-                    if !push {
-                        crate::session::lock(&self.seen).own_change(ino, attr.change);
-                        return Ok((attr, data));
-                    }
-                    let attr = self.push_truncate(ino, &data).await?.unwrap_or(attr);
-                    return Ok((attr, data));
-                }
+            match self.meta(&link, request).await {
+                Ok(MetaReply::Truncated { attr, data, push }) => return Ok((attr, data, push)),
                 Ok(_other) => return Err(ErrorCode::Protocol),
                 Err(ErrorCode::TruncateUnconfirmed) => self.finish_others_truncate(ino).await?,
                 Err(code) => return Err(code),

@@ -1,4 +1,4 @@
-//! The threads beside the workers: one for [`housekeeping`], one for [`jobs`], one a shard for its [`events`].
+//! The threads beside the workers: one for [`housekeeping`], two for [`jobs`], one a shard for its [`events`].
 
 mod drops;
 mod events;
@@ -18,6 +18,8 @@ use std::thread::JoinHandle;
 #[derive(Default)]
 pub struct Signal {
     jobs: jobs::Jobs,
+    /// Of files whose servers do not answer: these may wait for pages for long.
+    doubts: jobs::Jobs,
     house: housekeeping::House,
 }
 
@@ -28,6 +30,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Signal {
     fn end(&self) {
         self.jobs.end();
+        self.doubts.end();
         self.wake();
         self.house.end();
     }
@@ -54,7 +57,8 @@ impl Background {
             threads: Vec::new(),
         };
         background.spawn("housekeeping", housekeeping::run)?;
-        background.spawn("notifier", jobs::run)?;
+        background.spawn("notifier", |fs| jobs::run(fs, &fs.signal.jobs))?;
+        background.spawn("doubts", |fs| jobs::run(fs, &fs.signal.doubts))?;
         background.spawn("listings", crate::listings::run)?;
         let watched = Mutex::new(BTreeSet::new());
         // The core must not keep alive what it is a part of.

@@ -6,6 +6,7 @@ use crate::background::Signal;
 use crate::caller::is_dying;
 use crate::hints::Hints;
 use crate::ops_data::ToDrop;
+use crate::ops_open::HANDLE_PAGES;
 use crate::waiters::Waiters;
 use crate::wire::RealNet;
 use std::collections::BTreeMap;
@@ -258,6 +259,10 @@ impl FileSystem for ZonalFs {
 
     fn write(&self, ctx: &Context<'_>, ino: u64, write: &Write, data: Data<'_>, reply: ReplyWrite) {
         let outcome = self.do_write(ctx, Ino(ino), write, data);
+        // Of its own pages the kernel knows where they end.
+        if outcome.is_err() && !write.from_cache {
+            self.doubt_size(Ino(ino), write.fh & HANDLE_PAGES != 0);
+        }
         answer!(reply, outcome, (size, drop) => match drop {
             ToDrop::Nothing => reply.written(size),
             ToDrop::Before(pages) => self.after_drop(Ino(ino), pages, move || reply.written(size)),
@@ -350,7 +355,9 @@ impl FileSystem for ZonalFs {
     }
 
     fn fallocate(&self, ctx: &Context<'_>, ino: u64, change: &Fallocate, reply: ReplyEmpty) {
-        let outcome = self.do_fallocate(ctx, Ino(ino), change);
+        let outcome = self
+            .do_fallocate(ctx, Ino(ino), change)
+            .inspect_err(|_| self.doubt_size(Ino(ino), false));
         answer!(reply, outcome, () => reply.ok());
     }
 
@@ -368,7 +375,9 @@ impl FileSystem for ZonalFs {
     }
 
     fn copy_file_range(&self, ctx: &Context<'_>, ino: u64, copy: &CopyFileRange, reply: ReplyCopy) {
-        let outcome = self.do_copy(ctx, Ino(ino), copy);
+        let outcome = self
+            .do_copy(ctx, Ino(ino), copy)
+            .inspect_err(|_| self.doubt_size(Ino(copy.ino_out), false));
         answer!(reply, outcome, done => reply.copied(done));
     }
 

@@ -117,11 +117,11 @@ impl ZonalFs {
         let mut attr = None;
         if let Some(size) = set.size {
             let by_handle = set.fh.is_some();
-            let done =
-                block_on(
-                    self.client
-                        .truncate(&who, ino, size, by_handle, set.kill_suidgid),
-                )?;
+            let done = block_on(
+                self.client
+                    .truncate(&who, ino, size, by_handle, set.kill_suidgid),
+            )
+            .inspect_err(|_| self.doubt_size(ino, false))?;
             attr = Some((done, 0));
         }
         let change = AttrChange {

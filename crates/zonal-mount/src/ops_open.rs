@@ -103,11 +103,14 @@ impl ZonalFs {
         open: &Open,
     ) -> Result<(u64, OpenFlags), ErrorCode> {
         self.begin(ctx);
-        let opened = block_on(self.client.open(&credentials(ctx), ino, open.flags))?;
+        let opened = block_on(self.client.open(&credentials(ctx), ino, open.flags));
         if open.flags & O_TRUNC != 0 {
-            self.hints.forget(&[ino]);
+            match &opened {
+                Ok(_cut) => drop(self.hints.forget(&[ino])),
+                Err(_) => self.doubt_size(ino, false),
+            }
         }
-        Ok(self.handle(&opened, open.flags))
+        Ok(self.handle(&opened?, open.flags))
     }
 
     pub(crate) fn do_create(

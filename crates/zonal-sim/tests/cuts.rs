@@ -17,6 +17,7 @@ use zonal_sim::rng::Rng;
 use zonal_sim::workload::{SimClient, create, make_dir, open, who};
 use zonal_sim::world::World;
 use zonal_types::{ErrorCode, Ino};
+use zonal_wire::meta::flags::{O_RDWR, O_TRUNC};
 
 const MIB: usize = 1 << 20;
 
@@ -261,6 +262,45 @@ async fn cut_that_fails(world: Rc<World>) -> Result<(), ErrorCode> {
     Ok(())
 }
 
+/// A target does not hear of a truncation, or of one by an open: both clients see what the shard has.
+async fn cut_that_a_target_does_not_hear(
+    world: Rc<World>,
+    size: u64,
+    by_open: bool,
+    target: usize,
+) -> Result<(), ErrorCode> {
+    let client = impatient(&world).await?;
+    let me = world.client_name(0);
+    let home = make_dir(&client, Ino::ROOT, "home").await?;
+    let file = create(&client, home, "f", true).await?.file;
+    client.write(&file, 0, &vec![b'a'; 3 * MIB], false).await?;
+    client.fsync(&file).await?;
+    if !by_open {
+        // Behind the new end, in the second column.
+        client.write(&file, MIB as u64, b"gathered", false).await?;
+    }
+    let target = world.storage_indices()[target];
+    world.network.cut(&me, &world.address_of(target), true);
+    let done = if by_open {
+        let opened = client.open(&who(), file.ino, O_RDWR | O_TRUNC).await;
+        opened.map(drop)
+    } else {
+        truncate(&client, file.ino, size).await
+    };
+    assert!(done.is_err(), "not all have heard of it");
+    world.network.heal();
+    let (attr, _ms) = client.getattr(file.ino).await?;
+    assert_eq!(attr.size, size, "the shard has cut it");
+    client.fsync(&file).await?;
+    let other = world.connect(1, Rng::new(3)).await?;
+    let wanted = vec![b'a'; size as usize];
+    for client in [&client, &other] {
+        let bytes = contents(client, file.ino).await?;
+        assert!(bytes == wanted, "{} bytes, {size} wanted", bytes.len());
+    }
+    Ok(())
+}
+
 async fn append_that_fails(world: Rc<World>) -> Result<(), ErrorCode> {
     let client = impatient(&world).await?;
     let me = world.client_name(0);
@@ -322,4 +362,13 @@ fn an_append_keeps_its_place_where_the_file_grew_past_it_and_was_cut_there() {
 #[test]
 fn a_truncation_that_fails_drops_no_bytes() {
     run(cut_that_fails);
+}
+
+#[test]
+fn a_truncation_that_a_target_does_not_hear_of_is_done() {
+    for target in 0..3 {
+        for (size, by_open) in [(0, false), (100_000, false), (0, true)] {
+            run(move |world| cut_that_a_target_does_not_hear(world, size, by_open, target));
+        }
+    }
 }

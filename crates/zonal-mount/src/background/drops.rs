@@ -1,15 +1,30 @@
 //! What the kernel is made to drop: pages, attributes, names.
 
 use crate::fs::ZonalFs;
+use std::time::Duration;
 use zonal_fuse::Notifier;
 use zonal_types::Ino;
 use zonal_wire::Event;
+
+/// How long the answer of what failed waits for pages. Those that a mapping has changed wait for the answer of a truncation.
+const DOUBT: Duration = Duration::from_millis(200);
 
 impl ZonalFs {
     /// Makes the kernel drop an inode's attributes; a worker may do so while it serves a request.
     pub(crate) fn drop_attributes(&self, ino: Ino) {
         if let Some(notifier) = self.notifier.get() {
             drop_pages(notifier, ino.0, false);
+        }
+    }
+
+    /// A truncation or a write failed, and the file may have another size all the same (a target did not hear of it, bytes stay gathered). Before that
+    /// is answered the kernel drops what it has: it takes no size from an answer during which pages are dropped, and would read by the old one.
+    /// `holds_pages`: it keeps some locked until the answer.
+    pub(crate) fn doubt_size(&self, ino: Ino, holds_pages: bool) {
+        self.hints.forget(&[ino]);
+        if let Some(notifier) = self.notifier.get() {
+            let limit = if holds_pages { Duration::ZERO } else { DOUBT };
+            self.signal.drop_within(notifier, ino.0, limit);
         }
     }
 

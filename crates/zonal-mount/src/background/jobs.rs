@@ -1,5 +1,5 @@
-//! Jobs for the notifier: one thread that drops pages for workers, which must not wait for pages themselves, and takes back
-//! lock requests that a signal ended. Bound: [`JOBS_MAX`] jobs wait; who finds the queue full is told.
+//! Jobs for the notifier: a thread that drops pages for workers, which must not wait for pages themselves, and takes back
+//! lock requests that a signal ended; and another that does so for files whose servers may not answer. Bound: [`JOBS_MAX`] jobs wait; who finds the queue full is told.
 
 use super::drops::{drop_file, drop_range};
 use super::{Signal, lock};
@@ -7,7 +7,8 @@ use crate::block::block_on;
 use crate::caller::is_dying;
 use crate::fs::ZonalFs;
 use crate::tails::Stale;
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, PoisonError, mpsc};
+use std::time::Duration;
 use zonal_client::Net as _;
 use zonal_fuse::{Notifier, ReplyEmpty};
 use zonal_types::Ino;
@@ -27,21 +28,19 @@ pub struct Cancel {
     pub waiter: u64,
 }
 
+type Then = Box<dyn FnOnce() + Send>;
+
 enum Job {
     Drop {
         notifier: Notifier,
         ino: u64,
+        then: Then,
     },
-    DropThenAnswer {
-        notifier: Notifier,
-        ino: u64,
-        reply: ReplyEmpty,
-    },
-    DropThen {
+    DropRange {
         notifier: Notifier,
         ino: u64,
         pages: Stale,
-        then: Box<dyn FnOnce() + Send>,
+        then: Then,
     },
     Cancel(Cancel),
     Interrupted(u64),
@@ -71,24 +70,34 @@ impl Jobs {
     }
 }
 
-impl Signal {
-    /// False where the queue is full.
-    fn push(&self, job: Job) -> bool {
-        self.offer(job).is_ok()
-    }
-
+impl Jobs {
     /// Gives the job back where the queue is full.
     fn offer(&self, job: Job) -> Result<(), Job> {
-        let mut queue = lock(&self.jobs.queue);
+        let mut queue = lock(&self.queue);
         if queue.jobs.len() >= JOBS_MAX {
             return Err(job);
         }
         queue.jobs.push(job);
         drop(queue);
-        self.jobs.has_jobs.notify_one();
+        self.has_jobs.notify_one();
         Ok(())
     }
 
+    /// False where the queue is full.
+    fn push(&self, job: Job) -> bool {
+        self.offer(job).is_ok()
+    }
+
+    fn drop_then(&self, notifier: &Notifier, ino: u64, then: Then) {
+        self.push(Job::Drop {
+            notifier: notifier.clone(),
+            ino,
+            then,
+        });
+    }
+}
+
+impl Signal {
     /// Jobs that wait now.
     pub fn queued(&self) -> usize {
         lock(&self.jobs.queue).jobs.len()
@@ -96,66 +105,66 @@ impl Signal {
 
     /// Drops an inode's pages soon.
     pub fn later(&self, notifier: &Notifier, ino: u64) {
-        self.push(Job::Drop {
-            notifier: notifier.clone(),
-            ino,
-        });
+        self.jobs.drop_then(notifier, ino, Box::new(|| {}));
     }
 
     /// Drops an inode's pages, then answers.
     pub fn answer_after_drop(&self, notifier: &Notifier, ino: u64, reply: ReplyEmpty) {
-        self.push(Job::DropThenAnswer {
-            notifier: notifier.clone(),
-            ino,
-            reply,
-        });
+        let answer = Box::new(move || reply.ok());
+        self.jobs.drop_then(notifier, ino, answer);
+    }
+
+    /// Drops the pages of an inode whose servers may not answer; returns when that is done, but after `limit` in any case.
+    pub fn drop_within(&self, notifier: &Notifier, ino: u64, limit: Duration) {
+        let (done, ended) = mpsc::sync_channel(1);
+        let tell = move || {
+            done.try_send(()).ok();
+        };
+        self.doubts.drop_then(notifier, ino, Box::new(tell));
+        // Over at once where the queue is full.
+        ended.recv_timeout(limit).ok();
     }
 
     /// Takes a lock request back; false where the queue is full.
     #[must_use]
     pub fn cancel(&self, cancel: Cancel) -> bool {
-        self.push(Job::Cancel(cancel))
+        self.jobs.push(Job::Cancel(cancel))
     }
 
     /// A signal hit the caller of a request that a worker has.
     pub fn interrupted(&self, unique: u64) {
-        self.push(Job::Interrupted(unique));
+        self.jobs.push(Job::Interrupted(unique));
     }
 }
 
-pub(super) fn run(fs: &ZonalFs) {
+pub(super) fn run(fs: &ZonalFs, jobs: &Jobs) {
     loop {
-        let jobs = {
-            let mut queue = lock(&fs.signal.jobs.queue);
+        let ready = {
+            let mut queue = lock(&jobs.queue);
             while queue.jobs.is_empty() {
                 if queue.is_ended {
                     return;
                 }
-                queue = fs
-                    .signal
-                    .jobs
-                    .has_jobs
-                    .wait(queue)
-                    .unwrap_or_else(PoisonError::into_inner);
+                let woken = jobs.has_jobs.wait(queue);
+                queue = woken.unwrap_or_else(PoisonError::into_inner);
             }
             std::mem::take(&mut queue.jobs)
         };
-        jobs.into_iter().for_each(|job| run_job(fs, job));
+        ready.into_iter().for_each(|job| run_job(fs, job));
     }
 }
 
 fn run_job(fs: &ZonalFs, job: Job) {
     match job {
-        Job::Drop { notifier, ino } => drop_file(fs, &notifier, ino),
-        Job::DropThenAnswer {
+        Job::Drop {
             notifier,
             ino,
-            reply,
+            then,
         } => {
             drop_file(fs, &notifier, ino);
-            reply.ok();
+            then();
         }
-        Job::DropThen {
+        Job::DropRange {
             notifier,
             ino,
             pages,
@@ -195,13 +204,13 @@ impl ZonalFs {
         let Some(notifier) = self.notifier.get() else {
             return then();
         };
-        let job = Job::DropThen {
+        let job = Job::DropRange {
             notifier: notifier.clone(),
             ino: ino.0,
             pages,
             then: Box::new(then),
         };
-        if let Err(Job::DropThen { then, .. }) = self.signal.offer(job) {
+        if let Err(Job::DropRange { then, .. }) = self.signal.jobs.offer(job) {
             self.signal.later(notifier, ino.0);
             then();
         }
