@@ -2,7 +2,7 @@
 //!
 //! Lock order: `gate` (async, held across flush, truncation, append and the like) before `state` (never held across an
 //! await). Every byte that was written is in `dirty`, in `inflight`, or acknowledged by its target; reads lay the
-//! first two over what the targets say, in that order of age.
+//! first two over what the targets say, in that order of age. (Or, for a moment, aside: `truncate.rs`.)
 
 use crate::behind::Behind;
 use crate::client::Client;
@@ -13,6 +13,7 @@ use crate::net::Net;
 use crate::run::Run;
 use crate::session::{leaves_gathered, lock};
 use crate::storage::Place;
+use crate::truncate::Doubted;
 use crate::unsynced::Unsynced;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::Ordering;
@@ -54,6 +55,8 @@ pub(crate) struct FileState<N: Net> {
     pub(crate) dirty_since: Option<Instant>,
     /// What lies behind the end.
     pub(crate) behind: Behind,
+    /// Gathered before a truncation that was not answered.
+    pub(crate) doubted: Option<Doubted>,
     /// Closes that the shard is not told before what was written.
     late_closes: usize,
 }
@@ -122,6 +125,7 @@ impl<N: Net> FileState<N> {
     /// Nothing is written that the shard and the targets do not know.
     pub(crate) fn is_clean(&self) -> bool {
         self.dirty.is_empty()
+            && self.doubted.is_none()
             && self.inflight.is_empty()
             && self.report.is_none()
             && self.reporting.is_none()
@@ -201,7 +205,7 @@ impl<N: Net> FileState<N> {
     }
 
     /// The end of what was written here and the shard does not know.
-    fn unreported_end(&self) -> u64 {
+    pub(crate) fn unreported_end(&self) -> u64 {
         let told = self.reporting.map_or(0, |report| report.size);
         let reported = self.report.map_or(told, |report| report.size.max(told));
         let under_way = self
@@ -209,7 +213,9 @@ impl<N: Net> FileState<N> {
             .iter()
             .map(|run| run.offset + run.bytes.len() as u64)
             .max();
-        reported.max(self.dirty.end()).max(under_way.unwrap_or(0))
+        let doubted = self.doubted.as_ref().map_or(0, Doubted::end);
+        let gathered = self.dirty.end().max(doubted);
+        reported.max(gathered).max(under_way.unwrap_or(0))
     }
 
     /// Moves a run from the gathered writes to those under way, without a moment in which readers miss it.
@@ -230,11 +236,12 @@ impl<N: Net> FileState<N> {
 
     /// Copies of everything unacknowledged within `offset..end`, oldest first.
     pub(crate) fn pending_copies(&self, offset: u64, end: u64) -> Vec<(u64, Vec<u8>)> {
-        let mut copies: Vec<(u64, Vec<u8>)> = self
-            .inflight
-            .iter()
-            .filter_map(|run| overlap(run.offset, &run.bytes, offset, end))
+        let doubted = self.doubted.iter();
+        let mut copies: Vec<(u64, Vec<u8>)> = doubted
+            .flat_map(|doubted| doubted.copies(offset, end))
             .collect();
+        let under_way = self.inflight.iter();
+        copies.extend(under_way.filter_map(|run| overlap(run.offset, &run.bytes, offset, end)));
         copies.extend(self.dirty.copies(offset, end));
         copies
     }
@@ -304,6 +311,7 @@ impl<N: Net> Client<N> {
                 failures: Failures::default(),
                 dirty_since: None,
                 behind: Behind::Unknown(Instant::default()),
+                doubted: None,
                 late_closes: 0,
             }),
         }
@@ -409,6 +417,7 @@ impl<N: Net> Client<N> {
                 let mut state = file.state();
                 state.is_outdated = false;
                 state.refresh(&attr, data);
+                self.judge_cut(&mut state, &attr);
                 Ok(attr)
             }
             _other => Err(ErrorCode::Protocol),

@@ -80,6 +80,7 @@ impl<N: Net> Client<N> {
 
     /// [`Self::flush`] for a caller that holds the gate.
     pub(crate) async fn flush_gated(&self, file: &File<N>) -> Result<(), ErrorCode> {
+        self.hear_of_cut(file).await?;
         let written = self.flush_data(file).await;
         let reported = self.send_report(file).await;
         written.and(reported)

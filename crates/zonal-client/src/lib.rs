@@ -38,6 +38,7 @@ pub mod statfs;
 mod storage;
 pub mod sync;
 mod touches;
+pub mod truncate;
 mod unsynced;
 pub mod write;
 pub mod xattrs;

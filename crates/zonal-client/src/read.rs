@@ -80,8 +80,11 @@ impl<N: Net> Client<N> {
     ) -> Result<(ReadInto, Option<u64>), ErrorCode> {
         let end = offset.saturating_add(out.len() as u64);
         // At the end: maybe somebody else made it longer.
-        let is_behind = file.state().size <= offset;
-        if is_behind {
+        let is_old = {
+            let state = file.state();
+            state.is_outdated || state.size <= offset
+        };
+        if is_old {
             self.refetch(file).await?;
         }
         let (data, size, copies) = {

@@ -56,6 +56,7 @@ impl<N: Net> Client<N> {
 
     async fn make_durable(&self, file: &File<N>) -> Result<(), ErrorCode> {
         let _gate = wait_for(&self.net, &file.gate).await?;
+        self.hear_of_cut(file).await?;
         let written = self.flush_data(file).await;
         let left = self.take_left_behind(file);
         let mut unsynced = {

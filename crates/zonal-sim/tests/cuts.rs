@@ -8,7 +8,7 @@
 mod common;
 
 use common::{SHARD, impatient, run};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use zonal_client::File;
@@ -236,30 +236,45 @@ async fn grown_past_an_append(world: Rc<World>) -> Result<(), ErrorCode> {
     Ok(())
 }
 
-async fn cut_that_fails(world: Rc<World>) -> Result<(), ErrorCode> {
+/// The shard is not heard from a moment on at which a client may be truncating a file that it has written to; true where the file was cut.
+async fn cut_that_is_not_answered(
+    world: Rc<World>,
+    size: usize,
+    after_us: u64,
+) -> Result<bool, ErrorCode> {
     let client = impatient(&world).await?;
     let (me, shard) = (world.client_name(0), world.address_of(SHARD));
     let home = make_dir(&client, Ino::ROOT, "home").await?;
-    for is_heard in [false, true] {
-        let text = format!("f{is_heard}");
-        let file = create(&client, home, &text, true).await?.file;
-        client.write(&file, 0, &[b'a'; 500_000], false).await?;
-        client.fsync(&file).await?;
-        client.write(&file, 0, &[b'b'; 500_000], false).await?;
-        if is_heard {
-            world.network.cut_way(&shard, &me, true);
-        } else {
-            world.network.cut(&me, &shard, true);
-        }
-        assert!(truncate(&client, file.ino, 100).await.is_err());
-        world.network.heal();
-        client.fsync(&file).await?;
-        let bytes = contents(&client, file.ino).await?;
-        let is_whole = bytes.len() == 500_000 || bytes.len() == 100;
-        let is_new = bytes.iter().all(|byte| *byte == b'b');
-        assert!(is_whole && is_new, "{text}: {} bytes", bytes.len());
+    let file = create(&client, home, "f", true).await?.file;
+    let mut wanted = vec![b'a'; 500_000];
+    client.write(&file, 0, &wanted, false).await?;
+    client.fsync(&file).await?;
+    wanted[400_000..400_050].fill(b'b');
+    client.write(&file, 400_000, &[b'b'; 50], false).await?;
+    let (clock, network) = (world.clock.clone(), world.network.clone());
+    world.spawn_program(0, async move {
+        clock.sleep(after_us * 1_000).await;
+        network.cut_way(&shard, &me, true);
+    });
+    let done = truncate(&client, file.ino, size as u64).await;
+    world.network.heal();
+    // Written after it: that is to be there in any case.
+    client.write(&file, 90, b"after", false).await?;
+    wanted[90..95].copy_from_slice(b"after");
+    let mut seen = vec![0; 500_000];
+    let got = client.read(&file, 0, &mut seen).await?;
+    if got == size {
+        wanted.truncate(size);
     }
-    Ok(())
+    assert!(done.is_err() || got == size);
+    assert!(
+        seen[..got] == wanted,
+        "{got} bytes are read through its open"
+    );
+    client.fsync(&file).await?;
+    let bytes = contents(&client, file.ino).await?;
+    assert!(bytes == wanted, "{got} bytes, and now {}", bytes.len());
+    Ok(done.is_err() && got == size)
 }
 
 /// A target does not hear of a truncation, or of one by an open: both clients see what the shard has.
@@ -360,8 +375,20 @@ fn an_append_keeps_its_place_where_the_file_grew_past_it_and_was_cut_there() {
 }
 
 #[test]
-fn a_truncation_that_fails_drops_no_bytes() {
-    run(cut_that_fails);
+fn a_truncation_that_fails_is_done_or_drops_no_bytes() {
+    for size in [100, 300_000] {
+        let cuts = Rc::new(Cell::new(0));
+        for after_us in (0..1_000).step_by(20) {
+            let cuts = cuts.clone();
+            run(move |world| async move {
+                let is_cut = cut_that_is_not_answered(world, size, after_us).await?;
+                cuts.set(cuts.get() + u32::from(is_cut));
+                Ok(())
+            });
+        }
+        let cuts = cuts.get();
+        assert!((1..50).contains(&cuts), "done without an answer: {cuts}");
+    }
 }
 
 #[test]
