@@ -1,4 +1,6 @@
-"""A cell whose stores lie on disks that fail when told to (zonal-faultfs), for media.py. ZONAL and FAULTFS name the binaries."""
+"""A cell whose stores lie on disks that fail when told to (zonal-faultfs), for media.py and power_loss.py. ZONAL and FAULTFS name the binaries."""
+import argparse
+import atexit
 import contextlib
 import errno
 import hashlib
@@ -241,3 +243,29 @@ def drop(fds):
     """Closes descriptors of a mount that may be dead."""
     for fd in fds:
         told(os.close, fd)
+
+
+def run_checks(registry, title, summary):
+    """Runs a registry's checks, each in a folder of its own of one cell, whose disks are healed behind each; the cell goes down at the end."""
+    parser = argparse.ArgumentParser(description=summary)
+    cell = Cell()
+    owner = os.getpid()
+    atexit.register(lambda: cell.close() if os.getpid() == owner else None)
+
+    def make_args(_args, one):
+        if not cell.disks:
+            cell.make()
+        folder = f"{cell.mount}/d/{one.ident}"
+        os.mkdir(folder)
+
+        def cleanup(_result):
+            cell.heal()
+            run(ZONAL, "up", "--dir", cell.dir, "--mount", cell.mount, ok=False)
+            if not cell.status()["healthy"]:
+                for name in STORES:
+                    cell.kill(name)
+                cell.up()
+            shutil.rmtree(folder, ignore_errors=True)
+        return (cell, folder), cleanup
+
+    registry.run(title, parser, make_args)

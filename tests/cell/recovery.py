@@ -3,22 +3,31 @@
 
     tests/cell/recovery.py --dir EMPTY-FOLDER [--files 10000] [--times 3] [--limit 3] [--every-turn]
 
-Brings up a cell of its own in the folder, makes the files through a mount in parallel (one in a hundred holds 4 KiB), and goes on making some
+Brings up a cell of its own in the folder, makes the files through a mount in parallel (one in a hundred holds 8 KiB), and goes on making some
 while it kills every server process. Then `zonal up`; it counts the time until that returns, until a file is looked up and read, and until one is made
 in each zone through each of two mounts that were there all the time. Every file that was made must be there, with `--check all` each
 is looked up, otherwise a sample. Each of the turns must end within 30 s, the best of them within the limit: a busy machine is no failure,
-a cell that never is that fast is one. With --every-turn, for a machine that does little else, each must end within the limit. ZONAL names the binary. Ends with `recovery: N passed, N failed`.
+a cell that never is that fast is one. With --every-turn, for a machine that does little else, each must end within the limit. What has to be read again at a start
+is in the logs: how much that is is looked at just before each kill, and is no more than the logs are long, however many files there are.
+
+Then the cell is stopped and checked by `zonal fsck`: it is clean, and that took no more than 500 MiB of memory. ZONAL names the binary. Ends with `recovery: N passed, N failed`.
 """
 import argparse
+import json
 import multiprocessing
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
 import time
 
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from cell import Cell  # noqa: E402
+
 ZONAL = os.environ.get("ZONAL", "zonal")
+FSCK_BYTES = 500 << 20
 PROCESSES, PER_FOLDER, SAMPLE = 8, 10_000, 2_000
 EACH_SECONDS = 30
 
@@ -36,7 +45,7 @@ def path(top, number):
 def make(top, number):
     fd = os.open(path(top, number), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
     if number % 100 == 0:
-        os.write(fd, number.to_bytes(8, "little") * 512)
+        os.write(fd, number.to_bytes(8, "little") * 1024)
     os.close(fd)
 
 
@@ -69,7 +78,7 @@ def in_parallel(function, top, files):
 def look(top, numbers):
     for number in numbers:
         size = os.stat(path(top, number)).st_size
-        if size != (4096 if number % 100 == 0 else 0):
+        if size != (8192 if number % 100 == 0 else 0):
             raise AssertionError(f"{path(top, number)} has {size} bytes")
 
 
@@ -92,12 +101,41 @@ def within(seconds, function, *args):
             time.sleep(0.02)
 
 
+def logged(cell):
+    """The most bytes that a server's log has which a start reads again, and how many it may have."""
+    used, most = 0, 0
+    for node in cell.nodes():
+        found = {name: value for name, value in cell.metrics(node).items() if "_log_used_bytes" in name}
+        for name, value in found.items():
+            if "_max" not in name:
+                bound = found[name.replace("_bytes", "_bytes_max")]
+                if value > bound:
+                    raise AssertionError(f"{node}: {value:.0f} bytes in a log of {bound:.0f}")
+                used, most = max(used, value), max(most, bound)
+    if not most:
+        raise AssertionError("no server tells of its log")
+    return used, most
+
+
+def check(cell):
+    """Checks the stopped cell; a line of what that took."""
+    begun = time.monotonic()
+    done = subprocess.run([ZONAL, "fsck", "--cell", cell, "--json"], capture_output=True, text=True, timeout=900, check=False)
+    took, most = time.monotonic() - begun, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss << 10
+    sums = json.loads(done.stdout.splitlines()[-1])
+    if done.returncode or sums["found"] or most > FSCK_BYTES:
+        raise AssertionError(f"zonal fsck: exit {done.returncode}, {most >> 20} MiB, {sums}")
+    return f"{sums['inodes']:,} inodes and {sums['objects']:,} objects checked in {took:.1f} s, {sums['inodes'] / took:,.0f} inodes a second, {most >> 20} MiB"
+
+
 def recover(top, second, cell, files, turn):
     """Kills everything under load; {what: seconds since `zonal up` began}."""
     spillers = [multiprocessing.Process(target=spill, args=(top, turn * 10_000_000 + n), daemon=True) for n in range(PROCESSES)]
     for one in spillers:
         one.start()
     time.sleep(1)
+    used, most = logged(Cell(cell, top, second))
+    print(f"  at most {used / 2**20:.1f} MiB of a log of {most / 2**20:.0f} MiB to be read again", flush=True)
     kill_servers(cell)
     for one in spillers:
         one.kill()
@@ -107,7 +145,7 @@ def recover(top, second, cell, files, turn):
     number = random.Random(turn).randrange(files // 100) * 100
     within(30, look, top, [number])
     with open(path(top, number), "rb") as f:
-        if f.read() != number.to_bytes(8, "little") * 512:
+        if f.read() != number.to_bytes(8, "little") * 1024:
             raise AssertionError("content")
     times["a file is read"] = time.monotonic() - begun
     for zone in ("one", "two"):
@@ -159,6 +197,9 @@ def main():
         look(top, numbers)
         passed += 1
         print(f"ok  {len(numbers):,} of the files were looked up", flush=True)
+        zonal("down", "--dir", cell)
+        print(f"ok  {check(cell)}", flush=True)
+        passed += 1
     except Exception as error:
         failed += 1
         print(f"FAILED  {error!r}", flush=True)

@@ -148,10 +148,12 @@ fn check(dir: &Path, history: &History, events: usize) -> Result<(), String> {
     Ok(())
 }
 
-/// How many states of a history are tried; `ZONAL_CRASH_STATES` for more.
-fn states() -> usize {
+/// States of a history that are tried, half of them at flushes. With `ZONAL_CRASH_STATES` at each flush, just before it and just behind it, and as
+/// many elsewhere; that many at least.
+fn states(flushes: usize) -> usize {
     let text = std::env::var("ZONAL_CRASH_STATES").unwrap_or_default();
-    text.parse().unwrap_or(30)
+    text.parse()
+        .map_or(30, |least: usize| least.max(4 * flushes))
 }
 
 /// `None`, said visibly, where this machine cannot mount and need not.
@@ -161,7 +163,7 @@ fn mounted(disk: &Arc<Disk>, point: &Path) -> Option<Session> {
 }
 
 /// Runs a history and tries states of it; what did not hold. `None` where this machine cannot mount.
-fn failures(seed: u64, count: usize, lies: bool) -> Option<Vec<String>> {
+fn failures(seed: u64, count: fn(usize) -> usize, lies: bool) -> Option<Vec<String>> {
     let scratch = Scratch::new("roles");
     let point = scratch.join("mnt");
     std::fs::create_dir(&point).unwrap();
@@ -177,6 +179,7 @@ fn failures(seed: u64, count: usize, lies: bool) -> Option<Vec<String>> {
     let (end, _) = disk.events();
     // Each flush, just before it and just behind it; then moments drawn by seed.
     let points = disk.sync_points();
+    let count = count(points.len());
     let mut rng = Rng(seed);
     let mut moments: Vec<usize> = points.iter().flat_map(|at| [*at, at + 1]).collect();
     while moments.len() > count / 2 {
@@ -208,7 +211,7 @@ fn failures(seed: u64, count: usize, lies: bool) -> Option<Vec<String>> {
 #[test]
 fn every_moment_of_a_history_leaves_a_target_that_holds_what_was_promised() {
     for seed in 1..=3 {
-        let failed = failures(seed, states(), false).unwrap_or_default();
+        let failed = failures(seed, states, false).unwrap_or_default();
         assert!(failed.is_empty(), "seed {seed}: {failed:#?}");
     }
 }
@@ -216,7 +219,7 @@ fn every_moment_of_a_history_leaves_a_target_that_holds_what_was_promised() {
 #[test]
 fn a_disk_that_lies_is_found_out() {
     std::panic::set_hook(Box::new(|_| ()));
-    let failed = failures(1, 20, true);
+    let failed = failures(1, |_flushes| 20, true);
     let _ = std::panic::take_hook();
     assert!(failed.is_none_or(|failed| !failed.is_empty()));
 }

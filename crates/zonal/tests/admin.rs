@@ -267,3 +267,35 @@ fn a_server_has_no_more_threads_for_connections_than_its_config_says() {
     });
     assert_eq!(code(&cell.status()), 0, "{}", said(&cell.status()));
 }
+
+#[test]
+fn bounds_of_memory_are_those_of_the_config() {
+    const MIB: u64 = 1 << 20;
+    let cell = Cell::up("bounds");
+    assert_eq!(code(&cell.down()), 0);
+    let with = |node: &str, table: &str, keys: &str| {
+        let config = fs::read_to_string(cell.config(node)).unwrap();
+        assert!(config.contains(table), "{config}");
+        let more = config.replacen(table, &format!("{table}\n{keys}"), 1);
+        fs::write(cell.config(node), more).unwrap();
+    };
+    with("meta1", "[meta]", "overlay = \"2 MiB\"\ncache = \"3 MiB\"");
+    with(
+        "storage1-1",
+        "[storage]",
+        "overlay = \"5 MiB\"\ncache = \"6 MiB\"\npending = \"7 MiB\"",
+    );
+    assert_eq!(code(&cell.up_again()), 0);
+    for (node, name, bound) in [
+        ("meta1", "zonal_shard_overlay_bytes_max", 4 * 2 * MIB),
+        ("meta1", "zonal_shard_index_cache_bytes_max", 3 * MIB),
+        ("storage1-1", "zonal_target_overlay_bytes_max", 4 * 5 * MIB),
+        ("storage1-1", "zonal_target_index_cache_bytes_max", 6 * MIB),
+        ("storage1-1", "zonal_target_pending_bytes_max", 7 * MIB),
+    ] {
+        let page = get(cell.address(node, true), "/metrics", "");
+        let of = |line: &&str| line.starts_with(name);
+        let line = page.lines().find(of).unwrap_or_default();
+        assert!(line.ends_with(&format!(" {bound}")), "{node}: {line:?}");
+    }
+}

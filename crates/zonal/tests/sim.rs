@@ -71,3 +71,16 @@ fn a_planted_bug_is_an_error_and_its_line_breaks_again() {
     let (status, text) = sim(&[&words[..at], &words[at + 2..]].concat());
     assert_eq!(status, 0, "{text}");
 }
+
+#[test]
+fn minutes_that_are_over_end_a_run_that_has_seeds_left() {
+    let (status, text) = sim(&["--seeds", "1000000", "--minutes", "0", "--threads", "2"]);
+    assert_eq!(status, 0, "{text}");
+    let last = text.lines().last().unwrap_or_default();
+    let words: Vec<&str> = last.split(' ').collect();
+    let [good, "of", all, "seeds", "good"] = words[..] else {
+        panic!("{text}");
+    };
+    let all: u64 = all.parse().unwrap();
+    assert!(good == words[2] && (1..1_000).contains(&all), "{text}");
+}

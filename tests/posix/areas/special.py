@@ -1,5 +1,6 @@
 """Special files: FIFOs, sockets, device nodes."""
 import errno
+import fcntl
 import os
 import socket
 import stat
@@ -7,7 +8,7 @@ import time
 
 from checks import as_user, equal, fails, true, write
 
-from . import check
+from . import STRICT, check, fallocate
 
 
 @check("fifo", "a FIFO carries bytes between processes")
@@ -121,3 +122,19 @@ def _(d):
     os.rename(f"{d}/f", f"{d}/r")
     true(stat.S_ISREG(os.lstat(f"{d}/r").st_mode), "rename over a FIFO")
     os.unlink(f"{d}/q")
+
+
+@check("not-done", "what docs/semantics.md says is not done is refused as it says: collapse and insert range, reflinks, FS_IOC flags")
+def _(d):
+    write(f"{d}/f", b"x" * 131_072)
+    write(f"{d}/g", b"")
+    one, two = os.open(f"{d}/f", os.O_RDWR), os.open(f"{d}/g", os.O_RDWR)
+    if STRICT[0]:
+        for mode in (0x8, 0x20):
+            fails(errno.EOPNOTSUPP, fallocate, one, mode, 0, 65_536)
+        fails(errno.EOPNOTSUPP, fcntl.ioctl, two, 0x40049409, one)
+        for request in (0x80086601, 0x40086602):
+            fails(errno.ENOTTY, fcntl.ioctl, one, request, b"\0" * 8)
+        equal((os.fstat(one).st_size, os.fstat(two).st_size), (131_072, 0))
+    os.close(one)
+    os.close(two)

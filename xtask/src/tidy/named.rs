@@ -12,20 +12,22 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{File, Offence};
 
 /// Scripts with checks, by the word that stands before a check's identity in docs/semantics.md.
-const SCRIPTS: [(&str, &str); 6] = [
+const SCRIPTS: [(&str, &str); 7] = [
     ("two mounts", "tests/posix/two_mounts.py"),
     ("cell", "tests/cell/checks.py"),
     ("survival", "tests/cell/survival.py"),
     ("fsck", "tests/cell/fsck.py"),
     ("mounting", "tests/cell/mounting.py"),
+    ("slow flush", "tests/cell/slow_flush.py"),
     ("", "tests/posix/semantics.py"),
 ];
 
 /// Scripts whose checks need no word before them.
-const PLAIN: [&str; 3] = [
+const PLAIN: [&str; 4] = [
     "tests/posix/semantics.py",
     "tests/posix/two_mounts.py",
     "tests/cell/media.py",
+    "tests/cell/power_loss.py",
 ];
 
 /// What the code has.
