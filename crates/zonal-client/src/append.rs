@@ -116,13 +116,15 @@ impl<N: Net> Client<N> {
             };
             self.meta(&link, &over).await.ok();
             // It may have numbered a shrink.
-            file.state().is_outdated = true;
+            file.state().outdate();
         }
         if matches!(reply, Err(ErrorCode::UnknownLease)) && allocated_delta != 0 {
             file.state().report_mut().allocated_delta += allocated_delta;
         }
         // What is behind the end became nobody's, perhaps: what is written next must not be taken for that.
-        file.state().is_outdated |= reply.is_err() && written.is_err();
+        if reply.is_err() && written.is_err() {
+            file.state().outdate();
+        }
         let reply = reply?;
         self.note_own_change(file.ino, &reply);
         if let MetaReply::Attr { attr, data, .. } = reply {

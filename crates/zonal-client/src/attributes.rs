@@ -16,6 +16,10 @@ impl<N: Net> Client<N> {
             return (attr, attr_ms);
         };
         let mut state = file.state();
+        if state.is_doubted() {
+            // What was not sent was cut, perhaps: the shard's size is one that the file has had, or has.
+            return (attr, 0);
+        }
         state.refresh(&attr, None);
         // An answer from before a report that was answered meanwhile: the kernel would cut its pages at the old size.
         let is_old = attr.change < state.change;
@@ -40,6 +44,11 @@ impl<N: Net> Client<N> {
     /// # Errors
     /// `Stale` where it is gone.
     pub async fn getattr(&self, ino: Ino) -> Result<(Attr, u32), ErrorCode> {
+        if let Some(file) = self.file(ino)
+            && file.state().is_doubted()
+        {
+            self.refetch(&file).await?;
+        }
         if let Some((attr, attr_ms)) = self.fresh(ino) {
             return Ok(self.lay_own_writes(attr, attr_ms));
         }

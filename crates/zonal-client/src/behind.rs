@@ -46,7 +46,7 @@ impl<N: Net> FileState<N> {
     /// A question, or a truncation, was not answered: what it may do is not to meet what is sent from here on.
     pub(crate) fn unsure_behind(&mut self, code: ErrorCode) {
         if is_unsure(code) {
-            self.is_outdated = true;
+            self.outdate();
             self.behind = Behind::Asked;
         }
     }

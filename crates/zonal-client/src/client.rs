@@ -93,6 +93,8 @@ pub struct Client<N: Net> {
     pub(crate) small: Mutex<crate::small::Small>,
     pub(crate) touches: Mutex<crate::touches::Touches>,
     pub(crate) dirty_bytes: AtomicUsize,
+    /// Truncations of files that nobody here had open which have ended.
+    pub(crate) cuts_by_name: AtomicU64,
     pub(crate) spares: crate::spares::Spares,
     traces: AtomicU64,
     caches: AtomicBool,
@@ -138,6 +140,7 @@ impl<N: Net> Client<N> {
             small: Mutex::default(),
             touches: Mutex::default(),
             dirty_bytes: AtomicUsize::new(0),
+            cuts_by_name: AtomicU64::new(0),
             spares: crate::spares::Spares::default(),
             traces: AtomicU64::new(first_trace),
             dropper: OnceLock::new(),

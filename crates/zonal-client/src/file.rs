@@ -13,7 +13,7 @@ use crate::net::Net;
 use crate::run::Run;
 use crate::session::{leaves_gathered, lock};
 use crate::storage::Place;
-use crate::truncate::Doubted;
+use crate::truncate::Aside;
 use crate::unsynced::Unsynced;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::Ordering;
@@ -35,8 +35,10 @@ pub struct File<N: Net> {
 
 pub(crate) struct FileState<N: Net> {
     pub(crate) data: FileData,
-    /// The shard may know of a later shrink: it is asked before anything is sent to targets.
+    /// The shard may know of a later shrink: it is asked before anything is sent to targets, or read.
     pub(crate) is_outdated: bool,
+    /// How often it became so: an answer to an earlier question says nothing of it.
+    outdatings: u64,
     /// Size as this client sees it: what the shard said, and what was written here since.
     pub(crate) size: u64,
     /// Change counter of the last answer that was taken: answers may arrive out of order.
@@ -55,8 +57,8 @@ pub(crate) struct FileState<N: Net> {
     pub(crate) dirty_since: Option<Instant>,
     /// What lies behind the end.
     pub(crate) behind: Behind,
-    /// Gathered before a truncation that was not answered.
-    pub(crate) doubted: Option<Doubted>,
+    /// Gathered before a truncation that is under way, or was not answered.
+    pub(crate) aside: Option<Aside>,
     /// Closes that the shard is not told before what was written.
     late_closes: usize,
 }
@@ -122,10 +124,21 @@ impl<N: Net> FileState<N> {
         *allocated_delta
     }
 
+    /// The shard may know what we have not heard of.
+    pub(crate) fn outdate(&mut self) {
+        self.is_outdated = true;
+        self.outdatings += 1;
+    }
+
+    /// A truncation was not answered, and it is not known whether it was executed.
+    pub(crate) fn is_doubted(&self) -> bool {
+        self.aside.as_ref().is_some_and(Aside::is_doubted)
+    }
+
     /// Nothing is written that the shard and the targets do not know.
     pub(crate) fn is_clean(&self) -> bool {
         self.dirty.is_empty()
-            && self.doubted.is_none()
+            && self.aside.is_none()
             && self.inflight.is_empty()
             && self.report.is_none()
             && self.reporting.is_none()
@@ -213,8 +226,8 @@ impl<N: Net> FileState<N> {
             .iter()
             .map(|run| run.offset + run.bytes.len() as u64)
             .max();
-        let doubted = self.doubted.as_ref().map_or(0, Doubted::end);
-        let gathered = self.dirty.end().max(doubted);
+        let aside = self.aside.as_ref().map_or(0, Aside::end);
+        let gathered = self.dirty.end().max(aside);
         reported.max(gathered).max(under_way.unwrap_or(0))
     }
 
@@ -236,12 +249,12 @@ impl<N: Net> FileState<N> {
 
     /// Copies of everything unacknowledged within `offset..end`, oldest first.
     pub(crate) fn pending_copies(&self, offset: u64, end: u64) -> Vec<(u64, Vec<u8>)> {
-        let doubted = self.doubted.iter();
-        let mut copies: Vec<(u64, Vec<u8>)> = doubted
-            .flat_map(|doubted| doubted.copies(offset, end))
-            .collect();
         let under_way = self.inflight.iter();
-        copies.extend(under_way.filter_map(|run| overlap(run.offset, &run.bytes, offset, end)));
+        let mut copies: Vec<(u64, Vec<u8>)> = under_way
+            .filter_map(|run| overlap(run.offset, &run.bytes, offset, end))
+            .collect();
+        let aside = self.aside.iter();
+        copies.extend(aside.flat_map(|aside| aside.copies(offset, end)));
         copies.extend(self.dirty.copies(offset, end));
         copies
     }
@@ -300,6 +313,7 @@ impl<N: Net> Client<N> {
             state: Mutex::new(FileState {
                 data,
                 is_outdated: false,
+                outdatings: 0,
                 size: 0,
                 change: 0,
                 dirty: Dirty::default(),
@@ -311,7 +325,7 @@ impl<N: Net> Client<N> {
                 failures: Failures::default(),
                 dirty_since: None,
                 behind: Behind::Unknown(Instant::default()),
-                doubted: None,
+                aside: None,
                 late_closes: 0,
             }),
         }
@@ -400,24 +414,20 @@ impl<N: Net> Client<N> {
     /// What the shard answers; `Stale` where the file is gone.
     pub async fn refetch(&self, file: &File<N>) -> Result<Attr, ErrorCode> {
         let link = self.reach(file.ino).await?;
-        match self
-            .meta(
-                &link,
-                &MetaRequest::GetAttr {
-                    ino: file.ino,
-                    data: true,
-                },
-            )
-            .await?
-        {
+        let outdatings = file.state().outdatings;
+        let ino = file.ino;
+        let request = MetaRequest::GetAttr { ino, data: true };
+        match self.meta(&link, &request).await? {
             MetaReply::Attr { attr, data, .. } => {
                 if let Some(data) = &data {
                     self.know_sets(data).await?;
                 }
                 let mut state = file.state();
-                state.is_outdated = false;
                 state.refresh(&attr, data);
-                self.judge_cut(&mut state, &attr);
+                if state.outdatings == outdatings {
+                    state.is_outdated = false;
+                    self.judge_cut(&mut state, &attr);
+                }
                 Ok(attr)
             }
             _other => Err(ErrorCode::Protocol),

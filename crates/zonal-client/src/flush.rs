@@ -103,7 +103,10 @@ impl<N: Net> Client<N> {
         for file in self.all_files() {
             let age = {
                 let state = file.state();
-                if state.is_clean() {
+                if state.aside.is_some() && !state.is_doubted() {
+                    // It is being truncated, which flushes it.
+                    Some(0)
+                } else if state.is_clean() {
                     None
                 } else {
                     let since = |since| self.net.now().ms_since(since);

@@ -8,7 +8,7 @@ use held::Owner;
 
 use crate::client::Client;
 use crate::net::Net;
-use crate::session::{is_passing, lock};
+use crate::session::{is_passing, leaves_gathered, lock};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use zonal_types::{ErrorCode, Ino, ShardId};
@@ -111,7 +111,7 @@ impl<N: Net> Client<N> {
             Err(ErrorCode::LockQueued) => return Ok(LockOutcome::Queued),
             Err(code) => Err(code),
         };
-        if outcome.is_err_and(is_passing) && !was_held {
+        if outcome.is_err_and(leaves_gathered) && !was_held {
             // The caller hears of an error and will not release it: the shard may have granted it, or grant it later.
             self.take_back_later(ino, range, waiter);
         }
@@ -264,7 +264,7 @@ impl<N: Net> Client<N> {
         };
         let cut = (0, u64::MAX);
         let released = self.send_release(ino, &request, of, cut).await;
-        if released.is_err_and(is_passing) {
+        if released.is_err_and(leaves_gathered) {
             // There is nobody left who could try again; a shard that starts anew is not told of it.
             self.release_later(ino, owner, whole_file);
             lock(&self.held).give_up(ino, of, cut);

@@ -5,8 +5,9 @@ use crate::client::Client;
 use crate::names::{Found, Looked, NewFile, Opened};
 use crate::net::Net;
 use crate::session::{late, lock};
+use std::sync::atomic::Ordering;
 use zonal_types::{Credentials, ErrorCode, Ino, Name};
-use zonal_wire::meta::flags;
+use zonal_wire::meta::flags::{self, O_TRUNC};
 use zonal_wire::{MetaReply, MetaRequest};
 impl<N: Net> Client<N> {
     pub(crate) fn create_request(
@@ -117,10 +118,26 @@ impl<N: Net> Client<N> {
         }
     }
 
+    /// An open failed that may have cut a file which others here have open.
+    fn doubt_cut_by(&self, request: &MetaRequest, code: ErrorCode) {
+        let files = match request {
+            MetaRequest::Open {
+                ino, open_flags, ..
+            } if open_flags & O_TRUNC != 0 => self.file(*ino).into_iter().collect(),
+            // Which one it found under its name is not known.
+            MetaRequest::Create { open_flags, .. } if open_flags & O_TRUNC != 0 => self.all_files(),
+            _cuts_nothing => Vec::new(),
+        };
+        for file in files {
+            file.state().unsure_behind(code);
+        }
+    }
+
     async fn opening(&self, at: Ino, request: &MetaRequest) -> Result<Opened<N>, ErrorCode> {
         let link = self.reach(at).await?;
         let asked = self.asking(&link);
         let moment = lock(&self.seen).moment();
+        let cuts = self.cuts_by_name.load(Ordering::SeqCst);
         let deadline = self.deadline();
         let reply = loop {
             match self.meta(&link, request).await {
@@ -128,7 +145,11 @@ impl<N: Net> Client<N> {
                 Err(ErrorCode::TruncateUnconfirmed) if self.net.now() < deadline => {
                     self.finish_truncate_before(request).await?;
                 }
-                other => break other.map_err(late)?,
+                Ok(reply) => break reply,
+                Err(code) => {
+                    self.doubt_cut_by(request, late(code));
+                    return Err(late(code));
+                }
             }
         };
         let (mut entry, data, push, bytes) = match reply {
@@ -142,6 +163,10 @@ impl<N: Net> Client<N> {
         let until = now.plus_ms(entry.attr_ms.into());
         let attr = entry.attr.ok_or(ErrorCode::Protocol)?;
         let file = self.open_file(&attr, data.clone());
+        if self.cuts_by_name.load(Ordering::SeqCst) != cuts {
+            // One of them may have cut it after the shard had answered.
+            file.state().outdate();
+        }
         if push || (attr.change == 1 && request.makes_file()) {
             file.state().behind = Behind::Ours;
         }

@@ -35,7 +35,7 @@ impl<N: Net> Client<N> {
         // The shard takes nobody for a holder of what we had open.
         for file in self.all_files() {
             let mut state = file.state();
-            state.is_outdated = true;
+            state.outdate();
             state.behind = Behind::Unknown(Instant::default());
         }
     }

@@ -1,8 +1,10 @@
 //! Truncation: the shard first, then the columns.
 //!
-//! What is gathered behind the new end is set aside meanwhile. Where the shard did not answer it may have cut the file, or may not: then it stays aside
-//! ([`Doubted`]), read as if nothing had been cut, and nothing of the file is sent before the shard has told.
-//! *Invariant*: while bytes stay aside nothing is under way, and what is gathered is newer.
+//! What is gathered behind the new end stays aside meanwhile ([`Aside`]), and is read as if nothing had been cut. Where the shard did not answer it may have
+//! cut the file, or may not: then it stays there, and nothing of the file is sent before the shard has told.
+//! *Invariant*: when bytes are put aside nothing is under way; so what is gathered later is newer, and what was sent before is older.
+//!
+//! A file that another process opens while it is truncated by its name may be told of as it was before: `cuts_by_name` tells an open of that.
 
 use crate::behind::Behind;
 use crate::client::Client;
@@ -15,15 +17,20 @@ use zonal_types::limits::FILE_BYTES_MAX;
 use zonal_types::{Attr, Credentials, ErrorCode, FileData, Ino};
 use zonal_wire::{MetaReply, MetaRequest, StorageRequest};
 
-/// What a truncation that the shard did not answer has cut, if it was executed.
-pub(crate) struct Doubted {
+/// Gathered bytes behind the end that a truncation sets.
+pub(crate) struct Aside {
     size: u64,
-    /// The last shrink known then.
-    truncate_seq: u64,
+    /// The last shrink known when the shard was asked and did not answer.
+    unanswered: Option<u64>,
     cut: Vec<(u64, Vec<u8>)>,
 }
 
-impl Doubted {
+impl Aside {
+    /// Whether the truncation has ended, and it is not known how.
+    pub(crate) fn is_doubted(&self) -> bool {
+        self.unanswered.is_some()
+    }
+
     /// Copies of what lies within `offset..end`.
     pub(crate) fn copies(&self, offset: u64, end: u64) -> impl Iterator<Item = (u64, Vec<u8>)> {
         let overlaps = move |(at, bytes): &(u64, Vec<u8>)| overlap(*at, bytes, offset, end);
@@ -68,7 +75,7 @@ impl<N: Net> Client<N> {
         };
         let (attr, data, push) = match &file {
             Some(file) => self.truncate_open(file, size, &request).await?,
-            None => self.truncate_at_shard(ino, &request).await?,
+            None => self.truncate_by_name(ino, &request).await?,
         };
         if !push {
             lock(&self.seen).own_change(ino, attr.change);
@@ -82,6 +89,24 @@ impl<N: Net> Client<N> {
         Ok(attr)
     }
 
+    /// Of a file that nobody here has open, or had when it began.
+    async fn truncate_by_name(
+        &self,
+        ino: Ino,
+        request: &MetaRequest,
+    ) -> Result<(Attr, FileData, bool), ErrorCode> {
+        let shrunk = self.truncate_at_shard(ino, request).await;
+        self.cuts_by_name.fetch_add(1, Ordering::SeqCst);
+        if let Some(file) = self.file(ino) {
+            let mut state = file.state();
+            match &shrunk {
+                Ok((attr, data, _push)) => state.refresh(attr, Some(data.clone())),
+                Err(code) => state.unsure_behind(*code),
+            }
+        }
+        shrunk
+    }
+
     /// At the shard, and here. A column that does not hear of it afterwards cuts before it is read or written next. The caller holds the gate.
     async fn truncate_open(
         &self,
@@ -89,12 +114,21 @@ impl<N: Net> Client<N> {
         size: u64,
         request: &MetaRequest,
     ) -> Result<(Attr, FileData, bool), ErrorCode> {
-        let cut = self.set_aside(file, size);
-        if let Err(code) = self.settle_gated(file).await {
-            self.gather_again(&mut file.state(), cut);
-            return Err(code);
+        self.hear_of_cut(file).await?;
+        // What comes back of these is older than what is gathered.
+        let count = file.state().inflight.len();
+        match self.finish_oldest(file, count).await {
+            Err(code) if leaves_gathered(code) => return Err(code),
+            Ok(()) | Err(_) => {}
         }
-        let shrunk = self.truncate_at_shard(file.ino, request).await;
+        self.set_aside(file, size);
+        let shrunk = match self.settle_gated(file).await {
+            Ok(()) => self.truncate_at_shard(file.ino, request).await,
+            Err(code) => {
+                self.gather_again(&mut file.state());
+                return Err(code);
+            }
+        };
         let mut state = file.state();
         match &shrunk {
             Ok((attr, data, _push)) => {
@@ -102,32 +136,28 @@ impl<N: Net> Client<N> {
                     // What lay behind the end is cut when its columns see the number.
                     state.behind = Behind::Ours;
                 }
+                state.aside = None;
                 state.take_data(data.clone());
-                state.size = size;
+                state.size = size.max(state.unreported_end());
                 state.change = state.change.max(attr.change);
-            }
-            Err(code) if is_unsure(*code) && !cut.is_empty() => {
-                state.unsure_behind(*code);
-                state.dirty_since.get_or_insert(self.net.now());
-                state.doubted = Some(Doubted {
-                    size,
-                    truncate_seq: state.data.truncate_seq,
-                    cut,
-                });
             }
             Err(code) => {
                 state.unsure_behind(*code);
-                self.gather_again(&mut state, cut);
+                let truncate_seq = state.data.truncate_seq;
+                match &mut state.aside {
+                    Some(aside) if is_unsure(*code) => aside.unanswered = Some(truncate_seq),
+                    _refused => self.gather_again(&mut state),
+                }
             }
         }
         drop(state);
         shrunk
     }
 
-    /// Nothing was cut: what was written is to be there.
-    fn gather_again(&self, state: &mut FileState<N>, cut: Vec<(u64, Vec<u8>)>) {
+    /// Nothing was cut: what was put aside is to be there.
+    fn gather_again(&self, state: &mut FileState<N>) {
         let mut again = 0;
-        for (at, bytes) in cut {
+        for (at, bytes) in state.aside.take().map_or(Vec::new(), |aside| aside.cut) {
             again += state.give_back(at, &bytes);
         }
         if again > 0 {
@@ -142,39 +172,45 @@ impl<N: Net> Client<N> {
     /// # Errors
     /// A shard that does not answer: nothing may be sent.
     pub(crate) async fn hear_of_cut(&self, file: &File<N>) -> Result<(), ErrorCode> {
-        if file.state().doubted.is_none() {
+        if !file.state().is_doubted() {
             return Ok(());
         }
         let heard = self.freshen(file).await;
         if heard.is_err_and(|code| !leaves_gathered(code)) {
-            file.state().doubted = None;
+            file.state().aside = None;
         }
         heard
     }
 
-    /// The shard has told what the file is.
+    /// The shard has told what the file is, since the truncation.
     pub(crate) fn judge_cut(&self, state: &mut FileState<N>, attr: &Attr) {
-        let Some(doubted) = state.doubted.take() else {
+        let Some(aside) = &state.aside else { return };
+        let Some(truncate_seq) = aside.unanswered else {
             return;
         };
-        let data = &state.data;
-        if data.truncate_seq > doubted.truncate_seq && data.truncate_size == doubted.size {
+        if state.data.truncate_seq > truncate_seq && state.data.truncate_size == aside.size {
             // Done: what was written before it is cut.
+            state.aside = None;
             state.size = attr.size.max(state.unreported_end());
         } else {
-            self.gather_again(state, doubted.cut);
+            self.gather_again(state);
         }
     }
 
-    /// Takes out what is gathered behind `size`, without sending it.
-    fn set_aside(&self, file: &File<N>, size: u64) -> Vec<(u64, Vec<u8>)> {
+    /// Takes what is gathered behind `size` out of what is sent.
+    fn set_aside(&self, file: &File<N>, size: u64) {
         let mut state = file.state();
         let before = state.dirty.bytes();
         let cut = state.dirty.copies(size, u64::MAX);
         state.dirty.cut(size, u64::MAX);
         self.dirty_bytes
             .fetch_sub(before - state.dirty.bytes(), Ordering::Relaxed);
-        cut
+        let unanswered = None;
+        state.aside = (!cut.is_empty()).then_some(Aside {
+            size,
+            unanswered,
+            cut,
+        });
     }
 
     /// What the file is then, and whether its columns are to hear of it.

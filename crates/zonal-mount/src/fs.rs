@@ -154,9 +154,20 @@ impl FileSystem for ZonalFs {
         let outcome = self.do_setattr(ctx, Ino(ino), change);
         answer!(reply, outcome, (attr, ms) => {
             self.hints.note_term(attr.ino, ms);
-            self.after_size(attr.ino, attr.size, move || {
+            let tell = move || {
                 reply.attr(&crate::convert::kernel_attr(&attr), crate::convert::valid(ms));
-            });
+            };
+            if change.size.is_some() {
+                // Until it has this answer the kernel sends no page that a mapping has changed, and who drops one waits for that. It
+                // drops all pages itself where the size is another one than it knew.
+                let pages = self.tails.show(attr.ino, attr.size);
+                tell();
+                if let Some(pages) = pages {
+                    self.after_drop(attr.ino, pages, || {});
+                }
+            } else {
+                self.after_size(attr.ino, attr.size, tell);
+            }
         });
     }
 

@@ -390,6 +390,26 @@ def _(d):
     equal(view[:], b"\xff" * 100 + bytes(8092))
 
 
+@check("mmap-grow", "a file grows by ftruncate, fallocate and write under a mapping that has changed its last page: both are there, at once")
+def _(d):
+    grows = (lambda fd: os.ftruncate(fd, 8192), lambda fd: fallocate(fd, 0, 0, 8192), lambda fd: os.pwrite(fd, b"\0", 8191))
+    for number, grow in enumerate(grows):
+        path = f"{d}/f{number}"
+        # Closed, and opened anew: what the kernel has of it comes from reads.
+        write(path, b"x" * 100)
+        fd = os.open(path, os.O_RDWR)
+        view = mmap.mmap(fd, 100)
+        view[:5] = b"hello"
+        grow(fd)
+        equal(os.pread(fd, 9000, 0), b"hello" + b"x" * 95 + bytes(8092))
+        view[5:10] = b"again"
+        view.flush()
+        grow(fd)
+        equal(os.pread(fd, 9000, 0), b"helloagain" + b"x" * 90 + bytes(8092))
+        view.close()
+        os.close(fd)
+
+
 @check("rlimit-fsize", "RLIMIT_FSIZE: a write across it is short, at it EFBIG with SIGXFSZ; truncate past it is EFBIG")
 def _(d):
     def child():

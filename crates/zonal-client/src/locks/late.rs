@@ -7,7 +7,7 @@
 use super::held::Owner;
 use crate::client::Client;
 use crate::net::Net;
-use crate::session::{is_passing, lock};
+use crate::session::{leaves_gathered, lock};
 use std::sync::Mutex;
 use zonal_types::{ErrorCode, Ino};
 use zonal_wire::{LockRange, MetaRequest};
@@ -127,7 +127,7 @@ impl<N: Net> Client<N> {
             Late::Request { ino, range, waiter } => self.send_taken_back(ino, range, waiter).await,
         };
         match sent {
-            Err(code) if is_passing(code) => Err(code),
+            Err(code) if leaves_gathered(code) => Err(code),
             _over => {
                 lock(&self.late_releases).retain(|known| *known != late);
                 Ok(())

@@ -187,7 +187,7 @@ impl<N: Net> Client<N> {
         let reply = self.meta(link, &end).await;
         if let Some(file) = &file {
             // What lies behind the end is nobody's now, and has a number of its own.
-            file.state().is_outdated = true;
+            file.state().outdate();
         }
         match reply {
             Err(code) if is_passing(code) => Err(code),
