@@ -153,7 +153,7 @@ impl FileSystem for ZonalFs {
     fn setattr(&self, ctx: &Context<'_>, ino: u64, change: &SetAttr, reply: ReplyAttr) {
         let outcome = self.do_setattr(ctx, Ino(ino), change);
         answer!(reply, outcome, (attr, ms) => {
-            self.hints.note_term(attr.ino, ms);
+            let ms = self.hints.note_term(attr.ino, ms);
             let tell = move || {
                 reply.attr(&crate::convert::kernel_attr(&attr), crate::convert::valid(ms));
             };

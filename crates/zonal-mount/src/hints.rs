@@ -7,8 +7,8 @@
 //! than an invalidation; one that is new to it takes them, and an invalidation that came just before found nothing. So the table knows
 //! which inodes are new ([`NEW`]): with an event about one of them the kernel is to forget names, too, also of look-ups under way.
 //!
-//! Bounded by [`HINTS_MAX`]; a full table loses what nobody may cache any more. Where that is little, it is emptied, and remembers until when
-//! it is not complete: a shard that is started again meanwhile has to wait for that time, some seconds.
+//! Bounded by [`HINTS_MAX`]; a full table loses what nobody may cache any more. Where that is not enough, the kernel is told to cache nothing of
+//! the next ones: so the table is always complete, and a shard that is started again has to wait for no term.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -21,6 +21,9 @@ pub const HINTS_MAX: usize = 65_536;
 
 /// The kernel has taken an answer over within this time.
 const NEW: Duration = Duration::from_secs(1);
+
+/// Pause before room is made again.
+const ROOM: Duration = Duration::from_millis(200);
 
 /// Inodes of events that are remembered for answers under way.
 const RECENT_MAX: usize = 256;
@@ -43,22 +46,23 @@ struct State {
     /// Inodes that events named, and the last of them.
     events: u64,
     recent: VecDeque<Ino>,
-    cleared: Option<Instant>,
-    /// Until then the kernel may cache inodes that are not in the table.
-    incomplete_until: Option<Instant>,
+    /// When room was made last.
+    room_made: Option<Instant>,
 }
 
 impl State {
-    fn insert(&mut self, ino: Ino, flags: u8, ms: u32, is_new: bool) {
+    /// For how long the kernel may cache it, ms.
+    fn insert(&mut self, ino: Ino, flags: u8, ms: u32, is_new: bool) -> u32 {
         let now = Instant::now();
-        if self.known.len() >= HINTS_MAX {
-            self.make_room(now);
-        }
         let before = self.known.get(&ino);
+        let is_full = before.is_none() && self.known.len() >= HINTS_MAX;
         let new_at = match before {
             Some(before) if !before.is_forgotten => before.new_at,
             _ => is_new.then_some(now),
         };
+        if is_full && !self.make_room(now) {
+            return 0;
+        }
         let known = Known {
             flags,
             until: now + Duration::from_millis(ms.into()),
@@ -66,18 +70,17 @@ impl State {
             is_forgotten: false,
         };
         self.known.insert(ino, known);
+        ms
     }
 
-    fn make_room(&mut self, now: Instant) {
-        self.known.retain(|_, known| known.until + NEW > now);
-        // A quarter at least, so that few insertions look at all of them.
-        if self.known.len() <= HINTS_MAX / 4 * 3 {
-            return;
+    /// False where there is none. Few insertions look at all of the table.
+    fn make_room(&mut self, now: Instant) -> bool {
+        if self.room_made.is_some_and(|at| now < at + ROOM) {
+            return false;
         }
-        let last = self.known.values().map(|known| known.until).max();
-        self.incomplete_until = last.max(self.incomplete_until);
-        self.cleared = Some(now);
-        self.known.clear();
+        self.room_made = Some(now);
+        self.known.retain(|_, known| known.until + NEW > now);
+        self.known.len() < HINTS_MAX
     }
 
     /// An event named these.
@@ -120,12 +123,14 @@ impl Hints {
         Mark(self.state().events)
     }
 
-    /// Remembers what an answer said, for as long as it may be cached.
-    pub fn note(&self, mark: Mark, attr: &Attr, attr_ms: u32) {
-        self.note_answer(mark, attr, attr_ms, false);
+    /// Remembers what an answer said, for as long as it may be cached: that, ms.
+    #[must_use]
+    pub fn note(&self, mark: Mark, attr: &Attr, attr_ms: u32) -> u32 {
+        self.note_answer(mark, attr, attr_ms, false)
     }
 
-    /// The same of an answer that may tell the kernel of an inode for the first time; returns for how long it may be cached, ms.
+    /// The same of an answer that may tell the kernel of an inode for the first time.
+    #[must_use]
     pub fn note_new(&self, mark: Mark, attr: &Attr, attr_ms: u32) -> u32 {
         self.note_answer(mark, attr, attr_ms, true)
     }
@@ -139,8 +144,7 @@ impl Hints {
             state.insert(attr.ino, ANY, attr_ms, is_new);
             return 0;
         }
-        state.insert(attr.ino, attr.xattrs, attr_ms, is_new);
-        attr_ms
+        state.insert(attr.ino, attr.xattrs, attr_ms, is_new)
     }
 
     /// The kernel knows the inode no more.
@@ -150,10 +154,12 @@ impl Hints {
         }
     }
 
-    /// Remembers that the kernel may cache an inode's attributes for so long.
-    pub fn note_term(&self, ino: Ino, attr_ms: u32) {
-        if attr_ms > 0 {
-            self.state().insert(ino, ANY, attr_ms, false);
+    /// Remembers that the kernel may cache an inode's attributes for so long: that, ms.
+    #[must_use]
+    pub fn note_term(&self, ino: Ino, attr_ms: u32) -> u32 {
+        match attr_ms {
+            0 => 0,
+            ms => self.state().insert(ino, ANY, ms, false),
         }
     }
 
@@ -162,7 +168,7 @@ impl Hints {
     pub fn forget(&self, inodes: &[Ino]) -> bool {
         let mut state = self.state();
         state.note_event(inodes);
-        let mut is_new = state.cleared.is_some_and(|at| at.elapsed() < NEW);
+        let mut is_new = false;
         for ino in inodes {
             if let Some(known) = state.known.get_mut(ino) {
                 known.flags = ANY;
@@ -172,8 +178,8 @@ impl Hints {
         is_new
     }
 
-    /// Forgets what all inodes have. Returns those whose attributes the kernel may cache; `None` where not all are known.
-    pub fn forget_all(&self) -> Option<Vec<Ino>> {
+    /// Forgets what all inodes have. Returns those whose attributes the kernel may cache.
+    pub fn forget_all(&self) -> Vec<Ino> {
         let mut state = self.state();
         state.events += 1;
         state.recent.clear();
@@ -181,11 +187,8 @@ impl Hints {
         for known in state.known.values_mut() {
             known.flags = ANY;
         }
-        if state.incomplete_until.is_some_and(|until| until > now) {
-            return None;
-        }
         let cached = state.known.iter().filter(|(_, known)| known.until > now);
-        Some(cached.map(|(ino, _)| *ino).collect())
+        cached.map(|(ino, _)| *ino).collect()
     }
 
     /// True where it is known that the inode has no attribute of this name.
@@ -221,39 +224,42 @@ mod tests {
     #[test]
     fn what_the_kernel_may_cache_is_told_as_long_as_it_may() {
         let hints = Hints::default();
-        hints.note_term(Ino(5), 60_000);
-        hints.note_term(Ino(6), 0);
-        assert_eq!(hints.forget_all(), Some(vec![Ino(5)]));
+        assert_eq!(hints.note_term(Ino(5), 60_000), 60_000);
+        assert_eq!(hints.note_term(Ino(6), 0), 0);
+        assert_eq!(hints.forget_all(), [Ino(5)]);
         // Forgetting what an inode has does not make the kernel forget its attributes.
         hints.forget(&[Ino(5)]);
-        assert_eq!(hints.forget_all(), Some(vec![Ino(5)]));
+        assert_eq!(hints.forget_all(), [Ino(5)]);
         assert!(!hints.is_absent(Ino(5), b"user.a"));
     }
 
     #[test]
-    fn a_full_table_first_loses_what_nobody_may_cache_any_more() {
+    fn a_full_table_loses_what_nobody_may_cache_any_more() {
         let hints = Hints::default();
         let long_ago = Instant::now().checked_sub(NEW * 2).unwrap();
         for ino in 0..HINTS_MAX as u64 {
-            hints.note_term(Ino(ino), 60_000);
+            assert_eq!(hints.note_term(Ino(ino), 60_000), 60_000);
         }
         for (ino, known) in &mut hints.state().known {
             if ino.0 >= 100 {
                 known.until = long_ago;
             }
         }
-        hints.note_term(Ino(u64::MAX), 60_000);
+        assert_eq!(hints.note_term(Ino(u64::MAX), 60_000), 60_000);
         assert_eq!(hints.len(), 101);
-        assert_eq!(hints.forget_all().map(|inos| inos.len()), Some(101));
+        assert_eq!(hints.forget_all().len(), 101);
     }
 
     #[test]
-    fn a_table_that_was_emptied_knows_that_it_is_not_complete() {
+    fn of_what_a_full_table_does_not_take_the_kernel_caches_nothing() {
         let hints = Hints::default();
-        for ino in 0..=HINTS_MAX as u64 {
-            hints.note_term(Ino(ino), 60_000);
+        for ino in 0..HINTS_MAX as u64 {
+            assert_eq!(hints.note_term(Ino(ino), 60_000), 60_000);
         }
-        assert_eq!(hints.len(), 1);
-        assert_eq!(hints.forget_all(), None);
+        for ino in 0..3 {
+            assert_eq!(hints.note_term(Ino(u64::MAX - ino), 60_000), 0);
+            assert_eq!(hints.note_term(Ino(ino), 60_000), 60_000, "known");
+        }
+        assert_eq!(hints.forget_all().len(), HINTS_MAX);
     }
 }

@@ -132,9 +132,8 @@ impl ZonalFs {
                     let found = Found {
                         attr,
                         entry_ms: item.entry.entry_ms,
-                        attr_ms: item.entry.attr_ms,
+                        attr_ms: self.hints.note(mark, &attr, item.entry.attr_ms),
                     };
-                    self.hints.note(mark, &attr, found.attr_ms);
                     buffer.add_plus(&kernel_entry(&found), attr.ino.0, item.cookie, kind, name)
                 }
                 // Listed, but not looked up: the kernel takes its number only.

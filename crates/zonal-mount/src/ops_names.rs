@@ -79,7 +79,7 @@ impl ZonalFs {
         let mark = self.hints.mark();
         match block_on(self.client.getattr(ino)) {
             Ok((attr, ms)) => {
-                self.hints.note(mark, &attr, ms);
+                let ms = self.hints.note(mark, &attr, ms);
                 self.after_size(ino, attr.size, move || {
                     reply.attr(&kernel_attr(&attr), valid(ms));
                 });
@@ -92,7 +92,7 @@ impl ZonalFs {
         self.begin(ctx);
         match block_on(self.client.getattr(ino)) {
             Ok((attr, ms)) => {
-                self.hints.note_term(ino, ms);
+                let ms = self.hints.note_term(ino, ms);
                 let answer = StatxReply {
                     attr: kernel_attr(&attr),
                     btime: Some(kernel_time(attr.btime)),

@@ -149,12 +149,12 @@ impl ZonalFs {
         self.begin(ctx);
         let mode = (create.mode & 0o7777, create.umask);
         let exclusive = create.flags & O_EXCL != 0;
-        let opened = block_on(
+        let mut opened = block_on(
             self.client
                 .tmpfile(&credentials(ctx), parent, mode, exclusive),
         )?;
-        self.hints
-            .note_term(opened.found.attr.ino, opened.found.attr_ms);
+        let found = &mut opened.found;
+        found.attr_ms = self.hints.note_term(found.attr.ino, found.attr_ms);
         let (fh, flags) = self.handle(&opened, create.flags);
         Ok((kernel_entry(&opened.found), fh, flags))
     }

@@ -43,13 +43,13 @@ impl ZonalFs {
         };
         let drop_known = || {
             let cached = self.hints.forget_all();
-            for ino in cached.iter().flatten() {
+            for ino in &cached {
                 drop_pages(notifier, ino.0, false);
             }
             for dir in self.listings.take_kept() {
                 drop_pages(notifier, dir.0, true);
             }
-            notifier.inc_epoch().is_ok() && cached.is_some()
+            notifier.inc_epoch().is_ok()
         };
         let is_sure = drop_known();
         // What the kernel was taking over just then: once more.
