@@ -5,9 +5,10 @@
     reason = "a test may end where the cell cannot be made"
 )]
 
+#[allow(dead_code, reason = "for several test programs")]
 mod common;
 
-use common::{SHARD, impatient, run};
+use common::{SHARD, contents, cut_way_later, impatient, run, truncate, written};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -20,21 +21,6 @@ use zonal_types::{ErrorCode, Ino};
 use zonal_wire::meta::flags::{O_RDWR, O_TRUNC};
 
 const MIB: usize = 1 << 20;
-
-async fn truncate(client: &SimClient, ino: Ino, size: u64) -> Result<(), ErrorCode> {
-    let done = client.truncate(&who(), ino, size, true, false).await;
-    done.map(|_attr| ())
-}
-
-/// All of a file, as a new open sees it.
-async fn contents(client: &SimClient, ino: Ino) -> Result<Vec<u8>, ErrorCode> {
-    let seen = open(client, ino).await?;
-    let mut bytes = vec![0xee; 8 * MIB];
-    let got = client.read(&seen.file, 0, &mut bytes).await?;
-    bytes.truncate(got);
-    client.release(ino).await?;
-    Ok(bytes)
-}
 
 async fn two(world: &World) -> Result<(Rc<SimClient>, Rc<SimClient>, Ino), ErrorCode> {
     let one = Rc::new(world.connect(0, Rng::new(2)).await?);
@@ -244,18 +230,11 @@ async fn cut_that_is_not_answered(
 ) -> Result<bool, ErrorCode> {
     let client = impatient(&world).await?;
     let (me, shard) = (world.client_name(0), world.address_of(SHARD));
-    let home = make_dir(&client, Ino::ROOT, "home").await?;
-    let file = create(&client, home, "f", true).await?.file;
     let mut wanted = vec![b'a'; 500_000];
-    client.write(&file, 0, &wanted, false).await?;
-    client.fsync(&file).await?;
+    let file = written(&client, &wanted).await?;
     wanted[400_000..400_050].fill(b'b');
     client.write(&file, 400_000, &[b'b'; 50], false).await?;
-    let (clock, network) = (world.clock.clone(), world.network.clone());
-    world.spawn_program(0, async move {
-        clock.sleep(after_us * 1_000).await;
-        network.cut_way(&shard, &me, true);
-    });
+    cut_way_later(&world, shard, me, after_us);
     let done = truncate(&client, file.ino, size as u64).await;
     world.network.heal();
     // Written after it: that is to be there in any case.
@@ -286,10 +265,7 @@ async fn cut_that_a_target_does_not_hear(
 ) -> Result<(), ErrorCode> {
     let client = impatient(&world).await?;
     let me = world.client_name(0);
-    let home = make_dir(&client, Ino::ROOT, "home").await?;
-    let file = create(&client, home, "f", true).await?.file;
-    client.write(&file, 0, &vec![b'a'; 3 * MIB], false).await?;
-    client.fsync(&file).await?;
+    let file = written(&client, &vec![b'a'; 3 * MIB]).await?;
     if !by_open {
         // Behind the new end, in the second column.
         client.write(&file, MIB as u64, b"gathered", false).await?;

@@ -5,35 +5,24 @@
     reason = "a test may end where the cell cannot be made"
 )]
 
+#[allow(dead_code, reason = "for several test programs")]
 mod common;
 
-use common::{SHARD, impatient, patient_for, run};
+use common::{SHARD, contents, cut_way_later, impatient, patient_for, run, truncate, written};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use zonal_sim::workload::{SimClient, create, make_dir, open, who};
+use zonal_sim::workload::{open, who};
 use zonal_sim::world::World;
-use zonal_types::{ErrorCode, Ino};
+use zonal_types::ErrorCode;
 use zonal_wire::meta::flags::{O_RDWR, O_TRUNC};
 
 const MIB: usize = 1 << 20;
-
-async fn contents(client: &SimClient, ino: Ino) -> Result<Vec<u8>, ErrorCode> {
-    let seen = open(client, ino).await?;
-    let mut bytes = vec![0xee; 8 * MIB];
-    let got = client.read(&seen.file, 0, &mut bytes).await?;
-    bytes.truncate(got);
-    client.release(ino).await?;
-    Ok(bytes)
-}
 
 /// A run is under way to a target that does not answer; a newer write over it is gathered; a truncation fails.
 async fn older_over_newer(world: Rc<World>) -> Result<(), ErrorCode> {
     let client = impatient(&world).await?;
     let me = world.client_name(0);
-    let home = make_dir(&client, Ino::ROOT, "home").await?;
-    let file = create(&client, home, "f", true).await?.file;
-    client.write(&file, 0, &vec![b'a'; 3 * MIB], false).await?;
-    client.fsync(&file).await?;
+    let file = written(&client, &vec![b'a'; 3 * MIB]).await?;
     for target in world.storage_indices() {
         world.network.cut(&me, &world.address_of(target), true);
     }
@@ -45,9 +34,7 @@ async fn older_over_newer(world: Rc<World>) -> Result<(), ErrorCode> {
     client
         .write(&file, MIB as u64, &[b'N'; 4096], false)
         .await?;
-    let done = client
-        .truncate(&who(), file.ino, 500_000, true, false)
-        .await;
+    let done = truncate(&client, file.ino, 500_000).await;
     assert!(done.is_err());
     let mut seen = vec![0; 4096];
     world.network.heal();
@@ -69,22 +56,12 @@ async fn older_over_newer_doubted(
 ) -> Result<(), ErrorCode> {
     let client = impatient(&world).await?;
     let (me, shard) = (world.client_name(0), world.address_of(SHARD));
-    let home = make_dir(&client, Ino::ROOT, "home").await?;
-    let file = create(&client, home, "f", true).await?.file;
-    client.write(&file, 0, &vec![b'a'; 3 * MIB], false).await?;
-    client.fsync(&file).await?;
+    let file = written(&client, &vec![b'a'; 3 * MIB]).await?;
     client
         .write(&file, MIB as u64, &[b'o'; 4096], false)
         .await?;
-    let (clock, network) = (world.clock.clone(), world.network.clone());
-    let (from, to) = (me.clone(), shard.clone());
-    world.spawn_program(0, async move {
-        clock.sleep(after_us * 1_000).await;
-        network.cut_way(&from, &to, true);
-    });
-    let first = client
-        .truncate(&who(), file.ino, 500_000, true, false)
-        .await;
+    cut_way_later(&world, me.clone(), shard, after_us);
+    let first = truncate(&client, file.ino, 500_000).await;
     world.network.heal();
     for target in world.storage_indices() {
         world.network.cut(&me, &world.address_of(target), true);
@@ -92,9 +69,7 @@ async fn older_over_newer_doubted(
     client
         .write(&file, MIB as u64, &[b'N'; 4096], false)
         .await?;
-    let second = client
-        .truncate(&who(), file.ino, 500_000, true, false)
-        .await;
+    let second = truncate(&client, file.ino, 500_000).await;
     world.network.heal();
     if first.is_ok() || second.is_ok() {
         return Ok(());
@@ -111,10 +86,7 @@ async fn older_over_newer_doubted(
 async fn open_trunc_not_answered(world: Rc<World>) -> Result<(), ErrorCode> {
     let client = impatient(&world).await?;
     let (me, shard) = (world.client_name(0), world.address_of(SHARD));
-    let home = make_dir(&client, Ino::ROOT, "home").await?;
-    let file = create(&client, home, "f", true).await?.file;
-    client.write(&file, 0, &vec![b'a'; 3 * MIB], false).await?;
-    client.fsync(&file).await?;
+    let file = written(&client, &vec![b'a'; 3 * MIB]).await?;
     // Replies are lost.
     world.network.cut_way(&shard, &me, true);
     let opened = client.open(&who(), file.ino, O_RDWR | O_TRUNC).await;
@@ -138,11 +110,8 @@ async fn path_truncate_and_open(
     seen: Rc<RefCell<u32>>,
 ) -> Result<(), ErrorCode> {
     let client = Rc::new(patient_for(&world, 10_000).await?);
-    let home = make_dir(&client, Ino::ROOT, "home").await?;
-    let file = create(&client, home, "f", true).await?.file;
+    let file = written(&client, b"few").await?;
     let ino = file.ino;
-    client.write(&file, 0, b"few", false).await?;
-    client.fsync(&file).await?;
     client.release(ino).await?;
     client.keep_house().await;
     drop(file);
@@ -176,23 +145,12 @@ async fn size_between(
 ) -> Result<(), ErrorCode> {
     let client = impatient(&world).await?;
     let (me, shard) = (world.client_name(0), world.address_of(SHARD));
-    let home = make_dir(&client, Ino::ROOT, "home").await?;
-    let file = create(&client, home, "f", true).await?.file;
-    client.write(&file, 0, &vec![b'a'; 3 * MIB], false).await?;
-    client.fsync(&file).await?;
+    let file = written(&client, &vec![b'a'; 3 * MIB]).await?;
     client
         .write(&file, MIB as u64, &[b'o'; 4096], false)
         .await?;
-    let (clock, network) = (world.clock.clone(), world.network.clone());
-    world.spawn_program(0, async move {
-        clock.sleep(after_us * 1_000).await;
-        network.cut_way(&shard, &me, true);
-    });
-    if client
-        .truncate(&who(), file.ino, 500_000, true, false)
-        .await
-        .is_ok()
-    {
+    cut_way_later(&world, shard, me, after_us);
+    if truncate(&client, file.ino, 500_000).await.is_ok() {
         return Ok(());
     }
     world.network.heal();
@@ -205,10 +163,7 @@ async fn size_between(
 async fn read_during_a_truncation(world: Rc<World>) -> Result<(), ErrorCode> {
     let client = Rc::new(impatient(&world).await?);
     let (me, shard) = (world.client_name(0), world.address_of(SHARD));
-    let home = make_dir(&client, Ino::ROOT, "home").await?;
-    let file = create(&client, home, "f", true).await?.file;
-    client.write(&file, 0, &vec![b'o'; 100_000], false).await?;
-    client.fsync(&file).await?;
+    let file = written(&client, &vec![b'o'; 100_000]).await?;
     client.write(&file, 50_000, &[b'a'; 4096], false).await?;
     let mut seen = vec![0; 4096];
     client.read(&file, 50_000, &mut seen).await?;
@@ -218,8 +173,7 @@ async fn read_during_a_truncation(world: Rc<World>) -> Result<(), ErrorCode> {
     let done = Rc::new(Cell::new(None));
     let result = done.clone();
     world.spawn_program(0, async move {
-        let cut = cutter.truncate(&who(), ino, 10_000, true, false).await;
-        result.set(Some(cut.map(drop)));
+        result.set(Some(truncate(&cutter, ino, 10_000).await));
     });
     world.clock.sleep(100_000_000).await;
     assert_eq!(done.get(), None);

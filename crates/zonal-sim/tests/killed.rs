@@ -8,13 +8,13 @@
 #[allow(dead_code, reason = "for several test programs")]
 mod common;
 
-use common::run;
+use common::{contents, run};
 use std::cell::Cell;
 use std::rc::Rc;
 use zonal_client::{Client, Message, Net, NetFailure, Options, Reply};
 use zonal_sim::net::{Pending, SimNet};
 use zonal_sim::rng::Rng;
-use zonal_sim::workload::{SimClient, create, make_dir, open, who};
+use zonal_sim::workload::{create, make_dir, who};
 use zonal_sim::world::World;
 use zonal_types::{ErrorCode, Ino, Instant, Timestamp, ZoneId};
 use zonal_wire::meta::flags::O_RDWR;
@@ -22,23 +22,15 @@ use zonal_wire::{LockKind, LockRange};
 
 const MIB: usize = 1 << 20;
 
-async fn contents(client: &SimClient, ino: Ino) -> Result<Vec<u8>, ErrorCode> {
-    let seen = open(client, ino).await?;
-    let mut bytes = vec![0xee; 8 * MIB];
-    let got = client.read(&seen.file, 0, &mut bytes).await?;
-    bytes.truncate(got);
-    client.release(ino).await?;
-    Ok(bytes)
-}
-
-/// As `RealNet`: what a dying caller has sent is not waited for.
+/// As `RealNet`: the caller of the next request is killed so many ns after that was sent, and waits no longer.
 struct Killable {
     net: SimNet,
-    is_dying: Rc<Cell<bool>>,
+    world: Rc<World>,
+    dies: Rc<Cell<Option<u64>>>,
 }
 
 impl Net for Killable {
-    type Pending = Pending;
+    type Pending = (Pending, Option<u64>);
     type Sink = Vec<u8>;
     fn now(&self) -> Instant {
         self.net.now()
@@ -52,46 +44,51 @@ impl Net for Killable {
     fn sleep(&self, ms: u64) -> impl Future<Output = ()> {
         self.net.sleep(ms)
     }
-    fn start(&self, address: &str, message: &Message<'_>) -> Pending {
-        self.net.start(address, message)
+    fn start(&self, address: &str, message: &Message<'_>) -> Self::Pending {
+        (self.net.start(address, message), self.dies.take())
     }
     async fn finish(
         &self,
-        pending: Pending,
+        (pending, dies): Self::Pending,
         payload: Option<&mut [u8]>,
     ) -> Result<Reply, NetFailure> {
-        let reply = self.net.finish(pending, payload).await;
-        if self.is_dying.get() {
+        if let Some(ns) = dies {
+            self.world.clock.sleep(ns).await;
             return Err(NetFailure::Refused(ErrorCode::Interrupted));
         }
-        reply
+        self.net.finish(pending, payload).await
     }
     fn suits_sink(&self, _address: &str) -> bool {
         false
     }
     async fn finish_into(
         &self,
-        pending: Pending,
-        sink: &mut Vec<u8>,
-        bytes: usize,
+        _pending: Self::Pending,
+        _sink: &mut Vec<u8>,
+        _bytes: usize,
     ) -> Result<Reply, NetFailure> {
-        self.net.finish_into(pending, sink, bytes).await
+        Err(NetFailure::Refused(ErrorCode::NotSupported))
     }
     fn complain(&self, _server: &str, _doing: &str, _failure: NetFailure) {}
-    fn is_cancelled(&self) -> bool {
-        self.is_dying.get()
-    }
+}
+
+/// The first client, and when the caller of its next request is killed.
+async fn killable(
+    world: &Rc<World>,
+) -> Result<(Rc<Client<Killable>>, Rc<Cell<Option<u64>>>), ErrorCode> {
+    let dies = Rc::new(Cell::new(None));
+    let net = Killable {
+        net: SimNet::new(world.network.clone(), &world.client_name(0), Rng::new(2)),
+        world: world.clone(),
+        dies: dies.clone(),
+    };
+    let options = Options::new(&world.address_of(0), ZoneId(1), 77);
+    Ok((Rc::new(Client::connect(net, options).await?), dies))
 }
 
 /// fcntl(F_SETLK) by a process that is killed meanwhile; the kernel closes its files.
 async fn lock_of_a_killed_caller(world: Rc<World>) -> Result<(), ErrorCode> {
-    let is_dying = Rc::new(Cell::new(false));
-    let net = SimNet::new(world.network.clone(), &world.client_name(0), Rng::new(2));
-    let net = Killable {
-        net,
-        is_dying: is_dying.clone(),
-    };
-    let one = Client::connect(net, Options::new(&world.address_of(0), ZoneId(1), 77)).await?;
+    let (one, dies) = killable(&world).await?;
     let two = world.connect(1, Rng::new(3)).await?;
     let home = make_dir(&two, Ino::ROOT, "home").await?;
     let ino = create(&two, home, "f", true).await?.file.ino;
@@ -104,23 +101,16 @@ async fn lock_of_a_killed_caller(world: Rc<World>) -> Result<(), ErrorCode> {
         start: 0,
         end: u64::MAX,
     };
-    is_dying.set(true);
+    dies.set(Some(1_000));
     let locked = one.lock(ino, range, None).await;
     assert_eq!(locked.map(drop), Err(ErrorCode::Interrupted));
-    is_dying.set(false);
     // FLUSH and RELEASE of the exit.
     one.release_locks(ino, 5, false).await?;
     one.release(ino).await?;
     for _ in 0..600 {
         one.keep_house().await;
-        if let Ok(link) = one
-            .map()
-            .shards
-            .last()
-            .map(|shard| one.link_to(shard.id))
-            .ok_or(())
-        {
-            one.poll_events(&link, 0).await.ok();
+        if let Some(shard) = one.map().shards.last() {
+            one.poll_events(&one.link_to(shard.id), 0).await.ok();
         }
         world.clock.sleep(100_000_000).await;
     }
@@ -134,59 +124,6 @@ async fn lock_of_a_killed_caller(world: Rc<World>) -> Result<(), ErrorCode> {
     Ok(())
 }
 
-/// As [`Killable`], at once: a truncation's caller dies while another process's question is on its way.
-struct DiesAt {
-    net: SimNet,
-    at: Rc<Cell<Option<u64>>>,
-    clock: Rc<World>,
-}
-
-impl Net for DiesAt {
-    type Pending = (Pending, bool);
-    type Sink = Vec<u8>;
-    fn now(&self) -> Instant {
-        self.net.now()
-    }
-    fn wall(&self) -> Timestamp {
-        self.net.wall()
-    }
-    fn random(&self) -> u64 {
-        self.net.random()
-    }
-    fn sleep(&self, ms: u64) -> impl Future<Output = ()> {
-        self.net.sleep(ms)
-    }
-    fn start(&self, address: &str, message: &Message<'_>) -> (Pending, bool) {
-        // Mutations have a slot.
-        let is_it = self.at.get().is_some() && message.header.slot != zonal_wire::NO_SLOT;
-        (self.net.start(address, message), is_it)
-    }
-    async fn finish(
-        &self,
-        (pending, is_it): (Pending, bool),
-        payload: Option<&mut [u8]>,
-    ) -> Result<Reply, NetFailure> {
-        if let Some(ns) = self.at.get().filter(|_| is_it) {
-            self.at.set(None);
-            self.clock.clock.sleep(ns).await;
-            return Err(NetFailure::Refused(ErrorCode::Interrupted));
-        }
-        self.net.finish(pending, payload).await
-    }
-    fn suits_sink(&self, _address: &str) -> bool {
-        false
-    }
-    async fn finish_into(
-        &self,
-        _pending: (Pending, bool),
-        _sink: &mut Vec<u8>,
-        _bytes: usize,
-    ) -> Result<Reply, NetFailure> {
-        Err(NetFailure::Refused(ErrorCode::NotSupported))
-    }
-    fn complain(&self, _server: &str, _doing: &str, _failure: NetFailure) {}
-}
-
 /// A question is on its way, and then a truncation whose caller dies.
 async fn old_answer(
     world: Rc<World>,
@@ -194,15 +131,7 @@ async fn old_answer(
     dies_us: u64,
     lost: Rc<Cell<u32>>,
 ) -> Result<(), ErrorCode> {
-    let at = Rc::new(Cell::new(None));
-    let net = SimNet::new(world.network.clone(), &world.client_name(0), Rng::new(2));
-    let net = DiesAt {
-        net,
-        at: at.clone(),
-        clock: world.clone(),
-    };
-    let one =
-        Rc::new(Client::connect(net, Options::new(&world.address_of(0), ZoneId(1), 77)).await?);
+    let (one, dies) = killable(&world).await?;
     let two = world.connect(1, Rng::new(3)).await?;
     let home = make_dir(&two, Ino::ROOT, "home").await?;
     let ino = create(&two, home, "f", true).await?.file.ino;
@@ -215,7 +144,7 @@ async fn old_answer(
         asks.refetch(&asked).await.ok();
     });
     world.clock.sleep(first_us * 1_000).await;
-    at.set(Some(dies_us * 1_000));
+    dies.set(Some(dies_us * 1_000));
     let done = one.truncate(&who(), ino, 0, true, false).await;
     if done.is_ok() {
         return Ok(());
@@ -242,7 +171,7 @@ fn a_lock_of_a_killed_caller_is_taken_back() {
 #[test]
 fn an_answer_to_an_earlier_question_ends_no_doubt() {
     let lost = Rc::new(Cell::new(0));
-    for first_us in (0..200).step_by(20) {
+    for first_us in (10..200).step_by(20) {
         for dies_us in (20..400).step_by(20) {
             let lost = lost.clone();
             run(move |world| old_answer(world, first_us, dies_us, lost));

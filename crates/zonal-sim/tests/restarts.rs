@@ -5,6 +5,7 @@
     reason = "a test may end where the cell cannot be made"
 )]
 
+#[allow(dead_code, reason = "for several test programs")]
 mod common;
 
 use common::{SHARD, impatient, run, run_on};

@@ -2,13 +2,14 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
-use zonal_client::{Client, Options};
+use std::sync::Arc;
+use zonal_client::{Client, File, Options};
 use zonal_sim::Plant;
 use zonal_sim::net::SimNet;
 use zonal_sim::rng::Rng;
-use zonal_sim::workload::SimClient;
+use zonal_sim::workload::{SimClient, create, make_dir, open, who};
 use zonal_sim::world::{Size, World};
-use zonal_types::{ErrorCode, ZoneId};
+use zonal_types::{ErrorCode, Ino, ZoneId};
 
 /// The server of the only zone's shard.
 pub const SHARD: usize = 1;
@@ -25,6 +26,49 @@ pub async fn patient_for(world: &World, deadline_ms: u64) -> Result<SimClient, E
     let name = world.client_name(0);
     let net = SimNet::new(world.network.clone(), &name, Rng::new(2));
     Client::connect(net, options).await
+}
+
+/// All of a file, as a new open sees it: 8 MiB at most.
+///
+/// # Errors
+/// As the cell answers.
+pub async fn contents(client: &SimClient, ino: Ino) -> Result<Vec<u8>, ErrorCode> {
+    let seen = open(client, ino).await?;
+    let mut bytes = vec![0xee; 8 << 20];
+    let got = client.read(&seen.file, 0, &mut bytes).await?;
+    bytes.truncate(got);
+    client.release(ino).await?;
+    Ok(bytes)
+}
+
+/// Sets the size of a file that is open.
+///
+/// # Errors
+/// As the cell answers.
+pub async fn truncate(client: &SimClient, ino: Ino, size: u64) -> Result<(), ErrorCode> {
+    let done = client.truncate(&who(), ino, size, true, false).await;
+    done.map(|_attr| ())
+}
+
+/// A file with these bytes, durable.
+///
+/// # Errors
+/// As the cell answers.
+pub async fn written(client: &SimClient, bytes: &[u8]) -> Result<Arc<File<SimNet>>, ErrorCode> {
+    let home = make_dir(client, Ino::ROOT, "home").await?;
+    let file = create(client, home, "f", true).await?.file;
+    client.write(&file, 0, bytes, false).await?;
+    client.fsync(&file).await?;
+    Ok(file)
+}
+
+/// From a moment on nothing arrives on one way.
+pub fn cut_way_later(world: &Rc<World>, from: String, to: String, after_us: u64) {
+    let (clock, network) = (world.clock.clone(), world.network.clone());
+    world.spawn_program(0, async move {
+        clock.sleep(after_us * 1_000).await;
+        network.cut_way(&from, &to, true);
+    });
 }
 
 /// Runs a program on a cell of three targets to its end.
