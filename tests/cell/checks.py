@@ -125,43 +125,6 @@ def _(c, d):
     true(read(f"{d}/f") == data, "the file is not what was written")
 
 
-def flushes(c):
-    """Flushes of all logs of the cell since their start."""
-    names = ("zonal_shard_flushes_total", "zonal_target_flushes_total")
-    return sum(v for node in c.nodes() for k, v in c.metrics(node).items() if k.split("{")[0] in names)
-
-
-def at_rest(c):
-    """Waits until the cell flushes nothing of its own any more (what was removed before is being deleted); the flushes so far."""
-    end, before = time.monotonic() + 40, flushes(c)
-    while True:
-        time.sleep(0.5)
-        now = flushes(c)
-        if now == before:
-            return now
-        true(time.monotonic() < end, "the cell does not come to rest")
-        before = now
-
-
-def durable_files(folder, number):
-    os.makedirs(folder)
-    for i in range(number):
-        fd = os.open(f"{folder}/{i}", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
-        write_all(fd, b"x" * INLINE)
-        os.fsync(fd)
-        os.close(fd)
-
-
-@check("durable-small-files", "a small file is durable with one flush", limit=120)
-def _(c, d):
-    # How many writers share one is counted where flushes take long (slow_flush.py).
-    before = at_rest(c)
-    durable_files(f"{d}/files", 60)
-    each = (flushes(c) - before) / 60
-    print(f"  {each:.3f} flushes a file")
-    true(each <= 1.1, f"{each:.3f} flushes a file, 1.1 at most")
-
-
 @check("layout-inherited", "a stripe unit and count set on a directory hold for what is made below it", limit=120)
 def _(c, d):
     os.makedirs(f"{d}/s")
