@@ -176,8 +176,12 @@ impl<N: Net> Client<N> {
             return Ok(());
         }
         let heard = self.freshen(file).await;
-        if heard.is_err_and(|code| !leaves_gathered(code)) {
-            file.state().aside = None;
+        let mut state = file.state();
+        match heard {
+            Err(code) if !leaves_gathered(code) => state.aside = None,
+            // Something else was not answered meanwhile: the answer was to an earlier question.
+            Ok(()) if state.is_doubted() => return Err(ErrorCode::NotReady),
+            _heard_or_later => {}
         }
         heard
     }
