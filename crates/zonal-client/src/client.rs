@@ -1,20 +1,20 @@
-//! The client of one cell: its map, its sessions, its open files.
+//! The client of one cell: what it is made of and was told at its start.
 
-use crate::file::{File, Files};
+use crate::file::Files;
 use crate::locks::late::LateReleases;
 use crate::locks::{HeldLocks, WaitingLocks};
-use crate::net::{Message, Net, wait_for};
-use crate::session::{Links, failure_code, is_passing, lock};
+use crate::map::KnownMap;
+use crate::net::Net;
+use crate::session::{Links, lock};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Mutex, OnceLock};
 use zonal_types::limits::{
     LOCKS_MAX, OPENS_MAX, REQUEST_DEADLINE_MS, WRITE_BEHIND_AGE_MS, WRITE_BEHIND_BYTES_DEFAULT,
     WRITE_BEHIND_FILE_BYTES_MAX,
 };
-use zonal_types::{CellId, Codec, ErrorCode, Ino, MapVersion, ShardId, TraceId, ZoneId};
-use zonal_wire::{LockRange, ManagerReply, ManagerRequest, Service};
-use zonal_zonemap::ZoneMap;
+use zonal_types::{CellId, ErrorCode, Ino, MapVersion, ShardId, TraceId, ZoneId};
+use zonal_wire::LockRange;
 
 /// What a mount is told at its start.
 #[derive(Debug, Clone)]
@@ -70,11 +70,7 @@ impl Options {
 pub struct Client<N: Net> {
     pub(crate) net: N,
     pub(crate) options: Options,
-    map: Mutex<Arc<ZoneMap>>,
-    map_hint: AtomicU64,
-    /// A target did not answer where the map has it.
-    map_is_doubted: AtomicBool,
-    refreshing: async_lock::Mutex<()>,
+    pub(crate) map: KnownMap,
     pub(crate) links: Links,
     pub(crate) files: Files<N>,
     pub(crate) held: HeldLocks,
@@ -99,11 +95,7 @@ pub struct Client<N: Net> {
     traces: AtomicU64,
     caches: AtomicBool,
     dropper: OnceLock<Dropper>,
-    map_watcher: OnceLock<MapWatcher>,
 }
-
-/// Hears of each newer map.
-type MapWatcher = Box<dyn Fn(&ZoneMap) + Send + Sync>;
 
 /// Drops what is cached of a shard's names and attributes; true where nothing of it is used any more.
 type Dropper = Box<dyn Fn() -> bool + Send + Sync>;
@@ -117,15 +109,9 @@ impl<N: Net> Client<N> {
         let first_trace = net.random();
         let client = Self {
             net,
-            map: Mutex::new(Arc::new(ZoneMap {
-                version: MapVersion(0),
-                ..ZoneMap::new(options.cell)
-            })),
+            map: KnownMap::new(options.cell),
             caches: AtomicBool::new(options.cache),
             options,
-            map_hint: AtomicU64::new(0),
-            map_is_doubted: AtomicBool::new(false),
-            refreshing: async_lock::Mutex::new(()),
             links: Mutex::new(BTreeMap::new()),
             files: Mutex::new(BTreeMap::new()),
             held: Mutex::default(),
@@ -144,7 +130,6 @@ impl<N: Net> Client<N> {
             spares: crate::spares::Spares::default(),
             traces: AtomicU64::new(first_trace),
             dropper: OnceLock::new(),
-            map_watcher: OnceLock::new(),
         };
         client.fetch_map(MapVersion(0)).await?;
         Ok(client)
@@ -172,18 +157,6 @@ impl<N: Net> Client<N> {
         let _ = self.dropper.set(Box::new(dropper));
     }
 
-    /// Calls `watcher` with the map, and with each newer one. Only the first call counts.
-    pub fn watch_map(&self, watcher: impl Fn(&ZoneMap) + Send + Sync + 'static) {
-        let _ = self.map_watcher.set(Box::new(watcher));
-        self.tell_of_map();
-    }
-
-    fn tell_of_map(&self) {
-        if let Some(watcher) = self.map_watcher.get() {
-            watcher(&self.map());
-        }
-    }
-
     /// True where nothing is used that was cached before.
     pub(crate) fn drop_cached(&self) -> bool {
         self.dropper.get().is_some_and(|drop_all| drop_all())
@@ -195,133 +168,10 @@ impl<N: Net> Client<N> {
         &self.net
     }
 
-    /// The zone map as this client knows it.
-    #[must_use]
-    pub fn map(&self) -> Arc<ZoneMap> {
-        lock(&self.map).clone()
-    }
-
     /// For a request of the caller's operation.
     pub(crate) fn trace(&self) -> TraceId {
         let next = || TraceId(self.traces.fetch_add(1, Ordering::Relaxed));
         self.net.trace().unwrap_or_else(next)
-    }
-
-    pub(crate) fn note_map_version(&self, version: MapVersion) {
-        self.map_hint.fetch_max(version.0, Ordering::Relaxed);
-    }
-
-    /// True where a server knows a newer map.
-    #[must_use]
-    pub fn map_is_old(&self) -> bool {
-        self.map_hint.load(Ordering::Relaxed) > self.map().version.0
-    }
-
-    /// Fetches a newer map, once for all who ask at a time.
-    ///
-    /// # Errors
-    /// As [`Self::connect`].
-    pub async fn refresh_map(&self) -> Result<(), ErrorCode> {
-        let before = self.map().version;
-        let _guard = wait_for(&self.net, &self.refreshing).await?;
-        if self.map().version > before {
-            return Ok(());
-        }
-        self.fetch_map(before).await
-    }
-
-    /// A target did not answer in time where the map has it.
-    pub(crate) fn doubt_map(&self) {
-        self.map_is_doubted.store(true, Ordering::Relaxed);
-    }
-
-    /// Has the manager's map, where ours was doubted, or where `is_sure`. The manager is believed whatever version its map has: a map
-    /// that nobody else has is never followed by a newer one.
-    pub(crate) async fn settle_doubts(&self, is_sure: bool) {
-        if !self.map_is_doubted.swap(false, Ordering::Relaxed) && !is_sure {
-            return;
-        }
-        if let Ok(_guard) = wait_for(&self.net, &self.refreshing).await {
-            // Who does not answer either is asked at the next failure.
-            self.fetch_map(MapVersion(0)).await.ok();
-        }
-    }
-
-    /// As [`Self::refresh_map`]; as long as no manager answers, the map at hand must do, and the caller tries again later.
-    pub(crate) async fn try_refresh_map(&self) -> Result<(), ErrorCode> {
-        match self.refresh_map().await {
-            Err(code) if is_passing(code) => Ok(()),
-            other => other,
-        }
-    }
-
-    /// The map of the first manager that answers, if it is newer than what we `have` (0: whatever it is).
-    async fn fetch_map(&self, have: MapVersion) -> Result<(), ErrorCode> {
-        let body = ManagerRequest::GetMap { have }.to_bytes();
-        let mut last = ErrorCode::Unreachable;
-        for manager in &self.options.managers {
-            let header = self.header(Service::Manager, self.trace());
-            let pending = self.net.start(
-                manager,
-                &Message {
-                    header,
-                    body: &body,
-                    payload: &[],
-                },
-            );
-            match self.net.finish(pending, None).await {
-                Ok(reply) => return self.take_map(&reply.body, have),
-                Err(failure) => {
-                    self.net
-                        .complain(&format!("manager at {manager}"), "GetMap", failure);
-                    last = failure_code(failure);
-                }
-            }
-        }
-        Err(last)
-    }
-
-    fn take_map(&self, body: &[u8], have: MapVersion) -> Result<(), ErrorCode> {
-        match ManagerReply::from_bytes(body).map_err(|_error| ErrorCode::Protocol)? {
-            ManagerReply::Map { map, .. } => {
-                let map = ZoneMap::decode(&map.0).map_err(|code| match code {
-                    ErrorCode::WrongVersion => code,
-                    _ => ErrorCode::Protocol,
-                })?;
-                {
-                    let mut current = lock(&self.map);
-                    if current.version.0 > 0 && current.cell != map.cell {
-                        return Err(ErrorCode::WrongCell);
-                    }
-                    let is_known = have.0 > 0 && map.version <= current.version;
-                    if is_known || map == **current {
-                        return Ok(());
-                    }
-                    if map.version <= current.version {
-                        zonal_types::mark!(MapReplaced);
-                        self.map_hint.store(map.version.0, Ordering::Relaxed);
-                    }
-                    *current = Arc::new(map);
-                }
-                self.tell_of_map();
-                Ok(())
-            }
-            ManagerReply::Unchanged { .. } | ManagerReply::Started => Ok(()),
-            ManagerReply::Failed { code, .. } => Err(code.0),
-        }
-    }
-
-    /// Inodes that this client has open at a shard, one for each open.
-    pub(crate) fn opens_at(&self, shard: ShardId) -> Vec<Ino> {
-        let map = self.map();
-        let files = lock(&self.files);
-        let at_shard = files.values().filter(|file| {
-            map.shard_of(file.ino.partition())
-                .is_some_and(|known| known.id == shard)
-        });
-        at_shard
-            .flat_map(|file: &Arc<File<N>>| vec![file.ino; file.open_count()])
-            .collect()
     }
 
     /// Locks that this client holds at a shard.

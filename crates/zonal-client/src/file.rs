@@ -5,22 +5,20 @@
 //! first two over what the targets say, in that order of age. (Or, for a moment, aside: `truncate.rs`.)
 
 use crate::behind::Behind;
-use crate::client::Client;
 use crate::dirty::{Dirty, copy_overlap, overlap};
 use crate::failures::{Failures, Told};
 use crate::inline::end_of_inline;
 use crate::net::Net;
 use crate::run::Run;
-use crate::session::{leaves_gathered, lock};
+use crate::session::lock;
 use crate::storage::Place;
 use crate::truncate::Aside;
 use crate::unsynced::Unsynced;
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use zonal_layout::Piece;
 use zonal_types::{Attr, ErrorCode, FileData, Ino, Instant, TargetId, Timestamp, cut};
-use zonal_wire::{MetaReply, MetaRequest, StorageReply};
+use zonal_wire::StorageReply;
 
 /// Open and dirty files by inode.
 pub(crate) type Files<N> = Mutex<BTreeMap<Ino, Arc<File<N>>>>;
@@ -38,7 +36,7 @@ pub(crate) struct FileState<N: Net> {
     /// The shard may know of a later shrink: it is asked before anything is sent to targets, or read.
     pub(crate) is_outdated: bool,
     /// How often it became so: an answer to an earlier question says nothing of it.
-    outdatings: u64,
+    pub(crate) outdatings: u64,
     /// Size as this client sees it: what the shard said, and what was written here since.
     pub(crate) size: u64,
     /// Change counter of the last answer that was taken: answers may arrive out of order.
@@ -60,7 +58,7 @@ pub(crate) struct FileState<N: Net> {
     /// Gathered before a truncation that is under way, or was not answered.
     pub(crate) aside: Option<Aside>,
     /// Closes that the shard is not told before what was written.
-    late_closes: usize,
+    pub(crate) late_closes: usize,
 }
 
 /// A run of bytes on its way to the targets.
@@ -84,6 +82,32 @@ pub(crate) struct Report {
 }
 
 impl<N: Net> File<N> {
+    /// That nobody has open, and whose size is not known yet.
+    pub(crate) fn new(ino: Ino, data: FileData) -> Self {
+        Self {
+            ino,
+            gate: async_lock::Mutex::new(()),
+            state: Mutex::new(FileState {
+                data,
+                is_outdated: false,
+                outdatings: 0,
+                size: 0,
+                change: 0,
+                dirty: Dirty::default(),
+                inflight: VecDeque::new(),
+                report: None,
+                reporting: None,
+                opens: 0,
+                unsynced: Unsynced::default(),
+                failures: Failures::default(),
+                dirty_since: None,
+                behind: Behind::Unknown(Instant::default()),
+                aside: None,
+                late_closes: 0,
+            }),
+        }
+    }
+
     pub(crate) fn state(&self) -> std::sync::MutexGuard<'_, FileState<N>> {
         lock(&self.state)
     }
@@ -276,164 +300,3 @@ pub(crate) fn lay_over(copies: &[(u64, Vec<u8>)], offset: u64, out: &mut [u8]) {
         copy_overlap(*at, bytes, offset, out);
     }
 }
-
-impl<N: Net> Client<N> {
-    /// The file, if it is open or dirty here.
-    #[must_use]
-    pub fn file(&self, ino: Ino) -> Option<Arc<File<N>>> {
-        lock(&self.files).get(&ino).cloned()
-    }
-
-    /// All files that are open here.
-    pub(crate) fn all_files(&self) -> Vec<Arc<File<N>>> {
-        lock(&self.files).values().cloned().collect()
-    }
-
-    /// Counts one more open of a file and takes the newest that the shard said of it.
-    pub(crate) fn open_file(&self, attr: &Attr, data: FileData) -> Arc<File<N>> {
-        let mut files = lock(&self.files);
-        let ino = attr.ino;
-        let file = files
-            .entry(ino)
-            .or_insert_with(|| Arc::new(self.detached_file(ino, data.clone())));
-        let boot = self.link_of(ino).map_or(0, |link| link.boot());
-        let mut state = file.state();
-        state.opens += 1;
-        state.unsynced.tell(boot, None);
-        state.refresh(attr, Some(data));
-        drop(state);
-        file.clone()
-    }
-
-    /// A file that is not listed: for one operation on an inode that is not open.
-    pub(crate) fn detached_file(&self, ino: Ino, data: FileData) -> File<N> {
-        File {
-            ino,
-            gate: async_lock::Mutex::new(()),
-            state: Mutex::new(FileState {
-                data,
-                is_outdated: false,
-                outdatings: 0,
-                size: 0,
-                change: 0,
-                dirty: Dirty::default(),
-                inflight: VecDeque::new(),
-                report: None,
-                reporting: None,
-                opens: 0,
-                unsynced: Unsynced::default(),
-                failures: Failures::default(),
-                dirty_since: None,
-                behind: Behind::Unknown(Instant::default()),
-                aside: None,
-                late_closes: 0,
-            }),
-        }
-    }
-
-    /// One open less; what is dirty is flushed. The shard is told with the next batch of closes.
-    ///
-    /// # Errors
-    /// What the flush failed with.
-    pub async fn release(&self, ino: Ino) -> Result<(), ErrorCode> {
-        let Some(file) = self.file(ino) else {
-            return Ok(());
-        };
-        let flushed = if file.state().is_clean() {
-            Ok(())
-        } else {
-            self.flush(&file).await
-        };
-        let link = self.reach(ino).await?;
-        let (is_last, queued) = {
-            let _ending = link.ending_open();
-            let mut state = file.state();
-            state.opens = state.opens.saturating_sub(1);
-            let is_last = state.opens == 0;
-            // What a server did not take is sent again later, although nobody has the file open any more. Until the shard knows of it others
-            // must not take what lies behind the end for nobody's.
-            let is_late = is_last && flushed.is_err_and(leaves_gathered);
-            let queued = if is_late {
-                state.late_closes += 1;
-                link.closes()
-            } else {
-                link.queue_close(ino)
-            };
-            (is_last && !is_late, queued)
-        };
-        if is_last {
-            self.forget_file(&file);
-        }
-        let sent = if queued >= CLOSES_MAX {
-            self.send_closes(&link).await
-        } else {
-            Ok(())
-        };
-        flushed.and(sent)
-    }
-
-    /// Forgets a file, unless it was opened again, or is forgotten already.
-    pub(crate) fn forget_file(&self, file: &File<N>) {
-        let link = self.link_of(file.ino).ok();
-        let _ending = link.as_ref().map(|link| link.ending_open());
-        let mut files = lock(&self.files);
-        let is_known = files
-            .get(&file.ino)
-            .is_some_and(|known| std::ptr::eq(&raw const **known, file));
-        let mut state = file.state();
-        if state.opens > 0 || !is_known {
-            return;
-        }
-        let left: usize = state.inflight.iter().map(|run| run.bytes.len()).sum();
-        self.dirty_bytes
-            .fetch_sub(left + state.dirty.bytes(), Ordering::Relaxed);
-        state.inflight.clear();
-        state.dirty = Dirty::default();
-        files.remove(&file.ino);
-        for _close in 0..std::mem::take(&mut state.late_closes) {
-            if let Some(link) = &link {
-                link.queue_close(file.ino);
-            }
-        }
-        self.leave_behind(file.ino, std::mem::take(&mut state.unsynced));
-    }
-
-    /// Sends gathered closes. Those that are not answered are sent again by the next call.
-    pub(crate) async fn send_closes(&self, link: &crate::session::Link) -> Result<(), ErrorCode> {
-        let Some(mut closes) = link.take_closes().await else {
-            return Ok(());
-        };
-        let outcome = self.close_inos(link, &mut closes).await;
-        link.closes_ended(closes, outcome);
-        outcome
-    }
-
-    /// Asks the shard for the newest size and layout of a file.
-    ///
-    /// # Errors
-    /// What the shard answers; `Stale` where the file is gone.
-    pub async fn refetch(&self, file: &File<N>) -> Result<Attr, ErrorCode> {
-        let link = self.reach(file.ino).await?;
-        let outdatings = file.state().outdatings;
-        let ino = file.ino;
-        let request = MetaRequest::GetAttr { ino, data: true };
-        match self.meta(&link, &request).await? {
-            MetaReply::Attr { attr, data, .. } => {
-                if let Some(data) = &data {
-                    self.know_sets(data).await?;
-                }
-                let mut state = file.state();
-                state.refresh(&attr, data);
-                if state.outdatings == outdatings {
-                    state.is_outdated = false;
-                    self.judge_cut(&mut state, &attr);
-                }
-                Ok(attr)
-            }
-            _other => Err(ErrorCode::Protocol),
-        }
-    }
-}
-
-/// Closes that are gathered before they are sent.
-const CLOSES_MAX: usize = 64;

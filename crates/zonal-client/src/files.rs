@@ -1,0 +1,164 @@
+//! The files that are open or dirty here: how they come into the table, are counted, and leave it again.
+
+use crate::client::Client;
+use crate::dirty::Dirty;
+use crate::file::File;
+use crate::net::Net;
+use crate::session::{Link, leaves_gathered, lock};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use zonal_types::{Attr, ErrorCode, FileData, Ino, ShardId};
+use zonal_wire::{MetaReply, MetaRequest};
+
+/// Closes that are gathered before they are sent.
+const CLOSES_MAX: usize = 64;
+
+impl<N: Net> Client<N> {
+    /// The file, if it is open or dirty here.
+    #[must_use]
+    pub fn file(&self, ino: Ino) -> Option<Arc<File<N>>> {
+        lock(&self.files).get(&ino).cloned()
+    }
+
+    /// All files that are open here.
+    pub(crate) fn all_files(&self) -> Vec<Arc<File<N>>> {
+        lock(&self.files).values().cloned().collect()
+    }
+
+    /// Counts one more open of a file and takes the newest that the shard said of it.
+    pub(crate) fn open_file(&self, attr: &Attr, data: FileData) -> Arc<File<N>> {
+        let mut files = lock(&self.files);
+        let ino = attr.ino;
+        let file = files
+            .entry(ino)
+            .or_insert_with(|| Arc::new(self.detached_file(ino, data.clone())));
+        let boot = self.link_of(ino).map_or(0, |link| link.boot());
+        let mut state = file.state();
+        state.opens += 1;
+        state.unsynced.tell(boot, None);
+        state.refresh(attr, Some(data));
+        drop(state);
+        file.clone()
+    }
+
+    /// A file that is not listed: for one operation on an inode that is not open.
+    pub(crate) fn detached_file(&self, ino: Ino, data: FileData) -> File<N> {
+        File::new(ino, data)
+    }
+
+    /// One open less; what is dirty is flushed. The shard is told with the next batch of closes.
+    ///
+    /// # Errors
+    /// What the flush failed with.
+    pub async fn release(&self, ino: Ino) -> Result<(), ErrorCode> {
+        let Some(file) = self.file(ino) else {
+            return Ok(());
+        };
+        let flushed = if file.state().is_clean() {
+            Ok(())
+        } else {
+            self.flush(&file).await
+        };
+        let link = self.reach(ino).await?;
+        let (is_last, queued) = {
+            let _ending = link.ending_open();
+            let mut state = file.state();
+            state.opens = state.opens.saturating_sub(1);
+            let is_last = state.opens == 0;
+            // What a server did not take is sent again later, although nobody has the file open any more. Until the shard knows of it others
+            // must not take what lies behind the end for nobody's.
+            let is_late = is_last && flushed.is_err_and(leaves_gathered);
+            let queued = if is_late {
+                state.late_closes += 1;
+                link.closes()
+            } else {
+                link.queue_close(ino)
+            };
+            (is_last && !is_late, queued)
+        };
+        if is_last {
+            self.forget_file(&file);
+        }
+        let sent = if queued >= CLOSES_MAX {
+            self.send_closes(&link).await
+        } else {
+            Ok(())
+        };
+        flushed.and(sent)
+    }
+
+    /// Forgets a file, unless it was opened again, or is forgotten already.
+    pub(crate) fn forget_file(&self, file: &File<N>) {
+        let link = self.link_of(file.ino).ok();
+        let _ending = link.as_ref().map(|link| link.ending_open());
+        let mut files = lock(&self.files);
+        let is_known = files
+            .get(&file.ino)
+            .is_some_and(|known| std::ptr::eq(&raw const **known, file));
+        let mut state = file.state();
+        if state.opens > 0 || !is_known {
+            return;
+        }
+        let left: usize = state.inflight.iter().map(|run| run.bytes.len()).sum();
+        self.dirty_bytes
+            .fetch_sub(left + state.dirty.bytes(), Ordering::Relaxed);
+        state.inflight.clear();
+        state.dirty = Dirty::default();
+        files.remove(&file.ino);
+        for _close in 0..std::mem::take(&mut state.late_closes) {
+            if let Some(link) = &link {
+                link.queue_close(file.ino);
+            }
+        }
+        self.leave_behind(file.ino, std::mem::take(&mut state.unsynced));
+    }
+
+    /// Sends gathered closes. Those that are not answered are sent again by the next call.
+    pub(crate) async fn send_closes(&self, link: &Link) -> Result<(), ErrorCode> {
+        let Some(mut closes) = link.take_closes().await else {
+            return Ok(());
+        };
+        let outcome = self.close_inos(link, &mut closes).await;
+        link.closes_ended(closes, outcome);
+        outcome
+    }
+
+    /// Asks the shard for the newest size and layout of a file.
+    ///
+    /// # Errors
+    /// What the shard answers; `Stale` where the file is gone.
+    pub async fn refetch(&self, file: &File<N>) -> Result<Attr, ErrorCode> {
+        let link = self.reach(file.ino).await?;
+        let outdatings = file.state().outdatings;
+        let ino = file.ino;
+        let request = MetaRequest::GetAttr { ino, data: true };
+        match self.meta(&link, &request).await? {
+            MetaReply::Attr { attr, data, .. } => {
+                if let Some(data) = &data {
+                    self.know_sets(data).await?;
+                }
+                let mut state = file.state();
+                state.refresh(&attr, data);
+                if state.outdatings == outdatings {
+                    state.is_outdated = false;
+                    self.judge_cut(&mut state, &attr);
+                }
+                Ok(attr)
+            }
+            _other => Err(ErrorCode::Protocol),
+        }
+    }
+
+    /// Inodes that this client has open at a shard, one for each open.
+    pub(crate) fn opens_at(&self, shard: ShardId) -> Vec<Ino> {
+        let map = self.map();
+        let files = lock(&self.files);
+        let at_shard = files.values().filter(|file| {
+            map.shard_of(file.ino.partition())
+                .is_some_and(|known| known.id == shard)
+        });
+        at_shard
+            .flat_map(|file: &Arc<File<N>>| vec![file.ino; file.open_count()])
+            .collect()
+    }
+}

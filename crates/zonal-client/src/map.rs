@@ -1,0 +1,165 @@
+//! The zone map as this client knows it: fetched from a manager, followed as others name newer versions, and doubted where it leads nowhere.
+
+use crate::client::Client;
+use crate::net::{Message, Net, wait_for};
+use crate::session::{failure_code, is_passing, lock};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use zonal_types::{CellId, Codec, ErrorCode, MapVersion};
+use zonal_wire::{ManagerReply, ManagerRequest, Service};
+use zonal_zonemap::ZoneMap;
+
+/// Hears of each newer map.
+type Watcher = Box<dyn Fn(&ZoneMap) + Send + Sync>;
+
+/// The map, and what is known of newer ones.
+pub(crate) struct KnownMap {
+    current: Mutex<Arc<ZoneMap>>,
+    /// The newest version that a server named.
+    hint: AtomicU64,
+    /// A target did not answer where the map has it.
+    is_doubted: AtomicBool,
+    refreshing: async_lock::Mutex<()>,
+    watcher: OnceLock<Watcher>,
+}
+
+impl KnownMap {
+    /// Of a cell of which nothing is known yet.
+    pub(crate) fn new(cell: CellId) -> Self {
+        let none = ZoneMap {
+            version: MapVersion(0),
+            ..ZoneMap::new(cell)
+        };
+        Self {
+            current: Mutex::new(Arc::new(none)),
+            hint: AtomicU64::new(0),
+            is_doubted: AtomicBool::new(false),
+            refreshing: async_lock::Mutex::new(()),
+            watcher: OnceLock::new(),
+        }
+    }
+}
+
+impl<N: Net> Client<N> {
+    /// Calls `watcher` with the map, and with each newer one. Only the first call counts.
+    pub fn watch_map(&self, watcher: impl Fn(&ZoneMap) + Send + Sync + 'static) {
+        let _ = self.map.watcher.set(Box::new(watcher));
+        self.tell_of_map();
+    }
+
+    fn tell_of_map(&self) {
+        if let Some(watcher) = self.map.watcher.get() {
+            watcher(&self.map());
+        }
+    }
+
+    /// The zone map as this client knows it.
+    #[must_use]
+    pub fn map(&self) -> Arc<ZoneMap> {
+        lock(&self.map.current).clone()
+    }
+
+    pub(crate) fn note_map_version(&self, version: MapVersion) {
+        self.map.hint.fetch_max(version.0, Ordering::Relaxed);
+    }
+
+    /// True where a server knows a newer map.
+    #[must_use]
+    pub fn map_is_old(&self) -> bool {
+        self.map.hint.load(Ordering::Relaxed) > self.map().version.0
+    }
+
+    /// Fetches a newer map, once for all who ask at a time.
+    ///
+    /// # Errors
+    /// As [`Client::connect`].
+    pub async fn refresh_map(&self) -> Result<(), ErrorCode> {
+        let before = self.map().version;
+        let _guard = wait_for(&self.net, &self.map.refreshing).await?;
+        if self.map().version > before {
+            return Ok(());
+        }
+        self.fetch_map(before).await
+    }
+
+    /// A target did not answer in time where the map has it.
+    pub(crate) fn doubt_map(&self) {
+        self.map.is_doubted.store(true, Ordering::Relaxed);
+    }
+
+    /// Has the manager's map, where ours was doubted, or where `is_sure`. The manager is believed whatever version its map has: a map
+    /// that nobody else has is never followed by a newer one.
+    pub(crate) async fn settle_doubts(&self, is_sure: bool) {
+        if !self.map.is_doubted.swap(false, Ordering::Relaxed) && !is_sure {
+            return;
+        }
+        if let Ok(_guard) = wait_for(&self.net, &self.map.refreshing).await {
+            // Who does not answer either is asked at the next failure.
+            self.fetch_map(MapVersion(0)).await.ok();
+        }
+    }
+
+    /// As [`Self::refresh_map`]; as long as no manager answers, the map at hand must do, and the caller tries again later.
+    pub(crate) async fn try_refresh_map(&self) -> Result<(), ErrorCode> {
+        match self.refresh_map().await {
+            Err(code) if is_passing(code) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// The map of the first manager that answers, if it is newer than what we `have` (0: whatever it is).
+    pub(crate) async fn fetch_map(&self, have: MapVersion) -> Result<(), ErrorCode> {
+        let body = ManagerRequest::GetMap { have }.to_bytes();
+        let mut last = ErrorCode::Unreachable;
+        for manager in &self.options.managers {
+            let header = self.header(Service::Manager, self.trace());
+            let pending = self.net.start(
+                manager,
+                &Message {
+                    header,
+                    body: &body,
+                    payload: &[],
+                },
+            );
+            match self.net.finish(pending, None).await {
+                Ok(reply) => return self.take_map(&reply.body, have),
+                Err(failure) => {
+                    self.net
+                        .complain(&format!("manager at {manager}"), "GetMap", failure);
+                    last = failure_code(failure);
+                }
+            }
+        }
+        Err(last)
+    }
+
+    fn take_map(&self, body: &[u8], have: MapVersion) -> Result<(), ErrorCode> {
+        match ManagerReply::from_bytes(body).map_err(|_error| ErrorCode::Protocol)? {
+            ManagerReply::Map { map, .. } => {
+                let map = ZoneMap::decode(&map.0).map_err(|code| match code {
+                    ErrorCode::WrongVersion => code,
+                    _ => ErrorCode::Protocol,
+                })?;
+                {
+                    let mut current = lock(&self.map.current);
+                    if current.version.0 > 0 && current.cell != map.cell {
+                        return Err(ErrorCode::WrongCell);
+                    }
+                    let is_known = have.0 > 0 && map.version <= current.version;
+                    if is_known || map == **current {
+                        return Ok(());
+                    }
+                    if map.version <= current.version {
+                        zonal_types::mark!(MapReplaced);
+                        self.map.hint.store(map.version.0, Ordering::Relaxed);
+                    }
+                    *current = Arc::new(map);
+                }
+                self.tell_of_map();
+                Ok(())
+            }
+            ManagerReply::Unchanged { .. } | ManagerReply::Started => Ok(()),
+            ManagerReply::Failed { code, .. } => Err(code.0),
+        }
+    }
+}
