@@ -7,6 +7,7 @@ The cell is one that `zonal up` made, with the directory `one` at its top. Mount
 the cell's folder. ZONAL names the binary. Root only. (`kill.py` does all of it at random.)
 """
 import concurrent.futures
+import contextlib
 import errno
 import fcntl
 import glob
@@ -25,6 +26,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from areas.directories import Listing  # noqa: E402
 from cell import ZONAL, Cell, run  # noqa: E402
 from checks import Registry, equal, fails, pattern, read, reap, true, write, write_all  # noqa: E402
+from frozen import Frozen  # noqa: E402
 
 R = Registry()
 check = R.check
@@ -673,6 +675,39 @@ def _(c, d):
     finally:
         for pid in stopped:
             os.kill(pid, signal.SIGCONT)
+        c.end_mount(own)
+
+
+@check("late-write", "a write that was given up and sent again changes nothing when a thread of the storage server that stood still reads it at last: what was synced since stays", limit=120)
+def _(c, d):
+    own = c.own_mount("late", "--deadline", "1s")
+    path, at, size = f"{below(own, d)}/late", 64 << 10, 16 << 10
+    older, newer = b"o" * size, b"n" * size
+    fd = write_at(path, b"b" * (256 << 10), 0)
+    os.fsync(fd)
+
+    def synced(data):
+        begun = time.monotonic()
+        os.pwrite(fd, data, at)
+        os.fsync(fd)
+        return time.monotonic() - begun
+
+    try:
+        with contextlib.ExitStack() as stack:
+            threads = [stack.enter_context(Frozen(pid, "connection")).threads for pid in c.pids("storage")]
+            true(any(threads), "no connection stands still")
+            true(synced(older) > 0.9, "the first write had an answer at once, although who would read it stands still")
+            synced(newer)
+            equal(read(path)[at:at + size], newer, "what was written last")
+        for _ in range(20):
+            time.sleep(0.05)
+            got = os.open(f"{d}/late", os.O_RDONLY | os.O_DIRECT)
+            memory = mmap.mmap(-1, 256 << 10)
+            os.preadv(got, [memory], 0)
+            os.close(got)
+            true(memory[at:at + size] == newer, f"a late write lies over what was synced: {memory[at:at + 16]!r}")
+    finally:
+        os.close(fd)
         c.end_mount(own)
 
 

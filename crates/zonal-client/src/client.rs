@@ -7,13 +7,13 @@ use crate::map::KnownMap;
 use crate::net::Net;
 use crate::session::{Links, lock};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
 use zonal_types::limits::{
     LOCKS_MAX, OPENS_MAX, REQUEST_DEADLINE_MS, WRITE_BEHIND_AGE_MS, WRITE_BEHIND_BYTES_DEFAULT,
     WRITE_BEHIND_FILE_BYTES_MAX,
 };
-use zonal_types::{CellId, ErrorCode, Ino, MapVersion, ShardId, TraceId, ZoneId};
+use zonal_types::{CellId, ErrorCode, Ino, MapVersion, SessionId, ShardId, TraceId, ZoneId};
 use zonal_wire::LockRange;
 
 /// What a mount is told at its start.
@@ -92,6 +92,10 @@ pub struct Client<N: Net> {
     /// Truncations of files that nobody here had open which have ended.
     pub(crate) cuts_by_name: AtomicU64,
     pub(crate) spares: crate::spares::Spares,
+    /// A random number by which targets know this client.
+    pub(crate) sender: SessionId,
+    /// The highest number of an attempt.
+    pub(crate) attempts: AtomicU32,
     traces: AtomicU64,
     caches: AtomicBool,
     dropper: OnceLock<Dropper>,
@@ -107,6 +111,7 @@ impl<N: Net> Client<N> {
     /// `Unreachable`, `TimedOut` where no manager answers; what a manager refuses with.
     pub async fn connect(net: N, options: Options) -> Result<Self, ErrorCode> {
         let first_trace = net.random();
+        let sender = SessionId(net.random() | 1);
         let client = Self {
             net,
             map: KnownMap::new(options.cell),
@@ -128,6 +133,8 @@ impl<N: Net> Client<N> {
             dirty_bytes: AtomicUsize::new(0),
             cuts_by_name: AtomicU64::new(0),
             spares: crate::spares::Spares::default(),
+            sender,
+            attempts: AtomicU32::new(0),
             traces: AtomicU64::new(first_trace),
             dropper: OnceLock::new(),
         };

@@ -59,6 +59,8 @@ pub(crate) struct FileState<N: Net> {
     pub(crate) aside: Option<Aside>,
     /// Closes that the shard is not told before what was written.
     pub(crate) late_closes: usize,
+    /// The number of the next change that is sent to targets.
+    pub(crate) attempt: u32,
 }
 
 /// A run of bytes on its way to the targets.
@@ -104,6 +106,7 @@ impl<N: Net> File<N> {
                 behind: Behind::Unknown(Instant::default()),
                 aside: None,
                 late_closes: 0,
+                attempt: 0,
             }),
         }
     }

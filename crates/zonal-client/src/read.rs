@@ -137,7 +137,7 @@ impl<N: Net> Client<N> {
             return Ok(false);
         }
         let object = Self::object(data, component, piece.column, place.target);
-        let pending = self.start_storage(&place, &read_request(object, piece), &[]);
+        let pending = self.start_storage(&place, &read_request(object, piece));
         match self.net.finish_into(pending, sink, length).await {
             Ok(reply) => Ok(reply.payload_bytes == length),
             // It took all the time there is.
@@ -166,7 +166,7 @@ impl<N: Net> Client<N> {
             let component = &data.layout.components[piece.component];
             let first = self.place(component, piece.column).map(|place| {
                 let object = Self::object(data, component, piece.column, place.target);
-                let pending = self.start_storage(&place, &read_request(object, piece), &[]);
+                let pending = self.start_storage(&place, &read_request(object, piece));
                 (place, pending)
             });
             started.push(first);

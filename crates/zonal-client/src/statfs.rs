@@ -35,7 +35,7 @@ impl<N: Net> Client<N> {
                     epoch,
                 };
                 let pending =
-                    self.start_storage(&place, &StorageRequest::StatFs { target: target.id }, &[]);
+                    self.start_storage(&place, &StorageRequest::StatFs { target: target.id });
                 started.push((place, pending));
             }
         }

@@ -5,6 +5,7 @@ use crate::file::File;
 use crate::net::{Message, Net, Reply};
 use crate::session::{failure_code, late, leaves_gathered};
 use crate::unsynced::Unsynced;
+use std::sync::atomic::Ordering;
 use zonal_layout::{Piece, object_bytes};
 use zonal_types::{Codec, Column, Component, Epoch, ErrorCode, FileData, Instant, TargetId};
 use zonal_wire::{ObjectRef, Service, StorageReply, StorageRequest};
@@ -119,15 +120,23 @@ impl<N: Net> Client<N> {
         }
     }
 
-    /// Sends one request; the reply is for [`Self::storage_reply`].
-    pub(crate) fn start_storage(
+    /// Sends one request that changes no object; the reply is for [`Self::storage_reply`].
+    pub(crate) fn start_storage(&self, place: &Place, request: &StorageRequest) -> N::Pending {
+        self.start_change(place, request, &[], 0)
+    }
+
+    /// Sends one request as the file's attempt of this number.
+    pub(crate) fn start_change(
         &self,
         place: &Place,
         request: &StorageRequest,
         payload: &[&[u8]],
+        attempt: u32,
     ) -> N::Pending {
         let mut header = self.header(Service::Storage, self.trace());
         header.epoch = place.epoch;
+        header.session = self.sender;
+        header.sequence = attempt;
         self.net.start(
             &place.address,
             &Message {
@@ -203,8 +212,10 @@ impl<N: Net> Client<N> {
     ) -> Result<(StorageReply, usize, TargetId), ErrorCode> {
         let mut pause = RETRY_MS.0;
         let mut failed = first;
+        let mut sent = None;
         loop {
             if let Some(code) = failed {
+                self.number_anew(file, code, sent);
                 match code {
                     ErrorCode::StaleTruncate if follows_cuts => {
                         self.refetch(file).await?;
@@ -220,9 +231,11 @@ impl<N: Net> Client<N> {
                             self.try_refresh_map().await?;
                         }
                     }
+                    ErrorCode::Superseded => {}
                     other => return Err(other),
                 }
-                if code != ErrorCode::StaleTruncate && self.net.now() < deadline {
+                let is_news = matches!(code, ErrorCode::StaleTruncate | ErrorCode::Superseded);
+                if !is_news && self.net.now() < deadline {
                     self.net.sleep(pause).await;
                     pause = (pause * 2).min(RETRY_MS.1);
                 }
@@ -231,7 +244,10 @@ impl<N: Net> Client<N> {
                     return Err(late(code));
                 }
             }
-            let data = file.state().data.clone();
+            let (data, attempt) = {
+                let state = file.state();
+                (state.data.clone(), state.attempt)
+            };
             let component = data
                 .layout
                 .components
@@ -251,7 +267,8 @@ impl<N: Net> Client<N> {
             } else {
                 &pieces[..]
             };
-            let pending = self.start_storage(&place, &request, pieces);
+            let pending = self.start_change(&place, &request, pieces, attempt);
+            sent = Some(attempt);
             match self
                 .storage_reply(&place, pending, out.as_deref_mut())
                 .await
@@ -262,19 +279,33 @@ impl<N: Net> Client<N> {
         }
     }
 
+    /// After an attempt that ended with `code`. Where a target may carry it out yet, what is sent from now on has a higher number, so that
+    /// the target refuses it when it comes too late. `sent`: its number, where that is known.
+    fn number_anew(&self, file: &File<N>, code: ErrorCode, sent: Option<u32>) {
+        let mut state = file.state();
+        // The file was forgotten since its last number was given.
+        let is_behind = code == ErrorCode::Superseded && sent == Some(state.attempt);
+        if is_behind || may_come_late(code) {
+            state.attempt = self.attempts.fetch_add(1, Ordering::Relaxed) + 1;
+        }
+    }
+
     /// The same request to every column of the file, all at once. Returns the replies with their targets, and why one is missing.
     pub(crate) async fn all_columns(
         &self,
         file: &File<N>,
         make: MakeRequest<'_>,
     ) -> (Vec<(StorageReply, TargetId)>, Result<(), ErrorCode>) {
-        let data = file.state().data.clone();
+        let (data, attempt) = {
+            let state = file.state();
+            (state.data.clone(), state.attempt)
+        };
         let mut started = Vec::new();
         for (index, component) in data.layout.components.iter().enumerate() {
             for column in (0..component.count).map(Column) {
                 let first = self.place(component, column).map(|place| {
                     let request = make(Self::object(&data, component, column, place.target));
-                    let pending = self.start_storage(&place, &request, &[]);
+                    let pending = self.start_change(&place, &request, &[], attempt);
                     (place, pending)
                 });
                 started.push((index, column, first));
@@ -315,8 +346,7 @@ impl<N: Net> Client<N> {
     pub(crate) fn start_sync(&self, targets: &[TargetId]) -> Vec<Syncing<N>> {
         let start = |target: &TargetId| {
             let started = self.target_place(*target).map(|place| {
-                let pending =
-                    self.start_storage(&place, &StorageRequest::Sync { target: *target }, &[]);
+                let pending = self.start_storage(&place, &StorageRequest::Sync { target: *target });
                 (place, pending)
             });
             Syncing {
@@ -348,7 +378,7 @@ impl<N: Net> Client<N> {
             {
                 self.net.sleep(RETRY_MS.1).await;
                 let place = self.target_place(target)?;
-                let again = self.start_storage(&place, &StorageRequest::Sync { target }, &[]);
+                let again = self.start_storage(&place, &StorageRequest::Sync { target });
                 outcome = self.storage_reply(&place, again, None).await;
             }
             let outcome = match outcome {
@@ -384,4 +414,12 @@ impl<N: Net> Client<N> {
             epoch: Epoch(0),
         })
     }
+}
+
+/// Nobody knows what became of a request that ended so.
+fn may_come_late(code: ErrorCode) -> bool {
+    matches!(
+        code,
+        ErrorCode::Unreachable | ErrorCode::TimedOut | ErrorCode::Interrupted
+    )
 }

@@ -205,14 +205,18 @@ impl<N: Net> Client<N> {
         pieces: Vec<Piece>,
     ) -> Result<(), ErrorCode> {
         let end = at + run.len() as u64;
-        let (data, overlapping) = {
+        let (data, attempt, overlapping) = {
             let state = file.state();
             let others = state.inflight.len() - 1;
             let overlaps = |other: &Inflight<N>| {
                 other.offset < end && at < other.offset + other.bytes.len() as u64
             };
             let last = state.inflight.iter().take(others).rposition(overlaps);
-            (state.data.clone(), last.map_or(0, |last| last + 1))
+            (
+                state.data.clone(),
+                state.attempt,
+                last.map_or(0, |last| last + 1),
+            )
         };
         let mut done = self.finish_oldest(file, overlapping).await;
         let mut parts = Vec::with_capacity(pieces.len());
@@ -222,8 +226,8 @@ impl<N: Net> Client<N> {
             match self.place(component, piece.column) {
                 Ok(place) => {
                     let object = Self::object(&data, component, piece.column, place.target);
-                    let pending =
-                        self.start_storage(&place, &write_request(object, &piece), &[bytes]);
+                    let request = write_request(object, &piece);
+                    let pending = self.start_change(&place, &request, &[bytes], attempt);
                     parts.push((piece, place, pending));
                 }
                 Err(code) => {

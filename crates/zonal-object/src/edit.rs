@@ -9,7 +9,7 @@
 use crate::bases::Bases;
 use crate::chunk::BlockState;
 use crate::draft::{Batch, Draft};
-use crate::ids::{BLOCK, CHUNK_BLOCKS, Cut, ObjectId};
+use crate::ids::{Attempt, BLOCK, CHUNK_BLOCKS, Cut, ObjectId};
 use crate::note::Record;
 use crate::read::{Damage, ReadPlan};
 use crate::target::{Outcome, Target};
@@ -37,6 +37,7 @@ enum Kind {
 pub struct Edit {
     object: ObjectId,
     cut: Cut,
+    attempt: Attempt,
     kind: Kind,
     /// Bytes of the object.
     range: Range<u64>,
@@ -70,6 +71,7 @@ impl Edit {
         Self {
             object,
             cut,
+            attempt: Attempt::default(),
             kind,
             at: range.start / BLOCK,
             range,
@@ -78,6 +80,12 @@ impl Edit {
             delta: 0,
             is_for_write: false,
         }
+    }
+
+    /// By whom it was sent. Truncations have their own number.
+    #[must_use]
+    pub fn sent_by(self, attempt: Attempt) -> Self {
+        Self { attempt, ..self }
     }
 
     /// Cuts the object at `cut.bytes`, unless it has seen `cut.seq`.
@@ -209,9 +217,10 @@ impl Target {
     /// Makes the next step of an edit; under the target's lock.
     ///
     /// # Errors
-    /// `StaleTruncate`, `Stale` (being deleted), `NoSpace`, `Overloaded` (as for writes), `Corrupt`.
+    /// `StaleTruncate`, `Superseded`, `Stale` (being deleted), `NoSpace`, `Overloaded` (as for writes), `Corrupt`.
     pub fn edit_step(&mut self, kv: &dyn KvRead, edit: &mut Edit) -> Result<Step, ErrorCode> {
         edit.bases.begin();
+        self.attempts.admit(edit.object, edit.attempt)?;
         let mut draft = Draft::load(kv, &self.config, &self.pending, edit.object)?;
         let object_bytes = draft.header.object_bytes;
         let behind = match self.check_cut(&draft, edit.cut) {

@@ -38,6 +38,15 @@ pub struct Cut {
     pub bytes: u64,
 }
 
+/// Who sends a change, and with which attempt. See `attempts.rs`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Attempt {
+    /// The sender; 0: nobody in particular, never refused.
+    pub sender: u64,
+    /// Rises when the sender had no answer.
+    pub number: u32,
+}
+
 codec_struct! {
     /// Where one unit lies.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

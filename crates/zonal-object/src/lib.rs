@@ -21,6 +21,7 @@
 //! An append that fails leaves the target ahead of its log: the shell must stop serving it.
 #![forbid(unsafe_code)]
 
+mod attempts;
 mod bases;
 pub mod bits;
 pub mod check;
@@ -49,7 +50,7 @@ pub use check::{Broken, KnownObject, Survey, Told};
 pub use checkpoint::CheckpointPlan;
 pub use delete::{Delete, DeleteStep};
 pub use edit::{Edit, Step};
-pub use ids::{Cut, Extent, ObjectId, Place, TargetConfig};
+pub use ids::{Attempt, Cut, Extent, ObjectId, Place, TargetConfig};
 pub use map::DataMap;
 pub use note::{BlockCheck, Record, replay_checks};
 pub use read::{Damage, ReadPlan, SegmentRead};

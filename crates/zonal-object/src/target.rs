@@ -5,6 +5,7 @@
 //! counts exactly the blocks that have a place or are pending; 4. all bytes of a block behind the
 //! object's length are zeros; 5. a block that a record refers to is never written again.
 
+use crate::attempts::Attempts;
 use crate::draft::{Batch, Draft, read_header};
 use crate::gone::Gone;
 use crate::ids::{BLOCK, Cut, ObjectId, TargetConfig};
@@ -29,6 +30,7 @@ pub struct Target {
     stored_pending: BTreeSet<(ObjectId, u64)>,
     pub(crate) deleting: BTreeSet<ObjectId>,
     pub(crate) gone: Gone,
+    pub(crate) attempts: Attempts,
     pub(crate) untold: Untold,
     objects: u64,
     /// Blocks that planned writes will make pending.
@@ -87,6 +89,7 @@ impl Target {
             stored_pending: BTreeSet::new(),
             deleting: BTreeSet::new(),
             gone: Gone::default(),
+            attempts: Attempts::default(),
             untold: Untold::default(),
             objects: 0,
             promised: 0,

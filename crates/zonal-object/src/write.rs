@@ -17,7 +17,7 @@
 use crate::bases::Bases;
 use crate::draft::{Batch, Draft};
 use crate::edit::Edit;
-use crate::ids::{BLOCK, Cut, Extent, LARGE_WRITE_BYTES, ObjectId};
+use crate::ids::{Attempt, BLOCK, Cut, Extent, LARGE_WRITE_BYTES, ObjectId};
 use crate::note::Record;
 use crate::read::{Damage, ReadPlan};
 use crate::target::{Outcome, Target};
@@ -33,6 +33,8 @@ pub struct WriteRequest {
     pub object: ObjectId,
     /// What the sender knows of truncations.
     pub cut: Cut,
+    /// Who sends it.
+    pub attempt: Attempt,
     /// First byte.
     pub offset: u64,
     /// Bytes.
@@ -150,7 +152,7 @@ impl Target {
     /// Plans a write: checks it and takes space.
     ///
     /// # Errors
-    /// `Invalid`, `FileTooBig`, `StaleTruncate`, `Stale` (being deleted), `Corrupt`. `NoSpace`: a
+    /// `Invalid`, `FileTooBig`, `StaleTruncate`, `Superseded`, `Stale` (being deleted), `Corrupt`. `NoSpace`: a
     /// checkpoint may help where [`Target::reclaimable`] is not 0. `Overloaded`: a checkpoint must run
     /// first, since there are too many pending blocks.
     pub fn plan_write(
@@ -182,6 +184,7 @@ impl Target {
             crcs: Vec::new(),
             bases: Bases::default(),
         };
+        self.attempts.admit(request.object, request.attempt)?;
         let mut draft = Draft::load(kv, &self.config, &self.pending, request.object)?;
         if self.check_cut(&draft, request.cut)? {
             zonal_types::mark!(CutFirst);
@@ -258,7 +261,8 @@ impl Target {
     /// Makes the write part of the object. On `Again` the plan stays; on an error it is aborted.
     ///
     /// # Errors
-    /// `StaleTruncate` or `Stale` where the object was cut or deleted since the plan; `Invalid` where
+    /// `StaleTruncate` or `Stale` where the object was cut or deleted since the plan, `Superseded` where its sender has sent it
+    /// again; `Invalid` where
     /// `payload` is not of the length planned; `Corrupt`, or what `kv` gives.
     pub fn commit_write(
         &mut self,
@@ -290,6 +294,7 @@ impl Target {
             return Err(ErrorCode::Invalid);
         }
         let request = plan.request;
+        self.attempts.admit(request.object, request.attempt)?;
         let mut draft = Draft::load(kv, &self.config, &self.pending, request.object)?;
         if self.check_cut(&draft, request.cut)? {
             // Only after a deletion and a new life of the object between plan and commit.

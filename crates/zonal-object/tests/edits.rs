@@ -23,6 +23,7 @@ fn scattered(chunks: u64) -> Shell {
 fn older_writes_cannot_bring_cut_bytes_back() {
     let (mut shell, payload) = filled();
     let request = WriteRequest {
+        attempt: Attempt::default(),
         object: object(1),
         cut: CUT,
         offset: 500_000,
@@ -195,6 +196,7 @@ fn a_late_write_does_not_make_a_deleted_object_again() {
     let mut shell = Shell::new(CONFIG);
     shell.write(object(1), CUT, 0, b"here").unwrap();
     let request = WriteRequest {
+        attempt: Attempt::default(),
         object: object(1),
         cut: CUT,
         offset: 0,
@@ -269,6 +271,7 @@ fn what_a_write_cut_that_failed_is_told_by_who_comes_next() {
     for who in 0..3 {
         let (mut shell, payload) = filled();
         let request = WriteRequest {
+            attempt: Attempt::default(),
             object: object(1),
             cut: cut_to(0),
             offset: 0,
@@ -314,6 +317,7 @@ fn a_truncation_that_ended_between_its_steps_tells_all_of_it_in_the_end() {
 fn an_object_that_is_deleted_has_nothing_to_tell() {
     let (mut shell, _) = filled();
     let request = WriteRequest {
+        attempt: Attempt::default(),
         object: object(1),
         cut: cut_to(4096),
         offset: 0,

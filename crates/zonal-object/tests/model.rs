@@ -153,6 +153,7 @@ impl Run {
             0..35 => {
                 let payload = self.rng.bytes(length);
                 let request = WriteRequest {
+                    attempt: Attempt::default(),
                     object: file.object(id),
                     cut: file.cut,
                     offset,

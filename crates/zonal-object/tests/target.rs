@@ -79,6 +79,7 @@ fn small_writes_wait_for_a_checkpoint_when_too_many_are_pending() {
 fn edges_of_one_block_written_at_once_are_merged() {
     let (mut shell, mut want) = filled();
     let request = |offset, length| WriteRequest {
+        attempt: Attempt::default(),
         object: object(1),
         cut: CUT,
         offset,
@@ -179,4 +180,45 @@ fn the_hot_paths_cost_what_their_comments_say() {
     assert_eq!(shell.store.gets.get(), 5);
     assert_eq!(plan.buffer_len(), MIB);
     assert!(plan.reads().count() <= 3);
+}
+
+#[test]
+fn a_change_that_was_sent_again_is_refused_when_it_comes_late() {
+    let (mut shell, mut want) = filled();
+    let request = |number, offset: u64, length| WriteRequest {
+        attempt: Attempt { sender: 7, number },
+        object: object(1),
+        cut: CUT,
+        offset,
+        length,
+    };
+    let older = Rng(5).bytes(65_536);
+    let newer = Rng(6).bytes(65_536);
+    // One that stands still between its plan and its commit, large and small; another that is not even read from its socket.
+    let mut large = shell.plan(request(0, 0, older.len())).unwrap();
+    shell.carry_out(&mut large, &older);
+    let mut small = shell.plan(request(0, 10, 5)).unwrap();
+    // Sent again, and written over.
+    for bytes in [&older, &newer] {
+        let mut again = shell.plan(request(1, 0, bytes.len())).unwrap();
+        shell.carry_out(&mut again, bytes);
+        shell.commit(&mut again, bytes).unwrap();
+    }
+    want[..newer.len()].copy_from_slice(&newer);
+    let late = Err(ErrorCode::Superseded);
+    assert_eq!(shell.commit(&mut large, &older).map(drop), late);
+    assert_eq!(shell.commit(&mut small, b"older").map(drop), late);
+    assert_eq!(shell.plan(request(0, 0, 5)).map(drop), late);
+    let sent_by = |edit: Edit, number| edit.sent_by(Attempt { sender: 7, number });
+    let punch = Edit::punch(object(1), CUT, 0, 8192).unwrap();
+    assert_eq!(shell.run_edit(sent_by(punch, 0)).map(drop), late);
+    let zero = Edit::allocate(object(1), CUT, 0, 8192, true).unwrap();
+    assert_eq!(shell.run_edit(sent_by(zero, 0)).map(drop), late);
+    assert_eq!(shell.target.units_in_flight(), 0);
+    assert_eq!(shell.read(object(1), CUT, 0, MIB), Ok(want));
+    shell.check();
+    // Requests from before a restart are gone, and so is what was known of them.
+    shell.kill();
+    let mut plan = shell.plan(request(0, 0, 5)).unwrap();
+    shell.commit(&mut plan, b"after").unwrap();
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use zonal_faultfs::build::Choice;
 use zonal_faultfs::{Disk, Session, mount};
-use zonal_object::Edit;
+use zonal_object::{Attempt, Edit};
 use zonal_testkit::{Rng, Scratch, skip_mount};
 
 const OBJECTS: u64 = 3;
@@ -235,7 +235,9 @@ fn a_full_disk_below_is_used_to_its_end_and_again_after_deleting() {
     };
     let opened = storage(&point);
     let fits = |id: u64, length: usize| {
-        let written = opened.storage.write(&object(id), 0, &pattern(3, length));
+        let written = opened
+            .storage
+            .write(&object(id), Attempt::default(), 0, &pattern(3, length));
         written.is_ok()
     };
     let delete = |id: u64| {

@@ -6,7 +6,7 @@ use crate::storage_io;
 use crate::storage_role::Storage;
 use std::path::Path;
 use std::sync::Arc;
-use zonal_object::Delete;
+use zonal_object::{Attempt, Delete};
 use zonal_testkit::Scratch;
 use zonal_types::{
     CellId, Column, DataId, Epoch, ErrorCode, NodeId, StripeSetId, TargetId, ZoneId,
@@ -54,7 +54,7 @@ pub(crate) fn object(id: u64) -> ObjectRef {
 }
 
 pub(crate) fn write(storage: &Storage, id: u64, offset: u64, bytes: &[u8]) {
-    let result = storage.write(&object(id), offset, bytes);
+    let result = storage.write(&object(id), Attempt::default(), offset, bytes);
     assert!(
         result.is_ok(),
         "{:?}",
@@ -206,7 +206,9 @@ fn a_full_target_says_so_and_deletion_makes_room() {
     let opened = storage(&scratch);
     let bytes = pattern(1, 1 << 20);
     let refused = (0..100).find_map(|step| {
-        let result = opened.storage.write(&object(1), step << 20, &bytes);
+        let result = opened
+            .storage
+            .write(&object(1), Attempt::default(), step << 20, &bytes);
         result.err().map(|refused| (step, refused.code))
     });
     let (step, code) = refused.unwrap();

@@ -11,6 +11,8 @@ pub enum Fault {
     Duplicate,
     /// A message took fifty times as long, so that others overtook it.
     Slow,
+    /// A change arrived at a target after its sender had given it up.
+    LateChange,
     /// A client and a server could not reach one another.
     CutClient,
     /// Two servers could not reach one another.
@@ -55,10 +57,11 @@ pub enum Fault {
 
 impl Fault {
     /// All kinds.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 24] = [
         Self::Loss,
         Self::Duplicate,
         Self::Slow,
+        Self::LateChange,
         Self::CutClient,
         Self::CutServers,
         Self::CutOneWay,
@@ -88,6 +91,7 @@ impl Fault {
             Self::Loss => "messages lost",
             Self::Duplicate => "messages doubled",
             Self::Slow => "messages late",
+            Self::LateChange => "changes given up and late",
             Self::CutClient => "client cut from server",
             Self::CutServers => "server cut from server",
             Self::CutOneWay => "one-way cut",

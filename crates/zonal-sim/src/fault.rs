@@ -62,6 +62,7 @@ impl FaultPlan {
             links.loss = rng.below(30);
             links.duplicate = rng.below(100);
             links.slow = rng.below(100);
+            links.late = rng.below(30);
             links.delay_max = rng.between(200_000, 5_000_000);
         }
         let every_ms = if power || media || rng.chance(800) {

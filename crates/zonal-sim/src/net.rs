@@ -2,7 +2,8 @@
 //!
 //! A lost message shows as a time-out, a killed server as a broken connection. Requests overtake one another freely.
 //! Requests to shards with a slot are duplicated, and deletions and idempotent questions to targets: a connection never repeats a
-//! request, but a sender that tries again does, and servers promise to bear that. Each process has its own clocks.
+//! request, but a sender that tries again does, and servers promise to bear that. Some changes of objects arrive when their sender
+//! has given them up, sent them again, and gone on. Each process has its own clocks.
 
 mod client;
 mod describe;
@@ -27,6 +28,9 @@ use zonal_wire::{Header, NO_SLOT, Service, StorageRequest};
 
 use describe::{describe_reply, describe_request};
 use pending::{Broken, Place};
+
+/// How long after its sender gave it up a change arrives at most.
+const LATE_MS_MAX: u64 = 20_000;
 
 /// The group of messages under way: no process, never killed.
 pub const NETWORK: Group = 0;
@@ -62,6 +66,8 @@ pub struct LinkFaults {
     pub duplicate: u64,
     /// Of 1000 messages, how many take fifty times as long.
     pub slow: u64,
+    /// Of 1000 changes that are sent to targets, how many arrive when their sender has long given them up.
+    pub late: u64,
 }
 
 impl LinkFaults {
@@ -72,6 +78,7 @@ impl LinkFaults {
         loss: 0,
         duplicate: 0,
         slow: 0,
+        late: 0,
     };
 }
 
@@ -96,6 +103,8 @@ pub struct Network {
     /// Clients whose replies arrive changed.
     garbled: RefCell<BTreeSet<String>>,
     clocks: RefCell<BTreeMap<String, Rc<ProcessClock>>>,
+    /// How often a client was killed.
+    deaths: RefCell<BTreeMap<String, u64>>,
     coverage: RefCell<Coverage>,
     messages: Cell<u64>,
 }
@@ -114,6 +123,7 @@ impl Network {
             isolated: RefCell::default(),
             garbled: RefCell::default(),
             clocks: RefCell::default(),
+            deaths: RefCell::default(),
             coverage: RefCell::default(),
             messages: Cell::new(0),
         }
@@ -177,6 +187,15 @@ impl Network {
     /// Replies to this client arrive changed.
     pub fn garble(&self, name: &str) {
         self.garbled.borrow_mut().insert(name.to_owned());
+    }
+
+    /// A client was killed: what it sent and is not there yet does not arrive any more.
+    pub fn died(&self, name: &str) {
+        *self.deaths.borrow_mut().entry(name.to_owned()).or_default() += 1;
+    }
+
+    fn deaths_of(&self, name: &str) -> u64 {
+        self.deaths.borrow().get(name).copied().unwrap_or_default()
     }
 
     /// Mends everything.
@@ -262,6 +281,8 @@ impl Network {
         if twice {
             self.count(Fault::Duplicate);
         }
+        let late_ms = self.late_ms(request, deadline_ms);
+        let deaths = self.deaths_of(from);
         let group = self.servers.borrow().get(to).map(|server| server.group);
         for _ in 0..=u32::from(twice) {
             if let Some(delay) = self.travel(from, to) {
@@ -269,8 +290,10 @@ impl Network {
                 let (from, to) = (from.to_owned(), to.to_owned());
                 let (request, place) = (request.clone(), place.clone());
                 self.clock.spawn(NETWORK, async move {
-                    net.clock.sleep(delay).await;
-                    net.deliver(&from, &to, group, request, place);
+                    net.clock.sleep(delay + late_ms * 1_000_000).await;
+                    if late_ms == 0 || net.deaths_of(&from) == deaths {
+                        net.deliver(&from, &to, group, request, place);
+                    }
                 });
             }
         }
@@ -279,6 +302,16 @@ impl Network {
             deadline,
             clock: self.clock.clone(),
         }
+    }
+
+    /// By how much a request stands still on its way: 0, or until its sender has given it up and gone on.
+    fn late_ms(&self, request: &Request, deadline_ms: u64) -> u64 {
+        let late = self.faults.get().late;
+        if late == 0 || !changes_an_object(request) || !self.rng.borrow_mut().chance(late) {
+            return 0;
+        }
+        self.count(Fault::LateChange);
+        deadline_ms + self.rng.borrow_mut().below(LATE_MS_MAX)
     }
 
     /// Hands a request over, if the process to which it was sent is still the same: connections die with it.
@@ -364,6 +397,17 @@ fn may_arrive_twice(request: &Request) -> bool {
         ),
         _ => false,
     }
+}
+
+fn changes_an_object(request: &Request) -> bool {
+    request.header.service == Service::Storage
+        && matches!(
+            StorageRequest::from_bytes(&request.body),
+            Ok(StorageRequest::Write { .. }
+                | StorageRequest::Truncate { .. }
+                | StorageRequest::Punch { .. }
+                | StorageRequest::Allocate { .. })
+        )
 }
 
 /// A request on its way.

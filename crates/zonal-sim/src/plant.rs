@@ -24,6 +24,8 @@ pub enum Plant {
     CutsAreForgotten,
     /// Targets ignore truncations, so that cut bytes come back (invariant 7).
     TargetIgnoresTruncation,
+    /// Targets carry out changes that their senders have sent again since (invariant 7).
+    AttemptsAreIgnored,
     /// Shards never forget requests whose sender has given up (invariant 8).
     WaitsAreKept,
     /// Shards never delete objects at targets (invariant 9).
@@ -35,7 +37,7 @@ pub enum Plant {
 }
 
 /// Names of all bugs, as they are typed.
-pub const PLANTS: [(&str, Plant); 13] = [
+pub const PLANTS: [(&str, Plant); 14] = [
     ("replies-forgotten", Plant::ShardForgetsReplies),
     ("changes-lost", Plant::ShardLosesChanges),
     ("sync-nothing", Plant::SyncDoesNothing),
@@ -45,6 +47,7 @@ pub const PLANTS: [(&str, Plant); 13] = [
     ("decoder-trusts", Plant::DecoderTrusts),
     ("cuts-forgotten", Plant::CutsAreForgotten),
     ("truncation-ignored", Plant::TargetIgnoresTruncation),
+    ("attempts-ignored", Plant::AttemptsAreIgnored),
     ("waits-kept", Plant::WaitsAreKept),
     ("deletions-lost", Plant::DeletionsAreLost),
     ("allocated-miscounted", Plant::AllocatedIsMiscounted),

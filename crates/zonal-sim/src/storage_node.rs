@@ -12,8 +12,8 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use zonal_object::key::{Named, OBJECT, parse};
 use zonal_object::{
-    Committed, Cut, Delete, DeleteStep, Edit, ObjectId, ObjectStat, Outcome, Planned, ReadPlan,
-    Record, Step, Target, TargetConfig, WriteRequest, replay_checks,
+    Attempt, Committed, Cut, Delete, DeleteStep, Edit, ObjectId, ObjectStat, Outcome, Planned,
+    ReadPlan, Record, Step, Target, TargetConfig, WriteRequest, replay_checks,
 };
 use zonal_types::limits::BLOCK_BYTES;
 use zonal_types::{Codec, ErrorCode, KvRead, TargetId};
@@ -200,6 +200,18 @@ impl StorageNode {
         Ok(buffer)
     }
 
+    fn attempt(&self, header: &Header) -> Attempt {
+        let number = if self.plant == Plant::AttemptsAreIgnored {
+            0
+        } else {
+            header.sequence
+        };
+        Attempt {
+            sender: header.session.0,
+            number,
+        }
+    }
+
     /// The object that a request means.
     fn id_of(&self, object: &ObjectRef) -> ObjectId {
         let mut column = object.column;
@@ -218,9 +230,11 @@ impl StorageNode {
 
     async fn answer(
         &self,
+        header: &Header,
         request: StorageRequest,
         payload: &[u8],
     ) -> Result<(StorageReply, Vec<u8>), ErrorCode> {
+        let attempt = self.attempt(header);
         let reply = match request {
             StorageRequest::Read {
                 object,
@@ -235,7 +249,7 @@ impl StorageNode {
                 sync,
                 ..
             } => {
-                let reply = self.write(&object, offset, payload).await?;
+                let reply = self.write(&object, attempt, offset, payload).await?;
                 if sync {
                     self.disk.sync();
                 }
@@ -251,8 +265,8 @@ impl StorageNode {
                 length,
             } => {
                 let cut = self.cut(&object);
-                self.edit(|| Edit::punch(self.id_of(&object), cut, offset, length))
-                    .await?
+                let punch = || Edit::punch(self.id_of(&object), cut, offset, length);
+                self.edit(|| Ok(punch()?.sent_by(attempt))).await?
             }
             StorageRequest::Allocate {
                 object,
@@ -261,8 +275,8 @@ impl StorageNode {
                 zero,
             } => {
                 let cut = self.cut(&object);
-                self.edit(|| Edit::allocate(self.id_of(&object), cut, offset, length, zero))
-                    .await?
+                let allocate = || Edit::allocate(self.id_of(&object), cut, offset, length, zero);
+                self.edit(|| Ok(allocate()?.sent_by(attempt))).await?
             }
             StorageRequest::Stat { object } => {
                 let target = self.target.borrow();
@@ -340,12 +354,14 @@ impl StorageNode {
     async fn write(
         &self,
         object: &ObjectRef,
+        attempt: Attempt,
         offset: u64,
         payload: &[u8],
     ) -> Result<StorageReply, ErrorCode> {
         let request = WriteRequest {
             object: self.id_of(object),
             cut: self.cut(object),
+            attempt,
             offset,
             length: payload.len(),
         };
@@ -490,10 +506,10 @@ impl StorageNode {
 }
 
 impl Role for StorageNode {
-    fn handle(self: Rc<Self>, _header: Header, body: Vec<u8>, payload: Vec<u8>) -> Task<Answer> {
+    fn handle(self: Rc<Self>, header: Header, body: Vec<u8>, payload: Vec<u8>) -> Task<Answer> {
         Box::pin(async move {
             let outcome = match StorageRequest::from_bytes(&body) {
-                Ok(request) => self.answer(request, &payload).await,
+                Ok(request) => self.answer(&header, request, &payload).await,
                 Err(error) => {
                     assert!(
                         self.plant != Plant::DecoderTrusts,

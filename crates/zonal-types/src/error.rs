@@ -181,6 +181,8 @@ error_codes! {
     WrongTarget = 213, EIO, "not served here";
     /// A bound on connections, sessions or queues is reached; retry later.
     Overloaded = 214, EAGAIN, "server overloaded";
+    /// The sender has made a later attempt to change the object, because it had no answer; send it again with that one's number.
+    Superseded = 215, EIO, "a later attempt was made";
 }
 
 impl std::fmt::Display for ErrorCode {

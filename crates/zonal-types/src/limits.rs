@@ -79,6 +79,8 @@ limits! {
     APPEND_TICKETS_MAX: usize = 65_536, "tickets";
     /// Deleted objects that one target remembers, to refuse late writes to them.
     DELETED_OBJECTS_MAX: usize = 65_536, "objects";
+    /// Objects for which one target remembers that a change was sent again, to refuse the late one.
+    ATTEMPTS_MAX: usize = 65_536, "objects";
     /// Objects of one target of which it cut something and nobody was told yet how much that freed.
     UNTOLD_CUTS_MAX: usize = 65_536, "objects";
     /// Entries in one readdir reply.

@@ -71,6 +71,8 @@ marks! {
     CommitAgain,
     /// A write to a deleted object was refused.
     WriteAfterDelete,
+    /// A target refused a change that its sender had sent again.
+    LateChange,
     /// A deletion took several records.
     DeleteInParts,
     /// A target was full.

@@ -270,6 +270,7 @@ pub(crate) fn late(code: ErrorCode) -> ErrorCode {
         | ErrorCode::StaleEpoch
         | ErrorCode::StaleTruncate
         | ErrorCode::TruncateUnconfirmed
+        | ErrorCode::Superseded
         | ErrorCode::WrongTarget => ErrorCode::TimedOut,
         other => other,
     }

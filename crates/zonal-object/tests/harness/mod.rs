@@ -233,6 +233,7 @@ impl Shell {
         payload: &[u8],
     ) -> Result<Outcome, ErrorCode> {
         let mut plan = self.plan(WriteRequest {
+            attempt: Attempt::default(),
             object,
             cut,
             offset,

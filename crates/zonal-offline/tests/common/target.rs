@@ -60,6 +60,7 @@ impl OpenTarget {
 
     pub fn write(&mut self, object: ObjectId, offset: u64, bytes: &[u8]) -> Result<(), ErrorCode> {
         let request = WriteRequest {
+            attempt: zonal_object::Attempt::default(),
             object,
             cut: Cut::default(),
             offset,

@@ -5,7 +5,7 @@ use crate::storage_io;
 use std::sync::atomic::Ordering;
 use zonal_disk::{DiskError, Lsn};
 use zonal_object::{
-    Committed, Delete, DeleteStep, Edit, Outcome, Planned, Step, WritePlan, WriteRequest,
+    Attempt, Committed, Delete, DeleteStep, Edit, Outcome, Planned, Step, WritePlan, WriteRequest,
 };
 use zonal_types::ErrorCode;
 use zonal_wire::{ObjectRef, StorageReply};
@@ -58,6 +58,7 @@ impl Storage {
     pub(crate) fn write(
         &self,
         object: &ObjectRef,
+        attempt: Attempt,
         offset: u64,
         payload: &[u8],
     ) -> Result<(Outcome, Lsn), Refused> {
@@ -65,6 +66,7 @@ impl Storage {
         let request = WriteRequest {
             object: id,
             cut,
+            attempt,
             offset,
             length: payload.len(),
         };

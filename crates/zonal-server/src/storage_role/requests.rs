@@ -2,7 +2,7 @@
 
 use super::{Refused, Storage, named};
 use zonal_net::{PayloadBuf, ReplyBuilder};
-use zonal_object::{Delete, Edit, ObjectId};
+use zonal_object::{Attempt, Delete, Edit, ObjectId};
 use zonal_types::{Epoch, ErrorCode, TargetId};
 use zonal_wire::storage::ErrorNumber;
 use zonal_wire::{Header, StorageReply, StorageRequest};
@@ -78,7 +78,7 @@ impl Storage {
                 sync,
                 ..
             } => {
-                let (outcome, lsn) = self.write(object, *offset, payload)?;
+                let (outcome, lsn) = self.write(object, sent_by(header), *offset, payload)?;
                 sync.then(|| self.sync(lsn)).transpose()?;
                 Ok(self.written(outcome))
             }
@@ -93,7 +93,8 @@ impl Storage {
                 length,
             } => {
                 let (id, cut) = named(object);
-                self.edit(Edit::punch(id, cut, *offset, *length)?)
+                let punch = Edit::punch(id, cut, *offset, *length)?;
+                self.edit(punch.sent_by(sent_by(header)))
                     .map(|outcome| self.written(outcome))
             }
             StorageRequest::Allocate {
@@ -103,7 +104,8 @@ impl Storage {
                 zero,
             } => {
                 let (id, cut) = named(object);
-                self.edit(Edit::allocate(id, cut, *offset, *length, *zero)?)
+                let allocate = Edit::allocate(id, cut, *offset, *length, *zero)?;
+                self.edit(allocate.sent_by(sent_by(header)))
                     .map(|outcome| self.written(outcome))
             }
             StorageRequest::Map {
@@ -211,6 +213,13 @@ impl Storage {
         }
         // The sender knows a newer map than the manager gives us: it may be right.
         Err(ErrorCode::NotReady.into())
+    }
+}
+
+fn sent_by(header: &Header) -> Attempt {
+    Attempt {
+        sender: header.session.0,
+        number: header.sequence,
     }
 }
 

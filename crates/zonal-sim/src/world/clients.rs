@@ -112,6 +112,7 @@ impl World {
         self.network
             .trace
             .say(self.clock.now(), &|| format!("kill {name}"));
+        self.network.died(&name);
         self.clock.kill(CLIENT_GROUPS + index as u64);
     }
 

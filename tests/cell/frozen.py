@@ -1,0 +1,43 @@
+"""Threads of a process that stand still for a while, as one does that waits for a disk, while the others go on (ptrace(2), by ctypes)."""
+import ctypes
+import os
+import time
+
+PTRACE_DETACH, PTRACE_SEIZE, PTRACE_INTERRUPT = 17, 0x4206, 0x4207
+WALL = 0x40000000
+
+libc = ctypes.CDLL(None, use_errno=True)
+libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+libc.ptrace.restype = ctypes.c_long
+
+
+def ptrace(request, thread):
+    if libc.ptrace(request, thread, None, None):
+        number = ctypes.get_errno()
+        raise OSError(number, f"ptrace {request:#x} of {thread}: {os.strerror(number)}")
+
+
+class Frozen:
+    """The threads of `pid` whose name begins with `name` and that are there now, within a `with`. The kernel lets them go when we end."""
+
+    def __init__(self, pid, name):
+        self.pid, self.name, self.threads = pid, name, []
+
+    def __enter__(self):
+        for thread in map(int, os.listdir(f"/proc/{self.pid}/task")):
+            with open(f"/proc/{self.pid}/task/{thread}/comm", encoding="ascii") as f:
+                if not f.read().startswith(self.name):
+                    continue
+            ptrace(PTRACE_SEIZE, thread)
+            self.threads.append(thread)
+            ptrace(PTRACE_INTERRUPT, thread)
+            end = time.monotonic() + 5
+            while os.waitpid(thread, WALL | os.WNOHANG)[0] != thread:
+                if time.monotonic() > end:
+                    raise OSError(f"thread {thread} does not stop")
+                time.sleep(0.001)
+        return self
+
+    def __exit__(self, *why):
+        for thread in self.threads:
+            ptrace(PTRACE_DETACH, thread)
