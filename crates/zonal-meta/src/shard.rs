@@ -100,6 +100,21 @@ impl Shard {
         self.handle_waited(kv, now, caller, request, waited)
     }
 
+    /// As [`Self::handle`], where the disk has no room for what the request may write: one that was executed before gets its reply again, any
+    /// other is refused with `NoSpace`.
+    pub fn handle_full(
+        &mut self,
+        kv: &dyn KvRead,
+        caller: Caller,
+        request: &MetaRequest,
+    ) -> Outcome {
+        match self.repeated(kv, caller, request) {
+            Ok(None) => self.fail(caller, request, ErrorCode::NoSpace, &Waiting::default()),
+            Ok(Some(reply)) => self.reply(reply),
+            Err(code) => self.refuse(code),
+        }
+    }
+
     fn handle_waited(
         &mut self,
         kv: &dyn KvRead,
@@ -138,22 +153,8 @@ impl Shard {
             None if caller.session == SessionId(0) && is_internal(request) => {}
             None => return Err(ErrorCode::UnknownSession),
         }
-        if is_slotted(caller, request) {
-            let answer = self
-                .sessions
-                .slot(kv, caller.session, caller.slot, caller.sequence)?;
-            if let SlotAnswer::Repeat(reply, is_from_before) = answer {
-                zonal_types::mark!(SlotRepeated);
-                if is_from_before {
-                    zonal_types::mark!(SlotRepeatedAfterRestart);
-                    self.reopen(&reply, caller.session);
-                    if let MetaRequest::AppendEnd { ino, offset, .. } = request {
-                        self.tickets.was_ended(*ino, caller.session, *offset);
-                        self.recheck = true;
-                    }
-                }
-                return Ok(Some(self.reply(reply)));
-            }
+        if let Some(reply) = self.repeated(kv, caller, request)? {
+            return Ok(Some(self.reply(reply)));
         }
         if self.sessions.silent.contains(&caller.session) && !is_for_silent(request) {
             // It opens its session again, hears of our boot, tells what it holds, and comes back.
@@ -170,6 +171,34 @@ impl Shard {
                 .replied(caller.session, caller.slot, caller.sequence, reply);
         }
         Ok(outcome)
+    }
+
+    /// The reply of a request that was executed before.
+    fn repeated(
+        &mut self,
+        kv: &dyn KvRead,
+        caller: Caller,
+        request: &MetaRequest,
+    ) -> Result<Option<MetaReply>, ErrorCode> {
+        if !is_slotted(caller, request) {
+            return Ok(None);
+        }
+        let answer = self
+            .sessions
+            .slot(kv, caller.session, caller.slot, caller.sequence)?;
+        let SlotAnswer::Repeat(reply, is_from_before) = answer else {
+            return Ok(None);
+        };
+        zonal_types::mark!(SlotRepeated);
+        if is_from_before {
+            zonal_types::mark!(SlotRepeatedAfterRestart);
+            self.reopen(&reply, caller.session);
+            if let MetaRequest::AppendEnd { ino, offset, .. } = request {
+                self.tickets.was_ended(*ino, caller.session, *offset);
+                self.recheck = true;
+            }
+        }
+        Ok(Some(reply))
     }
 
     /// A repeated create or open after our restart: its open is not counted yet.

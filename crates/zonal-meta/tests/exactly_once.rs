@@ -347,3 +347,38 @@ fn a_slots_sequence_goes_on_with_0() {
     }
     cell.assert_sound();
 }
+
+#[test]
+fn what_was_executed_is_not_refused_because_the_disk_is_full_since() {
+    let mut cell = Cell::new();
+    let mut client = cell.client(1);
+    let home = client.mkdir(&mut cell, Ino::ROOT, "home").unwrap();
+    let full = |cell: &mut Cell, client: &Client, request: &MetaRequest| {
+        let store = &mut cell.stores[1];
+        let outcome = store
+            .shard
+            .handle_full(&store.kv, client.caller(1), request);
+        let zonal_meta::Outcome::Reply { reply, effect, .. } = outcome else {
+            panic!("{outcome:?}");
+        };
+        assert!(effect.is_empty());
+        reply
+    };
+    let no_space = MetaReply::Failed {
+        code: zonal_wire::ErrorNumber(ErrorCode::NoSpace),
+    };
+    let made = client.create_request(home, "made", NewKind::File, 0o644, true);
+    client.sequence += 1;
+    let first = cell.send(1, client.caller(1), &made);
+    assert!(matches!(first, MetaReply::Opened { .. }), "{first:?}");
+    assert_eq!(full(&mut cell, &client, &made), first);
+    let refused = client.create_request(home, "refused", NewKind::File, 0o644, true);
+    client.sequence += 1;
+    assert_eq!(full(&mut cell, &client, &refused), no_space);
+    // A repeat hears the same, also where there is room again: its sender may have heard the first answer.
+    assert_eq!(cell.send(1, client.caller(1), &refused), no_space);
+    client.sequence += 1;
+    let again = cell.send(1, client.caller(1), &refused);
+    assert!(matches!(again, MetaReply::Opened { .. }), "{again:?}");
+    cell.assert_sound();
+}

@@ -279,7 +279,11 @@ impl MetaRole {
             });
         }
         self.map.at_least(header.map_version);
-        self.check_room(request)?;
+        let has_room = match self.check_room(request) {
+            Ok(()) => true,
+            Err(ErrorCode::NoSpace) => false,
+            Err(code) => return Err(code),
+        };
         let caller = Caller {
             session: header.session,
             slot: header.slot,
@@ -291,9 +295,12 @@ impl MetaRole {
             state.detached_at = Some(clock::instant().plus_ms(DETACHED_CHECK_MS));
             self.pushing.notify_all();
         }
-        let mut outcome = state
-            .shard
-            .handle(&*self.engine, now(), caller, request, None);
+        let (shard, kv) = (&mut state.shard, &*self.engine);
+        let mut outcome = if has_room {
+            shard.handle(kv, now(), caller, request, None)
+        } else {
+            shard.handle_full(kv, caller, request)
+        };
         loop {
             match outcome {
                 Outcome::Reply {

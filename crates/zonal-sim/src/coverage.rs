@@ -49,6 +49,8 @@ pub enum Fault {
     ReadError,
     /// A target had no space.
     FullDisk,
+    /// A shard had no space.
+    FullShard,
     /// A message that nobody should send arrived at a server.
     HostileRequest,
     /// A reply arrived changed at a client.
@@ -57,7 +59,7 @@ pub enum Fault {
 
 impl Fault {
     /// All kinds.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 25] = [
         Self::Loss,
         Self::Duplicate,
         Self::Slow,
@@ -80,6 +82,7 @@ impl Fault {
         Self::MisdirectedRead,
         Self::ReadError,
         Self::FullDisk,
+        Self::FullShard,
         Self::HostileRequest,
         Self::HostileReply,
     ];
@@ -110,6 +113,7 @@ impl Fault {
             Self::MisdirectedRead => "reads misdirected",
             Self::ReadError => "read errors",
             Self::FullDisk => "no space",
+            Self::FullShard => "no space for names",
             Self::HostileRequest => "hostile requests",
             Self::HostileReply => "hostile replies",
         }

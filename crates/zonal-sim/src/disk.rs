@@ -45,6 +45,7 @@ pub struct Disk {
     power_losses: Cell<u64>,
     write_trick: Cell<Option<WriteTrick>>,
     read_trick: Cell<Option<ReadTrick>>,
+    is_full: Cell<bool>,
 }
 
 struct Logged {
@@ -121,6 +122,18 @@ impl Disk {
     pub fn end_tricks(&self) {
         self.write_trick.set(None);
         self.read_trick.set(None);
+        self.is_full.set(false);
+    }
+
+    /// From now on a shard has no room here for what adds to it, or has again.
+    pub fn set_full(&self, is_full: bool) {
+        self.is_full.set(is_full);
+    }
+
+    /// Whether it is full.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.is_full.get()
     }
 
     /// Flips one bit of a segment; false where there is none.

@@ -116,7 +116,9 @@ impl Injector {
             if !self.world.faults_wanted() {
                 break;
             }
-            if self.plan.media && self.rng.chance(600) {
+            if self.plan.media && self.rng.chance(100) {
+                self.fill_shard().await;
+            } else if self.plan.media && self.rng.chance(600) {
                 self.spoil_disk();
             } else {
                 self.outage().await;
@@ -207,6 +209,25 @@ impl Injector {
                 self.count(Fault::CalendarJump);
                 let clock = world.network.clock_of(&world.address_of(victim));
                 clock.jump(&mut self.rng);
+            }
+        }
+    }
+
+    /// A shard's disk is full for a while, also while its server is killed and started.
+    async fn fill_shard(&mut self) {
+        let world = self.world.clone();
+        let storage = world.storage_indices();
+        let shards = (0..world.server_count()).filter(|index| !storage.contains(index));
+        let shards: Vec<_> = shards.collect();
+        let Some(index) = self.rng.pick(&shards).copied() else {
+            return;
+        };
+        for is_full in [true, false] {
+            if let Some(disk) = world.disk_of(index) {
+                disk.set_full(is_full);
+            }
+            if is_full {
+                self.last().await;
             }
         }
     }

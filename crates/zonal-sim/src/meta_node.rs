@@ -3,6 +3,7 @@
 mod house;
 
 use crate::clock::{Group, Signal};
+use crate::coverage::Fault;
 use crate::disk::Disk;
 use crate::net::{Answer, Network, Request, Role, Task};
 use crate::plant::Plant;
@@ -189,7 +190,14 @@ impl MetaNode {
         let _running = Running::begin(&self.running);
         let clock = self.network.clock.clone();
         let own_clock = self.network.clock_of(&self.address);
-        let mut outcome = self.handle_once(caller, &request, None);
+        let mut outcome = if self.disk.is_full() && request.adds() {
+            self.network.count(Fault::FullShard);
+            self.refresh_map();
+            let mut shard = self.shard.borrow_mut();
+            shard.handle_full(self.disk.as_ref(), caller, &request)
+        } else {
+            self.handle_once(caller, &request, None)
+        };
         loop {
             match outcome {
                 Outcome::Reply {

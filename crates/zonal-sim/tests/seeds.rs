@@ -90,7 +90,8 @@ fn seeds_that_once_found_bugs_are_good() {
     // 566: objects were deleted before their file's removal was durable, and the file came back without them.
     let power = [30082, 30459, 30521, 88, 110, 219, 566];
     // 17323: a close was executed before a restart, and answered after the new shard had been told that the files are open.
-    let media = [17_323];
+    // 463, 503: a create that was executed was refused when it was repeated, because the shard's disk had become full.
+    let media = [17_323, 463, 503];
     // 18576: a client kept a map with an address that a hostile reply had made up, for the manager's was not newer.
     let hostile = [18_576];
     // 28, 62, 495, 721: an open with O_TRUNC failed where another client cut the file again and again.

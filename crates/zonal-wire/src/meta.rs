@@ -265,6 +265,20 @@ impl MetaRequest {
         }
     }
 
+    /// True where it adds to the name space: a shard whose disk is full refuses it, and takes what frees space.
+    #[must_use]
+    pub fn adds(&self) -> bool {
+        matches!(
+            self,
+            Self::Create { .. }
+                | Self::Mkdir { .. }
+                | Self::Tmpfile { .. }
+                | Self::Link { .. }
+                | Self::SetXattr { .. }
+                | Self::MakeDetachedDir { .. }
+        )
+    }
+
     /// The directory whose entries it changes, where that is one: the reply may tell what that is then.
     #[must_use]
     pub fn changes_entries_of(&self) -> Option<Ino> {

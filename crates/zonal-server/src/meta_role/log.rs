@@ -76,21 +76,11 @@ impl MetaRole {
     /// Whether the store has room for what a request may write. Reading needs none. What adds to the name space leaves room
     /// for checkpoints; the rest, deletions among it, may use the log nearly to its end.
     pub(super) fn check_room(&self, request: &MetaRequest) -> Result<(), ErrorCode> {
-        use MetaRequest as M;
         let reads = matches!(request.tag(), 2 | 10..=20 | 60..=63 | 84);
         if reads {
             return Ok(());
         }
-        let adds = matches!(
-            request,
-            M::Create { .. }
-                | M::Mkdir { .. }
-                | M::Tmpfile { .. }
-                | M::Link { .. }
-                | M::SetXattr { .. }
-                | M::MakeDetachedDir { .. }
-        );
-        if adds {
+        if request.adds() {
             if !self.engine.has_room(META_HEADROOM_BYTES) {
                 return Err(ErrorCode::NoSpace);
             }

@@ -87,14 +87,17 @@ impl MediaProgram {
         let is_damaged = DAMAGES.iter().any(|fault| met.of(*fault) > 0);
         match code {
             ErrorCode::Corrupt | ErrorCode::Io if is_damaged => Ok(()),
-            ErrorCode::NoSpace if met.of(Fault::FullDisk) > 0 => Ok(()),
+            ErrorCode::NoSpace if met.of(Fault::FullDisk) + met.of(Fault::FullShard) > 0 => Ok(()),
             code => Err(format!("invariant 5: {doing}: {code}")),
         }
     }
 
     async fn write(&mut self, file: usize) -> Outcome {
         let opened = create(&self.client, self.dir, &format!("f{file}"), false).await;
-        let opened = opened.map_err(text)?;
+        let opened = match opened {
+            Ok(opened) => opened,
+            Err(code) => return self.forgive("create", code),
+        };
         let ino = opened.file.ino;
         let bytes = [904, 4_096, 70_000, 300_000][self.rng.below(4) as usize];
         let version = self.next;
