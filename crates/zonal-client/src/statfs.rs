@@ -29,7 +29,7 @@ impl<N: Net> Client<N> {
         for target in &map.targets {
             if let Some(node) = map.node(target.node) {
                 let epoch = zonal_types::Epoch(0);
-                let place = crate::storage::Place {
+                let place = crate::places::Place {
                     target: target.id,
                     address: node.address.clone(),
                     epoch,

@@ -1,125 +1,21 @@
-//! Requests to targets: where a piece lies, sending in parallel, repeating what failed.
+//! Requests to targets: sending in parallel, repeating what failed.
 
 use crate::client::Client;
 use crate::file::File;
 use crate::net::{Message, Net, Reply};
-use crate::session::{failure_code, late, leaves_gathered};
-use crate::unsynced::Unsynced;
+use crate::places::Place;
+use crate::session::{failure_code, late};
 use std::sync::atomic::Ordering;
-use zonal_layout::{Piece, object_bytes};
-use zonal_types::{Codec, Column, Component, Epoch, ErrorCode, FileData, Instant, TargetId};
+use zonal_types::{Codec, Column, ErrorCode, Instant, TargetId};
 use zonal_wire::{ObjectRef, Service, StorageReply, StorageRequest};
 
 /// Pause before a request is repeated, at first and at most.
-const RETRY_MS: (u64, u64) = (20, 500);
-
-/// A target with what a request to it needs.
-#[derive(Debug, Clone)]
-pub(crate) struct Place {
-    pub(crate) target: TargetId,
-    pub(crate) address: String,
-    pub(crate) epoch: Epoch,
-}
-
-/// A target that was asked to make everything durable.
-pub(crate) struct Syncing<N: Net> {
-    target: TargetId,
-    started: Result<(Place, N::Pending), ErrorCode>,
-}
+pub(crate) const RETRY_MS: (u64, u64) = (20, 500);
 
 /// A request without its place: made anew for each attempt.
 pub(crate) type MakeRequest<'a> = &'a dyn Fn(ObjectRef) -> StorageRequest;
 
 impl<N: Net> Client<N> {
-    /// The width of a component's stripe set.
-    pub(crate) fn set_width(&self, component: &Component) -> u16 {
-        self.map()
-            .set(component.set)
-            .map_or(0, |set| u16::try_from(set.slots.len()).unwrap_or(u16::MAX))
-    }
-
-    /// Splits a file range.
-    pub(crate) fn pieces(
-        &self,
-        data: &FileData,
-        offset: u64,
-        length: u64,
-    ) -> Result<Vec<Piece>, ErrorCode> {
-        zonal_layout::pieces(&data.layout, offset, length, |component| {
-            self.set_width(component)
-        })
-        .map_err(zonal_layout::LayoutError::code)
-    }
-
-    /// Fetches the map where a layout names a stripe set that ours does not have: one that was made since.
-    pub(crate) async fn know_sets(&self, data: &FileData) -> Result<(), ErrorCode> {
-        if self.knows_sets(data) {
-            return Ok(());
-        }
-        self.refresh_map().await
-    }
-
-    /// [`Self::pieces`], with a newer map where ours lacks a stripe set.
-    ///
-    /// # Errors
-    /// As [`Self::pieces`]; `Unreachable` or what else passes where no manager gives a map that has the set.
-    pub(crate) async fn known_pieces(
-        &self,
-        data: &FileData,
-        offset: u64,
-        length: u64,
-    ) -> Result<Vec<Piece>, ErrorCode> {
-        if !self.knows_sets(data) {
-            self.refresh_map().await?;
-            if !self.knows_sets(data) {
-                return Err(ErrorCode::Unreachable);
-            }
-        }
-        self.pieces(data, offset, length)
-    }
-
-    fn knows_sets(&self, data: &FileData) -> bool {
-        let map = self.map();
-        let mut components = data.layout.components.iter();
-        components.all(|component| map.set(component.set).is_some())
-    }
-
-    /// Where a column lies now.
-    pub(crate) fn place(&self, component: &Component, column: Column) -> Result<Place, ErrorCode> {
-        let map = self.map();
-        let set = map.set(component.set).ok_or(ErrorCode::StaleEpoch)?;
-        let width = u16::try_from(set.slots.len()).unwrap_or(u16::MAX);
-        let slot = zonal_layout::slot_of(component, column, width)
-            .map_err(zonal_layout::LayoutError::code)?;
-        let slot = set.slots.get(usize::from(slot)).ok_or(ErrorCode::Corrupt)?;
-        let node = map
-            .target(slot.target)
-            .and_then(|target| map.node(target.node));
-        let address = node.ok_or(ErrorCode::StaleEpoch)?.address.clone();
-        Ok(Place {
-            target: slot.target,
-            address,
-            epoch: slot.slot_epoch,
-        })
-    }
-
-    /// The object of a column, with what its target must know of truncations.
-    pub(crate) fn object(
-        data: &FileData,
-        component: &Component,
-        column: Column,
-        target: TargetId,
-    ) -> ObjectRef {
-        ObjectRef {
-            target,
-            data_id: component.data_id,
-            column,
-            layout_gen: data.layout.layout_gen.0,
-            truncate_seq: data.truncate_seq,
-            truncate_bytes: object_bytes(component, data.truncate_size, column),
-        }
-    }
-
     /// Sends one request that changes no object; the reply is for [`Self::storage_reply`].
     pub(crate) fn start_storage(&self, place: &Place, request: &StorageRequest) -> N::Pending {
         self.start_change(place, request, &[], 0)
@@ -334,85 +230,6 @@ impl<N: Net> Client<N> {
             }
         }
         (replies, all)
-    }
-
-    /// Makes durable what targets acknowledged, all at once.
-    pub(crate) async fn sync_targets(&self, unsynced: &mut Unsynced) -> Result<(), ErrorCode> {
-        let started = self.start_sync(&unsynced.targets());
-        self.finish_sync(started, unsynced).await
-    }
-
-    /// Asks targets to make durable what they acknowledged; the replies are for [`Self::finish_sync`].
-    pub(crate) fn start_sync(&self, targets: &[TargetId]) -> Vec<Syncing<N>> {
-        let start = |target: &TargetId| {
-            let started = self.target_place(*target).map(|place| {
-                let pending = self.start_storage(&place, &StorageRequest::Sync { target: *target });
-                (place, pending)
-            });
-            Syncing {
-                target: *target,
-                started,
-            }
-        };
-        targets.iter().map(start).collect()
-    }
-
-    /// Waits until all of them have; repeats what failed for as long as the deadline allows. What is durable, or is lost
-    /// (`Io`, once), leaves `unsynced`.
-    pub(crate) async fn finish_sync(
-        &self,
-        started: Vec<Syncing<N>>,
-        unsynced: &mut Unsynced,
-    ) -> Result<(), ErrorCode> {
-        let mut failed = None;
-        for Syncing { target, started } in started {
-            let mut outcome = match started {
-                Ok((place, pending)) => self.storage_reply(&place, pending, None).await,
-                Err(code) => Err(code),
-            };
-            let deadline = self.deadline();
-            while matches!(
-                outcome,
-                Err(ErrorCode::Unreachable | ErrorCode::TimedOut | ErrorCode::NotReady)
-            ) && self.net.now() < deadline
-            {
-                self.net.sleep(RETRY_MS.1).await;
-                let place = self.target_place(target)?;
-                let again = self.start_storage(&place, &StorageRequest::Sync { target });
-                outcome = self.storage_reply(&place, again, None).await;
-            }
-            let outcome = match outcome {
-                Ok((StorageReply::Synced { verifier }, _)) => {
-                    if unsynced.synced(target, verifier) {
-                        Ok(())
-                    } else {
-                        zonal_types::mark!(TargetLostPower);
-                        Err(ErrorCode::Io)
-                    }
-                }
-                Ok(_other) => Err(ErrorCode::Protocol),
-                Err(code) => Err(code),
-            };
-            // What is lost is told once, so nothing that passes may hide it.
-            if let Err(code) = outcome
-                && failed.is_none_or(leaves_gathered)
-            {
-                failed = Some(code);
-            }
-        }
-        failed.map_or(Ok(()), Err)
-    }
-
-    /// Where a target is, whatever slot it has.
-    pub(crate) fn target_place(&self, target: TargetId) -> Result<Place, ErrorCode> {
-        let map = self.map();
-        let node = map.target(target).and_then(|target| map.node(target.node));
-        let address = node.ok_or(ErrorCode::WrongTarget)?.address.clone();
-        Ok(Place {
-            target,
-            address,
-            epoch: Epoch(0),
-        })
     }
 }
 

@@ -7,6 +7,7 @@
 //! [`tree::DIRECTORIES_MAX`] and by what one file has of objects.
 #![forbid(unsafe_code)]
 
+pub mod data_fact;
 pub mod finding;
 pub mod junctions;
 pub mod objects;

@@ -5,7 +5,7 @@ use crate::error::OfflineError;
 use crate::pass::{Work, shard_of};
 use crate::run::Options;
 use std::sync::Arc;
-use zonal_disk::engine::Room;
+use zonal_disk::Room;
 use zonal_disk::{DiskError, Engine};
 use zonal_meta::check::Broken;
 use zonal_meta::repair::repair_key;

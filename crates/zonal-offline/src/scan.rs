@@ -9,7 +9,7 @@ use crate::sort::Sorter;
 use std::collections::BTreeMap;
 use std::path::Path;
 use zonal_disk::{DiskError, Found, ReadStore, StoreDamage, starts};
-use zonal_fsck::objects::DataFact;
+use zonal_fsck::data_fact::DataFact;
 use zonal_fsck::{StoreFault, What};
 use zonal_meta::check::{self, Fact, Scan};
 use zonal_meta::keys;

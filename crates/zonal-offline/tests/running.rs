@@ -6,7 +6,7 @@ mod common;
 
 use common::{Bench, Made, Open, TestCell, entry, get_entry, inode, read_map};
 use zonal_disk::Engine;
-use zonal_disk::engine::Room;
+use zonal_disk::Room;
 use zonal_meta::dentry::name_cookie;
 use zonal_meta::inode::{FLAG_ORPHAN, Inode};
 use zonal_meta::keys;

@@ -8,7 +8,7 @@
 use crate::map_cache::MapCache;
 use crate::starts::{self, Known, StartError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use zonal_disk::engine::Room;
+use zonal_disk::Room;
 use zonal_disk::{DiskError, Engine};
 use zonal_types::{Blob, CellId, Codec, ErrorCode, KvChange, KvRead, MapVersion, ShardId, ZoneId};
 use zonal_wire::storage::ErrorNumber;

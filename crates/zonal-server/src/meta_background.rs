@@ -301,8 +301,8 @@ mod tests {
     use crate::map_cache::MapCache;
     use crate::meta_role::Parts;
     use crate::peers::Peers;
+    use zonal_disk::Room;
     use zonal_disk::StoreKind;
-    use zonal_disk::engine::Room;
     use zonal_meta::{ShardConfig, keys};
     use zonal_net::{Pool, PoolConfig, Role};
     use zonal_testkit::Scratch;

@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use zonal_disk::Engine;
-use zonal_disk::engine::Room;
+use zonal_disk::Room;
 use zonal_meta::{Attempt, Caller, Flushed, Now, Outcome, PendingCall, Shard, ShardConfig, WaitOn};
 use zonal_types::{Epoch, ErrorCode, Instant, MapVersion, SessionId, ShardId, ZoneId};
 use zonal_wire::storage::ErrorNumber;

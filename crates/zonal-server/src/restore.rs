@@ -11,7 +11,7 @@ use crate::{starts, stores};
 use std::collections::BTreeSet;
 use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
-use zonal_disk::engine::Room;
+use zonal_disk::Room;
 use zonal_disk::identity::sync_dir;
 use zonal_disk::{DiskError, Engine, Identity, StoreKind};
 use zonal_meta::restore;

@@ -18,7 +18,7 @@ use crate::seldom::Seldom;
 use crate::trouble::Trouble;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use zonal_disk::engine::Room;
+use zonal_disk::Room;
 use zonal_disk::{DiskError, Engine, Lsn, Segments};
 use zonal_object::{Cut, ObjectId, Record, Target};
 use zonal_types::{ErrorCode, TargetId};

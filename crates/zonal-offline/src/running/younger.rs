@@ -3,7 +3,8 @@
 use super::{LATE_MAX, RunningCell, Told};
 use crate::error::OfflineError;
 use crate::paths::Paths;
-use zonal_fsck::objects::{Joined, Lonely, Owner};
+use zonal_fsck::data_fact::Owner;
+use zonal_fsck::objects::{Joined, Lonely};
 use zonal_fsck::{Place, What};
 use zonal_object::{KnownObject, ObjectId};
 use zonal_types::{Column, DataId, Ino, TargetId};

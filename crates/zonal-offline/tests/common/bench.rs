@@ -4,7 +4,7 @@ use super::{Made, OpenTarget, TestCell, lookup, open_engine};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use zonal_disk::Engine;
-use zonal_disk::engine::Room;
+use zonal_disk::Room;
 use zonal_meta::inode::Inode;
 use zonal_meta::keys;
 use zonal_testkit::Rng;

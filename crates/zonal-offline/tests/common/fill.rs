@@ -6,7 +6,7 @@ use super::{
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use zonal_disk::engine::Room;
+use zonal_disk::Room;
 use zonal_disk::store::load_identity;
 use zonal_disk::{Engine, Identity, StoreKind};
 use zonal_meta::inode::Inode;

@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use zonal_disk::Engine;
-use zonal_disk::engine::Room;
+use zonal_disk::Room;
 use zonal_object::{Committed, Cut, Edit, ObjectId, Planned, Record, Step, Target, WriteRequest};
 use zonal_offline::StoreSpec;
 use zonal_types::ErrorCode;

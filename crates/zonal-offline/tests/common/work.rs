@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use zonal_disk::Engine;
-use zonal_disk::engine::Room;
+use zonal_disk::Room;
 use zonal_meta::{Caller, Now, Outcome, Shard, ShardConfig};
 use zonal_types::{Credentials, ErrorCode, Ino, Name, SessionId, ShardId, ZoneId};
 use zonal_wire::meta::NewKind;

@@ -5,7 +5,7 @@ use crate::manager_role::ManagerError;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use zonal_disk::DiskError;
-use zonal_disk::engine::Room;
+use zonal_disk::Room;
 use zonal_meta::JunctionChange;
 use zonal_types::{ErrorCode, KvChange};
 use zonal_wire::MetaRequest;

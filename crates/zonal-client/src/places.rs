@@ -1,0 +1,118 @@
+//! Where the bytes of a file lie: the layout's pieces, and the map's target of each column.
+
+use crate::client::Client;
+use crate::net::Net;
+use zonal_layout::{Piece, object_bytes};
+use zonal_types::{Column, Component, Epoch, ErrorCode, FileData, TargetId};
+use zonal_wire::ObjectRef;
+
+/// A target with what a request to it needs.
+#[derive(Debug, Clone)]
+pub(crate) struct Place {
+    pub(crate) target: TargetId,
+    pub(crate) address: String,
+    pub(crate) epoch: Epoch,
+}
+
+impl<N: Net> Client<N> {
+    /// The width of a component's stripe set.
+    pub(crate) fn set_width(&self, component: &Component) -> u16 {
+        self.map()
+            .set(component.set)
+            .map_or(0, |set| u16::try_from(set.slots.len()).unwrap_or(u16::MAX))
+    }
+
+    /// Splits a file range.
+    pub(crate) fn pieces(
+        &self,
+        data: &FileData,
+        offset: u64,
+        length: u64,
+    ) -> Result<Vec<Piece>, ErrorCode> {
+        zonal_layout::pieces(&data.layout, offset, length, |component| {
+            self.set_width(component)
+        })
+        .map_err(zonal_layout::LayoutError::code)
+    }
+
+    /// Fetches the map where a layout names a stripe set that ours does not have: one that was made since.
+    pub(crate) async fn know_sets(&self, data: &FileData) -> Result<(), ErrorCode> {
+        if self.knows_sets(data) {
+            return Ok(());
+        }
+        self.refresh_map().await
+    }
+
+    /// [`Self::pieces`], with a newer map where ours lacks a stripe set.
+    ///
+    /// # Errors
+    /// As [`Self::pieces`]; `Unreachable` or what else passes where no manager gives a map that has the set.
+    pub(crate) async fn known_pieces(
+        &self,
+        data: &FileData,
+        offset: u64,
+        length: u64,
+    ) -> Result<Vec<Piece>, ErrorCode> {
+        if !self.knows_sets(data) {
+            self.refresh_map().await?;
+            if !self.knows_sets(data) {
+                return Err(ErrorCode::Unreachable);
+            }
+        }
+        self.pieces(data, offset, length)
+    }
+
+    fn knows_sets(&self, data: &FileData) -> bool {
+        let map = self.map();
+        let mut components = data.layout.components.iter();
+        components.all(|component| map.set(component.set).is_some())
+    }
+
+    /// Where a column lies now.
+    pub(crate) fn place(&self, component: &Component, column: Column) -> Result<Place, ErrorCode> {
+        let map = self.map();
+        let set = map.set(component.set).ok_or(ErrorCode::StaleEpoch)?;
+        let width = u16::try_from(set.slots.len()).unwrap_or(u16::MAX);
+        let slot = zonal_layout::slot_of(component, column, width)
+            .map_err(zonal_layout::LayoutError::code)?;
+        let slot = set.slots.get(usize::from(slot)).ok_or(ErrorCode::Corrupt)?;
+        let node = map
+            .target(slot.target)
+            .and_then(|target| map.node(target.node));
+        let address = node.ok_or(ErrorCode::StaleEpoch)?.address.clone();
+        Ok(Place {
+            target: slot.target,
+            address,
+            epoch: slot.slot_epoch,
+        })
+    }
+
+    /// The object of a column, with what its target must know of truncations.
+    pub(crate) fn object(
+        data: &FileData,
+        component: &Component,
+        column: Column,
+        target: TargetId,
+    ) -> ObjectRef {
+        ObjectRef {
+            target,
+            data_id: component.data_id,
+            column,
+            layout_gen: data.layout.layout_gen.0,
+            truncate_seq: data.truncate_seq,
+            truncate_bytes: object_bytes(component, data.truncate_size, column),
+        }
+    }
+
+    /// Where a target is, whatever slot it has.
+    pub(crate) fn target_place(&self, target: TargetId) -> Result<Place, ErrorCode> {
+        let map = self.map();
+        let node = map.target(target).and_then(|target| map.node(target.node));
+        let address = node.ok_or(ErrorCode::WrongTarget)?.address.clone();
+        Ok(Place {
+            target,
+            address,
+            epoch: Epoch(0),
+        })
+    }
+}

@@ -1,0 +1,85 @@
+//! Has targets make durable what they acknowledged, all at once.
+
+use crate::client::Client;
+use crate::net::Net;
+use crate::places::Place;
+use crate::session::leaves_gathered;
+use crate::storage::RETRY_MS;
+use crate::unsynced::Unsynced;
+use zonal_types::{ErrorCode, TargetId};
+use zonal_wire::{StorageReply, StorageRequest};
+
+/// A target that was asked to make everything durable.
+pub(crate) struct Syncing<N: Net> {
+    target: TargetId,
+    started: Result<(Place, N::Pending), ErrorCode>,
+}
+
+impl<N: Net> Client<N> {
+    /// Makes durable what targets acknowledged, all at once.
+    pub(crate) async fn sync_targets(&self, unsynced: &mut Unsynced) -> Result<(), ErrorCode> {
+        let started = self.start_sync(&unsynced.targets());
+        self.finish_sync(started, unsynced).await
+    }
+
+    /// Asks targets to make durable what they acknowledged; the replies are for [`Self::finish_sync`].
+    pub(crate) fn start_sync(&self, targets: &[TargetId]) -> Vec<Syncing<N>> {
+        let start = |target: &TargetId| {
+            let started = self.target_place(*target).map(|place| {
+                let pending = self.start_storage(&place, &StorageRequest::Sync { target: *target });
+                (place, pending)
+            });
+            Syncing {
+                target: *target,
+                started,
+            }
+        };
+        targets.iter().map(start).collect()
+    }
+
+    /// Waits until all of them have; repeats what failed for as long as the deadline allows. What is durable, or is lost
+    /// (`Io`, once), leaves `unsynced`.
+    pub(crate) async fn finish_sync(
+        &self,
+        started: Vec<Syncing<N>>,
+        unsynced: &mut Unsynced,
+    ) -> Result<(), ErrorCode> {
+        let mut failed = None;
+        for Syncing { target, started } in started {
+            let mut outcome = match started {
+                Ok((place, pending)) => self.storage_reply(&place, pending, None).await,
+                Err(code) => Err(code),
+            };
+            let deadline = self.deadline();
+            while matches!(
+                outcome,
+                Err(ErrorCode::Unreachable | ErrorCode::TimedOut | ErrorCode::NotReady)
+            ) && self.net.now() < deadline
+            {
+                self.net.sleep(RETRY_MS.1).await;
+                let place = self.target_place(target)?;
+                let again = self.start_storage(&place, &StorageRequest::Sync { target });
+                outcome = self.storage_reply(&place, again, None).await;
+            }
+            let outcome = match outcome {
+                Ok((StorageReply::Synced { verifier }, _)) => {
+                    if unsynced.synced(target, verifier) {
+                        Ok(())
+                    } else {
+                        zonal_types::mark!(TargetLostPower);
+                        Err(ErrorCode::Io)
+                    }
+                }
+                Ok(_other) => Err(ErrorCode::Protocol),
+                Err(code) => Err(code),
+            };
+            // What is lost is told once, so nothing that passes may hide it.
+            if let Err(code) = outcome
+                && failed.is_none_or(leaves_gathered)
+            {
+                failed = Some(code);
+            }
+        }
+        failed.map_or(Ok(()), Err)
+    }
+}

@@ -1,0 +1,119 @@
+//! What comes before an operation: who asks, was it executed before, and requests that are not about the store.
+
+use super::{Shard, Waiting};
+use crate::config::{Caller, Now};
+use crate::outcome::Outcome;
+use crate::session::SlotAnswer;
+use zonal_types::{ErrorCode, KvRead, SessionId};
+use zonal_wire::frame::NO_SLOT;
+use zonal_wire::{MetaReply, MetaRequest};
+
+impl Shard {
+    /// What comes before an operation: session, slot, and requests that are not about the store. `None`: go on.
+    pub(super) fn begin(
+        &mut self,
+        kv: &dyn KvRead,
+        now: Now,
+        caller: Caller,
+        request: &MetaRequest,
+        waited: &Waiting,
+    ) -> Result<Option<Outcome>, ErrorCode> {
+        if let MetaRequest::OpenSession { client, zone, name } = request {
+            return self.open_session(now, *client, *zone, name).map(Some);
+        }
+        match self.sessions.get_mut(caller.session) {
+            Some(session) => session.last_seen = now.instant,
+            None if caller.session == SessionId(0) && is_internal(request) => {}
+            None => return Err(ErrorCode::UnknownSession),
+        }
+        if let Some(reply) = self.repeated(kv, caller, request)? {
+            return Ok(Some(self.reply(reply)));
+        }
+        if self.sessions.silent.contains(&caller.session) && !is_for_silent(request) {
+            // It opens its session again, hears of our boot, tells what it holds, and comes back.
+            zonal_types::mark!(SilentRefused);
+            return Err(ErrorCode::UnknownSession);
+        }
+        let outcome = self.run_volatile(kv, now, caller, request, waited)?;
+        if let Some(Outcome::Reply { reply, effect, .. }) = &outcome
+            && is_slotted(caller, request)
+            && effect.is_empty()
+        {
+            let reply = Some(reply.clone());
+            self.sessions
+                .replied(caller.session, caller.slot, caller.sequence, reply);
+        }
+        Ok(outcome)
+    }
+
+    /// The reply of a request that was executed before.
+    pub(super) fn repeated(
+        &mut self,
+        kv: &dyn KvRead,
+        caller: Caller,
+        request: &MetaRequest,
+    ) -> Result<Option<MetaReply>, ErrorCode> {
+        if !is_slotted(caller, request) {
+            return Ok(None);
+        }
+        let answer = self
+            .sessions
+            .slot(kv, caller.session, caller.slot, caller.sequence)?;
+        let SlotAnswer::Repeat(reply, is_from_before) = answer else {
+            return Ok(None);
+        };
+        zonal_types::mark!(SlotRepeated);
+        if is_from_before {
+            zonal_types::mark!(SlotRepeatedAfterRestart);
+            self.reopen(&reply, caller.session);
+            if let MetaRequest::AppendEnd { ino, offset, .. } = request {
+                self.tickets.was_ended(*ino, caller.session, *offset);
+                self.recheck = true;
+            }
+        }
+        Ok(Some(reply))
+    }
+
+    /// A repeated create or open after our restart: its open is not counted yet.
+    fn reopen(&mut self, reply: &MetaReply, session: SessionId) {
+        if let MetaReply::Opened { entry, .. } = reply
+            && self.opens.count(entry.ino, session) == 0
+        {
+            self.opens.open(entry.ino, session);
+        }
+    }
+}
+
+/// What other shards send without a session.
+fn is_internal(request: &MetaRequest) -> bool {
+    matches!(
+        request,
+        MetaRequest::MakeDetachedDir { .. }
+            | MetaRequest::AttachDir { .. }
+            | MetaRequest::DetachDir { .. }
+            | MetaRequest::DropDir { .. }
+            | MetaRequest::HasEntry { .. }
+            | MetaRequest::SettleDir { .. }
+            | MetaRequest::GetAttr { .. }
+            | MetaRequest::SetAttr { .. }
+            | MetaRequest::SetPolicy { .. }
+    )
+}
+
+/// What a session from before our start may ask before it has told what it holds.
+fn is_for_silent(request: &MetaRequest) -> bool {
+    matches!(
+        request,
+        MetaRequest::PollEvents { .. }
+            | MetaRequest::CloseSession
+            | MetaRequest::EvictSession
+            | MetaRequest::Reclaim { .. }
+            | MetaRequest::ReclaimAppends { .. }
+            | MetaRequest::DropLeases
+            | MetaRequest::Sync
+    )
+}
+
+pub(super) fn is_slotted(caller: Caller, request: &MetaRequest) -> bool {
+    caller.slot != NO_SLOT && request.is_mutation()
+}

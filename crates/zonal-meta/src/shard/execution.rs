@@ -1,0 +1,286 @@
+//! An operation, from its run on the store to the effect that counts: recalls of what others cache, the slot's reply, memory.
+
+use super::admission::is_slotted;
+use super::{Shard, Waiting};
+use crate::append::End;
+use crate::caching;
+use crate::config::{Caller, Now};
+use crate::dentry::siphash;
+use crate::dispatch;
+use crate::keys;
+use crate::outcome::{Outcome, WaitOn};
+use crate::session::SlotRecord;
+use crate::tx::{Env, Finished, Tx, Volatile};
+use zonal_types::{Codec, ErrorCode, Instant, KvChange, KvRead, SessionId};
+use zonal_wire::frame::NO_SLOT;
+use zonal_wire::storage::ErrorNumber;
+use zonal_wire::{DirAfter, MetaReply, MetaRequest};
+
+impl Shard {
+    pub(crate) fn tx<'a>(&'a self, kv: &'a dyn KvRead, now: Now, session: SessionId) -> Tx<'a> {
+        let env = Env {
+            config: &self.config,
+            map: &self.map,
+            partitions: &self.partitions,
+            opens: &self.opens,
+            ids: &self.ids,
+            recent: &self.recent,
+            silent: &self.sessions.silent,
+            live_inodes: self.live_inodes,
+            inline_bytes: if self.is_old {
+                0
+            } else {
+                self.config.inline_bytes
+            },
+        };
+        Tx::new(env, kv, now, session)
+    }
+
+    pub(super) fn execute(
+        &mut self,
+        kv: &dyn KvRead,
+        now: Now,
+        caller: Caller,
+        request: &MetaRequest,
+        waited: Waiting,
+    ) -> Outcome {
+        let mut published = None;
+        loop {
+            let mut tx = self.tx(kv, now, caller.session);
+            tx.token = token(caller);
+            tx.facts = waited.facts.clone();
+            tx.published = published.unwrap_or(0);
+            let result = dispatch::run(&mut tx, request);
+            let directory = caching::directory_after(&mut tx, request);
+            let lease = tx.lease;
+            let finished = tx.finish();
+            if let Some((zone, ask, asked)) = finished.call {
+                self.leases.finish(&waited.changes);
+                return self.ask(zone, ask, caller, request, asked, waited.facts);
+            }
+            let mut reply = match result {
+                Ok(reply) => reply,
+                Err(code) => return self.fail(caller, request, code, &waited),
+            };
+            if published.is_none() {
+                if let Some(wait) = self.recall(now, caller, request, &finished, &waited) {
+                    return wait;
+                }
+                if let MetaRequest::AppendEnd {
+                    ino,
+                    offset,
+                    reserved,
+                    length,
+                    ..
+                } = request
+                {
+                    let numbers = (u64::from(*reserved), u64::from(*length));
+                    let session = caller.session;
+                    match self
+                        .tickets
+                        .end(*ino, session, *offset, numbers, now.instant)
+                    {
+                        Ok(End::Published(end)) => {
+                            published = Some(end.unwrap_or(0));
+                            // Appends behind this one may be published with it.
+                            self.recheck = true;
+                        }
+                        Ok(End::Wait(until)) => {
+                            return self.wait(Waiting::default(), until, WaitOn::Recalls);
+                        }
+                        Err(code) => return self.fail(caller, request, code, &Waiting::default()),
+                    }
+                    continue;
+                }
+            }
+            let kept = is_slotted(caller, request).then(|| caching::without_times(&reply));
+            if self.config.caching {
+                caching::grant(
+                    &mut reply,
+                    lease,
+                    &mut self.leases,
+                    caller.session,
+                    now.instant,
+                );
+                if let Some(attr) = directory {
+                    let now = now.instant;
+                    let attr_ms = self.leases.grant(attr.ino, caller.session, now);
+                    if attr_ms > 0 {
+                        reply = reply.with_directory(DirAfter { attr, attr_ms });
+                    }
+                }
+            } else {
+                reply = caching::without_times(&reply);
+            }
+            return self.commit(now.instant, caller, reply, kept, finished);
+        }
+    }
+
+    /// Asks for what others have cached; a wait where somebody still has to answer.
+    fn recall(
+        &mut self,
+        now: Now,
+        caller: Caller,
+        request: &MetaRequest,
+        finished: &Finished,
+        waited: &Waiting,
+    ) -> Option<Outcome> {
+        let is_recalled = self.config.caching && !matches!(request.tag(), 80..=85);
+        let mut changes = if is_recalled {
+            caching::changes(finished)
+        } else {
+            Vec::new()
+        };
+        if matches!(request, MetaRequest::AppendEnd { length: 1.., .. }) {
+            // What it publishes is not known before the recall.
+            let of_files = changes
+                .iter_mut()
+                .filter(|change| !change.children.is_empty());
+            of_files.for_each(|change| change.data = true);
+        }
+        let is_same = !changes.is_empty() && changes == waited.changes;
+        if !is_same {
+            self.leases.finish(&waited.changes);
+        }
+        if changes.is_empty() {
+            return None;
+        }
+        let by = caller.session;
+        let recall = self
+            .leases
+            .recall(&changes, by, is_same, now.instant, &mut self.events);
+        self.doomed.extend(self.events.take_overflowed());
+        let Some(recall) = recall else {
+            if is_same {
+                self.leases.finish(&changes);
+            }
+            return None;
+        };
+        zonal_types::mark!(RecallWaited);
+        self.woken
+            .extend(recall.wait_for.iter().map(|(session, _)| *session));
+        let waiting = Waiting {
+            facts: waited.facts.clone(),
+            changes,
+            until: None,
+        };
+        Some(self.wait(waiting, recall.until, WaitOn::Recalls))
+    }
+
+    /// The request counts: memory follows, the slot's reply joins the effect.
+    fn commit(
+        &mut self,
+        now: Instant,
+        caller: Caller,
+        reply: MetaReply,
+        kept: Option<MetaReply>,
+        finished: Finished,
+    ) -> Outcome {
+        let mut effect = finished.effect;
+        self.apply(caller.session, now, finished.volatile);
+        if let Some(kept) = kept {
+            let Caller {
+                session,
+                slot,
+                sequence,
+            } = caller;
+            if effect.is_empty() {
+                self.sessions.replied(session, slot, sequence, Some(kept));
+            } else {
+                let record = SlotRecord {
+                    sequence,
+                    reply: kept,
+                };
+                effect.push(KvChange::put(keys::slot(session, slot), record.to_bytes()));
+                self.sessions.replied(session, slot, sequence, None);
+            }
+        }
+        self.outcome(reply, effect, finished.junctions, finished.after)
+    }
+
+    /// Takes over what a request changes in memory.
+    pub(crate) fn apply(&mut self, session: SessionId, now: Instant, volatile: Vec<Volatile>) {
+        for change in volatile {
+            match change {
+                Volatile::Open(ino) => self.opens.open(ino, session),
+                Volatile::Owned(ino) => self.opens.own(ino, session),
+                Volatile::Unowned(ino) => self.opens.disown(ino),
+                Volatile::Orphaned(ino, holders) => {
+                    self.opens.orphans.insert(ino, holders);
+                }
+                Volatile::Unorphaned(ino) => {
+                    self.opens.orphans.remove(&ino);
+                }
+                Volatile::Ids(partition, range) => self.ids.set(partition, range),
+                Volatile::InodeMade => self.live_inodes = self.live_inodes.saturating_add(1),
+                Volatile::InodeBack(ino) => {
+                    self.live_inodes = self.live_inodes.saturating_add(1);
+                    self.recent.forget(ino);
+                    self.deletions.remove(ino);
+                }
+                Volatile::InodeGone(removed) => {
+                    let ino = removed.inode.ino;
+                    if !removed.inode.layout.components.is_empty() {
+                        self.deletions.add(ino);
+                    }
+                    if !removed.inode.is_dir() {
+                        self.recent.keep(*removed, now);
+                    }
+                    self.live_inodes = self.live_inodes.saturating_sub(1);
+                    self.tickets.inode_gone(ino);
+                    let granted = self.locks.release_inode(ino);
+                    self.tell(granted);
+                }
+                Volatile::Cut(ino, size) => {
+                    self.tickets.cut(ino, size);
+                    // Ends of appends that wait for others hear of it.
+                    self.recheck = true;
+                }
+            }
+        }
+    }
+
+    pub(super) fn fail(
+        &mut self,
+        caller: Caller,
+        request: &MetaRequest,
+        code: ErrorCode,
+        waited: &Waiting,
+    ) -> Outcome {
+        self.leases.finish(&waited.changes);
+        let reply = MetaReply::Failed {
+            code: ErrorNumber(code),
+        };
+        // The slot moves on; the store does not hear of it, as nothing happened. Not where another server did not answer: the client tries
+        // the same request again.
+        let is_over = !matches!(
+            code,
+            ErrorCode::Unreachable
+                | ErrorCode::TimedOut
+                | ErrorCode::NotReady
+                | ErrorCode::Overloaded
+        );
+        if is_over && is_slotted(caller, request) {
+            let kept = Some(reply.clone());
+            self.sessions
+                .replied(caller.session, caller.slot, caller.sequence, kept);
+        }
+        let mut after = Vec::new();
+        if let Some((zone, ino)) = waited.facts.made {
+            after.push((zone, MetaRequest::DropDir { ino }));
+        }
+        if let Some((zone, ino)) = waited.facts.detached {
+            after.push((zone, MetaRequest::AttachDir { ino }));
+        }
+        self.outcome(reply, Vec::new(), Vec::new(), after)
+    }
+}
+
+/// Names a slotted request: sessions are never numbered twice.
+fn token(caller: Caller) -> u64 {
+    if caller.slot == NO_SLOT {
+        return 0;
+    }
+    let name = (caller.session.0, (caller.slot, caller.sequence));
+    siphash(&name.to_bytes()) | 1
+}
