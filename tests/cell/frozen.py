@@ -24,19 +24,26 @@ class Frozen:
         self.pid, self.name, self.threads = pid, name, []
 
     def __enter__(self):
-        for thread in map(int, os.listdir(f"/proc/{self.pid}/task")):
-            with open(f"/proc/{self.pid}/task/{thread}/comm", encoding="ascii") as f:
-                if not f.read().startswith(self.name):
-                    continue
-            ptrace(PTRACE_SEIZE, thread)
-            self.threads.append(thread)
-            ptrace(PTRACE_INTERRUPT, thread)
-            end = time.monotonic() + 5
-            while os.waitpid(thread, WALL | os.WNOHANG)[0] != thread:
-                if time.monotonic() > end:
-                    raise OSError(f"thread {thread} does not stop")
-                time.sleep(0.001)
+        try:
+            for thread in map(int, os.listdir(f"/proc/{self.pid}/task")):
+                with open(f"/proc/{self.pid}/task/{thread}/comm", encoding="ascii") as f:
+                    is_meant = f.read().startswith(self.name)
+                if is_meant:
+                    self.freeze(thread)
+        except BaseException:
+            self.__exit__()
+            raise
         return self
+
+    def freeze(self, thread):
+        ptrace(PTRACE_SEIZE, thread)
+        self.threads.append(thread)
+        ptrace(PTRACE_INTERRUPT, thread)
+        end = time.monotonic() + 5
+        while os.waitpid(thread, WALL | os.WNOHANG)[0] != thread:
+            if time.monotonic() > end:
+                raise TimeoutError(f"thread {thread} does not stop")
+            time.sleep(0.001)
 
     def __exit__(self, *why):
         for thread in self.threads:
