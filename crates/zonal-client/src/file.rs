@@ -84,8 +84,8 @@ pub(crate) struct Report {
 }
 
 impl<N: Net> File<N> {
-    /// That nobody has open, and whose size is not known yet.
-    pub(crate) fn new(ino: Ino, data: FileData) -> Self {
+    /// That nobody has open, and whose size is not known yet. `attempt`: the first number of its changes.
+    pub(crate) fn new(ino: Ino, data: FileData, attempt: u32) -> Self {
         Self {
             ino,
             gate: async_lock::Mutex::new(()),
@@ -106,7 +106,7 @@ impl<N: Net> File<N> {
                 behind: Behind::Unknown(Instant::default()),
                 aside: None,
                 late_closes: 0,
-                attempt: 0,
+                attempt,
             }),
         }
     }

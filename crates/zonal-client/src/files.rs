@@ -43,7 +43,8 @@ impl<N: Net> Client<N> {
 
     /// A file that is not listed: for one operation on an inode that is not open.
     pub(crate) fn detached_file(&self, ino: Ino, data: FileData) -> File<N> {
-        File::new(ino, data)
+        // What was sent for an earlier one of this inode may be on its way yet.
+        File::new(ino, data, self.attempts.load(Ordering::Relaxed))
     }
 
     /// One open less; what is dirty is flushed. The shard is told with the next batch of closes.

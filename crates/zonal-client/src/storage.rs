@@ -16,13 +16,24 @@ pub(crate) const RETRY_MS: (u64, u64) = (20, 500);
 pub(crate) type MakeRequest<'a> = &'a dyn Fn(ObjectRef) -> StorageRequest;
 
 impl<N: Net> Client<N> {
-    /// Sends one request that changes no object; the reply is for [`Self::storage_reply`].
+    /// Sends one request that changes no range of an object; the reply is for [`Self::storage_reply`].
     pub(crate) fn start_storage(&self, place: &Place, request: &StorageRequest) -> N::Pending {
-        self.start_change(place, request, &[], 0)
+        self.start_numbered(place, request, &[], 0)
     }
 
-    /// Sends one request as the file's attempt of this number.
+    /// Sends one request as an attempt with the file's number of now. (A number that was read earlier may have been raised since.)
     pub(crate) fn start_change(
+        &self,
+        file: &File<N>,
+        place: &Place,
+        request: &StorageRequest,
+        payload: &[&[u8]],
+    ) -> N::Pending {
+        let attempt = file.state().attempt;
+        self.start_numbered(place, request, payload, attempt)
+    }
+
+    fn start_numbered(
         &self,
         place: &Place,
         request: &StorageRequest,
@@ -108,10 +119,13 @@ impl<N: Net> Client<N> {
     ) -> Result<(StorageReply, usize, TargetId), ErrorCode> {
         let mut pause = RETRY_MS.0;
         let mut failed = first;
-        let mut sent = None;
+        // Of attempts that were made before: reads have a place for their bytes.
+        let mut is_change = out.is_none();
         loop {
             if let Some(code) = failed {
-                self.number_anew(file, code, sent);
+                if is_change && may_come_late(code) {
+                    self.number_anew(file);
+                }
                 match code {
                     ErrorCode::StaleTruncate if follows_cuts => {
                         self.refetch(file).await?;
@@ -140,10 +154,7 @@ impl<N: Net> Client<N> {
                     return Err(late(code));
                 }
             }
-            let (data, attempt) = {
-                let state = file.state();
-                (state.data.clone(), state.attempt)
-            };
+            let data = file.state().data.clone();
             let component = data
                 .layout
                 .components
@@ -163,8 +174,8 @@ impl<N: Net> Client<N> {
             } else {
                 &pieces[..]
             };
-            let pending = self.start_change(&place, &request, pieces, attempt);
-            sent = Some(attempt);
+            is_change = request.changes_range();
+            let pending = self.start_change(file, &place, &request, pieces);
             match self
                 .storage_reply(&place, pending, out.as_deref_mut())
                 .await
@@ -175,15 +186,10 @@ impl<N: Net> Client<N> {
         }
     }
 
-    /// After an attempt that ended with `code`. Where a target may carry it out yet, what is sent from now on has a higher number, so that
-    /// the target refuses it when it comes too late. `sent`: its number, where that is known.
-    fn number_anew(&self, file: &File<N>, code: ErrorCode, sent: Option<u32>) {
-        let mut state = file.state();
-        // The file was forgotten since its last number was given.
-        let is_behind = code == ErrorCode::Superseded && sent == Some(state.attempt);
-        if is_behind || may_come_late(code) {
-            state.attempt = self.attempts.fetch_add(1, Ordering::Relaxed) + 1;
-        }
+    /// A target may carry out yet what was sent: what follows has a higher number, so that the target refuses it when it comes too late.
+    fn number_anew(&self, file: &File<N>) {
+        let number = self.attempts.fetch_add(1, Ordering::Relaxed) + 1;
+        file.state().attempt = number;
     }
 
     /// The same request to every column of the file, all at once. Returns the replies with their targets, and why one is missing.
@@ -192,16 +198,13 @@ impl<N: Net> Client<N> {
         file: &File<N>,
         make: MakeRequest<'_>,
     ) -> (Vec<(StorageReply, TargetId)>, Result<(), ErrorCode>) {
-        let (data, attempt) = {
-            let state = file.state();
-            (state.data.clone(), state.attempt)
-        };
+        let data = file.state().data.clone();
         let mut started = Vec::new();
         for (index, component) in data.layout.components.iter().enumerate() {
             for column in (0..component.count).map(Column) {
                 let first = self.place(component, column).map(|place| {
                     let request = make(Self::object(&data, component, column, place.target));
-                    let pending = self.start_change(&place, &request, &[], attempt);
+                    let pending = self.start_change(file, &place, &request, &[]);
                     (place, pending)
                 });
                 started.push((index, column, first));

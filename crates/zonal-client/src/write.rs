@@ -205,18 +205,14 @@ impl<N: Net> Client<N> {
         pieces: Vec<Piece>,
     ) -> Result<(), ErrorCode> {
         let end = at + run.len() as u64;
-        let (data, attempt, overlapping) = {
+        let (data, overlapping) = {
             let state = file.state();
             let others = state.inflight.len() - 1;
             let overlaps = |other: &Inflight<N>| {
                 other.offset < end && at < other.offset + other.bytes.len() as u64
             };
             let last = state.inflight.iter().take(others).rposition(overlaps);
-            (
-                state.data.clone(),
-                state.attempt,
-                last.map_or(0, |last| last + 1),
-            )
+            (state.data.clone(), last.map_or(0, |last| last + 1))
         };
         let mut done = self.finish_oldest(file, overlapping).await;
         let mut parts = Vec::with_capacity(pieces.len());
@@ -227,7 +223,7 @@ impl<N: Net> Client<N> {
                 Ok(place) => {
                     let object = Self::object(&data, component, piece.column, place.target);
                     let request = write_request(object, &piece);
-                    let pending = self.start_change(&place, &request, &[bytes], attempt);
+                    let pending = self.start_change(file, &place, &request, &[bytes]);
                     parts.push((piece, place, pending));
                 }
                 Err(code) => {

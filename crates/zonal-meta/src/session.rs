@@ -221,6 +221,11 @@ impl Sessions {
     /// Remembers the reply of a slot; `stored`: it goes into the store with its effect.
     pub fn replied(&mut self, id: SessionId, slot: u32, sequence: u32, reply: Option<MetaReply>) {
         if let Some(session) = self.by_id.get_mut(&id) {
+            // Another shard's answer may come when the client has given the request up and moved the slot on.
+            let is_behind = |last: &Slot| sequence.wrapping_sub(last.sequence) > u32::MAX / 2;
+            if session.slots.get(&slot).is_some_and(is_behind) {
+                return;
+            }
             let reply = reply.map(Box::new);
             let is_from_before = false;
             let new = Slot {

@@ -382,3 +382,44 @@ fn what_was_executed_is_not_refused_because_the_disk_is_full_since() {
     assert!(matches!(again, MetaReply::Opened { .. }), "{again:?}");
     cell.assert_sound();
 }
+
+#[test]
+fn an_answer_that_comes_late_takes_no_slot_back() {
+    let mut cell = Cell::new();
+    let mut client = cell.client(1);
+    client.sequence += 1;
+    let mkdir = MetaRequest::Mkdir {
+        who: client.who.clone(),
+        parent: Ino::ROOT,
+        name: name("d"),
+        mode: 0o755,
+        umask: 0,
+        zone: client.zone,
+    };
+    let store = &mut cell.stores[0];
+    let outcome = store
+        .shard
+        .handle(&store.kv, cell.now, client.caller(0), &mkdir, None);
+    let zonal_meta::Outcome::Call { call, .. } = outcome else {
+        panic!("{outcome:?}")
+    };
+    // The client gives up, and the slot goes on.
+    client.sequence += 1;
+    let next = MetaRequest::SetXattr {
+        who: client.who.clone(),
+        ino: Ino::ROOT,
+        name: Blob(b"user.x".to_vec()),
+        value: Blob(b"1".to_vec()),
+        flags: 1,
+    };
+    let first = cell.send(0, client.caller(0), &next);
+    assert_eq!(first, MetaReply::Done);
+    // Now the other shard refuses what was given up.
+    let refusal = MetaReply::Failed {
+        code: zonal_wire::ErrorNumber(ErrorCode::NoSpace),
+    };
+    let store = &mut cell.stores[0];
+    store.shard.resume(&store.kv, cell.now, call, refusal);
+    assert_eq!(cell.send(0, client.caller(0), &next), first);
+    assert!(cell.last_effect.is_empty(), "executed twice");
+}

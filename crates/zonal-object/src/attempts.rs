@@ -4,20 +4,28 @@
 //! remembered, and a lower one is refused, at the plan of a change and at its commit: it may have been on its way through the target
 //! for long. Number 0 is not remembered: nothing was given up.
 //!
-//! In memory only: requests from before a restart died with their connections. Bounded: the oldest are forgotten.
+//! In memory only: requests from before a restart died with their connections. Bounded: what was raised longest ago is forgotten.
 
 use crate::ids::{Attempt, ObjectId};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use zonal_types::ErrorCode;
 use zonal_types::limits::ATTEMPTS_MAX;
 
 type Name = (ObjectId, u64);
 
-/// The highest numbers, in the order in which their objects were first met.
+#[derive(Debug, Clone, Copy)]
+struct Highest {
+    number: u32,
+    /// When it was raised last, counted in raises.
+    raised: u64,
+}
+
+/// The highest numbers.
 #[derive(Debug, Default)]
 pub(crate) struct Attempts {
-    order: VecDeque<Name>,
-    highest: BTreeMap<Name, u32>,
+    highest: BTreeMap<Name, Highest>,
+    order: BTreeMap<u64, Name>,
+    raises: u64,
 }
 
 impl Attempts {
@@ -28,17 +36,25 @@ impl Attempts {
     pub(crate) fn admit(&mut self, object: ObjectId, attempt: Attempt) -> Result<(), ErrorCode> {
         let Attempt { sender, number } = attempt;
         let name = (object, sender);
-        if let Some(highest) = self.highest.get_mut(&name) {
-            if number < *highest {
+        let known = self.highest.get(&name).copied();
+        let is_raise = match known {
+            Some(known) if number < known.number => {
                 zonal_types::mark!(LateChange);
                 return Err(ErrorCode::Superseded);
             }
-            *highest = number;
-        } else if sender != 0 && number != 0 {
-            self.highest.insert(name, number);
-            self.order.push_back(name);
+            Some(known) => number > known.number,
+            None => sender != 0 && number != 0,
+        };
+        if is_raise {
+            self.raises += 1;
+            let raised = self.raises;
+            if let Some(known) = known {
+                self.order.remove(&known.raised);
+            }
+            self.highest.insert(name, Highest { number, raised });
+            self.order.insert(raised, name);
             if self.order.len() > ATTEMPTS_MAX
-                && let Some(oldest) = self.order.pop_front()
+                && let Some((_raised, oldest)) = self.order.pop_first()
             {
                 self.highest.remove(&oldest);
             }
@@ -81,14 +97,18 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_are_known() {
+    fn what_was_raised_last_is_known() {
         let mut attempts = Attempts::default();
-        for number in 0..=ATTEMPTS_MAX {
-            attempts.admit(object(number), attempt(7, 1)).unwrap();
+        for number in 0..ATTEMPTS_MAX {
             attempts.admit(object(number), attempt(7, 1)).unwrap();
         }
-        assert!(attempts.admit(object(0), attempt(7, 0)).is_ok());
-        assert!(attempts.admit(object(1), attempt(7, 0)).is_err());
+        // Met first, raised last.
+        attempts.admit(object(0), attempt(7, 2)).unwrap();
+        attempts.admit(object(ATTEMPTS_MAX), attempt(7, 1)).unwrap();
+        assert!(attempts.admit(object(0), attempt(7, 1)).is_err());
+        assert!(attempts.admit(object(1), attempt(7, 0)).is_ok());
+        assert!(attempts.admit(object(2), attempt(7, 0)).is_err());
         assert_eq!(attempts.order.len(), attempts.highest.len());
+        assert_eq!(attempts.order.len(), ATTEMPTS_MAX);
     }
 }

@@ -24,7 +24,7 @@ pub enum Plant {
     CutsAreForgotten,
     /// Targets ignore truncations, so that cut bytes come back (invariant 7).
     TargetIgnoresTruncation,
-    /// Targets carry out changes that their senders have sent again since (invariant 7).
+    /// Targets carry out changes that their senders have sent again since (invariant 7; found by 3).
     AttemptsAreIgnored,
     /// Shards never forget requests whose sender has given up (invariant 8).
     WaitsAreKept,

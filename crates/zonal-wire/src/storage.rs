@@ -69,6 +69,17 @@ codec_enum! {
     }
 }
 
+impl StorageRequest {
+    /// True where it changes a range of an object: such requests are numbered by attempt.
+    #[must_use]
+    pub fn changes_range(&self) -> bool {
+        matches!(
+            self,
+            Self::Write { .. } | Self::Punch { .. } | Self::Allocate { .. }
+        )
+    }
+}
+
 codec_enum! {
     /// A target's answer.
     #[derive(Debug, Clone, PartialEq, Eq)]

@@ -81,13 +81,17 @@ impl MediaProgram {
         Ok(())
     }
 
+    fn met(&self, fault: Fault) -> bool {
+        self.world.network.coverage().of(fault) > 0
+    }
+
     /// Errors that may be: of damage where there was some, of space where it was all taken.
     fn forgive(&self, doing: &str, code: ErrorCode) -> Outcome {
         let met = self.world.network.coverage();
         let is_damaged = DAMAGES.iter().any(|fault| met.of(*fault) > 0);
         match code {
             ErrorCode::Corrupt | ErrorCode::Io if is_damaged => Ok(()),
-            ErrorCode::NoSpace if met.of(Fault::FullDisk) + met.of(Fault::FullShard) > 0 => Ok(()),
+            ErrorCode::NoSpace if met.of(Fault::FullDisk) > 0 => Ok(()),
             code => Err(format!("invariant 5: {doing}: {code}")),
         }
     }
@@ -96,7 +100,8 @@ impl MediaProgram {
         let opened = create(&self.client, self.dir, &format!("f{file}"), false).await;
         let opened = match opened {
             Ok(opened) => opened,
-            Err(code) => return self.forgive("create", code),
+            Err(ErrorCode::NoSpace) if self.met(Fault::FullShard) => return Ok(()),
+            Err(code) => return Err(format!("invariant 5: create: {code}")),
         };
         let ino = opened.file.ino;
         let bytes = [904, 4_096, 70_000, 300_000][self.rng.below(4) as usize];
