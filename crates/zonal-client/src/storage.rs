@@ -188,8 +188,9 @@ impl<N: Net> Client<N> {
 
     /// A target may carry out yet what was sent: what follows has a higher number, so that the target refuses it when it comes too late.
     fn number_anew(&self, file: &File<N>) {
-        let number = self.attempts.fetch_add(1, Ordering::Relaxed) + 1;
-        file.state().attempt = number;
+        // Under the lock: a file's number never falls.
+        let mut state = file.state();
+        state.attempt = self.attempts.fetch_add(1, Ordering::Relaxed) + 1;
     }
 
     /// The same request to every column of the file, all at once. Returns the replies with their targets, and why one is missing.
