@@ -16,8 +16,11 @@ const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
-/// Cache of a shard's index where nothing is set: look-ups in large directories go all over it.
-const SHARD_CACHE_DEFAULT: u64 = 48 * MIB;
+/// Cache of a shard's index where nothing is set: look-ups in large directories go all over it, and small files lie in it.
+const SHARD_CACHE_DEFAULT: u64 = 128 * MIB;
+
+/// Cache of the root shard's index where nothing is set: it has first-level directories, and files beside them.
+const ROOT_CACHE_DEFAULT: u64 = 48 * MIB;
 
 /// Cache of a target's index where nothing is set.
 const TARGET_CACHE_DEFAULT: u64 = 16 * MIB;
@@ -101,7 +104,7 @@ impl Source<'_> {
     }
 
     pub(super) fn manager(&self, raw: &RawManager) -> Result<StoreConfig, ConfigError> {
-        let cache = (raw.cache.as_ref(), SHARD_CACHE_DEFAULT);
+        let cache = (raw.cache.as_ref(), ROOT_CACHE_DEFAULT);
         self.store(raw.log.as_ref(), raw.overlay.as_ref(), cache)
     }
 
