@@ -211,6 +211,13 @@ impl Mounted {
         Some(mounted)
     }
 
+    /// What it said, and whether it is there.
+    fn log(&self) -> String {
+        let log = self.path.with_file_name("mount.log");
+        let text = fs::read_to_string(log).unwrap_or_default();
+        format!("mounted: {}; the mount says: {text}", self.is_there())
+    }
+
     fn is_there(&self) -> bool {
         let table = fs::read_to_string("/proc/self/mounts").unwrap();
         table.contains(&format!(" {} ", self.path.display()))
@@ -256,7 +263,7 @@ fn one_file_is_a_whole_cell() {
         .arg(&home)
         .output()
         .unwrap();
-    assert_eq!(code(&output), 0, "{}", said(&output));
+    assert_eq!(code(&output), 0, "{}\n{}", said(&output), mounted.log());
     let bytes: Vec<u8> = (0..3_000_000_u32).map(|at| (at % 251) as u8).collect();
     let durable = fs::File::create(home.join("before")).unwrap();
     fs::write(home.join("before"), &bytes).unwrap();
