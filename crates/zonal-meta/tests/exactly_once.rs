@@ -194,14 +194,12 @@ fn repeats_get_the_same_reply_and_change_nothing() {
     }
 }
 
-use zonal_meta::Caller;
+use zonal_meta::{Caller, Outcome, PendingCall};
 
-#[test]
-fn first_level_directories_are_made_once() {
-    let mut cell = Cell::new();
-    let mut client = cell.client(1);
+/// A first-level mkdir up to its question to the zone's shard: the request, the question, and how it goes on.
+fn begin_mkdir(cell: &mut Cell, client: &mut Client) -> (MetaRequest, MetaRequest, PendingCall) {
     client.sequence += 1;
-    let request = MetaRequest::Mkdir {
+    let mkdir = MetaRequest::Mkdir {
         who: client.who.clone(),
         parent: Ino::ROOT,
         name: name("d"),
@@ -209,15 +207,24 @@ fn first_level_directories_are_made_once() {
         umask: 0,
         zone: client.zone,
     };
-    // The first try gets as far as the zone's shard, then the root shard restarts.
-    let caller = client.caller(0);
     let store = &mut cell.stores[0];
+    let caller = client.caller(0);
     let outcome = store
         .shard
-        .handle(&store.kv, cell.now, caller, &request, None);
-    let zonal_meta::Outcome::Call { request: ask, .. } = outcome else {
+        .handle(&store.kv, cell.now, caller, &mkdir, None);
+    let Outcome::Call { request, call, .. } = outcome else {
         panic!("{outcome:?}")
     };
+    (mkdir, request, call)
+}
+
+#[test]
+fn first_level_directories_are_made_once() {
+    let mut cell = Cell::new();
+    let mut client = cell.client(1);
+    // The first try gets as far as the zone's shard, then the root shard restarts.
+    let (request, ask, _call) = begin_mkdir(&mut cell, &mut client);
+    let caller = client.caller(0);
     let MetaReply::Detached { ino } = cell.send(1, none(), &ask) else {
         panic!()
     };
@@ -358,7 +365,7 @@ fn what_was_executed_is_not_refused_because_the_disk_is_full_since() {
         let outcome = store
             .shard
             .handle_full(&store.kv, client.caller(1), request);
-        let zonal_meta::Outcome::Reply { reply, effect, .. } = outcome else {
+        let Outcome::Reply { reply, effect, .. } = outcome else {
             panic!("{outcome:?}");
         };
         assert!(effect.is_empty());
@@ -387,22 +394,7 @@ fn what_was_executed_is_not_refused_because_the_disk_is_full_since() {
 fn an_answer_that_comes_late_takes_no_slot_back() {
     let mut cell = Cell::new();
     let mut client = cell.client(1);
-    client.sequence += 1;
-    let mkdir = MetaRequest::Mkdir {
-        who: client.who.clone(),
-        parent: Ino::ROOT,
-        name: name("d"),
-        mode: 0o755,
-        umask: 0,
-        zone: client.zone,
-    };
-    let store = &mut cell.stores[0];
-    let outcome = store
-        .shard
-        .handle(&store.kv, cell.now, client.caller(0), &mkdir, None);
-    let zonal_meta::Outcome::Call { call, .. } = outcome else {
-        panic!("{outcome:?}")
-    };
+    let (_mkdir, _ask, call) = begin_mkdir(&mut cell, &mut client);
     // The client gives up, and the slot goes on.
     client.sequence += 1;
     let next = MetaRequest::SetXattr {

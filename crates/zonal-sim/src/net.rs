@@ -401,13 +401,9 @@ fn may_arrive_twice(request: &Request) -> bool {
 
 fn changes_an_object(request: &Request) -> bool {
     request.header.service == Service::Storage
-        && matches!(
-            StorageRequest::from_bytes(&request.body),
-            Ok(StorageRequest::Write { .. }
-                | StorageRequest::Truncate { .. }
-                | StorageRequest::Punch { .. }
-                | StorageRequest::Allocate { .. })
-        )
+        && StorageRequest::from_bytes(&request.body).is_ok_and(|request| {
+            request.changes_range() || matches!(request, StorageRequest::Truncate { .. })
+        })
 }
 
 /// A request on its way.
