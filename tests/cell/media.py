@@ -6,12 +6,14 @@
 Makes a cell of its own (1 zone, 2 targets) in a temporary folder, with the folders of the shard and of both
 targets on disks of their own, and takes it down at the end. ZONAL and FAULTFS name the binaries. Root only.
 """
+import contextlib
 import errno
 import fcntl
 import glob
 import json
 import mmap
 import os
+import random
 import re
 import shutil
 import subprocess
@@ -397,10 +399,27 @@ def check_shard_reads(c, d, break_it, count, words):
                 f.write(bytes_of(number, 4000))
         os.sync()
         wait_for("checkpoints", lambda: c.metric("shard", checkpoints) >= 2)
-        # Its own housekeeping may meet the damage before a request does: then all requests are refused, and none is counted.
+
+        wrong = []
+
+        def ask_until(done):
+            while not done.wait(0.001):
+                number = random.randrange(900)
+                with contextlib.suppress(OSError):
+                    if fresh(f"{d}/f{number}") != bytes_of(number, 4000):
+                        wrong.append(number)
+
+        # Its own housekeeping may meet the damage before a request does, although requests are under way meanwhile: then all are refused,
+        # and none is counted.
         for _turn in range(5):
             c.restart("shard")
+            done = threading.Event()
+            asking = threading.Thread(target=ask_until, args=[done])
+            asking.start()
             break_it()
+            done.set()
+            asking.join()
+            equal(wrong, [], "files with other bytes while the disk begins to fail")
             errors = {}
             for number in range(0, 900, 9):
                 try:
@@ -411,7 +430,8 @@ def check_shard_reads(c, d, break_it, count, words):
             true(not c.status()["healthy"], "status says that all is well")
             if c.metric("shard", f"{count}{{{label}}}") > 0:
                 break
-            true(c.metric("shard", f"shard_index_damaged_blocks_total{{{label}}}") > 0, "not counted")
+            is_stopped = c.metric("shard", f"shard_healthy{{{label}}}") == 0 and re.search("the shard stops serving|a checkpoint of the shard failed", c.log("shard"))
+            true(is_stopped or c.metric("shard", f"shard_index_damaged_blocks_total{{{label}}}") > 0, "neither counted nor stopped")
             c.order("shard", "clear")
         else:
             raise AssertionError("no request met it in five turns")
