@@ -1,21 +1,17 @@
 #!/usr/bin/env python3
-"""What survives which kill, one check a sentence of docs/semantics.md; and what a stopped server costs.
+"""What survives which kill, one check a sentence of docs/semantics.md.
 
     tests/cell/survival.py --cell DIR --mount PATH [--only PART,...] [--list] [--long]
 
 The cell is one that `zonal up` made, with the directory `one` at its top. Mounts that are killed are made for that, beside
 the cell's folder. ZONAL names the binary. Root only. (`kill.py` does all of it at random.)
 """
-import concurrent.futures
-import contextlib
 import errno
 import fcntl
 import glob
 import json
-import mmap
 import os
 import random
-import re
 import shutil
 import signal
 import subprocess
@@ -24,104 +20,12 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "posix"))
 from areas.directories import Listing  # noqa: E402
-from cell import ZONAL, Cell, run  # noqa: E402
-from checks import Registry, Skip, equal, fails, pattern, read, reap, true, write, write_all  # noqa: E402
-from frozen import Frozen  # noqa: E402
+from cell import ZONAL, run  # noqa: E402
+from checks import Registry, equal, fails, pattern, read, true, write  # noqa: E402
+from own_mounts import COMES_BACK_SECONDS, OwnMounts, below, drop, make_point, write_at  # noqa: E402
 
 R = Registry()
 check = R.check
-CALL_SECONDS = 30
-COMES_BACK_SECONDS = 10
-
-
-def make_point(path):
-    """A mount point; a dead mount may be on it, which is no directory to look at."""
-    try:
-        os.mkdir(path)
-    except FileExistsError:
-        pass
-
-
-class KilledCell(Cell):
-    """The cell, and mounts of its own that may be killed."""
-
-    def own_mount(self, name, *options):
-        path = f"{os.path.dirname(self.folder)}/own-{name}"
-        make_point(path)
-        self.zonal("mount", "--cell", self.folder, path, "--zone", "1", *options)
-        return path
-
-    def own_mount_by_address(self, name):
-        path = f"{os.path.dirname(self.folder)}/own-{name}"
-        make_point(path)
-        with open(f"{self.folder}/cell.toml", encoding="utf-8") as f:
-            manager = re.search(r'^manager = "(.*)"', f.read(), re.M)[1]
-        self.zonal("mount", "--cell", manager, "--key-file", f"{self.folder}/cell.key", path, "--zone", "1")
-        return path
-
-    def mount_pid(self, path):
-        for record in glob.glob(f"{self.folder}/mounts/*.toml") + glob.glob("/run/zonal/mounts/*.toml"):
-            with open(record, encoding="utf-8") as f:
-                text = f.read()
-            pid = int(re.search(r"^pid = (\d+)", text, re.M)[1])
-            # One that was killed and taken away has its record until the next mount of the cell.
-            if re.search(r'^path = "(.*)"', text, re.M)[1] == path and os.path.exists(f"/proc/{pid}/exe"):
-                return pid
-        raise AssertionError(f"{path} has no record")
-
-    def kill_mount(self, path):
-        pid = self.mount_pid(path)
-        os.kill(pid, signal.SIGKILL)
-        end = time.monotonic() + 5
-        while os.path.exists(f"/proc/{pid}/exe"):
-            true(time.monotonic() < end, "a killed mount goes on")
-            time.sleep(0.01)
-        while took(os.listdir, path)[1] != errno.ENOTCONN:
-            true(time.monotonic() < end, "a killed mount still aborts")
-            time.sleep(0.01)
-
-    def end_mount(self, path):
-        subprocess.run([ZONAL, "umount", "--force", path], capture_output=True, timeout=60, check=False)
-        name = re.sub("[^a-zA-Z0-9]", "-", path).strip("-")[-60:]
-        for file in glob.glob(f"/run/zonal/mounts/*{name}-*") + glob.glob(f"/var/log/zonal/*{name}-*"):
-            os.unlink(file)
-        os.rmdir(path)
-
-    def pids(self, *kinds):
-        return [pid for name, (pid, *_) in self.nodes().items() if name.startswith(kinds)]
-
-    def kill_servers(self, *kinds):
-        for pid in self.pids(*kinds):
-            os.kill(pid, signal.SIGKILL)
-
-    def up(self):
-        self.zonal("up", "--dir", self.folder, limit=120)
-
-    def log(self, path):
-        name = os.path.basename(path)
-        for file in os.listdir(f"{self.folder}/mounts"):
-            if file.endswith(".log") and name in file:
-                with open(f"{self.folder}/mounts/{file}", encoding="utf-8", errors="replace") as f:
-                    return f.read()
-        return ""
-
-
-def drop(fd):
-    """Closes a descriptor of a dead mount."""
-    took(os.close, fd)
-
-
-def below(path, d):
-    """The same directory through another mount."""
-    return f"{path}/one/{os.path.basename(d)}"
-
-
-def write_at(path, data, flags, sync=True):
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | flags, 0o644)
-    write_all(fd, data)
-    if sync:
-        os.fsync(fd)
-    return fd
 
 
 @check("mount-killed-synced", "what fsync, O_SYNC and O_DSYNC returned for survives the kill of the mount's process: data and size; a rename over an existing name too", limit=120)
@@ -490,230 +394,6 @@ def _(c, d):
         last = number
 
 
-def took(function, *args):
-    """Seconds, and the errno (0: none)."""
-    begun = time.monotonic()
-    try:
-        function(*args)
-        return time.monotonic() - begun, 0
-    except OSError as error:
-        return time.monotonic() - begun, error.errno
-
-
-def comes_back(works):
-    end = time.monotonic() + COMES_BACK_SECONDS
-    while True:
-        try:
-            return works()
-        except OSError:
-            true(time.monotonic() < end, f"no answer {COMES_BACK_SECONDS} s after the servers went on")
-            time.sleep(0.1)
-
-
-# Stores into each page of a mapping, and leaves them there.
-DIRTY_MAPPING = """import mmap,sys,time
-f = open(sys.argv[1], 'rb+')
-m = mmap.mmap(f.fileno(), 0); m[:] = b'd' * len(m); print('dirty', flush=True); time.sleep(99)
-"""
-
-
-@check("stopped-storage", "with stopped storage servers every call ends within 30 s with an error, the mount's log names the server, and killed processes end at once", limit=300)
-def _(c, d):
-    own = c.own_mount("stopped")
-    stopped = []
-    try:
-        e = below(own, d)
-        fd = write_at(f"{e}/f", b"x" * 100_000, 0)
-        reader = write_at(f"{e}/cold", b"y" * 300_000, 0)
-        os.posix_fadvise(reader, 0, 0, os.POSIX_FADV_DONTNEED)
-        # Their pages are the kernel's to write when they end.
-        dirty = []
-        for name in ("mapped", "mapped-too"):
-            write(f"{e}/{name}", b"m" * 5_000_000)
-            dirty.append(subprocess.Popen([sys.executable, "-c", DIRTY_MAPPING, f"{e}/{name}"], stdout=subprocess.PIPE))
-            equal(dirty[-1].stdout.readline(), b"dirty\n", "what the owner of a mapping says")
-        stopped = c.pids("storage")
-        for pid in stopped:
-            os.kill(pid, signal.SIGSTOP)
-        for name, code in (("owner of a dirty mapping", None), ("writer", "open(p+'/w','wb').write(b'x'*5_000_000)"), ("reader", "open(p+'/cold','rb').read()"),
-                           ("fsync", "import os; f=open(p+'/s','wb'); f.write(b'x'*9000); f.flush(); os.fsync(f.fileno())"),
-                           ("page fault", "import mmap; f=open(p+'/cold','rb'); mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ)[200_000]"),
-                           ("exit", "import os,time; f=os.open(p+'/x',os.O_CREAT|os.O_WRONLY); os.write(f,b'x'*9000); time.sleep(99)")):
-            victim = subprocess.Popen([sys.executable, "-c", f"p={e!r}; {code}"], stderr=subprocess.DEVNULL) if code else dirty[0]
-            time.sleep(1.5 if code else 0)
-            true(victim.poll() is None, f"the {name} has ended before it is killed")
-            begun = time.monotonic()
-            victim.kill()
-            true(reap(victim.pid, 5), f"a killed {name} is there after 5 s")
-            lasted = time.monotonic() - begun
-            print(f"  a killed {name} ends after {lasted:.2f} s", flush=True)
-            true(lasted < 2.5, f"a killed {name} took {lasted:.1f} s to end")
-        # What the writers left fills the mount's buffer: the kernel waits until these pages are answered for, as a call does.
-        dirty[1].kill()
-        begun = time.monotonic()
-        os.pwrite(fd, b"z" * 50_000, 0)
-        for name, call in (("fsync", lambda: os.fsync(fd)), ("read", lambda: read(f"{e}/cold")), ("O_SYNC write", lambda: write_at(f"{e}/f", b"1", os.O_SYNC, False))):
-            lasted, error = took(call)
-            print(f"  {name} ends after {lasted:.1f} s with {errno.errorcode.get(error, error)}", flush=True)
-            true(error in (errno.ETIMEDOUT, errno.EIO), f"{name}: {errno.errorcode.get(error, error)}")
-            true(lasted <= CALL_SECONDS, f"{name} took {lasted:.1f} s")
-        true(reap(dirty[1].pid, max(0.1, begun + CALL_SECONDS - time.monotonic())), f"a killed owner of a dirty mapping is there after {CALL_SECONDS} s")
-        true(re.search(r"no answer .*target", c.log(own)), "the mount's log names no target")
-        for pid in stopped:
-            os.kill(pid, signal.SIGCONT)
-        stopped = []
-        comes_back(lambda: os.fsync(fd))
-        equal(read(f"{d}/f")[:50_000], b"z" * 50_000, "what was written before fsync failed, synced later")
-        end = time.monotonic() + 30
-        while read(f"{d}/x") != b"x" * 9000 or any(read(f"{d}/{name}") != b"d" * 5_000_000 for name in ("mapped", "mapped-too")):
-            true(time.monotonic() < end, "what a killed process wrote does not arrive after 30 s")
-            time.sleep(0.2)
-        for one in (fd, reader):
-            os.close(one)
-    finally:
-        for pid in stopped:
-            os.kill(pid, signal.SIGCONT)
-        c.end_mount(own)
-
-
-@check("stopped-truncate", "a truncation, and an O_DSYNC write, that a stopped storage server does not hear of fail and are whole: the size at once, and what a descriptor of before reads", limit=120)
-def _(c, d):
-    own = c.own_mount("truncating")
-    stopped, fds = [], {}
-    try:
-        e = below(own, d)
-        cuts = {"by-name": (0, os.truncate), "by-name-to-a-part": (1_500_000, os.truncate), "by-descriptor": (0, lambda path, size: os.ftruncate(fds[path], size)),
-                "by-open": (0, lambda path, _: os.close(os.open(path, os.O_RDWR | os.O_TRUNC)))}
-        for name in cuts:
-            path = f"{e}/{name}"
-            write(path, b"o" * 5_000_000)
-            fds[path] = os.open(path, os.O_RDWR)
-            equal(len(os.pread(fds[path], 5_000_000, 0)), 5_000_000, "what fills the kernel's pages")
-            # Some are gathered, behind the new end.
-            os.pwrite(fds[path], b"n" * 50, 1_500_000)
-            if name == "by-open":
-                os.fsync(fds[path])
-        # Its pages are the kernel's to write when it has the answer.
-        write(f"{e}/mapped", b"o" * 3_000_000)
-        fds["mapped"] = os.open(f"{e}/mapped", os.O_RDWR)
-        mapping = mmap.mmap(fds["mapped"], 0)
-        mapping[:] = b"m" * 3_000_000
-        # In each column of such a file.
-        synced = {f"{e}/synced{at}": at for at in (500_000, 1_500_000, 2_500_000)}
-        for path in synced:
-            fds[path] = os.open(path, os.O_CREAT | os.O_RDWR | os.O_DSYNC)
-            equal(os.stat(path).st_size, 0, "the size of a new file")
-        stopped = c.pids("storage")[1:2]
-        for pid in stopped:
-            os.kill(pid, signal.SIGSTOP)
-        with concurrent.futures.ThreadPoolExecutor() as pool:
-            writes = {path: pool.submit(took, os.pwrite, fds[path], b"s" * 50, at) for path, at in synced.items()}
-            mapped = pool.submit(took, os.truncate, f"{e}/mapped", 0)
-            ended = {name: pool.submit(took, lambda name=name, size=size, cut=cut: cut(f"{e}/{name}", size)) for name, (size, cut) in cuts.items()}
-        for name, (size, _) in cuts.items():
-            lasted, error = ended[name].result()
-            print(f"  {name} ends after {lasted:.1f} s with {errno.errorcode.get(error, error)}", flush=True)
-            true(error in (errno.ETIMEDOUT, errno.EIO), f"{name}: {errno.errorcode.get(error, error)}")
-            true(lasted <= CALL_SECONDS, f"{name} took {lasted:.1f} s")
-            equal(os.fstat(fds[f"{e}/{name}"]).st_size, size, f"{name}: the size")
-        equal(sorted(bool(write.result()[1]) for write in writes.values()), [False, False, True], "whether writes were not synced")
-        equal([os.fstat(fds[path]).st_size for path in synced], [at + 50 for at in synced.values()], "sizes with writes that were not synced")
-        true(mapped.result()[1] and mapped.result()[0] <= CALL_SECONDS, f"of a changed mapping: {mapped.result()}")
-        for pid in stopped:
-            os.kill(pid, signal.SIGCONT)
-        stopped = []
-        mapping.close()
-        for name, (size, _) in cuts.items():
-            path = f"{e}/{name}"
-            comes_back(lambda path=path: os.fsync(fds[path]))
-            for how, found in (("the descriptor of before", os.pread(fds[path], 5_000_000, 0)), ("its mount", read(path)), ("another mount", read(f"{d}/{name}"))):
-                true(found == b"o" * size, f"{name}, through {how}: {len(found)} bytes, {found.count(0)} of them zeros")
-        for path, at in synced.items():
-            found = [os.pread(fds[path], 5_000_000, 0)]
-            comes_back(lambda path=path: os.fsync(fds[path]))
-            found += [os.pread(fds[path], 5_000_000, 0), read(f"{d}/{os.path.basename(path)}")]
-            true(found == [b"\0" * at + b"s" * 50] * 3, f"before {path} is synced, after, and in another mount: {[len(bytes) for bytes in found]} bytes")
-    finally:
-        for pid in stopped:
-            os.kill(pid, signal.SIGCONT)
-        for fd in fds.values():
-            os.close(fd)
-        c.end_mount(own)
-
-
-@check("stopped-metadata", "with stopped metadata servers `ls` and open end within 30 s with an error, a crowd of them too, and killed processes end at once", limit=300)
-def _(c, d):
-    own = c.own_mount("stopped-meta", "--no-cache")
-    stopped = []
-    try:
-        e = below(own, d)
-        write(f"{e}/f", b"x")
-        stopped = c.pids("meta", "manager")
-        for pid in stopped:
-            os.kill(pid, signal.SIGSTOP)
-        lister = subprocess.Popen(["ls", "-l", e], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        # More than the mount has workers.
-        crowd = [subprocess.Popen(["stat", f"{e}/f{n}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for n in range(40)]
-        begun = time.monotonic()
-        time.sleep(1)
-        for one in crowd:
-            one.kill()
-        for one in crowd:
-            true(reap(one.pid, 5), "a killed process is there after 5 s")
-        print(f"  40 killed processes have ended after {time.monotonic() - begun - 1:.2f} s", flush=True)
-        true(time.monotonic() - begun - 1 < 3, f"40 killed processes took {time.monotonic() - begun - 1:.1f} s to end")
-        status = lister.wait(CALL_SECONDS)
-        print(f"  ls ends after {time.monotonic() - begun:.1f} s", flush=True)
-        true(status != 0, "ls succeeded")
-        lasted, error = took(os.open, f"{e}/f", os.O_RDONLY)
-        true(error in (errno.ETIMEDOUT, errno.EIO) and lasted <= CALL_SECONDS, f"open: {errno.errorcode.get(error, error)} after {lasted:.1f} s")
-        true(re.search(r"no answer .*shard", c.log(own)), "the mount's log names no shard")
-        for pid in stopped:
-            os.kill(pid, signal.SIGCONT)
-        stopped = []
-        equal(comes_back(lambda: read(f"{e}/f")), b"x", "content")
-    finally:
-        for pid in stopped:
-            os.kill(pid, signal.SIGCONT)
-        c.end_mount(own)
-
-
-@check("late-write", "a write that was given up and sent again changes nothing when a thread of the storage server that stood still reads it at last: what was synced since stays", limit=120)
-def _(c, d):
-    own = c.own_mount("late", "--deadline", "1s")
-    path, at, size = f"{below(own, d)}/late", 64 << 10, 16 << 10
-    older, newer = b"o" * size, b"n" * size
-    fd = write_at(path, b"b" * (256 << 10), 0)
-    os.fsync(fd)
-
-    def synced(data):
-        begun = time.monotonic()
-        os.pwrite(fd, data, at)
-        os.fsync(fd)
-        return time.monotonic() - begun
-
-    try:
-        with contextlib.ExitStack() as stack:
-            try:
-                threads = [stack.enter_context(Frozen(pid, "connection")).threads for pid in c.pids("storage")]
-            except PermissionError as error:
-                raise Skip(str(error)) from error
-            true(any(threads), "no connection stands still")
-            true(synced(older) > 0.9, "the first write had an answer at once, although who would read it stands still")
-            synced(newer)
-            equal(read(path)[at:at + size], newer, "what was written last")
-        for _ in range(20):
-            time.sleep(0.05)
-            got = os.open(f"{d}/late", os.O_RDONLY | os.O_DIRECT)
-            memory = mmap.mmap(-1, 256 << 10)
-            os.preadv(got, [memory], 0)
-            os.close(got)
-            true(memory[at:at + size] == newer, f"a late write lies over what was synced: {memory[at:at + 16]!r}")
-    finally:
-        os.close(fd)
-        c.end_mount(own)
-
-
 @check("cache-time", "--cache-time: names and attributes are believed for so long, also where nothing else is cached; own changes are seen at once", long=True)
 def _(c, d):
     own = c.own_mount("cache-time", "--no-cache", "--cache-time", "13 s")
@@ -744,4 +424,4 @@ def _(c, d):
 
 
 if __name__ == "__main__":
-    run("survival", R, __doc__, KilledCell)
+    run("survival", R, __doc__, OwnMounts)

@@ -32,7 +32,7 @@ impl<N: Net> Client<N> {
         loop {
             match self.append_once(file, bytes, kill_suid).await {
                 // The shard was restarted and has forgotten the reservation: nothing of it was published.
-                Err(ErrorCode::UnknownLease) if self.net.now() < deadline => {}
+                Err(ErrorCode::UnknownLease) if !self.is_over(deadline) => {}
                 Err(ErrorCode::UnknownLease) => return Err(ErrorCode::TimedOut),
                 other => return other,
             }
@@ -180,7 +180,7 @@ impl<N: Net> Client<N> {
                     .storage_until(file, at, &make, part, (None, None), (last, false))
                     .await
                 {
-                    Err(_passing) if self.net.now() >= until && self.net.now() < deadline => {}
+                    Err(_passing) if self.net.now() >= until && !self.is_over(deadline) => {}
                     Err(ErrorCode::StaleTruncate) => {
                         let cut = self.place_after_cut(file, (link, append)).await?;
                         end = end.min(cut.truncate_size);

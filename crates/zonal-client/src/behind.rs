@@ -110,7 +110,7 @@ impl<N: Net> Client<N> {
                 reserves,
             };
             match self.meta(&link, &request).await {
-                Err(ErrorCode::TruncateUnconfirmed) if self.net.now() < deadline => {
+                Err(ErrorCode::TruncateUnconfirmed) if !self.is_over(deadline) => {
                     self.finish_others_truncate(file.ino).await?;
                 }
                 asked => break asked,

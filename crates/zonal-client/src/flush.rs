@@ -5,7 +5,7 @@ use crate::failures::Told;
 use crate::file::File;
 use crate::inline::end_of_inline;
 use crate::net::{Net, wait_for};
-use crate::session::{leaves_gathered, lock};
+use crate::session::{both, leaves_gathered, lock};
 use zonal_types::{ErrorCode, Ino};
 use zonal_wire::MetaReply;
 
@@ -24,15 +24,15 @@ impl<N: Net> Client<N> {
             let Some((at, run)) = taken else { break };
             left = left.saturating_sub(run.len());
             match self.pieces_of_run(file, at, &run).await {
-                Ok(pieces) => done = done.and(self.send_run(file, (at, &run), pieces).await),
+                Ok(pieces) => done = both(done, self.send_run(file, (at, &run), pieces).await),
                 Err(code) => {
-                    done = done.and(Err(code));
+                    done = both(done, Err(code));
                     break;
                 }
             }
         }
         let count = file.state().inflight.len();
-        done = done.and(self.finish_oldest(file, count).await);
+        done = both(done, self.finish_oldest(file, count).await);
         let mut state = file.state();
         if state.dirty.is_empty() {
             state.dirty_since = None;
@@ -83,7 +83,7 @@ impl<N: Net> Client<N> {
         self.hear_of_cut(file).await?;
         let written = self.flush_data(file).await;
         let reported = self.send_report(file).await;
-        written.and(reported)
+        both(written, reported)
     }
 
     /// Follows the change counter where the last change was our own.

@@ -142,7 +142,7 @@ impl<N: Net> Client<N> {
         let reply = loop {
             match self.meta(&link, request).await {
                 // Others may cut it again and again.
-                Err(ErrorCode::TruncateUnconfirmed) if self.net.now() < deadline => {
+                Err(ErrorCode::TruncateUnconfirmed) if !self.is_over(deadline) => {
                     self.finish_truncate_before(request).await?;
                 }
                 Ok(reply) => break reply,

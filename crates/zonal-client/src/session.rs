@@ -9,7 +9,7 @@ mod request;
 pub use link::Link;
 pub(crate) use link::{Appending, Links, lock};
 pub use request::failure_code;
-pub(crate) use request::{Asked, is_passing, is_unsure, late, leaves_gathered};
+pub(crate) use request::{Asked, both, is_passing, is_unsure, late, leaves_gathered};
 
 use request::RETRY_MS;
 
@@ -55,7 +55,7 @@ impl<N: Net> Client<N> {
                 Err(code) if !is_passing(code) => return Err(code),
                 Err(_passing) => {}
             }
-            if self.net.now() >= deadline {
+            if self.is_over(deadline) {
                 return Err(ErrorCode::Unreachable);
             }
             self.net.sleep(pause).await;

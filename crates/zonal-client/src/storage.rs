@@ -145,11 +145,11 @@ impl<N: Net> Client<N> {
                     other => return Err(other),
                 }
                 let is_news = matches!(code, ErrorCode::StaleTruncate | ErrorCode::Superseded);
-                if !is_news && self.net.now() < deadline {
+                if !is_news && !self.is_over(deadline) {
                     self.net.sleep(pause).await;
                     pause = (pause * 2).min(RETRY_MS.1);
                 }
-                if self.net.now() >= deadline {
+                if self.is_over(deadline) {
                     self.doubt_map();
                     return Err(late(code));
                 }

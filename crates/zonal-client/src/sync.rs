@@ -120,7 +120,7 @@ impl<N: Net> Client<N> {
                 self.send_report(file).await?;
             }
             // One that is restarted again and again makes nothing durable that can be trusted.
-            if self.net.now() >= deadline {
+            if self.is_over(deadline) {
                 let map = self.map();
                 let shard = map.shard_of(file.ino.partition()).map(|shard| shard.id);
                 let server = format!("shard {}", shard.unwrap_or_default());

@@ -54,7 +54,7 @@ impl<N: Net> Client<N> {
             while matches!(
                 outcome,
                 Err(ErrorCode::Unreachable | ErrorCode::TimedOut | ErrorCode::NotReady)
-            ) && self.net.now() < deadline
+            ) && !self.is_over(deadline)
             {
                 self.net.sleep(RETRY_MS.1).await;
                 let place = self.target_place(target)?;

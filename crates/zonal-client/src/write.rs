@@ -11,7 +11,7 @@ use crate::file::{File, Inflight};
 use crate::inline::end_of_inline;
 use crate::net::{Net, wait_for};
 use crate::run::Run;
-use crate::session::leaves_gathered;
+use crate::session::{both, leaves_gathered};
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -229,7 +229,10 @@ impl<N: Net> Client<N> {
                 Err(code) => {
                     let outcome = self.rewrite(file, &piece, bytes, code).await;
                     // The last run: none under way is newer.
-                    done = done.and(self.note_outcome(file, &piece, (bytes, usize::MAX), outcome));
+                    done = both(
+                        done,
+                        self.note_outcome(file, &piece, (bytes, usize::MAX), outcome),
+                    );
                 }
             }
         }
@@ -247,7 +250,7 @@ impl<N: Net> Client<N> {
             });
             over.count()
         };
-        done.and(self.finish_oldest(file, excess).await)
+        both(done, self.finish_oldest(file, excess).await)
     }
 
     /// Waits for the oldest `count` runs: the first failure. The caller holds the gate.
@@ -277,7 +280,7 @@ impl<N: Net> Client<N> {
                     Err(code) => self.rewrite(file, &piece, part, code).await,
                 };
                 // The first run: all others under way are newer.
-                done = done.and(self.note_outcome(file, &piece, (part, 1), outcome));
+                done = both(done, self.note_outcome(file, &piece, (part, 1), outcome));
             }
             drop(bytes);
             let over = file.state().inflight.pop_front();

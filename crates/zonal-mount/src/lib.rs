@@ -18,6 +18,7 @@ mod ops_locks;
 mod ops_names;
 mod ops_open;
 mod ops_xattr;
+mod silence;
 mod tails;
 mod told;
 mod waiters;

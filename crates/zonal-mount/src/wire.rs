@@ -6,8 +6,10 @@
 //!
 //! *How long an operation takes at most*: each request is tried until its deadline. From the first that gets no answer the
 //! operation has one deadline and a fifth for everything that it still has to do, until that server answers. (The fifth is
-//! for asking the servers that live.) An operation whose servers answer has no end of its own.
+//! for asking the servers that live.) An operation whose servers answer has no end of its own. A server for which one has
+//! waited in vain is given little time by those that follow ([`crate::silence`]).
 
+use crate::silence::{Silences, brief_ms};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -38,6 +40,8 @@ struct Work {
 struct Trouble {
     server: SocketAddr,
     since: Instant,
+    /// When the operation ends.
+    ends: Instant,
 }
 
 thread_local! {
@@ -52,6 +56,7 @@ pub struct RealNet {
     started: std::time::Instant,
     /// From the first request without an answer to the end of its operation.
     patience_ms: u64,
+    silences: Silences,
     workers: Mutex<Vec<Arc<Work>>>,
     complaints: Mutex<BTreeMap<String, std::time::Instant>>,
     /// With the number of a kernel's request added it is the trace of what is asked for it.
@@ -81,6 +86,7 @@ impl RealNet {
             pool,
             started: std::time::Instant::now(),
             patience_ms: REQUEST_DEADLINE_MS + REQUEST_DEADLINE_MS / 5,
+            silences: Silences::default(),
             workers: Mutex::new(Vec::new()),
             complaints: Mutex::new(BTreeMap::new()),
             first_trace: getrandom::u64().unwrap_or(0),
@@ -152,17 +158,50 @@ impl RealNet {
     }
 
     /// What the outcome of a request that was sent `at` says of its server.
-    fn note_outcome(server: SocketAddr, at: Instant, failure: Option<&NetFailure>) {
+    fn note_outcome(&self, server: SocketAddr, at: Instant, failure: Option<&NetFailure>) {
         TROUBLE.with_borrow_mut(|trouble| match failure {
             Some(NetFailure::Unreachable | NetFailure::TimedOut) => {
-                trouble.get_or_insert(Trouble { server, since: at });
+                let known = trouble.get_or_insert(Trouble {
+                    server,
+                    since: at,
+                    ends: at.plus_ms(self.patience_ms),
+                });
+                let since = if known.server == server {
+                    known.since
+                } else {
+                    at
+                };
+                let now = self.now();
+                if now.ms_since(since) >= self.patience_ms * 3 / 4 {
+                    self.silences.begin(server, now, self.patience_ms);
+                }
             }
+            // Nobody waited for the answer.
+            Some(NetFailure::Refused(ErrorCode::Interrupted)) => {}
             _ => {
+                self.silences.end(server);
                 if trouble.as_ref().is_some_and(|known| known.server == server) {
                     *trouble = None;
                 }
             }
         });
+    }
+
+    /// How long the calling thread waits for a reply of a server that was asked `at` and may take `deadline_ms`.
+    fn limit(&self, server: SocketAddr, at: Instant, deadline_ms: u32) -> u32 {
+        let is_call = WORK.with_borrow(Option::is_some);
+        if !is_call || !self.silences.is_silent(server, at) {
+            return deadline_ms;
+        }
+        let brief = brief_ms(self.patience_ms);
+        TROUBLE.with_borrow_mut(|trouble| {
+            trouble.get_or_insert(Trouble {
+                server,
+                since: at,
+                ends: at.plus_ms(brief),
+            });
+        });
+        deadline_ms.min(u32::try_from(brief).unwrap_or(u32::MAX))
     }
 }
 
@@ -224,6 +263,7 @@ impl Sink {
 
 /// Waits for a reply so that [`RealNet::cancel`] can end it.
 fn watched<T>(
+    net: &RealNet,
     pending: RealPending,
     finish: impl FnOnce(Flight) -> Result<T, NetError>,
 ) -> Result<T, NetFailure> {
@@ -235,7 +275,7 @@ fn watched<T>(
         tracing::debug!(%error, "no reply");
         failure(&error)
     });
-    RealNet::note_outcome(sent.server, sent.at, outcome.as_ref().err());
+    net.note_outcome(sent.server, sent.at, outcome.as_ref().err());
     outcome
 }
 
@@ -280,9 +320,11 @@ impl Net for RealNet {
         let Ok(tcp) = address.parse::<SocketAddr>() else {
             return RealPending(Err(NetFailure::Unreachable));
         };
+        let mut header = message.header;
+        header.deadline_ms = self.limit(tcp, at, header.deadline_ms);
         let request = Request {
-            operation: operation(message.header.service),
-            header: message.header,
+            operation: operation(header.service),
+            header,
             body: message.body,
             payload: message.payload,
         };
@@ -298,7 +340,7 @@ impl Net for RealNet {
             Err(error) => {
                 tracing::debug!(%error, "request not sent");
                 let failure = failure(&error);
-                Self::note_outcome(tcp, at, Some(&failure));
+                self.note_outcome(tcp, at, Some(&failure));
                 Err(failure)
             }
         })
@@ -310,7 +352,7 @@ impl Net for RealNet {
         payload: Option<&mut [u8]>,
     ) -> Result<Reply, NetFailure> {
         let into = payload.map_or(PayloadInto::Owned, PayloadInto::One);
-        watched(pending, |flight| flight.finish(into)).map(|reply| Reply {
+        watched(self, pending, |flight| flight.finish(into)).map(|reply| Reply {
             header: reply.header,
             body: reply.body,
             payload_bytes: reply.payload_bytes,
@@ -335,7 +377,7 @@ impl Net for RealNet {
             return Err(NetFailure::Refused(ErrorCode::Io));
         }
         let into = PayloadInto::Pipe(pipe.entrance());
-        let reply = watched(pending, |flight| flight.finish(into))?;
+        let reply = watched(self, pending, |flight| flight.finish(into))?;
         if reply.payload_bytes == bytes {
             sink.pipe = Some(pipe);
         }
@@ -356,10 +398,7 @@ impl Net for RealNet {
     }
 
     fn operation_ends(&self) -> Option<Instant> {
-        TROUBLE.with_borrow(|trouble| {
-            let known = trouble.as_ref()?;
-            Some(known.since.plus_ms(self.patience_ms))
-        })
+        TROUBLE.with_borrow(|trouble| trouble.as_ref().map(|known| known.ends))
     }
 
     fn is_cancelled(&self) -> bool {

@@ -1,4 +1,4 @@
-//! What a target lost is told, whatever else fails at the same time.
+//! What a target lost is told, and what is not lost is kept, whatever else fails at the same time.
 
 #![expect(
     clippy::expect_used,
@@ -8,11 +8,12 @@
 #[allow(dead_code, reason = "for several test programs")]
 mod common;
 
-use common::{impatient, run};
+use common::{contents, impatient, run, run_on};
 use std::rc::Rc;
 use zonal_sim::rng::Rng;
+use zonal_sim::storage_node;
 use zonal_sim::workload::{create, make_dir};
-use zonal_sim::world::World;
+use zonal_sim::world::{Size, World};
 use zonal_types::{ErrorCode, Ino};
 
 /// One target loses its power after it took bytes, another one does not answer when they are to be made durable.
@@ -47,4 +48,53 @@ async fn lost_beside_silence(world: Rc<World>) -> Result<(), ErrorCode> {
 #[test]
 fn what_a_target_lost_is_told_also_where_another_one_does_not_answer() {
     run(lost_beside_silence);
+}
+
+/// A file is closed for the last time when one of its targets has no space for what is gathered and another one does not answer.
+async fn closed_beside_full(world: Rc<World>) -> Result<(), ErrorCode> {
+    const UNIT: u64 = 1 << 20;
+    let client = impatient(&world).await?;
+    let home = make_dir(&client, Ino::ROOT, "home").await?;
+    let file = create(&client, home, "f", true).await?.file;
+    let old = vec![b'o'; UNIT as usize];
+    client.write(&file, UNIT, &old, false).await?;
+    client.fsync(&file).await?;
+    // The second column's.
+    let nodes = world.storage_nodes();
+    let silent = nodes.iter().position(|node| !node.objects().is_empty());
+    let silent = world.address_of(world.storage_indices()[silent.expect("one")]);
+    // The first column's has space for few of them.
+    let mut full = 0;
+    loop {
+        client.write(&file, full, &old, false).await?;
+        match client.fsync(&file).await {
+            Ok(()) => full += 3 * UNIT,
+            Err(ErrorCode::NoSpace) => break,
+            Err(other) => return Err(other),
+        }
+    }
+    let newer = vec![b'n'; 9000];
+    client.write(&file, full, &old, false).await?;
+    client.write(&file, full + UNIT, &newer, false).await?;
+    world.network.cut(&world.client_name(0), &silent, true);
+    let closed = client.release(file.ino).await;
+    assert!(closed.is_err());
+    client.flush_aged().await;
+    world.network.heal();
+    world.clock.sleep(30_000_000_000).await;
+    client.flush_aged().await;
+    let there = contents(&client, file.ino).await?;
+    let at = (full + UNIT) as usize;
+    assert!(
+        there.get(at..at + newer.len()) == Some(&newer),
+        "closed: {closed:?}"
+    );
+    Ok(())
+}
+
+#[test]
+fn what_is_gathered_for_a_silent_target_is_kept_beside_a_full_one() {
+    let mut size = Size::new(1, 3, 2);
+    size.target = storage_node::SMALL;
+    run_on(size, closed_beside_full);
 }

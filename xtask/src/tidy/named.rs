@@ -12,10 +12,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{File, Offence};
 
 /// Scripts with checks, by the word that stands before a check's identity in docs/semantics.md.
-const SCRIPTS: [(&str, &str); 7] = [
+const SCRIPTS: [(&str, &str); 8] = [
     ("two mounts", "tests/posix/two_mounts.py"),
     ("cell", "tests/cell/checks.py"),
     ("survival", "tests/cell/survival.py"),
+    ("stopped", "tests/cell/stopped.py"),
     ("fsck", "tests/cell/fsck.py"),
     ("mounting", "tests/cell/mounting.py"),
     ("slow flush", "tests/cell/slow_flush.py"),

@@ -178,7 +178,7 @@ impl<N: Net> Client<N> {
                 | ErrorCode::Overloaded => {}
                 other => return Err(other),
             }
-            if self.net.now() >= deadline {
+            if self.is_over(deadline) {
                 return Err(late(failed));
             }
             self.net.sleep(pause).await;
@@ -243,6 +243,12 @@ impl<N: Net> Client<N> {
         self.net.operation_ends().map_or(own, |end| own.min(end))
     }
 
+    /// Whether a request with this deadline is not repeated any more: the operation may have to end before it.
+    pub(crate) fn is_over(&self, deadline: Instant) -> bool {
+        let end = self.net.operation_ends();
+        self.net.now() >= end.map_or(deadline, |end| deadline.min(end))
+    }
+
     /// How long an attempt waits: not beyond the end of the operation.
     fn attempt_ms(&self) -> u64 {
         let left = |end: Instant| end.ms_since(self.net.now()).max(1);
@@ -287,6 +293,18 @@ pub(crate) fn is_passing(code: ErrorCode) -> bool {
 /// True where bytes that could not be written are gathered again: nothing of them is lost.
 pub(crate) fn leaves_gathered(code: ErrorCode) -> bool {
     is_passing(code) || code == ErrorCode::Interrupted
+}
+
+/// The outcome of two steps of a flush: where something is left to be sent it says so, whatever is lost besides (which is told to who has
+/// the file open); else the first failure.
+pub(crate) fn both(
+    one: Result<(), ErrorCode>,
+    other: Result<(), ErrorCode>,
+) -> Result<(), ErrorCode> {
+    match (one, other) {
+        (Err(lost), Err(left)) if leaves_gathered(left) && !leaves_gathered(lost) => other,
+        _ => one.and(other),
+    }
 }
 
 /// True where a request may have been executed, or may be when it is sent again.

@@ -1,0 +1,80 @@
+//! Servers that let a whole operation end without an answer: for a while no other call of a process waits long for them.
+//!
+//! The kernel lets calls that change one file, or one directory, through one by one. Where each waited its whole deadline for a
+//! server that stands still, the last of ten would wait for two minutes. The mount's own threads keep asking with all their
+//! patience: an answer to anybody ends a silence. So does time, as the server may be slow.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use zonal_types::Instant;
+
+/// Of an operation's patience, what a call has for a silent server.
+const BRIEF_SHARE: u64 = 20;
+/// In ms, at least.
+const BRIEF_MIN: u64 = 100;
+/// So many operations' patience long a silence is remembered.
+const REMEMBERED: u64 = 2;
+
+/// Silent servers, with the end of what is remembered.
+#[derive(Debug, Default)]
+pub struct Silences {
+    until: Mutex<BTreeMap<SocketAddr, Instant>>,
+    /// There are some: all that a request and its reply look at in good times.
+    is_any: AtomicBool,
+}
+
+/// How long a call waits for a silent server, in ms.
+pub fn brief_ms(patience_ms: u64) -> u64 {
+    (patience_ms / BRIEF_SHARE).max(BRIEF_MIN)
+}
+
+impl Silences {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<SocketAddr, Instant>> {
+        self.until.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A server has let an operation end that had so much patience.
+    pub fn begin(&self, server: SocketAddr, now: Instant, patience_ms: u64) {
+        let until = now.plus_ms(patience_ms * REMEMBERED);
+        self.lock().insert(server, until);
+        self.is_any.store(true, Ordering::SeqCst);
+    }
+
+    /// A server has answered.
+    pub fn end(&self, server: SocketAddr) {
+        if self.is_any.load(Ordering::Relaxed) {
+            let mut until = self.lock();
+            until.remove(&server);
+            self.is_any.store(!until.is_empty(), Ordering::SeqCst);
+        }
+    }
+
+    /// Whether a call is not to wait long for this server.
+    pub fn is_silent(&self, server: SocketAddr, now: Instant) -> bool {
+        self.is_any.load(Ordering::Relaxed)
+            && self.lock().get(&server).is_some_and(|until| now < *until)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_silence_ends_with_an_answer_and_with_time() {
+        let [one, two] = [1, 2].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
+        let (silences, now) = (Silences::default(), Instant(7));
+        assert!(!silences.is_silent(one, now));
+        silences.begin(one, now, 12_000);
+        silences.begin(two, now, 12_000);
+        silences.end(two);
+        assert!(silences.is_silent(one, now.plus_ms(23_999)));
+        assert!(!silences.is_silent(one, now.plus_ms(24_000)));
+        assert!(!silences.is_silent(two, now));
+        silences.end(one);
+        assert!(!silences.is_silent(one, now));
+        assert_eq!([brief_ms(12_000), brief_ms(1_200)], [600, 100]);
+    }
+}

@@ -1,0 +1,240 @@
+#!/usr/bin/env python3
+"""What servers that stand still cost, one check a sentence of docs/semantics.md.
+
+    tests/cell/stopped.py --cell DIR --mount PATH [--only PART,...] [--list]
+
+The cell is one that `zonal up` made, with the directory `one` at its top. What waits are mounts that are made for that, beside
+the cell's folder. ZONAL names the binary. Root only.
+"""
+import concurrent.futures
+import contextlib
+import errno
+import mmap
+import os
+import re
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "posix"))
+from cell import run  # noqa: E402
+from checks import Registry, Skip, equal, read, reap, true, write  # noqa: E402
+from frozen import Frozen  # noqa: E402
+from own_mounts import OwnMounts, below, comes_back, took, write_at  # noqa: E402
+
+R = Registry()
+check = R.check
+CALL_SECONDS = 30
+
+# Stores into each page of a mapping, and leaves them there.
+DIRTY_MAPPING = """import mmap,sys,time
+f = open(sys.argv[1], 'rb+')
+m = mmap.mmap(f.fileno(), 0); m[:] = b'd' * len(m); print('dirty', flush=True); time.sleep(99)
+"""
+
+
+@check("stopped-storage", "with stopped storage servers every call ends within 30 s with an error, the mount's log names the server, and killed processes end at once", limit=300)
+def _(c, d):
+    own = c.own_mount("stopped")
+    try:
+        e = below(own, d)
+        fd = write_at(f"{e}/f", b"x" * 100_000, 0)
+        reader = write_at(f"{e}/cold", b"y" * 300_000, 0)
+        os.posix_fadvise(reader, 0, 0, os.POSIX_FADV_DONTNEED)
+        # Their pages are the kernel's to write when they end.
+        dirty = []
+        for name in ("mapped", "mapped-too"):
+            write(f"{e}/{name}", b"m" * 5_000_000)
+            dirty.append(subprocess.Popen([sys.executable, "-c", DIRTY_MAPPING, f"{e}/{name}"], stdout=subprocess.PIPE))
+            equal(dirty[-1].stdout.readline(), b"dirty\n", "what the owner of a mapping says")
+        with c.stopped("storage"):
+            for name, code in (("owner of a dirty mapping", None), ("writer", "open(p+'/w','wb').write(b'x'*5_000_000)"), ("reader", "open(p+'/cold','rb').read()"),
+                               ("fsync", "import os; f=open(p+'/s','wb'); f.write(b'x'*9000); f.flush(); os.fsync(f.fileno())"),
+                               ("page fault", "import mmap; f=open(p+'/cold','rb'); mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ)[200_000]"),
+                               ("exit", "import os,time; f=os.open(p+'/x',os.O_CREAT|os.O_WRONLY); os.write(f,b'x'*9000); time.sleep(99)")):
+                victim = subprocess.Popen([sys.executable, "-c", f"p={e!r}; {code}"], stderr=subprocess.DEVNULL) if code else dirty[0]
+                time.sleep(1.5 if code else 0)
+                true(victim.poll() is None, f"the {name} has ended before it is killed")
+                begun = time.monotonic()
+                victim.kill()
+                true(reap(victim.pid, 5), f"a killed {name} is there after 5 s")
+                lasted = time.monotonic() - begun
+                print(f"  a killed {name} ends after {lasted:.2f} s", flush=True)
+                true(lasted < 2.5, f"a killed {name} took {lasted:.1f} s to end")
+            # What the writers left fills the mount's buffer: the kernel waits until these pages are answered for, as a call does.
+            dirty[1].kill()
+            begun = time.monotonic()
+            os.pwrite(fd, b"z" * 50_000, 0)
+            for name, call in (("fsync", lambda: os.fsync(fd)), ("read", lambda: read(f"{e}/cold")), ("O_SYNC write", lambda: write_at(f"{e}/f", b"1", os.O_SYNC, False))):
+                lasted, error = took(call)
+                print(f"  {name} ends after {lasted:.1f} s with {errno.errorcode.get(error, error)}", flush=True)
+                true(error in (errno.ETIMEDOUT, errno.EIO), f"{name}: {errno.errorcode.get(error, error)}")
+                true(lasted <= CALL_SECONDS, f"{name} took {lasted:.1f} s")
+            true(reap(dirty[1].pid, max(0.1, begun + CALL_SECONDS - time.monotonic())), f"a killed owner of a dirty mapping is there after {CALL_SECONDS} s")
+            true(re.search(r"no answer .*target", c.log(own)), "the mount's log names no target")
+        comes_back(lambda: os.fsync(fd))
+        equal(read(f"{d}/f")[:50_000], b"z" * 50_000, "what was written before fsync failed, synced later")
+        end = time.monotonic() + 30
+        while read(f"{d}/x") != b"x" * 9000 or any(read(f"{d}/{name}") != b"d" * 5_000_000 for name in ("mapped", "mapped-too")):
+            true(time.monotonic() < end, "what a killed process wrote does not arrive after 30 s")
+            time.sleep(0.2)
+        for one in (fd, reader):
+            os.close(one)
+    finally:
+        c.end_mount(own)
+
+
+@check("stopped-truncate", "a truncation, and an O_DSYNC write, that a stopped storage server does not hear of fail and are whole: the size at once, and what a descriptor of before reads", limit=120)
+def _(c, d):
+    own = c.own_mount("truncating")
+    fds = {}
+    try:
+        e = below(own, d)
+        cuts = {"by-name": (0, os.truncate), "by-name-to-a-part": (1_500_000, os.truncate), "by-descriptor": (0, lambda path, size: os.ftruncate(fds[path], size)),
+                "by-open": (0, lambda path, _: os.close(os.open(path, os.O_RDWR | os.O_TRUNC)))}
+        for name in cuts:
+            path = f"{e}/{name}"
+            write(path, b"o" * 5_000_000)
+            fds[path] = os.open(path, os.O_RDWR)
+            equal(len(os.pread(fds[path], 5_000_000, 0)), 5_000_000, "what fills the kernel's pages")
+            # Some are gathered, behind the new end.
+            os.pwrite(fds[path], b"n" * 50, 1_500_000)
+            if name == "by-open":
+                os.fsync(fds[path])
+        # Its pages are the kernel's to write when it has the answer.
+        write(f"{e}/mapped", b"o" * 3_000_000)
+        fds["mapped"] = os.open(f"{e}/mapped", os.O_RDWR)
+        mapping = mmap.mmap(fds["mapped"], 0)
+        mapping[:] = b"m" * 3_000_000
+        # In each column of such a file.
+        synced = {f"{e}/synced{at}": at for at in (500_000, 1_500_000, 2_500_000)}
+        for path in synced:
+            fds[path] = os.open(path, os.O_CREAT | os.O_RDWR | os.O_DSYNC)
+            equal(os.stat(path).st_size, 0, "the size of a new file")
+        with c.stopped("storage", only=slice(1, 2)):
+            with concurrent.futures.ThreadPoolExecutor() as pool:
+                writes = {path: pool.submit(took, os.pwrite, fds[path], b"s" * 50, at) for path, at in synced.items()}
+                mapped = pool.submit(took, os.truncate, f"{e}/mapped", 0)
+                ended = {name: pool.submit(took, lambda name=name, size=size, cut=cut: cut(f"{e}/{name}", size)) for name, (size, cut) in cuts.items()}
+            for name, (size, _) in cuts.items():
+                lasted, error = ended[name].result()
+                print(f"  {name} ends after {lasted:.1f} s with {errno.errorcode.get(error, error)}", flush=True)
+                true(error in (errno.ETIMEDOUT, errno.EIO), f"{name}: {errno.errorcode.get(error, error)}")
+                true(lasted <= CALL_SECONDS, f"{name} took {lasted:.1f} s")
+                equal(os.fstat(fds[f"{e}/{name}"]).st_size, size, f"{name}: the size")
+            equal(sorted(bool(write.result()[1]) for write in writes.values()), [False, False, True], "whether writes were not synced")
+            equal([os.fstat(fds[path]).st_size for path in synced], [at + 50 for at in synced.values()], "sizes with writes that were not synced")
+            true(mapped.result()[1] and mapped.result()[0] <= CALL_SECONDS, f"of a changed mapping: {mapped.result()}")
+        mapping.close()
+        for name, (size, _) in cuts.items():
+            path = f"{e}/{name}"
+            comes_back(lambda path=path: os.fsync(fds[path]))
+            for how, found in (("the descriptor of before", os.pread(fds[path], 5_000_000, 0)), ("its mount", read(path)), ("another mount", read(f"{d}/{name}"))):
+                true(found == b"o" * size, f"{name}, through {how}: {len(found)} bytes, {found.count(0)} of them zeros")
+        for path, at in synced.items():
+            found = [os.pread(fds[path], 5_000_000, 0)]
+            comes_back(lambda path=path: os.fsync(fds[path]))
+            found += [os.pread(fds[path], 5_000_000, 0), read(f"{d}/{os.path.basename(path)}")]
+            true(found == [b"\0" * at + b"s" * 50] * 3, f"before {path} is synced, after, and in another mount: {[len(bytes) for bytes in found]} bytes")
+    finally:
+        for fd in fds.values():
+            os.close(fd)
+        c.end_mount(own)
+
+
+@check("stopped-metadata", "with stopped metadata servers `ls` and open end within 30 s with an error, a crowd of them too, and killed processes end at once", limit=300)
+def _(c, d):
+    own = c.own_mount("stopped-meta", "--no-cache")
+    try:
+        e = below(own, d)
+        write(f"{e}/f", b"x")
+        with c.stopped("meta", "manager"):
+            lister = subprocess.Popen(["ls", "-l", e], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            # More than the mount has workers.
+            crowd = [subprocess.Popen(["stat", f"{e}/f{n}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for n in range(40)]
+            begun = time.monotonic()
+            time.sleep(1)
+            for one in crowd:
+                one.kill()
+            for one in crowd:
+                true(reap(one.pid, 5), "a killed process is there after 5 s")
+            print(f"  40 killed processes have ended after {time.monotonic() - begun - 1:.2f} s", flush=True)
+            true(time.monotonic() - begun - 1 < 3, f"40 killed processes took {time.monotonic() - begun - 1:.1f} s to end")
+            status = lister.wait(CALL_SECONDS)
+            print(f"  ls ends after {time.monotonic() - begun:.1f} s", flush=True)
+            true(status != 0, "ls succeeded")
+            lasted, error = took(os.open, f"{e}/f", os.O_RDONLY)
+            true(error in (errno.ETIMEDOUT, errno.EIO) and lasted <= CALL_SECONDS, f"open: {errno.errorcode.get(error, error)} after {lasted:.1f} s")
+            true(re.search(r"no answer .*shard", c.log(own)), "the mount's log names no shard")
+        equal(comes_back(lambda: read(f"{e}/f")), b"x", "content")
+    finally:
+        c.end_mount(own)
+
+
+@check("stopped-queue", "of twelve threads that write one file, and of twelve that make names in one directory, behind servers that stand still each ends with an error, the last within 30 s; what was written arrives later", limit=180)
+def _(c, d):
+    own = c.own_mount("queue")
+    fds, places = [], [number << 16 for number in range(12)]
+    try:
+        e = below(own, d)
+        write(f"{e}/queue", b"q" * (1 << 20))
+        fds = [os.open(f"{e}/queue", os.O_WRONLY | os.O_SYNC) for _ in places]
+        writers = [lambda fd=fd, at=at: os.pwrite(fd, b"w" * 8192, at) for fd, at in zip(fds, places)]
+        makers = [lambda at=at: os.mkdir(f"{e}/made-{at}") for at in places]
+        for what, kinds, calls in (("writer", ["storage"], writers), ("maker", ["meta", "manager"], makers)):
+            with c.stopped(*kinds), concurrent.futures.ThreadPoolExecutor(len(calls)) as pool:
+                # One after the other is let through by the kernel.
+                ended = list(pool.map(took, calls))
+            lasted = max(lasted for lasted, _ in ended)
+            print(f"  the last {what} ends after {lasted:.1f} s", flush=True)
+            true(all(error in (errno.ETIMEDOUT, errno.EIO) for _, error in ended), f"how {what}s end: {ended}")
+            true(lasted <= CALL_SECONDS, f"the last {what} ended after {lasted:.1f} s")
+        comes_back(lambda: os.listdir(e))
+        end = time.monotonic() + CALL_SECONDS
+        while any(read(f"{d}/queue")[at:at + 8192] != b"w" * 8192 for at in places):
+            true(time.monotonic() < end, "what was written does not arrive")
+            time.sleep(0.2)
+    finally:
+        for fd in fds:
+            took(os.close, fd)
+        c.end_mount(own)
+
+
+@check("late-write", "a write that was given up and sent again changes nothing when a thread of the storage server that stood still reads it at last: what was synced since stays", limit=120)
+def _(c, d):
+    own = c.own_mount("late", "--deadline", "1s")
+    path, at, size = f"{below(own, d)}/late", 64 << 10, 16 << 10
+    older, newer = b"o" * size, b"n" * size
+    fd = write_at(path, b"b" * (256 << 10), 0)
+    os.fsync(fd)
+
+    def synced(data):
+        begun = time.monotonic()
+        os.pwrite(fd, data, at)
+        os.fsync(fd)
+        return time.monotonic() - begun
+
+    try:
+        with contextlib.ExitStack() as stack:
+            try:
+                threads = [stack.enter_context(Frozen(pid, "connection")).threads for pid in c.pids("storage")]
+            except PermissionError as error:
+                raise Skip(str(error)) from error
+            true(any(threads), "no connection stands still")
+            true(synced(older) > 0.9, "the first write had an answer at once, although who would read it stands still")
+            synced(newer)
+            equal(read(path)[at:at + size], newer, "what was written last")
+        for _ in range(20):
+            time.sleep(0.05)
+            got = os.open(f"{d}/late", os.O_RDONLY | os.O_DIRECT)
+            memory = mmap.mmap(-1, 256 << 10)
+            os.preadv(got, [memory], 0)
+            os.close(got)
+            true(memory[at:at + size] == newer, f"a late write lies over what was synced: {memory[at:at + 16]!r}")
+    finally:
+        os.close(fd)
+        c.end_mount(own)
+
+
+if __name__ == "__main__":
+    run("stopped", R, __doc__, OwnMounts)
