@@ -200,6 +200,14 @@ def _(c, d):
         c.end_mount(own)
 
 
+def direct(path):
+    """The first 256 KiB, past the page cache."""
+    fd, memory = os.open(path, os.O_RDONLY | os.O_DIRECT), mmap.mmap(-1, 256 << 10)
+    os.preadv(fd, [memory], 0)
+    os.close(fd)
+    return memory[:]
+
+
 @check("late-write", "a write that was given up and sent again changes nothing when a thread of the storage server that stood still reads it at last: what was synced since stays", limit=120)
 def _(c, d):
     own = c.own_mount("late", "--deadline", "1s")
@@ -226,14 +234,46 @@ def _(c, d):
             equal(read(path)[at:at + size], newer, "what was written last")
         for _ in range(20):
             time.sleep(0.05)
-            got = os.open(f"{d}/late", os.O_RDONLY | os.O_DIRECT)
-            memory = mmap.mmap(-1, 256 << 10)
-            os.preadv(got, [memory], 0)
-            os.close(got)
-            true(memory[at:at + size] == newer, f"a late write lies over what was synced: {memory[at:at + 16]!r}")
+            found = direct(f"{d}/late")[at:at + size]
+            true(found == newer, f"a late write lies over what was synced: {found[:16]!r}")
     finally:
         os.close(fd)
         c.end_mount(own)
+
+
+@check("late-write-killed", "a write of a mount whose process was killed changes nothing when a thread of the storage server that stood still reads it at last: what another mount has synced there since stays", limit=120)
+def _(c, d):
+    at, size = 64 << 10, 16 << 10
+    older, newer = b"o" * size, b"n" * size
+    write(f"{d}/late", b"b" * (256 << 10))
+    own, other = c.own_mount("late-killed"), None
+    try:
+        fd = write_at(f"{below(own, d)}/late", b"b" * (256 << 10), 0)
+        with contextlib.ExitStack() as stack:
+            try:
+                threads = [stack.enter_context(Frozen(pid, "connection")).threads for pid in c.pids("storage")]
+            except PermissionError as error:
+                raise Skip(str(error)) from error
+            true(any(threads), "no connection stands still")
+            with concurrent.futures.ThreadPoolExecutor() as pool:
+                writing = pool.submit(lambda: (took(os.pwrite, fd, older, at), took(os.fsync, fd)))
+                time.sleep(1)
+                true(not writing.done(), "the first write had an answer at once, although who would read it stands still")
+                c.kill_mount(own)
+                true(writing.result(10)[1][1], "a killed mount syncs")
+            took(os.close, fd)
+            # Its connections are new ones.
+            other = c.own_mount("late-other")
+            fd = os.open(f"{below(other, d)}/late", os.O_RDWR)
+            os.pwrite(fd, newer, at)
+            os.fsync(fd)
+            os.close(fd)
+        for _ in range(20):
+            time.sleep(0.05)
+            true(direct(f"{d}/late")[at:at + size] == newer, "a late write lies over what another mount synced")
+    finally:
+        for path in filter(None, (own, other)):
+            c.end_mount(path)
 
 
 if __name__ == "__main__":

@@ -2,14 +2,14 @@
 //! was promised then; a disk that is full is used to its end.
 
 use crate::storage_io;
-use crate::storage_role::Storage;
+use crate::storage_role::{Asker, Storage};
 use crate::storage_tests::{object, pattern, read, storage, write};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use zonal_faultfs::build::Choice;
 use zonal_faultfs::{Disk, Session, mount};
-use zonal_object::{Attempt, Edit};
+use zonal_object::Edit;
 use zonal_testkit::{Rng, Scratch, skip_mount};
 
 const OBJECTS: u64 = 3;
@@ -237,7 +237,7 @@ fn a_full_disk_below_is_used_to_its_end_and_again_after_deleting() {
     let fits = |id: u64, length: usize| {
         let written = opened
             .storage
-            .write(&object(id), Attempt::default(), 0, &pattern(3, length));
+            .write(&object(id), Asker::WAITS, 0, &pattern(3, length));
         written.is_ok()
     };
     let delete = |id: u64| {

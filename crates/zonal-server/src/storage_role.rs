@@ -12,6 +12,9 @@ mod changes;
 mod reads;
 mod requests;
 
+#[cfg(test)]
+pub(crate) use changes::Asker;
+
 use crate::config::StorageConfig;
 use crate::map_cache::MapCache;
 use crate::seldom::Seldom;
@@ -250,7 +253,7 @@ impl Storage {
     }
 }
 
-fn named(object: &ObjectRef) -> (ObjectId, Cut) {
+pub(crate) fn named(object: &ObjectRef) -> (ObjectId, Cut) {
     let id = ObjectId {
         data_id: object.data_id,
         column: object.column,

@@ -3,10 +3,10 @@
 use crate::config::NodeConfig;
 use crate::map_cache::MapCache;
 use crate::storage_io;
-use crate::storage_role::Storage;
+use crate::storage_role::{Asker, Storage};
 use std::path::Path;
 use std::sync::Arc;
-use zonal_object::{Attempt, Delete};
+use zonal_object::{Delete, Edit};
 use zonal_testkit::Scratch;
 use zonal_types::{
     CellId, Column, DataId, Epoch, ErrorCode, NodeId, StripeSetId, TargetId, ZoneId,
@@ -54,7 +54,7 @@ pub(crate) fn object(id: u64) -> ObjectRef {
 }
 
 pub(crate) fn write(storage: &Storage, id: u64, offset: u64, bytes: &[u8]) {
-    let result = storage.write(&object(id), Attempt::default(), offset, bytes);
+    let result = storage.write(&object(id), Asker::WAITS, offset, bytes);
     assert!(
         result.is_ok(),
         "{:?}",
@@ -116,6 +116,33 @@ fn small_writes_pass_their_bound_many_times_and_survive() {
         .lock()
         .check(&*opened.storage.engine)
         .unwrap();
+}
+
+#[test]
+fn what_nobody_waits_for_any_more_is_not_changed() {
+    let scratch = Scratch::new("roles");
+    let opened = storage(&scratch);
+    let (storage, before) = (&opened.storage, pattern(1, 64 << 10));
+    write(storage, 5, 0, &before);
+    let gone = Asker {
+        is_gone: &|| true,
+        ..Asker::WAITS
+    };
+    // Into free space, and into a block that there is.
+    for (offset, length) in [(0, 64 << 10), (100, 100)] {
+        let refused = storage.write(&object(5), gone, offset, &pattern(2, length));
+        assert_eq!(refused.err().unwrap().code, ErrorCode::Interrupted);
+    }
+    let (id, cut) = crate::storage_role::named(&object(5));
+    for edit in [
+        Edit::punch(id, cut, 0, 8192),
+        Edit::allocate(id, cut, 0, 8192, true),
+    ] {
+        let refused = storage.edit_range(edit.unwrap(), gone);
+        assert_eq!(refused.err().unwrap().code, ErrorCode::Interrupted);
+    }
+    assert!(read(storage, 5, 0, 64 << 10) == before);
+    assert_eq!(storage.lock().units_in_flight(), 0);
 }
 
 #[test]
@@ -208,7 +235,7 @@ fn a_full_target_says_so_and_deletion_makes_room() {
     let refused = (0..100).find_map(|step| {
         let result = opened
             .storage
-            .write(&object(1), Attempt::default(), step << 20, &bytes);
+            .write(&object(1), Asker::WAITS, step << 20, &bytes);
         result.err().map(|refused| (step, refused.code))
     });
     let (step, code) = refused.unwrap();

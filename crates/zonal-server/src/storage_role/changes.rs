@@ -16,6 +16,37 @@ const RETRIES: usize = 100;
 /// How often a write that finds no space looks for it again.
 const SPACE_TRIES: usize = 6;
 
+/// Who asks for a change of a range.
+#[derive(Clone, Copy)]
+pub(crate) struct Asker<'a> {
+    pub(crate) attempt: Attempt,
+    /// Whether who asks has hung up: nobody waits for the change, and it must not be made any more.
+    pub(crate) is_gone: &'a dyn Fn() -> bool,
+}
+
+impl Asker<'_> {
+    /// For tests.
+    #[cfg(test)]
+    pub(crate) const WAITS: Self = Self {
+        attempt: Attempt {
+            sender: 0,
+            number: 0,
+        },
+        is_gone: &|| false,
+    };
+
+    /// The last look before a commit.
+    fn check(self) -> Result<(), Refused> {
+        if (self.is_gone)() {
+            return Err(Refused {
+                code: ErrorCode::Interrupted,
+                detail: "who asked has hung up".into(),
+            });
+        }
+        Ok(())
+    }
+}
+
 impl Storage {
     /// Runs `attempt` again after a checkpoint, or among the segments that there are, where that may help.
     fn with_space<T>(&self, mut attempt: impl FnMut() -> Result<T, Refused>) -> Result<T, Refused> {
@@ -58,7 +89,7 @@ impl Storage {
     pub(crate) fn write(
         &self,
         object: &ObjectRef,
-        attempt: Attempt,
+        asker: Asker<'_>,
         offset: u64,
         payload: &[u8],
     ) -> Result<(Outcome, Lsn), Refused> {
@@ -66,30 +97,40 @@ impl Storage {
         let request = WriteRequest {
             object: id,
             cut,
-            attempt,
+            attempt: asker.attempt,
             offset,
             length: payload.len(),
         };
-        self.with_space(|| self.try_write(request, payload))
+        self.with_space(|| self.try_write(request, asker, payload))
     }
 
-    fn try_write(&self, request: WriteRequest, payload: &[u8]) -> Result<(Outcome, Lsn), Refused> {
+    fn try_write(
+        &self,
+        request: WriteRequest,
+        asker: Asker<'_>,
+        payload: &[u8],
+    ) -> Result<(Outcome, Lsn), Refused> {
         let mut plan = loop {
             // A statement of its own: the guard must be gone before the edit takes the lock.
             let planned = self.lock().plan_write(&*self.engine, request)?;
             match planned {
                 Planned::Ready(plan) => break plan,
-                Planned::CutFirst(mut edit) => self.run_edit(&mut edit).map(drop)?,
+                Planned::CutFirst(mut edit) => self.run_edit(&mut edit, None).map(drop)?,
             }
         };
-        let result = self.carry_out(&mut plan, payload);
+        let result = self.carry_out(&mut plan, asker, payload);
         if result.is_err() {
             self.lock().abort_write(&mut plan);
         }
         result
     }
 
-    fn carry_out(&self, plan: &mut WritePlan, payload: &[u8]) -> Result<(Outcome, Lsn), Refused> {
+    fn carry_out(
+        &self,
+        plan: &mut WritePlan,
+        asker: Asker<'_>,
+        payload: &[u8],
+    ) -> Result<(Outcome, Lsn), Refused> {
         for write in plan.writes() {
             let bytes = payload.get(write.payload).ok_or(ErrorCode::Invalid)?;
             self.write_segment(write.segment, write.offset, bytes)?;
@@ -107,6 +148,7 @@ impl Storage {
                 }
             }
             let mut target = self.lock_with_room()?;
+            asker.check()?;
             match target.commit_write(&*self.engine, plan, payload)? {
                 Committed::Done { record, outcome } => {
                     let lsn = self.append(record)?;
@@ -128,15 +170,24 @@ impl Storage {
         }
     }
 
-    /// An edit goes on where it stopped, so one that ran into a bound is not begun anew.
-    pub(crate) fn edit(&self, mut edit: Edit) -> Result<Outcome, Refused> {
-        self.with_space(|| self.run_edit(&mut edit))
+    /// A hole or a reservation.
+    pub(crate) fn edit_range(&self, edit: Edit, asker: Asker<'_>) -> Result<Outcome, Refused> {
+        let mut edit = edit.sent_by(asker.attempt);
+        self.with_space(|| self.run_edit(&mut edit, Some(asker)))
     }
 
-    fn run_edit(&self, edit: &mut Edit) -> Result<Outcome, Refused> {
+    /// A truncation, which is as right late as in time, whoever asked for it.
+    ///
+    /// An edit goes on where it stopped, so one that ran into a bound is not begun anew.
+    pub(crate) fn edit(&self, mut edit: Edit) -> Result<Outcome, Refused> {
+        self.with_space(|| self.run_edit(&mut edit, None))
+    }
+
+    fn run_edit(&self, edit: &mut Edit, asker: Option<Asker<'_>>) -> Result<Outcome, Refused> {
         let mut damage = None;
         loop {
             let mut target = self.lock_with_room()?;
+            asker.map_or(Ok(()), Asker::check)?;
             match target.edit_step(&*self.engine, edit)? {
                 Step::Done(outcome) => return Ok(outcome),
                 Step::Log { record, done } => {

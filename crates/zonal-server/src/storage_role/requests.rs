@@ -1,5 +1,6 @@
 //! Requests of clients: who asks, what is meant, the reply.
 
+use super::changes::Asker;
 use super::{Refused, Storage, named};
 use zonal_net::{PayloadBuf, ReplyBuilder};
 use zonal_object::{Attempt, Delete, Edit, ObjectId};
@@ -47,13 +48,8 @@ impl Storage {
         }
     }
 
-    fn answer(
-        &self,
-        header: &Header,
-        request: &StorageRequest,
-        payload: &[u8],
-        reply: &mut ReplyBuilder,
-    ) -> Result<StorageReply, Refused> {
+    /// Is it one for this target as it is now?
+    fn admit(&self, header: &Header, request: &StorageRequest) -> Result<(), Refused> {
         if !self.is_healthy() {
             return Err(Refused {
                 code: ErrorCode::Io,
@@ -66,6 +62,18 @@ impl Storage {
         }
         self.check_sender(header, target_of(request))?;
         refuse_conditions(request)?;
+        Ok(())
+    }
+
+    fn answer(
+        &self,
+        header: &Header,
+        request: &StorageRequest,
+        payload: &[u8],
+        reply: &mut ReplyBuilder,
+    ) -> Result<StorageReply, Refused> {
+        self.admit(header, request)?;
+        let is_gone = || reply.is_peer_gone();
         match request {
             StorageRequest::Read {
                 object,
@@ -78,7 +86,8 @@ impl Storage {
                 sync,
                 ..
             } => {
-                let (outcome, lsn) = self.write(object, sent_by(header), *offset, payload)?;
+                let asker = asker(header, &is_gone);
+                let (outcome, lsn) = self.write(object, asker, *offset, payload)?;
                 sync.then(|| self.sync(lsn)).transpose()?;
                 Ok(self.written(outcome))
             }
@@ -94,7 +103,7 @@ impl Storage {
             } => {
                 let (id, cut) = named(object);
                 let punch = Edit::punch(id, cut, *offset, *length)?;
-                self.edit(punch.sent_by(sent_by(header)))
+                self.edit_range(punch, asker(header, &is_gone))
                     .map(|outcome| self.written(outcome))
             }
             StorageRequest::Allocate {
@@ -105,7 +114,7 @@ impl Storage {
             } => {
                 let (id, cut) = named(object);
                 let allocate = Edit::allocate(id, cut, *offset, *length, *zero)?;
-                self.edit(allocate.sent_by(sent_by(header)))
+                self.edit_range(allocate, asker(header, &is_gone))
                     .map(|outcome| self.written(outcome))
             }
             StorageRequest::Map {
@@ -216,11 +225,12 @@ impl Storage {
     }
 }
 
-fn sent_by(header: &Header) -> Attempt {
-    Attempt {
+fn asker<'a>(header: &Header, is_gone: &'a dyn Fn() -> bool) -> Asker<'a> {
+    let attempt = Attempt {
         sender: header.session.0,
         number: header.sequence,
-    }
+    };
+    Asker { attempt, is_gone }
 }
 
 /// A conditional write, done as if it had no condition, would be silently wrong.
