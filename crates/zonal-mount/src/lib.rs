@@ -19,6 +19,7 @@ mod ops_names;
 mod ops_open;
 mod ops_xattr;
 mod silence;
+mod sink;
 mod tails;
 mod told;
 mod waiters;

@@ -12,8 +12,9 @@ use zonal_fuse::{Context, Data, Errno, ReplyData};
 use zonal_types::{ErrorCode, Ino};
 
 use crate::ops_open::{HANDLE_APPEND, HANDLE_PAGES, HANDLE_SYNC, HANDLE_WRITES};
+use crate::sink::Sink;
 use crate::tails::Stale;
-use crate::wire::{RealNet, Sink};
+use crate::wire::RealNet;
 
 /// Modes of fallocate(2).
 const KEEP_SIZE: u32 = 1;

@@ -10,6 +10,7 @@
 //! waited in vain is given little time by those that follow ([`crate::silence`]).
 
 use crate::silence::{Silences, brief_ms};
+use crate::sink::Sink;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -17,7 +18,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use zonal_client::net::{Message, Net, NetFailure, Reply};
-use zonal_fuse::{ReplyData, ReplyPipe};
 use zonal_net::{Address, Canceller, Flight, NetError, PayloadInto, Pool, Request};
 use zonal_types::limits::REQUEST_DEADLINE_MS;
 use zonal_types::{ErrorCode, Instant, Timestamp, TraceId};
@@ -226,38 +226,6 @@ fn failure(error: &NetError) -> NetFailure {
         NetError::Refused { code, .. } => NetFailure::Refused(*code),
         NetError::TooLong { .. } => NetFailure::Refused(ErrorCode::TooBig),
         _ => NetFailure::Unreachable,
-    }
-}
-
-/// Where the data of a read go on their way to the kernel: a pipe of the worker.
-#[derive(Default)]
-pub struct Sink {
-    pipe: Option<ReplyPipe>,
-    unique: u64,
-    /// This process may not have such pipes.
-    is_refused: bool,
-}
-
-impl Sink {
-    /// Ready for the data of request `unique`; `None` where there are no pipes.
-    pub fn prepare(&mut self, unique: u64) -> Option<&mut Self> {
-        if self.pipe.is_none() && !self.is_refused {
-            self.pipe = ReplyPipe::new()
-                .inspect_err(|error| tracing::debug!(%error, "reads are copied"))
-                .ok();
-            self.is_refused = self.pipe.is_none();
-        }
-        self.unique = unique;
-        (!self.is_refused).then_some(self)
-    }
-
-    /// Answers with what it was filled with.
-    pub fn answer(&mut self, reply: ReplyData) {
-        if let Some(pipe) = self.pipe.take()
-            && reply.piped(&pipe)
-        {
-            self.pipe = Some(pipe);
-        }
     }
 }
 

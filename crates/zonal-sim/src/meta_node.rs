@@ -1,31 +1,27 @@
 //! A simulated metadata process: one shard with its disk; the root shard's process is the manager, too.
 
+mod calls;
 mod house;
+mod manager;
 
 use crate::clock::{Group, Signal};
 use crate::coverage::Fault;
 use crate::disk::Disk;
-use crate::net::{Answer, Network, Request, Role, Task};
+use crate::net::{Answer, Network, Role, Task};
 use crate::plant::Plant;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use zonal_meta::keys;
-use zonal_meta::{
-    Attempt, Caller, Flushed, JunctionChange, Now, Outcome, Shard, ShardConfig, WaitOn,
-};
-use zonal_types::{Blob, Codec, ErrorCode, Instant, KvChange, KvRead, SessionId, ZoneId};
-use zonal_wire::{
-    ErrorNumber, Header, ManagerReply, ManagerRequest, MetaReply, MetaRequest, NO_SLOT, Service,
-};
-use zonal_zonemap::{MapEdit, ZoneMap};
+use zonal_meta::{Attempt, Caller, Flushed, Now, Outcome, Shard, ShardConfig, WaitOn};
+use zonal_types::{Codec, ErrorCode, Instant, KvChange, KvRead, SessionId};
+use zonal_wire::{ErrorNumber, Header, MetaReply, MetaRequest, NO_SLOT, Service};
+use zonal_zonemap::ZoneMap;
 
 /// The map as the manager has it; it survives everything.
 pub type MapCell = Rc<RefCell<Arc<ZoneMap>>>;
 
-/// How long one server waits for another, ms.
-const CALL_MS: u32 = 1_000;
 /// A metadata process.
 pub struct MetaNode {
     address: String,
@@ -329,82 +325,6 @@ impl MetaNode {
             if let Some(poller) = poller {
                 poller.raise();
             }
-        }
-    }
-
-    fn change_map(&self, junctions: Vec<JunctionChange>) {
-        if junctions.is_empty() {
-            return;
-        }
-        let edits: Vec<MapEdit> = junctions
-            .into_iter()
-            .map(|change| match change {
-                JunctionChange::Add { ino, path, zone } => MapEdit::AddJunction { ino, path, zone },
-                JunctionChange::Move { ino, path } => MapEdit::MoveJunction { ino, path },
-                JunctionChange::Remove { ino } => MapEdit::RemoveJunction { ino },
-            })
-            .collect();
-        let edited = self.map.borrow().edited(&edits);
-        if let Ok(Some(next)) = edited {
-            // As the server does: a map version is durable, with its record, before anybody hears of it.
-            self.disk.sync();
-            *self.map.borrow_mut() = Arc::new(next);
-        }
-    }
-
-    /// Asks the shard of a zone (0: the root shard); a failure is a `Failed` reply.
-    async fn ask(&self, zone: ZoneId, request: &MetaRequest) -> MetaReply {
-        let address = {
-            let map = self.map.borrow();
-            let shard = if zone == ZoneId(0) {
-                map.shard(zonal_types::ShardId(0))
-            } else {
-                map.shard_of_zone(zone)
-            };
-            let node = shard.and_then(|shard| map.node(shard.node));
-            node.map(|node| node.address.clone())
-        };
-        let Some(address) = address else {
-            return failed(ErrorCode::Unreachable);
-        };
-        let body = request.to_bytes();
-        match self.send(Service::Meta, &address, body).await {
-            Some(body) => MetaReply::from_bytes(&body).unwrap_or(failed(ErrorCode::Protocol)),
-            None => failed(ErrorCode::Unreachable),
-        }
-    }
-
-    async fn send(&self, service: Service, address: &str, body: Vec<u8>) -> Option<Vec<u8>> {
-        let cell = self.map.borrow().cell;
-        let mut header = Header::request(service, cell);
-        header.deadline_ms = CALL_MS;
-        let request = Request {
-            header,
-            body,
-            payload: Vec::new(),
-        };
-        let pending = self.network.start(&self.address, address, &request);
-        pending
-            .receive()
-            .await
-            .ok()
-            .map(|(_header, answer)| answer.body)
-    }
-
-    fn manage(&self, body: &[u8]) -> ManagerReply {
-        let map = self.map.borrow();
-        match ManagerRequest::from_bytes(body) {
-            Ok(ManagerRequest::GetMap { have }) if have >= map.version => ManagerReply::Unchanged {
-                version: map.version,
-            },
-            Ok(ManagerRequest::GetMap { .. }) => ManagerReply::Map {
-                version: map.version,
-                map: Blob(map.to_bytes()),
-            },
-            _other => ManagerReply::Failed {
-                code: ErrorNumber(ErrorCode::NotSupported),
-                detail: String::new(),
-            },
         }
     }
 }

@@ -6,6 +6,7 @@
 //! has given them up, sent them again, and gone on. Each process has its own clocks.
 
 mod client;
+mod delivery;
 mod describe;
 mod pending;
 
@@ -22,15 +23,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
-use zonal_client::NetFailure;
-use zonal_types::{Codec, Instant, Timestamp};
-use zonal_wire::{Header, NO_SLOT, Service, StorageRequest};
-
-use describe::{describe_reply, describe_request};
-use pending::{Broken, Place};
-
-/// How long after its sender gave it up a change arrives at most.
-const LATE_MS_MAX: u64 = 20_000;
+use zonal_types::{Instant, Timestamp};
+use zonal_wire::Header;
 
 /// The group of messages under way: no process, never killed.
 pub const NETWORK: Group = 0;
@@ -268,104 +262,6 @@ impl Network {
             self.count(Fault::HostileReply);
         }
     }
-
-    /// Sends a request; the reply arrives in the pending place.
-    pub fn start(self: &Rc<Self>, from: &str, to: &str, request: &Request) -> Pending {
-        let place = Rc::new(Place::default());
-        let deadline_ms = u64::from(request.header.deadline_ms);
-        let deadline = self.clock.now().plus_ms(deadline_ms.max(1));
-        let twice = may_arrive_twice(request) && {
-            let duplicate = self.faults.get().duplicate;
-            self.rng.borrow_mut().chance(duplicate)
-        };
-        if twice {
-            self.count(Fault::Duplicate);
-        }
-        let late_ms = self.late_ms(request, deadline_ms);
-        let deaths = self.deaths_of(from);
-        let group = self.servers.borrow().get(to).map(|server| server.group);
-        for _ in 0..=u32::from(twice) {
-            if let Some(delay) = self.travel(from, to) {
-                let net = self.clone();
-                let (from, to) = (from.to_owned(), to.to_owned());
-                let (request, place) = (request.clone(), place.clone());
-                self.clock.spawn(NETWORK, async move {
-                    net.clock.sleep(delay + late_ms * 1_000_000).await;
-                    if late_ms == 0 || net.deaths_of(&from) == deaths {
-                        net.deliver(&from, &to, group, request, place);
-                    }
-                });
-            }
-        }
-        Pending {
-            place,
-            deadline,
-            clock: self.clock.clone(),
-        }
-    }
-
-    /// By how much a request stands still on its way: 0, or until its sender has given it up and gone on.
-    fn late_ms(&self, request: &Request, deadline_ms: u64) -> u64 {
-        let late = self.faults.get().late;
-        if late == 0 || !changes_an_object(request) || !self.rng.borrow_mut().chance(late) {
-            return 0;
-        }
-        self.count(Fault::LateChange);
-        deadline_ms + self.rng.borrow_mut().below(LATE_MS_MAX)
-    }
-
-    /// Hands a request over, if the process to which it was sent is still the same: connections die with it.
-    fn deliver(
-        self: Rc<Self>,
-        from: &str,
-        to: &str,
-        sent_to: Option<Group>,
-        request: Request,
-        place: Rc<Place>,
-    ) {
-        self.trace
-            .note(self.clock.now(), from, to, &request.body, &request.payload);
-        self.trace
-            .say(self.clock.now(), &|| describe_request(from, to, &request));
-        let served = {
-            let servers = self.servers.borrow();
-            let server = servers
-                .get(to)
-                .filter(|server| Some(server.group) == sent_to);
-            server.and_then(|server| Some((server.group, server.role.clone()?)))
-        };
-        let (from, to) = (from.to_owned(), to.to_owned());
-        let Some((group, role)) = served else {
-            place.fill(Err(NetFailure::Unreachable));
-            return;
-        };
-        let net = self.clone();
-        self.clock.spawn(group, async move {
-            let mut broken = Broken(Some(place));
-            let mut header = request.header.reply();
-            let mut answer = role
-                .handle(request.header, request.body, request.payload)
-                .await;
-            net.garbled(&from, &mut answer);
-            header.body_bytes = answer.body.len() as u32;
-            header.payload_bytes = answer.payload.len() as u32;
-            let Some(place) = broken.0.take() else {
-                return;
-            };
-            if let Some(delay) = net.travel(&to, &from) {
-                let clock = net.clock.clone();
-                net.clock.clone().spawn(NETWORK, async move {
-                    clock.sleep(delay).await;
-                    net.trace
-                        .note(clock.now(), &to, &from, &answer.body, &answer.payload);
-                    net.trace.say(clock.now(), &|| {
-                        describe_reply(&to, &from, &header, &answer)
-                    });
-                    place.fill(Ok((header, answer)));
-                });
-            }
-        });
-    }
 }
 
 /// Flips a bit, cuts, or repeats bytes.
@@ -380,30 +276,6 @@ pub fn spoil(bytes: &mut Vec<u8>, rng: &mut Rng) {
             }
         }
     }
-}
-
-/// Whether the sender may send it again: what has a slot, and what may be done twice.
-fn may_arrive_twice(request: &Request) -> bool {
-    match request.header.service {
-        Service::Meta => request.header.slot != NO_SLOT,
-        Service::Storage => matches!(
-            StorageRequest::from_bytes(&request.body),
-            Ok(StorageRequest::Read { .. }
-                | StorageRequest::Truncate { .. }
-                | StorageRequest::Stat { .. }
-                | StorageRequest::Map { .. }
-                | StorageRequest::Sync { .. }
-                | StorageRequest::Delete { .. })
-        ),
-        _ => false,
-    }
-}
-
-fn changes_an_object(request: &Request) -> bool {
-    request.header.service == Service::Storage
-        && StorageRequest::from_bytes(&request.body).is_ok_and(|request| {
-            request.changes_range() || matches!(request, StorageRequest::Truncate { .. })
-        })
 }
 
 /// A request on its way.

@@ -1,6 +1,7 @@
 //! What a simulated metadata process does by itself.
 
-use super::{CALL_MS, MetaNode};
+use super::MetaNode;
+use super::calls::CALL_MS;
 use crate::plant::Plant;
 use std::collections::BTreeMap;
 use std::rc::Rc;

@@ -1,5 +1,7 @@
 //! A cell for one program, without faults but those that the program makes.
 
+pub mod counted;
+
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;

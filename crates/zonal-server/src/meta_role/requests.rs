@@ -1,0 +1,216 @@
+//! Requests: run by the core under the mutex; waits, and calls to other shards, outside of it.
+
+use super::{DETACHED_CHECK_MS, MetaRole, State, failure, now, wait_timeout};
+use crate::clock;
+use crate::peers::PeerError;
+use std::sync::{Arc, MutexGuard};
+use zonal_meta::{Attempt, Caller, Outcome, PendingCall, WaitOn};
+use zonal_types::{Epoch, ErrorCode, Instant, MapVersion, SessionId, ZoneId};
+use zonal_wire::{Header, MetaReply, MetaRequest};
+
+impl MetaRole {
+    /// Answers a request, when it can be answered.
+    pub fn handle(&self, header: &Header, request: &MetaRequest) -> MetaReply {
+        let mut reply = self.answer(header, request).unwrap_or_else(failure);
+        if let MetaReply::StatFs { names_left, .. } = &mut reply {
+            *names_left = self.names_left();
+        }
+        if let MetaReply::Failed { code } = &reply {
+            self.note_failure(request, code.0);
+        }
+        reply
+    }
+
+    fn answer(&self, header: &Header, request: &MetaRequest) -> Result<MetaReply, ErrorCode> {
+        if !self.is_healthy() {
+            return Err(ErrorCode::Io);
+        }
+        if header.epoch != Epoch(0) && header.epoch < self.epoch {
+            return self.stale();
+        }
+        if matches!(request, MetaRequest::Sync) {
+            self.sync()?;
+            let boot = self.lock().shard.boot();
+            return Ok(MetaReply::Synced { boot });
+        }
+        if matches!(request, MetaRequest::StatFs) && header.session == SessionId(0) {
+            // A tool without a session.
+            let gauges = self.lock().shard.gauges();
+            let found = gauges.iter().find(|(name, _)| *name == "inodes");
+            let inodes = found.map_or(0, |(_, value)| *value);
+            return Ok(MetaReply::StatFs {
+                inodes,
+                names_left: u64::MAX,
+            });
+        }
+        self.map.at_least(header.map_version);
+        let has_room = match self.check_room(request) {
+            Ok(()) => true,
+            Err(ErrorCode::NoSpace) => false,
+            Err(code) => return Err(code),
+        };
+        let caller = Caller {
+            session: header.session,
+            slot: header.slot,
+            sequence: header.sequence,
+        };
+        let mut state = self.lock();
+        self.take_map(&mut state, header.map_version);
+        if matches!(request, MetaRequest::MakeDetachedDir { .. }) && state.detached_at.is_none() {
+            state.detached_at = Some(clock::instant().plus_ms(DETACHED_CHECK_MS));
+            self.pushing.notify_all();
+        }
+        let (shard, kv) = (&mut state.shard, &*self.engine);
+        let mut outcome = if has_room {
+            shard.handle(kv, now(), caller, request, None)
+        } else {
+            shard.handle_full(kv, caller, request)
+        };
+        loop {
+            match outcome {
+                Outcome::Reply {
+                    reply,
+                    effect,
+                    junctions,
+                    wake,
+                    recheck,
+                    after,
+                } => {
+                    let map = self.log(&mut state, effect, junctions)?;
+                    self.wake(&state, &wake, recheck);
+                    self.mind_deadline(&state);
+                    let is_missing = state.flushed.is_missing(request, &reply);
+                    drop(state);
+                    self.settle(map)?;
+                    self.make_calls(after);
+                    if is_missing {
+                        self.sync()?;
+                        self.lock().flushed.note(&reply);
+                    }
+                    return Ok(reply);
+                }
+                Outcome::Wait {
+                    attempt,
+                    until,
+                    on,
+                    wake,
+                    recheck,
+                } => {
+                    self.wake(&state, &wake, recheck);
+                    self.mind_deadline(&state);
+                    state = self.wait(state, attempt, until, on)?;
+                    outcome =
+                        state
+                            .shard
+                            .handle(&*self.engine, now(), caller, request, Some(attempt));
+                }
+                Outcome::Call {
+                    zone,
+                    request: question,
+                    call,
+                    wake,
+                } => {
+                    self.wake(&state, &wake, false);
+                    drop(state);
+                    let (resumed, next) = self.ask(zone, &question, call);
+                    state = resumed;
+                    outcome = next;
+                }
+            }
+        }
+    }
+
+    /// What a sender with an older epoch must know.
+    fn stale(&self) -> Result<MetaReply, ErrorCode> {
+        let map = self.map.current();
+        let own = map.shard(self.id).ok_or(ErrorCode::StaleEpoch)?;
+        Ok(MetaReply::StaleShard {
+            shard: self.id,
+            node: own.node,
+            epoch: self.epoch,
+            map_version: map.version,
+        })
+    }
+
+    fn ask(
+        &self,
+        zone: ZoneId,
+        question: &MetaRequest,
+        call: PendingCall,
+    ) -> (MutexGuard<'_, State>, Outcome) {
+        let reply = self.call_zone(zone, question).unwrap_or_else(|error| {
+            tracing::warn!(%error, zone = zone.0, operation = question.name(), "a shard does not help");
+            failure(error.code())
+        });
+        let mut state = self.lock();
+        let outcome = state.shard.resume(&*self.engine, now(), call, reply);
+        (state, outcome)
+    }
+
+    fn wait<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        attempt: Attempt,
+        until: Instant,
+        on: WaitOn,
+    ) -> Result<MutexGuard<'a, State>, ErrorCode> {
+        if self.is_stopping() {
+            state.shard.abandon(attempt);
+            return Err(ErrorCode::NotReady);
+        }
+        let left = clock::until(until);
+        match on {
+            WaitOn::Recalls => Ok(wait_timeout(&self.recalls, state, left)),
+            WaitOn::Events(session) => {
+                let poller = Arc::clone(state.sessions.entry(session).or_default());
+                let mut state = wait_timeout(&poller, state, left);
+                // The map's and ours: nobody else waits.
+                if Arc::strong_count(&poller) == 2 {
+                    state.sessions.remove(&session);
+                }
+                Ok(state)
+            }
+        }
+    }
+
+    /// Sends what nobody waits for; what fails is settled by housekeeping later.
+    pub(crate) fn make_calls(&self, calls: Vec<(ZoneId, MetaRequest)>) {
+        for (zone, request) in calls {
+            if let Err(error) = self.call_zone(zone, &request) {
+                tracing::warn!(%error, zone = zone.0, operation = request.name(), "left to housekeeping");
+            }
+        }
+    }
+
+    fn call_zone(&self, zone: ZoneId, request: &MetaRequest) -> Result<MetaReply, PeerError> {
+        let node = self
+            .map
+            .current()
+            .shard_of_zone(zone)
+            .map(|shard| shard.node);
+        let node = node.ok_or_else(|| PeerError::Unknown {
+            what: format!("metadata of zone {zone}"),
+        })?;
+        self.peers.shard(&self.map, node, request)
+    }
+
+    /// A request that this process makes of its own shard.
+    pub(crate) fn own_request(&self, request: &MetaRequest) -> MetaReply {
+        let header = Header::request(zonal_wire::Service::Meta, self.map.current().cell);
+        self.handle(&header, request)
+    }
+
+    fn take_map(&self, state: &mut State, hint: MapVersion) {
+        let map = self.map.current();
+        if map.version > state.map_version {
+            state.map_version = map.version;
+            state.shard.set_map(map);
+        }
+        if hint > state.map_version {
+            tracing::debug!(
+                hint = hint.0,
+                "a sender names a map that the manager does not give"
+            );
+        }
+    }
+}
