@@ -76,8 +76,14 @@ impl<N: Net> Client<N> {
             link.count_event();
             self.forget_named(event);
             link.ack(*seq);
-            if let Event::LockGranted { waiter, .. } = event {
-                self.note_grant(*waiter);
+            match event {
+                Event::LockGranted { waiter, .. } => self.note_grant(*waiter),
+                Event::FileCut { ino } => {
+                    if let Some(file) = self.file(*ino) {
+                        file.state().outdate();
+                    }
+                }
+                Event::Invalidate { .. } | Event::RecallLease { .. } => {}
             }
         }
         Ok(Polled {

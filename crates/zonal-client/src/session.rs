@@ -144,7 +144,17 @@ impl<N: Net> Client<N> {
         }
         zonal_types::mark!(Reclaimed);
         self.tell_held(link, MetaRequest::Reclaim { opens, locks })
-            .await
+            .await?;
+        // A truncation by others that its former life did not tell us of.
+        for file in self.all_files() {
+            if self
+                .link_of(file.ino)
+                .is_ok_and(|of| std::ptr::eq(&raw const *of, link))
+            {
+                file.state().outdate();
+            }
+        }
+        Ok(())
     }
 
     async fn tell_held(&self, link: &Link, request: MetaRequest) -> Result<(), ErrorCode> {

@@ -8,13 +8,14 @@
 #[allow(dead_code, reason = "for several test programs")]
 mod common;
 
-use common::{SHARD, contents, cut_way_later, impatient, run, truncate, written};
+use common::{SHARD, contents, cut_way_later, impatient, patient_at, run, truncate, written};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use zonal_client::File;
 use zonal_sim::net::SimNet;
 use zonal_sim::rng::Rng;
+use zonal_sim::workload::cached::KernelCache;
 use zonal_sim::workload::{SimClient, create, make_dir, open, who};
 use zonal_sim::world::World;
 use zonal_types::{ErrorCode, Ino};
@@ -290,6 +291,52 @@ async fn cut_that_a_target_does_not_hear(
         assert!(bytes == wanted, "{} bytes, {size} wanted", bytes.len());
     }
     Ok(())
+}
+
+/// A truncation by a client that is killed before a target hears of it; what another one that has the file open writes long after that is to stay.
+async fn cut_by_a_client_that_dies(world: Rc<World>, restarts: bool) -> Result<(), ErrorCode> {
+    let two = Rc::new(world.connect(0, Rng::new(2)).await?);
+    world.serve_client(0, &two, &Rc::new(KernelCache::default()));
+    let one = patient_at(&world, 1, 8_000).await?;
+    let home = make_dir(&two, Ino::ROOT, "home").await?;
+    let file = create(&two, home, "f", true).await?.file;
+    two.write(&file, 0, &vec![b'o'; 3 * MIB], false).await?;
+    two.fsync(&file).await?;
+    for target in world.storage_indices() {
+        let target = world.address_of(target);
+        world.network.cut(&world.client_name(1), &target, true);
+    }
+    // It hears nothing of the shard before that is another one.
+    let (me, shard) = (world.client_name(0), world.address_of(SHARD));
+    world.network.cut(&me, &shard, restarts);
+    assert!(truncate(&one, file.ino, 5_000).await.is_err());
+    world.kill_client(1);
+    world.network.heal();
+    if restarts {
+        world.kill(SHARD);
+        world.start(SHARD);
+    }
+    // A poll that was lost ends by its time.
+    world.clock.sleep(25_000_000_000).await;
+    let at = MIB + 7_000;
+    two.write(&file, at as u64, b"later", false).await?;
+    two.fsync(&file).await?;
+    let other = world.connect(1, Rng::new(9)).await?;
+    let mut wanted = vec![0; at + 5];
+    wanted[..5_000].fill(b'o');
+    wanted[at..].copy_from_slice(b"later");
+    for client in [&*two, &other] {
+        let bytes = contents(client, file.ino).await?;
+        let differs = (0..wanted.len()).find(|at| bytes.get(*at) != wanted.get(*at));
+        assert_eq!((bytes.len(), differs), (wanted.len(), None));
+    }
+    Ok(())
+}
+
+#[test]
+fn what_is_written_after_a_truncation_stays_though_who_cut_has_died() {
+    run(|world| cut_by_a_client_that_dies(world, false));
+    run(|world| cut_by_a_client_that_dies(world, true));
 }
 
 async fn append_that_fails(world: Rc<World>) -> Result<(), ErrorCode> {

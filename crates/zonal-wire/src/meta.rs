@@ -400,5 +400,7 @@ codec_enum! {
         LockGranted = 2 { ino: Ino, waiter: u64 },
         /// Reserved: the lease ends, or becomes one of that kind (`keep`).
         RecallLease = 3 { ino: Ino, lease: u64, keep: Option<LeaseKind> },
+        /// Another session has made the file shorter: ask for it before it is written or read again.
+        FileCut = 4 { ino: Ino },
     }
 }

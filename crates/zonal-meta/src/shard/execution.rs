@@ -13,6 +13,7 @@ use crate::session::SlotRecord;
 use crate::tx::{Env, Finished, Tx, Volatile};
 use zonal_types::{Codec, ErrorCode, Instant, KvChange, KvRead, SessionId};
 use zonal_wire::frame::NO_SLOT;
+use zonal_wire::meta::Event;
 use zonal_wire::storage::ErrorNumber;
 use zonal_wire::{DirAfter, MetaReply, MetaRequest};
 
@@ -233,6 +234,11 @@ impl Shard {
                 }
                 Volatile::Cut(ino, size) => {
                     self.tickets.cut(ino, size);
+                    // Who cuts it may be gone before targets hear of it: what others write until then would be cut, too.
+                    let others = self.opens.holders(ino).into_iter();
+                    let others = others.filter(|holder| *holder != session);
+                    let told = others.map(|holder| (holder, Event::FileCut { ino }));
+                    self.tell(told.collect());
                     // Ends of appends that wait for others hear of it.
                     self.recheck = true;
                 }

@@ -114,6 +114,6 @@ pub(crate) fn drop_cached(fs: &ZonalFs, event: &Event) {
                 }
             }
         }
-        Event::LockGranted { .. } | Event::RecallLease { .. } => {}
+        Event::LockGranted { .. } | Event::RecallLease { .. } | Event::FileCut { .. } => {}
     }
 }

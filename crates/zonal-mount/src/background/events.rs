@@ -75,8 +75,8 @@ fn carry_out(fs: &ZonalFs, event: &Event) {
     match event {
         Event::Invalidate { .. } => fs.listings.carried_out(event),
         Event::LockGranted { ino, waiter } => fs.lock_was_granted(*ino, *waiter),
-        // Of a lease that nobody took.
-        Event::RecallLease { .. } => {}
+        // Of a lease that nobody took; what the core does by itself.
+        Event::RecallLease { .. } | Event::FileCut { .. } => {}
     }
 }
 

@@ -49,7 +49,7 @@ impl KernelCache {
                 Event::LockGranted { waiter, .. } => {
                     self.granted.borrow_mut().insert(*waiter, ());
                 }
-                Event::RecallLease { .. } => {}
+                Event::RecallLease { .. } | Event::FileCut { .. } => {}
             }
         }
     }

@@ -23,10 +23,19 @@ pub async fn impatient(world: &World) -> Result<SimClient, ErrorCode> {
 
 /// A client that gives up after so many ms.
 pub async fn patient_for(world: &World, deadline_ms: u64) -> Result<SimClient, ErrorCode> {
-    let mut options = Options::new(&world.address_of(0), ZoneId(1), 77);
+    patient_at(world, 0, deadline_ms).await
+}
+
+/// The same of another process.
+pub async fn patient_at(
+    world: &World,
+    index: usize,
+    deadline_ms: u64,
+) -> Result<SimClient, ErrorCode> {
+    let mut options = Options::new(&world.address_of(0), ZoneId(1), 77 + index as u64);
     (options.attempt_ms, options.deadline_ms) = (500, deadline_ms);
-    let name = world.client_name(0);
-    let net = SimNet::new(world.network.clone(), &name, Rng::new(2));
+    let name = world.client_name(index);
+    let net = SimNet::new(world.network.clone(), &name, Rng::new(2 + index as u64));
     Client::connect(net, options).await
 }
 

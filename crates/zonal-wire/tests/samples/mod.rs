@@ -267,6 +267,7 @@ pub fn events() -> Vec<Event> {
         Event::Invalidate { entries: ino(16), inodes: vec![ino(17), ino(18)], data: true },
         Event::LockGranted { ino: ino(17), waiter: 3 },
         Event::RecallLease { ino: ino(17), lease: 7, keep: Some(LeaseKind::Read) },
+        Event::FileCut { ino: ino(17) },
     ]
 }
 
