@@ -12,6 +12,7 @@ import errno
 import mmap
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -197,6 +198,29 @@ def _(c, d):
     finally:
         for fd in fds:
             took(os.close, fd)
+        c.end_mount(own)
+
+
+@check("restart-short", "calls under way and begun while metadata servers are killed and come back within seconds go on, however long the mount has waited for an event of theirs", limit=180)
+def _(c, d):
+    own = c.own_mount("restart")
+    try:
+        e, ended = below(own, d), []
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            for number in range(3):
+                os.mkdir(f"{e}/before{number}")
+                # A poll for events is under way for so long when its connection breaks.
+                time.sleep(11 + 3 * number)
+                for pid in c.pids("meta", "manager"):
+                    os.kill(pid, signal.SIGKILL)
+                time.sleep(0.5)
+                calls = [pool.submit(took, os.mkdir, f"{e}/during{number}"), pool.submit(took, os.listdir, own)]
+                time.sleep(2)
+                c.up()
+                ended += [call.result() for call in calls]
+        print(f"  they took {', '.join(f'{lasted:.1f}' for lasted, _ in ended)} s", flush=True)
+        true(all(error == 0 for _, error in ended), f"calls while servers were away for 3 s: {ended}")
+    finally:
         c.end_mount(own)
 
 

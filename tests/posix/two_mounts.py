@@ -7,12 +7,14 @@ A and B are the same directory seen through two mounts; given one local director
 check must pass as well. Standard library only; see checks.py for how a check is run.
 """
 import atexit
+import concurrent.futures
 import ctypes
 import errno
 import fcntl
 import hashlib
 import mmap
 import os
+import random
 import re
 import shutil
 import signal
@@ -710,6 +712,43 @@ def _(a, b):
         view.close()
         os.close(fd)
         equal(read(f"{b}/f")[i * 900:i * 900 + 8], b"%08d" % i)
+
+
+def write_synced_for(path, at, seconds):
+    """Writes with O_SYNC through the page cache; the longest write, in seconds."""
+    fd, end, longest = os.open(path, os.O_RDWR | os.O_SYNC), time.monotonic() + seconds, 0.0
+    while time.monotonic() < end:
+        begun = time.monotonic()
+        os.pwrite(fd, b"s" * random.choice((10, 3_000, 20_000)), at + random.randrange(20_000))
+        longest = max(longest, time.monotonic() - begun)
+        time.sleep(random.random() * 0.01)
+    os.close(fd)
+    return longest
+
+
+def make_names_for(path, seconds):
+    """Makes and removes a name; the longest of both together."""
+    end, longest = time.monotonic() + seconds, 0.0
+    while time.monotonic() < end:
+        begun = time.monotonic()
+        write(path, b"")
+        os.unlink(path)
+        longest = max(longest, time.monotonic() - begun)
+        time.sleep(random.random() * 0.02)
+    return longest
+
+
+@check("synced-writers-and-names", "mounts that write one file with O_SYNC beside names that they make and remove in its directory never wait for one another", limit=60)
+def _(a, b):
+    write(f"{a}/shared", b"x" * 400_000)
+    seconds = 4 * SCALE[0] + 2
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        longest = [pool.submit(write_synced_for, f"{mount}/shared", at, seconds) for at, mount in ((0, a), (200_000, b))]
+        longest += [pool.submit(make_names_for, f"{mount}/{name}", seconds) for name, mount in (("of-a", a), ("of-b", b))]
+    longest = max(one.result() for one in longest)
+    print(f"  the longest of all: {longest:.2f} s", flush=True)
+    # They did, until the leases were over.
+    true(longest < 4, f"one took {longest:.1f} s")
 
 
 @check("atomic-replace", "a reader by name on one mount sees whole versions, never older ones, while the other replaces the file by rename", limit=120)

@@ -53,6 +53,8 @@ pub(crate) struct FileState<N: Net> {
     /// Writes that failed after they were accepted.
     pub(crate) failures: Failures,
     pub(crate) dirty_since: Option<Instant>,
+    /// Its last flush by age met a server that did not answer.
+    pub(crate) was_kept: bool,
     /// What lies behind the end.
     pub(crate) behind: Behind,
     /// Gathered before a truncation that is under way, or was not answered.
@@ -103,6 +105,7 @@ impl<N: Net> File<N> {
                 unsynced: Unsynced::default(),
                 failures: Failures::default(),
                 dirty_since: None,
+                was_kept: false,
                 behind: Behind::Unknown(Instant::default()),
                 aside: None,
                 late_closes: 0,

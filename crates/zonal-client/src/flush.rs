@@ -6,7 +6,7 @@ use crate::file::File;
 use crate::inline::end_of_inline;
 use crate::net::{Net, wait_for};
 use crate::session::{both, leaves_gathered, lock};
-use zonal_types::{ErrorCode, Ino};
+use zonal_types::{ErrorCode, Ino, Instant};
 use zonal_wire::MetaReply;
 
 impl<N: Net> Client<N> {
@@ -100,43 +100,47 @@ impl<N: Net> Client<N> {
     /// Flushes files whose gathered writes are old. Returns the age in ms of the oldest that stay, if there are any.
     pub async fn flush_aged(&self) -> Option<u64> {
         let mut oldest = None;
+        let mut due = Vec::new();
         for file in self.all_files() {
-            let age = {
+            let (since, was_kept) = {
                 let state = file.state();
-                if state.aside.is_some() && !state.is_doubted() {
+                let since = if state.aside.is_some() && !state.is_doubted() {
                     // It is being truncated, which flushes it.
-                    Some(0)
+                    Some(self.net.now())
                 } else if state.is_clean() {
                     None
                 } else {
-                    let since = |since| self.net.now().ms_since(since);
-                    Some(state.dirty_since.map_or(u64::MAX, since))
-                }
+                    let long_ago = Instant::default();
+                    Some(state.dirty_since.unwrap_or(long_ago))
+                };
+                (since, state.was_kept)
             };
-            let Some(age) = age else {
+            let Some(since) = since else {
                 // One that was closed while its servers did not answer, and was flushed by somebody else.
                 self.forget_file(&file);
                 continue;
             };
-            if age >= self.options.write_behind_age_ms {
-                // A file whose servers do not answer takes no time from the others.
-                self.net.begin();
-                match self.flush(&file).await {
-                    // Nothing is lost: later again.
-                    Err(code) if leaves_gathered(code) => {
-                        file.state().dirty_since = Some(self.net.now());
-                        // Closes are not to wait for it again and again.
-                        oldest = oldest.max(Some(0));
-                        break;
-                    }
-                    // Who wrote it is told by the file's failures.
-                    Ok(()) | Err(_) => {}
-                }
-                // One that was closed while its servers did not answer.
-                self.forget_file(&file);
+            let age = self.net.now().ms_since(since);
+            if age >= self.options.write_behind_age_ms || since == Instant::default() {
+                due.push((was_kept, since, file));
             } else {
                 oldest = oldest.max(Some(age));
             }
+        }
+        // A file whose servers do not answer takes no time from the others.
+        due.sort_by_key(|(was_kept, since, _file)| (*was_kept, *since));
+        for (_was_kept, _since, file) in due {
+            self.net.begin();
+            let flushed = self.flush(&file).await;
+            let is_kept = flushed.is_err_and(leaves_gathered);
+            file.state().was_kept = is_kept;
+            if is_kept {
+                // Nothing is lost: later again. Closes are not to wait for it again and again.
+                file.state().dirty_since = Some(self.net.now());
+                return oldest.max(Some(0));
+            }
+            // Who wrote it is told by the file's failures. It may have been closed while its servers did not answer.
+            self.forget_file(&file);
         }
         oldest
     }

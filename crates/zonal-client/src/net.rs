@@ -41,6 +41,15 @@ pub enum NetFailure {
     Refused(ErrorCode),
 }
 
+/// The end of an operation that meets a server without an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ends {
+    /// From then on nothing is asked again; servers that were not asked before still are.
+    pub repeats: Instant,
+    /// Nobody is waited for any more.
+    pub all: Instant,
+}
+
 /// Transport, clock and randomness.
 pub trait Net {
     /// A request under way.
@@ -95,7 +104,7 @@ pub trait Net {
     }
 
     /// When the caller's operation must have ended, because a server that it needs does not answer.
-    fn operation_ends(&self) -> Option<Instant> {
+    fn operation_ends(&self) -> Option<Ends> {
         None
     }
 

@@ -57,9 +57,13 @@ impl<N: Net> Client<N> {
             ) && !self.is_over(deadline)
             {
                 self.net.sleep(RETRY_MS.1).await;
-                let place = self.target_place(target)?;
-                let again = self.start_storage(&place, &StorageRequest::Sync { target });
-                outcome = self.storage_reply(&place, again, None).await;
+                outcome = match self.target_place(target) {
+                    Ok(place) => {
+                        let again = self.start_storage(&place, &StorageRequest::Sync { target });
+                        self.storage_reply(&place, again, None).await
+                    }
+                    Err(code) => Err(code),
+                };
             }
             let outcome = match outcome {
                 Ok((StorageReply::Synced { verifier }, _)) => {

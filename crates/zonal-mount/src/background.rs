@@ -18,7 +18,7 @@ use std::thread::JoinHandle;
 #[derive(Default)]
 pub struct Signal {
     jobs: jobs::Jobs,
-    /// Of files whose servers do not answer: these may wait for pages for long.
+    /// Of files whose servers do not answer, and of what others have changed: these may wait for pages for long.
     doubts: jobs::Jobs,
     house: housekeeping::House,
 }

@@ -5,6 +5,7 @@ use crate::convert::errno;
 use crate::fs::{ZonalFs, refused};
 use std::cell::RefCell;
 use std::sync::{Arc, PoisonError};
+use zonal_client::Net as _;
 use zonal_client::read::ReadInto;
 use zonal_client::{File, Reserve, Run};
 use zonal_fuse::request::{CopyFileRange, Fallocate, Read, Release, Write};
@@ -124,6 +125,7 @@ impl ZonalFs {
                 .collect()
         };
         for ino in opened {
+            self.client.net().begin();
             self.touch(ino);
             self.drop_attributes(ino);
         }

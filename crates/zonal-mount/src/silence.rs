@@ -1,8 +1,8 @@
 //! Servers that let a whole operation end without an answer: for a while no other call of a process waits long for them.
 //!
 //! The kernel lets calls that change one file, or one directory, through one by one. Where each waited its whole deadline for a
-//! server that stands still, the last of ten would wait for two minutes. The mount's own threads keep asking with all their
-//! patience: an answer to anybody ends a silence. So does time, as the server may be slow.
+//! server that stands still, the last of ten would wait for two minutes. The mount's own threads begin no silence, as they may wait for
+//! what takes long, and keep asking with all their patience. An answer to anybody ends a silence; so does time, as the server may be slow.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use zonal_types::Instant;
 
 /// Of an operation's patience, what a call has for a silent server.
-const BRIEF_SHARE: u64 = 20;
+const BRIEF_SHARE: u64 = 16;
 /// In ms, at least.
 const BRIEF_MIN: u64 = 100;
 /// So many operations' patience long a silence is remembered.
@@ -75,6 +75,6 @@ mod tests {
         assert!(!silences.is_silent(two, now));
         silences.end(one);
         assert!(!silences.is_silent(one, now));
-        assert_eq!([brief_ms(12_000), brief_ms(1_200)], [600, 100]);
+        assert_eq!([brief_ms(12_000), brief_ms(240)], [750, 100]);
     }
 }

@@ -17,7 +17,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use zonal_client::net::{Message, Net, NetFailure, Reply};
+use zonal_client::net::{Ends, Message, Net, NetFailure, Reply};
 use zonal_net::{Address, Canceller, Flight, NetError, PayloadInto, Pool, Request};
 use zonal_types::limits::REQUEST_DEADLINE_MS;
 use zonal_types::{ErrorCode, Instant, Timestamp, TraceId};
@@ -39,9 +39,9 @@ struct Work {
 /// A server that did not answer the present operation.
 struct Trouble {
     server: SocketAddr,
-    since: Instant,
-    /// When the operation ends.
-    ends: Instant,
+    /// Nothing was heard of it since then.
+    unheard: Instant,
+    ends: Ends,
 }
 
 thread_local! {
@@ -159,46 +159,59 @@ impl RealNet {
 
     /// What the outcome of a request that was sent `at` says of its server.
     fn note_outcome(&self, server: SocketAddr, at: Instant, failure: Option<&NetFailure>) {
-        TROUBLE.with_borrow_mut(|trouble| match failure {
-            Some(NetFailure::Unreachable | NetFailure::TimedOut) => {
-                let known = trouble.get_or_insert(Trouble {
-                    server,
-                    since: at,
-                    ends: at.plus_ms(self.patience_ms),
-                });
-                let since = if known.server == server {
-                    known.since
-                } else {
-                    at
-                };
-                let now = self.now();
-                if now.ms_since(since) >= self.patience_ms * 3 / 4 {
-                    self.silences.begin(server, now, self.patience_ms);
-                }
-            }
-            // Nobody waited for the answer.
-            Some(NetFailure::Refused(ErrorCode::Interrupted)) => {}
-            _ => {
+        let now = self.now();
+        let unheard = match failure {
+            Some(NetFailure::TimedOut) => at,
+            // There was one until now, to which the connection was.
+            Some(NetFailure::Unreachable) => now,
+            // Not waited for, or not sent.
+            Some(NetFailure::Refused(ErrorCode::Interrupted | ErrorCode::TooBig)) => return,
+            None | Some(NetFailure::Refused(_)) => {
                 self.silences.end(server);
-                if trouble.as_ref().is_some_and(|known| known.server == server) {
-                    *trouble = None;
-                }
+                TROUBLE.with_borrow_mut(|trouble| {
+                    trouble.take_if(|known| known.server == server);
+                });
+                return;
             }
+        };
+        let unheard = TROUBLE.with_borrow_mut(|trouble| {
+            let end = at.plus_ms(self.patience_ms);
+            let known = trouble.get_or_insert(Trouble {
+                server,
+                unheard,
+                ends: Ends {
+                    repeats: end,
+                    all: end,
+                },
+            });
+            let is_known = known.server == server;
+            if is_known { known.unheard } else { unheard }
         });
+        if Self::is_call() && now.ms_since(unheard) >= self.patience_ms * 3 / 4 {
+            self.silences.begin(server, now, self.patience_ms);
+        }
     }
 
-    /// How long the calling thread waits for a reply of a server that was asked `at` and may take `deadline_ms`.
+    /// Whether the calling thread works for a process, not for the mount.
+    fn is_call() -> bool {
+        WORK.with_borrow(Option::is_some)
+    }
+
+    /// How long the calling thread waits for a reply of a server that was asked `at` and may take `deadline_ms`. As long again is left for
+    /// the servers that live.
     fn limit(&self, server: SocketAddr, at: Instant, deadline_ms: u32) -> u32 {
-        let is_call = WORK.with_borrow(Option::is_some);
-        if !is_call || !self.silences.is_silent(server, at) {
+        if !Self::is_call() || !self.silences.is_silent(server, at) {
             return deadline_ms;
         }
         let brief = brief_ms(self.patience_ms);
         TROUBLE.with_borrow_mut(|trouble| {
             trouble.get_or_insert(Trouble {
                 server,
-                since: at,
-                ends: at.plus_ms(brief),
+                unheard: at,
+                ends: Ends {
+                    repeats: at.plus_ms(brief),
+                    all: at.plus_ms(2 * brief),
+                },
             });
         });
         deadline_ms.min(u32::try_from(brief).unwrap_or(u32::MAX))
@@ -365,7 +378,7 @@ impl Net for RealNet {
         TRACE.get()
     }
 
-    fn operation_ends(&self) -> Option<Instant> {
+    fn operation_ends(&self) -> Option<Ends> {
         TROUBLE.with_borrow(|trouble| trouble.as_ref().map(|known| known.ends))
     }
 

@@ -107,8 +107,8 @@ impl ReplyBuilder {
         self.is_last = true;
     }
 
-    /// True where the requester has closed the connection, so that nobody waits for this reply. One system
-    /// call; for handlers that wait long.
+    /// True where the requester has closed the connection, so that nobody waits for this reply; and where this server has ended what it
+    /// receives, as it stops. One system call: for handlers that wait long, or must change nothing any more.
     #[must_use]
     pub fn is_peer_gone(&self) -> bool {
         !self.stream.is_open()

@@ -131,7 +131,7 @@ fn what_nobody_waits_for_any_more_is_not_changed() {
     // Into free space, and into a block that there is.
     for (offset, length) in [(0, 64 << 10), (100, 100)] {
         let refused = storage.write(&object(5), gone, offset, &pattern(2, length));
-        assert_eq!(refused.err().unwrap().code, ErrorCode::Interrupted);
+        assert_eq!(refused.err().unwrap().code, ErrorCode::NotReady);
     }
     let (id, cut) = crate::storage_role::named(&object(5));
     for edit in [
@@ -139,7 +139,7 @@ fn what_nobody_waits_for_any_more_is_not_changed() {
         Edit::allocate(id, cut, 0, 8192, true),
     ] {
         let refused = storage.edit_range(edit.unwrap(), gone);
-        assert_eq!(refused.err().unwrap().code, ErrorCode::Interrupted);
+        assert_eq!(refused.err().unwrap().code, ErrorCode::NotReady);
     }
     assert!(read(storage, 5, 0, 64 << 10) == before);
     assert_eq!(storage.lock().units_in_flight(), 0);

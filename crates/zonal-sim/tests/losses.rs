@@ -8,7 +8,7 @@
 #[allow(dead_code, reason = "for several test programs")]
 mod common;
 
-use common::{contents, impatient, run, run_on};
+use common::{contents, impatient, patient_for, run, run_on};
 use std::rc::Rc;
 use zonal_sim::rng::Rng;
 use zonal_sim::storage_node;
@@ -97,4 +97,50 @@ fn what_is_gathered_for_a_silent_target_is_kept_beside_a_full_one() {
     let mut size = Size::new(1, 3, 2);
     size.target = storage_node::SMALL;
     run_on(size, closed_beside_full);
+}
+
+/// Gathered bytes of files on targets that live arrive although a server of others does not answer.
+async fn aged_beside_silent(world: Rc<World>) -> Result<(), ErrorCode> {
+    let client = patient_for(&world, 10_000).await?;
+    let home = make_dir(&client, Ino::ROOT, "home").await?;
+    let mut files = Vec::new();
+    for at in 0..12 {
+        let file = create(&client, home, &format!("f{at}"), true).await?.file;
+        client.write(&file, 0, &vec![b'o'; 9000], false).await?;
+        client.fsync(&file).await?;
+        files.push(file);
+    }
+    let nodes = world.storage_nodes();
+    let silent = nodes.iter().position(|node| !node.objects().is_empty());
+    let silent = world.address_of(world.storage_indices()[silent.expect("one")]);
+    world.network.cut(&world.client_name(0), &silent, true);
+    let mut held = 0;
+    for file in &files {
+        client.write(file, 4096, &[b'n'; 4000], false).await?;
+        held += usize::from(client.flush(file).await.is_err());
+    }
+    let stays = client.dirty_bytes();
+    for file in &files {
+        client.write(file, 4096, &[b'm'; 4000], false).await?;
+    }
+    assert!(
+        client.dirty_bytes() > stays && (1..8).contains(&held),
+        "{held}"
+    );
+    let end = world.clock.now().plus_ms(150_000);
+    while world.clock.now() < end {
+        world.clock.sleep(100_000_000).await;
+        client.flush_aged().await;
+    }
+    assert_eq!(
+        client.dirty_bytes(),
+        stays,
+        "{held} of 12 files are held up"
+    );
+    Ok(())
+}
+
+#[test]
+fn aged_files_of_targets_that_live_are_flushed_beside_silent_ones() {
+    run(aged_beside_silent);
 }

@@ -3,7 +3,7 @@
 use super::link::{Closes, Link, SlotPlace, lock};
 use crate::changes::touched;
 use crate::client::Client;
-use crate::net::{Message, Net, NetFailure};
+use crate::net::{Ends, Message, Net, NetFailure};
 use std::sync::atomic::Ordering;
 use zonal_types::{Codec, ErrorCode, Ino, Instant, ShardId};
 use zonal_wire::{Entry, Header, MetaReply, MetaRequest, NO_SLOT, Service};
@@ -240,18 +240,19 @@ impl<N: Net> Client<N> {
     /// Until when a request that begins now is repeated.
     pub(crate) fn deadline(&self) -> Instant {
         let own = self.net.now().plus_ms(self.options.deadline_ms);
-        self.net.operation_ends().map_or(own, |end| own.min(end))
+        let ends = self.net.operation_ends();
+        ends.map_or(own, |ends| own.min(ends.all))
     }
 
     /// Whether a request with this deadline is not repeated any more: the operation may have to end before it.
     pub(crate) fn is_over(&self, deadline: Instant) -> bool {
-        let end = self.net.operation_ends();
-        self.net.now() >= end.map_or(deadline, |end| deadline.min(end))
+        let ends = self.net.operation_ends();
+        self.net.now() >= ends.map_or(deadline, |ends| deadline.min(ends.repeats))
     }
 
     /// How long an attempt waits: not beyond the end of the operation.
     fn attempt_ms(&self) -> u64 {
-        let left = |end: Instant| end.ms_since(self.net.now()).max(1);
+        let left = |ends: Ends| ends.all.ms_since(self.net.now()).max(1);
         let left = self.net.operation_ends().map_or(u64::MAX, left);
         self.options.attempt_ms.min(left)
     }

@@ -6,6 +6,13 @@ use zonal_fuse::Notifier;
 use zonal_types::Ino;
 use zonal_wire::Event;
 
+/// How long the acknowledgement of an event waits for pages.
+///
+/// The kernel keeps pages locked that are being written, until the write is answered. That of an O_SYNC write may wait for another mount's
+/// acknowledgement, and that one for a write of its own: so an acknowledgement waits for no page for long. Who opens the file, or locks
+/// it, sees to it anyway that what is old is dropped before.
+const EVENT: Duration = Duration::from_millis(20);
+
 /// How long the answer of what failed waits for pages. Those that a mapping has changed wait for the answer of a truncation.
 const DOUBT: Duration = Duration::from_millis(200);
 
@@ -24,7 +31,7 @@ impl ZonalFs {
         self.hints.forget(&[ino]);
         if let Some(notifier) = self.notifier.get() {
             let limit = if holds_pages { Duration::ZERO } else { DOUBT };
-            self.signal.drop_within(notifier, ino.0, limit);
+            self.signal.drop_within(notifier, &[ino], limit);
         }
     }
 
@@ -107,11 +114,10 @@ pub(crate) fn drop_cached(fs: &ZonalFs, event: &Event) {
                 drop_pages(notifier, entries.0, true);
             }
             for ino in inodes {
-                if *data {
-                    drop_file(fs, notifier, ino.0);
-                } else {
-                    drop_pages(notifier, ino.0, false);
-                }
+                drop_pages(notifier, ino.0, false);
+            }
+            if *data {
+                fs.signal.drop_within(notifier, inodes, EVENT);
             }
         }
         Event::LockGranted { .. } | Event::RecallLease { .. } | Event::FileCut { .. } => {}

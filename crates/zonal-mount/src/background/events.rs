@@ -1,5 +1,5 @@
-//! Events of shards: one thread a shard polls them and has the kernel drop what is old *before* it acknowledges. It serves no
-//! request, so it may wait for pages that workers are reading.
+//! Events of shards: one thread a shard polls them and has the kernel drop what is old *before* it acknowledges. Pages that the kernel keeps
+//! locked are dropped beside it: it waits for them for a moment only.
 
 use super::drops::drop_cached;
 use crate::block::block_on;

@@ -114,14 +114,16 @@ impl Signal {
         self.jobs.drop_then(notifier, ino, answer);
     }
 
-    /// Drops the pages of an inode whose servers may not answer; returns when that is done, but after `limit` in any case.
-    pub fn drop_within(&self, notifier: &Notifier, ino: u64, limit: Duration) {
-        let (done, ended) = mpsc::sync_channel(1);
-        let tell = move || {
-            done.try_send(()).ok();
-        };
-        self.doubts.drop_then(notifier, ino, Box::new(tell));
-        // Over at once where the queue is full.
+    /// Drops the pages of inodes that may be locked for long; returns when that is done, but after `limit` in any case.
+    pub fn drop_within(&self, notifier: &Notifier, inodes: &[Ino], limit: Duration) {
+        let (done, ended) = mpsc::channel::<()>();
+        for ino in inodes {
+            let done = done.clone();
+            self.doubts
+                .drop_then(notifier, ino.0, Box::new(move || drop(done)));
+        }
+        drop(done);
+        // Nothing is sent: it is over when all are dropped, at once where the queue is full.
         ended.recv_timeout(limit).ok();
     }
 

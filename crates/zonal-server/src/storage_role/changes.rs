@@ -39,7 +39,8 @@ impl Asker<'_> {
     fn check(self) -> Result<(), Refused> {
         if (self.is_gone)() {
             return Err(Refused {
-                code: ErrorCode::Interrupted,
+                // One that lives asks again: a server that stops ends its connections, too.
+                code: ErrorCode::NotReady,
                 detail: "who asked has hung up".into(),
             });
         }
