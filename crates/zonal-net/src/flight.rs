@@ -16,6 +16,9 @@ use crate::metrics::add;
 use crate::pool::{Link, Pool, named};
 use crate::stream::Stream;
 
+/// A reply that is there is taken, although its time is over: in so much.
+const ARRIVED: Duration = Duration::from_millis(5);
+
 /// What to send.
 #[derive(Debug, Clone, Copy)]
 pub struct Request<'a> {
@@ -173,6 +176,8 @@ impl<'a> InFlight<'a> {
     /// # Errors
     /// Any that names the server; the connection is closed then.
     pub fn finish(mut self, into: PayloadInto<'_, '_>) -> Result<Reply, NetError> {
+        // Another server may have been waited for until now.
+        self.clock.leave_at_least(ARRIVED);
         let outcome = self.receive(into);
         if let Some(cancel) = &self.cancel {
             cancel.watch(None);
@@ -185,6 +190,8 @@ impl<'a> InFlight<'a> {
             self.pool.give_back(self.to, self.link);
         } else if matches!(outcome, Err(NetError::TimedOut { .. })) {
             add(&self.pool.metrics.timed_out, 1);
+            // The threads that serve them may stand still, too.
+            self.pool.forget_idle(self.to);
         }
         outcome
     }

@@ -213,6 +213,44 @@ fn a_server_that_does_not_answer_is_named_within_the_deadline() {
 }
 
 #[test]
+fn a_reply_that_is_there_counts_although_its_time_is_over() {
+    for has_unix in [false, true] {
+        let (_server, to) = echo_server(has_unix);
+        let pool = pool(None);
+        let payload = vec![7; 300_000];
+        let payload = [payload.as_slice()];
+        let flight = pool.start(to, request(b"late", &payload, 200)).unwrap();
+        // Somebody else was waited for meanwhile.
+        std::thread::sleep(Duration::from_millis(400));
+        let reply = flight.finish(PayloadInto::Owned).unwrap();
+        assert_eq!(
+            (&reply.body[..], reply.payload.len()),
+            (&b"late"[..], 300_000)
+        );
+    }
+}
+
+#[test]
+fn what_is_idle_is_not_used_after_a_request_that_had_no_answer() {
+    let (_server, to) = echo_server(true);
+    let pool = pool(None);
+    let flights: Vec<_> = (0..3)
+        .map(|_| pool.start(to, request(b"x", &[], 5000)).unwrap())
+        .collect();
+    for flight in flights {
+        flight.finish(PayloadInto::Owned).unwrap();
+    }
+    assert_eq!(pool.idle_count(), 3);
+    let hang = request(b"hang", &[], 100);
+    assert!(pool.call(to, hang, PayloadInto::Owned).is_err());
+    assert_eq!(
+        pool.idle_count(),
+        0,
+        "the threads behind them may stand still, too"
+    );
+}
+
+#[test]
 fn a_silent_listener_is_named_and_then_fails_fast() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let to = Address::any_node(listener.local_addr().unwrap());

@@ -40,6 +40,13 @@ impl Clock {
             .map_or(0, |limit| u64::try_from(limit.as_millis()).unwrap_or(0))
     }
 
+    /// Goes on where less than this is left.
+    pub(crate) fn leave_at_least(&mut self, least: Duration) {
+        if let Some(limit) = &mut self.limit {
+            *limit = (*limit).max(self.start.elapsed() + least);
+        }
+    }
+
     /// What is left, at least 1 ms.
     pub(crate) fn left(&self) -> Result<Option<Duration>, IoFail> {
         let Some(limit) = self.limit else {
