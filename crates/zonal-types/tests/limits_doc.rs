@@ -155,11 +155,14 @@ fn idents(file: &str, call: &str) -> Vec<String> {
 fn the_page_of_semantics_names_every_check_of_a_mount() {
     let page = page("semantics.md");
     let areas = "attributes content directories names permissions space special";
-    let mut all = idents("two_mounts.py", "@check(\"");
+    let mut all = Vec::new();
     for area in areas.split(' ') {
         all.extend(idents(&format!("areas/{area}.py"), "@check(\""));
     }
-    for ident in idents("two_mounts.py", "@for_kinds(\"") {
+    for area in ["appends", "data", "locks", "names"] {
+        all.extend(idents(&format!("between/{area}.py"), "@check(\""));
+    }
+    for ident in idents("between/locks.py", "@for_kinds(\"") {
         all.extend(["flock", "fcntl", "ofd"].map(|kind| format!("{kind}-{ident}")));
     }
     assert!(all.len() > 100, "only {} checks found", all.len());

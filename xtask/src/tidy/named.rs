@@ -31,6 +31,12 @@ const PLAIN: [&str; 4] = [
     "tests/cell/power_loss.py",
 ];
 
+/// Folders whose files register the checks of a script.
+const AREAS: [(&str, &str); 2] = [
+    ("tests/posix/areas/", "tests/posix/semantics.py"),
+    ("tests/posix/between/", "tests/posix/two_mounts.py"),
+];
+
 /// What the code has.
 struct Known<'a> {
     /// Path of a Rust file: the tests in it.
@@ -68,10 +74,8 @@ impl<'a> Known<'a> {
             if file.path.ends_with(".rs") {
                 known.tests.insert(&file.path, tests(&file.text));
             } else if file.path.ends_with(".py") {
-                let script = match file.path.starts_with("tests/posix/areas/") {
-                    true => "tests/posix/semantics.py",
-                    false => &file.path,
-                };
+                let of = AREAS.iter().find(|(area, _)| file.path.starts_with(area));
+                let script = of.map_or(file.path.as_str(), |(_, script)| script);
                 let found = known.checks.entry(script).or_default();
                 found.extend(checks(&file.text));
             }

@@ -1,0 +1,115 @@
+"""Appends from both mounts."""
+import os
+import re
+import signal
+import time
+
+from between import agents, check, close_all, make_record, rounds
+from checks import equal, read, true, write
+
+
+def a_append(_state, path, writer, count, size):
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND)
+    for i in range(count):
+        record = make_record(writer, i, size)
+        n = os.write(fd, record)
+        if n != len(record):
+            raise AssertionError(f"an append of {len(record)} bytes wrote {n}")
+    os.close(fd)
+
+
+def append_test(a, b, writers, count, size):
+    write(f"{a}/log", b"")
+    sides = [f"{(a, b)[i % 2]}/log" for i in range(2 * writers)]
+    them = agents(len(sides))
+    for i, agent in enumerate(them):
+        agent.start(a_append, sides[i], i, count, size)
+    for agent in them:
+        agent.finish(120)
+    close_all(*them)
+    want = sum(len(make_record(w, i, size)) for w in range(2 * writers) for i in range(count))
+    for side in (a, b):
+        equal(os.stat(f"{side}/log").st_size, want, f"size in {side}")
+        data = read(f"{side}/log")
+        equal(len(data), want, "bytes read")
+        following = [0] * (2 * writers)
+        for at, line in enumerate(data.split(b"\n")[:-1]):
+            try:
+                writer, i = int(line[:3]), int(line[4:10])
+            except ValueError:
+                raise AssertionError(f"line {at} is torn: {line[:60]!r}") from None
+            true(line + b"\n" == make_record(writer, i, size), f"line {at} is torn: {line[:60]!r}")
+            equal(i, following[writer], f"next record of writer {writer}")
+            following[writer] += 1
+        equal(following, [count] * (2 * writers), "records of each writer")
+
+
+@check("append-both-mounts", "O_APPEND from processes on both mounts: every record is there exactly once, whole, in its writer's order", limit=120)
+def _(a, b):
+    append_test(a, b, 3, rounds(150), 120)
+
+
+@check("append-large-records", "O_APPEND of records of 20 to 60 KiB from both mounts loses and tears nothing", limit=120)
+def _(a, b):
+    append_test(a, b, 2, rounds(40), 40_000)
+
+
+@check("append-alternating-handles", "an append lands at the end that the other mount's append made, also on a long open handle", limit=120)
+def _(a, b):
+    write(f"{a}/f", b"")
+    fds = [os.open(f"{side}/f", os.O_WRONLY | os.O_APPEND) for side in (a, b)]
+    want = b""
+    for i in range(rounds(200)):
+        part = b"%d." % i * (1 + i % 5)
+        os.write(fds[i % 2], part)
+        want += part
+        # The position of the handle is the kernel's own: it adds the bytes written to the size that it knew before, and a
+        # file system has no way to tell it another. So only the data is looked at, and the size that stat tells.
+        equal(os.fstat(fds[i % 2]).st_size, len(want), "size after the append")
+    for fd in fds:
+        os.close(fd)
+    equal(read(f"{b}/f"), want)
+
+
+def append_for_ever(path, tag):
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    n = 0
+    while True:
+        os.write(fd, b"%s %08d %s\n" % (tag, n, b"." * 20_000))
+        n += 1
+
+
+@check("append-killed", "processes that are killed while they append hold nobody else up: each append of the others ends soon, is there once, and whole", limit=120)
+def _(a, b):
+    slowest = number = 0
+    fd = os.open(f"{b}/log", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    for turn in range(rounds(60)):
+        pids = []
+        for one in range(2):
+            pid = os.fork()
+            if pid == 0:
+                try:
+                    append_for_ever(f"{a}/log", b"k%d.%d" % (turn, one))
+                finally:
+                    os._exit(1)
+            pids.append(pid)
+        time.sleep(0.03 + turn % 7 * 0.003)
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        end = time.monotonic() + 0.05
+        while time.monotonic() < end:
+            begun = time.monotonic()
+            os.write(fd, b"b %08d\n" % number)
+            slowest = max(slowest, time.monotonic() - begun)
+            number += 1
+        for pid in pids:
+            os.waitpid(pid, 0)
+    os.close(fd)
+    print(f"  {number} appends beside {rounds(60) * 2} that were killed, the slowest took {slowest:.2f} s", flush=True)
+    true(slowest < 8, f"an append took {slowest:.1f} s")
+    # What a killed one had begun may be there, with zeros behind it, where others followed.
+    pieces = [piece for piece in re.split(rb"\n|\0+", read(f"{b}/log")) if piece]
+    equal([piece for piece in pieces if piece.startswith(b"b")], [b"b %08d" % n for n in range(number)], "own lines")
+    whole = rb"k[0-9]+\.[0-9] [0-9]{8} [.]{20000}"
+    cut = [piece[:40] for piece in pieces if piece[:1] != b"b" and not re.fullmatch(whole, piece)]
+    true(len(cut) <= rounds(60) * 2 and all(re.match(rb"k[0-9.]+( |$)", piece) for piece in cut), f"torn lines {cut[:5]}")
