@@ -402,3 +402,6 @@ impl Net for RealNet {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
