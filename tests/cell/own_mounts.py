@@ -49,9 +49,14 @@ class OwnMounts(Cell):
                 return pid
         raise AssertionError(f"{path} has no record")
 
-    def kill_mount(self, path):
+    def kill_mount_alone(self, path):
+        """Whatever becomes of it."""
         pid = self.mount_pid(path)
         os.kill(pid, signal.SIGKILL)
+        return pid
+
+    def kill_mount(self, path):
+        pid = self.kill_mount_alone(path)
         end = time.monotonic() + 5
         while os.path.exists(f"/proc/{pid}/exe"):
             true(time.monotonic() < end, "a killed mount goes on")

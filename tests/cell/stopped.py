@@ -265,6 +265,41 @@ def _(c, d):
         c.end_mount(own)
 
 
+@check("mount-killed-under-drop", "a mount that is killed while the kernel waits to drop pages of a file that it is writing ends, with the calls on it, and is mounted again", limit=120)
+def _(c, d):
+    own = c.own_mount("drop")
+    try:
+        e = below(own, d)
+        write(f"{d}/written", b"x" * 100_000)
+        fd = os.open(f"{e}/written", os.O_RDWR | os.O_SYNC)
+        for _ in range(3):
+            os.listdir(e)
+            os.stat(f"{e}/written")
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            with c.stopped("storage"):
+                # Part of a page that the kernel does not have: locked until the answer.
+                writing = pool.submit(took, os.pwrite, fd, b"s" * 100, 50_000)
+                time.sleep(0.5)
+                true(not writing.done(), "the write was not held up")
+                # Another mount changes it: its pages are to be dropped, one of which is locked by the write.
+                for _ in range(3):
+                    os.utime(f"{d}/written")
+                    time.sleep(0.1)
+                c.kill_mount_alone(own)
+                begun = time.monotonic()
+                ended = concurrent.futures.wait([writing], timeout=8)
+                print(f"  the write ends after {time.monotonic() - begun:.1f} s", flush=True)
+                if ended.not_done:
+                    subprocess.run(["umount", "-f", own], capture_output=True, check=False)
+                true(not ended.not_done, "a write of a killed mount does not end")
+                true(writing.result()[1], "a killed mount syncs")
+        took(os.close, fd)
+        c.zonal("mount", "--cell", c.folder, own, "--zone", "1")
+        equal(len(read(f"{e}/written")), 100_000, "mounted again")
+    finally:
+        c.end_mount(own)
+
+
 @check("late-write-killed", "a write of a mount whose process was killed changes nothing when a thread of the storage server that stood still reads it at last: what another mount has synced there since stays", limit=120)
 def _(c, d):
     at, size = 64 << 10, 16 << 10

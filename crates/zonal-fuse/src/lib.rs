@@ -63,7 +63,7 @@ pub use dirbuf::DirBuffer;
 pub use flags::Flags;
 pub use fs::{Context, FileSystem};
 pub use init::{InitError, KernelInfo, SessionConfig};
-pub use mount::{MountError, MountOptions, abort, unmount};
+pub use mount::{MountError, MountOptions, abort, end_connection, unmount};
 pub use notify::Notifier;
 pub use pipe::ReplyPipe;
 pub use reply::{

@@ -8,6 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use rustix::net::{
@@ -273,6 +274,20 @@ pub fn unmount(path: &Path) -> Result<(), MountError> {
 /// As [`unmount`], and ends the connection: everything under way or open fails.
 pub fn abort(path: &Path) -> Result<(), MountError> {
     detach(path, UnmountFlags::DETACH | UnmountFlags::FORCE)
+}
+
+/// Ends the connection of a mount, and leaves the mount where it is: everything under way and after it fails.
+pub fn end_connection(path: &Path) -> Result<(), MountError> {
+    let name = |error| MountError::Mount(path.display().to_string(), error);
+    // Held open it is busy, so that only the connection ends.
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let held = rustix::fs::open(path, flags, Mode::empty()).map_err(name)?;
+    let outcome = rustix::mount::unmount(path, UnmountFlags::FORCE | UnmountFlags::NOFOLLOW);
+    drop(held);
+    match outcome {
+        Ok(()) | Err(Errno::BUSY) => Ok(()),
+        Err(error) => Err(name(error)),
+    }
 }
 
 fn detach(path: &Path, flags: UnmountFlags) -> Result<(), MountError> {

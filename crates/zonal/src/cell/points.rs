@@ -31,7 +31,7 @@ pub fn is_dead(path: &Path) -> bool {
 }
 
 /// As /proc/mounts writes a path.
-fn escape(path: &Path) -> String {
+pub fn escape(path: &Path) -> String {
     let mut text = String::new();
     for letter in path.to_string_lossy().chars() {
         match letter {

@@ -12,6 +12,7 @@ mod man;
 mod meta;
 mod mkdir;
 mod mount;
+mod mount_guard;
 mod output;
 mod reference;
 mod scrub;
@@ -71,6 +72,8 @@ enum Command {
     Completions(completions::Completions),
     Man(man::Man),
     #[command(hide = true)]
+    MountGuard(mount_guard::MountGuard),
+    #[command(hide = true)]
     CliReference(reference::CliReference),
 }
 
@@ -108,6 +111,7 @@ impl Cli {
             Command::Dump(command) => command.run(),
             Command::Completions(command) => command.run(),
             Command::Man(command) => command.run(),
+            Command::MountGuard(command) => command.run(),
             Command::CliReference(command) => command.run(),
         }
     }

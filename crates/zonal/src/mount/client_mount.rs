@@ -4,6 +4,7 @@ use super::command::Ready;
 use super::options::Options;
 use crate::cell::Cell;
 use crate::exit::{FAILED, Failure, UNREACHABLE, with_causes};
+use crate::out;
 use anyhow::Context;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::path::Path;
@@ -49,6 +50,11 @@ pub fn run(options: &Options, cell: Cell, client: u64, ready: Ready) -> anyhow::
             }
         })?;
     ready.mounted()?;
+    if let Err(error) = super::guard::start(&options.path) {
+        out::note(format_args!(
+            "no guard beside the mount, which may have to be unmounted by force where it is killed: {error}"
+        ));
+    }
     match ended.recv() {
         Ok(End::Signal) => mounted.unmount().context("unmounting")?,
         Ok(End::Gone) | Err(_) => mounted.wait(),

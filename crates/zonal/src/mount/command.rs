@@ -155,7 +155,7 @@ fn prepared(options: &Options) -> anyhow::Result<Options> {
             let hint = format!("zonal umount {}", path.display());
             return Err(Failure::new(IN_USE, text).hint(hint).into());
         }
-        zonal_fuse::unmount(&path)
+        zonal_fuse::abort(&path)
             .with_context(|| format!("take away the dead mount on {}", path.display()))?;
     } else if points::is_occupied(&path) {
         let text = format!("something else is mounted on {}", path.display());

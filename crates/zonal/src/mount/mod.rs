@@ -5,5 +5,6 @@ mod background;
 pub mod client_mount;
 pub mod command;
 pub mod dead;
+pub mod guard;
 pub mod helper;
 pub mod options;

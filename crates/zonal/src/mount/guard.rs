@@ -1,0 +1,103 @@
+//! A process beside a mount, which ends the kernel's side of it where the mount's process is killed and cannot end.
+//!
+//! The kernel ends a FUSE connection when its last descriptor is closed. A thread of the mount that has the kernel drop pages sleeps inside
+//! of a call on that descriptor until nobody has them locked, and no signal wakes it; who has them locked may wait for an answer of that
+//! very process. While it lives it answers. If it is killed then, neither of them ends, nor does any other call on the mount. So a child
+//! of it waits for its death, and where that is not over soon, aborts the connection. It does nothing else, and ends with the mount.
+
+use crate::exit::{FAILED, Failure};
+use anyhow::Context;
+use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1};
+use signal_hook::iterator::Signals;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// The hidden subcommand that is this process.
+pub const COMMAND: &str = "mount-guard";
+/// What is killed has ended after this time, if it can.
+const ENDS: Duration = Duration::from_secs(1);
+/// From one look at it to the next.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Starts the process, from the thread with which the mount's process lives.
+pub fn start(path: &Path) -> std::io::Result<()> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg(COMMAND).arg(std::process::id().to_string());
+    let none = [Stdio::null(), Stdio::null(), Stdio::null()];
+    let [stdin, stdout, stderr] = none;
+    command.arg(path).stdin(stdin).stdout(stdout).stderr(stderr);
+    // Nobody waits for it: it ends after us.
+    command.current_dir("/").spawn().map(drop)
+}
+
+/// Is that process, for the mount of process `mount` at `path`.
+pub fn run(mount: u32, path: &Path) -> anyhow::Result<()> {
+    let pid = i32::try_from(mount).ok().and_then(Pid::from_raw);
+    let pid = pid.ok_or_else(|| Failure::new(FAILED, format!("no process {mount}")))?;
+    // Signals for the mount's group are for the mount.
+    let all = [SIGUSR1, SIGTERM, SIGINT, SIGHUP, SIGQUIT];
+    let mut signals = Signals::new(all).context("signals")?;
+    set_parent_process_death_signal(Some(Signal::USR1)).context("parent's death")?;
+    let device = device(path);
+    if getppid() == Some(pid) {
+        signals.forever().find(|signal| *signal == SIGUSR1);
+    }
+    let begun = Instant::now();
+    while begun.elapsed() < ENDS {
+        if has_ended(mount) {
+            return Ok(());
+        }
+        std::thread::sleep(LOOK);
+    }
+    match device {
+        Some(device) if self::device(path).as_ref() == Some(&device) => end(&device, path),
+        _ => Ok(()),
+    }
+}
+
+/// Ends the connection: by the kernel's file for that, which belongs to whoever mounted; where that is not there, as root.
+fn end(device: &str, path: &Path) -> anyhow::Result<()> {
+    let (_major, minor) = device.split_once(':').unwrap_or_default();
+    let abort = format!("/sys/fs/fuse/connections/{minor}/abort");
+    if std::fs::write(abort, "1").is_ok() {
+        return Ok(());
+    }
+    zonal_fuse::end_connection(path).context("end the connection")
+}
+
+/// Whether nothing but the entry of a dead process is left.
+fn has_ended(process: u32) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{process}/task"));
+    threads.map_or(true, |threads| threads.count() <= 1)
+}
+
+/// The number of the file system mounted last at exactly `path`, as the kernel's table has it.
+fn device(path: &Path) -> Option<String> {
+    let table = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let wanted = crate::cell::points::escape(path);
+    let mut of_path = table.lines().filter_map(|line| {
+        let mut fields = line.split(' ');
+        let (device, point) = (fields.nth(2)?, fields.nth(1)?);
+        (point == wanted).then(|| device.to_owned())
+    });
+    of_path.next_back()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_mounted_has_a_number_and_a_process_ends() {
+        assert!(device(Path::new("/proc")).is_some());
+        assert_eq!(device(Path::new("/proc/self")), None);
+        assert!(has_ended(u32::MAX));
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let other = std::thread::spawn(move || ended.recv().is_err());
+        assert!(!has_ended(std::process::id()), "it has two threads");
+        drop(end);
+        assert!(other.join().is_ok());
+    }
+}
