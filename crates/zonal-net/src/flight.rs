@@ -17,7 +17,7 @@ use crate::pool::{Link, Pool, named};
 use crate::stream::Stream;
 
 /// A reply that is there is taken, although its time is over: in so much.
-const ARRIVED: Duration = Duration::from_millis(5);
+const ARRIVED: Duration = Duration::from_millis(20);
 
 /// What to send.
 #[derive(Debug, Clone, Copy)]
