@@ -232,6 +232,23 @@ def direct(path):
     return memory[:]
 
 
+def freeze_connections(c, stack):
+    """Until the stack ends, the threads of storage servers that read from connections of now stand still."""
+    try:
+        threads = [stack.enter_context(Frozen(pid, "connection")).threads for pid in c.pids("storage")]
+    except PermissionError as error:
+        raise Skip(str(error)) from error
+    true(any(threads), "no connection stands still")
+
+
+def stays(path, synced, at):
+    """For a second, in which a write that is late would come."""
+    for _ in range(20):
+        time.sleep(0.05)
+        found = direct(path)[at:at + len(synced)]
+        true(found == synced, f"a late write lies over what was synced: {found[:16]!r}")
+
+
 @check("late-write", "a write that was given up and sent again changes nothing when a thread of the storage server that stood still reads it at last: what was synced since stays", limit=120)
 def _(c, d):
     own = c.own_mount("late", "--deadline", "1s")
@@ -248,18 +265,11 @@ def _(c, d):
 
     try:
         with contextlib.ExitStack() as stack:
-            try:
-                threads = [stack.enter_context(Frozen(pid, "connection")).threads for pid in c.pids("storage")]
-            except PermissionError as error:
-                raise Skip(str(error)) from error
-            true(any(threads), "no connection stands still")
+            freeze_connections(c, stack)
             true(synced(older) > 0.9, "the first write had an answer at once, although who would read it stands still")
             synced(newer)
             equal(read(path)[at:at + size], newer, "what was written last")
-        for _ in range(20):
-            time.sleep(0.05)
-            found = direct(f"{d}/late")[at:at + size]
-            true(found == newer, f"a late write lies over what was synced: {found[:16]!r}")
+        stays(f"{d}/late", newer, at)
     finally:
         os.close(fd)
         c.end_mount(own)
@@ -309,11 +319,7 @@ def _(c, d):
     try:
         fd = write_at(f"{below(own, d)}/late", b"b" * (256 << 10), 0)
         with contextlib.ExitStack() as stack:
-            try:
-                threads = [stack.enter_context(Frozen(pid, "connection")).threads for pid in c.pids("storage")]
-            except PermissionError as error:
-                raise Skip(str(error)) from error
-            true(any(threads), "no connection stands still")
+            freeze_connections(c, stack)
             with concurrent.futures.ThreadPoolExecutor() as pool:
                 writing = pool.submit(lambda: (took(os.pwrite, fd, older, at), took(os.fsync, fd)))
                 time.sleep(1)
@@ -327,9 +333,7 @@ def _(c, d):
             os.pwrite(fd, newer, at)
             os.fsync(fd)
             os.close(fd)
-        for _ in range(20):
-            time.sleep(0.05)
-            true(direct(f"{d}/late")[at:at + size] == newer, "a late write lies over what another mount synced")
+        stays(f"{d}/late", newer, at)
     finally:
         for path in filter(None, (own, other)):
             c.end_mount(path)

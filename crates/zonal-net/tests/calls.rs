@@ -71,6 +71,16 @@ fn payloads_come_back(has_unix: bool) {
     assert_eq!(counter(&made, "connected_tcp"), u64::from(!has_unix));
 }
 
+/// Calls that are under way at the same time, each on a connection of its own.
+fn at_once(pool: &Pool, to: Address, count: usize) {
+    let flights: Vec<_> = (0..count)
+        .map(|_| pool.start(to, request(b"x", &[], 5000)).unwrap())
+        .collect();
+    for flight in flights {
+        flight.finish(PayloadInto::Owned).unwrap();
+    }
+}
+
 #[test]
 fn payloads_come_back_by_tcp() {
     payloads_come_back(false);
@@ -232,12 +242,7 @@ fn a_reply_that_is_there_counts_although_its_time_is_over() {
 fn what_is_idle_is_not_used_after_a_request_that_had_no_answer() {
     let (_server, to) = echo_server(true);
     let pool = pool(None);
-    let flights: Vec<_> = (0..3)
-        .map(|_| pool.start(to, request(b"x", &[], 5000)).unwrap())
-        .collect();
-    for flight in flights {
-        flight.finish(PayloadInto::Owned).unwrap();
-    }
+    at_once(&pool, to, 3);
     assert_eq!(pool.idle_count(), 3);
     let hang = request(b"hang", &[], 100);
     assert!(pool.call(to, hang, PayloadInto::Owned).is_err());
@@ -311,12 +316,7 @@ fn a_restart_between_calls_goes_unnoticed() {
     for has_unix in [false, true] {
         let (server, to) = echo_server(has_unix);
         let pool = pool(None);
-        let flights: Vec<_> = (0..3)
-            .map(|_| pool.start(to, request(b"x", &[], 0)).unwrap())
-            .collect();
-        for flight in flights {
-            flight.finish(PayloadInto::Owned).unwrap();
-        }
+        at_once(&pool, to, 3);
         server.shutdown();
         let _server = start_at(to.tcp, ServerConfig::new(server_identity(None)), has_unix);
         works(&pool, to);
@@ -349,12 +349,7 @@ fn idle_connections_are_bounded_in_number_and_age() {
             ..PoolConfig::default()
         },
     );
-    let flights: Vec<_> = (0..4)
-        .map(|_| pool.start(to, request(b"x", &[], 0)).unwrap())
-        .collect();
-    for flight in flights {
-        flight.finish(PayloadInto::Owned).unwrap();
-    }
+    at_once(&pool, to, 4);
     assert_eq!(pool.idle_count(), 2);
     std::thread::sleep(Duration::from_millis(40));
     works(&pool, to);
