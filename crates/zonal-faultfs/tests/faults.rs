@@ -134,21 +134,26 @@ fn slow_reads_are_slow_side_by_side_and_counted() {
     };
     let one = file(&mounted.at("one"));
     one.write_all_at(&[7; 65_536], 0).unwrap();
-    mounted.order("slow-reads 100");
-    let read = |at: u64| {
+    let read = |at: u64, ms: u64| {
         let begun = Instant::now();
         one.read_exact_at(&mut [0; 4096], at).unwrap();
-        assert!(begun.elapsed() >= Duration::from_millis(100));
+        assert!(begun.elapsed() >= Duration::from_millis(ms));
     };
-    read(0);
-    read(4096);
+    mounted.order("slow-reads 100");
+    read(0, 100);
+    read(4096, 100);
     assert_eq!(mounted.disk.counts().reads_at_once, 1);
-    std::thread::scope(|scope| {
-        for index in 0..4 {
-            scope.spawn(move || read(index * 4096));
-        }
+    // Where the machine is busy, the four meet only if each takes longer than the last of them needs to begin.
+    let met = (0..6).map(|turn| 100 << turn).any(|ms| {
+        mounted.order(&format!("slow-reads {ms}"));
+        std::thread::scope(|scope| {
+            for index in 0..4 {
+                scope.spawn(move || read(index * 4096, ms));
+            }
+        });
+        mounted.disk.counts().reads_at_once == 4
     });
-    assert_eq!(mounted.disk.counts().reads_at_once, 4);
+    assert!(met, "{} reads at once", mounted.disk.counts().reads_at_once);
     mounted.order("slow-reads 0");
     assert_eq!(mounted.disk.counts().reads_at_once, 0);
 }
