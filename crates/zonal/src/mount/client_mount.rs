@@ -4,7 +4,6 @@ use super::command::Ready;
 use super::options::Options;
 use crate::cell::Cell;
 use crate::exit::{FAILED, Failure, UNREACHABLE, with_causes};
-use crate::out;
 use anyhow::Context;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::path::Path;
@@ -49,12 +48,13 @@ pub fn run(options: &Options, cell: Cell, client: u64, ready: Ready) -> anyhow::
                 drop(tell.send(End::Signal));
             }
         })?;
-    ready.mounted()?;
+    // Before anybody hears of the mount: whoever kills it then finds its guard.
     if let Err(error) = super::guard::start(&options.path) {
-        out::note(format_args!(
-            "no guard beside the mount, which may have to be unmounted by force where it is killed: {error}"
+        ready.tell(&format!(
+            "no process guards the mount, which may have to be unmounted by force where it is killed: {error}"
         ));
     }
+    ready.mounted()?;
     match ended.recv() {
         Ok(End::Signal) => mounted.unmount().context("unmounting")?,
         Ok(End::Gone) | Err(_) => mounted.wait(),

@@ -40,7 +40,7 @@ impl Ready {
     }
 
     /// To whoever started the mount.
-    fn tell(&self, text: &str) {
+    pub(super) fn tell(&self, text: &str) {
         out::note(format_args!("zonal: {text}"));
         if self.on_stdout {
             background::tell_note(text);
