@@ -40,6 +40,7 @@ pub struct ZonalFs {
     pub(crate) touch_due: Mutex<BTreeMap<Ino, bool>>,
     pub(crate) callers: crate::callers::Callers,
     pub(crate) tails: crate::tails::Tails,
+    pub(crate) executed: crate::executed::Executed,
     /// Workers of the FUSE session.
     pub(crate) workers: usize,
     /// Of the mount.
@@ -65,6 +66,7 @@ impl ZonalFs {
             touch_due: Mutex::default(),
             callers: crate::callers::Callers::default(),
             tails: crate::tails::Tails::default(),
+            executed: crate::executed::Executed::default(),
             workers,
             flags,
             on_end: OnceLock::new(),

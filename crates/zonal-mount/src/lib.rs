@@ -6,6 +6,7 @@ mod caller;
 mod callers;
 mod convert;
 mod directories;
+mod executed;
 mod fs;
 mod gauges;
 mod handle_locks;

@@ -12,7 +12,7 @@ use zonal_fuse::request::{CopyFileRange, Fallocate, Read, Release, Write};
 use zonal_fuse::{Context, Data, Errno, ReplyData};
 use zonal_types::{ErrorCode, Ino};
 
-use crate::ops_open::{HANDLE_APPEND, HANDLE_PAGES, HANDLE_SYNC, HANDLE_WRITES};
+use crate::ops_open::{HANDLE_APPEND, HANDLE_EXEC, HANDLE_PAGES, HANDLE_SYNC, HANDLE_WRITES};
 use crate::sink::Sink;
 use crate::tails::Stale;
 use crate::wire::RealNet;
@@ -248,6 +248,9 @@ impl ZonalFs {
         release: &Release,
     ) -> Result<(), ErrorCode> {
         self.begin(ctx);
+        if release.fh & HANDLE_EXEC != 0 {
+            self.executed.close(ino);
+        }
         // Whoever closed it waits no more, and may be gone.
         self.callers.note(ctx.unique, 0);
         // The open ends, whatever becomes of the locks.

@@ -16,7 +16,7 @@ use zonal_fuse::request::{Create, Open};
 use zonal_fuse::{Context, Entry as KernelEntry, OpenFlags};
 use zonal_types::{Attr, ErrorCode, Ino};
 use zonal_wire::NewKind;
-use zonal_wire::meta::flags::{O_ACCMODE, O_APPEND, O_RDONLY, O_TRUNC, O_WRONLY};
+use zonal_wire::meta::flags::{O_ACCMODE, O_APPEND, O_EXEC, O_RDONLY, O_TRUNC, O_WRONLY};
 
 /// Flags of open(2) that a handle remembers.
 const O_DSYNC: u32 = 0o10_000;
@@ -29,6 +29,8 @@ pub(crate) const HANDLE_SYNC: u64 = 2;
 pub(crate) const HANDLE_PAGES: u64 = 4;
 /// It is open for writing.
 pub(crate) const HANDLE_WRITES: u64 = 8;
+/// It is open to be executed.
+pub(crate) const HANDLE_EXEC: u64 = 16;
 const HANDLE_BITS: u32 = 8;
 /// An access time older than this is renewed by the next read (relatime), seconds.
 const RELATIME_SECONDS: i64 = 86_400;
@@ -47,6 +49,10 @@ impl ZonalFs {
         }
         if flags & O_ACCMODE != 0 {
             bits |= HANDLE_WRITES;
+        }
+        if flags & O_EXEC != 0 {
+            bits |= HANDLE_EXEC;
+            self.executed.open(opened.found.attr.ino);
         }
         let number = self.next_handle.fetch_add(1, Ordering::Relaxed);
         let goes_round = flags & O_APPEND != 0 || flags & O_ACCMODE == O_WRONLY;
@@ -103,6 +109,10 @@ impl ZonalFs {
         open: &Open,
     ) -> Result<(u64, OpenFlags), ErrorCode> {
         self.begin(ctx);
+        let cuts_only = open.flags & (O_ACCMODE | O_TRUNC) == O_RDONLY | O_TRUNC;
+        if cuts_only && self.executed.is_busy(ino) {
+            return Err(ErrorCode::TextBusy);
+        }
         let opened = block_on(self.client.open(&credentials(ctx), ino, open.flags));
         if open.flags & O_TRUNC != 0 {
             match &opened {

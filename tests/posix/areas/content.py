@@ -521,18 +521,24 @@ def _(d):
     fails(errno.EBADF, os.write, fd, b"x")
 
 
-@check("execute", "a program is started from the directory; writing to it meanwhile is ETXTBSY")
+@check("execute", "a program is started from the directory; writing to it or emptying it meanwhile is ETXTBSY, and leaves it as it is")
 def _(d):
-    write(f"{d}/sleep", read("/bin/sleep"), mode=0o755)
+    program = read("/bin/sleep")
+    write(f"{d}/sleep", program, mode=0o755)
     pid = os.fork()
     if pid == 0:
         os.execv(f"{d}/sleep", ["sleep", "20"])
     end = time.monotonic() + 5
     while os.readlink(f"/proc/{pid}/exe") != f"{os.path.realpath(d)}/sleep":
         true(time.monotonic() < end, "the program does not start")
-    fails(errno.ETXTBSY, os.open, f"{d}/sleep", os.O_WRONLY)
+    for flags in (os.O_WRONLY, os.O_RDWR, os.O_RDONLY | os.O_TRUNC, os.O_WRONLY | os.O_TRUNC, os.O_RDWR | os.O_TRUNC):
+        fails(errno.ETXTBSY, os.open, f"{d}/sleep", flags)
+    fails(errno.ETXTBSY, os.truncate, f"{d}/sleep", 0)
+    equal(read(f"{d}/sleep"), program, "the program")
     os.kill(pid, signal.SIGKILL)
     true(reap(pid, 5), "the program does not die")
+    os.close(os.open(f"{d}/sleep", os.O_RDONLY | os.O_TRUNC))
+    equal(read(f"{d}/sleep"), b"", "a program that has ended")
     write(f"{d}/script", b"#!/bin/sh\nexit 7\n", mode=0o755)
     equal(os.waitstatus_to_exitcode(os.spawnv(os.P_WAIT, f"{d}/script", ["script"]) << 8), 7)
 
