@@ -10,7 +10,7 @@ import signal
 import struct
 import time
 
-from checks import (equal, fails, in_child, pattern, read, read_fd, reap, true, write, write_all)
+from checks import (as_user, equal, fails, in_child, pattern, read, read_fd, reap, true, write, write_all)
 
 from . import KEEP, LIBC, PUNCH, STRICT, ZERO, check, checked, fallocate
 
@@ -534,6 +534,7 @@ def _(d):
     for flags in (os.O_WRONLY, os.O_RDWR, os.O_RDONLY | os.O_TRUNC, os.O_WRONLY | os.O_TRUNC, os.O_RDWR | os.O_TRUNC):
         fails(errno.ETXTBSY, os.open, f"{d}/sleep", flags)
     fails(errno.ETXTBSY, os.truncate, f"{d}/sleep", 0)
+    fails(errno.EACCES, as_user, 12345, 12345, [], os.open, f"{d}/sleep", os.O_RDONLY | os.O_TRUNC)
     equal(read(f"{d}/sleep"), program, "the program")
     os.kill(pid, signal.SIGKILL)
     true(reap(pid, 5), "the program does not die")
