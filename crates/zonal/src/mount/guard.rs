@@ -25,9 +25,8 @@ const LOOK: Duration = Duration::from_millis(20);
 pub fn start(path: &Path) -> std::io::Result<()> {
     let mut command = Command::new(std::env::current_exe()?);
     command.arg(COMMAND).arg(std::process::id().to_string());
-    let none = [Stdio::null(), Stdio::null(), Stdio::null()];
-    let [stdin, stdout, stderr] = none;
-    command.arg(path).stdin(stdin).stdout(stdout).stderr(stderr);
+    command.arg(path).stdin(Stdio::null());
+    command.stdout(Stdio::null()).stderr(Stdio::null());
     // Nobody waits for it: it ends after us.
     command.current_dir("/").spawn().map(drop)
 }
