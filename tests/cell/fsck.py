@@ -6,6 +6,7 @@
 Each check has a cell of its own below DIR (2 zones, 2 storage nodes each), mounted; ZONAL names the binary. Root only: it
 mounts, and removes and damages the cell's own files.
 """
+import glob
 import hashlib
 import json
 import multiprocessing
@@ -437,6 +438,9 @@ def _(work):
             made.append((data, 0o400 + number, 1000 + number, 2000 + number))
         os.sync()
         cell.down()
+        # With it, nothing would be lost.
+        for path in glob.glob(f"{cell.folder}/meta1/shard/copy.*"):
+            os.remove(path)
         spoilt = []
 
         def spoil(found):
@@ -482,11 +486,41 @@ def _(work):
         cell.works()
 
 
-@check("lost-index", "a target whose index is gone: files are named, errors are errors, the rest is whole", limit=300)
+@check("lost-index", "stores whose indexes are gone or noise get them from their copies: nothing is lost", limit=300)
+def _(work):
+    with Cell(work) as cell:
+        count = len(cell.read_all()[0])
+        # Killed: their logs go on from the copies.
+        cell.zonal("umount", cell.mount)
+        for pid in cell.servers().values():
+            os.kill(pid, signal.SIGKILL)
+        cell.down()
+        stores = sorted(glob.glob(f"{cell.folder}/*/*/index.redb"))
+        true(len(stores) >= 6, f"stores: {stores}")
+        for number, path in enumerate(stores):
+            size = os.path.getsize(path)
+            os.remove(path)
+            if number % 2:
+                with open(path, "wb") as file:
+                    file.write(random.Random(number).randbytes(size))
+        findings, _ = cell.fsck(code=LEFT)
+        equal({found["name"] for found in findings}, {"index-from-copy"}, "what is found")
+        cell.fsck("--repair", code=REPAIRED)
+        cell.fsck(code=CLEAN)
+        cell.up()
+        whole, errors, missing = cell.read_all()
+        equal((len(whole), errors, missing), (count, [], []), "files")
+        cell.works()
+
+
+@check("lost-index-and-copy", "a target whose index is gone with its copy: files are named, errors are errors, the rest is whole", limit=300)
 def _(work):
     with Cell(work) as cell:
         cell.down()
-        os.remove(f"{cell.folder}/storage1-1/target/index.redb")
+        target = f"{cell.folder}/storage1-1/target"
+        for name in ("index.redb", "copy.0", "copy.1"):
+            if os.path.exists(f"{target}/{name}"):
+                os.remove(f"{target}/{name}")
         findings, _ = cell.fsck("--repair", code=REPAIRED)
         cell.fsck(code=CLEAN)
         cell.up()

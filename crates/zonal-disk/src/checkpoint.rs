@@ -1,7 +1,7 @@
 //! Checkpoints: the overlay goes into the index, and the log's tail moves up.
 //!
 //! Appends and reads go on: the overlay of before is frozen and read below a fresh one. The order is
-//! log and data durable, caller's last step, one durable commit with the position reached, tail.
+//! log and data durable, caller's last step, the copy's record, one durable commit with the position reached, tail.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
@@ -12,6 +12,7 @@ use crate::engine::{Engine, Tail};
 use crate::error::DiskError;
 use crate::group::{lock, wait};
 use crate::index::Progress;
+use crate::index_copy::{IndexCopy, Written};
 use crate::overlay::Overlay;
 use crate::record::Lsn;
 
@@ -23,7 +24,7 @@ pub struct Checkpoint<'a> {
     engine: &'a Engine,
     lsn: Lsn,
     frozen: Option<Arc<Overlay>>,
-    _turn: MutexGuard<'a, ()>,
+    turn: MutexGuard<'a, Option<IndexCopy>>,
 }
 
 impl Engine {
@@ -56,7 +57,7 @@ impl Engine {
             engine: self,
             lsn: Lsn(guard.head),
             frozen: Some(frozen),
-            _turn: turn,
+            turn,
         }
     }
 
@@ -132,19 +133,24 @@ impl Checkpoint<'_> {
         let snapshot = if unchanged {
             None
         } else {
-            engine.check_space(frozen.bytes())?;
-            let progress = Progress {
+            let mut progress = Progress {
                 applied: self.lsn.0,
                 applied_epoch: engine.epoch,
                 epoch: engine.epoch,
+                copy: 0,
+                store: engine.store,
             };
+            let record = self.copy(&frozen, &progress)?;
+            progress.copy = record.as_ref().map_or(0, Written::sequence);
             let written = engine.index.commit(frozen.iter(), &progress);
             engine.inside.spend(commit_bytes(frozen.bytes()));
             let snapshot = written.and_then(|()| engine.index.snapshot());
             // Whether the commit arrived is not known: only a new opening can tell.
-            Some(Arc::new(
-                snapshot.inspect_err(|error| engine.index_failed(error))?,
-            ))
+            let snapshot = snapshot.inspect_err(|error| engine.index_failed(error))?;
+            if let (Some(copy), Some(record)) = (self.turn.as_mut(), record) {
+                copy.accept(record);
+            }
+            Some(Arc::new(snapshot))
         };
         self.frozen = None;
         let mut guard = lock(&engine.append_lock);
@@ -160,6 +166,38 @@ impl Checkpoint<'_> {
         drop(past);
         engine.checkpoints.fetch_add(1, Ordering::Relaxed);
         engine.look_inside()
+    }
+
+    /// Writes the copy's record, where there is a copy. It gives way where the index would not have the space it may need.
+    fn copy(
+        &mut self,
+        frozen: &Overlay,
+        progress: &Progress,
+    ) -> Result<Option<Written>, DiskError> {
+        let engine = self.engine;
+        let mut record = None;
+        if let Some(copy) = self.turn.as_mut() {
+            if copy.waits_in_vain() {
+                copy.give_up();
+            }
+            let before = Arc::clone(&engine.views().snapshot);
+            match copy.write(&before, frozen, progress) {
+                Ok(written) => record = Some(written),
+                Err(DiskError::NoSpace(_)) => copy.give_up(),
+                Err(error) => {
+                    engine.index_failed(&error);
+                    return Err(error);
+                }
+            }
+        }
+        match (engine.check_space(frozen.bytes()), self.turn.as_mut()) {
+            (Err(DiskError::NoSpace(_)), Some(copy)) if record.is_some() => {
+                copy.give_up();
+                engine.check_space(frozen.bytes())?;
+                Ok(None)
+            }
+            (enough, _) => enough.map(|()| record),
+        }
     }
 }
 

@@ -24,6 +24,7 @@ use crate::disk::{DataSync, LogFile};
 use crate::error::DiskError;
 use crate::group::{Group, lock};
 use crate::index::Index;
+use crate::index_copy::IndexCopy;
 use crate::inside::Inside;
 use crate::log;
 use crate::overlay::Overlay;
@@ -110,7 +111,8 @@ pub struct Engine {
     pub(crate) checkpoints: AtomicU64,
     pool: Mutex<Vec<Vec<u8>>>,
     pub(crate) signal: Arc<Signal>,
-    pub(crate) checkpoint_turn: Mutex<()>,
+    /// Whose turn it is to make a checkpoint has the copy of the index, where there is one.
+    pub(crate) checkpoint_turn: Mutex<Option<IndexCopy>>,
     pub(crate) free_space: Option<Box<dyn Fn() -> std::io::Result<u64> + Send + Sync>>,
     pub(crate) inside: Inside,
     pub(crate) past: Past,
@@ -162,7 +164,7 @@ impl Engine {
             checkpoints: AtomicU64::new(0),
             pool: Mutex::new(Vec::new()),
             signal: Arc::new(Signal::default()),
-            checkpoint_turn: Mutex::new(()),
+            checkpoint_turn: Mutex::new(None),
             free_space: None,
             inside: Inside::default(),
             past: Past::Lost,

@@ -27,6 +27,10 @@ const META: TableDefinition<'static, &str, &[u8]> = TableDefinition::new("meta")
 const DISK_BLOCK: u64 = 512;
 const PROGRESS: &str = "progress";
 const PROGRESS_SIZE: usize = 28;
+/// The number of the copy's record, a little-endian u64. Apart, as programs from before know the rest alone.
+pub(crate) const COPY: &str = "copy";
+/// The tag of the store, a little-endian u64; apart for the same reason.
+pub(crate) const STORE: &str = "store";
 
 /// How far the log has been applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -37,6 +41,10 @@ pub struct Progress {
     pub applied_epoch: u64,
     /// Highest epoch in use.
     pub epoch: u64,
+    /// The record of the copy that has the same; 0: none has.
+    pub copy: u64,
+    /// Tag of the store whose index it is; 0: not known, a program from before wrote it last.
+    pub store: u64,
 }
 
 impl Progress {
@@ -64,12 +72,31 @@ impl Progress {
             applied: word(0)?,
             applied_epoch: word(8)?,
             epoch: word(16)?,
+            ..Self::default()
         };
         let sane = progress.applied < LSN_END
             && progress.applied.is_multiple_of(crate::log::ALIGN as u64)
             && progress.epoch < 1 << 62
             && progress.applied_epoch <= progress.epoch;
         sane.then_some(progress)
+    }
+
+    /// With the entries [`COPY`] and [`STORE`], where there are.
+    pub(crate) fn with(self, copy: Option<&[u8]>, store: Option<&[u8]>) -> Self {
+        let number = |entry: Option<&[u8]>| {
+            let bytes = entry.and_then(|bytes| bytes.try_into().ok());
+            bytes.map_or(0, u64::from_le_bytes)
+        };
+        Self {
+            copy: number(copy),
+            store: number(store),
+            ..self
+        }
+    }
+
+    /// Whether the index can be that of the store with this tag.
+    pub(crate) fn may_be_of(&self, store: u64) -> bool {
+        self.store == 0 || self.store == store
     }
 }
 
@@ -202,7 +229,12 @@ impl Index {
             let table = transaction.open_table(META)?;
             let bytes = table.get(PROGRESS)?;
             let progress = bytes.and_then(|bytes| Progress::decode(bytes.value()));
-            progress.ok_or_else(|| DiskError::Corrupt("index: no valid progress entry".into()))
+            let (copy, store) = (table.get(COPY)?, table.get(STORE)?);
+            let copy = copy.as_ref().map(|bytes| bytes.value());
+            let store = store.as_ref().map(|bytes| bytes.value());
+            progress
+                .map(|progress| progress.with(copy, store))
+                .ok_or_else(|| DiskError::Corrupt("index: no valid progress entry".into()))
         })
     }
 
@@ -231,6 +263,8 @@ impl Index {
                 }
                 let mut meta = transaction.open_table(META)?;
                 meta.insert(PROGRESS, progress.encode().as_slice())?;
+                meta.insert(COPY, progress.copy.to_le_bytes().as_slice())?;
+                meta.insert(STORE, progress.store.to_le_bytes().as_slice())?;
             }
             transaction.commit()?;
             Ok(())
@@ -279,6 +313,14 @@ impl Snapshot {
     pub(crate) fn range(&self, start: &[u8], end: &[u8]) -> Result<Cursor, DiskError> {
         guarded(|| {
             let range = self.table.range::<&[u8]>(start..end.max(start))?;
+            Ok(Cursor { range })
+        })
+    }
+
+    /// Entries in key order from `start` (inclusive) to the last.
+    pub(crate) fn behind(&self, start: &[u8]) -> Result<Cursor, DiskError> {
+        guarded(|| {
+            let range = self.table.range::<&[u8]>(start..)?;
             Ok(Cursor { range })
         })
     }

@@ -3,8 +3,13 @@
 //! Everything is written beside what is there and put in its place by renames, the index first, so that an interruption
 //! leaves a store that can be mended again. The damaged index stays as `index.redb.bad` in the store's `lost+found`.
 
+mod from_copy;
+
+pub use from_copy::{can_restore_index, drop_copy, restore_index};
+
 use std::collections::BTreeMap;
 use std::fs::{self, File};
+use std::io;
 use std::path::Path;
 
 use zonal_types::KvChange;
@@ -56,7 +61,17 @@ struct Filling<'a> {
     failed: Option<DiskError>,
 }
 
-impl Filling<'_> {
+impl<'a> Filling<'a> {
+    fn new(index: Index, is_newer: &'a IsNewer<'a>) -> Self {
+        Self {
+            index,
+            batch: BTreeMap::new(),
+            bytes: 0,
+            is_newer,
+            failed: None,
+        }
+    }
+
     fn put(&mut self, key: &[u8], value: Option<&[u8]>) -> bool {
         self.bytes += key.len() + value.map_or(0, <[u8]>::len) + 64;
         self.batch.insert(key.to_vec(), value.map(<[u8]>::to_vec));
@@ -109,16 +124,13 @@ pub fn mend(
     let is_lost = |damage: &StoreDamage| matches!(damage, StoreDamage::IndexLost(_));
     let is_index_lost = store.damage().iter().any(is_lost);
     let path = dir.join(NEW_INDEX);
-    let mut filling = Filling {
-        index: Index::create_file(&path, mend.config.cache_bytes)?,
-        batch: BTreeMap::new(),
-        bytes: 0,
-        is_newer: mend.is_newer,
-        failed: None,
-    };
+    let mut filling = Filling::new(
+        Index::create_file(&path, mend.config.cache_bytes)?,
+        mend.is_newer,
+    );
     let mut lost: Vec<LostKeys> = Vec::new();
     if is_index_lost {
-        ReadStore::carve(dir, &mut |key, value| filling.put_newest(key, value))?;
+        store.carve(&mut |key, value| filling.put_newest(key, value))?;
         lost.push((Vec::new(), None));
     }
     let leaves = store.leaf_depth();
@@ -142,7 +154,7 @@ pub fn mend(
         // The pages below one that is lost are there, among older ones.
         let ranges = lost.clone();
         let mut older = Vec::new();
-        ReadStore::carve(dir, &mut |key, value| {
+        store.carve(&mut |key, value| {
             if is_among(key, &ranges) && !store.mentions(key) {
                 older.push((key.to_vec(), value.to_vec()));
             }
@@ -171,6 +183,8 @@ pub fn mend(
         applied,
         applied_epoch: epoch,
         epoch,
+        copy: 0,
+        store: stored.tag(),
     })?;
     drop(filling);
     put_in_place(dir, &stored)?;
@@ -180,33 +194,46 @@ pub fn mend(
 
 fn put_in_place(dir: &Path, stored: &Stored) -> Result<(), DiskError> {
     let failed = |error| DiskError::io("put the mended files in place", error);
-    File::open(dir.join(NEW_INDEX))
-        .and_then(|file| file.sync_all())
-        .map_err(failed)?;
+    sync_new_index(dir).map_err(failed)?;
     store::write_log(&dir.join(NEW_LOG), stored.log_bytes).map_err(failed)?;
-    let attic = dir.join(ATTIC);
-    fs::create_dir_all(&attic).map_err(failed)?;
-    if dir.join(INDEX).exists() {
-        let kept = attic.join("index.redb.bad");
-        // The first one that was kept has the most.
-        let gone = if kept.exists() {
-            fs::remove_file(dir.join(INDEX))
-        } else {
-            fs::rename(dir.join(INDEX), kept)
-        };
-        gone.map_err(failed)?;
-    }
-    // Without its checksums an index is as good; with another's it is not.
-    match fs::remove_file(dir.join(SUMS)) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error)),
-        _ => {}
-    }
+    // It is of the index that goes.
+    drop_copy(dir)?;
+    keep_bad_index(dir).map_err(failed)?;
     sync_dir(dir).map_err(failed)?;
-    fs::rename(dir.join(NEW_INDEX), dir.join(INDEX)).map_err(failed)?;
-    fs::rename(dir.join(NEW_SUMS), dir.join(SUMS)).map_err(failed)?;
+    place_index(dir).map_err(failed)?;
     fs::rename(dir.join(NEW_LOG), dir.join(LOG)).map_err(failed)?;
     sync_dir(dir).map_err(failed)?;
     identity::save(dir, stored)
+}
+
+fn sync_new_index(dir: &Path) -> io::Result<()> {
+    File::open(dir.join(NEW_INDEX)).and_then(|file| file.sync_all())
+}
+
+/// Puts a damaged index aside, without its checksums.
+fn keep_bad_index(dir: &Path) -> io::Result<()> {
+    let attic = dir.join(ATTIC);
+    fs::create_dir_all(&attic)?;
+    if dir.join(INDEX).exists() {
+        let kept = attic.join("index.redb.bad");
+        // The first one that was kept has the most.
+        if kept.exists() {
+            fs::remove_file(dir.join(INDEX))?;
+        } else {
+            fs::rename(dir.join(INDEX), kept)?;
+        }
+    }
+    // Without its checksums an index is as good; with another's it is not.
+    match fs::remove_file(dir.join(SUMS)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Puts the new index where the old one was.
+fn place_index(dir: &Path) -> io::Result<()> {
+    fs::rename(dir.join(NEW_INDEX), dir.join(INDEX))?;
+    fs::rename(dir.join(NEW_SUMS), dir.join(SUMS))
 }
 
 fn identity_of(store: &ReadStore, mend: &Mend<'_>) -> Result<Stored, DiskError> {
@@ -215,7 +242,7 @@ fn identity_of(store: &ReadStore, mend: &Mend<'_>) -> Result<Stored, DiskError> 
     }
     let mut uuid = [0; 16];
     getrandom::fill(&mut uuid)
-        .map_err(|error| DiskError::io("random bytes", std::io::Error::other(error)))?;
+        .map_err(|error| DiskError::io("random bytes", io::Error::other(error)))?;
     let log_bytes = mend.config.log_bytes;
     if !log::valid_capacity(log_bytes) {
         return Err(DiskError::Config(format!("a log of {log_bytes} bytes")));

@@ -19,7 +19,7 @@ use std::path::Path;
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::error::DiskError;
-use crate::index::{Progress, unseal};
+use crate::index::{COPY, Progress, STORE, unseal};
 
 use page::{BRANCH, Branch, LEAF, Leaf, Link, mend, u32_at, u128_at, used};
 
@@ -174,6 +174,9 @@ impl RawIndex {
         };
         let meta = definition(b"meta")??;
         let progress = Progress::decode(&self.find(meta, b"progress", 0)?)?;
+        let copy = self.find(meta, COPY.as_bytes(), 0);
+        let store = self.find(meta, STORE.as_bytes(), 0);
+        let progress = progress.with(copy.as_deref(), store.as_deref());
         Some((definition(b"entries").unwrap_or(None), progress))
     }
 

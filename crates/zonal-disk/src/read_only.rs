@@ -6,14 +6,18 @@
 
 mod log;
 
+pub(crate) use log::goes_on as log_goes_on;
+
 use std::fs::{self, File};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use zonal_types::{ErrorCode, KvRead};
 
 use crate::error::DiskError;
 use crate::identity::{self, Identity, Stored};
+use crate::index_copy::COPIES;
+use crate::index_copy::restore::{self, Copy};
 use crate::mend::{NEW_INDEX, NEW_LOG, NEW_SUMS};
 use crate::overlay::Overlay;
 use crate::power;
@@ -24,7 +28,7 @@ use crate::starts;
 use crate::store::{self, INDEX, LOCK, LOG, SUMS};
 
 /// Names that a store's folder may hold besides its own files.
-const KNOWN: [&str; 11] = [
+const KNOWN: [&str; 13] = [
     "segments",
     "lost+found",
     "identity.new",
@@ -32,6 +36,8 @@ const KNOWN: [&str; 11] = [
     NEW_SUMS,
     NEW_LOG,
     SUMS,
+    COPIES[0],
+    COPIES[1],
     power::FILE_NAME,
     power::TEMP_NAME,
     starts::FILE_NAME,
@@ -64,6 +70,9 @@ pub enum StoreDamage {
     /// The library that serves it cannot open the index, though its entries can be read.
     #[error("the index cannot be opened for use: {0}")]
     IndexShut(String),
+    /// The copy of the index is not what it should be. The index itself is not concerned.
+    #[error("the copy of the index is damaged: {0}")]
+    Copy(String),
     /// A file or folder that no store has.
     #[error("{0} does not belong to the store")]
     Foreign(String),
@@ -84,9 +93,12 @@ pub struct LogEnd {
 
 /// A store, opened to be looked at.
 pub struct ReadStore {
+    dir: PathBuf,
     stored: Option<Stored>,
     damage: Vec<StoreDamage>,
     index: Option<RawIndex>,
+    /// The file that lies in the index's place is another store's.
+    is_index_strange: bool,
     overlay: Overlay,
     log: LogEnd,
     _lock: Option<File>,
@@ -143,7 +155,15 @@ impl ReadStore {
             Err(error) => return Err(DiskError::io("lock file", error)),
         };
         look_for_strangers(dir, &mut damage)?;
+        let is_strange =
+            |index: &RawIndex| stored.is_some_and(|stored| !index.progress.may_be_of(stored.tag()));
+        let mut is_index_strange = false;
         let index = match RawIndex::open(&dir.join(INDEX)) {
+            Ok(index) if is_strange(&index) => {
+                is_index_strange = true;
+                damage.push(StoreDamage::IndexLost("it is of another store".into()));
+                None
+            }
             Ok(mut index) => {
                 index.compare_with(&dir.join(SUMS));
                 if let Err(error) = probe::probe(&dir.join(INDEX), &dir.join(SUMS)) {
@@ -156,10 +176,19 @@ impl ReadStore {
                 None
             }
         };
+        if let (Some(stored), Some(index)) = (&stored, &index) {
+            let copy = restore::look(dir, stored.tag(), Some(&index.progress));
+            let copy = copy.map_err(|error| DiskError::io("copy of the index", error))?;
+            if let Copy::Damaged(what) = copy {
+                damage.push(StoreDamage::Copy(what));
+            }
+        }
         let mut opened = Self {
+            dir: dir.to_path_buf(),
             stored,
             damage,
             index,
+            is_index_strange,
             overlay: Overlay::default(),
             log: LogEnd::default(),
             _lock: lock,
@@ -178,6 +207,18 @@ impl ReadStore {
     #[must_use]
     pub fn damage(&self) -> &[StoreDamage] {
         &self.damage
+    }
+
+    /// What is wrong inside of the index's copy, where nothing is known to be wrong with it yet. Reads all of it.
+    #[must_use]
+    pub fn copy_damage(&self) -> Option<StoreDamage> {
+        let (stored, index) = (self.stored.as_ref()?, self.index.as_ref()?);
+        let found = restore::inside(&self.dir, stored.tag(), &index.progress);
+        match found {
+            Ok(None) => None,
+            Ok(Some(what)) => Some(StoreDamage::Copy(what)),
+            Err(error) => Some(StoreDamage::Copy(error.to_string())),
+        }
     }
 
     /// How far the log goes.
@@ -242,13 +283,15 @@ impl ReadStore {
         self.overlay.get(key).is_some()
     }
 
-    /// Every entry that lies anywhere in a lost index's file, of any age, in no order. Where the index is not lost:
-    /// nothing.
+    /// Every entry that lies anywhere in the index's file, of any age, in no order; none of another store's file.
     ///
     /// # Errors
     /// `Io`.
-    pub fn carve(dir: &Path, visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<(), DiskError> {
-        let file = match File::open(dir.join(INDEX)) {
+    pub(crate) fn carve(&self, visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<(), DiskError> {
+        if self.is_index_strange {
+            return Ok(());
+        }
+        let file = match File::open(self.dir.join(INDEX)) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             Err(error) => return Err(DiskError::io("index", error)),

@@ -59,6 +59,7 @@ pub fn open_parts_after(
     origin.epoch += 1;
     let progress = Progress {
         epoch: origin.epoch,
+        store,
         ..progress
     };
     index.commit(std::iter::empty(), &progress)?;

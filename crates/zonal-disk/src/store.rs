@@ -3,13 +3,16 @@
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
 use std::path::Path;
+use std::sync::Mutex;
 
 use crate::engine::{Config, Engine};
 use crate::error::DiskError;
 use crate::files::StoreDir;
 use crate::identity::{self, Identity, Stored};
-use crate::index::Index;
+use crate::index::{Index, Progress};
+use crate::index_copy::{COPIES, IndexCopy};
 use crate::log;
+use crate::overlay::Overlay;
 use crate::power::{self, BootId, Past};
 use crate::replay::{Replay, open_parts_after};
 use crate::starts;
@@ -19,23 +22,27 @@ pub(crate) const LOG: &str = "log";
 pub(crate) const INDEX: &str = "index.redb";
 pub(crate) const SUMS: &str = "index.sums";
 /// What a format that did not end may leave behind.
-const OURS: [&str; 8] = [
+const OURS: [&str; 10] = [
     LOCK,
     LOG,
     INDEX,
     SUMS,
+    COPIES[0],
+    COPIES[1],
     power::FILE_NAME,
     power::TEMP_NAME,
     starts::FILE_NAME,
     starts::TEMP_NAME,
 ];
 /// What a store has in its folder besides segments.
-pub(crate) const FILES: [&str; 7] = [
+pub(crate) const FILES: [&str; 9] = [
     identity::FILE_NAME,
     LOCK,
     LOG,
     INDEX,
     SUMS,
+    COPIES[0],
+    COPIES[1],
     power::FILE_NAME,
     starts::FILE_NAME,
 ];
@@ -78,7 +85,9 @@ impl Engine {
         };
         write_log(&dir.join(LOG), config.log_bytes)
             .map_err(|error| DiskError::io("write the empty log", error))?;
-        drop(Index::create_file(&dir.join(INDEX), config.cache_bytes)?);
+        let index = Index::create_file(&dir.join(INDEX), config.cache_bytes)?;
+        begin_copy(&StoreDir::plain(dir), stored.tag(), &index)?;
+        drop(index);
         // Last: a directory with an identity is whole.
         identity::save(dir, &stored)?;
         Ok(stored)
@@ -157,11 +166,17 @@ impl Engine {
             return Err(missing("index", error));
         }
         let index = Index::open_in(store, INDEX, config.cache_bytes)?;
+        let progress = index.progress()?;
+        if !progress.may_be_of(stored.tag()) {
+            return Err(DiskError::Corrupt("index: it is of another store".into()));
+        }
+        let copy = IndexCopy::open(store, stored.tag(), &progress)?;
         let kept = power.past == Past::Kept;
         let log = Box::new(log);
         let mut engine = open_parts_after(kept, log, index, stored.tag(), config, replay)?;
         // Now that everything has been verified: from here on a kill of the process loses nothing.
         power::save(store, &power.note)?;
+        engine.checkpoint_turn = Mutex::new(Some(copy));
         engine.past = power.past;
         engine.verifier = power.note.verifier;
         let noted = store.clone();
@@ -177,6 +192,18 @@ impl Engine {
         engine._directory_lock = Some(directory_lock);
         Ok(engine)
     }
+}
+
+/// The copy of an empty index: with it, all that comes later can be had again.
+fn begin_copy(store: &StoreDir, tag: u64, index: &Index) -> Result<(), DiskError> {
+    let progress = Progress {
+        store: tag,
+        ..Progress::default()
+    };
+    let copy = IndexCopy::open(store, tag, &progress)?;
+    let written = copy.write(&index.snapshot()?, &Overlay::default(), &progress)?;
+    let copy = written.sequence();
+    index.commit(std::iter::empty(), &Progress { copy, ..progress })
 }
 
 /// The identity of the store in `dir`; `None` where it may be formatted.

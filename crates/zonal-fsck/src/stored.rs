@@ -19,6 +19,8 @@ codec_of!(StoreFault {
     11 = BadEntry(text),
     12 = Foreign(text),
     13 = Segment(number),
+    14 = FromCopy(text),
+    15 = Copy(text),
 });
 
 codec_of!(Mismatch {
@@ -85,6 +87,8 @@ mod tests {
             StoreFault::BadEntry(text()),
             StoreFault::Foreign(text()),
             StoreFault::Segment(7),
+            StoreFault::FromCopy(text()),
+            StoreFault::Copy(text()),
         ];
         comes_back(&faults.map(What::Store));
     }

@@ -1,6 +1,7 @@
 //! One pass: every store is read, two at a time, then what lies between them is compared.
 
 mod between;
+mod copies;
 mod known;
 mod lost_keys;
 mod read;
@@ -113,13 +114,6 @@ pub(crate) fn run(
         Some(Some(Opening::Open(store, _))) => read_map(store),
         _ => Err("the manager's store is missing".into()),
     };
-    let map = match map {
-        Ok(map) => Some(map),
-        Err(what) => {
-            pass.tell(Place::Cell, None, None, What::MapLost(what));
-            None
-        }
-    };
     if let Some(Some(Opening::Open(store, _))) = openings.get(manager) {
         for spec in &cell.stores {
             if let Some(known) = known_store(store, spec) {
@@ -130,23 +124,34 @@ pub(crate) fn run(
     let places: Vec<Place> = cell
         .stores
         .iter()
-        .map(|spec| place_of(spec, map.as_ref()))
+        .map(|spec| place_of(spec, map.as_ref().ok()))
         .collect();
     let mut is_there = BTreeSet::new();
+    // Stores whose index is to be made anew from its copy first.
+    let mut from_copy = BTreeSet::new();
     let mut jobs = Vec::new();
     for (at, opening) in openings.iter_mut().enumerate() {
         let place = places[at];
         match opening.take() {
             Some(Opening::Open(store, notes)) => {
-                for fault in scan::faults(&store) {
-                    pass.tell(place, Some(at), None, What::Store(fault));
-                }
                 let spec = &cell.stores[at];
+                let mut faults = scan::faults(&store, options.data)
+                    .into_iter()
+                    .map(What::Store)
+                    .collect();
+                if copies::prefer(spec, pass.seen.work.uuid(spec), &mut faults)? {
+                    from_copy.insert(at);
+                }
+                for fault in faults {
+                    pass.tell(place, Some(at), None, fault);
+                }
                 if pass.seen.work.known.contains_key(&spec.dir) && scan::has_lost_starts(spec) {
                     pass.tell(place, Some(at), None, What::Store(StoreFault::Starts));
                 }
                 is_there.insert(at);
-                jobs.push((at, store, notes));
+                if !from_copy.contains(&at) {
+                    jobs.push((at, store, notes));
+                }
             }
             Some(Opening::Fault(fault)) => {
                 pass.tell(place, Some(at), None, What::Store(fault));
@@ -154,18 +159,33 @@ pub(crate) fn run(
             None => {}
         }
     }
-    let Some(map) = map else {
-        return Ok((pass.seen, folder));
+    let map = match map {
+        Ok(map) => map,
+        Err(what) => {
+            if !from_copy.contains(&manager) {
+                pass.tell(Place::Cell, None, None, What::MapLost(what));
+            }
+            return Ok((pass.seen, folder));
+        }
     };
     let parts = read::all(cell, &map, options, ticker, (jobs, &folder))?;
     for (at, part) in &parts {
         if !matches!(part, Part::Nothing) {
-            let name = scan::scratch_name(&cell.stores[*at]);
-            let mut tell = |what| pass.tell(places[*at], Some(*at), None, what);
-            folder.told(&name, &mut tell)?;
+            let spec = &cell.stores[*at];
+            let mut told = Vec::new();
+            folder.told(&scan::scratch_name(spec), &mut |what| told.push(what))?;
+            if copies::prefer(spec, pass.seen.work.uuid(spec), &mut told)? {
+                from_copy.insert(*at);
+            }
+            for what in told {
+                pass.tell(places[*at], Some(*at), None, what);
+            }
         }
     }
     ticker.step()?;
+    if !from_copy.is_empty() {
+        return Ok((pass.seen, folder));
+    }
     pass.between(&map, parts, &is_there, &options.scratch)?;
     pass.seen.work.map = Some(map);
     ticker.step()?;

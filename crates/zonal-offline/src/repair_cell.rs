@@ -10,7 +10,7 @@ use crate::scan::{self, Opening};
 use crate::segments::TargetReplay;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use zonal_disk::mend::{Mend, mend as mend_files};
+use zonal_disk::mend::{Mend, drop_copy, mend as mend_files, restore_index};
 use zonal_disk::{StoreDir, StoreKind, starts};
 use zonal_fsck::StoreFault;
 use zonal_fsck::junctions::{self, Mismatch};
@@ -29,17 +29,29 @@ pub(crate) fn mend(
     work: &Work,
     (options, step): (&Options, &mut Step<'_>),
 ) -> Result<u64, OfflineError> {
-    let extra = match (scan::open(spec)?, &spec.geometry) {
-        (Opening::Open(store, notes), Some(geometry)) => anchor(geometry, &store, notes),
-        (Opening::Open(..), None) => Vec::new(),
-        (Opening::Fault(_), _) => return Ok(0),
-    };
     let of_map = spec.geometry.and_then(|geometry| {
         let target = work.map.as_ref()?.target(geometry.target)?;
         Some(target.uuid)
     });
     let known = work.known.get(&spec.dir);
     let uuid = known.map(|known| known.uuid).or(of_map);
+    let is_from_copy = |fault: &StoreFault| matches!(fault, StoreFault::FromCopy(_));
+    if faults.iter().any(is_from_copy)
+        && restore_index(&spec.dir, &spec.identity, uuid, &spec.config)
+            .map_err(|source| failed(spec, source))?
+    {
+        // Whatever else is wrong with the store is seen by the next pass.
+        return Ok(1);
+    }
+    if let [StoreFault::Copy(_)] = faults {
+        drop_copy(&spec.dir).map_err(|source| failed(spec, source))?;
+        return Ok(1);
+    }
+    let extra = match (scan::open(spec)?, &spec.geometry) {
+        (Opening::Open(store, notes), Some(geometry)) => anchor(geometry, &store, notes),
+        (Opening::Open(..), None) => Vec::new(),
+        (Opening::Fault(_), _) => return Ok(0),
+    };
     if faults.contains(&StoreFault::Starts)
         && let Some(known) = known
     {

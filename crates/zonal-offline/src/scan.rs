@@ -66,8 +66,8 @@ pub(crate) fn open(spec: &StoreSpec) -> Result<Opening, OfflineError> {
     Ok(Opening::Fault(fault))
 }
 
-/// What is wrong with the files of an opened store.
-pub(crate) fn faults(store: &ReadStore) -> Vec<StoreFault> {
+/// What is wrong with the files of an opened store; with `data`, all of the index's copy is read, too.
+pub(crate) fn faults(store: &ReadStore, data: bool) -> Vec<StoreFault> {
     let fault = |damage: &StoreDamage| match damage {
         StoreDamage::Identity(what) => StoreFault::Identity(what.clone()),
         StoreDamage::LogLost(what) => StoreFault::LogLost(what.clone()),
@@ -76,9 +76,11 @@ pub(crate) fn faults(store: &ReadStore) -> Vec<StoreFault> {
         }
         StoreDamage::IndexLost(what) => StoreFault::IndexLost(what.clone()),
         StoreDamage::IndexShut(what) => StoreFault::IndexShut(what.clone()),
+        StoreDamage::Copy(what) => StoreFault::Copy(what.clone()),
         StoreDamage::Foreign(name) => StoreFault::Foreign(name.clone()),
     };
-    store.damage().iter().map(fault).collect()
+    let of_copy = if data { store.copy_damage() } else { None };
+    store.damage().iter().chain(&of_copy).map(fault).collect()
 }
 
 /// Whether the file with a store's starts is of no use, though the manager knows of one: the store would be taken for a copy.

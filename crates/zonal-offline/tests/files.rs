@@ -7,6 +7,7 @@ mod common;
 use common::{TestCell, be_quiet_about_the_library, damages};
 use std::fs;
 use std::path::{Path, PathBuf};
+use zonal_disk::mend::drop_copy;
 use zonal_testkit::Rng;
 
 /// Damages a file; tells how, for the messages.
@@ -94,10 +95,14 @@ fn victims(cell: &TestCell, names: &[&str]) -> Vec<PathBuf> {
 }
 
 fn run(name: &str, files: &[&str], seeds: u64, least_whole: usize) {
-    be_quiet_about_the_library();
     let cell = TestCell::make(name, 120);
+    run_on(&cell, files, seeds, least_whole);
+}
+
+fn run_on(cell: &TestCell, files: &[&str], seeds: u64, least_whole: usize) {
+    be_quiet_about_the_library();
     let before = cell.save();
-    let victims = victims(&cell, files);
+    let victims = victims(cell, files);
     assert!(!victims.is_empty());
     let mut whole = 0;
     for seed in 0..seeds {
@@ -105,7 +110,7 @@ fn run(name: &str, files: &[&str], seeds: u64, least_whole: usize) {
         let mut rng = Rng(seed * 1000 + 17);
         let victim = &victims[rng.index(victims.len())];
         let context = format!("seed {seed}: {}", damage(victim, &mut rng));
-        let here = check_after(&cell, &context, least_whole);
+        let here = check_after(cell, &context, least_whole);
         whole += here;
         let worked = cell.work_names(&context);
         assert!(
@@ -121,8 +126,66 @@ fn run(name: &str, files: &[&str], seeds: u64, least_whole: usize) {
 }
 
 #[test]
-fn damaged_indexes_are_written_anew() {
-    run("index", &["index.redb"], damages(30), 0);
+fn damaged_indexes_are_made_anew_from_their_copies_and_nothing_is_lost() {
+    run("index", &["index.redb"], damages(30), 120);
+}
+
+#[test]
+fn damaged_indexes_without_a_copy_are_written_anew_from_what_is_left() {
+    let cell = TestCell::make("index-alone", 120);
+    for spec in &cell.cell.stores {
+        drop_copy(&spec.dir).unwrap();
+    }
+    run_on(&cell, &["index.redb"], damages(30), 0);
+}
+
+#[test]
+fn an_index_that_is_lost_beside_its_identity_loses_nothing() {
+    let cell = TestCell::make("index-identity", 120);
+    let before = cell.save();
+    // Of the manager's store alone nobody knows the number.
+    for at in 1..cell.cell.stores.len() {
+        cell.restore(&before);
+        let dir = &cell.spec(at).dir;
+        fs::remove_file(dir.join("index.redb")).unwrap();
+        fs::remove_file(dir.join("identity")).unwrap();
+        check_after(&cell, &format!("store {at}"), 120);
+    }
+}
+
+/// Each store with the index of each other one: alone, or with its checksums.
+fn swap_indexes(cell: &TestCell, least_whole: usize) {
+    let before = cell.save();
+    let stores = cell.cell.stores.len();
+    for (to, by) in (0..stores).flat_map(|to| (1..stores).map(move |by| (to, by))) {
+        let from = (to + by) % stores;
+        cell.restore(&before);
+        let names: &[&str] = match to % 2 {
+            0 => &["index.redb"],
+            _ => &["index.redb", "index.sums"],
+        };
+        for name in names {
+            fs::copy(cell.spec(from).dir.join(name), cell.spec(to).dir.join(name)).unwrap();
+        }
+        let context = format!("{names:?} of store {from} in store {to}");
+        let (report, heard) = cell.fsck(false);
+        assert!(report.found > 0, "{context}: {:#?}", heard.findings);
+        check_after(cell, &context, least_whole);
+    }
+}
+
+#[test]
+fn indexes_of_other_stores_are_found_and_nothing_is_lost() {
+    swap_indexes(&TestCell::make("swapped", 120), 120);
+}
+
+#[test]
+fn indexes_of_other_stores_give_no_wrong_byte_where_there_is_no_copy() {
+    let cell = TestCell::make("swapped-alone", 120);
+    for spec in &cell.cell.stores {
+        drop_copy(&spec.dir).unwrap();
+    }
+    swap_indexes(&cell, 0);
 }
 
 #[test]
@@ -139,8 +202,8 @@ fn damaged_segments_lose_no_more_than_their_blocks() {
 fn damaged_small_files_lose_nothing() {
     run(
         "small",
-        &["identity", "index.sums", "power", "starts", "lock"],
-        damages(40),
+        &["identity", "index.sums", "copy.", "power", "starts", "lock"],
+        damages(48),
         120,
     );
 }
@@ -153,7 +216,7 @@ fn missing_files_are_made_anew() {
         let is_store = victims(
             &cell,
             &[
-                "index", "log", "identity", "lock", "power", "starts", "seg.",
+                "index", "copy.", "log", "identity", "lock", "power", "starts", "seg.",
             ],
         );
         if !is_store.contains(victim) {

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use zonal_disk::mend::drop_copy;
 use zonal_fsck::Finding;
 use zonal_offline::{
     Begin, MADE, OfflineError, Options, Report, Stage, Summary, WORK_FOLDER, check,
@@ -86,6 +87,8 @@ fn damaged(name: &str) -> TestCell {
     let cell = TestCell::make(name, 150);
     let mut rng = Rng(5);
     for at in 1..5 {
+        // With it, what is below would be no damage.
+        drop_copy(&cell.spec(at).dir).unwrap();
         let index = cell.spec(at).dir.join("index.redb");
         let mut bytes = fs::read(&index).unwrap();
         for _ in 0..6 {
@@ -451,6 +454,7 @@ fn two_checks_of_other_cells_do_not_share_a_folder() {
 
 /// Zeroes a third of the blocks of an index.
 fn lose_pages(cell: &TestCell, at: usize, rng: &mut Rng) {
+    drop_copy(&cell.spec(at).dir).unwrap();
     let index = cell.spec(at).dir.join("index.redb");
     let mut bytes = fs::read(&index).unwrap();
     for block in bytes.chunks_mut(4096).skip(1) {

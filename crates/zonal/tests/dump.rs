@@ -95,6 +95,10 @@ fn everything_stored_can_be_shown_and_damage_ends_nothing() {
         &[],
         &["checksums of the index", "bad=0"],
     );
+    let copy = ["copy.0", "copy.1"].map(|name| target.join(name));
+    let copy = copy.iter().find(|path| path.exists()).unwrap();
+    let wanted = ["record: cycle=", "ends_cycle=true", "object_bytes=1048576"];
+    shows(copy, &[], &wanted);
     shows(
         &target,
         &["--part", "index", "--prefix", "80"],
@@ -147,6 +151,8 @@ fn ends_whatever_is_damaged(stores: &[PathBuf], backup: PathBuf) {
                 "log",
                 "index.redb",
                 "index.sums",
+                "copy.0",
+                "copy.1",
             ]
             .map(|name| store.join(name))
         })
@@ -157,7 +163,8 @@ fn ends_whatever_is_damaged(stores: &[PathBuf], backup: PathBuf) {
         let good = fs::read(&path).unwrap();
         for round in 0..5 {
             fs::write(&path, damaged(&good, round, &mut random)).unwrap();
-            let whole = if path.ends_with("backup") || path.ends_with("index.sums") {
+            let alone = ["backup", "index.sums", "copy.0", "copy.1"];
+            let whole = if alone.iter().any(|name| path.ends_with(name)) {
                 path.clone()
             } else {
                 path.parent().unwrap().to_owned()

@@ -3,6 +3,7 @@
 use super::{LogEnd, ReadStore, StoreDamage};
 use crate::disk::LogFile;
 use crate::error::DiskError;
+use crate::identity::Stored;
 use crate::index::Progress;
 use crate::log::{self, Header, Kind, Origin, Reader};
 use crate::power;
@@ -145,16 +146,14 @@ fn origin(capacity: u64, store: u64, progress: &Progress) -> Origin {
     }
 }
 
-/// Without an index to say where the log begins: the records that follow one another up to the newest. Without an
-/// identity, of the store whose header is found first.
-fn oldest_chain(
+/// Where each header begins and its record ends, and its epoch, in the order of the file; of the first one's store, where no tag
+/// says which.
+fn headers(
     file: &Whole,
     capacity: u64,
-    tag: Option<u64>,
-    index: Option<&RawIndex>,
-) -> Result<Option<Origin>, DiskError> {
-    let mut tag = tag;
-    let mut found: Vec<(u64, u64, u64)> = Vec::new();
+    tag: &mut Option<u64>,
+) -> Result<Vec<(u64, u64, u64)>, DiskError> {
+    let mut found = Vec::new();
     let mut window = vec![0; 1 << 20];
     let mut at = 0;
     while at < capacity {
@@ -174,6 +173,49 @@ fn oldest_chain(
         }
         at += window.len() as u64;
     }
+    Ok(found)
+}
+
+/// The newest epoch in the log of the store in `dir`, if nothing is missing between an index at `progress` and the log's end. Of a log that
+/// is lost nothing can be asked.
+pub(crate) fn goes_on(
+    dir: &Path,
+    stored: &Stored,
+    progress: &Progress,
+) -> Result<Option<u64>, DiskError> {
+    let length = std::fs::metadata(dir.join(LOG)).map_or(0, |found| found.len());
+    let capacity = stored.log_bytes;
+    if length != capacity || !log::valid_capacity(capacity) {
+        return Ok(Some(progress.applied_epoch));
+    }
+    let file = File::open(dir.join(LOG)).map_err(|error| DiskError::io("log", error))?;
+    let file = Whole {
+        file,
+        length,
+        capacity,
+    };
+    let epochs = headers(&file, capacity, &mut Some(stored.tag()))?;
+    let newest = epochs.iter().map(|(_, _, epoch)| *epoch).max();
+    let epoch = newest.unwrap_or(0).max(progress.applied_epoch);
+    let of = origin(capacity, stored.tag(), &Progress { epoch, ..*progress });
+    let mut reader = Reader::new(&file, of);
+    let (mut end, mut last) = (progress.applied, progress.applied_epoch);
+    while let Some(found) = reader.at(end, last)? {
+        (end, last) = (found.end, found.header.epoch);
+    }
+    Ok(reader.proof_beyond(end, last)?.is_none().then_some(epoch))
+}
+
+/// Without an index to say where the log begins: the records that follow one another up to the newest. Without an
+/// identity, of the store whose header is found first.
+fn oldest_chain(
+    file: &Whole,
+    capacity: u64,
+    tag: Option<u64>,
+    index: Option<&RawIndex>,
+) -> Result<Option<Origin>, DiskError> {
+    let mut tag = tag;
+    let mut found = headers(file, capacity, &mut tag)?;
     let Some(store) = tag else {
         return Ok(None);
     };

@@ -1,6 +1,6 @@
 //! Every finding says what it leads to and what a repair does.
 
-use super::{consequence, repair};
+use super::texts::{consequence, repair};
 
 /// The words of `What::name`, from its own text, so that none is left out.
 fn names() -> Vec<&'static str> {

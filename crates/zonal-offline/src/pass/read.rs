@@ -86,7 +86,7 @@ impl With<'_, '_> {
             // A node that was formatted and has not joined yet.
             return Ok(Part::Nothing);
         };
-        if !scan::is_formatted(&store) && scan::faults(&store).is_empty() {
+        if !scan::is_formatted(&store) && scan::faults(&store, false).is_empty() {
             return Ok(Part::Nothing);
         }
         let partitions = self.map.partitions_of(shard);

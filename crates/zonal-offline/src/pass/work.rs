@@ -1,6 +1,7 @@
 //! What repairs are to do, gathered while a pass finds what is wrong; bounded.
 
 use super::known::KnownStore;
+use crate::cell::StoreSpec;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use zonal_fsck::junctions::Mismatch;
@@ -71,6 +72,11 @@ impl Work {
             && self.lonely.is_empty()
             && self.corrections.is_empty()
             && self.junctions.is_empty()
+    }
+
+    /// A store's own number, as the manager knows it.
+    pub(super) fn uuid(&self, spec: &StoreSpec) -> Option<[u8; 16]> {
+        self.known.get(&spec.dir).map(|known| known.uuid)
     }
 
     pub(super) fn has_room(&mut self) -> bool {

@@ -10,8 +10,8 @@ use std::path::PathBuf;
 /// allocation of a store are read while no process has it open. Exits with 1 where something is damaged.
 #[derive(Debug, clap::Args)]
 pub struct Dump {
-    /// A store's folder; its `identity`, `starts`, `power`, `log`, `index.redb`, `index.sums` or a segment; a backup or
-    /// exported objects
+    /// A store's folder; its `identity`, `starts`, `power`, `log`, `index.redb`, `index.sums`, `copy.0`, `copy.1` or a
+    /// segment; a backup or exported objects
     path: PathBuf,
     /// Only this part of a store
     #[arg(long, value_enum)]

@@ -1,5 +1,6 @@
 //! Stored structures in words, for `zonal dump`. Whatever bytes it is given, it ends and shows what it can.
 
+mod copy;
 mod index;
 mod log;
 mod notes;
@@ -93,6 +94,7 @@ pub fn path(
         Some("log") => Part::Log,
         Some("index.redb") => Part::Index,
         Some("index.sums") => return sums::show(folder, printer),
+        Some("copy.0" | "copy.1") => return copy::show(folder, path, prefix, printer),
         _ if is_stream(path)? => return stream::show(path, printer),
         _ => {
             let text = format!("{} is nothing that can be shown", path.display());

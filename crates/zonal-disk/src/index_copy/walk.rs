@@ -1,0 +1,99 @@
+//! All that one file of a copy has, for people to look at.
+
+use super::chain::Chain;
+use crate::error::DiskError;
+use std::fs::File;
+use std::path::Path;
+
+/// What a file of a copy has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CopyFound<'a> {
+    /// The beginning of a record.
+    Record {
+        /// Where it is in the file.
+        at: u64,
+        /// Number of its cycle.
+        cycle: u64,
+        /// Its own number.
+        sequence: u64,
+        /// The log's end at its checkpoint.
+        applied: u64,
+        /// Epoch of the checkpoint.
+        epoch: u64,
+        /// Entries of its slice.
+        slice: u32,
+        /// Its slice ends the cycle.
+        is_whole: bool,
+    },
+    /// An entry of the record: of the slice or a change; without a value it was removed.
+    Entry {
+        /// It is of the slice.
+        of_slice: bool,
+        /// The key.
+        key: &'a [u8],
+        /// The value.
+        value: Option<&'a [u8]>,
+    },
+    /// The record's bytes fail their checksum, or are none of ours.
+    Damaged,
+    /// No record is here, and the file goes on.
+    Rest {
+        /// Where.
+        at: u64,
+        /// How many bytes.
+        bytes: u64,
+    },
+}
+
+/// Gives all that is in the file at `path`, whosever it is; false ends it.
+///
+/// # Errors
+/// `Io`.
+pub fn walk_copy(
+    path: &Path,
+    visit: &mut dyn FnMut(CopyFound<'_>) -> bool,
+) -> Result<(), DiskError> {
+    let failed = |error| DiskError::io("read the copy of the index", error);
+    let file = File::open(path).map_err(failed)?;
+    let length = file.metadata().map_err(failed)?.len();
+    let chain = Chain::of(file, &|_| true).map_err(failed)?;
+    for (at, header) in &chain.records {
+        let mut goes_on = visit(CopyFound::Record {
+            at: *at,
+            cycle: header.cycle,
+            sequence: header.sequence,
+            applied: header.applied,
+            epoch: header.applied_epoch,
+            slice: header.slice,
+            is_whole: header.whole,
+        });
+        let shown = if chain.is_intact(*at, header).map_err(failed)? {
+            chain.entries(*at, header, &mut |of_slice, key, value| {
+                goes_on = goes_on
+                    && visit(CopyFound::Entry {
+                        of_slice,
+                        key,
+                        value,
+                    });
+                Ok(())
+            })
+        } else {
+            Err(DiskError::Corrupt("its checksum fails".into()))
+        };
+        match shown {
+            Err(DiskError::Corrupt(_)) => goes_on = goes_on && visit(CopyFound::Damaged),
+            shown => shown?,
+        }
+        if !goes_on {
+            return Ok(());
+        }
+    }
+    let bytes = length.saturating_sub(chain.end());
+    if bytes > 0 {
+        visit(CopyFound::Rest {
+            at: chain.end(),
+            bytes,
+        });
+    }
+    Ok(())
+}

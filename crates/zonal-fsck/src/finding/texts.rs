@@ -1,0 +1,111 @@
+//! What each kind of finding leads to, and what a repair does about it.
+
+/// What a finding of this name leads to.
+pub(super) fn consequence(name: &str) -> &'static str {
+    match name {
+        "store-missing" | "store-stranger" => "everything that only this store has is out of reach",
+        "identity" | "starts" | "index-shut" => "the store is refused at the next start",
+        "log-lost" | "log-torn" => {
+            "the newest changes of this store are lost, and it is refused at the next start"
+        }
+        "index-lost" => "what this store says is lost, apart from what its log still has",
+        "index-from-copy" => {
+            "reads of it fail, or the store is refused at the next start; nothing is lost. The rest of the cell was not compared"
+        }
+        "index-copy" => {
+            "none as long as the index is sound; a later damage of it would lose what lay there"
+        }
+        "index-bit" => "a part of the index may be refused when it is read",
+        "index-page" | "index-entry" => "what lay there is lost: names, inodes or places of bytes",
+        "foreign-file" => "none",
+        "segment" => "reads of what lay there are errors",
+        "shard-key" => "what it said is lost; reads of it are errors",
+        "entry-place" => "the name is listed and cannot be opened",
+        "entry-no-directory" => "what the entries lead to cannot be reached",
+        "entry-nowhere" => "the name cannot be opened or removed",
+        "entry-type" => "listings tell a wrong type",
+        "directory-parent" => "`..` leads to the wrong directory",
+        "inode-no-name" => "it cannot be reached, and its space is never freed",
+        "directory-names" => "removing one name removes the directory under the other",
+        "directory-cycle" => "the directories cannot be reached, and walks below them never end",
+        "directory-counts" => "an empty directory cannot be removed, or a full one can",
+        "inode-links" => "bytes are freed too early, or never",
+        "orphan" | "inode-remains" => "space is never freed",
+        "detached" => "the directory may be removed by itself",
+        "deletion" => "the bytes of a file that lives are deleted at the next start",
+        "inode-bytes" => "`du` tells wrong numbers, or a file that grows shows old bytes",
+        "inode-xattrs" => "attributes or access lists are overlooked",
+        "inode-numbers" => "a number is given twice: two files share their bytes",
+        "target-key" => "reads of these bytes are errors",
+        "target-note" | "allocation" | "unit-outside" => {
+            "live bytes may be overwritten, or space is missing"
+        }
+        "target-geometry" => "the target does not start",
+        "unit-twice" => "two files share bytes: one of them reads errors",
+        "object-header" => "these bytes cannot be read",
+        "object-blocks" | "object-count" => "`du` and `df` tell wrong numbers",
+        "allocated" => {
+            "`du` tells a wrong number; where fewer are found than counted, what was written last before a crash may be missing"
+        }
+        "object-deletion" => "an object is deleted that lives, or never deleted",
+        "junction" => "a first-level directory cannot be reached, or is not where the map says",
+        "map-lost" => "the cell does not start",
+        "object-no-inode" => "space is never freed; the bytes have no name",
+        "object-misplaced" => "space is never freed, or bytes are not found",
+        "data-shared" => "a write to one file changes the other",
+        "layout" => "the file cannot be read or written",
+        "shrinks" => "writes to the file are refused for ever",
+        "data-behind-size" => "bytes written before a crash and never flushed are not seen",
+        "lost-with-target" | "damaged" | "known-lost" => "reads of these bytes are errors",
+        _ => "unknown",
+    }
+}
+
+/// What a repair does about a finding of this name.
+pub(super) fn repair(name: &str) -> &'static str {
+    match name {
+        "store-missing" | "store-stranger" | "map-lost" | "target-geometry" => {
+            "none: bring the right store back, or restore a backup"
+        }
+        "starts" => "written anew from what the manager knows",
+        "identity" => "written anew from the configuration and the log",
+        "log-lost" | "log-torn" => "what can be read goes into the index; the log begins anew",
+        "index-lost" => "made anew from the log and from what is left in the file",
+        "index-from-copy" => "the index is made anew from its copy, as it was",
+        "index-copy" => "removed; the store begins another",
+        "index-shut" | "index-bit" | "index-page" | "index-entry" => {
+            "the index is written anew from all that can be read"
+        }
+        "foreign-file" | "known-lost" | "lost-with-target" => "none",
+        "segment" => "made anew; what lay there is marked as lost",
+        "shard-key" => "removed",
+        "entry-place" => "put where it is found",
+        "entry-no-directory" => {
+            "the directory is made anew, or what they lead to gets a name in lost+found"
+        }
+        "entry-nowhere" => "removed; a directory whose entries are left is made anew",
+        "entry-type" | "directory-parent" | "directory-counts" | "inode-links" | "inode-xattrs"
+        | "allocated" | "object-blocks" | "object-count" => "corrected",
+        "inode-no-name" => "gets a name in lost+found",
+        "directory-names" => "the other entry is removed",
+        "directory-cycle" => "cut; the directories get a name in lost+found",
+        "orphan" | "detached" | "object-deletion" => "mark and record are made to agree",
+        "deletion" => "taken back",
+        "inode-bytes" => "cut to the file's size",
+        "inode-remains" => "bytes get a name in lost+found, the rest is removed",
+        "inode-numbers" => "further numbers are left out",
+        "target-key" => "marked as lost: errors until written anew",
+        "target-note" | "allocation" => "counted anew",
+        "unit-outside" => "marked as lost: errors until written anew",
+        "unit-twice" => "whose checksum fits keeps it; others get a copy, or are marked as lost",
+        "object-header" => "made anew from what the object has",
+        "junction" => "entry, directory and map are made to agree",
+        "object-no-inode" => "becomes a file in lost+found",
+        "object-misplaced" => "a copy is removed; the only one is left alone",
+        "data-shared" => "none: copy one file and remove it",
+        "layout" => "none",
+        "shrinks" | "data-behind-size" => "the inode takes over what its objects say",
+        "damaged" => "marked as lost: errors until written anew",
+        _ => "unknown",
+    }
+}
