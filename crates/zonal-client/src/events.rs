@@ -107,6 +107,9 @@ impl<N: Net> Client<N> {
             lock(&self.fresh).drop_named(*ino);
             lock(&self.listed).forget(*ino);
             lock(&self.small).forget(*ino);
+            if let Some(file) = self.file(*ino) {
+                file.state().may_have_privileges = true;
+            }
             if *data {
                 lock(&self.seen).forget(*ino);
             }

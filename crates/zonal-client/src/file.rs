@@ -17,8 +17,12 @@ use crate::unsynced::Unsynced;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use zonal_layout::Piece;
+use zonal_types::limits::xattr_flags;
 use zonal_types::{Attr, ErrorCode, FileData, Ino, Instant, TargetId, Timestamp, cut};
 use zonal_wire::StorageReply;
+
+/// Bits of a mode: set-user-id and set-group-id.
+const SET_ID: u32 = 0o6000;
 
 /// Open and dirty files by inode.
 pub(crate) type Files<N> = Mutex<BTreeMap<Ino, Arc<File<N>>>>;
@@ -63,6 +67,8 @@ pub(crate) struct FileState<N: Net> {
     pub(crate) late_closes: usize,
     /// The number of the next change that is sent to targets.
     pub(crate) attempt: u32,
+    /// It has set-id bits or capabilities, or may have been given some by another client.
+    pub(crate) may_have_privileges: bool,
 }
 
 /// A run of bytes on its way to the targets.
@@ -110,6 +116,7 @@ impl<N: Net> File<N> {
                 aside: None,
                 late_closes: 0,
                 attempt,
+                may_have_privileges: true,
             }),
         }
     }
@@ -184,9 +191,18 @@ impl<N: Net> FileState<N> {
         if let Some(data) = data {
             self.take_data(data);
         }
+        self.note_privileges(attr);
         if attr.change >= self.change {
             self.change = attr.change;
             self.size = attr.size.max(self.unreported_end());
+        }
+    }
+
+    /// Takes what the shard says of set-id bits and capabilities, unless a later answer was taken already.
+    pub(crate) fn note_privileges(&mut self, attr: &Attr) {
+        if attr.change >= self.change {
+            self.may_have_privileges =
+                attr.mode & SET_ID != 0 || attr.xattrs & xattr_flags::CAPABILITY != 0;
         }
     }
 

@@ -88,12 +88,14 @@ impl<N: Net> Client<N> {
 
     /// Follows the change counter where the last change was our own.
     pub(crate) fn note_own_change(&self, ino: Ino, reply: &MetaReply) {
-        let mut seen = lock(&self.seen);
         match reply {
             MetaReply::Attr { attr, .. } | MetaReply::Truncated { attr, .. } => {
-                seen.own_change(ino, attr.change);
+                lock(&self.seen).own_change(ino, attr.change);
+                if let Some(file) = self.file(ino) {
+                    file.state().note_privileges(attr);
+                }
             }
-            _other => seen.forget(ino),
+            _other => lock(&self.seen).forget(ino),
         }
     }
 

@@ -41,6 +41,7 @@ pub struct ZonalFs {
     pub(crate) callers: crate::callers::Callers,
     pub(crate) tails: crate::tails::Tails,
     pub(crate) executed: crate::executed::Executed,
+    pub(crate) writers: crate::writers::Writers,
     /// Workers of the FUSE session.
     pub(crate) workers: usize,
     /// Of the mount.
@@ -67,6 +68,7 @@ impl ZonalFs {
             callers: crate::callers::Callers::default(),
             tails: crate::tails::Tails::default(),
             executed: crate::executed::Executed::default(),
+            writers: crate::writers::Writers::default(),
             workers,
             flags,
             on_end: OnceLock::new(),

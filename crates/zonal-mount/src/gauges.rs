@@ -44,6 +44,11 @@ impl ZonalFs {
                 shards * OPENS_MAX as u64,
             ),
             (
+                "writers",
+                self.writers.len() as u64,
+                shards * OPENS_MAX as u64,
+            ),
+            (
                 "waiting_locks",
                 self.waiters.len() as u64,
                 shards * LOCK_WAITERS_MAX as u64,

@@ -25,6 +25,7 @@ mod tails;
 mod told;
 mod waiters;
 mod wire;
+mod writers;
 
 pub use block::block_on;
 pub use fs::ZonalFs;

@@ -47,7 +47,7 @@ thread_local! {
 }
 
 impl ZonalFs {
-    fn file(&self, ino: Ino) -> Result<Arc<File<RealNet>>, ErrorCode> {
+    pub(crate) fn file(&self, ino: Ino) -> Result<Arc<File<RealNet>>, ErrorCode> {
         self.client.file(ino).ok_or(ErrorCode::BadHandle)
     }
 
@@ -150,6 +150,9 @@ impl ZonalFs {
         self.begin(ctx);
         let file = self.file(ino)?;
         file.tell_writer(self.told.of(write.fh))?;
+        if write.kill_suidgid {
+            self.take_privileges(&file)?;
+        }
         let mut offset = write.offset;
         if write.fh & HANDLE_APPEND != 0 && !write.from_cache {
             let appended = block_on(self.client.append(&file, data.bytes(), write.kill_suidgid));
@@ -176,11 +179,6 @@ impl ZonalFs {
                     .write(&file, write.offset, data.bytes(), write.kill_suidgid),
             )?;
         }
-        if write.kill_suidgid {
-            // The cleared bits must show at once.
-            block_on(self.client.flush(&file))?;
-            self.hints.forget(&[ino]);
-        }
         if write.fh & HANDLE_SYNC != 0 {
             self.fsync_handle(&file, write.fh)?;
         }
@@ -193,6 +191,15 @@ impl ZonalFs {
             self.tails.crossed(ino, offset, end).map(ToDrop::After)
         };
         Ok((size, drop.unwrap_or(ToDrop::Nothing)))
+    }
+
+    /// Before a write by one who has no right to keep set-id bits and capabilities: they are gone, also for the kernel.
+    pub(crate) fn take_privileges(&self, file: &File<RealNet>) -> Result<(), ErrorCode> {
+        if block_on(self.client.take_privileges(file))? {
+            self.hints.forget(&[file.ino]);
+            self.drop_attributes(file.ino);
+        }
+        Ok(())
     }
 
     pub(crate) fn do_flush(
@@ -250,6 +257,9 @@ impl ZonalFs {
         self.begin(ctx);
         if release.fh & HANDLE_EXEC != 0 {
             self.executed.close(ino);
+        }
+        if release.fh & HANDLE_WRITES != 0 {
+            self.writers.close(ino, release.fh);
         }
         // Whoever closed it waits no more, and may be gone.
         self.callers.note(ctx.unique, 0);

@@ -9,7 +9,7 @@ use zonal_client::directories::Part;
 use zonal_client::names::Found;
 use zonal_fuse::ReplyDirectory;
 use zonal_fuse::{Context, DirBuffer, Entry as KernelEntry, FileKind as KernelKind, OpenFlags};
-use zonal_types::{ErrorCode, FileKind, Ino};
+use zonal_types::{Credentials, ErrorCode, FileKind, Ino};
 use zonal_wire::meta::flags::R_OK;
 
 /// Cookies of `.` and `..`; the shard's are above.
@@ -58,7 +58,7 @@ impl ZonalFs {
         let outcome = if self.directories.is_at_end(read.fh, read.offset) {
             Ok(())
         } else {
-            self.fill(ctx, dir, read, plus, &mut buffer)
+            self.fill(dir, read, plus, &mut buffer)
         };
         match outcome {
             Ok(()) => {
@@ -73,7 +73,6 @@ impl ZonalFs {
 
     fn fill(
         &self,
-        ctx: &Context<'_>,
         dir: Ino,
         read: &zonal_fuse::request::Read,
         plus: bool,
@@ -104,13 +103,14 @@ impl ZonalFs {
         // An entry takes 24 bytes and its name, 128 more with attributes.
         let entries = (size / if plus { 160 } else { 32 }).clamp(1, 4096);
         let cookie = if offset <= DOT_DOT { 0 } else { offset };
-        let (who, client) = (credentials(ctx), &self.client);
+        let client = &self.client;
         let fills = read.fh & 1 == 1;
+        // The right to list is the handle's: its user was asked for it when it was opened, and may have lost it since.
         let part = Part {
             is_kept: fills,
             ..Part::new(cookie, entries, plus)
         };
-        let (entries, end) = block_on(client.readdir(&who, dir, part))?;
+        let (entries, end) = block_on(client.readdir(&Credentials::root(), dir, part))?;
         if fills && cookie == 0 {
             self.listings.keep(dir, client.listing_left_ms(dir));
         }

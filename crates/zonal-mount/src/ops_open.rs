@@ -39,7 +39,7 @@ pub const TOUCH_DUE_MAX: usize = 65_536;
 
 impl ZonalFs {
     /// A handle's number and the kernel's flags for it.
-    fn handle(&self, opened: &Opened<RealNet>, flags: u32) -> (u64, OpenFlags) {
+    fn handle(&self, ctx: &Context<'_>, opened: &Opened<RealNet>, flags: u32) -> (u64, OpenFlags) {
         let mut bits = 0;
         if flags & O_APPEND != 0 {
             bits |= HANDLE_APPEND;
@@ -88,6 +88,9 @@ impl ZonalFs {
         }
         let fh = number << HANDLE_BITS | bits;
         self.told.open(fh, opened.file.told());
+        if bits & HANDLE_WRITES != 0 {
+            self.writers.open(opened.file.ino, fh, ctx.uid);
+        }
         (fh, kernel_flags)
     }
 
@@ -120,7 +123,7 @@ impl ZonalFs {
                 Err(_) => self.doubt_size(ino, false),
             }
         }
-        Ok(self.handle(&opened?, open.flags))
+        Ok(self.handle(ctx, &opened?, open.flags))
     }
 
     pub(crate) fn do_create(
@@ -146,7 +149,7 @@ impl ZonalFs {
         ))?;
         let found = &mut opened.found;
         found.attr_ms = self.hints.note_new(mark, &found.attr, found.attr_ms);
-        let (fh, flags) = self.handle(&opened, create.flags);
+        let (fh, flags) = self.handle(ctx, &opened, create.flags);
         Ok((kernel_entry(&opened.found), fh, flags))
     }
 
@@ -165,7 +168,7 @@ impl ZonalFs {
         )?;
         let found = &mut opened.found;
         found.attr_ms = self.hints.note_term(found.attr.ino, found.attr_ms);
-        let (fh, flags) = self.handle(&opened, create.flags);
+        let (fh, flags) = self.handle(ctx, &opened, create.flags);
         Ok((kernel_entry(&opened.found), fh, flags))
     }
 }

@@ -113,6 +113,45 @@ fn a_directory_after_ones_own_change_costs_nothing() {
 }
 
 #[test]
+fn a_write_by_one_who_may_not_keep_set_id_bits_costs_nothing_where_there_are_none() {
+    on_a_cell(|cell| async move {
+        let (client, shard) = (&cell.client, zonal_types::ShardId(1));
+        client.poll_events(&client.link_to(shard), 0).await?;
+        let file = create(client, cell.home, "f", true).await?.file;
+        let write = async |offset: u64| {
+            let took = client.take_privileges(&file).await?;
+            client.write(&file, offset, b"data", true).await?;
+            Ok(took)
+        };
+        for offset in [0, 4, 8] {
+            assert_eq!(cell.count(write(offset)).await?, (false, 0));
+        }
+        let mode = |mode| zonal_wire::AttrChange {
+            mode: Some(mode),
+            ..Default::default()
+        };
+        client.setattr(&who(), file.ino, mode(0o6755)).await?;
+        assert_eq!(cell.count(write(12)).await?, (true, 1));
+        assert_eq!(cell.count(write(16)).await?, (false, 0));
+        client.flush(&file).await?;
+        assert_eq!(client.getattr(file.ino).await?.0.mode, 0o755);
+        // Given by another client: this one hears of it, since it was told attributes.
+        let other = cell.world.connect(0, Rng::new(3)).await?;
+        let world = cell.world.clone();
+        let (mine, at) = (client.clone(), client.link_to(shard));
+        world.spawn_program(0, async move {
+            for _ in 0..2 {
+                mine.poll_events(&at, 60_000).await.ok();
+            }
+        });
+        other.setattr(&who(), file.ino, mode(0o4755)).await?;
+        assert!(write(20).await?);
+        assert_eq!(other.getattr(file.ino).await?.0.mode, 0o755);
+        Ok(())
+    });
+}
+
+#[test]
 fn names_cost_one_round_trip_each() {
     on_a_cell(|cell| async move {
         let (client, home) = (&cell.client, cell.home);

@@ -1,6 +1,8 @@
 """Permissions: mode bits, groups, sticky, set-id bits, ACLs. All need root, to become others."""
+import contextlib
 import errno
 import os
+import shutil
 import stat
 import subprocess
 
@@ -198,6 +200,75 @@ def _(d):
     make(f"{d}/f", 0o6777)
     poke()
     equal(mode(f"{d}/f"), 0o6777, "root's write keeps them")
+
+
+@check("set-id-write-executed", "what an unprivileged user wrote is executed without the set-id bits that the file had, at once", root=True)
+def _(d):
+    for flags in (os.O_WRONLY, os.O_WRONLY | os.O_APPEND, os.O_RDWR, os.O_RDWR | os.O_APPEND):
+        program = f"{d}/id{flags}"
+        shutil.copy("/usr/bin/id", program)
+        os.chmod(program, 0o6777)
+
+        def uid():
+            return subprocess.run([program, "-u"], capture_output=True, text=True, check=True).stdout.strip()
+
+        equal(alice(uid), "0", "before the write")
+
+        def poke():
+            fd = os.open(program, flags)
+            os.pwrite(fd, b"\0", os.fstat(fd).st_size)
+            os.close(fd)
+        alice(poke)
+        equal(alice(uid), str(ALICE), f"user of what was written with flags {flags:o}")
+        equal(mode(program), 0o777, f"mode after flags {flags:o}")
+
+
+@contextlib.contextmanager
+def acting_as_alice():
+    os.seteuid(ALICE)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@check("rights-of-a-descriptor", "a descriptor keeps the rights that it was opened with, whatever becomes of modes", root=True)
+def _(d):
+    os.mkdir(f"{d}/d")
+    for i in range(3000):
+        write(f"{d}/d/{i}", b"")
+    writes = {
+        "write": lambda fd: os.write(fd, b"new"),
+        "fallocate": lambda fd: os.posix_fallocate(fd, 0, 9000),
+        "ftruncate": lambda fd: os.ftruncate(fd, 2),
+    }
+    opened = {}
+    for flags in (os.O_WRONLY, os.O_RDWR, os.O_RDWR | os.O_DSYNC, os.O_RDWR | os.O_APPEND):
+        for name in writes:
+            path = f"{d}/{name}-{flags:o}"
+            make(path, 0o666)
+            with acting_as_alice():
+                opened[path] = name, os.open(path, flags)
+            os.chmod(path, 0o6755)
+    with acting_as_alice():
+        entries = os.scandir(f"{d}/d")
+        next(entries)
+    os.chmod(f"{d}/d", 0o700)
+    with acting_as_alice(), entries:
+        equal(1 + len(list(entries)), 3000, "names listed through what was opened before")
+        fails(errno.EACCES, os.listdir, f"{d}/d")
+    for path, (name, fd) in opened.items():
+        with acting_as_alice():
+            fails(errno.EACCES, os.open, path, os.O_WRONLY)
+            try:
+                writes[name](fd)
+            except OSError as error:
+                raise AssertionError(f"{path}: {error}") from error
+            os.close(fd)
+            fails(errno.EACCES, os.open, path, os.O_WRONLY)
+        equal(mode(path), 0o755, f"mode of {path}")
+    make(f"{d}/other", 0o4755)
+    fails(errno.EPERM, alice, os.chown, f"{d}/other", -1, -1)
 
 
 @check("set-id-chown", "chown clears set-user-id and set-group-id of an executable file", root=True)
