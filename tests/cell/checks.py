@@ -194,6 +194,27 @@ def _(c, d):
     true("home zone 1; files 4, directories 2 below; bytes in zones 1: 6.0 MiB" in said, said)
 
 
+@check("names-shown", "reports show a name of any bytes on one line, with \\\\xNN for what cannot be printed", limit=60)
+def _(c, d):
+    odd = os.fsencode(d) + b"/\xff\nhome: home zone 9\x1b[31m\\"
+    os.mkdir(odd)
+    shown = d + r"/\xff\x0ahome: home zone 9\x1b[31m\\"
+    equal(c.zonal("locate", os.fsdecode(odd)).stdout, f"{shown}: home zone 1\n", "locate")
+    equal(c.locate(os.fsdecode(odd))["path"], shown, "path of locate --json")
+    said = c.zonal("layout", "show", os.fsdecode(odd)).stdout
+    true(said.startswith(f"{shown}: ") and said.count("\n") == 1, said)
+    text = d + "/a\nb\\c"
+    os.mkdir(text)
+    equal(c.locate(text)["path"], text, "what is text stays itself in JSON")
+    top = f"{c.mount}/top\nlevel"
+    os.mkdir(top)
+    try:
+        lines = c.zonal("zone-map", "show", "--cell", c.folder).stdout.splitlines()
+        true(r"/top\x0alevel is homed in zone 1" in lines, "zone-map show")
+    finally:
+        os.rmdir(top)
+
+
 @check("home-zones", "first-level directories are homed where told, or in the mount's zone; deeper ones inherit", limit=120)
 def _(c, d):
     homes = []

@@ -51,10 +51,9 @@ pub(crate) fn join_facts(
             if named.dir == Ino::ROOT {
                 let name = zonal_meta::repair::entry_name(store, named.dir, named.cookie);
                 let name = name.ok().flatten();
-                let name = name.map(|name| String::from_utf8_lossy(name.as_bytes()).into_owned());
                 seen.root_entries.push(RootEntry {
                     ino,
-                    name: name.unwrap_or_default(),
+                    name: name.map(|name| name.to_string()).unwrap_or_default(),
                     cookie: named.cookie,
                 });
             } else {

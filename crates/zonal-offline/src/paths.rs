@@ -39,7 +39,7 @@ impl<'a> Paths<'a> {
 
     fn name(&self, dir: Ino, cookie: u64) -> Option<String> {
         let name = entry_name(self.shard(dir)?.store, dir, cookie).ok()??;
-        Some(String::from_utf8_lossy(name.as_bytes()).into_owned())
+        Some(name.to_string())
     }
 
     fn directory(&self, dir: Ino) -> Option<String> {

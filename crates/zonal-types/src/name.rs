@@ -3,6 +3,7 @@
 use crate::codec::{Codec, CodecError, Reader};
 use crate::error::ErrorCode;
 use crate::limits::NAME_BYTES_MAX;
+use std::fmt::Write as _;
 
 /// A checked name.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -36,14 +37,39 @@ impl Name {
 
 impl std::fmt::Debug for Name {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:?}", String::from_utf8_lossy(&self.0))
+        write!(f, "\"{self}\"")
     }
 }
 
 impl std::fmt::Display for Name {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        String::from_utf8_lossy(&self.0).fmt(f)
+        Shown(&self.0).fmt(f)
     }
+}
+
+/// A name or path as reports and terminals get it, on one line and from which the bytes can be had again: a backslash is `\\`, a byte of a control
+/// character or of what is not UTF-8 is `\xNN`.
+#[derive(Debug, Clone, Copy)]
+pub struct Shown<'a>(pub &'a [u8]);
+
+impl std::fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for chunk in self.0.utf8_chunks() {
+            for letter in chunk.valid().chars() {
+                match letter {
+                    '\\' => f.write_str(r"\\")?,
+                    _ if letter.is_control() => hex(f, letter.encode_utf8(&mut [0; 4]).as_bytes())?,
+                    _ => f.write_char(letter)?,
+                }
+            }
+            hex(f, chunk.invalid())?;
+        }
+        Ok(())
+    }
+}
+
+fn hex(f: &mut std::fmt::Formatter<'_>, bytes: &[u8]) -> std::fmt::Result {
+    bytes.iter().try_for_each(|byte| write!(f, r"\x{byte:02x}"))
 }
 
 impl Codec for Name {
@@ -58,6 +84,20 @@ impl Codec for Name {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_are_shown_on_one_line_and_no_two_alike() {
+        let shown = |bytes: &[u8]| Name::new(bytes).map(|name| name.to_string());
+        for (bytes, text) in [
+            ("Grüße 1.txt".as_bytes(), "Grüße 1.txt"),
+            (b"a\nb\x1b[31m", r"a\x0ab\x1b[31m"),
+            (b"\xff\xfea", r"\xff\xfea"),
+            (br"\xff", r"\\xff"),
+            ("\u{85}".as_bytes(), r"\xc2\x85"),
+        ] {
+            assert_eq!(shown(bytes).as_deref(), Ok(text));
+        }
+    }
 
     #[test]
     fn names_are_checked() {

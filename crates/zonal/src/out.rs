@@ -5,7 +5,10 @@
 
 use std::fmt::Display;
 use std::io::{Error, ErrorKind, Write};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
 use std::sync::{Mutex, PoisonError};
+use zonal_types::Shown;
 
 /// The first failure to write standard output.
 static FAILURE: Mutex<Option<Error>> = Mutex::new(None);
@@ -64,6 +67,17 @@ pub fn table(rows: &[Vec<String>]) {
         }
         line(text.trim_end());
     }
+}
+
+/// A path of a mount, where names may have any bytes.
+pub fn path(path: &Path) -> Shown<'_> {
+    Shown(path.as_os_str().as_bytes())
+}
+
+/// The same as JSON has it: itself where it is text.
+pub fn json_path(path: &Path) -> String {
+    let text = path.to_str().map(str::to_owned);
+    text.unwrap_or_else(|| self::path(path).to_string())
 }
 
 /// Bytes for people: `9.8 GiB`.

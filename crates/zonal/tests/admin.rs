@@ -258,8 +258,10 @@ fn a_server_has_no_more_threads_for_connections_than_its_config_says() {
         .map(|_| TcpStream::connect(address).unwrap())
         .collect();
     wait_for("seven that are too many", || refused() >= 7);
+    // A thread has its name a moment after its beginning.
+    wait_for("threads of three", || threads(pid, "connection") >= 3);
     let most = threads(pid, "connection");
-    assert!((3..=5).contains(&most), "{most} threads for connections");
+    assert!(most <= 5, "{most} threads for connections");
     assert!(page().contains("zonal_net_connections_max 5\n"));
     drop(streams);
     wait_for("the end of their threads", || {

@@ -15,7 +15,7 @@ use zonal_wire::meta::AttrChange;
 use zonal_wire::{MetaReply, MetaRequest};
 
 fn path_of(name: &Name) -> String {
-    format!("/{}", String::from_utf8_lossy(name.as_bytes()))
+    format!("/{name}")
 }
 
 /// mkdir in the root: a detached directory in the zone's shard, then the entry.

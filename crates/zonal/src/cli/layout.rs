@@ -68,7 +68,7 @@ impl Layout {
                     } else {
                         change(path, stripe_unit, stripe_count)
                     };
-                    result.with_context(|| format!("layout of {}", path.display()))?;
+                    result.with_context(|| format!("layout of {}", out::path(path)))?;
                 }
                 Ok(())
             }
@@ -80,11 +80,11 @@ fn show(paths: &[PathBuf], json: bool) -> anyhow::Result<()> {
     let mut found = Vec::new();
     for path in paths {
         let layout = attributes::get(path, attributes::LAYOUT)
-            .with_context(|| format!("layout of {}", path.display()))?;
+            .with_context(|| format!("layout of {}", out::path(path)))?;
         if json {
             found.push(to_json(path, &layout));
         } else {
-            out::line(format_args!("{}: {layout}", path.display()));
+            out::line(format_args!("{}: {layout}", out::path(path)));
         }
     }
     if json {
@@ -96,7 +96,7 @@ fn show(paths: &[PathBuf], json: bool) -> anyhow::Result<()> {
 /// The words of a layout as fields; numbers as numbers.
 fn to_json(path: &Path, layout: &str) -> Value {
     let mut fields = Map::new();
-    fields.insert("path".into(), path.to_string_lossy().into_owned().into());
+    fields.insert("path".into(), out::json_path(path).into());
     for word in layout.split_ascii_whitespace() {
         let (name, value) = word.split_once('=').unwrap_or((word, ""));
         let value = match value.parse::<u64>() {
@@ -134,13 +134,13 @@ fn word(layout: &str, name: &str) -> Option<String> {
 /// Refuses more targets than there are in the zone.
 fn fits(path: &Path, count: u16) -> anyhow::Result<()> {
     let now = attributes::get(path, attributes::LAYOUT)
-        .with_context(|| format!("layout of {}", path.display()))?;
+        .with_context(|| format!("layout of {}", out::path(path)))?;
     let targets = word(&now, "targets").and_then(|targets| targets.parse::<u16>().ok());
     match targets {
         Some(targets) if count > targets => {
             let text = format!(
                 "a stripe count of {count} for {}: its zone has {targets} targets; nothing was changed",
-                path.display()
+                out::path(path)
             );
             let hint =
                 format!("take 1 to {targets}, or `all`, which goes on with what the zone has");

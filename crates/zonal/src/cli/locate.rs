@@ -63,12 +63,17 @@ impl Locate {
     /// What is said of a path, and how much below it could not be looked at.
     fn one(&self, path: &Path, progress: &mut Progress) -> anyhow::Result<(Value, u64)> {
         let text = attributes::get(path, attributes::LOCATE)
-            .with_context(|| format!("locate {}", path.display()))?;
+            .with_context(|| format!("locate {}", out::path(path)))?;
         let mut value: Value = serde_json::from_str(&text)
-            .with_context(|| format!("what the mount says of {}", path.display()))?;
+            .with_context(|| format!("what the mount says of {}", out::path(path)))?;
         let mut failures = 0;
         if let Value::Object(fields) = &mut value {
-            fields.insert("path".into(), path.to_string_lossy().into_owned().into());
+            let shown = if self.json {
+                out::json_path(path)
+            } else {
+                out::path(path).to_string()
+            };
+            fields.insert("path".into(), shown.into());
             if self.recursive && path.is_dir() {
                 let below = Below::of(path, progress)?;
                 below.tell(fields);

@@ -87,7 +87,7 @@ impl Names {
                 .readdir(&self.who, dir, Part::new(cookie, limit, false));
             let (entries, end) = block_on(listing)?;
             for entry in &entries {
-                let name = String::from_utf8_lossy(entry.name.as_bytes()).into_owned();
+                let name = entry.name.to_string();
                 names.entry(entry.entry.ino).or_insert(name);
             }
             match entries.last() {

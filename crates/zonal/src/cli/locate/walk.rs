@@ -48,7 +48,7 @@ fn to_json(sums: &BTreeMap<u64, u64>) -> Value {
 impl Below {
     /// Looks at everything below `root`. What cannot be looked at is told on standard error and counted.
     pub fn of(root: &Path, progress: &mut Progress) -> anyhow::Result<Self> {
-        let whole = || format!("locate {}", root.display());
+        let whole = || format!("locate {}", out::path(root));
         let device = std::fs::metadata(root).with_context(whole)?.dev();
         let mut below = Self::default();
         let mut open: Vec<ReadDir> = vec![std::fs::read_dir(root).with_context(whole)?];
@@ -70,7 +70,7 @@ impl Below {
                 Ok(Some(_)) => {
                     let text = format!(
                         "{}: more than {LEVELS_MAX} levels of directories",
-                        entry.path().display()
+                        out::path(&entry.path())
                     );
                     return Err(Failure::new(crate::exit::FAILED, text)
                         .hint("name a directory further down")
@@ -112,7 +112,7 @@ impl Below {
 
     fn failed(&mut self, path: &Path, error: &anyhow::Error) {
         self.failures += 1;
-        out::note(format_args!("zonal: {}: {error:#}", path.display()));
+        out::note(format_args!("zonal: {}: {error:#}", out::path(path)));
     }
 
     fn bytes(&self) -> u64 {
