@@ -7,11 +7,13 @@ Each check has a cell of its own below DIR (2 zones, 2 storage nodes each), moun
 mounts, and removes and damages the cell's own files.
 """
 import fcntl
+import glob
 import hashlib
 import json
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -19,7 +21,7 @@ import threading
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "posix"))
-from checks import Registry, equal, true, write  # noqa: E402
+from checks import Registry, equal, read, true, write  # noqa: E402
 from own_cell import ZONAL, OwnCell, run  # noqa: E402
 
 R = Registry()
@@ -123,6 +125,21 @@ def _(work):
             equal(done.returncode, 0, f"exit of {line}: {done.stderr}")
             true("stdio.h" not in line or "zone 1" in done.stdout, f"{line} says {done.stdout}")
         true(not os.path.ismount(c.mount), "the last of them was not `zonal down`")
+
+
+@check("down-without-servers", "`zonal down` ends the mount of a cell whose servers are all gone, without killing it", limit=120)
+def _(work):
+    with OwnCell(work) as c:
+        write(f"{c.mount}/one/f", b"kept", os.O_SYNC)
+        servers = glob.glob(f"{c.folder}/*/pid")
+        equal(len(servers), 7, "servers")
+        for path in servers:
+            os.kill(int(read(path)), signal.SIGKILL)
+        done = c.zonal("down", "--dir", c.folder)
+        equal(done.stderr, "", "what it says")
+        true("unmounted 1, stopped 0 of" in done.stdout, done.stdout)
+        c.up()
+        equal(read(f"{c.mount}/one/f"), b"kept", "what was synced")
 
 
 @check("backup", "a backup taken under load brings back every name, attribute and byte of what was settled", limit=300)

@@ -173,8 +173,7 @@ impl<N: Net> Client<N> {
         for link in self.all_links() {
             self.net.begin();
             if link.is_open() {
-                // A session that is not ended here ends by itself after its term.
-                self.meta(&link, &MetaRequest::CloseSession).await.ok();
+                self.close_session(&link).await;
             }
         }
         failed.map_or(Ok(()), Err)

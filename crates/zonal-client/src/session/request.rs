@@ -97,6 +97,14 @@ impl<N: Net> Client<N> {
         self.meta_at(link, request, place.as_mut()).await
     }
 
+    /// Ends the session at a shard. Asked once: what is not ended here ends by itself after its term, and nobody is to wait for a server
+    /// that is gone.
+    pub(crate) async fn close_session(&self, link: &Link) {
+        let at_once = self.net.now();
+        let asked = self.ask(link, &MetaRequest::CloseSession, None, at_once);
+        asked.await.ok();
+    }
+
     /// Sends closes, in the slot that they keep.
     pub(crate) async fn close_inos(
         &self,
@@ -116,9 +124,9 @@ impl<N: Net> Client<N> {
         place: Option<&mut SlotPlace>,
     ) -> Result<MetaReply, ErrorCode> {
         let Some(changing) = self.changing(link, request) else {
-            return self.ask(link, request, place).await;
+            return self.ask(link, request, place, self.deadline()).await;
         };
-        let reply = self.ask(link, request, place).await;
+        let reply = self.ask(link, request, place, self.deadline()).await;
         self.changed(link, &changing, reply)
     }
 
@@ -127,8 +135,8 @@ impl<N: Net> Client<N> {
         link: &Link,
         request: &MetaRequest,
         mut place: Option<&mut SlotPlace>,
+        deadline: Instant,
     ) -> Result<MetaReply, ErrorCode> {
-        let deadline = self.deadline();
         let body = request.to_bytes();
         let trace = self.trace();
         let mut pause = RETRY_MS.0;
