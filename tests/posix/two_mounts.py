@@ -11,10 +11,10 @@ import os
 import shutil
 import tempfile
 
-from between import R, SCALE, appends, data, locks, names
+from between import R, SCALE, appends, data, locks, names, rights
 from checks import argument_parser, fresh
 
-AREAS = (appends, locks, data, names)
+AREAS = (appends, locks, data, names, rights)
 
 
 def main():

@@ -42,6 +42,7 @@ pub(crate) fn touched(request: &MetaRequest) -> [Option<Ino>; 2] {
             ..
         }
         | MetaRequest::SetAttr { ino, .. }
+        | MetaRequest::TakePrivileges { ino, .. }
         | MetaRequest::Truncate { ino, .. }
         | MetaRequest::AppendEnd { ino, .. }
         | MetaRequest::SetXattr { ino, .. }

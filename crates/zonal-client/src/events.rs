@@ -107,9 +107,7 @@ impl<N: Net> Client<N> {
             lock(&self.fresh).drop_named(*ino);
             lock(&self.listed).forget(*ino);
             lock(&self.small).forget(*ino);
-            if let Some(file) = self.file(*ino) {
-                file.state().may_have_privileges = true;
-            }
+            self.doubt_privileges(*ino);
             if *data {
                 lock(&self.seen).forget(*ino);
             }
@@ -122,6 +120,9 @@ impl<N: Net> Client<N> {
         lock(&self.fresh).forget_all();
         lock(&self.listed).forget_all();
         lock(&self.small).forget_all();
+        for file in self.all_files() {
+            file.state().privileges.doubt();
+        }
     }
 
     /// Drops what a former life of the shard let us cache, and tells it so.

@@ -10,6 +10,7 @@ use crate::failures::{Failures, Told};
 use crate::inline::end_of_inline;
 use crate::net::Net;
 use crate::places::Place;
+use crate::privileges::Privileges;
 use crate::run::Run;
 use crate::session::lock;
 use crate::truncate::Aside;
@@ -17,12 +18,8 @@ use crate::unsynced::Unsynced;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use zonal_layout::Piece;
-use zonal_types::limits::xattr_flags;
 use zonal_types::{Attr, ErrorCode, FileData, Ino, Instant, TargetId, Timestamp, cut};
 use zonal_wire::StorageReply;
-
-/// Bits of a mode: set-user-id and set-group-id.
-const SET_ID: u32 = 0o6000;
 
 /// Open and dirty files by inode.
 pub(crate) type Files<N> = Mutex<BTreeMap<Ino, Arc<File<N>>>>;
@@ -67,8 +64,8 @@ pub(crate) struct FileState<N: Net> {
     pub(crate) late_closes: usize,
     /// The number of the next change that is sent to targets.
     pub(crate) attempt: u32,
-    /// It has set-id bits or capabilities, or may have been given some by another client.
-    pub(crate) may_have_privileges: bool,
+    /// What is known of its set-id bits and capabilities.
+    pub(crate) privileges: Privileges,
 }
 
 /// A run of bytes on its way to the targets.
@@ -116,7 +113,7 @@ impl<N: Net> File<N> {
                 aside: None,
                 late_closes: 0,
                 attempt,
-                may_have_privileges: true,
+                privileges: Privileges::default(),
             }),
         }
     }
@@ -191,18 +188,9 @@ impl<N: Net> FileState<N> {
         if let Some(data) = data {
             self.take_data(data);
         }
-        self.note_privileges(attr);
         if attr.change >= self.change {
             self.change = attr.change;
             self.size = attr.size.max(self.unreported_end());
-        }
-    }
-
-    /// Takes what the shard says of set-id bits and capabilities, unless a later answer was taken already.
-    pub(crate) fn note_privileges(&mut self, attr: &Attr) {
-        if attr.change >= self.change {
-            self.may_have_privileges =
-                attr.mode & SET_ID != 0 || attr.xattrs & xattr_flags::CAPABILITY != 0;
         }
     }
 

@@ -91,9 +91,7 @@ impl<N: Net> Client<N> {
         match reply {
             MetaReply::Attr { attr, .. } | MetaReply::Truncated { attr, .. } => {
                 lock(&self.seen).own_change(ino, attr.change);
-                if let Some(file) = self.file(ino) {
-                    file.state().note_privileges(attr);
-                }
+                self.note_own_privileges(attr);
             }
             _other => lock(&self.seen).forget(ino),
         }

@@ -28,6 +28,7 @@ pub mod names;
 pub mod net;
 pub mod opening;
 mod places;
+mod privileges;
 pub mod read;
 mod report;
 pub mod reserve;

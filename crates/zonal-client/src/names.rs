@@ -251,6 +251,9 @@ impl<N: Net> Client<N> {
             return Err(ErrorCode::Protocol);
         };
         (entry.entry_ms, entry.attr_ms) = (0, 0);
+        if let Some(attr) = &entry.attr {
+            self.note_own_privileges(attr);
+        }
         self.complete(entry).await
     }
 }

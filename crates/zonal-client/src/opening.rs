@@ -159,10 +159,12 @@ impl<N: Net> Client<N> {
         };
         self.note_renewed(&link, asked, at, &entry);
         let now = self.net.now();
+        let granted = entry.attr_ms;
         self.cut_entry(&link, asked, &mut entry);
         let until = now.plus_ms(entry.attr_ms.into());
         let attr = entry.attr.ok_or(ErrorCode::Protocol)?;
         let file = self.open_file(&attr, data.clone());
+        self.note_privileges(&file, &attr, (&link, asked, granted));
         if self.cuts_by_name.load(Ordering::SeqCst) != cuts {
             // One of them may have cut it after the shard had answered.
             file.state().outdate();

@@ -65,25 +65,6 @@ impl<N: Net> Client<N> {
         self.gather(file, (offset, length), kill_suid, gather).await
     }
 
-    /// Before a write by one who has no right to keep them: takes set-id bits and capabilities, if there may be some, so that nobody executes with
-    /// them what is written. True where it did; one round trip then, else none.
-    ///
-    /// # Errors
-    /// A server that does not answer.
-    pub async fn take_privileges(&self, file: &File<N>) -> Result<bool, ErrorCode> {
-        {
-            let mut state = file.state();
-            if !state.may_have_privileges {
-                return Ok(false);
-            }
-            let report = state.report_mut();
-            report.mtime = Some(self.net.wall());
-            report.kill_suid = true;
-        }
-        self.settle(file).await?;
-        Ok(true)
-    }
-
     /// Memory of `length` bytes that a run came in earlier, if there is any.
     #[must_use]
     pub fn spare_memory(&self, length: usize) -> Option<Vec<u8>> {

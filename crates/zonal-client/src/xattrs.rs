@@ -75,6 +75,9 @@ impl<N: Net> Client<N> {
             )
             .await?;
         self.note_own_change(ino, &reply);
+        // Of what was asked before, nothing is known any more.
+        link.count_event();
+        self.doubt_privileges(ino);
         Ok(())
     }
 
@@ -96,6 +99,9 @@ impl<N: Net> Client<N> {
         };
         let reply = self.meta(&link, &request).await?;
         self.note_own_change(ino, &reply);
+        // Of what was asked before, nothing is known any more.
+        link.count_event();
+        self.doubt_privileges(ino);
         Ok(())
     }
 }

@@ -147,6 +147,7 @@ fn run_size(tx: &mut Tx<'_>, request: &MetaRequest) -> Result {
             truncate_seq,
             allocated_delta,
         } => op::truncate::confirm(tx, *ino, *truncate_seq, *allocated_delta),
+        MetaRequest::TakePrivileges { who, ino } => op::setattr::take_privileges(tx, who, *ino),
         MetaRequest::DisownBehind { ino, reserves } => {
             op::truncate::disown_behind(tx, *ino, *reserves)
         }

@@ -1,6 +1,7 @@
 //! Reading, writing, flushing, sizes.
 
 use crate::block::block_on;
+use crate::caller::credentials;
 use crate::convert::errno;
 use crate::fs::{ZonalFs, refused};
 use std::cell::RefCell;
@@ -151,7 +152,7 @@ impl ZonalFs {
         let file = self.file(ino)?;
         file.tell_writer(self.told.of(write.fh))?;
         if write.kill_suidgid {
-            self.take_privileges(&file)?;
+            self.before_write(ctx, &file)?;
         }
         let mut offset = write.offset;
         if write.fh & HANDLE_APPEND != 0 && !write.from_cache {
@@ -194,8 +195,20 @@ impl ZonalFs {
     }
 
     /// Before a write by one who has no right to keep set-id bits and capabilities: they are gone, also for the kernel.
-    pub(crate) fn take_privileges(&self, file: &File<RealNet>) -> Result<(), ErrorCode> {
-        if block_on(self.client.take_privileges(file))? {
+    fn before_write(&self, ctx: &Context<'_>, file: &File<RealNet>) -> Result<(), ErrorCode> {
+        if self.client.has_no_privileges(file) {
+            return Ok(());
+        }
+        self.take_privileges(ctx, file)
+    }
+
+    /// The same where there are some, perhaps.
+    pub(crate) fn take_privileges(
+        &self,
+        ctx: &Context<'_>,
+        file: &File<RealNet>,
+    ) -> Result<(), ErrorCode> {
+        if block_on(self.client.take_privileges(&credentials(ctx), file))? {
             self.hints.forget(&[file.ino]);
             self.drop_attributes(file.ino);
         }
@@ -298,6 +311,10 @@ impl ZonalFs {
             _ => return Err(refused(Errno::OPNOTSUPP)),
         };
         let file = self.file(ino)?;
+        if ctx.uid != 0 {
+            // The kernel does not say who has no right to keep set-id bits, and goes by a mode that it may have from before.
+            self.before_write(ctx, &file)?;
+        }
         block_on(
             self.client
                 .reserve(&file, change.offset, change.length, how, keep),
@@ -329,6 +346,10 @@ impl ZonalFs {
         let from = self.file(ino)?;
         let to = self.file(Ino(copy.ino_out))?;
         let length = copy.len.min(COPY_MAX);
+        if ctx.uid != 0 {
+            // As for fallocate.
+            self.before_write(ctx, &to)?;
+        }
         let done =
             block_on(
                 self.client

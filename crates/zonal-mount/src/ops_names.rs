@@ -139,7 +139,7 @@ impl ZonalFs {
                     if change == AttrChange::default() && self.writers.has(ino, ctx.uid) =>
                 {
                     // Through a handle that was opened when its user might write.
-                    self.take_privileges(&*self.file(ino)?)?;
+                    self.take_privileges(ctx, &*self.file(ino)?)?;
                     block_on(self.client.getattr(ino))
                 }
                 done => done,

@@ -97,6 +97,12 @@ impl ZonalFs {
         self.begin(ctx);
         let outcome = block_on(self.client.removexattr(&credentials(ctx), ino, name));
         self.hints.forget(&[ino]);
-        outcome
+        match outcome {
+            Err(ErrorCode::Access) if name == CAPABILITY && self.writers.has(ino, ctx.uid) => {
+                // Before a write through a handle that was opened when its user might write.
+                self.take_privileges(ctx, &*self.file(ino)?)
+            }
+            done => done,
+        }
     }
 }

@@ -135,7 +135,8 @@ struct Running {
     node: Arc<Node>,
     background: Vec<JoinHandle<()>>,
     checkpointers: Vec<Checkpointer>,
-    engines: Vec<Arc<Engine>>,
+    /// Of the shard. A target's is not for itself: its checkpoint takes what the log forgets from the target.
+    shard_engine: Option<Arc<Engine>>,
 }
 
 impl Running {
@@ -176,7 +177,7 @@ impl Running {
         };
         let mut background = Vec::new();
         let mut checkpointers = Vec::new();
-        let mut engines = Vec::new();
+        let mut shard_engine = None;
         let mut shard = None;
         if let Some(store) = store {
             let role = open_shard(config, &store, manager.clone(), &map, &peers)?;
@@ -185,12 +186,11 @@ impl Running {
                 source,
             })?;
             background.extend(threads);
-            engines.push(store.engine);
+            shard_engine = Some(store.engine);
             checkpointers.push(store.checkpointer);
             shard = Some(role);
         }
         let storage = target.map(|target| {
-            engines.push(Arc::clone(&target.storage.engine));
             checkpointers.push(target.checkpointer);
             target.storage
         });
@@ -227,7 +227,7 @@ impl Running {
             node,
             background,
             checkpointers,
-            engines,
+            shard_engine,
         }))
     }
 
@@ -243,9 +243,10 @@ impl Running {
         if let Some(storage) = &self.node.storage {
             storage_io::close(storage);
         }
-        for engine in &self.engines {
+        if let Some(engine) = &self.shard_engine {
             // The next start has nothing to replay.
-            if let Err(error) = engine.checkpoint(&mut || Ok(())) {
+            let last = engine.checkpoint(&mut || Ok(()));
+            if let Err(error) = last.and_then(|()| engine.sync_all()) {
                 tracing::error!(%error, "the last checkpoint failed");
             }
         }

@@ -117,6 +117,9 @@ pub(crate) fn close(storage: &Storage) {
     if let Err(error) = checkpoint(storage) {
         tracing::warn!(%error, "the last checkpoint of the target failed");
     }
+    if let Err(error) = storage.engine.sync_all() {
+        tracing::error!(%error, "the last sync of the target failed");
+    }
 }
 
 fn identity(config: &NodeConfig, target: u32) -> Identity {

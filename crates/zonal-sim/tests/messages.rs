@@ -11,9 +11,11 @@
 mod common;
 
 use common::counted::on_a_cell;
+use zonal_client::Net as _;
 use zonal_client::directories::Part;
 use zonal_sim::rng::Rng;
 use zonal_sim::workload::{create, list, lookup, make_dir, name, open, who};
+use zonal_types::limits::CACHE_TERM_MS;
 
 #[test]
 fn a_name_that_cannot_be_there_costs_nothing_where_the_directory_was_made_here() {
@@ -119,34 +121,51 @@ fn a_write_by_one_who_may_not_keep_set_id_bits_costs_nothing_where_there_are_non
         client.poll_events(&client.link_to(shard), 0).await?;
         let file = create(client, cell.home, "f", true).await?.file;
         let write = async |offset: u64| {
-            let took = client.take_privileges(&file).await?;
+            let took =
+                !client.has_no_privileges(&file) && client.take_privileges(&who(), &file).await?;
             client.write(&file, offset, b"data", true).await?;
             Ok(took)
         };
         for offset in [0, 4, 8] {
-            assert_eq!(cell.count(write(offset)).await?, (false, 0));
+            assert_eq!(cell.count(write(offset)).await?, (false, 0), "none");
         }
         let mode = |mode| zonal_wire::AttrChange {
             mode: Some(mode),
             ..Default::default()
         };
         client.setattr(&who(), file.ino, mode(0o6755)).await?;
-        assert_eq!(cell.count(write(12)).await?, (true, 1));
-        assert_eq!(cell.count(write(16)).await?, (false, 0));
-        client.flush(&file).await?;
+        assert_eq!(cell.count(write(12)).await?, (true, 2), "asked for, taken");
         assert_eq!(client.getattr(file.ino).await?.0.mode, 0o755);
-        // Given by another client: this one hears of it, since it was told attributes.
+        assert_eq!(cell.count(write(16)).await?, (false, 1), "known again");
+        assert_eq!(cell.count(write(20)).await?, (false, 0), "none");
+        // Given by another client.
         let other = cell.world.connect(0, Rng::new(3)).await?;
         let world = cell.world.clone();
         let (mine, at) = (client.clone(), client.link_to(shard));
         world.spawn_program(0, async move {
-            for _ in 0..2 {
+            for _ in 0..9 {
                 mine.poll_events(&at, 60_000).await.ok();
             }
         });
+        for round in 0..3 {
+            other.setattr(&who(), file.ino, mode(0o4755)).await?;
+            assert!(write(24).await?, "round {round}");
+            assert_eq!(other.getattr(file.ino).await?.0.mode, 0o755);
+        }
+        // When nothing is granted any more, so that no event comes.
+        client.net().sleep(CACHE_TERM_MS + 1_000).await;
+        assert_eq!(cell.count(write(28)).await?, (false, 1), "granted again");
+        client.net().sleep(CACHE_TERM_MS + 1_000).await;
         other.setattr(&who(), file.ino, mode(0o4755)).await?;
-        assert!(write(20).await?);
-        assert_eq!(other.getattr(file.ino).await?.0.mode, 0o755);
+        assert!(write(32).await?, "after the term");
+        // Of several names.
+        other
+            .hard_link(&who(), file.ino, cell.home, name("g")?)
+            .await?;
+        for round in 0..3 {
+            other.setattr(&who(), file.ino, mode(0o2755)).await?;
+            assert!(write(36).await?, "two names, round {round}");
+        }
         Ok(())
     });
 }

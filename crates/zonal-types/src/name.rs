@@ -47,8 +47,8 @@ impl std::fmt::Display for Name {
     }
 }
 
-/// A name or path as reports and terminals get it, on one line and from which the bytes can be had again: a backslash is `\\`, a byte of a control
-/// character or of what is not UTF-8 is `\xNN`.
+/// A name or path as reports and terminals get it, on one line and from which the bytes can be had again: a backslash is `\\`, a byte of a
+/// control character, of one that turns the direction of writing, or of what is not UTF-8 is `\xNN`.
 #[derive(Debug, Clone, Copy)]
 pub struct Shown<'a>(pub &'a [u8]);
 
@@ -58,7 +58,9 @@ impl std::fmt::Display for Shown<'_> {
             for letter in chunk.valid().chars() {
                 match letter {
                     '\\' => f.write_str(r"\\")?,
-                    _ if letter.is_control() => hex(f, letter.encode_utf8(&mut [0; 4]).as_bytes())?,
+                    _ if letter.is_control() || turns(letter) => {
+                        hex(f, letter.encode_utf8(&mut [0; 4]).as_bytes())?;
+                    }
                     _ => f.write_char(letter)?,
                 }
             }
@@ -66,6 +68,11 @@ impl std::fmt::Display for Shown<'_> {
         }
         Ok(())
     }
+}
+
+/// Whether it changes in which direction what follows is written (Unicode Standard Annex 9).
+fn turns(letter: char) -> bool {
+    matches!(letter, '\u{200e}' | '\u{200f}' | '\u{61c}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 fn hex(f: &mut std::fmt::Formatter<'_>, bytes: &[u8]) -> std::fmt::Result {
@@ -94,6 +101,7 @@ mod tests {
             (b"\xff\xfea", r"\xff\xfea"),
             (br"\xff", r"\\xff"),
             ("\u{85}".as_bytes(), r"\xc2\x85"),
+            ("a\u{202e}b".as_bytes(), r"a\xe2\x80\xaeb"),
         ] {
             assert_eq!(shown(bytes).as_deref(), Ok(text));
         }

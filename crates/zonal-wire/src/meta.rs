@@ -214,6 +214,9 @@ codec_enum! {
         /// are gone wrote there and never told becomes nobody's. Reply `Attr`, with `data` where it is; without, others may be writing there.
         /// `reserves`: the space stays when the file grows.
         DisownBehind = 49 { ino: Ino, reserves: bool },
+        /// Before a write by `who`, who is not privileged, through an open file, which has the right to write: set-id bits go as they go at a
+        /// write, and `security.capability`. Reply `Attr`.
+        TakePrivileges = 50 { who: Credentials, ino: Ino },
 
         /// `wait`: queue it under `waiter` (chosen by the client, unique in the session) and answer `LockQueued`.
         Lock = 60 { ino: Ino, range: LockRange, wait: bool, waiter: u64 },

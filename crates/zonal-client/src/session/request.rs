@@ -30,13 +30,21 @@ impl<N: Net> Client<N> {
     }
 
     /// What is left of the time that a shard granted.
-    pub(crate) fn cache_ms(&self, link: &Link, asked: Asked, granted_ms: u32) -> u32 {
-        if !asked.listening || !self.caches() || link.events.load(Ordering::SeqCst) != asked.events
-        {
+    pub(crate) fn granted_ms(&self, link: &Link, asked: Asked, granted_ms: u32) -> u32 {
+        if !asked.listening || link.events.load(Ordering::SeqCst) != asked.events {
             return 0;
         }
         let passed = u32::try_from(self.net.now().ms_since(asked.at)).unwrap_or(u32::MAX);
         granted_ms.saturating_sub(passed)
+    }
+
+    /// The same of what others may cache.
+    pub(crate) fn cache_ms(&self, link: &Link, asked: Asked, granted_ms: u32) -> u32 {
+        if self.caches() {
+            self.granted_ms(link, asked, granted_ms)
+        } else {
+            0
+        }
     }
 
     /// How long the kernel may believe it: what is left of the granted time, or as long as was said of a tree that nobody else writes.

@@ -137,6 +137,18 @@ pub(crate) fn kill_privileges(tx: &mut Tx<'_>, who: &Credentials, inode: &mut In
     Ok(())
 }
 
+/// Before a write by an unprivileged process through an open file.
+pub(crate) fn take_privileges(tx: &mut Tx<'_>, who: &Credentials, ino: Ino) -> Result {
+    let mut inode = tx.inode(ino)?;
+    if inode.is_dir() {
+        return Err(ErrorCode::IsDirectory);
+    }
+    let drops_group = !who.in_group(inode.gid);
+    kill_set_id(tx, &mut inode, drops_group);
+    inode.changed(tx.now.wall);
+    Ok(changed(tx, inode))
+}
+
 /// What a write by an unprivileged process takes. `drops_group`: it is not in the inode's group, either.
 pub(crate) fn kill_set_id(tx: &mut Tx<'_>, inode: &mut Inode, drops_group: bool) {
     inode.mode = without_set_id(inode.mode, drops_group);

@@ -52,14 +52,7 @@ impl Class {
     }
 
     /// Linux's `xattr_permission` and the owner's checks of ACLs and security attributes.
-    fn check(
-        self,
-        tx: &Tx<'_>,
-        who: &Credentials,
-        inode: &Inode,
-        name: &[u8],
-        write: bool,
-    ) -> Result<()> {
+    fn check(self, tx: &Tx<'_>, who: &Credentials, inode: &Inode, write: bool) -> Result<()> {
         let refusal = if write {
             ErrorCode::NotPermitted
         } else {
@@ -68,9 +61,6 @@ impl Class {
         match self {
             Self::Trusted if !is_root(who) => Err(refusal),
             Self::Security if write && !is_root(who) => Err(ErrorCode::NotPermitted),
-            Self::Security if write && name == CAPABILITY_NAME && !inode.is_file() => {
-                Err(ErrorCode::Invalid)
-            }
             Self::User => {
                 if !matches!(inode.kind, FileKind::File | FileKind::Directory) {
                     return Err(refusal);
@@ -94,7 +84,7 @@ impl Class {
 pub(crate) fn get(tx: &mut Tx<'_>, who: &Credentials, ino: Ino, name: &[u8]) -> Result {
     let inode = tx.inode(ino)?;
     let class = Class::of(name)?;
-    class.check(tx, who, &inode, name, false)?;
+    class.check(tx, who, &inode, false)?;
     if class == Class::Layout {
         let targets = policy::targets(tx, &inode);
         let text = layout_text(&inode, targets).ok_or(ErrorCode::NoData)?;
@@ -150,7 +140,7 @@ pub(crate) fn set(
         return Err(ErrorCode::TooBig);
     }
     let class = Class::of(name)?;
-    class.check(tx, who, &inode, name, true)?;
+    class.check(tx, who, &inode, true)?;
     if class == Class::Layout {
         let policy = parse_policy(value)?;
         if !inode.is_dir() {
@@ -223,7 +213,12 @@ fn prepare_acl(
 pub(crate) fn remove(tx: &mut Tx<'_>, who: &Credentials, ino: Ino, name: &[u8]) -> Result {
     let mut inode = tx.inode(ino)?;
     let class = Class::of(name)?;
-    class.check(tx, who, &inode, name, true)?;
+    if name == CAPABILITY_NAME {
+        // The kernel sends this before a write; where a process asks for it, the kernel has seen that it may.
+        check(tx, who, &inode, WRITE)?;
+    } else {
+        class.check(tx, who, &inode, true)?;
+    }
     if class == Class::Layout {
         if !inode.is_dir() || !inode.has(FLAG_OWN_POLICY) {
             return Err(ErrorCode::NoData);

@@ -57,6 +57,6 @@ impl MetaRequest {
     /// True where the request changes durable state and so carries a slot and a sequence.
     #[must_use]
     pub fn is_mutation(&self) -> bool {
-        matches!(self.tag(), 30..=49)
+        matches!(self.tag(), 30..=50)
     }
 }

@@ -207,6 +207,7 @@ pub fn meta_requests() -> Vec<MetaRequest> {
         M::Touch { reads: vec![(file, time(5)), (ino(20), time(6))] },
         M::SetPolicy { who: who.clone(), dir, policy: Some(policy) },
         M::DisownBehind { ino: file, reserves: true },
+        M::TakePrivileges { who: who.clone(), ino: file },
         M::Lock { ino: file, range: lock(), wait: true, waiter: 3 },
         M::Unlock { ino: file, range: lock() },
         M::CancelLock { ino: file, waiter: 3 },

@@ -88,6 +88,7 @@ pub fn on_inode(ino: Ino, edge: u64) -> Vec<MetaRequest> {
         MetaRequest::ReportWrite { ino, size: edge, truncate_seq: edge, mtime: None, allocated_delta: delta, kill_suid: true,
                                    inline: Some((number, Blob(vec![1; 70_000]))), sync: false },
         MetaRequest::DisownBehind { ino, reserves: true },
+        MetaRequest::TakePrivileges { who: whos(), ino },
         MetaRequest::ReadInline { ino },
         MetaRequest::AppendBegin { ino, length: u32::MAX, limit: edge },
         MetaRequest::AppendEnd { ino, offset: edge, reserved: u32::MAX, length: number, mtime: times,
