@@ -43,7 +43,7 @@ pub struct Progress {
     pub epoch: u64,
     /// The record of the copy that has the same; 0: none has.
     pub copy: u64,
-    /// Tag of the store whose index it is; 0: not known, a program from before wrote it last.
+    /// Tag of the store whose index it is; 0: not known, no program that writes it has used the store.
     pub store: u64,
 }
 

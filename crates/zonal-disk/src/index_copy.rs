@@ -6,7 +6,7 @@
 //!
 //! Invariants:
 //! - A record is durable before the index commits; the commit names it ([`Progress::copy`]).
-//! - The file of a whole cycle is not touched before the next cycle is whole.
+//! - The file of a whole cycle is not touched before the next cycle is whole, unless space is short or [`WAITING_BYTES_MAX`] wait behind it.
 //! - No entry that fails its checksum is copied.
 //!
 //! Costs: a checkpoint's changes are written twice (once as a slice of the same size), one flush more a checkpoint, one of the
@@ -31,7 +31,7 @@ use std::io;
 /// Least bytes of a slice, where there are as many.
 const SLICE_BYTES_MIN: usize = 256 << 10;
 /// Bytes of changes that are kept behind a whole copy while the next cycle waits for an entry that cannot be read.
-pub(crate) const WAITING_BYTES_MAX: u64 = 256 << 20;
+pub(crate) const WAITING_BYTES_MAX: u64 = 4 << 30;
 /// Bytes written at once.
 const BUFFER: usize = 1 << 20;
 
@@ -75,8 +75,7 @@ impl Written {
 
 impl IndexCopy {
     /// Finds in the store's folder what belongs to an index at `progress`. What does not is written over.
-    pub(crate) fn open(dir: &StoreDir, store: u64, progress: &Progress) -> Result<Self, DiskError> {
-        let failed = |error| DiskError::io("open the copy of the index", error);
+    pub(crate) fn open(dir: &StoreDir, store: u64, progress: &Progress) -> Self {
         let mut copy = Self {
             dir: dir.clone(),
             store,
@@ -86,7 +85,8 @@ impl IndexCopy {
             waiting: 0,
         };
         for number in 0..COPIES.len() {
-            let Some(chain) = Chain::read(dir.path(), number, store).map_err(failed)? else {
+            // What cannot be read is no copy; the index is sound without it.
+            let Ok(Some(chain)) = Chain::read(dir.path(), number, store) else {
                 continue;
             };
             if let Some(last) = chain.last() {
@@ -97,7 +97,10 @@ impl IndexCopy {
             if let Some((at, header)) = chain.records.iter().find(ours) {
                 let upto = match header.whole {
                     true => None,
-                    false => Some(chain.upto(*at, header).map_err(failed)?),
+                    false => match chain.upto(*at, header) {
+                        Ok(upto) => Some(upto),
+                        Err(_unreadable) => continue,
+                    },
                 };
                 copy.at = Some(At {
                     cycle: header.cycle,
@@ -109,7 +112,7 @@ impl IndexCopy {
         if let Some(at) = &copy.at {
             (copy.cycle, copy.sequence) = (at.cycle, progress.copy);
         }
-        Ok(copy)
+        copy
     }
 
     /// Writes the record of a checkpoint, durably: a slice of the index as it was, and the changes.

@@ -178,7 +178,6 @@ impl ReadStore {
         };
         if let (Some(stored), Some(index)) = (&stored, &index) {
             let copy = restore::look(dir, stored.tag(), Some(&index.progress));
-            let copy = copy.map_err(|error| DiskError::io("copy of the index", error))?;
             if let Copy::Damaged(what) = copy {
                 damage.push(StoreDamage::Copy(what));
             }
@@ -213,12 +212,7 @@ impl ReadStore {
     #[must_use]
     pub fn copy_damage(&self) -> Option<StoreDamage> {
         let (stored, index) = (self.stored.as_ref()?, self.index.as_ref()?);
-        let found = restore::inside(&self.dir, stored.tag(), &index.progress);
-        match found {
-            Ok(None) => None,
-            Ok(Some(what)) => Some(StoreDamage::Copy(what)),
-            Err(error) => Some(StoreDamage::Copy(error.to_string())),
-        }
+        restore::inside(&self.dir, stored.tag(), &index.progress).map(StoreDamage::Copy)
     }
 
     /// How far the log goes.

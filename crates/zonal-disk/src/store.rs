@@ -170,7 +170,7 @@ impl Engine {
         if !progress.may_be_of(stored.tag()) {
             return Err(DiskError::Corrupt("index: it is of another store".into()));
         }
-        let copy = IndexCopy::open(store, stored.tag(), &progress)?;
+        let copy = IndexCopy::open(store, stored.tag(), &progress);
         let kept = power.past == Past::Kept;
         let log = Box::new(log);
         let mut engine = open_parts_after(kept, log, index, stored.tag(), config, replay)?;
@@ -200,7 +200,7 @@ fn begin_copy(store: &StoreDir, tag: u64, index: &Index) -> Result<(), DiskError
         store: tag,
         ..Progress::default()
     };
-    let copy = IndexCopy::open(store, tag, &progress)?;
+    let copy = IndexCopy::open(store, tag, &progress);
     let written = copy.write(&index.snapshot()?, &Overlay::default(), &progress)?;
     let copy = written.sequence();
     index.commit(std::iter::empty(), &Progress { copy, ..progress })

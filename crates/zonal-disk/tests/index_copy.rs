@@ -190,6 +190,78 @@ fn a_record_whose_commit_never_came_is_written_over() {
 }
 
 #[test]
+fn a_torn_record_whose_commit_never_came_is_left_out() {
+    let scratch = Scratch::new("index-copy-torn");
+    let dir = scratch.join("store");
+    Engine::format(&dir, WHO, &CONFIG).unwrap();
+    let (mut map, mut rng) = (Map::new(), Rng(18));
+    let mut torn = 0;
+    for round in 0..30 {
+        let engine = open(&dir);
+        assert_eq!(contents(&engine), map, "round {round}");
+        checkpoint(&engine);
+        let records = 1 + rng.below(12);
+        change(&engine, &mut map, &mut rng, records);
+        engine.sync_all().unwrap();
+        let before = scratch.join("before");
+        save(&dir, &[COPIES, INDEX].concat(), &before);
+        checkpoint(&engine);
+        drop(engine);
+        // Power was lost after the header had reached the medium, before all of the rest did, and before the commit of the index.
+        save(&before, &INDEX, &dir);
+        let written = |name: &&&str| {
+            let old = fs::read(before.join(name)).unwrap_or_default();
+            fs::read(dir.join(name)).unwrap_or_default() != old
+        };
+        let name = COPIES.iter().find(written).unwrap();
+        let old = fs::metadata(before.join(name)).map_or(0, |found| found.len());
+        let mut bytes = fs::read(dir.join(name)).unwrap();
+        let start = if bytes.len() as u64 > old {
+            usize::try_from(old).unwrap()
+        } else {
+            0
+        };
+        let body = start + 80..bytes.len();
+        let at = body.start + rng.index(body.len());
+        bytes[at] ^= 0x40;
+        fs::write(dir.join(name), bytes).unwrap();
+        let is_damaged = matches!(damage(&dir)[..], [StoreDamage::Copy(_)]);
+        lose(&dir, &mut rng);
+        // Where a new cycle was begun over the only whole one, nothing is left.
+        if restore(&dir) {
+            torn += 1;
+        } else {
+            assert!(is_damaged || round == 0, "round {round}");
+            save(&before, &INDEX, &dir);
+        }
+    }
+    assert!(torn > 25, "{torn}");
+}
+
+#[test]
+fn a_copy_that_cannot_be_read_keeps_nobody_from_its_store() {
+    let scratch = Scratch::new("index-copy-eio");
+    let dir = scratch.join("store");
+    Engine::format(&dir, WHO, &CONFIG).unwrap();
+    let (mut map, mut rng) = (Map::new(), Rng(19));
+    let engine = open(&dir);
+    for _ in 0..24 {
+        change(&engine, &mut map, &mut rng, 12);
+        checkpoint(&engine);
+    }
+    drop(engine);
+    for name in COPIES {
+        fs::remove_file(dir.join(name)).unwrap();
+        // Reading it fails.
+        fs::create_dir(dir.join(name)).unwrap();
+        assert_eq!(contents(&open(&dir)), map);
+        assert!(matches!(damage(&dir)[..], [StoreDamage::Copy(_)]));
+    }
+    lose(&dir, &mut rng);
+    assert!(!restore(&dir));
+}
+
+#[test]
 fn a_copy_of_another_time_is_not_taken() {
     let scratch = Scratch::new("index-copy-stale");
     let dir = scratch.join("store");

@@ -184,6 +184,7 @@ pub(crate) fn run(
     }
     ticker.step()?;
     if !from_copy.is_empty() {
+        pass.seen.work.map = Some(map);
         return Ok((pass.seen, folder));
     }
     pass.between(&map, parts, &is_there, &options.scratch)?;

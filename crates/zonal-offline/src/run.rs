@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use zonal_fsck::Finding;
+use zonal_fsck::{Finding, StoreFault};
 use zonal_types::Timestamp;
 
 /// Most passes of one check.
@@ -222,7 +222,7 @@ pub fn check(
 /// Asked between steps of a repair: an error ends it there.
 pub(crate) type Step<'a> = dyn FnMut() -> Result<(), OfflineError> + 'a;
 
-/// Files first, then each store by itself, then what lies between them: each only when nothing of the step before is
+/// Files first (and of them those that a copy makes whole), then each store by itself, then what lies between them: each only when nothing of the step before is
 /// left, since it would build on it.
 fn repair(
     cell: &Cell,
@@ -231,13 +231,22 @@ fn repair(
     step: &mut Step<'_>,
 ) -> Result<u64, OfflineError> {
     let mut changes = 0;
+    let is_whole = |faults: &[StoreFault]| {
+        let mut faults = faults.iter();
+        faults.any(|fault| matches!(fault, StoreFault::FromCopy(_)))
+    };
+    let some_are_whole = work.files.iter().any(|(_, faults)| is_whole(faults));
     for (at, faults) in &work.files {
+        // One that comes back whole may tell what another one was.
+        if some_are_whole && !is_whole(faults) {
+            continue;
+        }
         if let Some(spec) = cell.stores.get(*at) {
             changes += repair_cell::mend(spec, faults, work, (options, step))?;
             step()?;
         }
     }
-    if changes > 0 {
+    if changes > 0 || some_are_whole {
         return Ok(changes);
     }
     for (at, broken) in &work.shards {

@@ -150,6 +150,13 @@ fn an_index_that_is_lost_beside_its_identity_loses_nothing() {
         fs::remove_file(dir.join("index.redb")).unwrap();
         fs::remove_file(dir.join("identity")).unwrap();
         check_after(&cell, &format!("store {at}"), 120);
+        // The manager knows its number, when its own index is there again.
+        cell.restore(&before);
+        for name in ["index.redb", "identity"] {
+            fs::remove_file(dir.join(name)).unwrap();
+        }
+        fs::remove_file(cell.spec(0).dir.join("index.redb")).unwrap();
+        check_after(&cell, &format!("store {at} and the manager's index"), 120);
     }
 }
 

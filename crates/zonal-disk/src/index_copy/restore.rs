@@ -48,14 +48,13 @@ impl Records {
         })
     }
 
-    /// The first record that is not what was written; all of them are read.
-    fn first_bad(&self) -> io::Result<Option<usize>> {
-        for (place, (chain, at, header, _)) in self.records.iter().enumerate() {
-            if !self.chains[*chain].is_intact(*at, header)? {
-                return Ok(Some(place));
-            }
-        }
-        Ok(None)
+    /// The first record that is not what was written, or cannot be read; all of them are read.
+    fn first_bad(&self) -> Option<&Header> {
+        let mut records = self.records.iter();
+        let bad = records.find(|(chain, at, header, _)| {
+            !matches!(self.chains[*chain].is_intact(*at, header), Ok(true))
+        });
+        bad.map(|(_, _, header, _)| header)
     }
 
     /// Gives entries and removals in the order in which they have to be put into an index.
@@ -77,38 +76,71 @@ impl Records {
 }
 
 /// Looks at the copy of an index that is at `index`, or that is lost. Headers alone are read.
-pub(crate) fn look(dir: &Path, store: u64, index: Option<&Progress>) -> io::Result<Copy> {
+pub(crate) fn look(dir: &Path, store: u64, index: Option<&Progress>) -> Copy {
+    match chains(dir, store) {
+        Ok(chains) => judge(chains, index),
+        Err(error) => unreadable(&error),
+    }
+}
+
+fn unreadable(error: &io::Error) -> Copy {
+    Copy::Damaged(format!("it cannot be read: {error}"))
+}
+
+/// The files that are not empty.
+fn chains(dir: &Path, store: u64) -> io::Result<Vec<Chain>> {
     let mut chains = Vec::new();
     for number in 0..COPIES.len() {
-        chains.extend(Chain::read(dir, number, store)?);
+        if let Some(chain) = Chain::read(dir, number, store)?
+            && chain.file.metadata()?.len() > 0
+        {
+            chains.push(chain);
+        }
     }
-    let is_empty = |chain: &Chain| chain.file.metadata().map(|found| found.len() == 0);
-    let mut all_empty = true;
-    for chain in &chains {
-        all_empty &= is_empty(chain)?;
-    }
-    if all_empty || index.is_some_and(|index| index.copy == 0) {
-        return Ok(Copy::None);
+    Ok(chains)
+}
+
+fn judge(mut chains: Vec<Chain>, index: Option<&Progress>) -> Copy {
+    if chains.is_empty() || index.is_some_and(|index| index.copy == 0) {
+        return Copy::None;
     }
     chains.retain(|chain| !chain.records.is_empty());
     chains.sort_by_key(|chain| chain.last().map(|last| last.cycle));
     if let Some(index) = index {
-        let all = || chains.iter().flat_map(|chain| &chain.records);
-        let named = all().find(|(_, header)| header.sequence == index.copy);
+        let mut all = chains.iter().flat_map(|chain| &chain.records);
+        let named = all
+            .clone()
+            .find(|(_, header)| header.sequence == index.copy);
         match named {
+            // A cycle began after the copy had been given up, and its first record's commit did not come.
+            None if !chains.is_empty() && all.all(|(_, header)| header.sequence > index.copy) => {
+                return Copy::Stale;
+            }
             None => {
                 let what = format!("record {} is missing", index.copy);
-                return Ok(Copy::Damaged(what));
+                return Copy::Damaged(what);
             }
-            Some((_, header)) if !header.is_of(index) => return Ok(Copy::Stale),
+            Some((_, header)) if !header.is_of(index) => return Copy::Stale,
             Some(_) => {}
         }
     }
-    Ok(match whole(&chains) {
+    match whole(&chains) {
         // The first cycle is under way.
         None => Copy::None,
         Some(records) => Copy::Usable(Records { chains, records }),
-    })
+    }
+}
+
+/// Drops the last record, where it is not what was to be written: it may be of a checkpoint that never was one. Whether what is left is
+/// enough, the log tells. Gives its sequence.
+fn drop_torn(chains: &mut [Chain]) -> Option<u64> {
+    let newest = |chain: &&mut Chain| chain.last().map(|last| last.sequence);
+    let chain = chains.iter_mut().max_by_key(newest)?;
+    let (at, last) = chain.records.last()?;
+    if matches!(chain.is_intact(*at, last), Ok(true)) {
+        return None;
+    }
+    chain.records.pop().map(|(_, header)| header.sequence)
 }
 
 /// The records that are a whole cycle, with those behind it.
@@ -132,45 +164,43 @@ fn whole(chains: &[Chain]) -> Option<Vec<(usize, u64, Header, bool)>> {
 }
 
 /// What is wrong with the bytes of the copy of a sound index.
-pub(crate) fn inside(dir: &Path, store: u64, index: &Progress) -> io::Result<Option<String>> {
-    let Copy::Usable(found) = look(dir, store, Some(index))? else {
-        return Ok(None);
+pub(crate) fn inside(dir: &Path, store: u64, index: &Progress) -> Option<String> {
+    let mut chains = match chains(dir, store) {
+        Ok(chains) => chains,
+        Err(error) => return Some(format!("it cannot be read: {error}")),
     };
-    let bad = found.first_bad()?.map(|bad| found.records[bad].2.sequence);
-    // What is behind belongs to no commit.
-    let bad = bad.filter(|sequence| *sequence <= index.copy);
-    Ok(bad.map(|sequence| format!("record {sequence} fails its checksum")))
+    for chain in &mut chains {
+        // What is behind belongs to no commit.
+        let beyond = |(_, header): &(u64, Header)| header.sequence > index.copy;
+        chain.records.retain(|record| !beyond(record));
+    }
+    let Copy::Usable(found) = judge(chains, Some(index)) else {
+        return None;
+    };
+    let bad = found.first_bad()?;
+    Some(format!("record {} fails its checksum", bad.sequence))
 }
 
 /// The records from which the index of a store can be made exactly, read and compared. The store's lock is held by the caller.
 ///
 /// # Errors
-/// `Io`.
+/// `Io` of the log.
 pub(crate) fn usable(dir: &Path, stored: &Stored) -> Result<Option<(Records, u64)>, DiskError> {
-    let failed = |error| DiskError::io("read the copy of the index", error);
     let index = RawIndex::open(&dir.join(INDEX)).ok();
     let index = index.map(|index| index.progress);
     let index = index.filter(|index| index.may_be_of(stored.tag()));
-    let Copy::Usable(mut found) = look(dir, stored.tag(), index.as_ref()).map_err(failed)? else {
+    let Ok(mut chains) = chains(dir, stored.tag()) else {
         return Ok(None);
     };
-    if let Some(bad) = found.first_bad().map_err(failed)? {
-        // The last may be of a checkpoint that never was one.
-        let named = index.map_or(0, |index| index.copy);
-        let is_beyond = found.records[bad].2.sequence > named;
-        if !is_beyond || bad + 1 < found.records.len() {
-            return Ok(None);
-        }
-        let whole = found
-            .records
-            .iter()
-            .position(|(_, _, header, _)| header.whole);
-        if whole.is_none_or(|whole| whole >= bad) {
-            return Ok(None);
-        }
-        found.records.truncate(bad);
+    let dropped = drop_torn(&mut chains);
+    // Of a record that the index names and that is lost, the log may have all.
+    let index = index.filter(|index| dropped != Some(index.copy));
+    let Copy::Usable(found) = judge(chains, index.as_ref()) else {
+        return Ok(None);
+    };
+    if found.first_bad().is_some() {
+        return Ok(None);
     }
-    let progress = found.progress();
-    let newest = log_goes_on(dir, stored, &progress)?;
+    let newest = log_goes_on(dir, stored, &found.progress())?;
     Ok(newest.map(|epoch| (found, epoch)))
 }
