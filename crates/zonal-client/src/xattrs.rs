@@ -2,8 +2,10 @@
 
 use crate::client::Client;
 use crate::net::Net;
+use zonal_types::limits::xattr_flags::CAPABILITY_NAME;
 use zonal_types::{Blob, Credentials, ErrorCode, Ino};
 use zonal_wire::{MetaReply, MetaRequest};
+
 impl<N: Net> Client<N> {
     /// The value of an extended attribute.
     ///
@@ -61,23 +63,20 @@ impl<N: Net> Client<N> {
         flags: u32,
     ) -> Result<(), ErrorCode> {
         let link = self.reach(ino).await?;
-        let (name, value) = (Blob(name.to_vec()), Blob(value.to_vec()));
-        let reply = self
-            .meta(
-                &link,
-                &MetaRequest::SetXattr {
-                    who: who.clone(),
-                    ino,
-                    name,
-                    value,
-                    flags,
-                },
-            )
-            .await?;
+        let request = MetaRequest::SetXattr {
+            who: who.clone(),
+            ino,
+            name: Blob(name.to_vec()),
+            value: Blob(value.to_vec()),
+            flags,
+        };
+        let reply = self.meta(&link, &request).await?;
         self.note_own_change(ino, &reply);
-        // Of what was asked before, nothing is known any more.
-        link.count_event();
-        self.doubt_privileges(ino);
+        if name == CAPABILITY_NAME {
+            // Nor does what was asked before tell of it.
+            link.count_event();
+            self.doubt_privileges(ino);
+        }
         Ok(())
     }
 
@@ -99,9 +98,6 @@ impl<N: Net> Client<N> {
         };
         let reply = self.meta(&link, &request).await?;
         self.note_own_change(ino, &reply);
-        // Of what was asked before, nothing is known any more.
-        link.count_event();
-        self.doubt_privileges(ino);
         Ok(())
     }
 }

@@ -209,7 +209,7 @@ fn kind_of(name: &[u8]) -> Option<u8> {
     Some(match name {
         b"system.posix_acl_access" => xattr_flags::ACL_ACCESS,
         b"system.posix_acl_default" => xattr_flags::ACL_DEFAULT,
-        b"security.capability" => xattr_flags::CAPABILITY,
+        xattr_flags::CAPABILITY_NAME => xattr_flags::CAPABILITY,
         name if name.starts_with(b"user.") => xattr_flags::USER,
         name if name.starts_with(b"trusted.") => xattr_flags::TRUSTED,
         name if name.starts_with(b"security.") => xattr_flags::SECURITY,

@@ -5,6 +5,7 @@ use crate::caller::credentials;
 use crate::fs::ZonalFs;
 use zonal_fuse::Context;
 use zonal_fuse::request::SetXattr;
+use zonal_types::limits::xattr_flags::CAPABILITY_NAME;
 use zonal_types::{ErrorCode, Ino};
 
 /// Where the inode's data is, as JSON. Read only.
@@ -14,8 +15,6 @@ pub const GAUGES: &[u8] = b"zonal.gauges";
 /// A label of SELinux. Where the kernel has SELinux it answers by itself and asks no file system of this kind, so whoever asks has no use
 /// for labels; EOPNOTSUPP for an absent one makes `ls -l` ask for no other file's, where ENODATA would make it ask for each.
 const SELINUX: &[u8] = b"security.selinux";
-/// File capabilities: gone with the next write.
-const CAPABILITY: &[u8] = b"security.capability";
 /// Set on a directory: makes a directory in it, with its home in a zone.
 pub const MKDIR: &[u8] = b"zonal.mkdir";
 
@@ -50,7 +49,7 @@ impl ZonalFs {
         }
         let who = credentials(ctx);
         let value = block_on(self.client.getxattr(&who, ino, name))?;
-        if name == CAPABILITY
+        if name == CAPABILITY_NAME
             && let Some(file) = self.client.file(ino)
         {
             // What was written here takes the capabilities, once the shard hears of it.
@@ -98,7 +97,7 @@ impl ZonalFs {
         let outcome = block_on(self.client.removexattr(&credentials(ctx), ino, name));
         self.hints.forget(&[ino]);
         match outcome {
-            Err(ErrorCode::Access) if name == CAPABILITY && self.writers.has(ino, ctx.uid) => {
+            Err(ErrorCode::Access) if name == CAPABILITY_NAME && self.writers.has(ino, ctx.uid) => {
                 // Before a write through a handle that was opened when its user might write.
                 self.take_privileges(ctx, &*self.file(ino)?)
             }

@@ -129,8 +129,10 @@ pub mod xattr_flags {
     pub const ACL_ACCESS: u8 = 8;
     /// `system.posix_acl_default`
     pub const ACL_DEFAULT: u8 = 16;
-    /// `security.capability`
+    /// [`CAPABILITY_NAME`]
     pub const CAPABILITY: u8 = 32;
     /// A layout set on the directory (`zonal.layout`).
     pub const LAYOUT: u8 = 64;
+    /// File capabilities, which go with the next write.
+    pub const CAPABILITY_NAME: &[u8] = b"security.capability";
 }

@@ -159,6 +159,6 @@ pub(crate) fn kill_set_id(tx: &mut Tx<'_>, inode: &mut Inode, drops_group: bool)
 pub(crate) fn drop_capability(tx: &mut Tx<'_>, inode: &mut Inode) {
     if inode.xattrs & xattr_flags::CAPABILITY != 0 {
         inode.xattrs &= !xattr_flags::CAPABILITY;
-        tx.remove(keys::xattr(inode.ino, super::xattr::CAPABILITY_NAME));
+        tx.remove(keys::xattr(inode.ino, xattr_flags::CAPABILITY_NAME));
     }
 }

@@ -15,8 +15,6 @@ use zonal_types::{Blob, Credentials, ErrorCode, FileKind, Ino, Redundancy, Strip
 use zonal_wire::MetaReply;
 use zonal_wire::meta::flags::{XATTR_CREATE, XATTR_REPLACE};
 
-/// File capabilities.
-pub const CAPABILITY_NAME: &[u8] = b"security.capability";
 /// Layout as text.
 pub const LAYOUT_NAME: &[u8] = b"zonal.layout";
 
@@ -213,7 +211,7 @@ fn prepare_acl(
 pub(crate) fn remove(tx: &mut Tx<'_>, who: &Credentials, ino: Ino, name: &[u8]) -> Result {
     let mut inode = tx.inode(ino)?;
     let class = Class::of(name)?;
-    if name == CAPABILITY_NAME {
+    if name == xattr_flags::CAPABILITY_NAME {
         // The kernel sends this before a write; where a process asks for it, the kernel has seen that it may.
         check(tx, who, &inode, WRITE)?;
     } else {
@@ -255,7 +253,7 @@ pub fn flag_of(name: &[u8]) -> u8 {
     match name {
         ACCESS_NAME => xattr_flags::ACL_ACCESS,
         DEFAULT_NAME => xattr_flags::ACL_DEFAULT,
-        CAPABILITY_NAME => xattr_flags::SECURITY | xattr_flags::CAPABILITY,
+        xattr_flags::CAPABILITY_NAME => xattr_flags::SECURITY | xattr_flags::CAPABILITY,
         _ if name.starts_with(b"user.") => xattr_flags::USER,
         _ if name.starts_with(b"trusted.") => xattr_flags::TRUSTED,
         _ => xattr_flags::SECURITY,
