@@ -102,7 +102,9 @@ class Cell:
     def kill(self, *names):
         for name in names:
             pid = self.pid(name)
-            os.kill(pid, signal.SIGKILL)
+            # One that a failed check leaves ended must not hide why that failed.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
             wait_for("its end", lambda pid=pid: not os.path.exists(f"/proc/{pid}/exe"))
 
     def mounts(self):

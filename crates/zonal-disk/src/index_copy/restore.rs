@@ -19,7 +19,7 @@ type Put<'a> = dyn FnMut(&[u8], Option<&[u8]>) -> Result<(), DiskError> + 'a;
 pub(crate) enum Copy {
     /// Nothing: none was written yet, or it was given up.
     None,
-    /// It is of another state than the index: a program from before used the store.
+    /// It is of another state than the index: a program from before used the store, or it was given up and its new beginning has no commit yet.
     Stale,
     /// What should be there is not.
     Damaged(String),
