@@ -163,6 +163,12 @@ class Cell:
         with open(f"{self.dir}/{NODES[name]}/log", encoding="utf-8", errors="replace") as f:
             return f.read()
 
+    def show_logs(self):
+        """How each node's log ends."""
+        for name in NODES:
+            lines = "\n    ".join(self.log(name).splitlines()[-12:])
+            print(f"  {name}:\n    {lines}", flush=True)
+
     def metric(self, name, metric):
         with open(f"{self.dir}/{NODES[name]}/node.toml", encoding="utf-8") as f:
             address = re.findall(r'^listen = "([^"]*)"', f.read(), re.M)[1]
@@ -260,7 +266,9 @@ def run_checks(registry, title, summary):
         folder = f"{cell.mount}/d/{one.ident}"
         os.mkdir(folder)
 
-        def cleanup(_result):
+        def cleanup(result):
+            if result == "FAILED":
+                cell.show_logs()
             cell.heal()
             run(ZONAL, "up", "--dir", cell.dir, "--mount", cell.mount, ok=False)
             if not cell.status()["healthy"]:

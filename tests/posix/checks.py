@@ -120,9 +120,15 @@ def run_inside(c, given):
         if os.getpid() != me:  # a child that the check forked
             traceback.print_exc()
             os._exit(99)
-        where = [f for f in traceback.extract_tb(e.__traceback__) if f.filename != __file__]
-        lines = " < ".join(f"{os.path.basename(f.filename)}:{f.lineno}" for f in reversed(where))
-        return "FAILED", f"{type(e).__name__}: {e} ({lines})"
+        return "FAILED", told(e)
+
+
+def told(error):
+    """What an error says with the places it came through, and the ones that it came in the way of."""
+    where = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != __file__]
+    lines = " < ".join(f"{os.path.basename(f.filename)}:{f.lineno}" for f in reversed(where))
+    before = f"; after {told(error.__context__)}" if error.__context__ and not error.__suppress_context__ else ""
+    return f"{type(error).__name__}: {error} ({lines}){before}"
 
 
 def send(sock, value):
