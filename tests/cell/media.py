@@ -437,6 +437,7 @@ def check_shard_reads(c, d, break_it, count, words):
             raise AssertionError("no request met it in five turns")
         text = re.sub(r"\x1b\[[0-9;]*m", "", c.log("shard"))
         true(re.search(rf'{words[0]}.* shard=1 operation="?\w+', text), "the log does not say it")
+        true("panicked" not in text, "the log has the words of a library for it")
         status = c.status()
         true(not status["healthy"] and words[1] in c.trouble("shard"), f"status says: {c.trouble('shard')}")
         c.order("shard", "clear")

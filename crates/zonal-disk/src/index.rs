@@ -1,13 +1,12 @@
 //! The checkpointed state: one ordered table in an embedded store (redb), and how far the log is in it.
 //!
 //! The library does not check what it reads: every value carries a crc32c of key and value behind it, and every block
-//! of the file has one beside the file ([`crate::sums`]). Damage may make the library panic: each call is guarded, and a panic becomes
+//! of the file has one beside the file ([`crate::sums`]). Damage may make the library panic: each call is [`guarded`], and a panic becomes
 //! `Corrupt`. Commits are durable and leave the allocator's state behind, so that opening after a crash
 //! does not walk the whole file.
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,6 +15,7 @@ use redb::{Database, Durability, ReadableDatabase, StorageBackend, TableDefiniti
 
 use crate::error::DiskError;
 use crate::files::{StoreDir, StoreFile};
+use crate::guarded::guarded;
 use crate::log::LSN_END;
 use crate::sums::{Summed, SumsStore};
 
@@ -102,7 +102,8 @@ impl Progress {
 
 /// The embedded store.
 pub struct Index {
-    database: Database,
+    /// There until the drop.
+    database: Option<Database>,
     damaged: Arc<AtomicU64>,
     /// The file that it lies in, where it is one.
     file: Option<File>,
@@ -212,10 +213,14 @@ impl Index {
 
     fn over(database: Database) -> Self {
         Self {
-            database,
+            database: Some(database),
             damaged: Arc::default(),
             file: None,
         }
+    }
+
+    fn database(&self) -> Result<&Database, DiskError> {
+        self.database.as_ref().ok_or(DiskError::Failed)
     }
 
     fn initialise(&self) -> Result<(), DiskError> {
@@ -225,7 +230,7 @@ impl Index {
     /// How far the log has been applied.
     pub(crate) fn progress(&self) -> Result<Progress, DiskError> {
         guarded(|| {
-            let transaction = self.database.begin_read()?;
+            let transaction = self.database()?.begin_read()?;
             let table = transaction.open_table(META)?;
             let bytes = table.get(PROGRESS)?;
             let progress = bytes.and_then(|bytes| Progress::decode(bytes.value()));
@@ -245,7 +250,7 @@ impl Index {
         progress: &Progress,
     ) -> Result<(), DiskError> {
         guarded(|| {
-            let mut transaction = self.database.begin_write()?;
+            let mut transaction = self.database()?.begin_write()?;
             transaction
                 .set_durability(Durability::Immediate)
                 .map_err(|error| DiskError::Corrupt(format!("index: {error}")))?;
@@ -278,7 +283,7 @@ impl Index {
             return Ok(0);
         };
         let used = guarded(|| {
-            let transaction = self.database.begin_write()?;
+            let transaction = self.database()?.begin_write()?;
             let stats = transaction.stats()?;
             transaction.abort()?;
             Ok(stats.allocated_pages() * stats.page_size() as u64)
@@ -291,10 +296,21 @@ impl Index {
     /// The table as of the last commit.
     pub(crate) fn snapshot(&self) -> Result<Snapshot, DiskError> {
         guarded(|| {
-            let transaction = self.database.begin_read()?;
+            let transaction = self.database()?.begin_read()?;
             let table = transaction.open_table(ENTRIES)?;
             Ok(Snapshot { table })
         })
+    }
+}
+
+impl Drop for Index {
+    /// Closing reads what it tidies up, which may be damaged. Nothing is lost by it: commits are durable, with the allocator's state.
+    fn drop(&mut self) {
+        let database = self.database.take();
+        drop(guarded(|| {
+            drop(database);
+            Ok(())
+        }));
     }
 }
 
@@ -382,16 +398,6 @@ pub(crate) fn unseal<'a>(key: &[u8], sealed: &'a [u8]) -> Result<&'a [u8], DiskE
             "index: a value fails its checksum".into(),
         )),
     }
-}
-
-/// Runs a call of the library so that a panic on damaged bytes becomes an error.
-fn guarded<T>(call: impl FnOnce() -> Result<T, DiskError>) -> Result<T, DiskError> {
-    // The library poisons itself when it panics; nothing of ours is left half changed.
-    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|_| {
-        Err(DiskError::Corrupt(
-            "index: the store's structure is damaged".into(),
-        ))
-    })
 }
 
 fn from_library(error: redb::Error) -> DiskError {

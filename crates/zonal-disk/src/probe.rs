@@ -16,7 +16,7 @@ use crate::index::Index;
 use crate::sums::SumsStore;
 
 const PAGE: u64 = 4096;
-/// Most pages that an opening writes: beyond, it is no mere opening.
+/// Most pages that an opening and a commit write: beyond, it is more than that.
 const PAGES_MAX: usize = 16_384;
 const CACHE_BYTES: usize = 4 << 20;
 
@@ -125,7 +125,7 @@ impl SumsStore for Sums {
     }
 }
 
-/// Opens the index at `index` with the checksums at `sums` as a server would.
+/// Opens the index at `index` with the checksums at `sums` as a server would, and commits: only that reads what the library knows of free space.
 ///
 /// # Errors
 /// What a server would meet.
@@ -142,5 +142,6 @@ pub(crate) fn probe(index: &Path, sums: &Path) -> Result<(), DiskError> {
     };
     let sums = Sums(File::open(sums).ok());
     let index = Index::open_summed(above, Box::new(sums), CACHE_BYTES)?;
-    index.progress().map(drop)
+    let progress = index.progress()?;
+    index.commit(std::iter::empty(), &progress)
 }

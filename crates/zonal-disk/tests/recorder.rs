@@ -18,6 +18,7 @@ use zonal_disk::recording::{Ending, Event, Recording};
 use zonal_disk::{DiskError, Engine, Segments, SegmentsConfig, StoreDir, starts};
 use zonal_testkit::power_cut::Bytes;
 use zonal_testkit::{Rng, Scratch};
+use zonal_types::store::KvRead;
 
 const SEGMENT: u64 = 1 << 20;
 
@@ -134,7 +135,11 @@ fn wrong(dir: &Path, least: Option<u32>) -> Option<String> {
         Ok(engine) => engine,
         Err(error) => return Some(error.to_string()),
     };
-    let found = text(&engine, "n").map(|text| text.parse::<u32>().unwrap());
+    let value = match engine.get(b"n") {
+        Ok(value) => value,
+        Err(error) => return Some(error.to_string()),
+    };
+    let found = value.map(|value| String::from_utf8(value).unwrap().parse::<u32>().unwrap());
     if found < least {
         return Some(format!("{found:?} is left of {least:?}"));
     }

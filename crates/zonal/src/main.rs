@@ -18,7 +18,18 @@ mod whole;
 use clap::Parser;
 use std::process::ExitCode;
 
+/// The library below an index panics on damaged bytes. That is caught and told as damage, so its own words are not shown.
+fn be_quiet_about_damage() {
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        if !zonal_disk::is_guarded() {
+            usual(info);
+        }
+    }));
+}
+
 fn main() -> ExitCode {
+    be_quiet_about_damage();
     let arguments: Vec<std::ffi::OsString> = std::env::args_os().collect();
     if mount::helper::is_called(&arguments) {
         let result = mount::helper::run(&arguments);

@@ -217,10 +217,7 @@ pub fn partitions(cell: &TestCell) -> Vec<PartitionId> {
 pub fn be_quiet_about_the_library() {
     #[expect(clippy::print_stderr, reason = "what a test says")]
     std::panic::set_hook(Box::new(|info| {
-        if info
-            .location()
-            .is_none_or(|place| !place.file().contains("redb"))
-        {
+        if !zonal_disk::is_guarded() {
             eprintln!("{info}");
         }
     }));

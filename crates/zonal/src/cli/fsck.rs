@@ -137,7 +137,6 @@ impl Fsck {
         let cell = Cell {
             stores: configs.iter().flat_map(stores_of).collect(),
         };
-        be_quiet_about_the_library();
         let start = Instant::now();
         let checked = zonal_offline::check(&cell, &options, &mut self.teller());
         Ok(checked.map(|summary| (summary, start.elapsed().as_secs_f64())))
@@ -239,17 +238,4 @@ fn not_checked(error: &OfflineError) -> Failure {
         _ => "the medium below may fail: look at the kernel's log",
     };
     Failure::new(NOT_CHECKED, with_causes(error)).hint(hint)
-}
-
-/// The library below the index panics on damaged bytes; that is caught and told as damage, so its own words are not shown.
-fn be_quiet_about_the_library() {
-    let usual = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |info| {
-        if info
-            .location()
-            .is_none_or(|place| !place.file().contains("redb"))
-        {
-            usual(info);
-        }
-    }));
 }
