@@ -120,7 +120,8 @@ impl Index {
     /// # Errors
     /// When the medium fails.
     pub fn create_file(path: &Path, cache_bytes: usize) -> Result<Self, DiskError> {
-        for old in [path, &path.with_extension(SUMS_EXTENSION)] {
+        // Checksums never outlive the index that they are of.
+        for old in [&path.with_extension(SUMS_EXTENSION), path] {
             match std::fs::remove_file(old) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                     return Err(DiskError::io("remove the index", error));

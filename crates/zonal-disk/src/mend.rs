@@ -1,14 +1,18 @@
 //! A store whose files are damaged gets new ones: an index with all that can still be read, an empty log, an identity.
 //!
-//! Everything is written beside what is there and put in its place by renames, the index first, so that an interruption
+//! Everything is written beside what is there and put in its place by renames ([`placing`]), the index first, so that an interruption
 //! leaves a store that can be mended again. The damaged index stays as `index.redb.bad` in the store's `lost+found`.
 
 mod from_copy;
+mod placing;
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod placing_tests;
 
 pub use from_copy::{can_restore_index, drop_copy, restore_index};
+pub(crate) use placing::finish;
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
 use std::io;
 use std::path::Path;
 
@@ -16,19 +20,18 @@ use zonal_types::KvChange;
 
 use crate::engine::Config;
 use crate::error::DiskError;
-use crate::identity::{self, Identity, Stored, sync_dir};
+use crate::identity::{Identity, Stored};
 use crate::index::{Index, Progress};
 use crate::log;
 use crate::raw_index::Found;
 use crate::read_only::{ReadStore, StoreDamage};
 use crate::replay::Replay;
-use crate::store::{self, INDEX, LOG, SUMS};
+use placing::{MENDED, place};
 
 pub(crate) const NEW_INDEX: &str = "index-new.redb";
 /// As [`Index::create_file`] names them.
 pub(crate) const NEW_SUMS: &str = "index-new.sums";
 pub(crate) const NEW_LOG: &str = "log.new";
-const ATTIC: &str = "lost+found";
 /// Bytes of entries in one commit of the new index, and in memory while old entries are sorted.
 const BATCH_BYTES: usize = 16 << 20;
 
@@ -119,6 +122,23 @@ pub fn mend(
     mend: &Mend<'_>,
     replay: &mut Replay<'_>,
 ) -> Result<Vec<LostKeys>, DiskError> {
+    let (new, lost) = make_index(dir, mend, replay)?;
+    place(dir, &new.stored, MENDED)?;
+    Ok(lost)
+}
+
+/// A store whose new index lies beside what is there.
+struct Unplaced {
+    /// It is locked by this.
+    _locked: ReadStore,
+    stored: Stored,
+}
+
+fn make_index(
+    dir: &Path,
+    mend: &Mend<'_>,
+    replay: &mut Replay<'_>,
+) -> Result<(Unplaced, Vec<LostKeys>), DiskError> {
     let store = ReadStore::open(dir, &mend.identity, replay)?;
     let end = store.log();
     let is_lost = |damage: &StoreDamage| matches!(damage, StoreDamage::IndexLost(_));
@@ -187,53 +207,13 @@ pub fn mend(
         store: stored.tag(),
     })?;
     drop(filling);
-    put_in_place(dir, &stored)?;
-    drop(store);
-    Ok(lost)
-}
-
-fn put_in_place(dir: &Path, stored: &Stored) -> Result<(), DiskError> {
-    let failed = |error| DiskError::io("put the mended files in place", error);
-    sync_new_index(dir).map_err(failed)?;
-    store::write_log(&dir.join(NEW_LOG), stored.log_bytes).map_err(failed)?;
-    // It is of the index that goes.
-    drop_copy(dir)?;
-    keep_bad_index(dir).map_err(failed)?;
-    sync_dir(dir).map_err(failed)?;
-    place_index(dir).map_err(failed)?;
-    fs::rename(dir.join(NEW_LOG), dir.join(LOG)).map_err(failed)?;
-    sync_dir(dir).map_err(failed)?;
-    identity::save(dir, stored)
-}
-
-fn sync_new_index(dir: &Path) -> io::Result<()> {
-    File::open(dir.join(NEW_INDEX)).and_then(|file| file.sync_all())
-}
-
-/// Puts a damaged index aside, without its checksums.
-fn keep_bad_index(dir: &Path) -> io::Result<()> {
-    let attic = dir.join(ATTIC);
-    fs::create_dir_all(&attic)?;
-    if dir.join(INDEX).exists() {
-        let kept = attic.join("index.redb.bad");
-        // The first one that was kept has the most.
-        if kept.exists() {
-            fs::remove_file(dir.join(INDEX))?;
-        } else {
-            fs::rename(dir.join(INDEX), kept)?;
-        }
-    }
-    // Without its checksums an index is as good; with another's it is not.
-    match fs::remove_file(dir.join(SUMS)) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
-}
-
-/// Puts the new index where the old one was.
-fn place_index(dir: &Path) -> io::Result<()> {
-    fs::rename(dir.join(NEW_INDEX), dir.join(INDEX))?;
-    fs::rename(dir.join(NEW_SUMS), dir.join(SUMS))
+    Ok((
+        Unplaced {
+            _locked: store,
+            stored,
+        },
+        lost,
+    ))
 }
 
 fn identity_of(store: &ReadStore, mend: &Mend<'_>) -> Result<Stored, DiskError> {

@@ -12,6 +12,7 @@ use crate::identity::{self, Identity, Stored};
 use crate::index::{Index, Progress};
 use crate::index_copy::{COPIES, IndexCopy};
 use crate::log;
+use crate::mend;
 use crate::overlay::Overlay;
 use crate::power::{self, BootId, Past};
 use crate::replay::{Replay, open_parts_after};
@@ -165,6 +166,7 @@ impl Engine {
         if let Err(error) = fs::metadata(dir.join(INDEX)) {
             return Err(missing("index", error));
         }
+        mend::finish(store).map_err(|error| DiskError::io("checksums of the index", error))?;
         let index = Index::open_in(store, INDEX, config.cache_bytes)?;
         let progress = index.progress()?;
         if !progress.may_be_of(stored.tag()) {

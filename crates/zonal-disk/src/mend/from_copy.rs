@@ -1,6 +1,7 @@
 //! A damaged index gets exactly the entries that it had, from its copy. The log stays as it is.
 
-use super::{Filling, keep_bad_index, place_index, sync_new_index};
+use super::Filling;
+use super::placing::{FROM_COPY, place};
 use crate::engine::Config;
 use crate::error::DiskError;
 use crate::identity::{self, Identity, Stored, sync_dir};
@@ -72,11 +73,25 @@ pub fn restore_index(
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
         Err(error) => return Err(DiskError::io("lock file", error)),
     };
-    let Some(stored) = stored(dir, identity, uuid, config)? else {
+    let Some(stored) = make_index(dir, identity, uuid, config)? else {
         return Ok(false);
     };
+    place(dir, &stored, FROM_COPY)?;
+    Ok(true)
+}
+
+/// Makes the new index beside what is there; `None`: the copy cannot be used.
+pub(super) fn make_index(
+    dir: &Path,
+    identity: &Identity,
+    uuid: Option<[u8; 16]>,
+    config: &Config,
+) -> Result<Option<Stored>, DiskError> {
+    let Some(stored) = stored(dir, identity, uuid, config)? else {
+        return Ok(None);
+    };
     let Some((records, epoch)) = usable(dir, &stored)? else {
-        return Ok(false);
+        return Ok(None);
     };
     let is_newer = |_: &[u8], _: &[u8], _: &[u8]| true;
     let mut filling = Filling::new(
@@ -93,13 +108,7 @@ pub fn restore_index(
         ..records.progress()
     })?;
     drop(filling);
-    let failed = |error| DiskError::io("put the index in place", error);
-    sync_new_index(dir).map_err(failed)?;
-    keep_bad_index(dir).map_err(failed)?;
-    sync_dir(dir).map_err(failed)?;
-    place_index(dir).map_err(failed)?;
-    sync_dir(dir).map_err(failed)?;
-    Ok(true)
+    Ok(Some(stored))
 }
 
 /// Removes the copy of the index: the next opening begins another.

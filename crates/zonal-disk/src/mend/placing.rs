@@ -1,0 +1,106 @@
+//! Puts the new files of a mended store where the old ones are, step by step. After each step, where a kill may end it, there is an index:
+//! the old one, which can be mended again, or the new one.
+
+use std::fs::{self, File};
+use std::io::{self, ErrorKind};
+use std::path::Path;
+
+use super::{NEW_INDEX, NEW_LOG, NEW_SUMS, drop_copy};
+use crate::error::DiskError;
+use crate::files::StoreDir;
+use crate::identity::{self, Stored, sync_dir};
+use crate::store::{self, INDEX, LOG, SUMS};
+
+/// Folder of a store for what is put aside.
+const ATTIC: &str = "lost+found";
+
+pub(super) type Step = fn(&Path, &Stored) -> Result<(), DiskError>;
+
+/// Where the index comes from its copy: log, copy and identity stay.
+pub(super) const FROM_COPY: &[Step] = &[
+    sync_new_index,
+    keep_bad_index,
+    drop_sums,
+    place_index,
+    place_sums,
+];
+
+/// Where the index is what could still be read: the log is in it, and the copy is of the index that goes.
+pub(super) const MENDED: &[Step] = &[
+    sync_new_index,
+    write_new_log,
+    |dir, _| drop_copy(dir),
+    keep_bad_index,
+    drop_sums,
+    place_index,
+    place_sums,
+    place_log,
+    |dir, stored| identity::save(dir, stored),
+];
+
+pub(super) fn place(dir: &Path, stored: &Stored, steps: &[Step]) -> Result<(), DiskError> {
+    steps.iter().try_for_each(|step| step(dir, stored))
+}
+
+/// What a placing left to do that was ended between the index and its checksums.
+///
+/// # Errors
+/// When the medium fails.
+pub(crate) fn finish(store: &StoreDir) -> io::Result<()> {
+    let is_there = |name| fs::exists(store.path().join(name));
+    if is_there(NEW_SUMS)? && !is_there(NEW_INDEX)? && !is_there(SUMS)? {
+        store.rename(NEW_SUMS, SUMS)?;
+        store.sync_names("")?;
+    }
+    Ok(())
+}
+
+fn failed(error: io::Error) -> DiskError {
+    DiskError::io("put the mended files in place", error)
+}
+
+fn sync_new_index(dir: &Path, _: &Stored) -> Result<(), DiskError> {
+    let file = File::open(dir.join(NEW_INDEX)).map_err(failed)?;
+    file.sync_all().map_err(failed)
+}
+
+fn write_new_log(dir: &Path, stored: &Stored) -> Result<(), DiskError> {
+    store::write_log(&dir.join(NEW_LOG), stored.log_bytes).map_err(failed)
+}
+
+/// A second name for a damaged index, if there is one; the first one that was kept has the most.
+fn keep_bad_index(dir: &Path, _: &Stored) -> Result<(), DiskError> {
+    let attic = dir.join(ATTIC);
+    fs::create_dir_all(&attic).map_err(failed)?;
+    match fs::hard_link(dir.join(INDEX), attic.join("index.redb.bad")) {
+        Err(error) if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::AlreadyExists) => {
+            Err(failed(error))
+        }
+        _ => sync_dir(dir).map_err(failed),
+    }
+}
+
+/// Without its checksums an index is as good; with another's it is not.
+fn drop_sums(dir: &Path, _: &Stored) -> Result<(), DiskError> {
+    match fs::remove_file(dir.join(SUMS)) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(failed(error)),
+        _ => sync_dir(dir).map_err(failed),
+    }
+}
+
+fn place_index(dir: &Path, _: &Stored) -> Result<(), DiskError> {
+    move_in(dir, NEW_INDEX, INDEX)
+}
+
+fn place_sums(dir: &Path, _: &Stored) -> Result<(), DiskError> {
+    move_in(dir, NEW_SUMS, SUMS)
+}
+
+fn place_log(dir: &Path, _: &Stored) -> Result<(), DiskError> {
+    move_in(dir, NEW_LOG, LOG)
+}
+
+fn move_in(dir: &Path, from: &str, to: &str) -> Result<(), DiskError> {
+    fs::rename(dir.join(from), dir.join(to)).map_err(failed)?;
+    sync_dir(dir).map_err(failed)
+}
