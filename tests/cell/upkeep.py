@@ -142,6 +142,38 @@ def _(work):
         equal(read(f"{c.mount}/one/f"), b"kept", "what was synced")
 
 
+@check("backup-waits", "a backup that meets another one's snapshots waits until they are let go, and says so; each has all", limit=180)
+def _(work):
+    with OwnCell(work) as c:
+        tree(f"{c.mount}/one/kept")
+        os.sync()
+
+        def backup(name):
+            args = [ZONAL, "meta", "backup", "--cell", c.folder, "--to", f"{c.base}/{name}", "--force"]
+            with open(f"{c.base}/{name}.said", "wb") as said:
+                return subprocess.Popen(args, stdout=subprocess.DEVNULL, stderr=said)
+
+        def waits(name):
+            return b"waiting for it" in read(f"{c.base}/{name}.said")
+
+        met = 0
+        for turn in range(200):
+            first = backup("first")
+            time.sleep(turn % 20 / 1000)
+            first.send_signal(signal.SIGSTOP)
+            second = backup("second")
+            # It says so at once, or ends.
+            end = time.monotonic() + 10
+            while not waits("second") and second.poll() is None and time.monotonic() < end:
+                time.sleep(0.01)
+            first.send_signal(signal.SIGCONT)
+            equal((first.wait(60), second.wait(60)), (0, 0), f"exits: {[read(f'{c.base}/{name}.said') for name in ('first', 'second')]}")
+            met += waits("second")
+            if met == 3:
+                break
+        equal(met, 3, "backups that met another one")
+
+
 @check("backup", "a backup taken under load brings back every name, attribute and byte of what was settled", limit=300)
 def _(work):
     with OwnCell(work) as c:

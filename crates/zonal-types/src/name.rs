@@ -48,7 +48,7 @@ impl std::fmt::Display for Name {
 }
 
 /// A name or path as reports and terminals get it, on one line and from which the bytes can be had again: a backslash is `\\`, a byte of a
-/// control character, of one that turns the direction of writing, or of what is not UTF-8 is `\xNN`.
+/// letter that is not [shown](is_shown), or of what is not UTF-8, is `\xNN`.
 #[derive(Debug, Clone, Copy)]
 pub struct Shown<'a>(pub &'a [u8]);
 
@@ -58,7 +58,7 @@ impl std::fmt::Display for Shown<'_> {
             for letter in chunk.valid().chars() {
                 match letter {
                     '\\' => f.write_str(r"\\")?,
-                    _ if letter.is_control() || turns(letter) => {
+                    _ if !is_shown(letter) => {
                         hex(f, letter.encode_utf8(&mut [0; 4]).as_bytes())?;
                     }
                     _ => f.write_char(letter)?,
@@ -70,9 +70,23 @@ impl std::fmt::Display for Shown<'_> {
     }
 }
 
-/// Whether it changes in which direction what follows is written (Unicode Standard Annex 9).
-fn turns(letter: char) -> bool {
-    matches!(letter, '\u{200e}' | '\u{200f}' | '\u{61c}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+/// Whether a terminal or an editor shows a letter as itself. Not so control characters, what ends a line, what turns the direction of writing
+/// (Unicode Standard Annex 9), and what is not seen at all.
+#[must_use]
+pub fn is_shown(letter: char) -> bool {
+    let is_hidden = matches!(
+        letter,
+        '\u{ad}'
+            | '\u{61c}'
+            | '\u{180e}'
+            | '\u{200b}'..='\u{200f}'
+            | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}'
+            | '\u{feff}'
+            | '\u{fff9}'..='\u{fffb}'
+            | '\u{e0000}'..='\u{e007f}'
+    );
+    !letter.is_control() && !is_hidden
 }
 
 fn hex(f: &mut std::fmt::Formatter<'_>, bytes: &[u8]) -> std::fmt::Result {
@@ -102,6 +116,10 @@ mod tests {
             (br"\xff", r"\\xff"),
             ("\u{85}".as_bytes(), r"\xc2\x85"),
             ("a\u{202e}b".as_bytes(), r"a\xe2\x80\xaeb"),
+            (
+                "a\u{2028}b\u{200b}".as_bytes(),
+                r"a\xe2\x80\xa8b\xe2\x80\x8b",
+            ),
         ] {
             assert_eq!(shown(bytes).as_deref(), Ok(text));
         }

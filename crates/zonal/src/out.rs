@@ -8,7 +8,7 @@ use std::io::{Error, ErrorKind, Write};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
-use zonal_types::Shown;
+use zonal_types::{Shown, is_shown};
 
 /// The first failure to write standard output.
 static FAILURE: Mutex<Option<Error>> = Mutex::new(None);
@@ -47,9 +47,23 @@ pub fn finish() -> std::io::Result<()> {
     failure.take().map_or(Ok(()), Err)
 }
 
-/// One line on standard error.
+/// One line, or several, on standard error. Names in it that nobody has escaped do nothing to a terminal.
 pub fn note(text: impl Display) {
+    let text = harmless(&text.to_string());
     let _ = writeln!(std::io::stderr().lock(), "{text}");
+}
+
+fn harmless(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for letter in text.chars() {
+        if letter == '\n' || is_shown(letter) {
+            out.push(letter);
+        } else {
+            let mut bytes = [0; 4];
+            out.push_str(&Shown(letter.encode_utf8(&mut bytes).as_bytes()).to_string());
+        }
+    }
+    out
 }
 
 /// A table with columns as wide as they need to be; the last one is not padded.
@@ -113,6 +127,15 @@ pub fn ago(seconds: i64) -> String {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn what_is_noted_does_nothing_to_a_terminal() {
+        let text = super::harmless("Größe \\ a\x1b[31m\tb\n\u{85}\u{202e}c");
+        assert_eq!(
+            text,
+            "Größe \\ a\\x1b[31m\\x09b\n\\xc2\\x85\\xe2\\x80\\xaec"
+        );
+    }
+
     #[test]
     fn bytes_are_readable() {
         assert_eq!(super::bytes(0), "0 B");

@@ -73,10 +73,12 @@ impl ReadStore {
             (end, epoch) = (found.end, found.header.epoch);
             synced = synced.max(found.header.synced);
         }
-        if let Some(proof) = reader.proof_beyond(end, epoch)? {
+        let proof = reader.proof_beyond(end, epoch)?;
+        if let Some(proof) = proof {
             self.damage.push(StoreDamage::LogTorn { end, proof });
             synced = end;
         }
+        let tear = proof.map(|_| (end, epoch));
         let (mut position, mut epoch) = (origin.applied, origin.applied_epoch);
         while position < end {
             let Some(found) = reader.at(position, epoch)? else {
@@ -101,6 +103,49 @@ impl ReadStore {
             } else if was_durable {
                 self.damage.push(StoreDamage::LogRecord(found.end));
                 break;
+            }
+        }
+        tear.map_or(Ok(()), |tear| self.behind_tear(file, origin, tear, replay))
+    }
+
+    /// Records behind a tear, at this position under this epoch, say what their keys are, whatever came before.
+    fn behind_tear(
+        &mut self,
+        file: &Whole,
+        origin: Origin,
+        (tear, epoch): (u64, u64),
+        replay: &mut Replay<'_>,
+    ) -> Result<(), DiskError> {
+        let mut headers = headers(file, origin.capacity, &mut Some(origin.store))?;
+        headers.retain(|(lsn, _, of)| *lsn > tear && *of >= epoch);
+        headers.sort_unstable();
+        let mut reader = Reader::new(file, origin);
+        let (mut behind, mut epoch, mut synced) = (tear, epoch, 0);
+        let mut whole = Vec::new();
+        for (lsn, ..) in headers {
+            // Inside of a record: bytes of a payload that look like a header.
+            if lsn < behind {
+                continue;
+            }
+            if let Some(found) = reader.at(lsn, epoch)? {
+                (behind, epoch) = (found.end, found.header.epoch);
+                synced = synced.max(found.header.synced);
+                whole.push(found);
+            }
+        }
+        for found in whole {
+            if found.header.kind == Kind::Pad || found.header.dropped {
+                continue;
+            }
+            let Some(record) = record::decode(reader.payload(&found.header)?) else {
+                continue;
+            };
+            let was_durable = origin.kept || found.end <= synced;
+            if replay(&record, Lsn(found.end), was_durable) {
+                self.log.records += 1;
+                for change in record.changes {
+                    self.overlay.apply(change);
+                }
             }
         }
         Ok(())

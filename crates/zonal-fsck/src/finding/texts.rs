@@ -5,8 +5,11 @@ pub(super) fn consequence(name: &str) -> &'static str {
     match name {
         "store-missing" | "store-stranger" => "everything that only this store has is out of reach",
         "identity" | "starts" | "index-shut" => "the store is refused at the next start",
-        "log-lost" | "log-torn" => {
+        "log-lost" => {
             "the newest changes of this store are lost, and it is refused at the next start"
+        }
+        "log-torn" => {
+            "what the part that cannot be read had changed, names or bytes, is as it was before; the store is refused at the next start"
         }
         "index-lost" => "what this store says is lost, apart from what its log still has",
         "index-from-copy" => {

@@ -7,18 +7,23 @@
 
 use super::format::{Entries, ShardStart};
 use crate::cell::connect::{Cell, Refused};
-use crate::exit::{FAILED, Failure};
+use crate::exit::{FAILED, Failure, with_causes};
+use crate::out;
 use anyhow::Context;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use zonal_net::Address;
 use zonal_server::manager_role::MAP_KEY;
-use zonal_types::{Blob, ShardId};
+use zonal_types::limits::SNAPSHOT_TERM_MS;
+use zonal_types::{Blob, ErrorCode, ShardId};
 use zonal_wire::{AdminReply, AdminRequest};
 use zonal_zonemap::{Shard, ZoneMap};
 
 /// How often snapshots are fixed anew while first-level directories change.
 const TRIES: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(20);
+/// How long another command's snapshot is waited for: one that nobody reads is given up by then.
+const BUSY_PATIENCE: Duration = Duration::from_millis(SNAPSHOT_TERM_MS + 5_000);
+const BUSY_PAUSE: Duration = Duration::from_millis(250);
 
 /// The snapshot of a shard; let go when it is dropped.
 pub struct Snapshot<'a> {
@@ -101,27 +106,68 @@ impl<'a> Snapshot<'a> {
 }
 
 /// Snapshots of all shards that fit together, the root's first, and the map that it has.
-pub fn fix_all(cell: &Cell) -> anyhow::Result<(ZoneMap, Vec<Snapshot<'_>>)> {
+type Fitting<'a> = (ZoneMap, Vec<Snapshot<'a>>);
+
+/// Fixes them. A shard has one snapshot at a time: while another command has one, nothing is held and all is tried again.
+pub fn fix_all(cell: &Cell) -> anyhow::Result<Fitting<'_>> {
     let published = cell.map()?;
     let root = published.shards.iter().find(|shard| shard.id == ShardId(0));
     let root = root.context("the zone map has no root shard")?;
-    for _ in 0..TRIES {
-        let map = Snapshot::fix(cell, &published, root)?.map()?;
-        let zones = fix_zones(cell, &map)?;
-        let first = Snapshot::fix(cell, &published, root)?;
-        let now = first.map()?;
-        if now.version == map.version {
-            let mut all = vec![first];
-            all.extend(zones);
-            return Ok((now, all));
+    let (mut changed, mut busy_since) = (0, None);
+    loop {
+        let error = match try_all(cell, &published, root) {
+            Ok(Some(fitting)) => return Ok(fitting),
+            Ok(None) => {
+                changed += 1;
+                if changed == TRIES {
+                    let text =
+                        format!("first-level directories changed during each of {TRIES} tries");
+                    return Err(Failure::new(FAILED, text)
+                        .hint("try again when fewer of them are made and removed")
+                        .into());
+                }
+                std::thread::sleep(PAUSE);
+                continue;
+            }
+            Err(error) => error,
+        };
+        let refused = error
+            .chain()
+            .find_map(|cause| cause.downcast_ref::<Refused>());
+        if refused.is_none_or(|refused| refused.code != ErrorCode::Busy) {
+            return Err(error);
         }
-        drop((first, zones));
-        std::thread::sleep(PAUSE);
+        let since = *busy_since.get_or_insert_with(|| {
+            out::note(format_args!(
+                "{}: waiting for it; if it was killed, for {} s at most",
+                with_causes(error.as_ref()),
+                SNAPSHOT_TERM_MS / 1000
+            ));
+            Instant::now()
+        });
+        if since.elapsed() > BUSY_PATIENCE {
+            return Err(Failure::new(FAILED, with_causes(error.as_ref()))
+                .hint("try again when it is through")
+                .into());
+        }
+        std::thread::sleep(BUSY_PAUSE);
     }
-    let text = format!("first-level directories changed during each of {TRIES} tries");
-    Err(Failure::new(FAILED, text)
-        .hint("try again when fewer of them are made and removed")
-        .into())
+}
+
+/// One try; `None`: the map changed meanwhile.
+fn try_all<'a>(
+    cell: &'a Cell,
+    published: &ZoneMap,
+    root: &Shard,
+) -> anyhow::Result<Option<Fitting<'a>>> {
+    let map = Snapshot::fix(cell, published, root)?.map()?;
+    let zones = fix_zones(cell, &map)?;
+    let first = Snapshot::fix(cell, published, root)?;
+    let now = first.map()?;
+    let fits = now.version == map.version;
+    let mut all = vec![first];
+    all.extend(zones);
+    Ok(fits.then_some((now, all)))
 }
 
 fn fix_zones<'a>(cell: &'a Cell, map: &ZoneMap) -> anyhow::Result<Vec<Snapshot<'a>>> {

@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 
 /// How long a process may take to end before it is killed.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// How long a process that lives may be without a command line: a thread of the kernel never has one.
+const EXEC_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The process of one node.
 #[derive(Debug)]
@@ -34,9 +36,16 @@ pub fn log_file(config: &Path) -> PathBuf {
 
 /// The command line of the process `pid`: empty where there is none, or only what is left of it.
 pub fn arguments(pid: Pid) -> Vec<OsString> {
-    let line = fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero())).unwrap_or_default();
-    if line.is_empty() {
-        return Vec::new();
+    let read = || fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero())).unwrap_or_default();
+    let mut line = read();
+    // The kernel shows that of a program that has just been started a moment after it runs.
+    let deadline = Instant::now() + EXEC_PATIENCE;
+    while line.is_empty() {
+        if !matches!(started(pid), Started::At(_)) || Instant::now() > deadline {
+            return Vec::new();
+        }
+        std::thread::sleep(Duration::from_millis(1));
+        line = read();
     }
     let line = line.strip_suffix(b"\0").unwrap_or(&line);
     let parts = line.split(|byte| *byte == 0);
@@ -243,13 +252,20 @@ mod tests {
     }
 
     #[test]
+    fn a_process_is_known_from_its_first_moment_on() {
+        for _ in 0..300 {
+            let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+            let is_known = is_ours(Pid::from_child(&child), Path::new("1000"));
+            child.kill().unwrap();
+            child.wait().unwrap();
+            assert!(is_known);
+        }
+    }
+
+    #[test]
     fn a_process_is_known_by_its_argument() {
         let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
         let pid = Pid::from_child(&child);
-        let ready = Instant::now() + Duration::from_secs(5);
-        while !is_ours(pid, Path::new("1000")) && Instant::now() < ready {
-            std::thread::yield_now();
-        }
         assert!(is_ours(pid, Path::new("1000")));
         assert!(!is_ours(pid, Path::new("100")));
         stop(&[(pid, "100".into())], is_ours).unwrap();
