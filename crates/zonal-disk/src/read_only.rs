@@ -5,6 +5,7 @@
 //! store's lock where there is one, so that no process opens it meanwhile.
 
 mod log;
+mod log_bits;
 
 pub(crate) use log::goes_on as log_goes_on;
 
@@ -61,6 +62,9 @@ pub enum StoreDamage {
         /// Where the proof is.
         proof: u64,
     },
+    /// A flipped bit of the log that a checksum put right.
+    #[error("a flipped bit in the byte at {0} of the log")]
+    LogFlipped(u64),
     /// A record was durable, and what it refers to is not there.
     #[error("the durable record that ends at {0} cannot be applied, nor what is behind it")]
     LogRecord(u64),

@@ -63,6 +63,9 @@ pub enum StoreFault {
     /// The log ends before its end.
     #[error("the log is torn: {0}")]
     LogTorn(String),
+    /// A flipped bit of the log that a checksum put right.
+    #[error("a flipped bit in the byte at {0} of the log")]
+    LogFlipped(u64),
     /// The index's file cannot be used.
     #[error("the index is lost: {0}")]
     IndexLost(String),
@@ -234,6 +237,7 @@ impl What {
             Self::Store(fault) => match fault {
                 StoreFault::Foreign(_) => Class::Note,
                 StoreFault::Flipped(_)
+                | StoreFault::LogFlipped(_)
                 | StoreFault::Identity(_)
                 | StoreFault::Starts
                 | StoreFault::FromCopy(_)
@@ -258,6 +262,7 @@ impl What {
                 StoreFault::Starts => "starts",
                 StoreFault::LogLost(_) => "log-lost",
                 StoreFault::LogTorn(_) => "log-torn",
+                StoreFault::LogFlipped(_) => "log-bit",
                 StoreFault::IndexLost(_) => "index-lost",
                 StoreFault::IndexShut(_) => "index-shut",
                 StoreFault::Flipped(_) => "index-bit",

@@ -21,6 +21,7 @@ codec_of!(StoreFault {
     13 = Segment(number),
     14 = FromCopy(text),
     15 = Copy(text),
+    16 = LogFlipped(offset),
 });
 
 codec_of!(Mismatch {
@@ -89,6 +90,7 @@ mod tests {
             StoreFault::Segment(7),
             StoreFault::FromCopy(text()),
             StoreFault::Copy(text()),
+            StoreFault::LogFlipped(7),
         ];
         comes_back(&faults.map(What::Store));
     }

@@ -71,6 +71,7 @@ pub(crate) fn faults(store: &ReadStore, data: bool) -> Vec<StoreFault> {
     let fault = |damage: &StoreDamage| match damage {
         StoreDamage::Identity(what) => StoreFault::Identity(what.clone()),
         StoreDamage::LogLost(what) => StoreFault::LogLost(what.clone()),
+        StoreDamage::LogFlipped(at) => StoreFault::LogFlipped(*at),
         StoreDamage::LogTorn { .. } | StoreDamage::LogRecord(_) => {
             StoreFault::LogTorn(damage.to_string())
         }

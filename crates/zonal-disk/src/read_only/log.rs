@@ -1,5 +1,6 @@
 //! The log of a stopped process: where it begins, how far it goes, and its records replayed into memory.
 
+use super::log_bits::flipped;
 use super::{LogEnd, ReadStore, StoreDamage};
 use crate::disk::LogFile;
 use crate::error::DiskError;
@@ -14,6 +15,9 @@ use crate::store::LOG;
 use std::fs::File;
 use std::io;
 use std::path::Path;
+
+/// Flipped bits that are put right; a log with more has lost more than bits.
+const FLIPS_MOST: usize = 8;
 
 impl ReadStore {
     pub(super) fn read_log(&mut self, dir: &Path, replay: &mut Replay<'_>) {
@@ -31,10 +35,11 @@ impl ReadStore {
         if !log::valid_capacity(expected) {
             return self.damage.push(lost(format!("{expected} bytes long")));
         }
-        let file = Whole {
+        let mut file = Whole {
             file,
             length: capacity,
             capacity: expected,
+            flips: Vec::new(),
         };
         let capacity = expected;
         let tag = self.stored.map(|stored| stored.tag());
@@ -46,7 +51,14 @@ impl ReadStore {
         let kept = power::look(dir, power::kernel_boot())
             .is_ok_and(|power| power.past == power::Past::Kept);
         let replayed = origin.and_then(|origin| match origin {
-            Some(origin) => self.replay(&file, Origin { kept, ..origin }, replay),
+            Some(origin) => {
+                let origin = Origin { kept, ..origin };
+                file.put_right(origin)?;
+                let flips = file.flips.iter();
+                self.damage
+                    .extend(flips.map(|(at, _)| StoreDamage::LogFlipped(*at)));
+                self.replay(&file, origin, replay)
+            }
             None => Ok(()),
         });
         if let Err(error) = replayed {
@@ -152,11 +164,31 @@ impl ReadStore {
     }
 }
 
-/// A log's file that may have been cut: what is missing reads as zeroes.
+/// A log's file that may have been cut: what is missing reads as zeroes. Bits that were found flipped read as they were.
 struct Whole {
     file: File,
     length: u64,
     capacity: u64,
+    /// Byte, and the bit in it.
+    flips: Vec<(u64, u8)>,
+}
+
+impl Whole {
+    /// Finds the flipped bit where the log seems to end, and so on.
+    fn put_right(&mut self, origin: Origin) -> Result<(), DiskError> {
+        while self.flips.len() < FLIPS_MOST {
+            let mut reader = Reader::new(self, origin);
+            let (mut end, mut epoch) = (origin.applied, origin.applied_epoch);
+            while let Some(found) = reader.at(end, epoch)? {
+                (end, epoch) = (found.end, found.header.epoch);
+            }
+            match flipped(self, origin, end, epoch)? {
+                Some(flip) => self.flips.push(flip),
+                None => break,
+            }
+        }
+        Ok(())
+    }
 }
 
 impl LogFile for Whole {
@@ -168,7 +200,16 @@ impl LogFile for Whole {
         let there = self.length.saturating_sub(offset).min(buffer.len() as u64);
         let (there, missing) = buffer.split_at_mut(usize::try_from(there).unwrap_or(0));
         missing.fill(0);
-        LogFile::read_at(&self.file, offset, there)
+        LogFile::read_at(&self.file, offset, there)?;
+        for (at, mask) in &self.flips {
+            let byte = at
+                .checked_sub(offset)
+                .and_then(|at| usize::try_from(at).ok());
+            if let Some(byte) = byte.and_then(|byte| buffer.get_mut(byte)) {
+                *byte ^= mask;
+            }
+        }
+        Ok(())
     }
 
     fn write_at(&self, _offset: u64, _bytes: &[u8]) -> io::Result<()> {
@@ -238,6 +279,7 @@ pub(crate) fn goes_on(
         file,
         length,
         capacity,
+        flips: Vec::new(),
     };
     let epochs = headers(&file, capacity, &mut Some(stored.tag()))?;
     let newest = epochs.iter().map(|(_, _, epoch)| *epoch).max();

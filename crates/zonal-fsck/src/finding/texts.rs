@@ -4,7 +4,9 @@
 pub(super) fn consequence(name: &str) -> &'static str {
     match name {
         "store-missing" | "store-stranger" => "everything that only this store has is out of reach",
-        "identity" | "starts" | "index-shut" => "the store is refused at the next start",
+        "identity" | "starts" | "index-shut" | "log-bit" => {
+            "the store is refused at the next start"
+        }
         "log-lost" => {
             "the newest changes of this store are lost, and it is refused at the next start"
         }
@@ -72,7 +74,9 @@ pub(super) fn repair(name: &str) -> &'static str {
         }
         "starts" => "written anew from what the manager knows",
         "identity" => "written anew from the configuration and the log",
-        "log-lost" | "log-torn" => "what can be read goes into the index; the log begins anew",
+        "log-lost" | "log-torn" | "log-bit" => {
+            "what can be read goes into the index; the log begins anew"
+        }
         "index-lost" => "made anew from the log and from what is left in the file",
         "index-from-copy" => "the index is made anew from its copy, as it was",
         "index-copy" => "removed; the store begins another",
