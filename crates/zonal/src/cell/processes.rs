@@ -36,25 +36,31 @@ pub fn log_file(config: &Path) -> PathBuf {
 
 /// The command line of the process `pid`: empty where there is none, or only what is left of it.
 pub fn arguments(pid: Pid) -> Vec<OsString> {
-    let read = || fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero())).unwrap_or_default();
-    let mut line = read();
-    // The kernel shows that of a program that has just been started a moment after it runs.
-    let deadline = Instant::now() + EXEC_PATIENCE;
-    while line.is_empty() {
-        if !matches!(started(pid), Started::At(_)) || Instant::now() > deadline {
-            return Vec::new();
-        }
-        std::thread::sleep(Duration::from_millis(1));
-        line = read();
+    let line = fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero())).unwrap_or_default();
+    if line.is_empty() {
+        return Vec::new();
     }
     let line = line.strip_suffix(b"\0").unwrap_or(&line);
     let parts = line.split(|byte| *byte == 0);
     parts.map(|part| OsStr::from_bytes(part).into()).collect()
 }
 
+/// The same of one that may have been started just now: the kernel shows its command line a moment after it runs.
+fn arguments_soon(pid: Pid) -> Vec<OsString> {
+    let deadline = Instant::now() + EXEC_PATIENCE;
+    loop {
+        let found = arguments(pid);
+        let lives = matches!(started(pid), Started::At(_));
+        if !found.is_empty() || !lives || Instant::now() > deadline {
+            return found;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// Whether the process `pid` lives and has `argument` on its command line.
 pub fn is_ours(pid: Pid, argument: &Path) -> bool {
-    arguments(pid)
+    arguments_soon(pid)
         .iter()
         .any(|part| part == argument.as_os_str())
 }
@@ -102,7 +108,7 @@ fn holds(pid: Pid, folder: &Path) -> bool {
 
 /// The config on the command line of the server `pid`.
 pub fn config_of(pid: Pid) -> Option<PathBuf> {
-    let mut parts = arguments(pid).into_iter();
+    let mut parts = arguments_soon(pid).into_iter();
     parts.find(|part| part == "--config")?;
     parts.next().map(PathBuf::from)
 }
