@@ -264,11 +264,8 @@ impl<'a> Reader<'a> {
         self.bytes(offset, header.payload_len as usize)
     }
 
-    /// Finds the end of the log and how much of it was durable.
-    ///
-    /// # Errors
-    /// `Corrupt` where what is missing was once durable: silence would lose acknowledged records.
-    pub(crate) fn extent(&mut self) -> Result<Extent, DiskError> {
+    /// How far records follow one another, and the epoch of the last one.
+    pub(crate) fn reach(&mut self) -> Result<(Extent, u64), DiskError> {
         let mut extent = Extent {
             end: self.origin.applied,
             synced: self.origin.applied,
@@ -279,6 +276,15 @@ impl<'a> Reader<'a> {
             extent.synced = extent.synced.max(found.header.synced);
             epoch = found.header.epoch;
         }
+        Ok((extent, epoch))
+    }
+
+    /// Finds the end of the log and how much of it was durable.
+    ///
+    /// # Errors
+    /// `Corrupt` where what is missing was once durable: silence would lose acknowledged records.
+    pub(crate) fn extent(&mut self) -> Result<Extent, DiskError> {
+        let (extent, epoch) = self.reach()?;
         match self.proof_beyond(extent.end, epoch)? {
             Some(lsn) => Err(DiskError::Corrupt(format!(
                 "log: no valid record at {}, but one at {lsn} proves it was there",

@@ -17,18 +17,18 @@ const WHO: Identity = Identity {
     kind: StoreKind::Shard,
     id: 3,
 };
-const CONFIG: Config = Config {
-    log_bytes: 2 << 20,
-    overlay_bytes: 1 << 20,
-    cache_bytes: 1 << 20,
-    room_wait: std::time::Duration::from_secs(1),
-};
-
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 type Files = BTreeMap<String, Vec<u8>>;
 
+fn config() -> Config {
+    Config {
+        log_bytes: 2 << 20,
+        ..Config::default()
+    }
+}
+
 fn open(dir: &Path) -> Result<Engine, DiskError> {
-    Engine::open(dir, &WHO, CONFIG, &mut |_, _, _| true)
+    Engine::open(dir, &WHO, config(), &mut |_, _, _| true)
 }
 
 fn contents(engine: &Engine) -> Map {
@@ -61,7 +61,7 @@ fn put_back(dir: &Path, files: &Files) {
 
 /// A store with entries in its index and in its log, and a page of the index that is damaged so that no entry is lost by it.
 fn damaged(dir: &Path) -> Map {
-    Engine::format(dir, WHO, &CONFIG).unwrap();
+    Engine::format(dir, WHO, &config()).unwrap();
     let engine = open(dir).unwrap();
     let mut rng = Rng(5);
     for round in 0..20 {
@@ -115,7 +115,7 @@ fn ended_at_each(
 fn a_mending_that_is_ended_at_any_step_loses_nothing() {
     let how = Mend {
         identity: WHO,
-        config: CONFIG,
+        config: config(),
         uuid: None,
         extra: Vec::new(),
         is_newer: &|_, _, _| true,
@@ -134,9 +134,9 @@ fn a_mending_that_is_ended_at_any_step_loses_nothing() {
 #[test]
 fn an_index_on_its_way_from_its_copy_loses_nothing_where_that_ends() {
     let begin = |dir: &Path, steps: &[Step]| {
-        let stored = from_copy::make_index(dir, &WHO, None, &CONFIG).unwrap();
+        let stored = from_copy::make_index(dir, &WHO, None, &config()).unwrap();
         place(dir, &stored.unwrap(), steps).unwrap();
     };
-    let repair = |dir: &Path| assert!(restore_index(dir, &WHO, None, &CONFIG).unwrap());
+    let repair = |dir: &Path| assert!(restore_index(dir, &WHO, None, &config()).unwrap());
     ended_at_each("restore-steps", FROM_COPY, &begin, &repair);
 }

@@ -6,7 +6,7 @@ use crate::disk::LogFile;
 use crate::error::DiskError;
 use crate::identity::Stored;
 use crate::index::Progress;
-use crate::log::{self, Header, Kind, Origin, Reader};
+use crate::log::{self, Extent, Header, Kind, Origin, Reader};
 use crate::power;
 use crate::raw_index::RawIndex;
 use crate::record::{self, Lsn};
@@ -53,11 +53,11 @@ impl ReadStore {
         let replayed = origin.and_then(|origin| match origin {
             Some(origin) => {
                 let origin = Origin { kept, ..origin };
-                file.put_right(origin)?;
+                let reach = file.put_right(origin)?;
                 let flips = file.flips.iter();
                 self.damage
                     .extend(flips.map(|(at, _)| StoreDamage::LogFlipped(*at)));
-                self.replay(&file, origin, replay)
+                self.replay(&file, origin, reach, replay)
             }
             None => Ok(()),
         });
@@ -70,6 +70,7 @@ impl ReadStore {
         &mut self,
         file: &Whole,
         origin: Origin,
+        reach: (Extent, u64),
         replay: &mut Replay<'_>,
     ) -> Result<(), DiskError> {
         self.log = LogEnd {
@@ -80,17 +81,12 @@ impl ReadStore {
         };
         // Twice, as an opening for use does: what is synced is told by later headers.
         let mut reader = Reader::new(file, origin);
-        let (mut end, mut epoch, mut synced) = (origin.applied, origin.applied_epoch, 0);
-        while let Some(found) = reader.at(end, epoch)? {
-            (end, epoch) = (found.end, found.header.epoch);
-            synced = synced.max(found.header.synced);
-        }
-        let proof = reader.proof_beyond(end, epoch)?;
+        let (Extent { end, mut synced }, last) = reach;
+        let proof = reader.proof_beyond(end, last)?;
         if let Some(proof) = proof {
             self.damage.push(StoreDamage::LogTorn { end, proof });
             synced = end;
         }
-        let tear = proof.map(|_| (end, epoch));
         let (mut position, mut epoch) = (origin.applied, origin.applied_epoch);
         while position < end {
             let Some(found) = reader.at(position, epoch)? else {
@@ -99,25 +95,40 @@ impl ReadStore {
             (position, epoch) = (found.end, found.header.epoch);
             self.log.end = position;
             self.log.epoch = epoch;
-            if found.header.kind == Kind::Pad || found.header.dropped {
-                continue;
-            }
-            let Some(record) = record::decode(reader.payload(&found.header)?) else {
-                self.damage.push(StoreDamage::LogRecord(found.end));
-                break;
-            };
             let was_durable = origin.kept || found.end <= synced;
-            if replay(&record, Lsn(found.end), was_durable) {
-                self.log.records += 1;
-                for change in record.changes {
-                    self.overlay.apply(change);
-                }
-            } else if was_durable {
+            if !self.take(&mut reader, &found, was_durable, replay)? {
                 self.damage.push(StoreDamage::LogRecord(found.end));
                 break;
             }
         }
-        tear.map_or(Ok(()), |tear| self.behind_tear(file, origin, tear, replay))
+        if proof.is_some() {
+            self.behind_tear(file, origin, (end, last), replay)?;
+        }
+        Ok(())
+    }
+
+    /// Replays one record; false where it cannot be, although it should.
+    fn take(
+        &mut self,
+        reader: &mut Reader<'_>,
+        found: &log::Found,
+        was_durable: bool,
+        replay: &mut Replay<'_>,
+    ) -> Result<bool, DiskError> {
+        if found.header.kind == Kind::Pad || found.header.dropped {
+            return Ok(true);
+        }
+        let Some(record) = record::decode(reader.payload(&found.header)?) else {
+            return Ok(false);
+        };
+        let is_taken = replay(&record, Lsn(found.end), was_durable);
+        if is_taken {
+            self.log.records += 1;
+            for change in record.changes {
+                self.overlay.apply(change);
+            }
+        }
+        Ok(is_taken || !was_durable)
     }
 
     /// Records behind a tear, at this position under this epoch, say what their keys are, whatever came before.
@@ -146,19 +157,9 @@ impl ReadStore {
             }
         }
         for found in whole {
-            if found.header.kind == Kind::Pad || found.header.dropped {
-                continue;
-            }
-            let Some(record) = record::decode(reader.payload(&found.header)?) else {
-                continue;
-            };
             let was_durable = origin.kept || found.end <= synced;
-            if replay(&record, Lsn(found.end), was_durable) {
-                self.log.records += 1;
-                for change in record.changes {
-                    self.overlay.apply(change);
-                }
-            }
+            // The tear is told already.
+            let _ = self.take(&mut reader, &found, was_durable, replay)?;
         }
         Ok(())
     }
@@ -174,20 +175,15 @@ struct Whole {
 }
 
 impl Whole {
-    /// Finds the flipped bit where the log seems to end, and so on.
-    fn put_right(&mut self, origin: Origin) -> Result<(), DiskError> {
-        while self.flips.len() < FLIPS_MOST {
-            let mut reader = Reader::new(self, origin);
-            let (mut end, mut epoch) = (origin.applied, origin.applied_epoch);
-            while let Some(found) = reader.at(end, epoch)? {
-                (end, epoch) = (found.end, found.header.epoch);
-            }
-            match flipped(self, origin, end, epoch)? {
-                Some(flip) => self.flips.push(flip),
-                None => break,
+    /// Finds the flipped bit where the log seems to end, and so on. Gives how far it reaches then.
+    fn put_right(&mut self, origin: Origin) -> Result<(Extent, u64), DiskError> {
+        loop {
+            let (extent, epoch) = Reader::new(self, origin).reach()?;
+            match flipped(self, origin, extent.end, epoch)? {
+                Some(flip) if self.flips.len() < FLIPS_MOST => self.flips.push(flip),
+                _ => return Ok((extent, epoch)),
             }
         }
-        Ok(())
     }
 }
 
@@ -286,11 +282,9 @@ pub(crate) fn goes_on(
     let epoch = newest.unwrap_or(0).max(progress.applied_epoch);
     let of = origin(capacity, stored.tag(), &Progress { epoch, ..*progress });
     let mut reader = Reader::new(&file, of);
-    let (mut end, mut last) = (progress.applied, progress.applied_epoch);
-    while let Some(found) = reader.at(end, last)? {
-        (end, last) = (found.end, found.header.epoch);
-    }
-    Ok(reader.proof_beyond(end, last)?.is_none().then_some(epoch))
+    let (extent, last) = reader.reach()?;
+    let proof = reader.proof_beyond(extent.end, last)?;
+    Ok(proof.is_none().then_some(epoch))
 }
 
 /// Without an index to say where the log begins: the records that follow one another up to the newest. Without an
