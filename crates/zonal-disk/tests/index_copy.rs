@@ -1,19 +1,17 @@
 //! The copy of an index: whatever happens to the index, what is made from the copy and the log is what was there.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod common;
+
+use common::identity;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use zonal_disk::mend::{can_restore_index, drop_copy, restore_index};
-use zonal_disk::{Config, DiskError, Engine, Identity, ReadStore, Room, StoreDamage, StoreKind};
+use zonal_disk::{Config, DiskError, Engine, ReadStore, Room, StoreDamage};
 use zonal_testkit::{Rng, Scratch};
 use zonal_types::{KvChange, KvRead};
 
-const WHO: Identity = Identity {
-    cell: [7; 16],
-    kind: StoreKind::Shard,
-    id: 3,
-};
 const CONFIG: Config = Config {
     log_bytes: 2 << 20,
     overlay_bytes: 1 << 20,
@@ -26,12 +24,12 @@ const INDEX: [&str; 2] = ["index.redb", "index.sums"];
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
 fn open(dir: &Path) -> Engine {
-    Engine::open(dir, &WHO, CONFIG, &mut |_, _, _| true).unwrap()
+    Engine::open(dir, &identity(), CONFIG, &mut |_, _, _| true).unwrap()
 }
 
 fn restore(dir: &Path) -> bool {
-    let could = can_restore_index(dir, &WHO, None, &CONFIG).unwrap();
-    let done = restore_index(dir, &WHO, None, &CONFIG).unwrap();
+    let could = can_restore_index(dir, &identity(), None, &CONFIG).unwrap();
+    let done = restore_index(dir, &identity(), None, &CONFIG).unwrap();
     assert_eq!(could, done, "what was foretold");
     done
 }
@@ -47,7 +45,7 @@ fn contents(engine: &Engine) -> Map {
 }
 
 fn damage(dir: &Path) -> Vec<StoreDamage> {
-    let store = ReadStore::open(dir, &WHO, &mut |_, _, _| true).unwrap();
+    let store = ReadStore::open(dir, &identity(), &mut |_, _, _| true).unwrap();
     store.damage().to_vec()
 }
 
@@ -111,7 +109,7 @@ fn lose(dir: &Path, rng: &mut Rng) {
 fn a_lost_index_comes_back_exactly_whenever_it_is_lost() {
     let scratch = Scratch::new("index-copy");
     let dir = scratch.join("store");
-    Engine::format(&dir, WHO, &CONFIG).unwrap();
+    Engine::format(&dir, identity(), &CONFIG).unwrap();
     let (mut map, mut rng) = (Map::new(), Rng(11));
     let mut largest = 0;
     for round in 0..60 {
@@ -149,7 +147,7 @@ fn a_lost_index_comes_back_exactly_whenever_it_is_lost() {
 fn an_index_that_never_had_a_checkpoint_comes_back_from_the_log() {
     let scratch = Scratch::new("index-copy-new");
     let dir = scratch.join("store");
-    Engine::format(&dir, WHO, &CONFIG).unwrap();
+    Engine::format(&dir, identity(), &CONFIG).unwrap();
     let (mut map, mut rng) = (Map::new(), Rng(17));
     for round in 0..4 {
         let engine = open(&dir);
@@ -166,7 +164,7 @@ fn an_index_that_never_had_a_checkpoint_comes_back_from_the_log() {
 fn a_record_whose_commit_never_came_is_written_over() {
     let scratch = Scratch::new("index-copy-cut");
     let dir = scratch.join("store");
-    Engine::format(&dir, WHO, &CONFIG).unwrap();
+    Engine::format(&dir, identity(), &CONFIG).unwrap();
     let (mut map, mut rng) = (Map::new(), Rng(12));
     for round in 0..40 {
         let engine = open(&dir);
@@ -193,7 +191,7 @@ fn a_record_whose_commit_never_came_is_written_over() {
 fn a_torn_record_whose_commit_never_came_is_left_out() {
     let scratch = Scratch::new("index-copy-torn");
     let dir = scratch.join("store");
-    Engine::format(&dir, WHO, &CONFIG).unwrap();
+    Engine::format(&dir, identity(), &CONFIG).unwrap();
     let (mut map, mut rng) = (Map::new(), Rng(18));
     let mut torn = 0;
     for round in 0..30 {
@@ -242,7 +240,7 @@ fn a_torn_record_whose_commit_never_came_is_left_out() {
 fn a_copy_that_cannot_be_read_keeps_nobody_from_its_store() {
     let scratch = Scratch::new("index-copy-eio");
     let dir = scratch.join("store");
-    Engine::format(&dir, WHO, &CONFIG).unwrap();
+    Engine::format(&dir, identity(), &CONFIG).unwrap();
     let (mut map, mut rng) = (Map::new(), Rng(19));
     let engine = open(&dir);
     for _ in 0..24 {
@@ -265,7 +263,7 @@ fn a_copy_that_cannot_be_read_keeps_nobody_from_its_store() {
 fn a_copy_of_another_time_is_not_taken() {
     let scratch = Scratch::new("index-copy-stale");
     let dir = scratch.join("store");
-    Engine::format(&dir, WHO, &CONFIG).unwrap();
+    Engine::format(&dir, identity(), &CONFIG).unwrap();
     let (mut map, mut rng) = (Map::new(), Rng(13));
     let engine = open(&dir);
     change(&engine, &mut map, &mut rng, 10);
@@ -307,13 +305,13 @@ fn the_index_of_another_store_is_no_index() {
     let (dir, other) = (scratch.join("store"), scratch.join("other"));
     let mut maps = [Map::new(), Map::new()];
     for (seed, (dir, map)) in (13..).zip([&dir, &other].into_iter().zip(&mut maps)) {
-        Engine::format(dir, WHO, &CONFIG).unwrap();
+        Engine::format(dir, identity(), &CONFIG).unwrap();
         let engine = open(dir);
         change(&engine, map, &mut Rng(seed), 10);
         checkpoint(&engine);
     }
     save(&other, &INDEX, &dir);
-    let opened = Engine::open(&dir, &WHO, CONFIG, &mut |_, _, _| true);
+    let opened = Engine::open(&dir, &identity(), CONFIG, &mut |_, _, _| true);
     assert!(matches!(opened, Err(DiskError::Corrupt(_))));
     assert!(matches!(damage(&dir)[..], [StoreDamage::IndexLost(_)]));
     assert!(restore(&dir));
@@ -324,7 +322,7 @@ fn the_index_of_another_store_is_no_index() {
 fn a_flipped_bit_in_the_copy_makes_no_other_index() {
     let scratch = Scratch::new("index-copy-flip");
     let dir = scratch.join("store");
-    Engine::format(&dir, WHO, &CONFIG).unwrap();
+    Engine::format(&dir, identity(), &CONFIG).unwrap();
     let (mut map, mut rng) = (Map::new(), Rng(14));
     let engine = open(&dir);
     for _ in 0..24 {
@@ -363,7 +361,7 @@ fn a_flipped_bit_in_the_copy_makes_no_other_index() {
 fn a_store_without_a_copy_begins_one() {
     let scratch = Scratch::new("index-copy-none");
     let dir = scratch.join("store");
-    Engine::format(&dir, WHO, &CONFIG).unwrap();
+    Engine::format(&dir, identity(), &CONFIG).unwrap();
     let (mut map, mut rng) = (Map::new(), Rng(15));
     let engine = open(&dir);
     for _ in 0..10 {
@@ -392,17 +390,17 @@ fn a_store_without_a_copy_begins_one() {
 fn the_store_of_a_damaged_identity_is_known_by_its_number() {
     let scratch = Scratch::new("index-copy-identity");
     let dir = scratch.join("store");
-    let stored = Engine::format(&dir, WHO, &CONFIG).unwrap();
+    let stored = Engine::format(&dir, identity(), &CONFIG).unwrap();
     let (mut map, mut rng) = (Map::new(), Rng(16));
     let engine = open(&dir);
     change(&engine, &mut map, &mut rng, 12);
     checkpoint(&engine);
     drop(engine);
-    let identity = fs::read(dir.join("identity")).unwrap();
+    let bytes = fs::read(dir.join("identity")).unwrap();
     fs::remove_file(dir.join("identity")).unwrap();
     fs::remove_file(dir.join(INDEX[0])).unwrap();
     assert!(!restore(&dir));
-    assert!(restore_index(&dir, &WHO, Some(stored.uuid), &CONFIG).unwrap());
-    fs::write(dir.join("identity"), identity).unwrap();
+    assert!(restore_index(&dir, &identity(), Some(stored.uuid), &CONFIG).unwrap());
+    fs::write(dir.join("identity"), bytes).unwrap();
     assert_eq!(contents(&open(&dir)), map);
 }

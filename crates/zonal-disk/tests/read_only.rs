@@ -3,21 +3,14 @@
 
 mod common;
 
-use common::put_record;
+use common::{identity, put_record};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
-use zonal_disk::{
-    Config, DiskError, Engine, Found, Identity, ReadStore, Room, StoreDamage, StoreKind,
-};
+use zonal_disk::{Config, DiskError, Engine, Found, Identity, ReadStore, Room, StoreDamage};
 use zonal_testkit::{Rng, Scratch};
 use zonal_types::{KvChange, KvRead};
 
-const WHO: Identity = Identity {
-    cell: [7; 16],
-    kind: StoreKind::Shard,
-    id: 3,
-};
 const CONFIG: Config = Config {
     log_bytes: 1 << 20,
     overlay_bytes: 1 << 20,
@@ -29,8 +22,8 @@ type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// A store with records in the index and some only in the log; killed, not closed, where `kill`.
 fn fill(dir: &Path, seed: u64) -> Map {
-    Engine::format(dir, WHO, &CONFIG).unwrap();
-    let engine = Engine::open(dir, &WHO, CONFIG, &mut |_, _, _| true).unwrap();
+    Engine::format(dir, identity(), &CONFIG).unwrap();
+    let engine = Engine::open(dir, &identity(), CONFIG, &mut |_, _, _| true).unwrap();
     let mut rng = Rng(seed);
     let mut map = Map::new();
     for round in 0..40 {
@@ -60,7 +53,7 @@ fn fill(dir: &Path, seed: u64) -> Map {
 }
 
 fn open(dir: &Path) -> ReadStore {
-    ReadStore::open(dir, &WHO, &mut |_, _, _| true).unwrap()
+    ReadStore::open(dir, &identity(), &mut |_, _, _| true).unwrap()
 }
 
 /// Entries; how many bad pages and entries, and mended pages.
@@ -131,12 +124,15 @@ fn what_is_read_is_what_was_written_and_nothing_changes() {
 fn a_store_in_use_is_refused() {
     let dir = Scratch::new("locked");
     fill(&dir, 1);
-    let engine = Engine::open(&dir, &WHO, CONFIG, &mut |_, _, _| true).unwrap();
-    let refused = ReadStore::open(&dir, &WHO, &mut |_, _, _| true);
+    let engine = Engine::open(&dir, &identity(), CONFIG, &mut |_, _, _| true).unwrap();
+    let refused = ReadStore::open(&dir, &identity(), &mut |_, _, _| true);
     assert!(matches!(refused, Err(DiskError::Locked(_))));
     drop(engine);
     open(&dir);
-    let other = Identity { id: 4, ..WHO };
+    let other = Identity {
+        id: 4,
+        ..identity()
+    };
     let refused = ReadStore::open(&dir, &other, &mut |_, _, _| true);
     assert!(matches!(refused, Err(DiskError::WrongId { .. })));
 }
@@ -149,7 +145,7 @@ fn a_lock_that_cannot_be_looked_at_is_not_taken_for_free() {
     fs::remove_file(dir.join("lock")).unwrap();
     open(&dir);
     std::os::unix::fs::symlink("lock", dir.join("lock")).unwrap();
-    let opened = ReadStore::open(&dir, &WHO, &mut |_, _, _| true);
+    let opened = ReadStore::open(&dir, &identity(), &mut |_, _, _| true);
     assert!(matches!(opened, Err(DiskError::Io { .. })));
 }
 
@@ -202,8 +198,8 @@ fn damaged_files_are_told_and_what_is_left_is_right() {
 #[test]
 fn a_young_store_without_its_index_is_whole_in_its_log() {
     let dir = Scratch::new("young");
-    Engine::format(&dir, WHO, &CONFIG).unwrap();
-    let engine = Engine::open(&dir, &WHO, CONFIG, &mut |_, _, _| true).unwrap();
+    Engine::format(&dir, identity(), &CONFIG).unwrap();
+    let engine = Engine::open(&dir, &identity(), CONFIG, &mut |_, _, _| true).unwrap();
     for number in 0..100 {
         engine
             .append(&put_record(&format!("{number:03}"), "value"))
@@ -258,8 +254,8 @@ fn a_torn_log_gives_all_but_the_record_that_cannot_be_read_and_is_told() {
 #[test]
 fn a_flipped_bit_of_a_log_loses_nothing() {
     let dir = Scratch::new("log-bits");
-    Engine::format(&dir, WHO, &CONFIG).unwrap();
-    let engine = Engine::open(&dir, &WHO, CONFIG, &mut |_, _, _| true).unwrap();
+    Engine::format(&dir, identity(), &CONFIG).unwrap();
+    let engine = Engine::open(&dir, &identity(), CONFIG, &mut |_, _, _| true).unwrap();
     let mut map = Map::new();
     for step in 0..40_u8 {
         let (key, value) = (
