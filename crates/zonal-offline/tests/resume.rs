@@ -4,67 +4,20 @@
 
 mod common;
 
-use common::{TestCell, be_quiet_about_the_library, damages, open_engine};
+use common::{Ended, TestCell, be_quiet_about_the_library, interrupt, open_engine, whole};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use zonal_disk::mend::drop_copy;
-use zonal_fsck::Finding;
-use zonal_offline::{
-    Begin, MADE, OfflineError, Options, Report, Stage, Summary, WORK_FOLDER, check,
-};
+use zonal_offline::{Begin, MADE, OfflineError, Options, Summary, WORK_FOLDER, check};
 use zonal_testkit::Rng;
-
-/// What a check told, and after how many steps it is ended.
-#[derive(Default)]
-struct Ended {
-    findings: Vec<(u32, Finding)>,
-    begin: Option<Begin>,
-    steps: u32,
-    limit: Option<u32>,
-}
-
-impl Report for Ended {
-    fn finding(&mut self, pass: u32, finding: &Finding) {
-        self.findings.push((pass, finding.clone()));
-    }
-    fn progress(&mut self, _stage: Stage) {}
-    fn repaired(&mut self, _pass: u32, _changes: u64) {}
-    fn begins(&mut self, begin: &Begin) {
-        self.begin = Some(begin.clone());
-    }
-    fn goes_on(&mut self) -> bool {
-        self.steps += 1;
-        self.limit.is_none_or(|limit| self.steps < limit)
-    }
-}
 
 fn options(cell: &TestCell) -> Options {
     Options {
         keep_every: 50,
         ..cell.options(false)
     }
-}
-
-/// Ends a check after so many steps; whether it was not through before.
-fn interrupt(cell: &TestCell, options: &Options, steps: u32) -> bool {
-    let mut told = Ended {
-        limit: Some(steps),
-        ..Ended::default()
-    };
-    match check(&cell.cell, options, &mut told) {
-        Ok(_) => false,
-        Err(OfflineError::Interrupted) => true,
-        Err(error) => panic!("{error}"),
-    }
-}
-
-fn whole(cell: &TestCell, options: &Options) -> (Summary, Ended) {
-    let mut told = Ended::default();
-    let summary = check(&cell.cell, options, &mut told).unwrap();
-    assert!(!options.scratch.exists(), "the folder stays");
-    (summary, told)
 }
 
 fn goes_on(told: &Ended) -> Option<u64> {
@@ -374,135 +327,4 @@ fn a_repair_goes_on_where_a_check_was_and_its_next_pass_begins_anew() {
         assert!(begins_anew(&told).is_none(), "{:?}", told.begin);
         assert_eq!(whole(&cell, &options).0.found, 0);
     }
-}
-
-#[test]
-fn a_folder_that_others_may_write_is_refused_and_their_files_stay() {
-    let cell = TestCell::make("resume-folder", 30);
-    let options = options(&cell);
-    let dir = options.scratch.join(WORK_FOLDER);
-    assert!(interrupt(&cell, &options, 4));
-    assert_eq!(fs::metadata(&dir).unwrap().mode() & 0o777, 0o700);
-    fs::set_permissions(&dir, PermissionsExt::from_mode(0o770)).unwrap();
-    let mut told = Ended::default();
-    let refused = check(&cell.cell, &options, &mut told);
-    assert!(matches!(refused, Err(OfflineError::Scratch { .. })));
-    fs::remove_dir_all(&dir).unwrap();
-    std::os::unix::fs::symlink(&options.scratch, &dir).unwrap();
-    let refused = check(&cell.cell, &options, &mut told);
-    assert!(matches!(refused, Err(OfflineError::Scratch { .. })));
-    fs::remove_file(&dir).unwrap();
-    // A scratch folder with files of somebody: none of them goes.
-    fs::write(options.scratch.join("thesis.txt"), "mine").unwrap();
-    fs::create_dir(options.scratch.join("running")).unwrap();
-    fs::write(options.scratch.join("running/shoes.txt"), "mine").unwrap();
-    let clean = check(&cell.cell, &options, &mut told).unwrap();
-    assert_eq!(clean.found, 0);
-    let repair = Options {
-        repair: true,
-        ..options.clone()
-    };
-    check(&cell.cell, &repair, &mut told).unwrap();
-    let names: Vec<_> = files_below(&options.scratch);
-    assert_eq!(names, ["running/shoes.txt", "thesis.txt"]);
-}
-
-fn files_below(dir: &Path) -> Vec<String> {
-    let mut names = Vec::new();
-    let mut folders = vec![dir.to_owned()];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                folders.push(path);
-            } else {
-                let name = path.strip_prefix(dir).unwrap();
-                names.push(name.display().to_string());
-            }
-        }
-    }
-    names.sort();
-    names
-}
-
-#[test]
-fn two_checks_of_other_cells_do_not_share_a_folder() {
-    let (one, other) = (
-        TestCell::make("resume-one", 30),
-        TestCell::make("resume-other", 30),
-    );
-    let shared = Options {
-        scratch: one.dir.join("scratch"),
-        ..options(&one)
-    };
-    struct Within<'a>(&'a TestCell, Options, bool);
-    impl Report for Within<'_> {
-        fn finding(&mut self, _pass: u32, _finding: &Finding) {}
-        fn progress(&mut self, _stage: Stage) {}
-        fn repaired(&mut self, _pass: u32, _changes: u64) {}
-        fn goes_on(&mut self) -> bool {
-            let refused = check(&self.0.cell, &self.1, &mut Ended::default());
-            self.2 = matches!(refused, Err(OfflineError::ScratchInUse(_)));
-            self.2
-        }
-    }
-    let mut within = Within(&other, shared.clone(), false);
-    check(&one.cell, &shared, &mut within).unwrap();
-    assert!(within.2);
-    assert_eq!(whole(&other, &shared).0.found, 0);
-}
-
-/// Zeroes a third of the blocks of an index.
-fn lose_pages(cell: &TestCell, at: usize, rng: &mut Rng) {
-    drop_copy(&cell.spec(at).dir).unwrap();
-    let index = cell.spec(at).dir.join("index.redb");
-    let mut bytes = fs::read(&index).unwrap();
-    for block in bytes.chunks_mut(4096).skip(1) {
-        if rng.below(3) == 0 {
-            block.fill(0);
-        }
-    }
-    fs::write(&index, bytes).unwrap();
-}
-
-#[test]
-fn a_repair_that_is_ended_at_any_step_never_gives_wrong_bytes() {
-    be_quiet_about_the_library();
-    let cell = TestCell::make("resume-mending", 60);
-    let repair = cell.options(true);
-    let healthy = cell.save();
-    let mut rng = Rng(3);
-    let mut all = 0;
-    let stride = if damages(1) > 1 { 1 } else { 10 };
-    for at in [2, 1] {
-        cell.restore(&healthy);
-        lose_pages(&cell, at, &mut rng);
-        if at == 2 {
-            // It goes back to the formatting, and would tell all again.
-            let log = cell.spec(at).dir.join("log");
-            let length = fs::metadata(&log).unwrap().len();
-            fs::write(log, vec![0; length as usize]).unwrap();
-        }
-        let before = cell.save();
-        let (wanted, _) = whole(&cell, &repair);
-        assert_eq!(wanted.left, 0, "store {at}");
-        let (_, suffering) = cell.verify("a whole repair");
-        all += suffering;
-        let mut steps = 0;
-        loop {
-            // The first ones make the most difference; of the others each tenth, or each.
-            steps += if steps < 10 { 1 } else { stride };
-            cell.restore(&before);
-            if !interrupt(&cell, &repair, steps) {
-                break;
-            }
-            let context = format!("store {at}, ended at step {steps}");
-            let (summary, told) = whole(&cell, &repair);
-            assert_eq!(summary.left, 0, "{context}: {:#?}", told.findings);
-            let (_, other) = cell.verify(&context);
-            assert!(other >= suffering, "{context}: {other} of {suffering}");
-        }
-        assert!(steps > 10, "{steps}");
-    }
-    assert!(all > 5, "{all} files suffer");
 }

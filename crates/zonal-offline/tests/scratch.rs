@@ -3,28 +3,16 @@
 
 mod common;
 
-use common::{Open, TestCell};
+use common::{Ended, Open, TestCell, whole};
 use std::fs;
-use std::os::unix::fs::{DirBuilderExt, symlink};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use zonal_fsck::Finding;
-use zonal_offline::{OfflineError, RUNNING_FOLDER, Report, Stage, WORK_FOLDER, check};
+use zonal_offline::{OfflineError, Options, RUNNING_FOLDER, Report, Stage, WORK_FOLDER, check};
 
 /// Ends a check at its first step.
-struct Ended;
-
-impl Report for Ended {
-    fn finding(&mut self, _pass: u32, _finding: &Finding) {}
-    fn progress(&mut self, _stage: Stage) {}
-    fn repaired(&mut self, _pass: u32, _changes: u64) {}
-    fn goes_on(&mut self) -> bool {
-        false
-    }
-}
-
 fn interrupt(cell: &TestCell) {
-    let ended = check(&cell.cell, &cell.options(false), &mut Ended);
-    assert!(matches!(ended, Err(OfflineError::Interrupted)));
+    assert!(common::interrupt(cell, &cell.options(false), 1));
 }
 
 fn nothing(_open: &Open, _number: u32) {}
@@ -136,4 +124,80 @@ fn a_link_in_place_of_a_folder_of_a_check_is_refused() {
     let refused = cell.look(0, &nothing).map(|_| ());
     assert!(matches!(refused, Err(OfflineError::Scratch { .. })));
     assert!(is_empty(&mine));
+}
+
+#[test]
+fn a_folder_that_others_may_write_is_refused_and_their_files_stay() {
+    let cell = TestCell::make("resume-folder", 30);
+    let options = cell.options(false);
+    let dir = options.scratch.join(WORK_FOLDER);
+    assert!(common::interrupt(&cell, &options, 4));
+    assert_eq!(fs::metadata(&dir).unwrap().mode() & 0o777, 0o700);
+    fs::set_permissions(&dir, PermissionsExt::from_mode(0o770)).unwrap();
+    let mut told = Ended::default();
+    let refused = check(&cell.cell, &options, &mut told);
+    assert!(matches!(refused, Err(OfflineError::Scratch { .. })));
+    fs::remove_dir_all(&dir).unwrap();
+    symlink(&options.scratch, &dir).unwrap();
+    let refused = check(&cell.cell, &options, &mut told);
+    assert!(matches!(refused, Err(OfflineError::Scratch { .. })));
+    fs::remove_file(&dir).unwrap();
+    // A scratch folder with files of somebody: none of them goes.
+    fs::write(options.scratch.join("thesis.txt"), "mine").unwrap();
+    fs::create_dir(options.scratch.join("running")).unwrap();
+    fs::write(options.scratch.join("running/shoes.txt"), "mine").unwrap();
+    let clean = check(&cell.cell, &options, &mut told).unwrap();
+    assert_eq!(clean.found, 0);
+    let repair = Options {
+        repair: true,
+        ..options.clone()
+    };
+    check(&cell.cell, &repair, &mut told).unwrap();
+    let names: Vec<_> = files_below(&options.scratch);
+    assert_eq!(names, ["running/shoes.txt", "thesis.txt"]);
+}
+
+fn files_below(dir: &Path) -> Vec<String> {
+    let mut names = Vec::new();
+    let mut folders = vec![dir.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                let name = path.strip_prefix(dir).unwrap();
+                names.push(name.display().to_string());
+            }
+        }
+    }
+    names.sort();
+    names
+}
+
+#[test]
+fn two_checks_of_other_cells_do_not_share_a_folder() {
+    let (one, other) = (
+        TestCell::make("resume-one", 30),
+        TestCell::make("resume-other", 30),
+    );
+    let shared = Options {
+        scratch: one.dir.join("scratch"),
+        ..one.options(false)
+    };
+    struct Within<'a>(&'a TestCell, Options, bool);
+    impl Report for Within<'_> {
+        fn finding(&mut self, _pass: u32, _finding: &Finding) {}
+        fn progress(&mut self, _stage: Stage) {}
+        fn repaired(&mut self, _pass: u32, _changes: u64) {}
+        fn goes_on(&mut self) -> bool {
+            let refused = check(&self.0.cell, &self.1, &mut Ended::default());
+            self.2 = matches!(refused, Err(OfflineError::ScratchInUse(_)));
+            self.2
+        }
+    }
+    let mut within = Within(&other, shared.clone(), false);
+    check(&one.cell, &shared, &mut within).unwrap();
+    assert!(within.2);
+    assert_eq!(whole(&other, &shared).0.found, 0);
 }

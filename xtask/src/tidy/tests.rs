@@ -288,7 +288,7 @@ fn notes_to_ourselves_are_reported() {
         let r = Repository::new();
         r.plant(
             "tests/script",
-            &format!("# {note}: later\nmktemp a.XXXXXX\n"),
+            &format!("# {note}: later\nmktemp a.{}\n", "X".repeat(6)),
         );
         assert_eq!(rules(&r.check()), ["note"], "{note}");
     }

@@ -9,6 +9,7 @@
 )]
 
 mod bench;
+mod ended;
 mod fill;
 mod running;
 mod starts;
@@ -17,6 +18,7 @@ mod verify;
 mod work;
 
 pub use bench::{Bench, damages, inode, lists};
+pub use ended::{Ended, interrupt, whole};
 pub use running::Open;
 pub use target::OpenTarget;
 
