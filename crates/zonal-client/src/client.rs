@@ -91,7 +91,6 @@ pub struct Client<N: Net> {
     pub(crate) dirty_bytes: AtomicUsize,
     /// Truncations of files that nobody here had open which have ended.
     pub(crate) cuts_by_name: AtomicU64,
-    pub(crate) spares: crate::spares::Spares,
     /// A random number by which targets know this client.
     pub(crate) sender: SessionId,
     /// The highest number of an attempt.
@@ -132,7 +131,6 @@ impl<N: Net> Client<N> {
             touches: Mutex::default(),
             dirty_bytes: AtomicUsize::new(0),
             cuts_by_name: AtomicU64::new(0),
-            spares: crate::spares::Spares::default(),
             sender,
             attempts: AtomicU32::new(0),
             traces: AtomicU64::new(first_trace),

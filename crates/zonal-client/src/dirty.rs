@@ -27,7 +27,7 @@ impl Dirty {
 
     /// Puts `data` at `offset`, over what was there.
     pub fn insert(&mut self, offset: u64, data: &[u8]) {
-        self.insert_in(offset, data, Vec::with_capacity);
+        self.insert_in(offset, data, Run::with_room);
     }
 
     /// Takes `run` at `offset` as it is, without a copy. Not where it meets or touches another one: it comes back then.
@@ -45,8 +45,8 @@ impl Dirty {
         Ok(())
     }
 
-    /// [`Self::insert`]; a new run lies in what `room` gives for so many bytes.
-    pub fn insert_in(&mut self, offset: u64, data: &[u8], room: impl FnOnce(usize) -> Vec<u8>) {
+    /// [`Self::insert`]; a new run is what `room` gives for so many bytes.
+    pub fn insert_in(&mut self, offset: u64, data: &[u8], room: impl FnOnce(usize) -> Run) {
         if data.is_empty() {
             return;
         }
@@ -73,7 +73,7 @@ impl Dirty {
         self.insert_slowly(offset, data, room);
     }
 
-    fn insert_slowly(&mut self, offset: u64, data: &[u8], room: impl FnOnce(usize) -> Vec<u8>) {
+    fn insert_slowly(&mut self, offset: u64, data: &[u8], room: impl FnOnce(usize) -> Run) {
         let end = offset + data.len() as u64;
         self.cut(offset, end);
         let mut start = offset;
@@ -88,7 +88,7 @@ impl Dirty {
                 start = at;
                 left
             }
-            None => Run::within(room(room_for(data.len()))),
+            None => room(room_for(data.len())),
         };
         run.extend(data);
         if let Some(right) = self.runs.remove(&end) {
@@ -283,7 +283,7 @@ mod tests {
                     let data: Vec<u8> = (0..length).map(|_index| next(256) as u8).collect();
                     // Some come with their memory: a head before them, room behind.
                     let memory = [&[0xdd; 8], &data[..], &[0xdd; 16]].concat();
-                    let run = Run::new(memory, 8..8 + length);
+                    let run = Run::new(Box::new(memory), 8..8 + length);
                     if next(2) == 0 || dirty.adopt(offset, run).is_err() {
                         dirty.insert(offset, &data);
                     }

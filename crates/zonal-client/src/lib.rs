@@ -37,7 +37,6 @@ pub mod seen;
 pub mod session;
 pub mod size;
 mod small;
-mod spares;
 pub mod statfs;
 mod storage;
 pub mod sync;

@@ -119,6 +119,7 @@ impl<N: Net> Client<N> {
                     header,
                     body: &body,
                     payload: &[],
+                    room: 0,
                 },
             );
             match self.net.finish(pending, None).await {

@@ -3,6 +3,7 @@
 //! In a mount, futures of this trait are ready when first polled: sending and receiving happen on the calling thread.
 //! In the simulator they wait for simulated messages. The core never knows which.
 
+use crate::run::Brought;
 use std::future::Future;
 use std::task::Poll;
 use zonal_types::{ErrorCode, Instant, Timestamp, TraceId};
@@ -17,6 +18,8 @@ pub struct Message<'a> {
     pub body: &'a [u8],
     /// Raw data behind it, in pieces.
     pub payload: &'a [&'a [u8]],
+    /// Bytes of payload that the reply may have, where a sink will take it ([`Net::finish_into`]).
+    pub room: usize,
 }
 
 /// A server's reply.
@@ -55,8 +58,13 @@ pub trait Net {
     /// A request under way.
     type Pending;
 
-    /// Where a payload may go without passing through this process's memory: a pipe to the kernel.
+    /// Where a payload may go that is not for a buffer of ours.
     type Sink;
+
+    /// Memory for gathered bytes, of which the transport sends without a copy; `None` where it has none.
+    fn memory(&self, _bytes: usize) -> Option<Box<dyn Brought>> {
+        None
+    }
 
     /// Monotonic time.
     fn now(&self) -> Instant;
@@ -83,8 +91,8 @@ pub trait Net {
     /// Whether payloads from `address` can go into a sink for less than into a buffer.
     fn suits_sink(&self, address: &str) -> bool;
 
-    /// As [`Self::finish`], with a payload of `bytes` bytes into an empty sink. Where the reply has no payload of that length, the sink is
-    /// empty again.
+    /// As [`Self::finish`] of a request that gave room for `bytes` bytes: they go into an empty sink. Where the reply has no payload of that
+    /// length, the sink is empty again.
     fn finish_into(
         &self,
         pending: Self::Pending,

@@ -137,7 +137,7 @@ impl<N: Net> Client<N> {
             return Ok(false);
         }
         let object = Self::object(data, component, piece.column, place.target);
-        let pending = self.start_storage(&place, &read_request(object, piece));
+        let pending = self.start_sunk(&place, &read_request(object, piece), length);
         match self.net.finish_into(pending, sink, length).await {
             Ok(reply) => Ok(reply.payload_bytes == length),
             // It took all the time there is.

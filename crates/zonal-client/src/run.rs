@@ -1,15 +1,53 @@
 //! The bytes of one run: a part of a piece of memory that may have room behind it.
 //!
 //! A long write comes with its memory (a worker's buffer, whose first bytes are the request's head), so that nothing is copied
-//! between the kernel and the socket; a short one is copied to the end of the run it continues. The memory is used again
-//! ([`crate::spares`]), so what lies outside of the part stays initialised and is overwritten, never shown.
+//! between the kernel and the transport; a short one is copied to the end of the run it continues. What lies outside of the part
+//! is initialised and is overwritten, never shown.
 
-use std::ops::{Deref, Range};
+use std::fmt::Debug;
+use std::ops::{Deref, DerefMut, Range};
+
+/// Memory of a fixed length that a shell brings, from which its transport may take bytes without a copy.
+pub trait Brought: DerefMut<Target = [u8]> + Debug + Send + Sync {}
+
+impl<T: DerefMut<Target = [u8]> + Debug + Send + Sync> Brought for T {}
+
+#[derive(Debug)]
+enum Memory {
+    Own(Vec<u8>),
+    Brought(Box<dyn Brought>),
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self::Own(Vec::new())
+    }
+}
+
+impl Deref for Memory {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Own(bytes) => bytes,
+            Self::Brought(bytes) => bytes,
+        }
+    }
+}
+
+impl DerefMut for Memory {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        match self {
+            Self::Own(bytes) => bytes,
+            Self::Brought(bytes) => bytes,
+        }
+    }
+}
 
 /// Bytes of a run.
 #[derive(Debug, Default)]
 pub struct Run {
-    memory: Vec<u8>,
+    memory: Memory,
     from: usize,
     to: usize,
 }
@@ -17,16 +55,19 @@ pub struct Run {
 impl Run {
     /// The part `range` of `memory`; cut to what is there.
     #[must_use]
-    pub fn new(memory: Vec<u8>, range: Range<usize>) -> Self {
+    pub fn new(memory: Box<dyn Brought>, range: Range<usize>) -> Self {
         let to = range.end.min(memory.len());
         let from = range.start.min(to);
+        let memory = Memory::Brought(memory);
         Self { memory, from, to }
     }
 
-    /// Nothing yet, with all of `memory` as room.
+    /// Nothing yet, with room for `bytes`.
     #[must_use]
-    pub fn within(memory: Vec<u8>) -> Self {
-        Self::new(memory, 0..0)
+    pub fn with_room(bytes: usize) -> Self {
+        let memory = Memory::Own(Vec::with_capacity(bytes));
+        let (from, to) = (0, 0);
+        Self { memory, from, to }
     }
 
     /// Adds bytes at the end.
@@ -34,7 +75,15 @@ impl Run {
         let fit = bytes.len().min(self.memory.len() - self.to);
         let (here, behind) = bytes.split_at(fit);
         self.memory[self.to..self.to + fit].copy_from_slice(here);
-        self.memory.extend_from_slice(behind);
+        if !behind.is_empty() {
+            // It has to grow.
+            let mut own = match std::mem::take(&mut self.memory) {
+                Memory::Own(own) => own,
+                Memory::Brought(brought) => brought.to_vec(),
+            };
+            own.extend_from_slice(behind);
+            self.memory = Memory::Own(own);
+        }
         self.to += bytes.len();
     }
 
@@ -64,17 +113,13 @@ impl Run {
         self.from += at;
         front
     }
-
-    /// The memory, to be used again.
-    #[must_use]
-    pub fn into_memory(self) -> Vec<u8> {
-        self.memory
-    }
 }
 
 impl From<&[u8]> for Run {
     fn from(bytes: &[u8]) -> Self {
-        Self::new(bytes.to_vec(), 0..bytes.len())
+        let memory = Memory::Own(bytes.to_vec());
+        let (from, to) = (0, bytes.len());
+        Self { memory, from, to }
     }
 }
 
@@ -92,7 +137,7 @@ mod tests {
 
     #[test]
     fn grows_within_its_memory_and_beyond_and_is_cut_at_both_ends() {
-        let mut run = Run::new(vec![7; 10], 2..6);
+        let mut run = Run::new(Box::new(vec![7; 10]), 2..6);
         let place = run.as_ptr();
         run.extend(&[1; 4]);
         assert_eq!(
@@ -108,7 +153,11 @@ mod tests {
         run.extend(&[3; 2]);
         run.put(4, &[4; 2]);
         assert_eq!(&run[..], [1, 1, 1, 1, 4, 4, 3]);
-        assert_eq!(Run::new(vec![0; 3], 1..9).len(), 2);
-        assert_eq!(&Run::within(run.into_memory())[..], []);
+        assert_eq!(Run::new(Box::new(vec![0; 3]), 1..9).len(), 2);
+        let mut run = Run::with_room(100);
+        run.extend(&[]);
+        assert!(run.is_empty());
+        run.extend(&[5; 4]);
+        assert_eq!(&run[..], [5; 4]);
     }
 }

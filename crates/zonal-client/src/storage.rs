@@ -18,7 +18,17 @@ pub(crate) type MakeRequest<'a> = &'a dyn Fn(ObjectRef) -> StorageRequest;
 impl<N: Net> Client<N> {
     /// Sends one request that changes no range of an object; the reply is for [`Self::storage_reply`].
     pub(crate) fn start_storage(&self, place: &Place, request: &StorageRequest) -> N::Pending {
-        self.start_numbered(place, request, &[], 0)
+        self.start_numbered(place, request, (&[], 0), 0)
+    }
+
+    /// Sends a read whose payload, of so many bytes at most, is for a sink.
+    pub(crate) fn start_sunk(
+        &self,
+        place: &Place,
+        request: &StorageRequest,
+        room: usize,
+    ) -> N::Pending {
+        self.start_numbered(place, request, (&[], room), 0)
     }
 
     /// Sends one request as an attempt with the file's number of now. (A number that was read earlier may have been raised since.)
@@ -30,14 +40,14 @@ impl<N: Net> Client<N> {
         payload: &[&[u8]],
     ) -> N::Pending {
         let attempt = file.state().attempt;
-        self.start_numbered(place, request, payload, attempt)
+        self.start_numbered(place, request, (payload, 0), attempt)
     }
 
     fn start_numbered(
         &self,
         place: &Place,
         request: &StorageRequest,
-        payload: &[&[u8]],
+        (payload, room): (&[&[u8]], usize),
         attempt: u32,
     ) -> N::Pending {
         let mut header = self.header(Service::Storage, self.trace());
@@ -50,6 +60,7 @@ impl<N: Net> Client<N> {
                 header,
                 body: &request.to_bytes(),
                 payload,
+                room,
             },
         )
     }

@@ -13,7 +13,6 @@ use crate::net::{Net, wait_for};
 use crate::run::Run;
 use crate::session::{both, leaves_gathered};
 use std::cell::Cell;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use zonal_layout::Piece;
 use zonal_types::limits::FILE_BYTES_MAX;
@@ -38,7 +37,10 @@ impl<N: Net> Client<N> {
         bytes: &[u8],
         kill_suid: bool,
     ) -> Result<(), ErrorCode> {
-        let room = |bytes| self.spares.room(bytes);
+        let room = |bytes| match self.net.memory(bytes) {
+            Some(memory) => Run::new(memory, 0..0),
+            None => Run::with_room(bytes),
+        };
         let gather = |dirty: &mut Dirty| dirty.insert_in(offset, bytes, room);
         self.gather(file, (offset, bytes.len()), kill_suid, gather)
             .await
@@ -59,16 +61,9 @@ impl<N: Net> Client<N> {
         let gather = |dirty: &mut Dirty| {
             if let Err(run) = dirty.adopt(offset, run) {
                 dirty.insert(offset, &run);
-                self.spares.put(run.into_memory());
             }
         };
         self.gather(file, (offset, length), kill_suid, gather).await
-    }
-
-    /// Memory of `length` bytes that a run came in earlier, if there is any.
-    #[must_use]
-    pub fn spare_memory(&self, length: usize) -> Option<Vec<u8>> {
-        self.spares.exactly(length)
     }
 
     /// Gathers a write, and sends what is whole.
@@ -287,9 +282,6 @@ impl<N: Net> Client<N> {
             if let Some(over) = over {
                 self.dirty_bytes
                     .fetch_sub(over.bytes.len(), Ordering::Relaxed);
-                if let Some(run) = Arc::into_inner(over.bytes) {
-                    self.spares.put(run.into_memory());
-                }
             }
         }
         done

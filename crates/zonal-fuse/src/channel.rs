@@ -66,11 +66,6 @@ impl Channel {
         rustix::io::writev(&self.fd, pieces).map(drop)
     }
 
-    /// The device, to splice to.
-    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
-    }
-
     /// Answers a request with an error number (0: success without contents).
     pub(crate) fn status(&self, unique: u64, error: i32) -> Result<(), Errno> {
         let mut out = Fixed::<{ abi::OUT_HEADER }>::new();

@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use zonal_region::Memory;
+
 use crate::abi;
 
 const PAGE: usize = 4096;
@@ -9,22 +11,22 @@ const PAGE: usize = 4096;
 /// In front of the data of a WRITE.
 const HEAD: usize = abi::IN_HEADER + abi::WRITE_IN;
 
-/// A worker's memory. The data of a WRITE begin on a page.
+/// Where a worker reads requests to. The data of a WRITE begin on a page.
 #[derive(Debug)]
-pub(crate) struct Memory {
-    bytes: Vec<u8>,
+pub(crate) struct Desk {
+    bytes: Memory,
     /// Where requests begin.
     start: usize,
 }
 
-impl Memory {
-    /// Memory for requests of up to `length` bytes.
+impl Desk {
+    /// For requests of up to `length` bytes.
     pub(crate) fn new(length: usize) -> Self {
         // Zeroed memory of this size comes fresh from the kernel: untouched pages cost nothing.
-        Self::within(vec![0; length + 2 * PAGE])
+        Self::within(Memory::own(vec![0; length + 2 * PAGE]))
     }
 
-    fn within(bytes: Vec<u8>) -> Self {
+    fn within(bytes: Memory) -> Self {
         let misaligned = bytes.as_ptr().addr() % PAGE;
         let start = 2 * PAGE - misaligned - HEAD;
         Self { bytes, start }
@@ -47,7 +49,7 @@ impl Memory {
         let begin = (self.start + HEAD).min(self.bytes.len());
         let end = (begin + size as usize).min(self.bytes.len());
         Data {
-            memory: self,
+            desk: self,
             range: begin..end,
         }
     }
@@ -56,7 +58,7 @@ impl Memory {
 /// The data of a WRITE, in its worker's memory.
 #[derive(Debug)]
 pub struct Data<'a> {
-    memory: &'a mut Memory,
+    desk: &'a mut Desk,
     range: Range<usize>,
 }
 
@@ -64,26 +66,25 @@ impl Data<'_> {
     /// The bytes; they begin on a page.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
-        self.memory
-            .bytes
-            .get(self.range.clone())
-            .unwrap_or_default()
+        self.desk.bytes.get(self.range.clone()).unwrap_or_default()
     }
 
     /// Length of the memory that [`Self::take`] gives and takes in exchange.
     #[must_use]
     pub fn memory_len(&self) -> usize {
-        self.memory.bytes.len()
+        self.desk.bytes.len()
     }
 
     /// Keeps the bytes without a copy: the worker's memory, and where in it they are. The worker goes on with `other`, if that
     /// is as long, else with fresh memory. There is some room behind the bytes.
     #[must_use]
-    pub fn take(self, other: Option<Vec<u8>>) -> (Vec<u8>, Range<usize>) {
-        let length = self.memory.bytes.len();
-        let other = other.filter(|other| other.len() == length);
-        let next = Memory::within(other.unwrap_or_else(|| vec![0; length]));
-        (std::mem::replace(self.memory, next).bytes, self.range)
+    pub fn take(self, other: Memory) -> (Memory, Range<usize>) {
+        let length = self.desk.bytes.len();
+        let next = match other.len() == length {
+            true => Desk::within(other),
+            false => Desk::within(Memory::own(vec![0; length])),
+        };
+        (std::mem::replace(self.desk, next).bytes, self.range)
     }
 }
 
@@ -93,7 +94,7 @@ mod tests {
 
     #[test]
     fn data_are_taken_and_the_worker_goes_on_with_other_memory() {
-        let mut memory = Memory::new(64 << 10);
+        let mut memory = Desk::new(64 << 10);
         for round in 1..4_u8 {
             let message = vec![round; HEAD + 5000];
             memory.room()[..message.len()].copy_from_slice(&message);
@@ -103,8 +104,8 @@ mod tests {
             assert_eq!(data.bytes().as_ptr().addr() % PAGE, 0);
             let place = data.bytes().as_ptr();
             let length = data.memory_len();
-            let spare = (round != 1).then(|| vec![9; length - usize::from(round == 2)]);
-            let (taken, range) = data.take(spare);
+            let other = Memory::own(vec![9; length - usize::from(round == 2)]);
+            let (taken, range) = data.take(other);
             assert_eq!(taken.get(range.clone()), Some(&[round; 5000][..]));
             assert_eq!(taken[range].as_ptr(), place);
             assert!(memory.room().len() >= 64 << 10);
@@ -113,7 +114,7 @@ mod tests {
 
     #[test]
     fn a_size_beyond_the_memory_is_cut() {
-        let mut memory = Memory::new(4096);
+        let mut memory = Desk::new(4096);
         assert!(memory.data(u32::MAX).bytes().len() < 3 * PAGE);
     }
 }

@@ -51,7 +51,6 @@ mod mount;
 mod notify;
 pub mod null;
 mod operation;
-mod pipe;
 mod readahead;
 mod reply;
 pub mod request;
@@ -65,7 +64,6 @@ pub use fs::{Context, FileSystem};
 pub use init::{InitError, KernelInfo, SessionConfig};
 pub use mount::{MountError, MountOptions, abort, end_connection, unmount};
 pub use notify::Notifier;
-pub use pipe::ReplyPipe;
 pub use reply::{
     ReplyAttr, ReplyCopy, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry,
     ReplyIoctl, ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyStatx, ReplyWrite, ReplyXattr,

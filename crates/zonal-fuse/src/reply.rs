@@ -16,7 +16,6 @@ use crate::channel::Channel;
 use crate::crew::LONG;
 use crate::dirbuf::DirBuffer;
 use crate::encode;
-use crate::pipe::ReplyPipe;
 use crate::types::{Attr, Entry, FileLock, OpenFlags, StatFs, StatxReply};
 
 /// The obligation to answer one request.
@@ -258,16 +257,6 @@ impl ReplyData {
     pub fn data(self, data: &[u8]) {
         let data = data.get(..self.size).unwrap_or(data);
         self.raw.bytes(data);
-    }
-
-    /// The data that a pipe was filled with, after [`ReplyPipe::begin`] for this request. False: the pipe is not to be used
-    /// again.
-    #[must_use]
-    pub fn piped(mut self, pipe: &ReplyPipe) -> bool {
-        self.raw.sending();
-        let result = pipe.send(&self.raw.channel);
-        self.raw.sent(result);
-        result.is_ok()
     }
 
     /// The data in several pieces, sent from where they are in one writev.

@@ -16,7 +16,7 @@ use zonal_wait::Waiter;
 use crate::abi;
 use crate::channel::Channel;
 use crate::crew::{Crew, Pulse};
-use crate::data::Memory;
+use crate::data::Desk;
 use crate::dispatch::dispatch;
 use crate::fs::{Context, FileSystem, Slot};
 use crate::init::{self, KernelInfo, SessionConfig};
@@ -240,7 +240,7 @@ fn watch<F: FileSystem>(shared: &Shared<F>) {
 }
 
 fn serve<F: FileSystem>(shared: &Shared<F>, channel: &Arc<Channel>, slot: &Slot) {
-    let mut memory = Memory::new(shared.buffer);
+    let mut desk = Desk::new(shared.buffer);
     let crew = &shared.crew;
     let mut pulse = Pulse::default();
     crew.joins();
@@ -251,7 +251,7 @@ fn serve<F: FileSystem>(shared: &Shared<F>, channel: &Arc<Channel>, slot: &Slot)
         // Only looked for: another worker may take it first, and this one sleeps in the read then.
         let look = || channel.has_request().then_some(());
         let is_there = is_alone && waiter.look(look).is_some();
-        let taken = channel.read(memory.room());
+        let taken = channel.read(desk.room());
         if !is_there {
             // Beside others nobody looked: how long that took tells nothing, and who is alone next sleeps at first.
             waiter.slept();
@@ -261,7 +261,7 @@ fn serve<F: FileSystem>(shared: &Shared<F>, channel: &Arc<Channel>, slot: &Slot)
                 crew.took();
                 failures = 0;
                 reply::began(count >= BULK);
-                one(shared, channel, slot, &mut memory, count);
+                one(shared, channel, slot, &mut desk, count);
                 let queue = || channel.has_request();
                 if crew.handled(&mut pulse, reply::answer(), queue) {
                     crew.leaves();
@@ -294,10 +294,10 @@ fn one<F: FileSystem>(
     shared: &Shared<F>,
     channel: &Arc<Channel>,
     slot: &Slot,
-    memory: &mut Memory,
+    desk: &mut Desk,
     count: usize,
 ) {
-    let data = memory.message(count);
+    let data = desk.message(count);
     let header = match Header::decode(data) {
         Ok(header) => header,
         Err(error) => {
@@ -341,7 +341,7 @@ fn one<F: FileSystem>(
             let raw = Raw::new(channel.clone(), header.unique);
             // A panic drops the reply, which answers EIO.
             let result = if let Operation::Write(write) = operation {
-                let data = memory.data(write.size);
+                let data = desk.data(write.size);
                 let reply = ReplyWrite::new(raw);
                 catch_unwind(AssertUnwindSafe(|| {
                     fs.write(&context, header.nodeid, &write, data, reply);

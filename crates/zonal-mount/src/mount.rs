@@ -10,7 +10,9 @@ use std::time::Duration;
 use zonal_client::{Client, Options};
 use zonal_fuse::{MountError, MountOptions, Session, SessionConfig};
 use zonal_net::{Identity, Pool, PoolConfig};
+use zonal_region::Regions;
 use zonal_types::ErrorCode;
+use zonal_types::limits::{REGION_BUFFER_BYTES, REGION_BUFFERS};
 
 /// How long open files may hold up a clean end.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -60,7 +62,11 @@ impl Mounted {
     /// # Errors
     /// See [`StartError`].
     pub fn start(path: &Path, config: MountConfig) -> Result<Self, StartError> {
-        let pool = Pool::new(config.identity, config.pool);
+        let pool = PoolConfig {
+            regions: Some(Regions::new(REGION_BUFFER_BYTES, REGION_BUFFERS)),
+            ..config.pool
+        };
+        let pool = Pool::new(config.identity, pool);
         let net = RealNet::new(Arc::new(pool)).with_deadline(config.client.deadline_ms);
         let client = block_on(Client::connect(net, config.client)).map_err(StartError::Connect)?;
         let zone = client.options().zone;

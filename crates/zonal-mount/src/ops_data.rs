@@ -44,7 +44,6 @@ pub(crate) enum ToDrop {
 
 thread_local! {
     static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-    static SINK: RefCell<Sink> = RefCell::default();
 }
 
 impl ZonalFs {
@@ -76,29 +75,30 @@ impl ZonalFs {
             if buffer.len() < size {
                 buffer.resize(size, 0);
             }
-            SINK.with_borrow_mut(|sink| {
-                let mut read_once = |sink: &mut Sink| {
-                    let out = &mut buffer[..size];
-                    let sink = sink.prepare(reply.unique());
-                    block_on(self.client.read_into(file, read.offset, out, sink))
+            let mut sink = Sink::default();
+            let mut read_once = || {
+                let out = &mut buffer[..size];
+                block_on(
+                    self.client
+                        .read_into(file, read.offset, out, Some(&mut sink)),
+                )
+            };
+            let mut outcome = read_once();
+            for _ in 0..REREADS {
+                let Ok(ReadInto::Buffer(bytes)) = outcome else {
+                    break;
                 };
-                let mut outcome = read_once(sink);
-                for _ in 0..REREADS {
-                    let Ok(ReadInto::Buffer(bytes)) = outcome else {
-                        break;
-                    };
-                    let is_short = bytes < size && read.fh & HANDLE_PAGES != 0;
-                    if !is_short || !self.tails.read_short(ino, read.offset + bytes as u64) {
-                        break;
-                    }
-                    outcome = block_on(self.client.refetch(file)).and_then(|_attr| read_once(sink));
+                let is_short = bytes < size && read.fh & HANDLE_PAGES != 0;
+                if !is_short || !self.tails.read_short(ino, read.offset + bytes as u64) {
+                    break;
                 }
-                match outcome {
-                    Ok(ReadInto::Buffer(bytes)) => reply.data(&buffer[..bytes]),
-                    Ok(ReadInto::Sink) => sink.answer(reply),
-                    Err(code) => reply.err(errno(code)),
-                }
-            });
+                outcome = block_on(self.client.refetch(file)).and_then(|_attr| read_once());
+            }
+            match outcome {
+                Ok(ReadInto::Buffer(bytes)) => reply.data(&buffer[..bytes]),
+                Ok(ReadInto::Sink) => sink.answer(reply),
+                Err(code) => reply.err(errno(code)),
+            }
         });
     }
 
@@ -167,9 +167,9 @@ impl ZonalFs {
                 self.signal.later(notifier, ino.0);
             }
         } else if data.bytes().len() >= KEEP_MIN {
-            let spare = self.client.spare_memory(data.memory_len());
-            let (memory, range) = data.take(spare);
-            let run = Run::new(memory, range);
+            let other = self.client.net().pool().memory(data.memory_len());
+            let (memory, range) = data.take(other);
+            let run = Run::new(Box::new(memory), range);
             block_on(
                 self.client
                     .write_run(&file, write.offset, run, write.kill_suidgid),

@@ -18,8 +18,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use zonal_client::net::{Ends, Message, Net, NetFailure, Reply};
+use zonal_client::run::Brought;
 use zonal_net::{Address, Canceller, Flight, NetError, PayloadInto, Pool, Request};
-use zonal_types::limits::REQUEST_DEADLINE_MS;
+use zonal_types::limits::{REGION_PAYLOAD_MIN, REQUEST_DEADLINE_MS};
 use zonal_types::{ErrorCode, Instant, Timestamp, TraceId};
 use zonal_wire::Service;
 
@@ -264,6 +265,12 @@ impl Net for RealNet {
     type Pending = RealPending;
     type Sink = Sink;
 
+    fn memory(&self, bytes: usize) -> Option<Box<dyn Brought>> {
+        // Shorter ones would leave most of their slot empty.
+        let memory = (bytes >= REGION_PAYLOAD_MIN).then(|| self.pool.shared_memory(bytes));
+        Some(Box::new(memory??))
+    }
+
     fn now(&self) -> Instant {
         Instant(u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
@@ -308,6 +315,7 @@ impl Net for RealNet {
             header,
             body: message.body,
             payload: message.payload,
+            room: message.room,
         };
         let to = Address::any_node(tcp);
         let started = self.pool.start_cancellable(to, request, &canceller);
@@ -342,7 +350,7 @@ impl Net for RealNet {
 
     fn suits_sink(&self, address: &str) -> bool {
         let address = address.parse::<SocketAddr>();
-        address.is_ok_and(|tcp| self.pool.is_local(Address::any_node(tcp)))
+        address.is_ok_and(|tcp| self.pool.shares_with(Address::any_node(tcp)))
     }
 
     async fn finish_into(
@@ -351,16 +359,9 @@ impl Net for RealNet {
         sink: &mut Sink,
         bytes: usize,
     ) -> Result<Reply, NetFailure> {
-        let pipe = sink.pipe.take();
-        let mut pipe = pipe.ok_or(NetFailure::Refused(ErrorCode::NotSupported))?;
-        // A pipe that is not put back is closed, with what may be left in it.
-        if pipe.begin(sink.unique, bytes).is_err() {
-            return Err(NetFailure::Refused(ErrorCode::Io));
-        }
-        let into = PayloadInto::Pipe(pipe.entrance());
-        let reply = watched(self, pending, |flight| flight.finish(into))?;
+        let reply = watched(self, pending, |flight| flight.finish(PayloadInto::Memory))?;
         if reply.payload_bytes == bytes {
-            sink.pipe = Some(pipe);
+            sink.0 = reply.memory;
         }
         Ok(Reply {
             header: reply.header,

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use zonal_net::{
-    Address, Handler, Identity, ListenConfig, Listeners, NetError, PayloadBuf, PayloadInto, Peer,
-    Pool, PoolConfig, ReplyBuilder, Request, Role, ServerConfig, serve,
+    Address, Handler, Identity, ListenConfig, Listeners, NetError, PayloadInto, Peer, Pool,
+    PoolConfig, ReplyBuilder, Request, Role, ServerConfig, serve,
 };
 use zonal_types::{CellId, NodeId};
 use zonal_wire::{Header, Service};
@@ -24,7 +24,7 @@ impl Handler for Work {
         _peer: &Peer,
         _header: &Header,
         body: &[u8],
-        _payload: &mut PayloadBuf,
+        _payload: &[u8],
         reply: &mut ReplyBuilder,
     ) {
         if let Some(length) = body.strip_prefix(b"r")
@@ -60,6 +60,7 @@ fn rate(pool: &Pool, to: Address, case: &Case) -> Result<f64, NetError> {
                 header: Header::request(Service::Storage, CELL),
                 body: &body,
                 payload: &[&data],
+                room: 0,
             };
             pool.call(to, request, PayloadInto::One(&mut room))?;
             count += 1;

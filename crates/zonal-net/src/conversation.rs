@@ -8,12 +8,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use zonal_region::{Mapping, Part};
 use zonal_types::ErrorCode;
-use zonal_wire::frame::{Header, Service};
+use zonal_types::limits::REGION_BYTES_MAX;
+use zonal_wire::frame::{Header, PayloadAt, Service};
 
 use crate::buffer::AlignedBuf;
-use crate::error::{Fault, NetError};
-use crate::frame_io::{Clock, Conn, FrameBounds, IoFail, Take};
+use crate::error::{Fault, NetError, RegionFault};
+use crate::frame_io::{Clock, Conn, FrameBounds, IoFail};
 use crate::handler::ReplyBuilder;
 use crate::handshake::{answer, refuse};
 use crate::identity::Peer;
@@ -53,18 +55,32 @@ struct Conversation<'a> {
     peer: Peer,
     body: Vec<u8>,
     payload: AlignedBuf,
+    /// The client's region that came last.
+    region: Option<Arc<Mapping>>,
     reply: ReplyBuilder,
+}
+
+/// A request that has arrived.
+struct Arrived {
+    header: Header,
+    /// The payload, where it is not in the connection's buffer.
+    payload: Option<Part>,
+    room: Option<Part>,
 }
 
 impl<'a> Conversation<'a> {
     fn new(shared: &'a Shared, conn: &'a mut Conn, peer: Peer) -> Self {
         let stream = Arc::clone(conn.stream());
+        if peer.shares_regions() {
+            conn.take_regions();
+        }
         Self {
             shared,
             conn,
             peer,
             body: Vec::new(),
             payload: AlignedBuf::new(),
+            region: None,
             reply: ReplyBuilder::new(Header::request(Service::Connection, peer.cell), stream),
         }
     }
@@ -81,13 +97,14 @@ impl<'a> Conversation<'a> {
                 return Ok(());
             }
             let clock = Clock::start(self.shared.config.patience);
-            let header = match self.receive(&clock) {
-                Ok(header) => header,
+            let arrived = match self.receive(&clock) {
+                Ok(arrived) => arrived,
                 Err(IoFail::Closed(_)) => return Ok(()),
                 Err(fail) => return Err(self.give_up(&fail)),
             };
             add(&self.shared.metrics.frames_in, 1);
-            if !self.execute(&header) {
+            let header = arrived.header;
+            if !self.execute(arrived) {
                 return Ok(());
             }
             let clock = Clock::start(self.shared.config.patience);
@@ -123,10 +140,10 @@ impl<'a> Conversation<'a> {
         }
     }
 
-    fn receive(&mut self, clock: &Clock) -> Result<Header, IoFail> {
-        let header =
-            self.conn
-                .receive_head(FrameBounds::FULL, Take::WhatCame, &mut self.body, clock)?;
+    fn receive(&mut self, clock: &Clock) -> Result<Arrived, IoFail> {
+        let header = self
+            .conn
+            .receive_head(FrameBounds::FULL, &mut self.body, clock)?;
         if !header.is_request || header.service == Service::Connection {
             return Err(IoFail::Fault(Fault::OutOfTurn));
         }
@@ -136,20 +153,45 @@ impl<'a> Conversation<'a> {
         self.conn
             .receive_payload_buf(&header, &mut self.payload, clock)?;
         self.body.truncate(header.body_bytes as usize);
-        Ok(header)
+        let (payload, room) = self
+            .parts(&header)
+            .map_err(|fault| IoFail::Fault(Fault::Region(fault)))?;
+        Ok(Arrived {
+            header,
+            payload,
+            room,
+        })
+    }
+
+    /// The parts of the client's region that a request names: its payload, and room for the reply's.
+    fn parts(&mut self, header: &Header) -> Result<(Option<Part>, Option<Part>), RegionFault> {
+        if let Some(file) = self.conn.new_region() {
+            self.region = Some(self.shared.regions.of(&file, REGION_BYTES_MAX)?);
+        }
+        let part = |offset, length| {
+            let region = self.region.as_ref().ok_or(RegionFault::None)?;
+            region.part(offset, length).ok_or(RegionFault::Outside)
+        };
+        let payload = match header.payload_at {
+            PayloadAt::Region { offset } => Some(part(offset, header.payload_bytes)?),
+            PayloadAt::Inline => None,
+        };
+        let room = header.room.map(|room| part(room.offset, room.length));
+        Ok((payload, room.transpose()?))
     }
 
     /// False where the handler panicked.
-    fn execute(&mut self, header: &Header) -> bool {
-        self.reply.reset(header.reply());
+    fn execute(&mut self, arrived: Arrived) -> bool {
+        let header = &arrived.header;
+        self.reply.reset(header.reply(), arrived.room);
+        let payload = match &arrived.payload {
+            Some(part) => part.as_slice(),
+            None => self.payload.as_slice(),
+        };
         let outcome = catch_unwind(AssertUnwindSafe(|| {
-            self.shared.handler.handle(
-                &self.peer,
-                header,
-                &self.body,
-                &mut self.payload,
-                &mut self.reply,
-            );
+            self.shared
+                .handler
+                .handle(&self.peer, header, &self.body, payload, &mut self.reply);
         }));
         if let Err(panic) = outcome {
             add(&self.shared.metrics.handler_panics, 1);

@@ -3,6 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 
+use zonal_region::MapError;
 use zonal_types::{CellId, CodecError, ErrorCode, NodeId};
 
 use crate::address::Endpoint;
@@ -194,6 +195,20 @@ impl NetError {
     }
 }
 
+/// What is wrong with memory that a peer names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum RegionFault {
+    /// None was sent on this connection, or none was offered for this reply.
+    #[error("there is none")]
+    None,
+    /// The part is not all within it.
+    #[error("the part is not within it")]
+    Outside,
+    /// What was sent is not mapped.
+    #[error(transparent)]
+    Refused(#[from] MapError),
+}
+
 /// How a peer broke the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
@@ -226,6 +241,9 @@ pub enum Fault {
     /// A frame was begun and not completed in time.
     #[error("a frame was not completed in time")]
     Stalled,
+    /// A region that cannot be used, or a part outside of it.
+    #[error("a frame names memory that is not shared: {0}")]
+    Region(#[from] RegionFault),
     /// The connection ended inside a frame.
     #[error("the connection ended inside a frame")]
     Cut,

@@ -1,16 +1,18 @@
 //! One call: a request on its way, its reply, and ending it early.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use zonal_region::{Hold, Memory};
 use zonal_types::Codec;
-use zonal_wire::frame::{Header, Service};
+use zonal_types::limits::REGION_PAYLOAD_MIN;
+use zonal_wire::frame::{Header, PayloadAt, Room, Service};
 
 use crate::address::{Address, Endpoint};
-use crate::error::{Fault, NetError};
-use crate::frame_io::{Clock, FrameBounds, FrameOut, IoFail, Take};
+use crate::error::{Fault, NetError, RegionFault};
+use crate::frame_io::{Clock, FrameBounds, FrameOut, IoFail, PayloadOut};
 use crate::handshake::{Handshake, refusal};
 use crate::metrics::add;
 use crate::pool::{Link, Pool, named};
@@ -30,6 +32,8 @@ pub struct Request<'a> {
     pub body: &'a [u8],
     /// Payload, in any number of slices.
     pub payload: &'a [&'a [u8]],
+    /// Bytes of payload that the reply may have, where [`PayloadInto::Memory`] will take it.
+    pub room: usize,
 }
 
 /// Where a reply's payload goes.
@@ -42,9 +46,8 @@ pub enum PayloadInto<'a, 'b> {
     One(&'a mut [u8]),
     /// Into these slices, in order.
     Many(&'a mut [&'b mut [u8]]),
-    /// Into this pipe, which is empty. From a Unix socket the pages that it received are moved, not copied. After an error the
-    /// pipe may hold part of the payload.
-    Pipe(BorrowedFd<'a>),
+    /// Into [`Reply::memory`]. A server on this machine puts it there itself, where the request gave room for it.
+    Memory,
 }
 
 /// What came back.
@@ -58,6 +61,8 @@ pub struct Reply {
     pub payload_bytes: usize,
     /// The payload, where none of the caller's slices took it.
     pub payload: Vec<u8>,
+    /// The payload, where [`PayloadInto::Memory`] took it: so many bytes at its front.
+    pub memory: Option<Memory>,
     /// True where the request was sent twice, because an idle connection had died after it took the
     /// request: the server may have executed it twice.
     pub is_resent: bool,
@@ -99,6 +104,14 @@ impl Canceller {
     }
 }
 
+/// What of the client's memory a server may use for a request. Dropped before the reply is here, it stays the server's.
+#[derive(Debug)]
+struct Shared {
+    hold: Hold,
+    /// What is held, where it is room for the reply's payload; else it is the request's.
+    room: Option<Memory>,
+}
+
 /// A request that was sent and not yet answered.
 #[derive(Debug)]
 pub struct InFlight<'a> {
@@ -110,6 +123,7 @@ pub struct InFlight<'a> {
     /// The connection was idle before: it may have died unnoticed.
     was_idle: bool,
     is_resent: bool,
+    shared: Option<Shared>,
     cancel: Option<Arc<Cancel>>,
 }
 
@@ -143,8 +157,10 @@ impl<'a> InFlight<'a> {
             link,
             was_idle,
             is_resent: false,
+            shared: None,
             cancel,
         };
+        flight.share();
         match flight.send() {
             Ok(()) => Ok(flight),
             Err(_) if flight.is_cancelled() => Err(flight.cancelled()),
@@ -179,6 +195,11 @@ impl<'a> InFlight<'a> {
         // Another server may have been waited for until now.
         self.clock.leave_at_least(ARRIVED);
         let outcome = self.receive(into);
+        if outcome.is_ok()
+            && let Some(shared) = self.shared.take()
+        {
+            shared.hold.release();
+        }
         if let Some(cancel) = &self.cancel {
             cancel.watch(None);
         }
@@ -199,11 +220,7 @@ impl<'a> InFlight<'a> {
     fn receive(&mut self, into: PayloadInto<'_, '_>) -> Result<Reply, NetError> {
         let mut body = Vec::new();
         let bytes_before = self.link.conn.bytes_in;
-        let take = match into {
-            PayloadInto::Pipe(_) => Take::HeadOnly,
-            _ => Take::WhatCame,
-        };
-        let mut head = self.receive_head(take, &mut body);
+        let mut head = self.receive_head(&mut body);
         if let Err(IoFail::Closed(errno)) = head
             && self.was_idle
             && !self.is_cancelled()
@@ -216,12 +233,22 @@ impl<'a> InFlight<'a> {
             self.is_resent = true;
             add(&self.pool.metrics.resent, 1);
             self.send().map_err(|fail| self.named(&fail))?;
-            head = self.receive_head(take, &mut body);
+            head = self.receive_head(&mut body);
         }
         let header = head.map_err(|fail| self.named(&fail))?;
         self.check(&header, &body)?;
         let payload_bytes = header.payload_bytes as usize;
         let mut payload = Vec::new();
+        let mut memory = None;
+        let takes_memory = matches!(into, PayloadInto::Memory);
+        if header.payload_at != PayloadAt::Inline {
+            let room = self.shared.as_ref().and_then(|shared| shared.room.as_ref());
+            let fits = room.is_some_and(|room| payload_bytes <= room.len());
+            if !fits || !takes_memory {
+                let fault = Fault::Region(RegionFault::None);
+                return Err(self.named(&IoFail::Fault(fault)));
+            }
+        }
         let conn = &mut self.link.conn;
         let received = match into {
             PayloadInto::Owned => {
@@ -230,7 +257,13 @@ impl<'a> InFlight<'a> {
             }
             PayloadInto::One(slice) => conn.receive_payload(&header, &mut [slice], &self.clock),
             PayloadInto::Many(slices) => conn.receive_payload(&header, slices, &self.clock),
-            PayloadInto::Pipe(pipe) => conn.receive_payload_to_pipe(&header, pipe, &self.clock),
+            PayloadInto::Memory => {
+                let room = self.shared.as_mut().and_then(|shared| shared.room.take());
+                let room = room.filter(|room| payload_bytes <= room.len());
+                let room = room.unwrap_or_else(|| Memory::own(vec![0; payload_bytes]));
+                let room = memory.insert(room);
+                conn.receive_payload(&header, &mut [&mut *room], &self.clock)
+            }
         };
         received.map_err(|fail| self.named(&fail))?;
         body.truncate(header.body_bytes as usize);
@@ -241,14 +274,14 @@ impl<'a> InFlight<'a> {
             body,
             payload_bytes,
             payload,
+            memory,
             is_resent: self.is_resent,
         })
     }
 
-    fn receive_head(&mut self, take: Take, body: &mut Vec<u8>) -> Result<Header, IoFail> {
-        self.link
-            .conn
-            .receive_head(FrameBounds::FULL, take, body, &self.clock)
+    fn receive_head(&mut self, body: &mut Vec<u8>) -> Result<Header, IoFail> {
+        let conn = &mut self.link.conn;
+        conn.receive_head(FrameBounds::FULL, body, &self.clock)
     }
 
     /// Refuses a reply that does not belong to the request.
@@ -279,14 +312,23 @@ impl<'a> InFlight<'a> {
         self.request.header.cell = link.peer.cell;
         self.request.header.request_id = link.next_request;
         link.next_request = link.next_request.wrapping_add(1);
-        let frame = FrameOut {
-            header: self.request.header,
-            body: self.request.body,
-            tlv: &[],
-            payload: self.request.payload,
-        };
+        let mut frame = FrameOut::message(self.request.header, self.request.body);
+        frame.payload = PayloadOut::Slices(self.request.payload);
+        let mut number = link.region;
+        if let Some(Shared { hold, room }) = &self.shared {
+            let (offset, length) = (hold.offset(), hold.length());
+            if room.is_some() {
+                frame.header.room = Some(Room { offset, length });
+            } else {
+                let bytes = length;
+                frame.payload = PayloadOut::Region { offset, bytes };
+            }
+            number = hold.region().number();
+            frame.region = (number != link.region).then(|| hold.region().as_fd());
+        }
         let bytes_before = link.conn.bytes_out;
         let outcome = link.conn.send(&frame, &self.clock);
+        link.region = number;
         add(
             &self.pool.metrics.bytes_out,
             link.conn.bytes_out - bytes_before,
@@ -294,8 +336,32 @@ impl<'a> InFlight<'a> {
         outcome
     }
 
-    /// Replaces a dead connection, and all idle ones that probably died with it.
+    /// Memory for the payload of request or reply, where the server can use it in place.
+    fn share(&mut self) {
+        let Some(regions) = self.pool.regions_with(&self.link.peer) else {
+            return;
+        };
+        self.shared = match *self.request.payload {
+            [payload] if payload.len() >= REGION_PAYLOAD_MIN => {
+                let hold = regions.hold(payload);
+                hold.map(|hold| Shared { hold, room: None })
+            }
+            [] if self.request.room >= REGION_PAYLOAD_MIN => {
+                let room = regions.take_shared(self.request.room);
+                let held = room.and_then(|room| Some((regions.hold(&room)?, room)));
+                held.map(|(hold, room)| Shared {
+                    hold,
+                    room: Some(room),
+                })
+            }
+            _ => None,
+        };
+    }
+
+    /// Replaces a dead connection, and all idle ones that probably died with it. Who was at its other end may still use what it
+    /// was lent, so the request goes without.
     fn renew(&mut self) -> Result<(), NetError> {
+        self.shared = None;
         self.pool.forget_idle(self.to);
         let cancel = self.cancel.as_deref();
         self.link = self.pool.connect(self.to, &self.clock, cancel)?;
@@ -332,6 +398,7 @@ pub struct Flight {
     header: Header,
     clock: Clock,
     link: Link,
+    shared: Option<Shared>,
     cancel: Option<Arc<Cancel>>,
 }
 
@@ -346,6 +413,7 @@ impl InFlight<'_> {
             header: self.request.header,
             clock: self.clock,
             link: self.link,
+            shared: self.shared,
             cancel: self.cancel,
         }
     }
@@ -369,6 +437,7 @@ impl Flight {
             header: self.header,
             body: &[],
             payload: &[],
+            room: 0,
         };
         let flight = InFlight {
             pool: &self.pool,
@@ -378,6 +447,7 @@ impl Flight {
             link: self.link,
             was_idle: false,
             is_resent: false,
+            shared: self.shared,
             cancel: self.cancel,
         };
         flight.finish(into)

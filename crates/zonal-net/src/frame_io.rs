@@ -22,19 +22,17 @@ mod clock;
 pub use clock::Clock;
 
 use std::io::{self, IoSlice, IoSliceMut};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
 use crc_fast::{CrcAlgorithm, Digest};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
-use rustix::pipe::{SpliceFlags, splice};
 use zonal_types::ErrorCode;
 use zonal_types::limits::{BODY_BYTES_MAX, PAYLOAD_BYTES_MAX, TLV_BYTES_MAX};
 use zonal_wait::Waiter;
-use zonal_wire::frame::{HEADER_BYTES, Header};
+use zonal_wire::frame::{HEADER_BYTES, Header, PayloadAt};
 
 use crate::buffer::AlignedBuf;
 use crate::error::Fault;
@@ -97,15 +95,6 @@ impl FrameBounds {
     };
 }
 
-/// How much to receive with the head of a frame.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Take {
-    /// What of the rest came along: one system call for a small frame.
-    WhatCame,
-    /// Nothing of the payload: it goes elsewhere.
-    HeadOnly,
-}
-
 /// What to send.
 #[derive(Debug, Clone, Copy)]
 pub struct FrameOut<'a> {
@@ -115,8 +104,38 @@ pub struct FrameOut<'a> {
     pub body: &'a [u8],
     /// TLV area.
     pub tlv: &'a [u8],
-    /// Payload, in any number of slices.
-    pub payload: &'a [&'a [u8]],
+    /// Payload.
+    pub payload: PayloadOut<'a>,
+    /// The region of the payload or of the room for the reply's, where the peer does not have it yet.
+    pub region: Option<BorrowedFd<'a>>,
+}
+
+impl<'a> FrameOut<'a> {
+    /// A message without a payload.
+    #[must_use]
+    pub fn message(header: Header, body: &'a [u8]) -> Self {
+        Self {
+            header,
+            body,
+            tlv: &[],
+            payload: PayloadOut::Slices(&[]),
+            region: None,
+        }
+    }
+}
+
+/// The payload of a frame.
+#[derive(Debug, Clone, Copy)]
+pub enum PayloadOut<'a> {
+    /// Any number of slices, sent behind the message.
+    Slices(&'a [&'a [u8]]),
+    /// In the region that client and server share: nothing is sent.
+    Region {
+        /// First byte in the region (a request's), 0 in a reply.
+        offset: u64,
+        /// How many.
+        bytes: u32,
+    },
 }
 
 /// A connection that carries frames.
@@ -130,6 +149,9 @@ pub struct Conn {
     send_limit: Option<Duration>,
     is_checked: bool,
     waiter: Waiter,
+    /// The peer may send descriptors of regions.
+    takes_regions: bool,
+    region: Option<OwnedFd>,
     /// Bytes received so far.
     pub bytes_in: u64,
     /// Bytes sent so far.
@@ -150,6 +172,8 @@ impl Conn {
             send_limit: Some(Duration::ZERO),
             is_checked,
             waiter: Waiter::default(),
+            takes_regions: false,
+            region: None,
             bytes_in: 0,
             bytes_out: 0,
         }
@@ -159,6 +183,16 @@ impl Conn {
     #[must_use]
     pub fn stream(&self) -> &Arc<Stream> {
         &self.stream
+    }
+
+    /// From now on the peer may send descriptors of regions.
+    pub fn take_regions(&mut self) {
+        self.takes_regions = self.stream.endpoint().is_unix();
+    }
+
+    /// The region that came last and was not asked for yet.
+    pub(crate) fn new_region(&mut self) -> Option<OwnedFd> {
+        self.region.take()
     }
 
     /// True where bytes of a next frame are already here.
@@ -172,30 +206,43 @@ impl Conn {
     /// # Errors
     /// `TooLong` before anything is sent; all others leave the connection unusable.
     pub fn send(&mut self, frame: &FrameOut<'_>, clock: &Clock) -> Result<(), IoFail> {
-        let payload_bytes = frame.payload.iter().map(|slice| slice.len()).sum();
         let mut header = frame.header;
+        let (payload, payload_bytes) = match frame.payload {
+            PayloadOut::Slices(slices) => (slices, slices.iter().map(|slice| slice.len()).sum()),
+            PayloadOut::Region { offset, bytes } => {
+                header.payload_at = PayloadAt::Region { offset };
+                (&[][..], bytes as usize)
+            }
+        };
         header.body_bytes = bounded("body", frame.body.len(), BODY_BYTES_MAX)?;
         header.payload_bytes = bounded("payload", payload_bytes, PAYLOAD_BYTES_MAX)?;
         header.tlv_bytes = bounded("TLV area", frame.tlv.len(), TLV_BYTES_MAX)? as u16;
-        header.payload_crc = (self.is_checked && payload_bytes > 0).then(|| {
+        header.payload_crc = (self.is_checked && header.inline_bytes() > 0).then(|| {
             let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
-            frame.payload.iter().for_each(|slice| digest.update(slice));
+            payload.iter().for_each(|slice| digest.update(slice));
             digest.finalize() as u32
         });
         let head = header.encode();
-        let mut slices = Vec::with_capacity(3 + frame.payload.len());
+        let mut slices = Vec::with_capacity(3 + payload.len());
         slices.push(IoSlice::new(&head));
         slices.extend(
             [frame.body, frame.tlv]
                 .iter()
-                .chain(frame.payload)
+                .chain(payload)
                 .filter(|slice| !slice.is_empty())
                 .map(|slice| IoSlice::new(slice)),
         );
-        self.send_all(&mut slices, clock)
+        self.send_all(&mut slices, frame.region, clock)?;
+        self.bytes_out += (payload_bytes - header.inline_bytes()) as u64;
+        Ok(())
     }
 
-    fn send_all(&mut self, slices: &mut [IoSlice<'_>], clock: &Clock) -> Result<(), IoFail> {
+    fn send_all(
+        &mut self,
+        slices: &mut [IoSlice<'_>],
+        mut region: Option<BorrowedFd<'_>>,
+        clock: &Clock,
+    ) -> Result<(), IoFail> {
         let mut rest = slices;
         let mut is_first = true;
         while !rest.is_empty() {
@@ -204,8 +251,13 @@ impl Conn {
                 self.stream.set_send_limit(limit).map_err(IoFail::Closed)?;
                 self.send_limit = limit;
             }
-            match self.stream.send(rest, SendFlags::empty()) {
+            let sent = match region {
+                Some(region) => self.stream.send_with(rest, region),
+                None => self.stream.send(rest, SendFlags::empty()),
+            };
+            match sent {
                 Ok(count) => {
+                    region = None;
                     self.bytes_out += count as u64;
                     IoSlice::advance_slices(&mut rest, count);
                     is_first = false;
@@ -225,7 +277,7 @@ impl Conn {
     /// `TimedOut` leaves the connection usable.
     pub fn await_bytes(&mut self, clock: &Clock) -> Result<(), IoFail> {
         if !self.has_bytes() {
-            self.fill(IN_BYTES, clock, true)?;
+            self.fill(clock, true)?;
         }
         Ok(())
     }
@@ -237,17 +289,12 @@ impl Conn {
     pub fn receive_head(
         &mut self,
         bounds: FrameBounds,
-        take: Take,
         body: &mut Vec<u8>,
         clock: &Clock,
     ) -> Result<Header, IoFail> {
         let mut is_first = !self.has_bytes();
-        let most = match take {
-            Take::WhatCame => IN_BYTES,
-            Take::HeadOnly => HEADER_BYTES,
-        };
         while self.end - self.start < HEADER_BYTES {
-            self.fill(most, clock, is_first)?;
+            self.fill(clock, is_first)?;
             is_first = false;
         }
         let mut head = [0; HEADER_BYTES];
@@ -263,6 +310,7 @@ impl Conn {
         let body_bytes = header.body_bytes as usize + usize::from(header.tlv_bytes);
         fits(body_bytes, bounds.body)?;
         fits(header.payload_bytes as usize, bounds.payload)?;
+        self.bytes_in += u64::from(header.payload_bytes) - header.inline_bytes() as u64;
         body.clear();
         let here = body_bytes.min(self.end - self.start);
         body.extend_from_slice(&self.inbuf[self.start..self.start + here]);
@@ -274,7 +322,7 @@ impl Conn {
         Ok(header)
     }
 
-    /// Receives the payload that `header` announces into `into`, which may have more room than needed.
+    /// Receives the payload that follows `header` into `into`, which may have more room than needed.
     ///
     /// # Errors
     /// Any; the connection is not to be used again.
@@ -284,7 +332,7 @@ impl Conn {
         into: &mut [&mut [u8]],
         clock: &Clock,
     ) -> Result<(), IoFail> {
-        let bytes = header.payload_bytes as usize;
+        let bytes = header.inline_bytes();
         fits(bytes, into.iter().map(|slice| slice.len()).sum())?;
         if bytes == 0 {
             return Ok(());
@@ -317,40 +365,6 @@ impl Conn {
         Ok(())
     }
 
-    /// Receives the payload into a pipe: pages are moved. A payload with a checksum is refused, for nobody would look at it, and so
-    /// is one for which the pipe has no room.
-    ///
-    /// # Errors
-    /// Any; the connection is not to be used again.
-    pub fn receive_payload_to_pipe(
-        &mut self,
-        header: &Header,
-        pipe: BorrowedFd<'_>,
-        clock: &Clock,
-    ) -> Result<(), IoFail> {
-        let mut left = header.payload_bytes as usize;
-        if header.payload_crc.is_some() || self.has_bytes() {
-            return Err(IoFail::Broken(Errno::OPNOTSUPP));
-        }
-        while left > 0 {
-            self.limit_receive(clock)?;
-            match splice(&*self.stream, None, pipe, None, left, SpliceFlags::empty()) {
-                Ok(0) => return Err(IoFail::Fault(Fault::Cut)),
-                Ok(count) => {
-                    self.bytes_in += count as u64;
-                    left -= count;
-                    // A splice waits for room in the pipe, and nobody would make it.
-                    if left > 0 && !has_room(pipe) {
-                        return Err(IoFail::Broken(Errno::NOBUFS));
-                    }
-                }
-                Err(Errno::INTR | Errno::AGAIN) => {}
-                Err(errno) => return Err(IoFail::Broken(errno)),
-            }
-        }
-        Ok(())
-    }
-
     /// Receives the payload into a reusable buffer.
     ///
     /// # Errors
@@ -361,15 +375,22 @@ impl Conn {
         into: &mut AlignedBuf,
         clock: &Clock,
     ) -> Result<(), IoFail> {
-        into.set_len(header.payload_bytes as usize);
+        into.set_len(header.inline_bytes());
         self.receive_payload(header, &mut [into.as_mut_slice()], clock)
+    }
+
+    fn receive(&mut self, slices: &mut [IoSliceMut<'_>], flags: RecvFlags) -> Result<usize, Errno> {
+        match self.takes_regions {
+            true => self.stream.receive_with(slices, flags, &mut self.region),
+            false => self.stream.receive(slices, flags),
+        }
     }
 
     fn receive_all(&mut self, slices: &mut [IoSliceMut<'_>], clock: &Clock) -> Result<(), IoFail> {
         let mut rest = slices;
         while !rest.is_empty() {
             self.limit_receive(clock)?;
-            match self.stream.receive(rest, RecvFlags::WAITALL) {
+            match self.receive(rest, RecvFlags::WAITALL) {
                 Ok(0) => return Err(IoFail::Fault(Fault::Cut)),
                 Ok(count) => {
                     self.bytes_in += count as u64;
@@ -382,8 +403,8 @@ impl Conn {
         Ok(())
     }
 
-    /// Receives until the small buffer holds `most` bytes at most.
-    fn fill(&mut self, most: usize, clock: &Clock, is_first: bool) -> Result<(), IoFail> {
+    /// Receives some of what comes next into the small buffer.
+    fn fill(&mut self, clock: &Clock, is_first: bool) -> Result<(), IoFail> {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
         } else if self.start > 0 {
@@ -392,8 +413,16 @@ impl Conn {
         }
         loop {
             self.limit_receive(clock)?;
-            let free = &mut self.inbuf[self.end..most.max(self.end)];
-            let mut receive = |flags| self.stream.receive(&mut [IoSliceMut::new(free)], flags);
+            let free = &mut self.inbuf[self.end..];
+            let (stream, region) = (&*self.stream, &mut self.region);
+            let takes_regions = self.takes_regions;
+            let mut receive = |flags| {
+                let into = &mut [IoSliceMut::new(free)];
+                match takes_regions {
+                    true => stream.receive_with(into, flags, region),
+                    false => stream.receive(into, flags),
+                }
+            };
             let found = self.waiter.look(|| match receive(RecvFlags::DONTWAIT) {
                 Err(Errno::INTR | Errno::AGAIN) => None,
                 found => Some(found),
@@ -428,11 +457,6 @@ impl Conn {
         }
         Ok(())
     }
-}
-
-fn has_room(pipe: BorrowedFd<'_>) -> bool {
-    let mut fds = [PollFd::from_borrowed_fd(pipe, PollFlags::OUT)];
-    poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
 }
 
 fn bounded(what: &'static str, bytes: usize, max: usize) -> Result<u32, IoFail> {

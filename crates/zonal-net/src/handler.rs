@@ -2,26 +2,25 @@
 
 use std::sync::Arc;
 
+use zonal_region::Part;
 use zonal_types::Codec;
 use zonal_wire::frame::Header;
 
 use crate::buffer::AlignedBuf;
-use crate::frame_io::{Clock, Conn, FrameOut, IoFail};
+use crate::frame_io::{Clock, Conn, FrameOut, IoFail, PayloadOut};
 use crate::identity::Peer;
 use crate::stream::Stream;
 
-/// A received payload: page-aligned, in the connection's own buffer. `take` it to keep it.
-pub type PayloadBuf = AlignedBuf;
-
 /// Executes requests. Called by many threads at once, one per connection.
 pub trait Handler: Send + Sync + 'static {
-    /// Executes one request and fills in the reply. A panic closes the connection; the server goes on.
+    /// Executes one request and fills in the reply. A panic closes the connection; the server goes on. The payload is page-aligned in the
+    /// connection's own buffer, or lies in the client's region, where the client may change it meanwhile.
     fn handle(
         &self,
         peer: &Peer,
         header: &Header,
         body: &[u8],
-        payload: &mut PayloadBuf,
+        payload: &[u8],
         reply: &mut ReplyBuilder,
     );
 
@@ -37,6 +36,9 @@ pub struct ReplyBuilder {
     body: Vec<u8>,
     payload: AlignedBuf,
     vec: Option<Vec<u8>>,
+    /// The part of the client's region that the payload may be put in, and how much of it is the payload.
+    room: Option<Part>,
+    in_room: usize,
     is_last: bool,
     stream: Arc<Stream>,
 }
@@ -48,13 +50,17 @@ impl ReplyBuilder {
             body: Vec::new(),
             payload: AlignedBuf::new(),
             vec: None,
+            room: None,
+            in_room: 0,
             is_last: false,
             stream,
         }
     }
 
-    pub(crate) fn reset(&mut self, header: Header) {
+    pub(crate) fn reset(&mut self, header: Header, room: Option<Part>) {
         self.header = header;
+        self.room = room;
+        self.in_room = 0;
         self.body.clear();
         self.payload.set_len(0);
         self.vec = None;
@@ -84,12 +90,21 @@ impl ReplyBuilder {
     /// it holds before that is unspecified (bytes of an earlier reply on this connection): fill all of it.
     pub fn payload_mut(&mut self, len: usize) -> &mut [u8] {
         self.vec = None;
+        self.in_room = 0;
+        if let Some(room) = &mut self.room
+            && let Some(part) = room.as_mut_slice().get_mut(..len)
+        {
+            self.payload.set_len(0);
+            self.in_room = len;
+            return part;
+        }
         self.payload.set_len(len);
         self.payload.as_mut_slice()
     }
 
     /// Cuts the payload.
     pub fn truncate_payload(&mut self, len: usize) {
+        self.in_room = self.in_room.min(len);
         match &mut self.vec {
             Some(vec) => vec.truncate(len),
             None => self.payload.set_len(len.min(self.payload.len())),
@@ -99,6 +114,7 @@ impl ReplyBuilder {
     /// Sends this as the payload, without copying it.
     pub fn payload_vec(&mut self, payload: Vec<u8>) {
         self.payload.set_len(0);
+        self.in_room = 0;
         self.vec = Some(payload);
     }
 
@@ -119,11 +135,11 @@ impl ReplyBuilder {
             Some(vec) => vec.as_slice(),
             None => self.payload.as_slice(),
         };
-        let frame = FrameOut {
-            header: self.header,
-            body: &self.body,
-            tlv: &[],
-            payload: &[payload],
+        let slices = &[payload];
+        let mut frame = FrameOut::message(self.header, &self.body);
+        frame.payload = match u32::try_from(self.in_room) {
+            Ok(bytes) if bytes > 0 => PayloadOut::Region { offset: 0, bytes },
+            _ => PayloadOut::Slices(slices),
         };
         conn.send(&frame, clock)
     }

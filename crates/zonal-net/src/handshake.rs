@@ -28,7 +28,7 @@ use zonal_wire::frame::{Header, Service};
 
 use crate::address::Endpoint;
 use crate::error::{Fault, NetError};
-use crate::frame_io::{Clock, Conn, FrameBounds, FrameOut, IoFail, Take};
+use crate::frame_io::{Clock, Conn, FrameBounds, FrameOut, IoFail};
 use crate::identity::{Identity, Peer, Role};
 
 use proof::Transcript;
@@ -292,18 +292,12 @@ pub(crate) fn refusal(server: Endpoint, code: u16, expected: CellId, found: Cell
 }
 
 fn say(conn: &mut Conn, header: Header, message: &Handshake, clock: &Clock) -> Result<(), IoFail> {
-    let frame = FrameOut {
-        header,
-        body: &message.to_bytes(),
-        tlv: &[],
-        payload: &[],
-    };
-    conn.send(&frame, clock)
+    conn.send(&FrameOut::message(header, &message.to_bytes()), clock)
 }
 
 fn hear(conn: &mut Conn, clock: &Clock) -> Result<(Header, Handshake), IoFail> {
     let mut body = Vec::new();
-    let header = conn.receive_head(FrameBounds::HANDSHAKE, Take::WhatCame, &mut body, clock)?;
+    let header = conn.receive_head(FrameBounds::HANDSHAKE, &mut body, clock)?;
     if header.service != Service::Connection || header.tlv_bytes != 0 {
         return Err(IoFail::Fault(Fault::OutOfTurn));
     }

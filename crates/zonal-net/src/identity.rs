@@ -1,7 +1,7 @@
 //! Who a process is, what it knows of its peer, and the secret that both share.
 
 use zonal_types::{CellId, NodeId, codec_enum};
-use zonal_wire::frame::VERSION;
+use zonal_wire::frame::{FEATURE_REGION, VERSION};
 
 use crate::address::Endpoint;
 use crate::error::NetError;
@@ -69,7 +69,7 @@ impl Identity {
             role,
             node,
             key,
-            features: 0,
+            features: FEATURE_REGION,
             versions: (VERSION, VERSION),
         }
     }
@@ -90,4 +90,11 @@ pub struct Peer {
     pub version: u16,
     /// Features that both sides have.
     pub features: u64,
+}
+
+impl Peer {
+    /// Whether payloads may lie in memory that the client shares with the server.
+    pub(crate) fn shares_regions(&self) -> bool {
+        self.endpoint.is_unix() && self.features & FEATURE_REGION != 0
+    }
 }

@@ -13,7 +13,8 @@
 //! | write of 1 MiB | 2.6 GB/s | 3.8 GB/s | 1.5 |
 //!
 //! A call, counted with strace: `sendmsg`, `recvmsg` on each side and nothing else; with a payload of more than 8 KiB
-//! one `recvmsg` more on the side that receives it.
+//! one `recvmsg` more on the side that receives it. A payload in memory that client and server share ([`zonal_region`]) is not
+//! sent at all.
 //!
 //! [`Pool`] is the client, [`serve`] the server, [`handshake`] what both say first, [`frame_io`] the bytes.
 #![forbid(unsafe_code)]
@@ -35,9 +36,9 @@ pub mod stream;
 
 pub use address::{Address, Endpoint};
 pub use buffer::AlignedBuf;
-pub use error::{Fault, NetError};
+pub use error::{Fault, NetError, RegionFault};
 pub use flight::{Canceller, Flight, InFlight, PayloadInto, Reply, Request};
-pub use handler::{Handler, PayloadBuf, ReplyBuilder};
+pub use handler::{Handler, ReplyBuilder};
 pub use identity::{CellKey, Identity, Peer, Role};
 pub use listen::{ListenConfig, Listeners};
 pub use metrics::{PoolMetrics, ServerMetrics};

@@ -18,6 +18,7 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use zonal_region::{Memory, Regions};
 use zonal_types::limits::REQUEST_DEADLINE_MS;
 
 use crate::address::{Address, Endpoint};
@@ -46,6 +47,8 @@ pub struct PoolConfig {
     pub is_unix_tried: bool,
     /// Checksum payloads also on Unix sockets.
     pub is_unix_checked: bool,
+    /// Memory that is shared with servers on this machine: payloads that lie in it are not sent.
+    pub regions: Option<Regions>,
 }
 
 impl Default for PoolConfig {
@@ -59,6 +62,7 @@ impl Default for PoolConfig {
             buffer_bytes: 4 << 20,
             is_unix_tried: true,
             is_unix_checked: false,
+            regions: None,
         }
     }
 }
@@ -69,6 +73,8 @@ pub(crate) struct Link {
     pub(crate) conn: Conn,
     pub(crate) peer: Peer,
     pub(crate) next_request: u32,
+    /// Number of the region that the server was sent last on it; 0: none.
+    pub(crate) region: u64,
 }
 
 #[derive(Debug, Default)]
@@ -218,15 +224,32 @@ impl Pool {
     }
 
     /// Takes a connection back after a complete reply.
-    /// True where the last idle connection to this server is on this machine.
+    /// Memory for data that will be sent: such as is shared with servers on this machine, where there is some.
     #[must_use]
-    pub fn is_local(&self, to: Address) -> bool {
+    pub fn memory(&self, length: usize) -> Memory {
+        self.shared_memory(length)
+            .unwrap_or_else(|| Memory::own(vec![0; length]))
+    }
+
+    /// The same, where it is shared.
+    #[must_use]
+    pub fn shared_memory(&self, length: usize) -> Option<Memory> {
+        self.config.regions.as_ref()?.take_shared(length)
+    }
+
+    /// Memory that is shared over a connection to `peer`, if any is.
+    pub(crate) fn regions_with(&self, peer: &Peer) -> Option<&Regions> {
+        let shares = peer.shares_regions() && !self.config.is_unix_checked;
+        self.config.regions.as_ref().filter(|_| shares)
+    }
+
+    /// True where memory is shared over the last idle connection to this server.
+    #[must_use]
+    pub fn shares_with(&self, to: Address) -> bool {
         let hosts = self.hosts();
         let host = hosts.by_address.get(&to);
         host.and_then(|host| host.idle.back())
-            .is_some_and(|(link, _since)| {
-                link.peer.endpoint.is_unix() && !self.config.is_unix_checked
-            })
+            .is_some_and(|(link, _since)| self.regions_with(&link.peer).is_some())
     }
 
     pub(crate) fn give_back(&self, to: Address, link: Link) {

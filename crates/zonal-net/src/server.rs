@@ -23,6 +23,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt;
 use rustix::net::{SocketFlags, acceptfrom_with};
+use zonal_region::Mappings;
 use zonal_types::ErrorCode;
 use zonal_types::limits::CONNECTIONS_MAX;
 use zonal_wire::frame::{Header, Service};
@@ -88,6 +89,8 @@ pub(crate) struct Shared {
     pub(crate) config: ServerConfig,
     pub(crate) handler: Arc<dyn Handler>,
     pub(crate) metrics: Arc<ServerMetrics>,
+    /// Of the clients on this machine.
+    pub(crate) regions: Mappings,
     warnings: WarnLimit,
     pub(crate) is_stopping: AtomicBool,
     registry: Mutex<Registry>,
@@ -216,6 +219,7 @@ pub fn serve(
         config,
         handler,
         metrics: Arc::default(),
+        regions: Mappings::default(),
         warnings: WarnLimit::new(),
         is_stopping: AtomicBool::new(false),
         registry: Mutex::default(),

@@ -3,6 +3,7 @@
 //! Sockets block; deadlines are the kernel's (SO_RCVTIMEO, SO_SNDTIMEO), so that a thread sleeps in the call itself.
 
 use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -11,8 +12,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, ioctl_fionbio};
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown,
-    SocketAddrUnix, SocketFlags, SocketType, connect, recvmsg, sendmsg, shutdown, socket_with,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType, connect,
+    recvmsg, sendmsg, shutdown, socket_with,
 };
 
 use crate::address::Endpoint;
@@ -156,6 +158,42 @@ impl Stream {
         let slices = slices.get(..SLICES_MAX).unwrap_or(slices);
         let mut control = SendAncillaryBuffer::default();
         sendmsg(&self.fd, slices, &mut control, SendFlags::NOSIGNAL | flags)
+    }
+
+    /// As [`Self::send`], and a descriptor goes along with the first byte. A Unix socket.
+    pub(crate) fn send_with(
+        &self,
+        slices: &[IoSlice<'_>],
+        descriptor: BorrowedFd<'_>,
+    ) -> Result<usize, Errno> {
+        let slices = slices.get(..SLICES_MAX).unwrap_or(slices);
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let descriptors = [descriptor];
+        if !control.push(SendAncillaryMessage::ScmRights(&descriptors)) {
+            return Err(Errno::NOBUFS);
+        }
+        sendmsg(&self.fd, slices, &mut control, SendFlags::NOSIGNAL)
+    }
+
+    /// As [`Self::receive`], and a descriptor that came along, in place of one that came before. The kernel closes what is more than one.
+    pub(crate) fn receive_with(
+        &self,
+        slices: &mut [IoSliceMut<'_>],
+        flags: RecvFlags,
+        descriptor: &mut Option<OwnedFd>,
+    ) -> Result<usize, Errno> {
+        let count = slices.len().min(SLICES_MAX);
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let flags = flags | RecvFlags::CMSG_CLOEXEC;
+        let received = recvmsg(&self.fd, &mut slices[..count], &mut control, flags)?;
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(came) = message {
+                came.for_each(|came| *descriptor = Some(came));
+            }
+        }
+        Ok(received.bytes)
     }
 
     pub(crate) fn receive(

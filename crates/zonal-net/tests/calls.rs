@@ -6,7 +6,6 @@ mod common;
 
 use std::io::Read;
 use std::net::TcpListener;
-use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use common::*;
@@ -89,51 +88,6 @@ fn payloads_come_back_by_tcp() {
 #[test]
 fn payloads_come_back_by_unix_socket_which_is_preferred() {
     payloads_come_back(true);
-}
-
-#[test]
-fn a_payload_goes_into_a_pipe_where_it_fits_and_nobody_waits_where_not() {
-    let data = Rng(7).bytes(PAYLOAD_BYTES_MAX);
-    let (read, write) = std::io::pipe().unwrap();
-    rustix::pipe::fcntl_setpipe_size(&write, 1 << 20).unwrap();
-    let mut read = read;
-    let (_server, to) = echo_server(true);
-    let pool = pool(None);
-    works(&pool, to);
-    assert!(pool.is_local(to));
-    // A reference takes 4 KiB at least: half of the pipe's nominal room is there even where memory is in small pieces.
-    for len in [0, 1, 4096, 100_000, 1 << 19] {
-        let payload = &data[..len];
-        let into = PayloadInto::Pipe(write.as_fd());
-        let reply = pool.call(to, request(b"b", &[payload], 0), into).unwrap();
-        assert_eq!(
-            (reply.body.as_slice(), reply.payload_bytes),
-            (&b"b"[..], len)
-        );
-        let mut got = vec![0; len];
-        read.read_exact(&mut got).unwrap();
-        assert_eq!(got, payload, "{len} bytes");
-    }
-    // More than the pipe takes: an error, not a wait for somebody to empty it. One reference, for each may hold 32 KiB.
-    let (_narrow_exit, write) = std::io::pipe().unwrap();
-    rustix::pipe::fcntl_setpipe_size(&write, 4096).unwrap();
-    let before = Instant::now();
-    let into = PayloadInto::Pipe(write.as_fd());
-    let outcome = pool.call(to, request(b"b", &[&data], 0), into);
-    assert!(matches!(outcome, Err(NetError::Lost { .. })), "{outcome:?}");
-    assert!(before.elapsed() < Duration::from_secs(5));
-    works(&pool, to);
-    // What has a checksum has to be looked at.
-    let (_server, to) = echo_server(false);
-    works(&pool, to);
-    assert!(!pool.is_local(to));
-    let (_read, write) = std::io::pipe().unwrap();
-    let into = PayloadInto::Pipe(write.as_fd());
-    assert!(
-        pool.call(to, request(b"b", &[b"checked"], 0), into)
-            .is_err()
-    );
-    works(&pool, to);
 }
 
 #[test]

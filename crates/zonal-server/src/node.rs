@@ -9,7 +9,7 @@ use crate::peers::as_part_of;
 use crate::storage_role::Storage;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use zonal_net::{Handler, PayloadBuf, Peer, ReplyBuilder, Role};
+use zonal_net::{Handler, Peer, ReplyBuilder, Role};
 use zonal_types::{Codec, ErrorCode, SessionId};
 use zonal_wire::storage::ErrorNumber;
 use zonal_wire::{
@@ -138,7 +138,7 @@ impl Node {
         &self,
         header: &Header,
         body: &[u8],
-        payload: &mut PayloadBuf,
+        payload: &[u8],
         reply: &mut ReplyBuilder,
     ) -> Option<Done> {
         let request = StorageRequest::from_bytes(body).ok()?;
@@ -201,7 +201,7 @@ impl Handler for Node {
         peer: &Peer,
         header: &Header,
         body: &[u8],
-        payload: &mut PayloadBuf,
+        payload: &[u8],
         reply: &mut ReplyBuilder,
     ) {
         let start = Instant::now();

@@ -81,6 +81,7 @@ impl Peers {
             header,
             body,
             payload: &[],
+            room: 0,
         };
         let reply = self.pool.call(to, request, PayloadInto::Owned)?;
         T::from_bytes(&reply.body).map_err(|_error| PeerError::Garbled { server: to.tcp })

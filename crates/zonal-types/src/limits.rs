@@ -47,6 +47,14 @@ limits! {
     BODY_BYTES_MAX: usize = 1_048_576, "bytes";
     /// TLV area of one frame.
     TLV_BYTES_MAX: usize = 4096, "bytes";
+    /// Payloads from here on may lie in memory that a client shares with a server on its machine.
+    REGION_PAYLOAD_MIN: usize = 65_536, "bytes";
+    /// Memory that a client may share with a server.
+    REGION_BYTES_MAX: u64 = 268_435_456, "bytes";
+    /// A buffer of such memory: a write of the kernel with its head, and what a page's alignment takes.
+    REGION_BUFFER_BYTES: usize = 1_114_112, "bytes";
+    /// Buffers of a mount's.
+    REGION_BUFFERS: u32 = 64, "buffers";
     /// Bytes that one storage read or write moves.
     STORAGE_IO_BYTES_MAX: usize = 4_194_304, "bytes";
     /// Of so much of an object, whole chunks, a target changes all or nothing at once; of a longer range perhaps a part.

@@ -6,11 +6,11 @@
 //!       4    2 version            1
 //!       6    1 service            1 meta, 2 storage, 3 manager, 4 connection (hello, proof), 5 admin
 //!       7    1 kind               1 request, 2 reply
-//!       8    4 flags              bit 0: payload_crc is set; others 0
+//!       8    4 flags              bit 0: payload_crc is set; bit 1: room for the reply; others 0
 //!      12    4 body length        bytes of the encoded message
 //!      16    4 payload length     raw bytes behind body and TLVs
 //!      20    2 tlv length         bytes of the TLV area
-//!      22    2 payload kind       0 none, 1 inline (2 region, 3 descriptor+extent: reserved)
+//!      22    2 payload kind       0 none, 1 inline, 2 region (3 descriptor+extent: reserved)
 //!      24   16 cell id
 //!      40    8 session
 //!      48    4 slot               u32::MAX: not a slotted request
@@ -22,7 +22,9 @@
 //!      84    4 request id         echoed in the reply
 //!      88    8 trace id
 //!      96    4 payload crc32c
-//!     100   24 reserved           0, checked
+//!     100    8 region offset      of the payload in the sender's region, or of the room for the reply's
+//!     108    4 room length        bytes of that room
+//!     112   12 reserved           0, checked
 //!     124    4 header crc32c      over bytes 0..124
 //! ```
 //! Integers are little-endian. Every field is checked before anything is allocated.
@@ -36,10 +38,20 @@ use zonal_types::{
 pub const HEADER_BYTES: usize = 128;
 /// First four bytes of each frame.
 pub const MAGIC: [u8; 4] = *b"ZNL1";
+/// Feature: payloads may lie in a region that the client shares with a server on its machine.
+pub const FEATURE_REGION: u64 = 1;
 /// Version of the protocol.
 pub const VERSION: u16 = 1;
 /// `slot` of a request that is not exactly-once.
 pub const NO_SLOT: u32 = u32::MAX;
+
+/// Payload kinds.
+const NONE: u16 = 0;
+const INLINE: u16 = 1;
+const REGION: u16 = 2;
+/// Flags.
+const HAS_CRC: u32 = 1;
+const HAS_ROOM: u32 = 2;
 
 /// Who the message is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -79,6 +91,28 @@ impl Service {
     }
 }
 
+/// Where a request's payload is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PayloadAt {
+    /// Behind body and TLVs.
+    #[default]
+    Inline,
+    /// In the client's region. Of a request: from this byte on. Of a reply: at the front of the room that the request gave.
+    Region {
+        /// Byte of the region; 0 in a reply.
+        offset: u64,
+    },
+}
+
+/// The part of the client's region where the payload of a reply may be put.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Room {
+    /// First byte in the region.
+    pub offset: u64,
+    /// Bytes.
+    pub length: u32,
+}
+
 /// The header, decoded and checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
@@ -112,6 +146,10 @@ pub struct Header {
     pub trace: TraceId,
     /// Checksum of the payload, where there is one.
     pub payload_crc: Option<u32>,
+    /// Where the payload is.
+    pub payload_at: PayloadAt,
+    /// Of a request without a payload: where the reply's may go.
+    pub room: Option<Room>,
 }
 
 impl Header {
@@ -134,6 +172,8 @@ impl Header {
             request_id: 0,
             trace: TraceId(0),
             payload_crc: None,
+            payload_at: PayloadAt::Inline,
+            room: None,
         }
     }
 
@@ -146,7 +186,26 @@ impl Header {
             payload_bytes: 0,
             tlv_bytes: 0,
             payload_crc: None,
+            payload_at: PayloadAt::Inline,
+            room: None,
             ..*self
+        }
+    }
+
+    /// Bytes of payload that follow on the stream.
+    #[must_use]
+    pub fn inline_bytes(&self) -> usize {
+        match self.payload_at {
+            PayloadAt::Inline => self.payload_bytes as usize,
+            PayloadAt::Region { .. } => 0,
+        }
+    }
+
+    fn payload_kind(&self) -> u16 {
+        match self.payload_at {
+            _ if self.payload_bytes == 0 => NONE,
+            PayloadAt::Inline => INLINE,
+            PayloadAt::Region { .. } => REGION,
         }
     }
 
@@ -158,11 +217,17 @@ impl Header {
         VERSION.put(&mut out);
         self.service.number().put(&mut out);
         (if self.is_request { 1_u8 } else { 2 }).put(&mut out);
-        u32::from(self.payload_crc.is_some()).put(&mut out);
+        let crc = if self.payload_crc.is_some() {
+            HAS_CRC
+        } else {
+            0
+        };
+        let room = if self.room.is_some() { HAS_ROOM } else { 0 };
+        (crc | room).put(&mut out);
         self.body_bytes.put(&mut out);
         self.payload_bytes.put(&mut out);
         self.tlv_bytes.put(&mut out);
-        u16::from(self.payload_bytes > 0).put(&mut out);
+        self.payload_kind().put(&mut out);
         self.cell.put(&mut out);
         self.session.put(&mut out);
         self.slot.put(&mut out);
@@ -174,6 +239,14 @@ impl Header {
         self.request_id.put(&mut out);
         self.trace.put(&mut out);
         self.payload_crc.unwrap_or(0).put(&mut out);
+        match (self.room, self.payload_at) {
+            (Some(room), _) => {
+                room.offset.put(&mut out);
+                room.length.put(&mut out);
+            }
+            (None, PayloadAt::Region { offset }) => offset.put(&mut out),
+            (None, PayloadAt::Inline) => {}
+        }
         out.resize(HEADER_BYTES - 4, 0);
         crc32c(&out).put(&mut out);
         let mut header = [0; HEADER_BYTES];
@@ -236,15 +309,36 @@ impl Header {
             trace: TraceId::get(from)?,
             payload_crc: {
                 let crc = u32::get(from)?;
-                if flags & 1 == 1 { Some(crc) } else { None }
+                (flags & HAS_CRC != 0).then_some(crc)
             },
+            payload_at: PayloadAt::Inline,
+            room: None,
+        };
+        let (offset, length) = (u64::get(from)?, u32::get(from)?);
+        let room = (flags & HAS_ROOM != 0).then_some(Room { offset, length });
+        let payload_at = match payload_kind {
+            REGION => PayloadAt::Region { offset },
+            _ => PayloadAt::Inline,
+        };
+        let header = Self {
+            payload_at,
+            room,
+            ..header
         };
         let sizes_fit = body_bytes as usize <= BODY_BYTES_MAX
             && payload_bytes as usize <= PAYLOAD_BYTES_MAX
             && usize::from(tlv_bytes) <= TLV_BYTES_MAX;
         let reserved_clear = from.take(from.left())?.iter().all(|byte| *byte == 0);
-        let kind_fits = payload_kind == u16::from(payload_bytes > 0);
-        if sizes_fit && reserved_clear && kind_fits && flags <= 1 {
+        // What lies in a region is in nobody's frame: it has no checksum here.
+        let kind_fits = payload_kind == header.payload_kind()
+            && (payload_kind != REGION || header.payload_crc.is_none());
+        // A payload goes one way, in a request or in its reply.
+        let room_fits = match room {
+            Some(room) => is_request && payload_bytes == 0 && room.length > 0,
+            None => length == 0 && (offset == 0 || (payload_kind == REGION && is_request)),
+        };
+        let flags_fit = flags & !(HAS_CRC | HAS_ROOM) == 0;
+        if sizes_fit && reserved_clear && kind_fits && room_fits && flags_fit {
             Ok(header)
         } else {
             Err(Refused::Field)
@@ -300,6 +394,57 @@ mod tests {
             let mut bad = good;
             bad[bit / 8] ^= 1 << (bit % 8);
             assert!(Header::decode(&bad).is_err(), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn a_region_is_named_where_it_has_a_meaning_and_nowhere_else() {
+        let request = Header {
+            payload_bytes: 0,
+            payload_crc: None,
+            ..sample()
+        };
+        let room = Some(Room {
+            offset: 9,
+            length: 4,
+        });
+        let there = PayloadAt::Region { offset: 9 };
+        let bad = [
+            // A room for no bytes, in a reply, beside a payload.
+            Header {
+                room: Some(Room {
+                    offset: 9,
+                    length: 0,
+                }),
+                ..request
+            },
+            Header {
+                room,
+                ..request.reply()
+            },
+            Header {
+                room,
+                payload_bytes: 4,
+                ..request
+            },
+            // A checksum of what is not in the frame, a place in a reply, a place of nothing.
+            Header {
+                payload_at: there,
+                ..sample()
+            },
+            Header {
+                payload_at: there,
+                payload_bytes: 4,
+                ..request.reply()
+            },
+            Header {
+                payload_at: there,
+                ..request
+            },
+        ];
+        for header in bad {
+            let decoded = Header::decode(&header.encode());
+            assert_eq!(decoded, Err(ErrorCode::Protocol), "{header:?}");
         }
     }
 

@@ -26,6 +26,7 @@ fn call(pool: &Pool, address: &str, header: Header, body: &[u8]) -> Vec<u8> {
         header,
         body,
         payload: &[],
+        room: 0,
     };
     let to = Address::any_node(address.parse().unwrap());
     pool.call(to, request, PayloadInto::Owned).unwrap().body

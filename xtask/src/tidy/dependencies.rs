@@ -19,6 +19,7 @@ const TIERS: [&[&str]; 5] = [
     ],
     &[
         "zonal-wait",
+        "zonal-region",
         "zonal-net",
         "zonal-disk",
         "zonal-server",

@@ -225,6 +225,7 @@ impl<N: Net> Client<N> {
                 header,
                 body,
                 payload: &[],
+                room: 0,
             },
         );
         match self.net.finish(pending, None).await {

@@ -163,6 +163,7 @@ impl Pool {
             conn,
             peer,
             next_request: 1,
+            region: 0,
         })
     }
 

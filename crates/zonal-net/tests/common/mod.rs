@@ -8,9 +8,8 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use zonal_net::{
-    Address, CellKey, Handler, Identity, ListenConfig, Listeners, NetError, PayloadBuf,
-    PayloadInto, Peer, Pool, PoolConfig, Reply, ReplyBuilder, Request, Role, ServerConfig,
-    ServerHandle, serve,
+    Address, CellKey, Handler, Identity, ListenConfig, Listeners, NetError, PayloadInto, Peer,
+    Pool, PoolConfig, Reply, ReplyBuilder, Request, Role, ServerConfig, ServerHandle, serve,
 };
 use zonal_types::{CellId, NodeId};
 use zonal_wire::{Header, Service};
@@ -32,7 +31,7 @@ impl Handler for Echo {
         peer: &Peer,
         _header: &Header,
         body: &[u8],
-        payload: &mut PayloadBuf,
+        payload: &[u8],
         reply: &mut ReplyBuilder,
     ) {
         match body {
@@ -105,6 +104,7 @@ pub fn request<'a>(body: &'a [u8], payload: &'a [&'a [u8]], deadline_ms: u32) ->
         },
         body,
         payload,
+        room: 0,
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::storage_role::Storage;
 use std::collections::BTreeMap;
 use zonal_disk::DiskError;
-use zonal_net::PayloadBuf;
+use zonal_net::AlignedBuf;
 use zonal_object::{Cut, ObjectId, ReadPlan};
 use zonal_types::limits::{BLOCK_BYTES, CHUNK_BYTES};
 
@@ -19,7 +19,7 @@ pub(super) fn verify(
     storage: &Storage,
     object: ObjectId,
     number: u64,
-    buffer: &mut PayloadBuf,
+    buffer: &mut AlignedBuf,
 ) -> Verified {
     let offset = number.saturating_mul(CHUNK_BYTES as u64);
     let mut before: Option<ReadPlan> = None;

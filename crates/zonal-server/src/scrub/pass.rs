@@ -7,7 +7,7 @@ use crate::scrub_record::ScrubRecord;
 use crate::trouble::shortened;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
-use zonal_net::PayloadBuf;
+use zonal_net::AlignedBuf;
 use zonal_object::ids::BLOCK;
 use zonal_object::list::{self, Passed};
 use zonal_types::limits::SCRUB_DAMAGED_MAX;
@@ -48,7 +48,7 @@ impl Scrub {
     pub(super) fn run(&self) {
         let mut kept = Instant::now();
         let mut free_at = Instant::now();
-        let mut buffer = PayloadBuf::new();
+        let mut buffer = AlignedBuf::new();
         while let Some(pass) = self.next_step() {
             let (found, is_last) = match self.batch(&pass) {
                 Ok(batch) => batch,
@@ -115,7 +115,7 @@ impl Scrub {
     }
 
     /// Does it; gives how many bytes were read.
-    fn one(&self, pass: &ScrubRecord, work: &Work, buffer: &mut PayloadBuf) -> u64 {
+    fn one(&self, pass: &ScrubRecord, work: &Work, buffer: &mut AlignedBuf) -> u64 {
         match (work, &self.subject) {
             (Work::Record(passed), Subject::Target(storage)) => {
                 let verified = match passed.chunk {

@@ -2,7 +2,7 @@
 
 use super::changes::Asker;
 use super::{Refused, Storage, named};
-use zonal_net::{PayloadBuf, ReplyBuilder};
+use zonal_net::ReplyBuilder;
 use zonal_object::{Attempt, Delete, Edit, ObjectId};
 use zonal_types::{Epoch, ErrorCode, TargetId};
 use zonal_wire::storage::ErrorNumber;
@@ -20,7 +20,7 @@ impl Storage {
         &self,
         header: &Header,
         request: &StorageRequest,
-        payload: &mut PayloadBuf,
+        payload: &[u8],
         reply: &mut ReplyBuilder,
     ) -> Result<(), ErrorCode> {
         match self.answer(header, request, payload, reply) {

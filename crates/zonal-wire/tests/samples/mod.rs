@@ -12,6 +12,7 @@ use zonal_types::{
     Ino, Layout, LayoutGen, MapVersion, Name, NodeId, Redundancy, SessionId, ShardId, StripePolicy,
     StripeSetId, TargetId, Timestamp, TraceId, ZoneId,
 };
+use zonal_wire::frame::{PayloadAt, Room};
 use zonal_wire::{
     AdminReply, AdminRequest, AppendPlace, AttrChange, Damaged, DirAfter, DirEntry, Entry,
     ErrorNumber, Event, Header, JoinTarget, LeaseGrant, LeaseKind, LockKind, LockRange,
@@ -38,6 +39,25 @@ pub fn headers() -> Vec<(&'static str, Header)> {
         payload_crc: Some(0xdead_beef),
         ..Header::request(Service::Storage, cell)
     };
+    let in_region = Header {
+        payload_bytes: 0x0004_0506,
+        payload_at: PayloadAt::Region {
+            offset: 0x0102_0304_0506_0708,
+        },
+        ..plain
+    };
+    let with_room = Header {
+        room: Some(Room {
+            offset: 0x1112_1314_1516_1718,
+            length: 0x2122_2324,
+        }),
+        ..plain
+    };
+    let in_room = Header {
+        payload_bytes: 0x0004_0506,
+        payload_at: PayloadAt::Region { offset: 0 },
+        ..plain.reply()
+    };
     vec![
         ("plain", plain),
         ("full", full),
@@ -45,6 +65,9 @@ pub fn headers() -> Vec<(&'static str, Header)> {
         ("meta", Header::request(Service::Meta, cell)),
         ("connection", Header::request(Service::Connection, cell)),
         ("admin", Header::request(Service::Admin, cell)),
+        ("in_region", in_region),
+        ("with_room", with_room),
+        ("in_room", in_room),
     ]
 }
 

@@ -193,6 +193,7 @@ impl Cell {
             header,
             body,
             payload: &[],
+            room: 0,
         };
         let reply = self.pool.call(to, request, PayloadInto::Owned)?;
         T::from_bytes(&reply.body).with_context(|| format!("the reply of {to}"))
@@ -210,6 +211,7 @@ impl Cell {
             header: Header::request(Service::Storage, self.id),
             body: &request.to_bytes(),
             payload: &[payload],
+            room: 0,
         };
         let reply = self.pool.call(to, sent, PayloadInto::Owned)?;
         let message = StorageReply::from_bytes(&reply.body);

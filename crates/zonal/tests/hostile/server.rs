@@ -71,6 +71,7 @@ impl<'a> Server<'a> {
             header,
             body,
             payload: &[payload],
+            room: 0,
         };
         let to = Address::any_node(self.to);
         let start = &body[..body.len().min(80)];

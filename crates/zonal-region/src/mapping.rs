@@ -1,0 +1,137 @@
+//! A server's side: the regions that clients sent.
+//!
+//! *Invariant*: what is mapped is on tmpfs and sealed against shrinking, so that no access to it can end the process. What a client
+//! changes meanwhile is its own loss: nobody decodes these bytes, and they are checked for what they are (checksums of blocks).
+//! *Lock order*: `Mappings`, alone.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use rustix::fs::{SealFlags, fcntl_get_seals, fstat, fstatfs};
+use rustix::io::Errno;
+
+use crate::map::Map;
+
+/// `f_type` of tmpfs, and of a memfd without huge pages (magic.h).
+const TMPFS: i64 = 0x0102_1994;
+
+/// Why what a client sent is not mapped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum MapError {
+    /// Not a memfd, or one with huge pages.
+    #[error("it is no memory file")]
+    Kind,
+    /// It could become shorter.
+    #[error("it is not sealed against shrinking")]
+    Seal,
+    /// Empty, or longer than the bound.
+    #[error("it has {bytes} bytes, of {max} at most")]
+    Length {
+        /// Its length.
+        bytes: u64,
+        /// The bound.
+        max: u64,
+    },
+    /// The kernel refused.
+    #[error("{0}")]
+    System(#[from] Errno),
+}
+
+/// A client's region, in a server.
+#[derive(Debug)]
+pub struct Mapping {
+    map: Map,
+}
+
+impl Mapping {
+    /// Maps what a client sent, of up to `max` bytes.
+    ///
+    /// # Errors
+    /// As [`MapError`] says; nothing is mapped then.
+    fn new(file: &OwnedFd, bytes: u64, max: u64) -> Result<Self, MapError> {
+        if fstatfs(file)?.f_type as i64 != TMPFS {
+            return Err(MapError::Kind);
+        }
+        // EINVAL: a file that knows no seals.
+        let seals = fcntl_get_seals(file).map_err(|_errno| MapError::Kind)?;
+        if !seals.contains(SealFlags::SHRINK) {
+            return Err(MapError::Seal);
+        }
+        if bytes == 0 || bytes > max {
+            return Err(MapError::Length { bytes, max });
+        }
+        let map = Map::new(file, bytes as usize)?;
+        Ok(Self { map })
+    }
+
+    /// A part of it; `None` where that is not all within.
+    #[must_use]
+    pub fn part(self: &Arc<Self>, offset: u64, length: u32) -> Option<Part> {
+        let offset = usize::try_from(offset).ok()?;
+        let length = length as usize;
+        let is_within = offset.checked_add(length)? <= self.map.len();
+        is_within.then(|| Part {
+            mapping: Arc::clone(self),
+            offset,
+            length,
+        })
+    }
+}
+
+/// A part of a client's region that a request is about.
+#[derive(Debug)]
+pub struct Part {
+    mapping: Arc<Mapping>,
+    offset: usize,
+    length: usize,
+}
+
+impl Part {
+    /// Its length in bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Whether it has no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// The bytes, as the client has them.
+    #[must_use]
+    pub fn as_slice(&self) -> &[u8] {
+        self.mapping.map.bytes(self.offset, self.length)
+    }
+
+    /// The bytes, to fill.
+    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        self.mapping.map.bytes_mut(self.offset, self.length)
+    }
+}
+
+/// The regions of all connections of a server: one mapping for each, however many connections sent it.
+#[derive(Debug, Default)]
+pub struct Mappings(Mutex<BTreeMap<(u64, u64), Weak<Mapping>>>);
+
+impl Mappings {
+    /// The mapping of what a client sent. The file's number is another file's only after the mapping has gone, and its key with it.
+    ///
+    /// # Errors
+    /// As [`MapError`] says.
+    pub fn of(&self, file: &OwnedFd, max: u64) -> Result<Arc<Mapping>, MapError> {
+        let stat = fstat(file)?;
+        let key = (stat.st_dev, stat.st_ino);
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(mapping) = known.get(&key).and_then(Weak::upgrade) {
+            return Ok(mapping);
+        }
+        known.retain(|_key, mapping| mapping.strong_count() > 0);
+        let bytes = u64::try_from(stat.st_size).unwrap_or_default();
+        let mapping = Arc::new(Mapping::new(file, bytes, max)?);
+        known.insert(key, Arc::downgrade(&mapping));
+        Ok(mapping)
+    }
+}

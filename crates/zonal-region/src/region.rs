@@ -1,0 +1,218 @@
+//! One region of a client: a sealed memfd, mapped and cut into buffers, with a count of who uses each.
+//!
+//! Invariants: those of the crate; a buffer's count is its owner and its holds. *Lock order*: `Region::buffers`, alone.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::fs::{
+    FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, ftruncate, memfd_create,
+};
+use rustix::io::Errno;
+
+use crate::map::Map;
+
+/// Free buffers that keep their memory: a fresh one costs a page fault for each of its pages, and what was used last is still in the
+/// processor's cache.
+pub const WARM_MAX: usize = 16;
+
+#[derive(Debug)]
+struct Buffers {
+    /// Users of each.
+    counts: Vec<u32>,
+    /// Free, with memory; the one that was used last at the end.
+    warm: Vec<u32>,
+    /// Free, without.
+    cold: Vec<u32>,
+}
+
+/// A region.
+#[derive(Debug)]
+pub struct Region {
+    /// Tells it from others of the same process.
+    number: u64,
+    file: OwnedFd,
+    map: Map,
+    buffer_bytes: usize,
+    buffers: Mutex<Buffers>,
+    is_retired: AtomicBool,
+}
+
+impl Region {
+    /// A new region of `buffers` buffers; each is a whole number of pages.
+    pub(crate) fn new(number: u64, buffer_bytes: usize, buffers: u32) -> Result<Arc<Self>, Errno> {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let file = memfd_create("zonal-region", flags)?;
+        let length = buffer_bytes * buffers as usize;
+        ftruncate(&file, length as u64)?;
+        fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        let map = Map::new(&file, length)?;
+        Ok(Arc::new(Self {
+            number,
+            file,
+            map,
+            buffer_bytes,
+            buffers: Mutex::new(Buffers {
+                counts: vec![0; buffers as usize],
+                warm: Vec::new(),
+                cold: (0..buffers).rev().collect(),
+            }),
+            is_retired: AtomicBool::new(false),
+        }))
+    }
+
+    /// Tells it from others of the same process; never 0.
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Whether nothing new may be put into it.
+    #[must_use]
+    pub fn is_retired(&self) -> bool {
+        self.is_retired.load(Ordering::SeqCst)
+    }
+
+    fn buffers(&self) -> MutexGuard<'_, Buffers> {
+        // No code that can panic runs under this lock; a poisoned one is still whole.
+        self.buffers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A free buffer.
+    pub(crate) fn take(self: &Arc<Self>) -> Option<Buffer> {
+        if self.is_retired() {
+            return None;
+        }
+        let mut buffers = self.buffers();
+        let index = buffers.warm.pop().or_else(|| buffers.cold.pop())?;
+        *buffers.counts.get_mut(index as usize)? = 1;
+        drop(buffers);
+        Some(Buffer {
+            region: Arc::clone(self),
+            index,
+        })
+    }
+
+    /// Holds the buffer in which `bytes` lie, all of them.
+    pub(crate) fn hold(self: &Arc<Self>, bytes: &[u8]) -> Option<Hold> {
+        let offset = self.map.offset_of(bytes)?;
+        let index = offset / self.buffer_bytes;
+        let fits = offset % self.buffer_bytes + bytes.len() <= self.buffer_bytes;
+        if !fits || bytes.is_empty() || self.is_retired() {
+            return None;
+        }
+        let mut buffers = self.buffers();
+        *buffers.counts.get_mut(index)? += 1;
+        drop(buffers);
+        Some(Hold {
+            region: Arc::clone(self),
+            index: index as u32,
+            offset: offset as u64,
+            length: bytes.len() as u32,
+            is_over: false,
+        })
+    }
+
+    /// One user fewer.
+    fn let_go(&self, index: u32) {
+        let mut buffers = self.buffers();
+        let Some(count) = buffers.counts.get_mut(index as usize) else {
+            return;
+        };
+        *count = count.saturating_sub(1);
+        if *count > 0 {
+            return;
+        }
+        if buffers.warm.len() < WARM_MAX {
+            buffers.warm.push(index);
+            return;
+        }
+        drop(buffers);
+        // Nobody has it: neither in a list nor counted.
+        let at = u64::from(index) * self.buffer_bytes as u64;
+        let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        // Where the kernel refuses, the memory stays in use.
+        let _ = fallocate(&self.file, punch, at, self.buffer_bytes as u64);
+        self.buffers().cold.push(index);
+    }
+}
+
+impl AsFd for Region {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+/// A buffer and its owner.
+#[derive(Debug)]
+pub(crate) struct Buffer {
+    region: Arc<Region>,
+    index: u32,
+}
+
+impl Buffer {
+    pub(crate) fn bytes(&self) -> &[u8] {
+        let region = &*self.region;
+        let at = self.index as usize * region.buffer_bytes;
+        region.map.bytes(at, region.buffer_bytes)
+    }
+
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        let region = &*self.region;
+        let at = self.index as usize * region.buffer_bytes;
+        region.map.bytes_mut(at, region.buffer_bytes)
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        self.region.let_go(self.index);
+    }
+}
+
+/// That a server may use a part of a buffer. Dropped without [`Self::release`], it keeps the buffer for ever and retires the region.
+#[derive(Debug)]
+#[must_use = "a hold that is dropped retires its region"]
+pub struct Hold {
+    region: Arc<Region>,
+    index: u32,
+    offset: u64,
+    length: u32,
+    is_over: bool,
+}
+
+impl Hold {
+    /// Where the part begins in the region, bytes.
+    #[must_use]
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// Its length in bytes.
+    #[must_use]
+    pub fn length(&self) -> u32 {
+        self.length
+    }
+
+    /// The region.
+    #[must_use]
+    pub fn region(&self) -> &Arc<Region> {
+        &self.region
+    }
+
+    /// The server is done with it.
+    pub fn release(mut self) {
+        self.is_over = true;
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        if self.is_over {
+            self.region.let_go(self.index);
+        } else {
+            self.region.is_retired.store(true, Ordering::SeqCst);
+        }
+    }
+}
