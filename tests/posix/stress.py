@@ -50,7 +50,7 @@ class Worker:
     def note(self, doing, *names):
         """Before each step: what is in hand when this process is killed. After it: what there is."""
         text = repr((doing, names, self.have, self.count)) + "\n"
-        os.ftruncate(self.log, 0)
+        # One call: whoever is killed before or behind it has noted something. What is behind the line is older and longer.
         os.pwrite(self.log, text.encode(), 0)
 
     def pick(self):
@@ -215,7 +215,8 @@ class Run:
 
 def left_by(log):
     """(what the worker had in hand, its names, its files, its appends)."""
-    return eval(os.pread(log, 1 << 20, 0).decode() or "('', (), {}, 0)", {})  # written by our own process
+    noted = os.pread(log, 1 << 20, 0).decode().partition("\n")[0]
+    return eval(noted or "('', (), {}, 0)", {})  # written by our own process
 
 
 def compare(top, want, loose):
