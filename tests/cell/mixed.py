@@ -297,7 +297,7 @@ class Watch:
         if process.startswith("mount "):
             return 96 * MIB + 2 * gauges["dirty_bytes_max"] + 3 * MIB * gauges["workers_active_max"]
         stores = [gauges.get(f"{kind}_{what}_bytes_max", 0) for kind in ("shard", "target") for what in ("overlay", "index_cache", "pending")]
-        return 32 * MIB + sum(stores) + 3 * MIB * self.peaks[process, "net_connections"]
+        return 32 * MIB + sum(stores) + 3 * MIB * self.peaks[process, "net_connections"] + self.peaks[process, "net_region_bytes"]
 
     def too_large(self):
         bounds = {process: self.memory_bound(process) for process in self.rss if process in self.gauges}

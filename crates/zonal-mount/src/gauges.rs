@@ -27,6 +27,7 @@ impl ZonalFs {
             let due = self.touch_due.lock();
             due.unwrap_or_else(PoisonError::into_inner).len()
         };
+        let shared = pool.shared_bytes();
         let owners = self.handle_locks.len();
         let mut list = vec![
             (
@@ -59,6 +60,7 @@ impl ZonalFs {
                 pool.idle_count() as u64,
                 pool.idle_limit_count() as u64,
             ),
+            ("shared_bytes", shared.0 as u64, shared.1 as u64),
             ("workers_active", workers.saturating_sub(parked), workers),
         ];
         list.extend(client.gauges());

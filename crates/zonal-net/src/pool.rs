@@ -224,6 +224,13 @@ impl Pool {
     }
 
     /// Takes a connection back after a complete reply.
+    /// Bytes in use of the memory that is shared with servers, and how many there may be.
+    #[must_use]
+    pub fn shared_bytes(&self) -> (usize, usize) {
+        let regions = self.config.regions.as_ref();
+        regions.map_or((0, 0), Regions::used)
+    }
+
     /// Memory for data that will be sent: such as is shared with servers on this machine, where there is some.
     #[must_use]
     pub fn memory(&self, length: usize) -> Memory {

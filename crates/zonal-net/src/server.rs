@@ -90,7 +90,7 @@ pub(crate) struct Shared {
     pub(crate) handler: Arc<dyn Handler>,
     pub(crate) metrics: Arc<ServerMetrics>,
     /// Of the clients on this machine.
-    pub(crate) regions: Mappings,
+    pub(crate) regions: Arc<Mappings>,
     warnings: WarnLimit,
     pub(crate) is_stopping: AtomicBool,
     registry: Mutex<Registry>,
@@ -150,6 +150,12 @@ impl ServerHandle {
     #[must_use]
     pub fn metrics(&self) -> &Arc<ServerMetrics> {
         &self.shared.metrics
+    }
+
+    /// Memory that clients on this machine share with it.
+    #[must_use]
+    pub fn regions(&self) -> &Arc<Mappings> {
+        &self.shared.regions
     }
 
     /// Stops accepting and receiving, waits for the handler calls that run (their replies are sent), closes all
@@ -219,7 +225,7 @@ pub fn serve(
         config,
         handler,
         metrics: Arc::default(),
-        regions: Mappings::default(),
+        regions: Arc::default(),
         warnings: WarnLimit::new(),
         is_stopping: AtomicBool::new(false),
         registry: Mutex::default(),

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use rustix::fs::{SealFlags, fcntl_get_seals, fstat, fstatfs};
 use rustix::io::Errno;
@@ -45,10 +45,6 @@ pub struct Mapping {
 }
 
 impl Mapping {
-    /// Maps what a client sent, of up to `max` bytes.
-    ///
-    /// # Errors
-    /// As [`MapError`] says; nothing is mapped then.
     fn new(file: &OwnedFd, bytes: u64, max: u64) -> Result<Self, MapError> {
         if fstatfs(file)?.f_type as i64 != TMPFS {
             return Err(MapError::Kind);
@@ -117,6 +113,19 @@ impl Part {
 pub struct Mappings(Mutex<BTreeMap<(u64, u64), Weak<Mapping>>>);
 
 impl Mappings {
+    /// Bytes mapped now.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        let known = self.lock();
+        let live = known.values().filter_map(Weak::upgrade);
+        live.map(|mapping| mapping.map.len() as u64).sum()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<(u64, u64), Weak<Mapping>>> {
+        // No code that can panic runs under this lock; a poisoned one is still whole.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The mapping of what a client sent. The file's number is another file's only after the mapping has gone, and its key with it.
     ///
     /// # Errors
@@ -124,7 +133,7 @@ impl Mappings {
     pub fn of(&self, file: &OwnedFd, max: u64) -> Result<Arc<Mapping>, MapError> {
         let stat = fstat(file)?;
         let key = (stat.st_dev, stat.st_ino);
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.lock();
         if let Some(mapping) = known.get(&key).and_then(Weak::upgrade) {
             return Ok(mapping);
         }

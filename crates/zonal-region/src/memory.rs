@@ -66,6 +66,14 @@ impl Regions {
         region.hold(bytes)
     }
 
+    /// Bytes in use of the present region, and how many there may be.
+    #[must_use]
+    pub fn used(&self) -> (usize, usize) {
+        let region = self.lock().region.clone();
+        let all = self.0.buffer_bytes * self.0.buffers as usize;
+        region.map_or((0, all), |region| region.used())
+    }
+
     /// The region that may be used, made where there is none.
     fn present(&self) -> Option<Arc<Region>> {
         let mut present = self.lock();

@@ -114,6 +114,14 @@ impl Region {
         })
     }
 
+    /// Bytes of the buffers in use, and of all.
+    pub(crate) fn used(&self) -> (usize, usize) {
+        let buffers = self.buffers();
+        let all = buffers.counts.len();
+        let free = buffers.warm.len() + buffers.cold.len();
+        ((all - free) * self.buffer_bytes, all * self.buffer_bytes)
+    }
+
     /// One user fewer.
     fn let_go(&self, index: u32) {
         let mut buffers = self.buffers();

@@ -6,6 +6,7 @@ use crate::error::ServerError;
 use crate::node::Node;
 use std::sync::Arc;
 use zonal_net::ServerHandle;
+use zonal_types::limits::REGION_BYTES_MAX;
 
 /// What requests for them must carry.
 pub(super) fn read_token(config: &NodeConfig) -> Result<Option<Token>, ServerError> {
@@ -28,12 +29,20 @@ pub(super) fn start_admin(
 ) -> Result<Option<Admin>, ServerError> {
     let connections = Arc::clone(server.metrics());
     let connections_max = config.limits.connections as u64;
+    let regions = Arc::clone(server.regions());
     node.metrics.add_gauges(Box::new(move || {
         let counters = connections.snapshot().into_iter();
-        let bound = ("net_connections_max".to_owned(), connections_max);
+        let bounds = [
+            ("net_connections_max".to_owned(), connections_max),
+            ("net_region_bytes".to_owned(), regions.bytes()),
+            (
+                "net_region_bytes_max".to_owned(),
+                connections_max * REGION_BYTES_MAX,
+            ),
+        ];
         counters
             .map(|(name, value)| (format!("net_{name}"), value))
-            .chain([bound])
+            .chain(bounds)
             .collect()
     }));
     if let Some(shard) = node.shard.clone() {
