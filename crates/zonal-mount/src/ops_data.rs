@@ -11,6 +11,7 @@ use zonal_client::read::ReadInto;
 use zonal_client::{File, Reserve, Run};
 use zonal_fuse::request::{CopyFileRange, Fallocate, Read, Release, Write};
 use zonal_fuse::{Context, Data, Errno, ReplyData};
+use zonal_types::limits::REGION_PAYLOAD_MIN;
 use zonal_types::{ErrorCode, Ino};
 
 use crate::ops_open::{HANDLE_APPEND, HANDLE_EXEC, HANDLE_PAGES, HANDLE_SYNC, HANDLE_WRITES};
@@ -156,7 +157,16 @@ impl ZonalFs {
         }
         let mut offset = write.offset;
         if write.fh & HANDLE_APPEND != 0 && !write.from_cache {
-            let appended = block_on(self.client.append(&file, data.bytes(), write.kill_suidgid));
+            let append = |bytes| block_on(self.client.append(&file, bytes, write.kill_suidgid));
+            let appended = if data.bytes().len() < REGION_PAYLOAD_MIN {
+                append(data.bytes())
+            } else {
+                // Out of the worker's hands: where this is given up, a target may still take bytes from there, and they must not be
+                // another request's.
+                let other = self.client.net().pool().memory(data.memory_len());
+                let (memory, range) = data.take(other);
+                append(memory.get(range).unwrap_or_default())
+            };
             // Where it was given up the shard must hear of that.
             let at = appended.inspect_err(|_| self.signal.wake())?;
             offset = at;

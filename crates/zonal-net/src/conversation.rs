@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use zonal_region::{Mapping, Part};
+use zonal_region::{MapError, Mapping, Part};
 use zonal_types::ErrorCode;
 use zonal_types::limits::REGION_BYTES_MAX;
 use zonal_wire::frame::{Header, PayloadAt, Service};
@@ -215,6 +215,10 @@ impl<'a> Conversation<'a> {
             IoFail::Fault(Fault::Cut) | IoFail::Broken(_) | IoFail::Closed(_) => {
                 return self.named(fail);
             }
+            // There may have been no descriptor or address space left for it: what was sent is not lost by that.
+            IoFail::Fault(Fault::Region(
+                RegionFault::None | RegionFault::Refused(MapError::System(_)),
+            )) => ErrorCode::Overloaded,
             _ => ErrorCode::Protocol,
         };
         let head = Header::request(Service::Connection, self.peer.cell);

@@ -165,8 +165,13 @@ impl<'a> InFlight<'a> {
             Ok(()) => Ok(flight),
             Err(_) if flight.is_cancelled() => Err(flight.cancelled()),
             // Not all of it was taken, so it was not executed: another try is not a second execution.
-            Err(IoFail::Closed(_) | IoFail::Broken(_)) if flight.was_idle => {
+            Err(fail @ (IoFail::Closed(_) | IoFail::Broken(_))) if flight.was_idle => {
+                if let (IoFail::Closed(_), Some(shared)) = (fail, flight.shared.take()) {
+                    // No byte of it was taken.
+                    shared.hold.release();
+                }
                 flight.renew()?;
+                flight.share();
                 flight.send().map_err(|fail| flight.named(&fail))?;
                 Ok(flight)
             }
@@ -359,7 +364,7 @@ impl<'a> InFlight<'a> {
     }
 
     /// Replaces a dead connection, and all idle ones that probably died with it. Who was at its other end may still use what it
-    /// was lent, so the request goes without.
+    /// was lent.
     fn renew(&mut self) -> Result<(), NetError> {
         self.shared = None;
         self.pool.forget_idle(self.to);

@@ -102,6 +102,12 @@ impl ReplyBuilder {
         self.payload.as_mut_slice()
     }
 
+    /// From now on the payload is made in memory of this process, where nobody else can change it.
+    pub fn leave_room(&mut self) {
+        self.room = None;
+        self.in_room = 0;
+    }
+
     /// Cuts the payload.
     pub fn truncate_payload(&mut self, len: usize) {
         self.in_room = self.in_room.min(len);

@@ -326,17 +326,23 @@ fn memory_that_a_client_does_not_share_ends_its_connection_and_nothing_else() {
         disk,
     ];
     let none = [write_at(0, 4096), read_at(0, 4096)];
-    let cases = bad_parts.map(|head| (head, Some(&good)));
-    let cases = cases.into_iter().chain(none.map(|head| (head, None)));
-    let files = bad_files.iter().map(|file| (write_at(0, 4096), Some(file)));
-    for (index, (head, file)) in cases.chain(files).enumerate() {
+    let (broken, short) = (ErrorCode::Protocol, ErrorCode::Overloaded);
+    let cases = bad_parts.map(|head| (head, Some(&good), broken));
+    // A server without a descriptor to spare gets none: who sent it is to try again.
+    let cases = cases
+        .into_iter()
+        .chain(none.map(|head| (head, None, short)));
+    let files = bad_files
+        .iter()
+        .map(|file| (write_at(0, 4096), Some(file), broken));
+    for (index, (head, file, code)) in cases.chain(files).enumerate() {
         let mut stream = raw(to);
         match file {
             Some(file) => send_with(&stream, &head.encode(), &[file.as_fd()]),
             None => stream.write_all(&head.encode()).unwrap(),
         }
         let (_, body) = read_frame(&mut stream).unwrap();
-        let code = ErrorCode::Protocol.number();
+        let code = code.number();
         let refused = Handshake::Refused { code };
         assert_eq!(Handshake::from_bytes(&body), Ok(refused), "case {index}");
         assert!(read_frame(&mut stream).is_none(), "case {index}");

@@ -1,7 +1,10 @@
 //! A shared mapping of a file: the one place with pointers.
 //!
 //! *Invariants*: (1) `base..base + length` is mapped, readable and writable, from [`Map::new`] to the drop; (2) the file cannot become shorter
-//! (its seal was set or checked before), so no access ends in SIGBUS.
+//! (its seal was set or checked before), so no access ends in SIGBUS where the kernel has a page for it.
+//!
+//! Other processes may change the bytes at any time, and a hostile client can name one part twice, so a slice here is not what Rust
+//! promises of one: nothing but copies, checksums and system calls is done with it, for which any bytes will do.
 
 use std::os::fd::AsFd;
 use std::ptr::NonNull;

@@ -1,7 +1,8 @@
 //! A server's side: the regions that clients sent.
 //!
-//! *Invariant*: what is mapped is on tmpfs and sealed against shrinking, so that no access to it can end the process. What a client
-//! changes meanwhile is its own loss: nobody decodes these bytes, and they are checked for what they are (checksums of blocks).
+//! *Invariant*: what is mapped is on tmpfs and was sealed against shrinking before its length was asked for, so that no access to it can
+//! end the process. A client can change these bytes at any time, also where this process has a slice of them: nobody decodes them, no length
+//! or place comes from them, and they are compared with checksums of blocks.
 //! *Lock order*: `Mappings`, alone.
 
 use std::collections::BTreeMap;
@@ -45,22 +46,6 @@ pub struct Mapping {
 }
 
 impl Mapping {
-    fn new(file: &OwnedFd, bytes: u64, max: u64) -> Result<Self, MapError> {
-        if fstatfs(file)?.f_type as i64 != TMPFS {
-            return Err(MapError::Kind);
-        }
-        // EINVAL: a file that knows no seals.
-        let seals = fcntl_get_seals(file).map_err(|_errno| MapError::Kind)?;
-        if !seals.contains(SealFlags::SHRINK) {
-            return Err(MapError::Seal);
-        }
-        if bytes == 0 || bytes > max {
-            return Err(MapError::Length { bytes, max });
-        }
-        let map = Map::new(file, bytes as usize)?;
-        Ok(Self { map })
-    }
-
     /// A part of it; `None` where that is not all within.
     #[must_use]
     pub fn part(self: &Arc<Self>, offset: u64, length: u32) -> Option<Part> {
@@ -126,20 +111,34 @@ impl Mappings {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The mapping of what a client sent. The file's number is another file's only after the mapping has gone, and its key with it.
+    /// The mapping of what a client sent, of up to `max` bytes. The file's number is another file's only after the mapping has gone, and
+    /// its key with it.
     ///
     /// # Errors
-    /// As [`MapError`] says.
+    /// As [`MapError`] says; nothing is mapped then.
     pub fn of(&self, file: &OwnedFd, max: u64) -> Result<Arc<Mapping>, MapError> {
+        // Answered by the kernel alone, whatever file system the file is of: EINVAL for one that knows no seals.
+        let seals = fcntl_get_seals(file).map_err(|_errno| MapError::Kind)?;
+        if !seals.contains(SealFlags::SHRINK) {
+            return Err(MapError::Seal);
+        }
+        if fstatfs(file)?.f_type as i64 != TMPFS {
+            return Err(MapError::Kind);
+        }
+        // Behind the seal: before it the client could make it shorter meanwhile.
         let stat = fstat(file)?;
+        let bytes = u64::try_from(stat.st_size).unwrap_or_default();
+        if bytes == 0 || bytes > max {
+            return Err(MapError::Length { bytes, max });
+        }
         let key = (stat.st_dev, stat.st_ino);
         let mut known = self.lock();
         if let Some(mapping) = known.get(&key).and_then(Weak::upgrade) {
             return Ok(mapping);
         }
         known.retain(|_key, mapping| mapping.strong_count() > 0);
-        let bytes = u64::try_from(stat.st_size).unwrap_or_default();
-        let mapping = Arc::new(Mapping::new(file, bytes, max)?);
+        let map = Map::new(file, bytes as usize)?;
+        let mapping = Arc::new(Mapping { map });
         known.insert(key, Arc::downgrade(&mapping));
         Ok(mapping)
     }

@@ -2,8 +2,12 @@
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use crate::region::{Buffer, Hold, Region};
+
+/// After the kernel gave no region none is asked for, for so long.
+const PAUSE: Duration = Duration::from_secs(10);
 
 /// Where a client's memory for data comes from: its present region. Clones are the same.
 #[derive(Debug, Clone)]
@@ -21,8 +25,8 @@ struct Present {
     region: Option<Arc<Region>>,
     /// Regions made so far.
     made: u64,
-    /// The kernel gives none.
-    is_refused: bool,
+    /// When the kernel gave none.
+    refused: Option<Instant>,
 }
 
 impl Regions {
@@ -79,8 +83,10 @@ impl Regions {
         let mut present = self.lock();
         match &present.region {
             Some(region) if !region.is_retired() => return Some(Arc::clone(region)),
-            _ if present.is_refused => return None,
             _ => {}
+        }
+        if present.refused.is_some_and(|at| at.elapsed() < PAUSE) {
+            return None;
         }
         present.made += 1;
         let made = Region::new(present.made, self.0.buffer_bytes, self.0.buffers);
@@ -89,7 +95,7 @@ impl Regions {
                 tracing::warn!(%error, "no memory is shared with servers on this machine");
             })
             .ok();
-        present.is_refused = region.is_none();
+        present.refused = region.is_none().then(Instant::now);
         present.region.clone_from(&region);
         region
     }

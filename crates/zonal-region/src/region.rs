@@ -84,10 +84,19 @@ impl Region {
         if self.is_retired() {
             return None;
         }
-        let mut buffers = self.buffers();
-        let index = buffers.warm.pop().or_else(|| buffers.cold.pop())?;
-        *buffers.counts.get_mut(index as usize)? = 1;
-        drop(buffers);
+        let (index, is_cold) = {
+            let mut buffers = self.buffers();
+            let warm = buffers.warm.pop();
+            (warm.or_else(|| buffers.cold.pop())?, warm.is_none())
+        };
+        // Its memory is had now or not at all: where the kernel promises no more than there is, the first touch would be SIGBUS.
+        let at = u64::from(index) * self.buffer_bytes as u64;
+        let (keep, length) = (FallocateFlags::empty(), self.buffer_bytes as u64);
+        if is_cold && fallocate(&self.file, keep, at, length).is_err() {
+            self.buffers().cold.push(index);
+            return None;
+        }
+        *self.buffers().counts.get_mut(index as usize)? = 1;
         Some(Buffer {
             region: Arc::clone(self),
             index,
@@ -132,17 +141,28 @@ impl Region {
         if *count > 0 {
             return;
         }
-        if buffers.warm.len() < WARM_MAX {
+        if buffers.warm.len() < WARM_MAX && !self.is_retired() {
             buffers.warm.push(index);
             return;
         }
         drop(buffers);
-        // Nobody has it: neither in a list nor counted.
+        self.cool(index);
+    }
+
+    /// Gives the memory of a free buffer back. Nobody has it: it is neither in a list nor counted.
+    fn cool(&self, index: u32) {
         let at = u64::from(index) * self.buffer_bytes as u64;
         let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         // Where the kernel refuses, the memory stays in use.
         let _ = fallocate(&self.file, punch, at, self.buffer_bytes as u64);
         self.buffers().cold.push(index);
+    }
+
+    /// Nothing new is put into it, and what nobody uses gives its memory back: a server may keep the rest mapped for long.
+    fn retire(&self) {
+        self.is_retired.store(true, Ordering::SeqCst);
+        let warm = std::mem::take(&mut self.buffers().warm);
+        warm.into_iter().for_each(|index| self.cool(index));
     }
 }
 
@@ -220,7 +240,7 @@ impl Drop for Hold {
         if self.is_over {
             self.region.let_go(self.index);
         } else {
-            self.region.is_retired.store(true, Ordering::SeqCst);
+            self.region.retire();
         }
     }
 }

@@ -19,6 +19,7 @@ use crate::config::StorageConfig;
 use crate::map_cache::MapCache;
 use crate::seldom::Seldom;
 use crate::trouble::Trouble;
+use rustix::io::Errno;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use zonal_disk::Room;
@@ -168,7 +169,10 @@ impl Storage {
                 // Space in segments that are there is used up first.
                 self.lock().limit_segments(Some(segment));
             }
-            Err(error @ DiskError::Io { .. }) => {
+            // EFAULT is of the bytes, which a client lent, and not of the medium.
+            Err(error @ DiskError::Io { source, .. })
+                if Errno::from_io_error(source) != Some(Errno::FAULT) =>
+            {
                 self.stop_serving(&format!("the medium takes no writes: {error}"));
             }
             _ => {}

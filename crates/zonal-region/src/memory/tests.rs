@@ -7,6 +7,7 @@ use crate::mapping::{MapError, Mappings};
 use crate::region::WARM_MAX;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::io::dup;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const BUFFER: usize = 64 << 10;
 const MAX: u64 = 1 << 30;
@@ -121,6 +122,7 @@ fn what_could_end_a_server_is_not_mapped() {
     // Without pages of such a size at hand the access to one would end the process.
     let huge = memfd_create("test", MemfdFlags::HUGETLB | MemfdFlags::ALLOW_SEALING);
     if let Ok(huge) = huge {
+        fcntl_add_seals(&huge, SealFlags::SHRINK).unwrap();
         assert_eq!(mappings.of(&huge, MAX).map(drop), Err(MapError::Kind));
     }
     let disk = std::fs::File::open("/proc/self/exe").unwrap().into();
@@ -147,4 +149,49 @@ fn most_of_the_free_memory_is_given_back() {
         .filter_map(|_| regions.take_shared(1))
         .collect();
     assert_eq!(all.len(), buffers as usize);
+}
+
+/// A client that makes its memory shorter at the last moment before it seals it.
+#[test]
+fn no_more_is_mapped_than_there_is() {
+    for round in 0..2000 {
+        let file = memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
+        ftruncate(&file, 1 << 20).unwrap();
+        let sent = dup(&file).unwrap();
+        let mappings = Mappings::default();
+        let (is_ready, goes) = (AtomicBool::new(false), AtomicBool::new(false));
+        let mapping = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                is_ready.store(true, Ordering::SeqCst);
+                while !goes.load(Ordering::SeqCst) {}
+                for _ in 0..round % 20 {
+                    std::hint::spin_loop();
+                }
+                ftruncate(&file, 4096).unwrap();
+                fcntl_add_seals(&file, SealFlags::SHRINK).unwrap();
+            });
+            while !is_ready.load(Ordering::SeqCst) {}
+            goes.store(true, Ordering::SeqCst);
+            mappings.of(&sent, MAX)
+        });
+        if mapping.is_ok() {
+            assert_eq!(mappings.bytes(), 4096);
+        }
+    }
+}
+
+#[test]
+fn a_retired_region_keeps_the_memory_of_nothing_but_what_is_used() {
+    let regions = regions(8);
+    let mut all: Vec<Memory> = (0..6).map(|_| regions.take(BUFFER)).collect();
+    all.iter_mut().for_each(|memory| memory.fill(1));
+    let hold = regions.hold(&all[0]).unwrap();
+    let region = Arc::clone(hold.region());
+    all.truncate(3);
+    drop(hold);
+    let blocks = || rustix::fs::fstat(&region).unwrap().st_blocks as usize * 512;
+    assert_eq!(blocks(), 3 * BUFFER);
+    all.clear();
+    // What was given up may still be used.
+    assert_eq!(blocks(), BUFFER);
 }

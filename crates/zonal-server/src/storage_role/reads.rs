@@ -70,6 +70,8 @@ impl Storage {
                 }
             }
             before = Some(plan);
+            // In the client's memory others may have changed them meanwhile: only what is wrong here is damage.
+            reply.leave_room();
         }
     }
 
