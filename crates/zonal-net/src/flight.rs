@@ -1,19 +1,18 @@
 //! One call: a request on its way, its reply, and ending it early.
 
-use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use zonal_region::{Hold, Memory};
+use zonal_region::Memory;
 use zonal_types::Codec;
-use zonal_types::limits::REGION_PAYLOAD_MIN;
-use zonal_wire::frame::{Header, PayloadAt, Room, Service};
+use zonal_wire::frame::{Header, PayloadAt, Service};
 
 use crate::address::{Address, Endpoint};
 use crate::error::{Fault, NetError, RegionFault};
 use crate::frame_io::{Clock, FrameBounds, FrameOut, IoFail, PayloadOut};
 use crate::handshake::{Handshake, refusal};
+use crate::loan::Loan;
 use crate::metrics::add;
 use crate::pool::{Link, Pool, named};
 use crate::stream::Stream;
@@ -104,14 +103,6 @@ impl Canceller {
     }
 }
 
-/// What of the client's memory a server may use for a request. Dropped before the reply is here, it stays the server's.
-#[derive(Debug)]
-struct Shared {
-    hold: Hold,
-    /// What is held, where it is room for the reply's payload; else it is the request's.
-    room: Option<Memory>,
-}
-
 /// A request that was sent and not yet answered.
 #[derive(Debug)]
 pub struct InFlight<'a> {
@@ -123,7 +114,7 @@ pub struct InFlight<'a> {
     /// The connection was idle before: it may have died unnoticed.
     was_idle: bool,
     is_resent: bool,
-    shared: Option<Shared>,
+    loan: Option<Loan>,
     cancel: Option<Arc<Cancel>>,
 }
 
@@ -157,21 +148,21 @@ impl<'a> InFlight<'a> {
             link,
             was_idle,
             is_resent: false,
-            shared: None,
+            loan: None,
             cancel,
         };
-        flight.share();
+        flight.lend();
         match flight.send() {
             Ok(()) => Ok(flight),
             Err(_) if flight.is_cancelled() => Err(flight.cancelled()),
             // Not all of it was taken, so it was not executed: another try is not a second execution.
             Err(fail @ (IoFail::Closed(_) | IoFail::Broken(_))) if flight.was_idle => {
-                if let (IoFail::Closed(_), Some(shared)) = (fail, flight.shared.take()) {
+                if let (IoFail::Closed(_), Some(loan)) = (fail, flight.loan.take()) {
                     // No byte of it was taken.
-                    shared.hold.release();
+                    loan.end();
                 }
                 flight.renew()?;
-                flight.share();
+                flight.lend();
                 flight.send().map_err(|fail| flight.named(&fail))?;
                 Ok(flight)
             }
@@ -201,9 +192,9 @@ impl<'a> InFlight<'a> {
         self.clock.leave_at_least(ARRIVED);
         let outcome = self.receive(into);
         if outcome.is_ok()
-            && let Some(shared) = self.shared.take()
+            && let Some(loan) = self.loan.take()
         {
-            shared.hold.release();
+            loan.end();
         }
         if let Some(cancel) = &self.cancel {
             cancel.watch(None);
@@ -247,9 +238,8 @@ impl<'a> InFlight<'a> {
         let mut memory = None;
         let takes_memory = matches!(into, PayloadInto::Memory);
         if header.payload_at != PayloadAt::Inline {
-            let room = self.shared.as_ref().and_then(|shared| shared.room.as_ref());
-            let fits = room.is_some_and(|room| payload_bytes <= room.len());
-            if !fits || !takes_memory {
+            let loan = self.loan.as_ref();
+            if !takes_memory || !loan.is_some_and(|loan| loan.has_room_for(payload_bytes)) {
                 let fault = Fault::Region(RegionFault::None);
                 return Err(self.named(&IoFail::Fault(fault)));
             }
@@ -263,7 +253,7 @@ impl<'a> InFlight<'a> {
             PayloadInto::One(slice) => conn.receive_payload(&header, &mut [slice], &self.clock),
             PayloadInto::Many(slices) => conn.receive_payload(&header, slices, &self.clock),
             PayloadInto::Memory => {
-                let room = self.shared.as_mut().and_then(|shared| shared.room.take());
+                let room = self.loan.as_mut().and_then(Loan::take_room);
                 let room = room.filter(|room| payload_bytes <= room.len());
                 let room = room.unwrap_or_else(|| Memory::own(vec![0; payload_bytes]));
                 let room = memory.insert(room);
@@ -319,21 +309,14 @@ impl<'a> InFlight<'a> {
         link.next_request = link.next_request.wrapping_add(1);
         let mut frame = FrameOut::message(self.request.header, self.request.body);
         frame.payload = PayloadOut::Slices(self.request.payload);
-        let mut number = link.region;
-        if let Some(Shared { hold, room }) = &self.shared {
-            let (offset, length) = (hold.offset(), hold.length());
-            if room.is_some() {
-                frame.header.room = Some(Room { offset, length });
-            } else {
-                let bytes = length;
-                frame.payload = PayloadOut::Region { offset, bytes };
-            }
-            number = hold.region().number();
-            frame.region = (number != link.region).then(|| hold.region().as_fd());
+        if let Some(loan) = &self.loan {
+            loan.announce(&mut frame, link.region);
         }
         let bytes_before = link.conn.bytes_out;
         let outcome = link.conn.send(&frame, &self.clock);
-        link.region = number;
+        if let Some(loan) = &self.loan {
+            link.region = loan.region();
+        }
         add(
             &self.pool.metrics.bytes_out,
             link.conn.bytes_out - bytes_before,
@@ -341,32 +324,17 @@ impl<'a> InFlight<'a> {
         outcome
     }
 
-    /// Memory for the payload of request or reply, where the server can use it in place.
-    fn share(&mut self) {
-        let Some(regions) = self.pool.regions_with(&self.link.peer) else {
-            return;
-        };
-        self.shared = match *self.request.payload {
-            [payload] if payload.len() >= REGION_PAYLOAD_MIN => {
-                let hold = regions.hold(payload);
-                hold.map(|hold| Shared { hold, room: None })
-            }
-            [] if self.request.room >= REGION_PAYLOAD_MIN => {
-                let room = regions.take_shared(self.request.room);
-                let held = room.and_then(|room| Some((regions.hold(&room)?, room)));
-                held.map(|(hold, room)| Shared {
-                    hold,
-                    room: Some(room),
-                })
-            }
-            _ => None,
-        };
+    /// Lends the server what it can use in place.
+    fn lend(&mut self) {
+        let regions = self.pool.regions_with(&self.link.peer);
+        self.loan =
+            regions.and_then(|regions| Loan::of(regions, self.request.payload, self.request.room));
     }
 
     /// Replaces a dead connection, and all idle ones that probably died with it. Who was at its other end may still use what it
     /// was lent.
     fn renew(&mut self) -> Result<(), NetError> {
-        self.shared = None;
+        self.loan = None;
         self.pool.forget_idle(self.to);
         let cancel = self.cancel.as_deref();
         self.link = self.pool.connect(self.to, &self.clock, cancel)?;
@@ -403,7 +371,7 @@ pub struct Flight {
     header: Header,
     clock: Clock,
     link: Link,
-    shared: Option<Shared>,
+    loan: Option<Loan>,
     cancel: Option<Arc<Cancel>>,
 }
 
@@ -418,7 +386,7 @@ impl InFlight<'_> {
             header: self.request.header,
             clock: self.clock,
             link: self.link,
-            shared: self.shared,
+            loan: self.loan,
             cancel: self.cancel,
         }
     }
@@ -452,7 +420,7 @@ impl Flight {
             link: self.link,
             was_idle: false,
             is_resent: false,
-            shared: self.shared,
+            loan: self.loan,
             cancel: self.cancel,
         };
         flight.finish(into)

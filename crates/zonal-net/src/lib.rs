@@ -29,6 +29,7 @@ pub mod handler;
 pub mod handshake;
 pub mod identity;
 pub mod listen;
+mod loan;
 pub mod metrics;
 pub mod pool;
 pub mod server;

@@ -163,14 +163,18 @@ fn no_more_is_mapped_than_there_is() {
         let mapping = std::thread::scope(|scope| {
             scope.spawn(|| {
                 is_ready.store(true, Ordering::SeqCst);
-                while !goes.load(Ordering::SeqCst) {}
+                while !goes.load(Ordering::SeqCst) {
+                    std::hint::spin_loop();
+                }
                 for _ in 0..round % 20 {
                     std::hint::spin_loop();
                 }
                 ftruncate(&file, 4096).unwrap();
                 fcntl_add_seals(&file, SealFlags::SHRINK).unwrap();
             });
-            while !is_ready.load(Ordering::SeqCst) {}
+            while !is_ready.load(Ordering::SeqCst) {
+                std::hint::spin_loop();
+            }
             goes.store(true, Ordering::SeqCst);
             mappings.of(&sent, MAX)
         });
