@@ -1,9 +1,12 @@
 //! Gathered writes of one file: exact byte ranges, never rounded, sorted, not overlapping.
 //!
-//! Adjacent ranges are joined, so that a stream of small writes becomes one run.
+//! Adjacent ranges are joined, so that a stream of small writes becomes one run; long ones that come with their memory are not.
 
 use crate::run::Run;
 use std::collections::BTreeMap;
+
+/// What is copied at most from the front of a run to the one before it: there is room for as much behind a long write.
+const MISSING_MAX: u64 = 4096;
 
 /// Byte ranges that are newer than what the targets have.
 #[derive(Debug, Default)]
@@ -30,18 +33,33 @@ impl Dirty {
         self.insert_in(offset, data, Run::with_room);
     }
 
-    /// Takes `run` at `offset` as it is, without a copy. Not where it meets or touches another one: it comes back then.
+    /// Takes `run` at `offset` as it is, without a copy, but for the few bytes that the run before it lacks to a multiple of `unit`: a
+    /// stream from memory that does not begin on a page comes in pieces that end just before one. Not where it meets or touches
+    /// another one otherwise: it comes back then.
     ///
     /// # Errors
     /// The run.
-    pub fn adopt(&mut self, offset: u64, run: Run) -> Result<(), Run> {
+    pub fn adopt(&mut self, offset: u64, mut run: Run, unit: u64) -> Result<(), Run> {
         let end = offset + run.len() as u64;
-        let before = self.runs.range(..=end).next_back();
-        if run.is_empty() || before.is_some_and(|(at, other)| at + other.len() as u64 >= offset) {
-            return Err(run);
+        let before = self.runs.range_mut(..=end).next_back();
+        let mut begin = offset;
+        match before {
+            _ if run.is_empty() => return Err(run),
+            Some((at, before)) if at + before.len() as u64 == offset => {
+                let missing = offset.next_multiple_of(unit) - offset;
+                if missing > MISSING_MAX || missing >= run.len() as u64 {
+                    return Err(run);
+                }
+                before.extend(&run[..missing as usize]);
+                run.skip(missing as usize);
+                self.bytes += missing as usize;
+                begin += missing;
+            }
+            Some((at, before)) if at + before.len() as u64 > offset => return Err(run),
+            _ => {}
         }
         self.bytes += run.len();
-        self.runs.insert(offset, run);
+        self.runs.insert(begin, run);
         Ok(())
     }
 
@@ -284,7 +302,7 @@ mod tests {
                     // Some come with their memory: a head before them, room behind.
                     let memory = [&[0xdd; 8], &data[..], &[0xdd; 16]].concat();
                     let run = Run::new(Box::new(memory), 8..8 + length);
-                    if next(2) == 0 || dirty.adopt(offset, run).is_err() {
+                    if next(2) == 0 || dirty.adopt(offset, run, 64).is_err() {
                         dirty.insert(offset, &data);
                     }
                     for (index, byte) in data.iter().enumerate() {
@@ -330,6 +348,34 @@ mod tests {
         dirty.insert(1010, &[2; 20]);
         assert_eq!(dirty.take_full(512, 0).map(|run| run.0), Some(512));
         assert_eq!(dirty.end(), 1030);
+    }
+
+    #[test]
+    fn a_stream_of_long_writes_from_unaligned_memory_is_not_copied() {
+        const UNIT: usize = 1 << 20;
+        let mut dirty = Dirty::default();
+        let mut at = 0;
+        let mut places = Vec::new();
+        // As the kernel cuts 4 MiB at byte 32 of a page.
+        for (index, length) in [UNIT - 32, UNIT, UNIT, UNIT, 32].into_iter().enumerate() {
+            let memory: Box<Vec<u8>> = Box::new(vec![index as u8; UNIT + 8192]);
+            places.push(memory.as_ptr().addr());
+            let run = Run::new(memory, 4096..4096 + length);
+            if let Err(run) = dirty.adopt(at, run, UNIT as u64) {
+                dirty.insert(at, &run);
+            }
+            at += length as u64;
+        }
+        for index in 0..4_usize {
+            let (at, run) = dirty.take_full(UNIT as u64, 0).unwrap();
+            assert_eq!((at, run.len()), ((index * UNIT) as u64, UNIT));
+            let skipped = if index == 0 { 0 } else { 32 };
+            assert_eq!(run.as_ptr().addr(), places[index] + 4096 + skipped);
+            let next = u8::try_from(index).unwrap() + 1;
+            assert!(run[..UNIT - 32].iter().all(|byte| *byte == next - 1));
+            assert_eq!(run[UNIT - 32..], [next; 32]);
+        }
+        assert!(dirty.is_empty() && dirty.bytes() == 0);
     }
 
     #[test]

@@ -93,6 +93,11 @@ impl Run {
         self.memory[at..at + bytes.len()].copy_from_slice(bytes);
     }
 
+    /// Leaves out the first `length` bytes.
+    pub fn skip(&mut self, length: usize) {
+        self.from = self.to.min(self.from + length);
+    }
+
     /// Keeps the first `length` bytes at most.
     pub fn truncate(&mut self, length: usize) {
         self.to = self.to.min(self.from + length);
@@ -110,7 +115,7 @@ impl Run {
     #[must_use]
     pub fn split_front(&mut self, at: usize) -> Self {
         let front = Self::from(&self[..at]);
-        self.from += at;
+        self.skip(at);
         front
     }
 }

@@ -59,7 +59,7 @@ impl<N: Net> Client<N> {
     ) -> Result<(), ErrorCode> {
         let length = run.len();
         let gather = |dirty: &mut Dirty| {
-            if let Err(run) = dirty.adopt(offset, run) {
+            if let Err(run) = dirty.adopt(offset, run, SEND_UNIT) {
                 dirty.insert(offset, &run);
             }
         };
