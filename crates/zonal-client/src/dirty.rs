@@ -366,11 +366,11 @@ mod tests {
             }
             at += length as u64;
         }
-        for index in 0..4_usize {
+        for (index, place) in places.into_iter().take(4).enumerate() {
             let (at, run) = dirty.take_full(UNIT as u64, 0).unwrap();
             assert_eq!((at, run.len()), ((index * UNIT) as u64, UNIT));
             let skipped = if index == 0 { 0 } else { 32 };
-            assert_eq!(run.as_ptr().addr(), places[index] + 4096 + skipped);
+            assert_eq!(run.as_ptr().addr(), place + 4096 + skipped);
             let next = u8::try_from(index).unwrap() + 1;
             assert!(run[..UNIT - 32].iter().all(|byte| *byte == next - 1));
             assert_eq!(run[UNIT - 32..], [next; 32]);
