@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! fail read|write|sync PART [FROM TO [TIMES]]   calls on files whose path contains PART (- for all) give EIO
-//! flip PART OFFSET MASK                         the byte reads with these bits changed
+//! flip PART OFFSET MASK [EVERY]                 the byte reads with these bits changed, and so does each so many bytes behind it
 //! clear                                         no fail, no flip, no lie, not slow
 //! lie on|off                                    flushes do nothing
 //! slow MS                                       a flush of a file takes so long
@@ -15,6 +15,7 @@
 //! ```
 
 use std::io::{BufRead, BufReader, Write};
+use std::num::NonZeroU64;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::Arc;
@@ -92,14 +93,16 @@ pub fn order(disk: &Disk, line: &str) -> Result<String, String> {
             });
             Ok(String::new())
         }
-        ["flip", _, _, _] => {
+        ["flip", _, _, _, ..] => {
             let (from, mask) = (number(word(2), "OFFSET")?, number(word(3), "MASK")?);
+            let every = word(4).map(|_| number::<NonZeroU64>(word(4), "EVERY"));
+            let every = every.transpose()?.map_or(u64::MAX, NonZeroU64::get);
             disk.faults(|faults| {
                 faults.add(Rule {
-                    call: Call::Flip(mask),
+                    call: Call::Flip { mask, every },
                     part: part(1),
                     from,
-                    to: from + 1,
+                    to: u64::MAX,
                     left: None,
                 });
             });

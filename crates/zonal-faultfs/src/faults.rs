@@ -12,8 +12,13 @@ pub enum Call {
     Write,
     /// Flushes fail.
     Sync,
-    /// One byte reads changed.
-    Flip(u8),
+    /// Bytes read changed: the first of the rule, and each so many bytes from there on.
+    Flip {
+        /// The bits.
+        mask: u8,
+        /// Not 0; past the end of any file: that byte alone.
+        every: u64,
+    },
 }
 
 /// One fault.
@@ -90,17 +95,18 @@ impl Faults {
     /// Changes bytes that were read at `from`.
     pub fn flip(&mut self, path: &str, from: u64, bytes: &mut [u8]) {
         for rule in &self.rules {
-            let Call::Flip(mask) = rule.call else {
+            let Call::Flip { mask, every } = rule.call else {
                 continue;
             };
-            let at = rule
-                .from
-                .checked_sub(from)
-                .and_then(|at| usize::try_from(at).ok());
-            if let Some(byte) = at.and_then(|at| bytes.get_mut(at))
-                && path.contains(&rule.part)
-            {
+            if !path.contains(&rule.part) {
+                continue;
+            }
+            // How far behind `from` the first one is, then each next one.
+            let passed = from.saturating_sub(rule.from).div_ceil(every);
+            let mut at = (rule.from.saturating_add(passed.saturating_mul(every))) - from;
+            while let Some(byte) = usize::try_from(at).ok().and_then(|at| bytes.get_mut(at)) {
                 *byte ^= mask;
+                at = at.saturating_add(every);
             }
         }
     }

@@ -124,6 +124,16 @@ fn chosen_calls_fail_and_bits_flip() {
     mounted.order("clear");
     one.read_exact_at(&mut bytes, 99).unwrap();
     assert_eq!(bytes, [7; 4]);
+    // Each so many bytes from there on, wherever a read begins.
+    mounted.order("flip one 100 16 1000");
+    for from in [0, 99, 100, 101, 1100, 2500] {
+        let mut bytes = [0; 3000];
+        one.read_exact_at(&mut bytes, from).unwrap();
+        let flipped = (0..3000).filter(|at| bytes[*at as usize] == 7 ^ 16);
+        let wanted = (0..3000).filter(|at| (from + at) % 1000 == 100);
+        assert!(flipped.eq(wanted), "from {from}");
+    }
+    mounted.order("clear");
     assert!(control::order(&mounted.disk, "fail nothing").is_err());
 }
 
