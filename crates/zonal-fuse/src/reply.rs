@@ -55,9 +55,6 @@ pub(crate) fn answer() -> Answer {
     ANSWER.take()
 }
 
-/// At most so many pieces in one writev.
-const IOV_MAX: usize = 1024;
-
 impl Raw {
     pub(crate) fn new(channel: Arc<Channel>, unique: u64) -> Self {
         Self {
@@ -257,30 +254,6 @@ impl ReplyData {
     pub fn data(self, data: &[u8]) {
         let data = data.get(..self.size).unwrap_or(data);
         self.raw.bytes(data);
-    }
-
-    /// The data in several pieces, sent from where they are in one writev.
-    pub fn data_pieces(self, pieces: &[&[u8]]) {
-        let Self { mut raw, size } = self;
-        if pieces.len() >= IOV_MAX {
-            return Self { raw, size }.data(&pieces.concat());
-        }
-        let mut iov = Vec::with_capacity(pieces.len() + 1);
-        let total = pieces.iter().map(|p| p.len()).sum::<usize>().min(size);
-        let mut head = Fixed::<{ abi::OUT_HEADER }>::new();
-        encode::header(&mut head, total, 0, raw.unique);
-        iov.push(IoSlice::new(head.as_slice()));
-        let mut left = total;
-        for piece in pieces {
-            let piece = piece.get(..left).unwrap_or(piece);
-            left -= piece.len();
-            if !piece.is_empty() {
-                iov.push(IoSlice::new(piece));
-            }
-        }
-        raw.sending();
-        let result = raw.channel.write_vectored(&iov);
-        raw.sent(result);
     }
 }
 

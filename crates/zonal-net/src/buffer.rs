@@ -67,12 +67,6 @@ impl AlignedBuf {
         *self = Self::default();
     }
 
-    /// Moves the bytes out and leaves an empty buffer.
-    #[must_use]
-    pub fn take(&mut self) -> Self {
-        std::mem::take(self)
-    }
-
     fn grow(&mut self, len: usize) {
         if len == 0 {
             return;
@@ -121,7 +115,7 @@ mod tests {
         assert_eq!(buffer.as_slice().as_ptr(), pointer);
         buffer.set_len(usize::MAX);
         assert_eq!(buffer.len(), PAYLOAD_BYTES_MAX);
-        assert_eq!(buffer.take().len(), PAYLOAD_BYTES_MAX);
+        buffer.free();
         assert!(buffer.is_empty());
     }
 }

@@ -37,14 +37,12 @@ pub struct Request<'a> {
 
 /// Where a reply's payload goes.
 #[derive(Debug, Default)]
-pub enum PayloadInto<'a, 'b> {
+pub enum PayloadInto<'a> {
     /// Into a new `Vec` ([`Reply::payload`]).
     #[default]
     Owned,
     /// Into this slice, without a copy in between. A longer payload is an error, a shorter one fills the front.
     One(&'a mut [u8]),
-    /// Into these slices, in order.
-    Many(&'a mut [&'b mut [u8]]),
     /// Into [`Reply::memory`]. A server on this machine puts it there itself, where the request gave room for it.
     Memory,
 }
@@ -58,7 +56,7 @@ pub struct Reply {
     pub body: Vec<u8>,
     /// Bytes of payload that came.
     pub payload_bytes: usize,
-    /// The payload, where none of the caller's slices took it.
+    /// The payload, where the caller's slice did not take it.
     pub payload: Vec<u8>,
     /// The payload, where [`PayloadInto::Memory`] took it: so many bytes at its front.
     pub memory: Option<Memory>,
@@ -187,7 +185,7 @@ impl<'a> InFlight<'a> {
     ///
     /// # Errors
     /// Any that names the server; the connection is closed then.
-    pub fn finish(mut self, into: PayloadInto<'_, '_>) -> Result<Reply, NetError> {
+    pub fn finish(mut self, into: PayloadInto<'_>) -> Result<Reply, NetError> {
         // Another server may have been waited for until now.
         self.clock.leave_at_least(ARRIVED);
         let outcome = self.receive(into);
@@ -213,7 +211,7 @@ impl<'a> InFlight<'a> {
         outcome
     }
 
-    fn receive(&mut self, into: PayloadInto<'_, '_>) -> Result<Reply, NetError> {
+    fn receive(&mut self, into: PayloadInto<'_>) -> Result<Reply, NetError> {
         let mut body = Vec::new();
         let bytes_before = self.link.conn.bytes_in;
         let mut head = self.receive_head(&mut body);
@@ -248,16 +246,15 @@ impl<'a> InFlight<'a> {
         let received = match into {
             PayloadInto::Owned => {
                 payload.resize(payload_bytes, 0);
-                conn.receive_payload(&header, &mut [&mut payload], &self.clock)
+                conn.receive_payload(&header, &mut payload, &self.clock)
             }
-            PayloadInto::One(slice) => conn.receive_payload(&header, &mut [slice], &self.clock),
-            PayloadInto::Many(slices) => conn.receive_payload(&header, slices, &self.clock),
+            PayloadInto::One(slice) => conn.receive_payload(&header, slice, &self.clock),
             PayloadInto::Memory => {
                 let room = self.loan.as_mut().and_then(Loan::take_room);
                 let room = room.filter(|room| payload_bytes <= room.len());
                 let room = room.unwrap_or_else(|| Memory::own(vec![0; payload_bytes]));
                 let room = memory.insert(room);
-                conn.receive_payload(&header, &mut [&mut *room], &self.clock)
+                conn.receive_payload(&header, room, &self.clock)
             }
         };
         received.map_err(|fail| self.named(&fail))?;
@@ -404,7 +401,7 @@ impl Flight {
     ///
     /// # Errors
     /// Any that names the server; the connection is closed then.
-    pub fn finish(self, into: PayloadInto<'_, '_>) -> Result<Reply, NetError> {
+    pub fn finish(self, into: PayloadInto<'_>) -> Result<Reply, NetError> {
         let request = Request {
             operation: self.operation,
             header: self.header,

@@ -2,7 +2,7 @@
 //!
 //! Sending is one `sendmsg` of header, body, TLVs and payload slices; the payload is not copied. Receiving reads
 //! into a small buffer (header, body, and whatever of the payload came along), then the rest of the payload straight
-//! into the slices that the caller gave.
+//! to where the caller wants it.
 //!
 //! | frame | system calls to receive it, when all of it has arrived |
 //! | --- | --- |
@@ -317,47 +317,36 @@ impl Conn {
         self.start += here;
         if here < body_bytes {
             body.resize(body_bytes, 0);
-            self.receive_all(&mut [IoSliceMut::new(&mut body[here..])], clock)?;
+            self.receive_all(&mut body[here..], clock)?;
         }
         Ok(header)
     }
 
-    /// Receives the payload that follows `header` into `into`, which may have more room than needed.
+    /// Receives the payload that follows `header` to the front of `into`, which may have more room than needed.
     ///
     /// # Errors
     /// Any; the connection is not to be used again.
     pub fn receive_payload(
         &mut self,
         header: &Header,
-        into: &mut [&mut [u8]],
+        into: &mut [u8],
         clock: &Clock,
     ) -> Result<(), IoFail> {
         let bytes = header.inline_bytes();
-        fits(bytes, into.iter().map(|slice| slice.len()).sum())?;
+        fits(bytes, into.len())?;
         if bytes == 0 {
             return Ok(());
         }
-        let mut left = bytes;
-        let mut rest = Vec::with_capacity(into.len());
-        for slice in into.iter_mut() {
-            let wanted = slice.len().min(left);
-            left -= wanted;
-            let here = wanted.min(self.end - self.start);
-            slice[..here].copy_from_slice(&self.inbuf[self.start..self.start + here]);
-            self.start += here;
-            if here < wanted {
-                rest.push(IoSliceMut::new(&mut slice[here..wanted]));
-            }
+        let into = &mut into[..bytes];
+        let (front, behind) = into.split_at_mut(bytes.min(self.end - self.start));
+        front.copy_from_slice(&self.inbuf[self.start..self.start + front.len()]);
+        self.start += front.len();
+        if !behind.is_empty() {
+            self.receive_all(behind, clock)?;
         }
-        self.receive_all(&mut rest, clock)?;
         if let Some(crc) = header.payload_crc {
             let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
-            let mut left = bytes;
-            for slice in into.iter() {
-                let part = slice.len().min(left);
-                digest.update(&slice[..part]);
-                left -= part;
-            }
+            digest.update(into);
             if digest.finalize() as u32 != crc {
                 return Err(IoFail::Fault(Fault::Checksum));
             }
@@ -376,7 +365,7 @@ impl Conn {
         clock: &Clock,
     ) -> Result<(), IoFail> {
         into.set_len(header.inline_bytes());
-        self.receive_payload(header, &mut [into.as_mut_slice()], clock)
+        self.receive_payload(header, into.as_mut_slice(), clock)
     }
 
     fn receive(&mut self, slices: &mut [IoSliceMut<'_>], flags: RecvFlags) -> Result<usize, Errno> {
@@ -386,15 +375,15 @@ impl Conn {
         }
     }
 
-    fn receive_all(&mut self, slices: &mut [IoSliceMut<'_>], clock: &Clock) -> Result<(), IoFail> {
-        let mut rest = slices;
+    fn receive_all(&mut self, into: &mut [u8], clock: &Clock) -> Result<(), IoFail> {
+        let mut rest = into;
         while !rest.is_empty() {
             self.limit_receive(clock)?;
-            match self.receive(rest, RecvFlags::WAITALL) {
+            match self.receive(&mut [IoSliceMut::new(rest)], RecvFlags::WAITALL) {
                 Ok(0) => return Err(IoFail::Fault(Fault::Cut)),
                 Ok(count) => {
                     self.bytes_in += count as u64;
-                    IoSliceMut::advance_slices(&mut rest, count);
+                    rest = rest.get_mut(count..).unwrap_or_default();
                 }
                 Err(Errno::INTR | Errno::AGAIN) => {}
                 Err(errno) => return Err(IoFail::Broken(errno)),

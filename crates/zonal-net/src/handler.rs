@@ -35,7 +35,6 @@ pub struct ReplyBuilder {
     pub header: Header,
     body: Vec<u8>,
     payload: AlignedBuf,
-    vec: Option<Vec<u8>>,
     /// The part of the client's region that the payload may be put in, and how much of it is the payload.
     room: Option<Part>,
     in_room: usize,
@@ -49,7 +48,6 @@ impl ReplyBuilder {
             header,
             body: Vec::new(),
             payload: AlignedBuf::new(),
-            vec: None,
             room: None,
             in_room: 0,
             is_last: false,
@@ -63,7 +61,6 @@ impl ReplyBuilder {
         self.in_room = 0;
         self.body.clear();
         self.payload.set_len(0);
-        self.vec = None;
     }
 
     pub(crate) fn free(&mut self) {
@@ -89,7 +86,6 @@ impl ReplyBuilder {
     /// Makes a payload of `len` bytes (at most `PAYLOAD_BYTES_MAX`) and gives it out to be filled, page-aligned. What
     /// it holds before that is unspecified (bytes of an earlier reply on this connection): fill all of it.
     pub fn payload_mut(&mut self, len: usize) -> &mut [u8] {
-        self.vec = None;
         self.in_room = 0;
         if let Some(room) = &mut self.room
             && let Some(part) = room.as_mut_slice().get_mut(..len)
@@ -111,17 +107,7 @@ impl ReplyBuilder {
     /// Cuts the payload.
     pub fn truncate_payload(&mut self, len: usize) {
         self.in_room = self.in_room.min(len);
-        match &mut self.vec {
-            Some(vec) => vec.truncate(len),
-            None => self.payload.set_len(len.min(self.payload.len())),
-        }
-    }
-
-    /// Sends this as the payload, without copying it.
-    pub fn payload_vec(&mut self, payload: Vec<u8>) {
-        self.payload.set_len(0);
-        self.in_room = 0;
-        self.vec = Some(payload);
+        self.payload.set_len(len.min(self.payload.len()));
     }
 
     /// Closes the connection after this reply.
@@ -137,11 +123,7 @@ impl ReplyBuilder {
     }
 
     pub(crate) fn send(&self, conn: &mut Conn, clock: &Clock) -> Result<(), IoFail> {
-        let payload = match &self.vec {
-            Some(vec) => vec.as_slice(),
-            None => self.payload.as_slice(),
-        };
-        let slices = &[payload];
+        let slices = &[self.payload.as_slice()];
         let mut frame = FrameOut::message(self.header, &self.body);
         frame.payload = match u32::try_from(self.in_room) {
             Ok(bytes) if bytes > 0 => PayloadOut::Region { offset: 0, bytes },

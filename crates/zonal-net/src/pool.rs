@@ -131,7 +131,7 @@ impl Pool {
         &self,
         to: Address,
         request: Request<'_>,
-        into: PayloadInto<'_, '_>,
+        into: PayloadInto<'_>,
     ) -> Result<Reply, NetError> {
         self.start(to, request)?.finish(into)
     }

@@ -57,7 +57,10 @@ impl Handler for Slow {
                 reply.payload_mut(LONG).fill(0xbb);
                 reply.truncate_payload(0);
             }
-            b"vec" => reply.payload_vec(vec![0xcc; LONG]),
+            b"elsewhere" => {
+                reply.leave_room();
+                reply.payload_mut(LONG).fill(0xcc);
+            }
             [_, byte] => reply.payload_mut(LONG).fill(*byte),
             _ => reply.body_mut().extend_from_slice(body),
         }
@@ -163,7 +166,7 @@ fn a_reply_is_put_into_the_room_that_was_given() {
     }
     assert!(pool.shares_with(stage.to));
     // What does not lie there comes by the socket, and so does what has no room.
-    for (body, room, byte) in [(&b"vec"[..], LONG, 0xcc), (b"f1", LONG - 1, b'1')] {
+    for (body, room, byte) in [(&b"elsewhere"[..], LONG, 0xcc), (b"f1", LONG - 1, b'1')] {
         let sent = with_room(body, room, 5000);
         let reply = pool.call(stage.to, sent, PayloadInto::Memory).unwrap();
         assert_eq!(reply.header.payload_at, PayloadAt::Inline);

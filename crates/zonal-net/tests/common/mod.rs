@@ -43,7 +43,6 @@ impl Handler for Echo {
                 }
             }
             b"who" => reply.message(&format!("{:?} {} {}", peer.role, peer.node, peer.endpoint)),
-            b"vec" => reply.payload_vec(payload.to_vec()),
             b"close" => reply.close_after(),
             _ => {
                 reply.body_mut().extend_from_slice(body);
