@@ -99,12 +99,12 @@ class Cell:
         with open(f"{self.dir}/{NODES.get(name, name)}/pid", encoding="utf-8") as f:
             return int(f.read())
 
-    def kill(self, *names):
+    def kill(self, *names, by=signal.SIGKILL):
         for name in names:
             pid = self.pid(name)
             # One that a failed check leaves ended must not hide why that failed.
             with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+                os.kill(pid, by)
             wait_for("its end", lambda pid=pid: not os.path.exists(f"/proc/{pid}/exe"))
 
     def mounts(self):
@@ -116,8 +116,8 @@ class Cell:
                     found.append(int(re.search(r"^pid = (\d+)", f.read(), re.M)[1]))
         return [pid for pid in found if os.path.exists(f"/proc/{pid}/exe")]
 
-    def restart(self, *names):
-        self.kill(*names)
+    def restart(self, *names, by=signal.SIGKILL):
+        self.kill(*names, by=by)
         self.up()
         wait_for("a cell that serves", lambda: self.status()["healthy"])
 
