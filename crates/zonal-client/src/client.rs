@@ -83,6 +83,7 @@ pub struct Client<N: Net> {
     /// Directories after our own changes.
     pub(crate) fresh: Mutex<crate::fresh::Fresh>,
     pub(crate) listed: Mutex<crate::listed::Listed>,
+    pub(crate) ahead: crate::ahead::Ahead,
     /// Directories of which every name is known.
     pub(crate) known: Mutex<crate::known::Known>,
     pub(crate) left_behind: Mutex<crate::sync::LeftBehind>,
@@ -125,6 +126,7 @@ impl<N: Net> Client<N> {
             ghosts: Mutex::default(),
             fresh: Mutex::default(),
             listed: Mutex::default(),
+            ahead: crate::ahead::Ahead::default(),
             known: Mutex::default(),
             left_behind: Mutex::default(),
             small: Mutex::default(),
@@ -212,6 +214,7 @@ impl<N: Net> Client<N> {
             .max()
             .unwrap_or(0);
         let (known_directories, known_names) = lock(&self.known).len();
+        let (listed_ahead, known_beside) = self.ahead.len();
         vec![
             (
                 "open_files",
@@ -233,6 +236,16 @@ impl<N: Net> Client<N> {
                 "kept_listings",
                 lock(&self.listed).len() as u64,
                 crate::listed::LISTED_MAX as u64,
+            ),
+            (
+                "listed_ahead",
+                listed_ahead as u64,
+                crate::ahead::KEPT_MAX as u64,
+            ),
+            (
+                "known_beside",
+                known_beside as u64,
+                crate::ahead::BESIDE_MAX as u64,
             ),
             (
                 "known_directories",

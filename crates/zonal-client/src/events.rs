@@ -119,6 +119,7 @@ impl<N: Net> Client<N> {
         lock(&self.known).forget_all();
         lock(&self.fresh).forget_all();
         lock(&self.listed).forget_all();
+        self.ahead.forget_all();
         lock(&self.small).forget_all();
         for file in self.all_files() {
             file.state().privileges.doubt();

@@ -4,6 +4,7 @@
 //! once, the simulator with futures that wait for simulated messages.
 #![forbid(unsafe_code)]
 
+mod ahead;
 pub mod append;
 pub mod attributes;
 mod behind;

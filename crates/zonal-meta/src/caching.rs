@@ -72,6 +72,14 @@ pub(crate) fn grant(
                 granter.entry(&mut entry.entry);
             }
         }
+        MetaReply::Dirs { listings } => {
+            for listing in listings {
+                (granter.lease, granter.granted) = (Some(listing.dir), None);
+                for entry in &mut listing.entries {
+                    granter.entry(&mut entry.entry);
+                }
+            }
+        }
         _ => {}
     }
 }

@@ -20,6 +20,9 @@ pub(crate) fn run(tx: &mut Tx<'_>, request: &MetaRequest) -> Result {
             entries,
             plus,
         } => op::readdir::readdir(tx, who, *dir, *cookie, *entries, *plus),
+        MetaRequest::ReadDirs { who, dirs, entries } => {
+            op::readdir::readdirs(tx, who, dirs, *entries)
+        }
         MetaRequest::GetXattr { who, ino, name } => op::xattr::get(tx, who, *ino, &name.0),
         MetaRequest::ListXattr { who, ino } => op::xattr::list(tx, who, *ino),
         MetaRequest::StatFs => op::statfs::statfs(tx),

@@ -6,8 +6,9 @@ mod common;
 use common::*;
 use zonal_meta::dentry::{Dentry, name_cookie};
 use zonal_meta::keys;
-use zonal_types::{Codec, ErrorCode, FileKind, Ino};
-use zonal_wire::{MetaReply, MetaRequest};
+use zonal_types::limits::READDIR_TOGETHER_MAX;
+use zonal_types::{Codec, Credentials, ErrorCode, FileKind, Ino};
+use zonal_wire::{AttrChange, MetaReply, MetaRequest};
 
 #[test]
 fn listing_survives_changes_between_its_parts() {
@@ -106,4 +107,92 @@ fn one_damaged_inode_does_not_hide_the_rest_of_its_directory() {
         .collect();
     assert_eq!((entries.len(), bare), (3, vec![files[1]]));
     assert_eq!(client.attr(&mut cell, files[1]), Err(ErrorCode::Corrupt));
+}
+
+/// What the shard says of several directories, by directory: how many entries, and whether nothing follows.
+fn together(
+    client: &mut Client,
+    cell: &mut Cell,
+    dirs: &[Ino],
+) -> Result<Vec<(Ino, usize, bool)>, ErrorCode> {
+    let request = MetaRequest::ReadDirs {
+        who: client.who.clone(),
+        dirs: dirs.to_vec(),
+        entries: 1000,
+    };
+    match client.call(cell, dirs.first().copied().unwrap_or(Ino::ROOT), &request)? {
+        MetaReply::Dirs { listings } => Ok(listings
+            .iter()
+            .map(|listing| (listing.dir, listing.entries.len(), listing.end))
+            .collect()),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn of_directories_that_are_listed_together_only_the_first_may_fail() {
+    let (mut cell, mut client, home) = start();
+    let dirs = ["a", "b", "c"].map(|name| client.mkdir(&mut cell, home, name).unwrap());
+    for dir in dirs {
+        client.create(&mut cell, dir, "f", 0o644).unwrap();
+    }
+    let file = client.create(&mut cell, home, "f", 0o644).unwrap();
+    let [a, b, c] = dirs;
+    let all = together(&mut client, &mut cell, &[a, file, b, Ino(77), a, c]).unwrap();
+    let one = |dir| (dir, 1, true);
+    assert_eq!(all, [one(a), one(b), one(a), one(c)]);
+    let refused = together(&mut client, &mut cell, &[file, a]);
+    assert_eq!(refused, Err(ErrorCode::NotDirectory));
+    // Nor is one listed that its reader may not read.
+    let change = AttrChange {
+        mode: Some(0o700),
+        ..AttrChange::default()
+    };
+    client.setattr(&mut cell, b, change).unwrap();
+    client.who = Credentials {
+        uid: 1000,
+        gid: 1000,
+        groups: Vec::new(),
+    };
+    let all = together(&mut client, &mut cell, &[a, b, c]).unwrap();
+    assert_eq!(all, [one(a), one(c)]);
+    let refused = together(&mut client, &mut cell, &[b, a]);
+    assert_eq!(refused, Err(ErrorCode::Access));
+}
+
+#[test]
+fn directories_that_are_listed_together_are_bounded() {
+    let (mut cell, mut client, home) = start();
+    let dirs: Vec<Ino> = (0..READDIR_TOGETHER_MAX)
+        .map(|number| {
+            let dir = client
+                .mkdir(&mut cell, home, &format!("d{number}"))
+                .unwrap();
+            for file in 0..60 {
+                let name = format!("{file:0>200}");
+                client.create(&mut cell, dir, &name, 0o644).unwrap();
+            }
+            dir
+        })
+        .collect();
+    let some = together(&mut client, &mut cell, &dirs).unwrap();
+    assert!(
+        some[..3]
+            .iter()
+            .all(|(_, count, end)| (*count, *end) == (60, true))
+    );
+    let entries: usize = some.iter().map(|(_, count, _)| count).sum();
+    assert!(entries < 4 * 60, "{some:?}");
+    // One more than the first, and what has room begins at its start.
+    let (_, count, end) = some[some.len() - 1];
+    assert!(count > 0 && (count == 60) == end, "{some:?}");
+    let too_many = vec![home; READDIR_TOGETHER_MAX + 1];
+    assert_eq!(
+        together(&mut client, &mut cell, &too_many),
+        Err(ErrorCode::Invalid)
+    );
+    assert_eq!(
+        together(&mut client, &mut cell, &[]),
+        Err(ErrorCode::Invalid)
+    );
 }

@@ -93,6 +93,8 @@ limits! {
     UNTOLD_CUTS_MAX: usize = 65_536, "objects";
     /// Entries in one readdir reply.
     READDIR_ENTRIES_MAX: usize = 4096, "entries";
+    /// Directories that one request lists.
+    READDIR_TOGETHER_MAX: usize = 16, "directories";
     /// Connections that one server accepts.
     CONNECTIONS_MAX: usize = 1024, "connections";
     /// Zones of a cell.

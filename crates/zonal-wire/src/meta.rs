@@ -172,6 +172,9 @@ codec_enum! {
         Parent = 20 { ino: Ino },
         /// The first bytes of a file, those that the shard keeps. Reply `Inline`.
         ReadInline = 21 { ino: Ino },
+        /// The first entries of several directories, with attributes. Reply `Dirs`: the first, which may fail, and of the others those that can be
+        /// listed, while there is room.
+        ReadDirs = 22 { who: Credentials, dirs: Vec<Ino>, entries: u32 },
 
         /// New inode, not a directory. `open`: also opens it (files). `exclusive`: fails where the name exists; else an
         /// existing file is opened with `open_flags` (O_TRUNC honoured). `zone`: home where the parent is the root.
@@ -278,6 +281,16 @@ codec_struct! {
     }
 }
 
+codec_struct! {
+    /// The first entries of a directory; `end`: nothing follows.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct Listing {
+        dir: Ino,
+        entries: Vec<DirEntry>,
+        end: bool,
+    }
+}
+
 codec_enum! {
     /// A shard's answer.
     #[derive(Debug, Clone, PartialEq, Eq)]
@@ -305,6 +318,7 @@ codec_enum! {
         StatFs = 17 { inodes: u64, names_left: u64 },
         /// May end before the bytes that the layout leaves to the shard: zeros follow, to the file's size.
         Inline = 19 { bytes: Blob },
+        Dirs = 20 { listings: Vec<Listing> },
         /// Parent directory and, where it is known, the zone of the inode.
         Parent = 18 { parent: Ino },
         /// A file was made or opened. `push`: the layout's columns must see `data.truncate_seq` before anything else

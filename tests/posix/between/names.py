@@ -1,5 +1,7 @@
 """Names and attributes."""
+import contextlib
 import errno
+import json
 import os
 import stat
 import time
@@ -239,6 +241,37 @@ def _(a, b):
             at.rewind()
     finally:
         at.close()
+
+
+@check("walk-seen", "a walk through a tree finds what either mount changed behind the first of its directories", limit=120)
+def _(a, b):
+    def modes(path):
+        with os.scandir(path) as entries:
+            return {e.name: stat.S_IMODE(e.stat(follow_symlinks=False).st_mode) for e in entries}
+
+    ahead = kept = 0
+    for i in range(rounds(4)):
+        dirs = [f"t{i}/d{n}" for n in range(8)]
+        for path in dirs:
+            os.makedirs(f"{b}/{path}")
+            write(f"{b}/{path}/f", b"1")
+            os.chmod(f"{b}/{path}/f", 0o644)
+        # A mount that changes something lists nothing ahead for a moment.
+        time.sleep(0.6)
+        equal(len(modes(f"{a}/t{i}")), 8, "directories")
+        equal(modes(f"{a}/{dirs[0]}"), {"f": 0o644}, "the first")
+        with contextlib.suppress(OSError):
+            gauges = json.loads(os.getxattr(a, "zonal.gauges"))
+            ahead, kept = ahead + gauges["listed_ahead"], kept + gauges["kept_listings"]
+        write(f"{b}/{dirs[1]}/new", b"1")
+        os.unlink(f"{b}/{dirs[2]}/f")
+        os.chmod(f"{b}/{dirs[3]}/f", 0o600)
+        os.rename(f"{a}/{dirs[4]}/f", f"{a}/{dirs[5]}/g")
+        os.chmod(f"{a}/{dirs[6]}/f", 0o604)
+        found = [set(modes(f"{a}/{path}").items()) for path in dirs[2:]]
+        equal(set(modes(f"{a}/{dirs[1]}")), {"f", "new"}, "made by the other")
+        equal(found, [set(), {("f", 0o600)}, set(), {("f", 0o644), ("g", 0o644)}, {("f", 0o604)}, {("f", 0o644)}], "the others")
+    true(ahead or not kept, "nothing was listed ahead")
 
 
 @check("symlink-and-type-seen", "a name that changes its type through one mount has the new type for the other")

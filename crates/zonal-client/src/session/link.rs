@@ -15,7 +15,7 @@ use zonal_wire::AppendPlace;
 
 /// What this client has at one shard.
 pub struct Link {
-    pub(super) shard: ShardId,
+    pub(crate) shard: ShardId,
     pub(super) opening: async_lock::Mutex<()>,
     slots: async_lock::Semaphore,
     pub(super) state: Mutex<LinkState>,

@@ -131,6 +131,7 @@ impl<N: Net> Client<N> {
         request: &MetaRequest,
         place: Option<&mut SlotPlace>,
     ) -> Result<MetaReply, ErrorCode> {
+        let _own_change = self.own_change(request);
         let Some(changing) = self.changing(link, request) else {
             return self.ask(link, request, place, self.deadline()).await;
         };

@@ -5,16 +5,20 @@
 
 use super::{Result, entry};
 use crate::dentry::Dentry;
+use crate::inode::Inode;
 use crate::keys;
 use crate::permission::{READ, check};
 use crate::tx::Tx;
-use zonal_types::limits::{BODY_BYTES_MAX, READDIR_ENTRIES_MAX};
+use zonal_types::limits::{BODY_BYTES_MAX, READDIR_ENTRIES_MAX, READDIR_TOGETHER_MAX};
 use zonal_types::{Credentials, ErrorCode, Ino};
 use zonal_wire::MetaReply;
-use zonal_wire::meta::{DirEntry, Entry};
+use zonal_wire::meta::{DirEntry, Entry, Listing};
 
 /// Bytes of an encoded entry besides its name, rounded up.
 const ENTRY_BYTES: usize = 192;
+
+/// Bytes of a reply that directories behind the first may fill: who walks a tree waits for the first.
+const TOGETHER_BYTES_MAX: usize = 64 << 10;
 
 pub(crate) fn readdir(
     tx: &mut Tx<'_>,
@@ -28,15 +32,73 @@ pub(crate) fn readdir(
     if cookie == 0 {
         check(tx, who, &dir, READ)?;
     }
-    let limit = (entries as usize).clamp(1, READDIR_ENTRIES_MAX);
+    let part = Part {
+        cookie,
+        entries: entries as usize,
+        bytes: BODY_BYTES_MAX / 2,
+        plus,
+    };
+    let Listing { entries, end, .. } = list(tx, &dir, part)?;
+    tx.lease = Some(ino);
+    Ok(MetaReply::Dir { entries, end })
+}
+
+/// Several directories from the start. What those behind the first cannot give is told to whoever asks for it alone.
+pub(crate) fn readdirs(tx: &mut Tx<'_>, who: &Credentials, dirs: &[Ino], entries: u32) -> Result {
+    let (first, others) = dirs.split_first().ok_or(ErrorCode::Invalid)?;
+    if dirs.len() > READDIR_TOGETHER_MAX {
+        return Err(ErrorCode::Invalid);
+    }
+    let mut part = Part {
+        cookie: 0,
+        entries: entries as usize,
+        bytes: BODY_BYTES_MAX / 2,
+        plus: true,
+    };
+    let start = |tx: &mut Tx<'_>, ino: Ino, part: Part| {
+        let dir = tx.directory(ino)?;
+        check(tx, who, &dir, READ)?;
+        list(tx, &dir, part)
+    };
+    let mut listings = vec![start(tx, *first, part)?];
+    part.bytes = TOGETHER_BYTES_MAX;
+    for ino in others {
+        let listing = match start(tx, *ino, part) {
+            Ok(listing) => listing,
+            Err(_told_when_asked_alone) => continue,
+        };
+        let names = listing.entries.iter().map(|item| item.name.as_bytes());
+        let size: usize = names.map(|name| ENTRY_BYTES + name.len()).sum();
+        part.bytes = part.bytes.saturating_sub(size);
+        if listing.entries.is_empty() && !listing.end {
+            break;
+        }
+        listings.push(listing);
+    }
+    Ok(MetaReply::Dirs { listings })
+}
+
+/// What of a directory's entries is asked for.
+#[derive(Clone, Copy)]
+struct Part {
+    /// Behind it.
+    cookie: u64,
+    entries: usize,
+    /// How many bytes the entries may take in the reply.
+    bytes: usize,
+    plus: bool,
+}
+
+fn list(tx: &mut Tx<'_>, dir: &Inode, part: Part) -> Result<Listing> {
+    let limit = part.entries.clamp(1, READDIR_ENTRIES_MAX);
     let mut found = Vec::new();
-    let mut bytes_left = BODY_BYTES_MAX / 2;
+    let mut bytes_left = part.bytes;
     let mut end = true;
     let mut broken = false;
-    let first = cookie.saturating_add(1);
-    let (_, stop) = keys::dentries(ino);
+    let first = part.cookie.saturating_add(1);
+    let (_, stop) = keys::dentries(dir.ino);
     tx.kv()
-        .scan(&keys::dentry(ino, first), &stop, &mut |key, value| {
+        .scan(&keys::dentry(dir.ino, first), &stop, &mut |key, value| {
             let (Some(cookie), Ok(dentry)) = (keys::dentry_cookie(key), Dentry::decode(value))
             else {
                 broken = true;
@@ -63,11 +125,11 @@ pub(crate) fn readdir(
             ino: dentry.ino,
             kind: dentry.kind,
             attr: None,
-            entry_ms: u32::from(!plus),
+            entry_ms: u32::from(!part.plus),
             attr_ms: 0,
         };
-        let entry = if plus {
-            match entry(tx, &dir, dentry.ino, dentry.kind) {
+        let entry = if part.plus {
+            match entry(tx, dir, dentry.ino, dentry.kind) {
                 // One damaged inode does not hide the others: who asks for it hears of it.
                 Err(ErrorCode::Corrupt) => bare,
                 other => other?,
@@ -82,6 +144,9 @@ pub(crate) fn readdir(
             entry,
         });
     }
-    tx.lease = Some(ino);
-    Ok(MetaReply::Dir { entries: list, end })
+    Ok(Listing {
+        dir: dir.ino,
+        entries: list,
+        end,
+    })
 }

@@ -102,6 +102,11 @@ impl Noise {
                 mask: number as u32,
             },
             3 => MetaRequest::Readlink { ino },
+            4 if flags == 7 => MetaRequest::ReadDirs {
+                who,
+                dirs: vec![ino, Ino(number), ino],
+                entries: number as u32,
+            },
             4 => MetaRequest::ReadDir {
                 who,
                 dir: ino,

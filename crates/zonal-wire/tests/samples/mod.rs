@@ -13,6 +13,7 @@ use zonal_types::{
     StripeSetId, TargetId, Timestamp, TraceId, ZoneId,
 };
 use zonal_wire::frame::{PayloadAt, Room};
+use zonal_wire::meta::Listing;
 use zonal_wire::{
     AdminReply, AdminRequest, AppendPlace, AttrChange, Damaged, DirAfter, DirEntry, Entry,
     ErrorNumber, Event, Header, JoinTarget, LeaseGrant, LeaseKind, LockKind, LockRange,
@@ -207,6 +208,7 @@ pub fn meta_requests() -> Vec<MetaRequest> {
         M::Sync,
         M::Parent { ino: dir },
         M::ReadInline { ino: file },
+        M::ReadDirs { who: who.clone(), dirs: vec![dir, Ino(0x77)], entries: 204 },
         create(NewKind::File),
         create(NewKind::Symlink { text: Blob(b"../target".to_vec()) }),
         create(NewKind::CharDevice { rdev: 0x103 }),
@@ -265,7 +267,8 @@ pub fn meta_replies() -> Vec<MetaReply> {
         R::NoEntry { entry_ms: 5000 },
         R::Attr { attr: attr(), data: Some(file_data()), attr_ms: 100 },
         R::Text { text: Blob(b"../target".to_vec()) },
-        R::Dir { entries: vec![listed], end: true },
+        R::Dir { entries: vec![listed.clone()], end: true },
+        R::Dirs { listings: vec![Listing { dir: Ino(0x99), entries: vec![listed], end: false }] },
         R::Names { names: vec![Blob(b"user.a".to_vec()), Blob(b"user.b".to_vec())] },
         R::Locked { holder: Some(lock()) },
         R::StatFs { inodes: 24_000, names_left: 7_000_000 },

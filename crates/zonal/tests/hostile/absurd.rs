@@ -76,6 +76,8 @@ pub fn on_inode(ino: Ino, edge: u64) -> Vec<MetaRequest> {
         MetaRequest::Access { who: whos(), ino, mask: number },
         MetaRequest::Readlink { ino },
         MetaRequest::ReadDir { who: whos(), dir: ino, cookie: edge, entries: number, plus: true },
+        MetaRequest::ReadDirs { who: whos(), dirs: vec![ino; 16], entries: number },
+        MetaRequest::ReadDirs { who: whos(), dirs: vec![ino; 100_000], entries: number },
         MetaRequest::GetXattr { who: whos(), ino, name: Blob(vec![b'x'; 300]) },
         MetaRequest::ListXattr { who: whos(), ino },
         MetaRequest::GetLock { ino, range: lock(edge, 0) },
