@@ -1,139 +1,113 @@
 //! Directories that are listed ahead: a walk through a tree (`ls -lR`, `find`, `du`, `tar`) lists a directory, and then those in it.
 //!
 //! So the first of them is asked for together with some that lie beside it, and those are answered from here: a walk takes one round trip for up to
-//! [`READDIR_TOGETHER_MAX`] directories. A directory counts as walked where one in it is listed within [`SOON_MS`], or a second one ever.
+//! [`READDIR_TOGETHER_MAX`] directories.
 //!
-//! *Invariant*: what is kept here is told only as it would be if its reply came at that moment: no event has been counted at its link since it was asked
-//! for, its lease has some time left, and no change of this client's own was on its way meanwhile (a shard tells nobody of their own changes).
-//! So who changes something lists nothing ahead for [`QUIET_MS`]; nor does who had something here that could not be used any more.
-//! Bounds: [`KEPT_MAX`] listings, of [`BESIDE_MAX`] directories it is known what lies beside them; a full table is emptied. Per listing: one lock.
+//! *Invariant*: what is kept here is told only as it would be if its reply came at that moment.
+//! - No event has been counted at its link since it was asked for, and its lease goes on. A listing of which something lies under no lease is not kept.
+//! - No change of this client's own was under way when it was asked for, or began since: a shard tells nobody of their own changes. One that nobody has an
+//!   answer to may be carried out within the term of a lease; no directory is listed ahead meanwhile.
+//! - Access times that were told since are of files that it does not have.
+//!
+//! Who changes something lists nothing ahead for [`QUIET_MS`]; nor does who had something here that could not be used any more.
+//! Bound: [`KEPT_MAX`] listings, each of what its walk asked for; what is too old makes room. Per listing: one lock; per change: four atomic operations.
+
+mod beside;
+
+pub(crate) use beside::BESIDE_MAX;
 
 use crate::client::Client;
 use crate::net::Net;
-use crate::session::{Asked, Link, lock};
+use crate::session::{Asked, Link, is_unsure, lock};
+use beside::{Beside, Turn};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
-use zonal_types::limits::READDIR_TOGETHER_MAX;
-use zonal_types::{FileKind, Ino, Instant, ShardId};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use zonal_types::limits::{CACHE_TERM_MS, READDIR_TOGETHER_MAX};
+use zonal_types::{ErrorCode, FileKind, Ino, Instant, ShardId, Timestamp};
 use zonal_wire::meta::{Listing, flags};
-use zonal_wire::{DirEntry, MetaRequest};
+use zonal_wire::{DirEntry, MetaReply, MetaRequest};
 
 /// Listings kept.
 pub(crate) const KEPT_MAX: usize = 128;
-/// Directories of which it is known what lies beside them.
-pub(crate) const BESIDE_MAX: usize = 4_096;
-/// A lease that ends sooner is asked for again, ms: what is told under it would be asked for one by one.
+/// What is told under a lease that ends sooner would be asked for one by one, ms.
 const LEFT_MIN_MS: u32 = 1_000;
-/// Who lists a directory this soon after the one above it walks through a tree, ms.
-const SOON_MS: u64 = 1_000;
 /// How long nothing is listed ahead after a change, ms.
 const QUIET_MS: u64 = 500;
 
-/// Directories that were told in one part of a listing.
-#[derive(Debug)]
-struct Family {
-    members: Vec<Ino>,
-    told_at: Instant,
-    is_walked: AtomicBool,
-}
-
-/// When a listing was asked for: of which shard, and behind how many changes of our own.
+/// When a listing was asked for, of which shard, and behind how many changes of our own.
 #[derive(Clone, Copy)]
 struct Point {
     asked: Asked,
     shard: ShardId,
     changes: u64,
+    touches: u64,
+}
+
+struct Kept {
+    point: Point,
+    /// Until then it may be told.
+    until: Instant,
+    listing: Listing,
 }
 
 #[derive(Default)]
 struct State {
-    /// Those that were not listed since.
-    beside: BTreeMap<Ino, Arc<Family>>,
-    kept: BTreeMap<Ino, (Point, Listing)>,
+    beside: Beside,
+    kept: BTreeMap<Ino, Kept>,
 }
 
 /// What one client lists ahead.
 #[derive(Default)]
 pub(crate) struct Ahead {
     state: Mutex<State>,
-    /// Changes that were sent, and that were answered.
+    /// Changes that began.
     changes: AtomicU64,
-    /// When the last one was.
-    changed_at: AtomicU64,
+    /// Those that did not end.
+    under_way: AtomicU64,
+    /// Times that access times were told.
+    touches: AtomicU64,
+    /// Until then nothing is listed ahead.
+    quiet_until: AtomicU64,
+}
+
+/// A listing that is to be asked for, with those of directories beside it.
+pub(crate) struct Asking {
+    point: Point,
+    pub(crate) beside: Vec<Ino>,
+}
+
+impl Asking {
+    pub(crate) fn asked(&self) -> Asked {
+        self.point.asked
+    }
+}
+
+impl State {
+    /// What to list together with a directory.
+    fn wanted(&mut self, turn: &Turn, now: Instant) -> Vec<Ino> {
+        let most = READDIR_TOGETHER_MAX - 1;
+        if self.kept.len() + most > KEPT_MAX {
+            self.kept.retain(|_dir, kept| kept.until > now);
+        }
+        let room = KEPT_MAX - self.kept.len();
+        let behind = self.beside.behind(turn);
+        behind
+            .filter(|dir| !self.kept.contains_key(dir))
+            .take(most.min(room))
+            .collect()
+    }
 }
 
 impl Ahead {
-    fn disturb(&self, now: Instant) {
-        self.changed_at.store(now.0, Ordering::Relaxed);
-    }
-
-    fn note_change(&self, now: Instant) {
-        self.changes.fetch_add(1, Ordering::SeqCst);
-        self.disturb(now);
+    fn disturb(&self, now: Instant, ms: u64) {
+        let until = now.plus_ms(ms).0;
+        self.quiet_until.fetch_max(until, Ordering::SeqCst);
     }
 
     fn is_quiet(&self, now: Instant) -> bool {
-        let at = Instant(self.changed_at.load(Ordering::Relaxed));
-        at == Instant(0) || now.ms_since(at) >= QUIET_MS
-    }
-
-    /// Directories were told, in one part of a listing.
-    fn note_told(&self, members: Vec<Ino>, now: Instant) {
-        if members.is_empty() {
-            return;
-        }
-        let mut state = lock(&self.state);
-        if state.beside.len() + members.len() > BESIDE_MAX {
-            state.beside.clear();
-        }
-        let family = Arc::new(Family {
-            members,
-            told_at: now,
-            is_walked: AtomicBool::new(false),
-        });
-        let members = family.members.iter().take(BESIDE_MAX);
-        state
-            .beside
-            .extend(members.map(|ino| (*ino, Arc::clone(&family))));
-    }
-
-    /// `dir` is listed from the start: what was listed of it ahead, and where that is nothing, what to list with it.
-    fn begin(&self, dir: Ino, now: Instant) -> (Option<(Point, Listing)>, Vec<Ino>) {
-        let mut state = lock(&self.state);
-        let family = state.beside.remove(&dir);
-        if let Some(kept) = state.kept.remove(&dir) {
-            if let Some(family) = family {
-                family.is_walked.store(true, Ordering::Relaxed);
-            }
-            return (Some(kept), Vec::new());
-        }
-        let Some(family) = family else {
-            return (None, Vec::new());
-        };
-        let is_second = family.is_walked.swap(true, Ordering::Relaxed);
-        let is_walk = is_second || now.ms_since(family.told_at) < SOON_MS;
-        if !is_walk || !self.is_quiet(now) {
-            return (None, Vec::new());
-        }
-        let is_wanted =
-            |ino: &&Ino| state.beside.contains_key(*ino) && !state.kept.contains_key(*ino);
-        let members = family.members.iter().filter(is_wanted).copied();
-        (None, members.take(READDIR_TOGETHER_MAX - 1).collect())
-    }
-
-    fn keep(&self, point: Point, listings: impl Iterator<Item = Listing>) {
-        let mut state = lock(&self.state);
-        for listing in listings {
-            // Without an entry, or a lease, nobody would tell of a change.
-            if granted(&listing.entries) == 0 {
-                continue;
-            }
-            if state.kept.len() >= KEPT_MAX {
-                state.kept.clear();
-            }
-            state.kept.insert(listing.dir, (point, listing));
-        }
+        self.quiet_until.load(Ordering::SeqCst) <= now.0
+            && self.under_way.load(Ordering::SeqCst) == 0
     }
 
     /// Nothing of it can be used any more.
@@ -141,33 +115,64 @@ impl Ahead {
         lock(&self.state).kept.clear();
     }
 
-    /// Listings kept, and directories of which it is known what lies beside them.
+    /// These access times were told, of files in their order.
+    pub(crate) fn forget_touched(&self, reads: &[(Ino, Timestamp)]) {
+        let mut state = lock(&self.state);
+        self.touches.fetch_add(1, Ordering::SeqCst);
+        let is_read = |item: &DirEntry| {
+            let ino = item.entry.ino;
+            reads.binary_search_by_key(&ino, |(ino, _)| *ino).is_ok()
+        };
+        state
+            .kept
+            .retain(|_dir, kept| !kept.listing.entries.iter().any(is_read));
+    }
+
+    /// Listings kept, and directories remembered that lie beside others.
     pub(crate) fn len(&self) -> (usize, usize) {
         let state = lock(&self.state);
         (state.kept.len(), state.beside.len())
     }
 }
 
-/// The directory's term: each entry has it.
-fn granted(entries: &[DirEntry]) -> u32 {
-    entries.first().map_or(0, |item| item.entry.entry_ms)
-}
-
-/// Whether a request may change what a listing tells. Opens and closes are counted where nobody lists them.
+/// Whether a request may change what a listing tells. Opens and closes are counted where nobody lists them; access times have a way of their own.
 fn changes(request: &MetaRequest) -> bool {
     match request {
         MetaRequest::Open { open_flags, .. } => open_flags & flags::O_TRUNC != 0,
-        MetaRequest::Close { .. } => false,
+        MetaRequest::Close { .. } | MetaRequest::Touch { .. } => false,
         other => other.is_mutation(),
     }
 }
 
-/// A change of our own is under way as long as this lives, also where nobody waits for it any more.
-pub(crate) struct OwnChange<'a, N: Net>(&'a Client<N>);
+/// Whether all that a listing tells lies under leases.
+fn is_leased(listing: &Listing) -> bool {
+    let is_free = |item: &DirEntry| item.entry.attr.is_some() && item.entry.attr_ms == 0;
+    !listing.entries.iter().any(is_free)
+}
+
+/// A change of our own that is under way.
+pub(crate) struct OwnChange<'a, N: Net> {
+    client: &'a Client<N>,
+    is_sure: bool,
+}
+
+impl<N: Net> OwnChange<'_, N> {
+    /// It was answered, or given up.
+    pub(crate) fn end(mut self, reply: &Result<MetaReply, ErrorCode>) {
+        self.is_sure = !reply.as_ref().is_err_and(|code| is_unsure(*code));
+    }
+}
 
 impl<N: Net> Drop for OwnChange<'_, N> {
     fn drop(&mut self) {
-        self.0.ahead.note_change(self.0.net.now());
+        let ms = if self.is_sure {
+            QUIET_MS
+        } else {
+            CACHE_TERM_MS
+        };
+        let ahead = &self.client.ahead;
+        ahead.disturb(self.client.net.now(), ms);
+        ahead.under_way.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -175,60 +180,82 @@ impl<N: Net> Client<N> {
     /// To be held while a request is under way.
     pub(crate) fn own_change(&self, request: &MetaRequest) -> Option<OwnChange<'_, N>> {
         changes(request).then(|| {
-            self.ahead.note_change(self.net.now());
-            OwnChange(self)
+            self.ahead.under_way.fetch_add(1, Ordering::SeqCst);
+            self.ahead.changes.fetch_add(1, Ordering::SeqCst);
+            OwnChange {
+                client: self,
+                is_sure: false,
+            }
         })
     }
 
     /// A part of a listing came: the directories in it may be listed next. Another shard's are not listed together with ours.
     pub(crate) fn note_beside(&self, entries: &[DirEntry]) {
-        let ours =
-            |item: &&DirEntry| item.entry.kind == FileKind::Directory && item.entry.attr.is_some();
-        let members = entries.iter().filter(ours).map(|item| item.entry.ino);
-        self.ahead.note_told(members.collect(), self.net.now());
+        let dirs = entries
+            .iter()
+            .filter(|item| item.entry.kind == FileKind::Directory && item.entry.attr.is_some());
+        let dirs = dirs.map(|item| (item.entry.ino, &item.name));
+        lock(&self.ahead.state).beside.add(dirs, self.net.now());
     }
 
-    /// A directory is listed from the start: its listing, where it may be told now, and otherwise what to list with it.
-    pub(crate) fn begin_listing(
-        &self,
-        link: &Link,
-        dir: Ino,
-    ) -> Result<(Asked, Listing), Vec<Ino>> {
-        let now = self.net.now();
-        let (kept, beside) = self.ahead.begin(dir, now);
-        let Some((point, listing)) = kept else {
-            return Err(beside);
+    /// A directory is listed from the start: its listing, where it may be told now, and otherwise what to ask for.
+    pub(crate) fn begin_listing(&self, link: &Link, dir: Ino) -> Result<(Asked, Listing), Asking> {
+        let (ahead, now) = (&self.ahead, self.net.now());
+        let point = Point {
+            changes: ahead.changes.load(Ordering::SeqCst),
+            touches: ahead.touches.load(Ordering::SeqCst),
+            asked: self.asking(link),
+            shard: link.shard,
         };
-        let left = self.cache_ms(link, point.asked, granted(&listing.entries));
-        let is_same = point.changes == self.ahead.changes.load(Ordering::SeqCst);
-        if is_same && point.shard == link.shard && left >= LEFT_MIN_MS {
-            return Ok((point.asked, listing));
+        let mut state = lock(&ahead.state);
+        let turn = state.beside.listed(dir, now);
+        let kept = state.kept.remove(&dir).filter(|kept| kept.until > now);
+        if let Some(kept) = kept {
+            let is_same = kept.point.changes == point.changes && kept.point.shard == point.shard;
+            let left = self.cache_ms(link, kept.point.asked, kept.listing.term_ms);
+            if is_same && left > 0 {
+                return Ok((kept.point.asked, kept.listing));
+            }
+            // Nor can the others be told: they are from before the same event or change.
+            state.kept.clear();
+            ahead.disturb(now, QUIET_MS);
         }
-        // Nor can the others be told: they are from before the same event or change, or soon will be too old.
-        self.ahead.forget_all();
-        self.ahead.disturb(now);
-        Err(Vec::new())
+        let turn = turn.filter(|_| ahead.is_quiet(now));
+        let beside = turn.map(|turn| state.wanted(&turn, now));
+        let beside = beside.unwrap_or_default();
+        Err(Asking { point, beside })
     }
 
-    /// What of the reply behind `listings` was listed ahead. `changes` is [`Self::own_changes`] of when it was asked for.
+    /// What was asked for beside a directory came: `entries` of each at most, in the order in which they were asked for.
     pub(crate) fn keep_listings(
         &self,
         link: &Link,
-        asked: Asked,
-        changes: u64,
+        asking: &Asking,
         listings: impl Iterator<Item = Listing>,
+        entries: u32,
     ) {
-        let shard = link.shard;
-        let point = Point {
-            asked,
-            shard,
-            changes,
-        };
-        self.ahead.keep(point, listings);
-    }
-
-    /// How many changes were sent and answered.
-    pub(crate) fn own_changes(&self) -> u64 {
-        self.ahead.changes.load(Ordering::SeqCst)
+        let (ahead, point) = (&self.ahead, asking.point);
+        let mut state = lock(&ahead.state);
+        let is_touched = point.touches != ahead.touches.load(Ordering::SeqCst);
+        let mut wanted = asking.beside.iter();
+        for listing in listings {
+            // What was left out before it cannot be listed, and who asks for it alone hears why.
+            let left_out = wanted.by_ref().take_while(|dir| **dir != listing.dir);
+            left_out.for_each(|dir| state.beside.forget(*dir));
+            let left = self.cache_ms(link, point.asked, listing.term_ms);
+            let is_asked = asking.beside.contains(&listing.dir);
+            let is_small = listing.entries.len() <= entries as usize;
+            if left > LEFT_MIN_MS && is_asked && is_small && is_leased(&listing) && !is_touched {
+                let until = self.net.now().plus_ms((left - LEFT_MIN_MS).into());
+                let kept = Kept {
+                    point,
+                    until,
+                    listing,
+                };
+                state.kept.insert(kept.listing.dir, kept);
+            } else {
+                state.beside.forget(listing.dir);
+            }
+        }
     }
 }

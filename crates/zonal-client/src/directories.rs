@@ -118,7 +118,7 @@ impl<N: Net> Client<N> {
         let Listing {
             mut entries, end, ..
         } = listing;
-        if plus {
+        if self.lists_ahead(who, part) {
             self.note_beside(&entries);
         }
         let mut elsewhere = std::collections::BTreeMap::new();
@@ -160,43 +160,56 @@ impl<N: Net> Client<N> {
             plus,
             ..
         } = part;
-        // Who may read one directory may not read those beside it, but for the superuser.
-        let may_be_ahead = cookie == 0 && plus && self.caches() && *who == Credentials::root();
-        let beside = match may_be_ahead.then(|| self.begin_listing(link, dir)) {
+        let asking = match (cookie == 0 && self.lists_ahead(who, part))
+            .then(|| self.begin_listing(link, dir))
+        {
             Some(Ok((asked, mut listing))) => {
                 let is_longer = listing.entries.len() > entries as usize;
                 listing.entries.truncate(entries as usize);
                 listing.end &= !is_longer;
                 return Ok((asked, listing));
             }
-            Some(Err(beside)) => beside,
-            None => Vec::new(),
+            Some(Err(asking)) if !asking.beside.is_empty() => asking,
+            _ => {
+                let asked = self.asking(link);
+                let who = who.clone();
+                let request = MetaRequest::ReadDir {
+                    who,
+                    dir,
+                    cookie,
+                    entries,
+                    plus,
+                };
+                let MetaReply::Dir { entries, end } = self.meta(link, &request).await? else {
+                    return Err(ErrorCode::Protocol);
+                };
+                let listing = Listing {
+                    dir,
+                    entries,
+                    end,
+                    term_ms: 0,
+                };
+                return Ok((asked, listing));
+            }
         };
-        let (asked, changes) = (self.asking(link), self.own_changes());
-        let who = who.clone();
-        if beside.is_empty() {
-            let request = MetaRequest::ReadDir {
-                who,
-                dir,
-                cookie,
-                entries,
-                plus,
-            };
-            return match self.meta(link, &request).await? {
-                MetaReply::Dir { entries, end } => Ok((asked, Listing { dir, entries, end })),
-                _other => Err(ErrorCode::Protocol),
-            };
-        }
-        let dirs = std::iter::once(dir).chain(beside).collect();
-        let request = MetaRequest::ReadDirs { who, dirs, entries };
+        let request = MetaRequest::ReadDirs {
+            who: who.clone(),
+            dirs: std::iter::once(dir).chain(asking.beside.clone()).collect(),
+            entries,
+        };
         let MetaReply::Dirs { listings } = self.meta(link, &request).await? else {
             return Err(ErrorCode::Protocol);
         };
         let mut listings = listings.into_iter();
         let first = listings.next().filter(|listing| listing.dir == dir);
         let first = first.ok_or(ErrorCode::Protocol)?;
-        self.keep_listings(link, asked, changes, listings);
-        Ok((asked, first))
+        self.keep_listings(link, &asking, listings, entries);
+        Ok((asking.asked(), first))
+    }
+
+    /// Only the superuser may read whatever lies beside a directory; and nothing is kept without leases.
+    fn lists_ahead(&self, who: &Credentials, part: Part) -> bool {
+        part.plus && self.caches() && *who == Credentials::root()
     }
 
     /// The directory above a directory.

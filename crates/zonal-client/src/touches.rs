@@ -56,6 +56,7 @@ impl<N: Net> Client<N> {
                     None => Err(ErrorCode::Stale),
                 };
                 done = done.and(told.map(drop));
+                self.ahead.forget_touched(reads);
                 // Until here they were laid over what the shard said without them. One that was read again meanwhile stays.
                 let mut touches = lock(&self.touches);
                 for (ino, read) in reads {

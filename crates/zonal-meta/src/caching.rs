@@ -75,6 +75,7 @@ pub(crate) fn grant(
         MetaReply::Dirs { listings } => {
             for listing in listings {
                 (granter.lease, granter.granted) = (Some(listing.dir), None);
+                granter.directory(&mut listing.term_ms);
                 for entry in &mut listing.entries {
                     granter.entry(&mut entry.entry);
                 }

@@ -11,14 +11,16 @@ mod common;
 use common::{contents, run};
 use std::cell::Cell;
 use std::rc::Rc;
+use zonal_client::directories::Part;
+use zonal_client::names::NewFile;
 use zonal_client::{Client, Message, Net, NetFailure, Options, Reply};
-use zonal_sim::net::{Pending, SimNet};
+use zonal_sim::net::{LinkFaults, Pending, SimNet};
 use zonal_sim::rng::Rng;
-use zonal_sim::workload::{create, make_dir, who};
+use zonal_sim::workload::{create, lookup, make_dir, name, who};
 use zonal_sim::world::World;
 use zonal_types::{ErrorCode, Ino, Instant, Timestamp, ZoneId};
 use zonal_wire::meta::flags::O_RDWR;
-use zonal_wire::{LockKind, LockRange};
+use zonal_wire::{LockKind, LockRange, NewKind};
 
 const MIB: usize = 1 << 20;
 
@@ -178,4 +180,75 @@ fn an_answer_to_an_earlier_question_ends_no_doubt() {
         }
     }
     assert_eq!(lost.get(), 0);
+}
+
+/// Names of a directory with their attributes, as a walk asks for them.
+async fn names(client: &Client<Killable>, dir: Ino) -> Result<Vec<String>, ErrorCode> {
+    let part = Part::new(0, 200, true);
+    let (entries, _end) = client.readdir(&who(), dir, part).await?;
+    Ok(entries.iter().map(|item| item.name.to_string()).collect())
+}
+
+/// A name is made with a message that takes 1.2 s, and an answer that takes as long. Meanwhile the maker walks through the tree.
+async fn made_late(world: Rc<World>, is_killed: bool) -> Result<(), ErrorCode> {
+    let (one, dies) = killable(&world).await?;
+    let two = world.connect(1, Rng::new(3)).await?;
+    let home = make_dir(&two, Ino::ROOT, "home").await?;
+    let top = make_dir(&two, home, "top").await?;
+    let mut dirs = Vec::new();
+    for number in 0..4 {
+        let dir = make_dir(&two, top, &format!("d{number}")).await?;
+        let made = create(&two, dir, "f", true).await?;
+        two.release(made.file.ino).await?;
+        dirs.push(dir);
+    }
+    world.clock.sleep(7_000_000_000).await;
+    let shard = one.map().shards.last().map(|shard| shard.id);
+    one.poll_events(&one.link_to(shard.expect("a shard")), 0)
+        .await?;
+    let messages_take = |ns| {
+        world.network.set_faults(LinkFaults {
+            delay_min: ns,
+            delay_max: ns,
+            ..LinkFaults::NONE
+        });
+    };
+    messages_take(1_200_000_000);
+    let new = NewFile {
+        kind: NewKind::Fifo,
+        mode: 0o644,
+        umask: 0,
+    };
+    let late = name("late")?;
+    if is_killed {
+        dies.set(Some(10_000_000));
+        let made = one.make(&who(), dirs[2], late, new).await;
+        assert_eq!(made.map(drop), Err(ErrorCode::Interrupted));
+    } else {
+        let (maker, dir) = (one.clone(), dirs[2]);
+        world.spawn_program(0, async move {
+            maker.make(&who(), dir, late, new).await.ok();
+        });
+        world.clock.sleep(10_000_000).await;
+    }
+    messages_take(100_000);
+    world.clock.sleep(600_000_000).await;
+    names(&one, top).await?;
+    names(&one, dirs[0]).await?;
+    messages_take(1_500_000_000);
+    world.clock.sleep(700_000_000).await;
+    messages_take(100_000);
+    world.clock.sleep(10_000_000).await;
+    // Another client sees it, and says so.
+    let there = lookup(&two, dirs[2], "late").await?;
+    assert!(there.is_some());
+    assert!(names(&one, dirs[2]).await?.contains(&"late".to_owned()));
+    Ok(())
+}
+
+#[test]
+fn a_change_that_is_carried_out_late_is_listed() {
+    for is_killed in [true, false] {
+        run(move |world| made_late(world, is_killed));
+    }
 }

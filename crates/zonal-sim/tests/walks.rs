@@ -47,7 +47,7 @@ async fn listed(client: &SimClient, dir: Ino) -> Result<BTreeMap<String, (u32, I
 async fn tree(cell: &Counter, dirs: usize) -> Result<(Ino, Vec<Ino>), ErrorCode> {
     let client = &cell.client;
     client.poll_events(&client.link_to(ShardId(1)), 0).await?;
-    let top = make_dir(client, cell.home, "top").await?;
+    let top = make_dir(client, cell.home, &format!("top{dirs}")).await?;
     let mut made = Vec::new();
     for number in 0..dirs {
         let dir = make_dir(client, top, &format!("d{number}")).await?;
@@ -69,22 +69,170 @@ async fn chmod(client: &SimClient, ino: Ino, mode: u32) -> Result<(), ErrorCode>
     client.setattr(&who(), ino, change).await.map(|_attr| ())
 }
 
+/// The directories in one, in the order in which its shard tells them.
+async fn told(client: &SimClient, top: Ino) -> Result<Vec<(String, Ino)>, ErrorCode> {
+    let part = Part::new(0, 1000, true);
+    let (entries, end) = client.readdir(&who(), top, part).await?;
+    assert!(end);
+    let dirs = entries.into_iter();
+    let dirs = dirs.map(|item| (item.name.to_string(), item.entry.ino));
+    Ok(dirs.collect())
+}
+
+/// How many round trips a walk through these takes.
+async fn walked(cell: &Counter, dirs: &[(String, Ino)]) -> Result<u64, ErrorCode> {
+    let mut trips = 0;
+    for (_name, dir) in dirs {
+        trips += cell.count(listed(&cell.client, *dir)).await?.1;
+    }
+    Ok(trips)
+}
+
 #[test]
 fn a_walk_takes_one_round_trip_for_many_directories() {
     on_a_cell(|cell| async move {
-        let (top, dirs) = tree(&cell, 40).await?;
-        let client = &cell.client;
-        assert_eq!(cell.count(listed(client, top)).await?.1, 1);
-        let mut trips = 0;
-        for dir in dirs.iter().rev() {
-            let (found, more) = cell.count(listed(client, *dir)).await?;
-            let names: Vec<&String> = found.keys().collect();
-            assert_eq!(names, ["a", "b"]);
-            trips += more;
+        // More than are kept.
+        for (count, trips) in [(40, 3), (480, 30)] {
+            let (top, _dirs) = tree(&cell, count).await?;
+            let mut dirs = told(&cell.client, top).await?;
+            assert_eq!(walked(&cell, &dirs).await?, trips, "as they are told");
+            dirs.sort();
+            assert_eq!(told(&cell.client, top).await?.len(), count);
+            let by_name = walked(&cell, &dirs).await?;
+            // In which order they are listed is seen from the second one.
+            assert!((trips..trips + 3).contains(&by_name), "{by_name} by name");
         }
-        assert_eq!(trips, 3, "16, 16 and 8");
         Ok(())
     });
+}
+
+#[test]
+fn empty_directories_are_listed_ahead() {
+    on_a_cell(|cell| async move {
+        let client = &cell.client;
+        client.poll_events(&client.link_to(ShardId(1)), 0).await?;
+        let top = make_dir(client, cell.home, "empty").await?;
+        for number in 0..240 {
+            make_dir(client, top, &format!("d{number}")).await?;
+        }
+        cell.world.clock.sleep(QUIET_NS).await;
+        let dirs = told(client, top).await?;
+        assert_eq!(walked(&cell, &dirs).await?, 15);
+        Ok(())
+    });
+}
+
+#[test]
+fn who_reads_files_walks_as_fast() {
+    on_a_cell(|cell| async move {
+        let (top, _dirs) = tree(&cell, 40).await?;
+        let client = &cell.client;
+        let dirs = told(client, top).await?;
+        let (mut trips, mut files) = (0, Vec::new());
+        for (_name, dir) in &dirs {
+            let (found, more) = cell.count(listed(client, *dir)).await?;
+            trips += more;
+            let file = found["a"].1;
+            client.touch(file).await?;
+            files.push(file);
+            cell.world.clock.sleep(10_000_000).await;
+            if files.len().is_multiple_of(10) {
+                client.keep_house().await;
+            }
+        }
+        assert_eq!(trips, 3);
+        // One that was told is in no listing from before.
+        cell.world.clock.sleep(QUIET_NS).await;
+        told(client, top).await?;
+        listed(client, dirs[0].1).await?;
+        cell.world.clock.sleep(2_000_000_000).await;
+        client.touch(files[1]).await?;
+        client.keep_house().await;
+        let asked = client.getattr(files[1]).await?.0.atime;
+        let part = Part::new(0, 200, true);
+        let (entries, _end) = client.readdir(&who(), dirs[1].1, part).await?;
+        let mut attrs = entries.iter().filter_map(|item| item.entry.attr);
+        let listed = attrs.find(|attr| attr.ino == files[1]);
+        assert_eq!(listed.expect("the file").atime, asked);
+        Ok(())
+    });
+}
+
+/// Two clients that hear of one another's changes, and four directories with something in each that `fill` makes.
+async fn two<F: Future<Output = Result<Ino, ErrorCode>>>(
+    world: &Rc<World>,
+    fill: impl Fn(Rc<SimClient>, Ino, Ino) -> F,
+) -> Result<(Rc<SimClient>, Rc<SimClient>, Ino, Vec<(Ino, Ino)>), ErrorCode> {
+    let writer = Rc::new(world.connect(0, Rng::new(2)).await?);
+    let walker = Rc::new(world.connect(1, Rng::new(3)).await?);
+    for (index, client) in [&writer, &walker].into_iter().enumerate() {
+        world.serve_client(index, client, &Rc::new(KernelCache::default()));
+    }
+    let home = make_dir(&writer, Ino::ROOT, "home").await?;
+    let top = make_dir(&writer, home, "top").await?;
+    let mut dirs = Vec::new();
+    for number in 0..4 {
+        let dir = make_dir(&writer, top, &format!("d{number}")).await?;
+        let ino = fill(writer.clone(), home, dir).await?;
+        dirs.push((dir, ino));
+    }
+    world.clock.sleep(7_000_000_000).await;
+    Ok((writer, walker, top, dirs))
+}
+
+async fn with_two_names(world: Rc<World>) -> Result<(), ErrorCode> {
+    let (writer, walker, top, dirs) = two(&world, |client, home, dir| async move {
+        let ino = create(&client, dir, "f", true).await?.file.ino;
+        client.release(ino).await?;
+        let other = name(&format!("l{}", dir.0))?;
+        client.hard_link(&who(), ino, home, other).await?;
+        Ok(ino)
+    })
+    .await?;
+    listed(&walker, top).await?;
+    listed(&walker, dirs[0].0).await?;
+    for (_dir, ino) in &dirs {
+        chmod(&writer, *ino, 0o641).await?;
+    }
+    world.clock.sleep(1_000_000_000).await;
+    for (dir, _ino) in &dirs[1..] {
+        assert_eq!(listed(&walker, *dir).await?["f"].0, 0o641);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_file_that_lies_under_no_lease_is_asked_for() {
+    run_on(Size::new(1, 1, 2), with_two_names);
+}
+
+async fn while_a_change_waits(world: Rc<World>) -> Result<(), ErrorCode> {
+    let third = world.connect(2, Rng::new(4)).await?;
+    let (writer, walker, top, dirs) = two(&world, |client, _home, dir| async move {
+        make_dir(&client, dir, "s").await
+    })
+    .await?;
+    // It looks, and hears nothing any more: the change waits until its lease is over.
+    let sub = dirs[1].1;
+    third.getattr(sub).await?;
+    let done = Rc::new(Cell::new(false));
+    let over = done.clone();
+    world.spawn_program(0, async move {
+        chmod(&writer, sub, 0o705).await.expect("a change");
+        over.set(true);
+    });
+    world.clock.sleep(4_000_000_000).await;
+    listed(&walker, top).await?;
+    listed(&walker, dirs[0].0).await?;
+    world.clock.sleep(2_500_000_000).await;
+    assert!(done.get());
+    assert_eq!(listed(&walker, dirs[1].0).await?["s"].0, 0o705);
+    Ok(())
+}
+
+#[test]
+fn a_directory_in_which_a_change_waits_is_asked_for() {
+    run_on(Size::new(1, 1, 3), while_a_change_waits);
 }
 
 #[test]
@@ -98,6 +246,9 @@ fn who_looks_at_one_directory_asks_for_one() {
         assert_eq!(cell.count(listed(client, dirs[4])).await?.1, 1, "a second");
         assert_eq!(cell.count(listed(client, dirs[5])).await?.1, 0, "a walk");
         assert_eq!(cell.count(listed(client, dirs[5])).await?.1, 1, "again");
+        cell.world.clock.sleep(40_000_000_000).await;
+        listed(client, dirs[7]).await?;
+        assert_eq!(cell.count(listed(client, dirs[8])).await?.1, 1, "a second");
         // Without attributes nothing is taken in.
         let root = who();
         let bare = client.readdir(&root, dirs[6], Part::new(0, 200, false));

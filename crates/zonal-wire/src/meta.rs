@@ -282,12 +282,13 @@ codec_struct! {
 }
 
 codec_struct! {
-    /// The first entries of a directory; `end`: nothing follows.
+    /// The first entries of a directory; `end`: nothing follows. Its names may be cached for `term_ms`, from the sending of the request.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Listing {
         dir: Ino,
         entries: Vec<DirEntry>,
         end: bool,
+        term_ms: u32,
     }
 }
 

@@ -131,12 +131,16 @@ impl<N: Net> Client<N> {
         request: &MetaRequest,
         place: Option<&mut SlotPlace>,
     ) -> Result<MetaReply, ErrorCode> {
-        let _own_change = self.own_change(request);
-        let Some(changing) = self.changing(link, request) else {
-            return self.ask(link, request, place, self.deadline()).await;
-        };
-        let reply = self.ask(link, request, place, self.deadline()).await;
-        self.changed(link, &changing, reply)
+        let own_change = self.own_change(request);
+        let changing = self.changing(link, request);
+        let mut reply = self.ask(link, request, place, self.deadline()).await;
+        if let Some(changing) = changing {
+            reply = self.changed(link, &changing, reply);
+        }
+        if let Some(own_change) = own_change {
+            own_change.end(&reply);
+        }
+        reply
     }
 
     async fn ask(

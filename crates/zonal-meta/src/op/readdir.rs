@@ -148,5 +148,6 @@ fn list(tx: &mut Tx<'_>, dir: &Inode, part: Part) -> Result<Listing> {
         dir: dir.ino,
         entries: list,
         end,
+        term_ms: 1,
     })
 }

@@ -9,7 +9,7 @@ use crate::world::World;
 use std::rc::Rc;
 use zonal_client::Reserve;
 use zonal_client::directories::Part;
-use zonal_types::{Blob, Codec, Column, DataId, Ino, SessionId, TargetId};
+use zonal_types::{Blob, Codec, Column, Credentials, DataId, Ino, SessionId, TargetId};
 use zonal_wire::{
     Header, LockKind, LockRange, ManagerRequest, MetaRequest, ObjectRef, Service, StorageRequest,
 };
@@ -28,6 +28,21 @@ fn odd(rng: &mut Rng) -> u64 {
     ];
     let near = rng.pick(&base).copied().unwrap_or(0);
     near.wrapping_add(rng.below(3)).wrapping_sub(1)
+}
+
+fn odd_listing(dir: Ino, who: Credentials, rng: &mut Rng) -> MetaRequest {
+    let (cookie, entries) = (odd(rng), odd(rng) as u32);
+    if entries.is_multiple_of(2) {
+        let dirs = vec![dir, Ino(cookie), dir];
+        return MetaRequest::ReadDirs { who, dirs, entries };
+    }
+    MetaRequest::ReadDir {
+        who,
+        dir,
+        cookie,
+        entries,
+        plus: true,
+    }
 }
 
 fn odd_meta(ino: Ino, rng: &mut Rng) -> MetaRequest {
@@ -90,13 +105,7 @@ fn odd_meta(ino: Ino, rng: &mut Rng) -> MetaRequest {
             truncate_seq: odd(rng),
             allocated_delta: odd(rng) as i64,
         },
-        8 => MetaRequest::ReadDir {
-            who,
-            dir: ino,
-            cookie: odd(rng),
-            entries: odd(rng) as u32,
-            plus: true,
-        },
+        8 => odd_listing(ino, who, rng),
         9 => MetaRequest::Close {
             inos: vec![ino, ino, Ino(odd(rng))],
         },

@@ -268,7 +268,7 @@ pub fn meta_replies() -> Vec<MetaReply> {
         R::Attr { attr: attr(), data: Some(file_data()), attr_ms: 100 },
         R::Text { text: Blob(b"../target".to_vec()) },
         R::Dir { entries: vec![listed.clone()], end: true },
-        R::Dirs { listings: vec![Listing { dir: Ino(0x99), entries: vec![listed], end: false }] },
+        R::Dirs { listings: vec![Listing { dir: Ino(0x99), entries: vec![listed], end: false, term_ms: 5000 }] },
         R::Names { names: vec![Blob(b"user.a".to_vec()), Blob(b"user.b".to_vec())] },
         R::Locked { holder: Some(lock()) },
         R::StatFs { inodes: 24_000, names_left: 7_000_000 },
