@@ -371,8 +371,8 @@ def _(c, d):
         if by_itself(path) != bytes_of(seed, MIB):
             wrong.append(path)
 
-    def at_once(readers):
-        c.order("target1", "slow-reads 250")
+    def at_once(readers, ms):
+        c.order("target1", f"slow-reads {ms}")
         start = time.monotonic()
         threads = [threading.Thread(target=read, args=one) for one in paths[:readers]]
         for thread in threads:
@@ -380,10 +380,14 @@ def _(c, d):
         for thread in threads:
             thread.join()
         return int(c.order("target1", "status").split()[5]), time.monotonic() - start
-    one, alone = at_once(1)
-    equal(one, 1, "reads of the disk at once for one reader")
-    most, took = at_once(8)
-    equal(wrong, [], "files with other bytes")
+    # On a busy machine it takes longer until as many are at work.
+    for ms in (250, 500, 1000, 2000, 4000):
+        one, alone = at_once(1, ms)
+        equal(one, 1, "reads of the disk at once for one reader")
+        most, took = at_once(8, ms)
+        equal(wrong, [], "files with other bytes")
+        if most >= 6 and took < 4 * alone + 1:
+            break
     true(most >= 6, f"8 readers, at most {most} reads of the disk at once")
     # One after the other they would take eight times as long.
     true(took < 4 * alone + 1, f"8 readers took {took:.1f} s, one {alone:.1f} s")

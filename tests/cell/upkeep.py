@@ -156,10 +156,12 @@ def _(work):
         def waits(name):
             return b"waiting for it" in read(f"{c.base}/{name}.said")
 
-        met = 0
-        for turn in range(200):
-            first = backup("first")
-            time.sleep(turn % 20 / 1000)
+        begun = time.monotonic()
+        equal(backup("first").wait(60), 0, "exit of the first")
+        whole, met, turn = time.monotonic() - begun, 0, 0
+        while time.monotonic() < begun + 120:
+            first, turn = backup("first"), turn + 1
+            time.sleep(whole * (turn % 20) / 20)
             first.send_signal(signal.SIGSTOP)
             second = backup("second")
             # It says so at once, or ends.

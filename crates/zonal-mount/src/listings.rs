@@ -231,16 +231,21 @@ mod tests {
         };
         listings.carried_out(&event);
         assert!(listings.queue().events[0].is_empty(), "nobody listed");
-        listings.note();
-        listings.carried_out(&event);
         let count = || listings.queue().events.each_ref().map(VecDeque::len);
+        // A thread that loses its processor in between comes too late.
+        for _try in 0..100 {
+            if count() == [0, 0] {
+                listings.note();
+                listings.carried_out(&event);
+            }
+        }
         assert_eq!(count(), [1, 1]);
         listings.last.store(1, Ordering::SeqCst);
         std::thread::sleep(SETTLE * 2);
         listings.carried_out(&event);
         assert_eq!(count(), [1, 1], "the listing is long over");
-        let now = Instant::now();
-        assert_eq!(listings.queue().events_due(now).len(), 1);
+        let (soon, _) = listings.queue().events[0].front().cloned().unwrap();
+        assert_eq!(listings.queue().events_due(soon).len(), 1);
         assert_eq!(count(), [0, 1], "once more later");
     }
 }

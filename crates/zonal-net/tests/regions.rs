@@ -206,13 +206,17 @@ fn what_a_given_up_request_may_still_use_is_never_used_for_anything_else() {
     let mut memory = regions.take(LONG);
     memory.fill(1);
     // A write and a read, whose server stands still.
-    let outcome = pool.call(stage.to, request(b"s", &[&memory], 100), PayloadInto::Owned);
+    let outcome = pool.call(
+        stage.to,
+        request(b"s", &[&memory], 1000),
+        PayloadInto::Owned,
+    );
     assert!(
         matches!(outcome, Err(NetError::TimedOut { .. })),
         "{outcome:?}"
     );
     drop(memory);
-    let outcome = pool.call(stage.to, with_room(b"s9", LONG, 100), PayloadInto::Memory);
+    let outcome = pool.call(stage.to, with_room(b"s9", LONG, 1000), PayloadInto::Memory);
     assert!(
         matches!(outcome, Err(NetError::TimedOut { .. })),
         "{outcome:?}"

@@ -35,18 +35,17 @@ pub struct Admin {
 }
 
 impl Admin {
-    /// Listens and answers.
+    /// Answers.
     ///
     /// # Errors
-    /// Where the address is in use or a thread cannot be started.
+    /// Where a thread cannot be started.
     pub fn start(
-        listen: SocketAddr,
+        listener: TcpListener,
         token: Option<Token>,
         metrics: Arc<Metrics>,
         status: StatusSource,
         is_healthy: HealthSource,
     ) -> std::io::Result<Self> {
-        let listener = TcpListener::bind(listen)?;
         let address = listener.local_addr()?;
         let pages = Arc::new(Pages {
             listener,
@@ -208,7 +207,7 @@ mod tests {
         let serves = Arc::new(AtomicBool::new(true));
         let asked = Arc::clone(&serves);
         let is_healthy = Box::new(move || asked.load(Ordering::Relaxed));
-        let listen = "127.0.0.1:0".parse().unwrap();
+        let listen = TcpListener::bind("127.0.0.1:0").unwrap();
         let admin = Admin::start(listen, None, metrics, status, is_healthy).unwrap();
         assert!(get(admin.address(), "/metrics").contains("zonal_locks 3"));
         assert!(get(admin.address(), "/health").ends_with("ok\n"));
@@ -223,7 +222,7 @@ mod tests {
         metrics.add_gauges(Box::new(|| vec![("locks".to_owned(), 3)]));
         let status = Box::new(|| serde_json::json!({"node": 4}));
         let token = Token::new(b"0123456789abcdef\n").unwrap();
-        let listen = "127.0.0.1:0".parse().unwrap();
+        let listen = TcpListener::bind("127.0.0.1:0").unwrap();
         let admin = Admin::start(listen, Some(token), metrics, status, Box::new(|| true)).unwrap();
         for (path, shows) in [
             ("/metrics", "zonal_locks 3"),

@@ -205,17 +205,11 @@ fn a_scrub_keeps_its_rate_and_its_place_over_stops_and_restarts() {
     // Stopped it stays, where it was.
     let scrubbed = Scrubbed::open(&scratch);
     let kept = scrubbed.report();
-    assert_eq!(
-        (kept.state, kept.bytes, kept.data_id, kept.started),
-        (
-            stopped.state,
-            stopped.bytes,
-            stopped.data_id,
-            stopped.started
-        )
-    );
+    assert_eq!((kept.state, kept.started), (stopped.state, stopped.started));
+    // What it was reading when it was told to stop may count.
+    assert!(kept.bytes >= stopped.bytes && kept.data_id >= stopped.data_id && kept.bytes < all);
     scrubbed.begin(rate, false);
-    scrubbed.until("going on", |report| report.bytes > stopped.bytes);
+    scrubbed.until("going on", |report| report.bytes > kept.bytes);
     drop(scrubbed);
     // Running it goes on by itself.
     let scrubbed = Scrubbed::open(&scratch);

@@ -33,7 +33,7 @@ use zonal_net::{
 };
 use zonal_types::limits::{SCRUB_PERIOD_MS_DEFAULT, SCRUB_RATE_DEFAULT};
 
-use admin_pages::{read_token, start_admin};
+use admin_pages::{listen_admin, read_token, start_admin};
 use enter::{Entered, enter};
 use ports::look_at_ports;
 use shard::{open_shard, open_shard_store};
@@ -169,6 +169,8 @@ impl Running {
         let store = open_shard_store(config)?;
         let target = storage_io::open(config, &map)?;
         let listeners = Listeners::bind(&listen, &me)?;
+        // Who finds a server finds its pages.
+        let pages = listen_admin(config)?;
 
         let manager = match enter(config, (&store, &target), &map, &peers, stop)? {
             Entered::Manager(manager) => Some(manager),
@@ -213,7 +215,7 @@ impl Running {
             serving,
             Arc::clone(&node) as Arc<dyn zonal_net::Handler>,
         )?;
-        let admin = start_admin(config, &node, &server, token)?;
+        let admin = start_admin(config, pages, &node, &server, token)?;
         tracing::info!(
             node = config.node.0,
             roles = config.roles().join(","),

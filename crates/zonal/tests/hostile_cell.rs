@@ -24,7 +24,7 @@ use zonal_types::{CellId, Codec, ErrorCode, Ino, NodeId, TargetId, Timestamp, Zo
 use zonal_wire::{AdminReply, MetaReply, MetaRequest, Service, StorageReply, StorageRequest};
 
 const RSS_KIB_MAX: u64 = 300 << 10;
-const TIME_MAX: Duration = Duration::from_secs(20);
+const TIME_MAX: Duration = Duration::from_secs(200);
 
 /// What is for commands is refused from mounts, whatever it is.
 fn refuses_mounts(pool: &Pool, to: SocketAddr, target: TargetId) {

@@ -99,7 +99,8 @@ def _(a, b, kind):
 def _(a, b, kind):
     for way in ("unlock", "close", "kill"):
         one, two, pa, pb = held(a, b, kind)
-        one.call(a_lock, pa, kind)
+        # The last round's waiter had it, and has ended a moment ago.
+        soon(one.call, a_lock, pa, kind)
         two.start(a_lock, pb, kind, True, True)
         true(not two.done(0.2), "the waiter did not wait")
         if way == "kill":

@@ -23,12 +23,11 @@ fn is_silent_after(is_call: bool, ends: &'static [(Duration, Option<NetFailure>)
         if is_call {
             net.working_on(1);
         }
-        std::thread::sleep(2 * LONG);
         for (age, failure) in ends {
+            std::thread::sleep(2 * LONG);
             let age = u64::try_from(age.as_nanos()).unwrap_or(0);
             let at = Instant(net.now().0 - age);
             net.note_outcome(server, at, failure.as_ref());
-            std::thread::sleep(LONG);
         }
         net.silences.is_silent(server, net.now())
     });

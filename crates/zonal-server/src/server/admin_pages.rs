@@ -4,6 +4,7 @@ use crate::admin::{Admin, Token};
 use crate::config::{AdminConfig, NodeConfig};
 use crate::error::ServerError;
 use crate::node::Node;
+use std::net::TcpListener;
 use std::sync::Arc;
 use zonal_net::ServerHandle;
 use zonal_types::limits::REGION_BYTES_MAX;
@@ -21,8 +22,21 @@ pub(super) fn read_token(config: &NodeConfig) -> Result<Option<Token>, ServerErr
     Ok(Some(token))
 }
 
+/// Takes the address of the pages, where there are to be any: they answer a moment later.
+pub(super) fn listen_admin(config: &NodeConfig) -> Result<Option<TcpListener>, ServerError> {
+    let Some(AdminConfig { listen, .. }) = config.admin else {
+        return Ok(None);
+    };
+    let listener = TcpListener::bind(listen).map_err(|source| ServerError::Listen {
+        address: listen,
+        source,
+    })?;
+    Ok(Some(listener))
+}
+
 pub(super) fn start_admin(
     config: &NodeConfig,
+    listener: Option<TcpListener>,
     node: &Arc<Node>,
     server: &ServerHandle,
     token: Option<Token>,
@@ -57,7 +71,7 @@ pub(super) fn start_admin(
     node.metrics.add_gauges(Box::new(move || {
         vec![("map_version".to_owned(), map.current().version.0)]
     }));
-    let Some(AdminConfig { listen, .. }) = config.admin else {
+    let Some(listener) = listener else {
         return Ok(None);
     };
     let shown = config.clone();
@@ -65,11 +79,12 @@ pub(super) fn start_admin(
     let status = Box::new(move || status(&shown, &source));
     let source = Arc::clone(node);
     let is_healthy = Box::new(move || source.is_healthy());
-    let admin = Admin::start(listen, token, Arc::clone(&node.metrics), status, is_healthy);
-    admin.map(Some).map_err(|source| ServerError::Listen {
-        address: listen,
-        source,
-    })
+    let metrics = Arc::clone(&node.metrics);
+    let address = listener.local_addr().unwrap_or(config.listen);
+    let admin = Admin::start(listener, token, metrics, status, is_healthy);
+    admin
+        .map(Some)
+        .map_err(|source| ServerError::Listen { address, source })
 }
 
 fn status(config: &NodeConfig, node: &Node) -> serde_json::Value {
