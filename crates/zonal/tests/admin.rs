@@ -6,11 +6,12 @@
 
 mod cell;
 
-use cell::{Cell, NODES, code, said, zonal};
+use cell::{Cell, NODES, code, kill, said, zonal};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 const TOKEN: &str = "a-token-of-a-test";
@@ -300,4 +301,31 @@ fn bounds_of_memory_are_those_of_the_config() {
         let line = page.lines().find(of).unwrap_or_default();
         assert!(line.ends_with(&format!(" {bound}")), "{node}: {line:?}");
     }
+}
+
+#[test]
+fn who_waits_for_a_manager_keeps_nobody_waiting_at_its_pages() {
+    let cell = Cell::up("waits");
+    assert_eq!(code(&cell.down()), 0);
+    let node = "storage1-1";
+    let mut command = zonal();
+    command.args(["server", "--config"]).arg(cell.config(node));
+    let mut child = command.stderr(Stdio::null()).spawn().unwrap();
+    let end = Instant::now() + Duration::from_secs(20);
+    while TcpStream::connect(cell.address(node, false)).is_err() {
+        assert!(Instant::now() < end && child.try_wait().unwrap().is_none());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let refusals = (0..20).map(|_| {
+        std::thread::sleep(Duration::from_millis(10));
+        TcpStream::connect(cell.address(node, true)).map(drop)
+    });
+    let is_refused = |found: std::io::Result<()>| {
+        found.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
+    };
+    let all = refusals.map(is_refused).all(|refused| refused);
+    assert!(child.try_wait().unwrap().is_none(), "it has ended");
+    kill(child.id(), "TERM");
+    assert!(child.wait().unwrap().success());
+    assert!(all, "a connection that nobody answers");
 }
