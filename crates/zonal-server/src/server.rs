@@ -169,8 +169,6 @@ impl Running {
         let store = open_shard_store(config)?;
         let target = storage_io::open(config, &map)?;
         let listeners = Listeners::bind(&listen, &me)?;
-        // Who finds a server finds its pages.
-        let pages = listen_admin(config)?;
 
         let manager = match enter(config, (&store, &target), &map, &peers, stop)? {
             Entered::Manager(manager) => Some(manager),
@@ -210,6 +208,8 @@ impl Running {
             connections_max: config.limits.connections,
             ..ServerConfig::new(me)
         };
+        // Who finds a server finds its pages; before, while it waits for a manager, nobody would answer there.
+        let pages = listen_admin(config)?;
         let server = serve(
             listeners,
             serving,
