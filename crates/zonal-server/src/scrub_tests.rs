@@ -208,6 +208,9 @@ fn a_scrub_keeps_its_rate_and_its_place_over_stops_and_restarts() {
     assert_eq!((kept.state, kept.started), (stopped.state, stopped.started));
     // What it was reading when it was told to stop may count.
     assert!(kept.bytes >= stopped.bytes && kept.data_id >= stopped.data_id && kept.bytes < all);
+    drop(scrubbed);
+    let scrubbed = Scrubbed::open(&scratch);
+    assert_eq!(scrubbed.report(), kept);
     scrubbed.begin(rate, false);
     scrubbed.until("going on", |report| report.bytes > kept.bytes);
     drop(scrubbed);
