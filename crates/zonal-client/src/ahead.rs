@@ -35,17 +35,32 @@ const LEFT_MIN_MS: u32 = 1_000;
 /// How long nothing is listed ahead after a change, ms.
 const QUIET_MS: u64 = 500;
 
-/// When a listing was asked for, of which shard, and behind how many changes of our own.
-#[derive(Clone, Copy)]
-struct Point {
-    asked: Asked,
-    shard: ShardId,
+/// A listing that is to be asked for, and those that come with it.
+pub(crate) struct Asking {
+    pub(crate) asked: Asked,
+    /// Changes that had begun, and times that access times had been told.
     changes: u64,
     touches: u64,
+    /// Directories that are asked for with it.
+    pub(crate) beside: Vec<Ino>,
+}
+
+impl Asking {
+    /// Of one directory, of which nothing else is kept.
+    pub(crate) fn alone(asked: Asked) -> Self {
+        Self {
+            asked,
+            changes: 0,
+            touches: 0,
+            beside: Vec::new(),
+        }
+    }
 }
 
 struct Kept {
-    point: Point,
+    asked: Asked,
+    shard: ShardId,
+    changes: u64,
     /// Until then it may be told.
     until: Instant,
     listing: Listing,
@@ -71,18 +86,6 @@ pub(crate) struct Ahead {
     quiet_until: AtomicU64,
 }
 
-/// A listing that is to be asked for, with those of directories beside it.
-pub(crate) struct Asking {
-    point: Point,
-    pub(crate) beside: Vec<Ino>,
-}
-
-impl Asking {
-    pub(crate) fn asked(&self) -> Asked {
-        self.point.asked
-    }
-}
-
 impl State {
     /// What to list together with a directory.
     fn wanted(&mut self, turn: &Turn, now: Instant) -> Vec<Ino> {
@@ -96,6 +99,34 @@ impl State {
             .filter(|dir| !self.kept.contains_key(dir))
             .take(most.min(room))
             .collect()
+    }
+
+    /// Of what came, in the order in which it was asked for, keeps what `kept` makes something of. Nothing else is asked for together with others
+    /// again: it could not be listed, and who asks for it alone hears why, or it may not be kept.
+    fn take_in(
+        &mut self,
+        beside: &[Ino],
+        listings: impl Iterator<Item = Listing>,
+        kept: impl Fn(Listing) -> Option<Kept>,
+    ) {
+        let mut asked = beside.iter();
+        for listing in listings {
+            let dir = listing.dir;
+            let is_asked = asked.any(|next| {
+                let is_next = *next == dir;
+                if !is_next {
+                    self.beside.forget(*next);
+                }
+                is_next
+            });
+            if !is_asked {
+                return;
+            }
+            match kept(listing) {
+                Some(kept) => drop(self.kept.insert(dir, kept)),
+                None => self.beside.forget(dir),
+            }
+        }
     }
 }
 
@@ -199,22 +230,22 @@ impl<N: Net> Client<N> {
     }
 
     /// A directory is listed from the start: its listing, where it may be told now, and otherwise what to ask for.
-    pub(crate) fn begin_listing(&self, link: &Link, dir: Ino) -> Result<(Asked, Listing), Asking> {
+    pub(crate) fn begin_listing(
+        &self,
+        link: &Link,
+        asked: Asked,
+        dir: Ino,
+    ) -> Result<(Asked, Listing), Asking> {
         let (ahead, now) = (&self.ahead, self.net.now());
-        let point = Point {
-            changes: ahead.changes.load(Ordering::SeqCst),
-            touches: ahead.touches.load(Ordering::SeqCst),
-            asked: self.asking(link),
-            shard: link.shard,
-        };
+        let changes = ahead.changes.load(Ordering::SeqCst);
+        let touches = ahead.touches.load(Ordering::SeqCst);
         let mut state = lock(&ahead.state);
         let turn = state.beside.listed(dir, now);
         let kept = state.kept.remove(&dir).filter(|kept| kept.until > now);
         if let Some(kept) = kept {
-            let is_same = kept.point.changes == point.changes && kept.point.shard == point.shard;
-            let left = self.cache_ms(link, kept.point.asked, kept.listing.term_ms);
-            if is_same && left > 0 {
-                return Ok((kept.point.asked, kept.listing));
+            let is_same = kept.changes == changes && kept.shard == link.shard;
+            if is_same && self.cache_ms(link, kept.asked, kept.listing.term_ms) > 0 {
+                return Ok((kept.asked, kept.listing));
             }
             // Nor can the others be told: they are from before the same event or change.
             state.kept.clear();
@@ -222,11 +253,15 @@ impl<N: Net> Client<N> {
         }
         let turn = turn.filter(|_| ahead.is_quiet(now));
         let beside = turn.map(|turn| state.wanted(&turn, now));
-        let beside = beside.unwrap_or_default();
-        Err(Asking { point, beside })
+        Err(Asking {
+            asked,
+            changes,
+            touches,
+            beside: beside.unwrap_or_default(),
+        })
     }
 
-    /// What was asked for beside a directory came: `entries` of each at most, in the order in which they were asked for.
+    /// What was asked for beside a directory came: `entries` of each at most.
     pub(crate) fn keep_listings(
         &self,
         link: &Link,
@@ -234,28 +269,77 @@ impl<N: Net> Client<N> {
         listings: impl Iterator<Item = Listing>,
         entries: u32,
     ) {
-        let (ahead, point) = (&self.ahead, asking.point);
-        let mut state = lock(&ahead.state);
-        let is_touched = point.touches != ahead.touches.load(Ordering::SeqCst);
-        let mut wanted = asking.beside.iter();
-        for listing in listings {
-            // What was left out before it cannot be listed, and who asks for it alone hears why.
-            let left_out = wanted.by_ref().take_while(|dir| **dir != listing.dir);
-            left_out.for_each(|dir| state.beside.forget(*dir));
-            let left = self.cache_ms(link, point.asked, listing.term_ms);
-            let is_asked = asking.beside.contains(&listing.dir);
+        let now = self.net.now();
+        let mut state = lock(&self.ahead.state);
+        let is_touched = asking.touches != self.ahead.touches.load(Ordering::SeqCst);
+        state.take_in(&asking.beside, listings, |listing| {
+            let left = self.cache_ms(link, asking.asked, listing.term_ms);
             let is_small = listing.entries.len() <= entries as usize;
-            if left > LEFT_MIN_MS && is_asked && is_small && is_leased(&listing) && !is_touched {
-                let until = self.net.now().plus_ms((left - LEFT_MIN_MS).into());
-                let kept = Kept {
-                    point,
-                    until,
-                    listing,
-                };
-                state.kept.insert(kept.listing.dir, kept);
-            } else {
-                state.beside.forget(listing.dir);
-            }
+            let may_stay = left > LEFT_MIN_MS && is_small && is_leased(&listing) && !is_touched;
+            may_stay.then(|| Kept {
+                asked: asking.asked,
+                shard: link.shard,
+                changes: asking.changes,
+                until: now.plus_ms((left - LEFT_MIN_MS).into()),
+                listing,
+            })
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zonal_types::Name;
+
+    /// Directories 1 to 9 lie beside one another.
+    fn state() -> State {
+        let names: Vec<(Ino, Name)> = (1..10)
+            .map(|ino| (Ino(ino), Name::new(ino.to_string().as_bytes()).unwrap()))
+            .collect();
+        let mut state = State::default();
+        let dirs = names.iter().map(|(ino, name)| (*ino, name));
+        state.beside.add(dirs, Instant(1));
+        state
+    }
+
+    /// Of a reply with these directories, of which those from 5 on may not be kept: what is kept, and what is asked for together next.
+    fn took_in(asked: &[u64], came: &[u64]) -> (Vec<u64>, Vec<u64>) {
+        let mut state = state();
+        let turn = state.beside.listed(Ino(1), Instant(1)).unwrap();
+        let beside: Vec<Ino> = asked.iter().copied().map(Ino).collect();
+        let listings = came.iter().map(|dir| Listing {
+            dir: Ino(*dir),
+            entries: Vec::new(),
+            end: true,
+            term_ms: 0,
+        });
+        state.take_in(&beside, listings, |listing| {
+            (listing.dir < Ino(5)).then(|| Kept {
+                asked: Asked::default(),
+                shard: ShardId(1),
+                changes: 0,
+                until: Instant(2),
+                listing,
+            })
+        });
+        let kept = state.kept.keys().map(|dir| dir.0).collect();
+        let wanted = state.wanted(&turn, Instant(1));
+        (kept, wanted.iter().map(|dir| dir.0).collect())
+    }
+
+    #[test]
+    fn what_came_is_kept_and_what_could_not_be_is_asked_for_alone() {
+        assert_eq!(took_in(&[2, 3], &[2, 3]).1, [4, 5, 6, 7, 8, 9]);
+        let left_out = took_in(&[2, 3, 4, 5, 6, 7], &[2, 4, 5]);
+        assert_eq!(left_out, (vec![2, 4], vec![6, 7, 8, 9]));
+    }
+
+    #[test]
+    fn what_was_not_asked_for_is_not_kept() {
+        for came in [&[2, 2, 2][..], &[2, 77, 3], &[2, 1, 3], &[2]] {
+            assert_eq!(took_in(&[2, 3], came).0, [2], "{came:?}");
         }
+        assert_eq!(took_in(&[], &[2, 3]).0, [] as [u64; 0]);
     }
 }

@@ -1,5 +1,6 @@
 //! Directories: made, removed, listed with attributes in one round trip.
 
+use crate::ahead::Asking;
 use crate::client::Client;
 use crate::names::{Found, Looked};
 use crate::net::Net;
@@ -32,6 +33,13 @@ impl Part {
             is_kept: false,
         }
     }
+}
+
+/// So many entries of it.
+fn first_of(mut listing: Listing, entries: u32) -> Listing {
+    listing.end &= listing.entries.len() <= entries as usize;
+    listing.entries.truncate(entries as usize);
+    listing
 }
 
 impl<N: Net> Client<N> {
@@ -160,43 +168,36 @@ impl<N: Net> Client<N> {
             plus,
             ..
         } = part;
-        let asking = match (cookie == 0 && self.lists_ahead(who, part))
-            .then(|| self.begin_listing(link, dir))
-        {
-            Some(Ok((asked, mut listing))) => {
-                let is_longer = listing.entries.len() > entries as usize;
-                listing.entries.truncate(entries as usize);
-                listing.end &= !is_longer;
-                return Ok((asked, listing));
+        let mut asking = Asking::alone(self.asking(link));
+        if cookie == 0 && self.lists_ahead(who, part) {
+            match self.begin_listing(link, asking.asked, dir) {
+                Ok((asked, listing)) => return Ok((asked, first_of(listing, entries))),
+                Err(together) => asking = together,
             }
-            Some(Err(asking)) if !asking.beside.is_empty() => asking,
-            _ => {
-                let asked = self.asking(link);
-                let who = who.clone();
-                let request = MetaRequest::ReadDir {
-                    who,
-                    dir,
-                    cookie,
-                    entries,
-                    plus,
-                };
-                let MetaReply::Dir { entries, end } = self.meta(link, &request).await? else {
-                    return Err(ErrorCode::Protocol);
-                };
-                let listing = Listing {
-                    dir,
-                    entries,
-                    end,
-                    term_ms: 0,
-                };
-                return Ok((asked, listing));
-            }
-        };
-        let request = MetaRequest::ReadDirs {
-            who: who.clone(),
-            dirs: std::iter::once(dir).chain(asking.beside.clone()).collect(),
-            entries,
-        };
+        }
+        let who = who.clone();
+        if asking.beside.is_empty() {
+            let request = MetaRequest::ReadDir {
+                who,
+                dir,
+                cookie,
+                entries,
+                plus,
+            };
+            let MetaReply::Dir { entries, end } = self.meta(link, &request).await? else {
+                return Err(ErrorCode::Protocol);
+            };
+            let listing = Listing {
+                dir,
+                entries,
+                end,
+                term_ms: 0,
+            };
+            return Ok((asking.asked, listing));
+        }
+        let dirs = std::iter::once(dir).chain(asking.beside.iter().copied());
+        let dirs = dirs.collect();
+        let request = MetaRequest::ReadDirs { who, dirs, entries };
         let MetaReply::Dirs { listings } = self.meta(link, &request).await? else {
             return Err(ErrorCode::Protocol);
         };
@@ -204,7 +205,7 @@ impl<N: Net> Client<N> {
         let first = listings.next().filter(|listing| listing.dir == dir);
         let first = first.ok_or(ErrorCode::Protocol)?;
         self.keep_listings(link, &asking, listings, entries);
-        Ok((asking.asked(), first))
+        Ok((asking.asked, first))
     }
 
     /// Only the superuser may read whatever lies beside a directory: a mount asks as that one, having asked for the right of whoever opens one, and

@@ -12,7 +12,7 @@ use zonal_wire::{Entry, Header, MetaReply, MetaRequest, NO_SLOT, Service};
 pub(super) const RETRY_MS: (u64, u64) = (20, 500);
 
 /// When a request was sent, to tell how long its reply may be cached.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub(crate) struct Asked {
     at: Instant,
     events: u64,

@@ -17,6 +17,8 @@ use zonal_wire::meta::{DirEntry, Entry, Listing};
 /// Bytes of an encoded entry besides its name, rounded up.
 const ENTRY_BYTES: usize = 192;
 
+/// Bytes that the entries of the directory that is asked for may fill.
+const ROOM: usize = BODY_BYTES_MAX / 2;
 /// Bytes of a reply that directories behind the first may fill: who walks a tree waits for the first.
 const TOGETHER_BYTES_MAX: usize = 64 << 10;
 
@@ -34,11 +36,10 @@ pub(crate) fn readdir(
     }
     let part = Part {
         cookie,
-        entries: entries as usize,
-        bytes: BODY_BYTES_MAX / 2,
+        entries,
         plus,
     };
-    let Listing { entries, end, .. } = list(tx, &dir, part)?;
+    let Listing { entries, end, .. } = list(tx, &dir, part, &mut { ROOM })?;
     tx.lease = Some(ino);
     Ok(MetaReply::Dir { entries, end })
 }
@@ -49,31 +50,24 @@ pub(crate) fn readdirs(tx: &mut Tx<'_>, who: &Credentials, dirs: &[Ino], entries
     if dirs.len() > READDIR_TOGETHER_MAX {
         return Err(ErrorCode::Invalid);
     }
-    let mut part = Part {
+    let part = Part {
         cookie: 0,
-        entries: entries as usize,
-        bytes: BODY_BYTES_MAX / 2,
+        entries,
         plus: true,
     };
-    let start = |tx: &mut Tx<'_>, ino: Ino, part: Part| {
+    let start = |tx: &mut Tx<'_>, ino: Ino, room: &mut usize| {
         let dir = tx.directory(ino)?;
         check(tx, who, &dir, READ)?;
-        list(tx, &dir, part)
+        list(tx, &dir, part, room)
     };
-    let mut listings = vec![start(tx, *first, part)?];
-    part.bytes = TOGETHER_BYTES_MAX;
+    let mut listings = vec![start(tx, *first, &mut { ROOM })?];
+    let mut room = TOGETHER_BYTES_MAX;
     for ino in others {
-        let listing = match start(tx, *ino, part) {
-            Ok(listing) => listing,
-            Err(_told_when_asked_alone) => continue,
-        };
-        let names = listing.entries.iter().map(|item| item.name.as_bytes());
-        let size: usize = names.map(|name| ENTRY_BYTES + name.len()).sum();
-        part.bytes = part.bytes.saturating_sub(size);
-        if listing.entries.is_empty() && !listing.end {
-            break;
+        match start(tx, *ino, &mut room) {
+            Ok(listing) if listing.entries.is_empty() && !listing.end => break,
+            Ok(listing) => listings.push(listing),
+            Err(_told_when_asked_alone) => {}
         }
-        listings.push(listing);
     }
     Ok(MetaReply::Dirs { listings })
 }
@@ -83,16 +77,14 @@ pub(crate) fn readdirs(tx: &mut Tx<'_>, who: &Credentials, dirs: &[Ino], entries
 struct Part {
     /// Behind it.
     cookie: u64,
-    entries: usize,
-    /// How many bytes the entries may take in the reply.
-    bytes: usize,
+    entries: u32,
     plus: bool,
 }
 
-fn list(tx: &mut Tx<'_>, dir: &Inode, part: Part) -> Result<Listing> {
-    let limit = part.entries.clamp(1, READDIR_ENTRIES_MAX);
+/// As many entries as have room in the reply, which they take.
+fn list(tx: &mut Tx<'_>, dir: &Inode, part: Part, room: &mut usize) -> Result<Listing> {
+    let limit = (part.entries as usize).clamp(1, READDIR_ENTRIES_MAX);
     let mut found = Vec::new();
-    let mut bytes_left = part.bytes;
     let mut end = true;
     let mut broken = false;
     let first = part.cookie.saturating_add(1);
@@ -108,11 +100,11 @@ fn list(tx: &mut Tx<'_>, dir: &Inode, part: Part) -> Result<Listing> {
                 return true;
             }
             let size = ENTRY_BYTES + dentry.name.as_bytes().len();
-            if found.len() == limit || bytes_left < size {
+            if found.len() == limit || *room < size {
                 end = false;
                 return false;
             }
-            bytes_left -= size;
+            *room -= size;
             found.push((cookie, dentry));
             true
         })?;
