@@ -1,6 +1,7 @@
 //! A cell for one program, without faults but those that the program makes.
 
 pub mod counted;
+pub mod listing;
 
 use std::cell::RefCell;
 use std::rc::Rc;

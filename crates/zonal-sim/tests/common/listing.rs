@@ -1,0 +1,37 @@
+//! Directories as a kernel lists them.
+
+use std::collections::BTreeMap;
+use zonal_client::directories::Part;
+use zonal_sim::workload::{SimClient, who};
+use zonal_types::{Attr, ErrorCode, Ino};
+use zonal_wire::AttrChange;
+
+/// Names and modes, as a kernel hears of them, in parts of 200.
+pub async fn listed(
+    client: &SimClient,
+    dir: Ino,
+) -> Result<BTreeMap<String, (u32, Ino)>, ErrorCode> {
+    let mut found = BTreeMap::new();
+    let mut cookie = 0;
+    loop {
+        let part = Part::new(cookie, 200, true);
+        let (entries, end) = client.readdir(&who(), dir, part).await?;
+        for item in &entries {
+            let mode = item.entry.attr.map_or(0, |attr: Attr| attr.mode);
+            found.insert(item.name.to_string(), (mode & 0o777, item.entry.ino));
+            cookie = item.cookie;
+        }
+        if end {
+            return Ok(found);
+        }
+    }
+}
+
+/// Gives it this mode.
+pub async fn chmod(client: &SimClient, ino: Ino, mode: u32) -> Result<(), ErrorCode> {
+    let change = AttrChange {
+        mode: Some(mode),
+        ..AttrChange::default()
+    };
+    client.setattr(&who(), ino, change).await.map(|_attr| ())
+}
