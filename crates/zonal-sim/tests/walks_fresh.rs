@@ -15,21 +15,26 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use zonal_sim::net::LinkFaults;
 use zonal_sim::rng::Rng;
-use zonal_sim::workload::cached::KernelCache;
 use zonal_sim::workload::{SimClient, create, lookup, make_dir, name, who};
 use zonal_sim::world::{Size, World};
 use zonal_types::{ErrorCode, Ino};
 
-/// Two clients that hear of one another's changes, and four directories with something in each that `fill` makes.
+/// Two clients that hear of one another's changes.
+async fn both(world: &Rc<World>) -> Result<[Rc<SimClient>; 2], ErrorCode> {
+    let one = Rc::new(world.connect(0, Rng::new(2)).await?);
+    let two = Rc::new(world.connect(1, Rng::new(3)).await?);
+    for (index, client) in [&one, &two].into_iter().enumerate() {
+        world.serve_client(index, client, &Rc::default());
+    }
+    Ok([one, two])
+}
+
+/// Both, and four directories with something in each that `fill` makes.
 async fn two<F: Future<Output = Result<Ino, ErrorCode>>>(
     world: &Rc<World>,
     fill: impl Fn(Rc<SimClient>, Ino, Ino) -> F,
 ) -> Result<(Rc<SimClient>, Rc<SimClient>, Ino, Vec<(Ino, Ino)>), ErrorCode> {
-    let writer = Rc::new(world.connect(0, Rng::new(2)).await?);
-    let walker = Rc::new(world.connect(1, Rng::new(3)).await?);
-    for (index, client) in [&writer, &walker].into_iter().enumerate() {
-        world.serve_client(index, client, &Rc::new(KernelCache::default()));
-    }
+    let [writer, walker] = both(world).await?;
     let home = make_dir(&writer, Ino::ROOT, "home").await?;
     let top = make_dir(&writer, home, "top").await?;
     let mut dirs = Vec::new();
@@ -162,11 +167,7 @@ async fn changes(
 /// One client changes directories, another walks through them: what was acknowledged before a listing began, and was not being changed
 /// meanwhile, is in it as it was acknowledged. The walker changes something too, now and then.
 async fn walked_while_it_changes(world: Rc<World>, seed: u64) -> Result<(), ErrorCode> {
-    let writer = Rc::new(world.connect(0, Rng::new(2)).await?);
-    let walker = Rc::new(world.connect(1, Rng::new(3)).await?);
-    for (index, client) in [&writer, &walker].into_iter().enumerate() {
-        world.serve_client(index, client, &Rc::new(KernelCache::default()));
-    }
+    let [writer, walker] = both(&world).await?;
     let home = make_dir(&writer, Ino::ROOT, "home").await?;
     let top = make_dir(&writer, home, "top").await?;
     let mut dirs = Vec::new();
