@@ -27,6 +27,8 @@ from own_mounts import COMES_BACK_SECONDS, OwnMounts, below, drop, make_point, w
 R = Registry()
 check = R.check
 
+STATFS = {"x86_64": "137", "aarch64": "43"}[os.uname().machine]
+
 
 @check("mount-killed-synced", "what fsync, O_SYNC and O_DSYNC returned for survives the kill of the mount's process: data and size; a rename over an existing name too", limit=120)
 def _(c, d):
@@ -187,6 +189,34 @@ def _(c, d):
             equal(read(f"{below(own, d)}/f"), b"here", "content")
     finally:
         c.end_mount(own)
+
+
+@check("mount-killed-asked", "so does a `zonal mount` that is just asking the mount whether it lives when that is killed", limit=120)
+def _(c, d):
+    own = c.own_mount("asked")
+    try:
+        write(f"{below(own, d)}/f", b"here")
+        pid = c.mount_pid(own)
+        os.kill(pid, signal.SIGSTOP)
+        mounting = subprocess.Popen([ZONAL, "mount", "--cell", c.folder, own, "--zone", "1"], stderr=subprocess.PIPE, text=True)
+        try:
+            end = time.monotonic() + 20
+            while in_call(mounting.pid) != STATFS:
+                true(time.monotonic() < end and mounting.poll() is None, "the mount that stands still is not asked")
+                time.sleep(0.01)
+        finally:
+            os.kill(pid, signal.SIGKILL)
+        told = mounting.communicate(timeout=30)[1]
+        equal(mounting.returncode, 0, told)
+        equal(read(f"{below(own, d)}/f"), b"here", "content")
+    finally:
+        c.end_mount(own)
+
+
+def in_call(pid):
+    """The number of the system call that a process waits in."""
+    with open(f"/proc/{pid}/syscall", encoding="utf-8") as f:
+        return f.read().split()[0]
 
 
 def waiter_for(path, done):
