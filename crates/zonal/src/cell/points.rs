@@ -1,5 +1,6 @@
 //! Mount points, as the kernel's table has them.
 
+use rustix::io::Errno;
 use std::fs;
 use std::path::Path;
 
@@ -25,9 +26,12 @@ fn is_point(path: &Path, is_meant: impl Fn(&str) -> bool) -> bool {
     })
 }
 
-/// Whether the mount at `path` has lost its process.
+/// Whether the mount at `path` has lost its process, or loses it while it is asked.
 pub fn is_dead(path: &Path) -> bool {
-    rustix::fs::statfs(path).err() == Some(rustix::io::Errno::NOTCONN)
+    matches!(
+        rustix::fs::statfs(path),
+        Err(Errno::NOTCONN | Errno::CONNABORTED)
+    )
 }
 
 /// As /proc/mounts writes a path.
