@@ -6,6 +6,7 @@
 Each check has a cell of its own below DIR (2 zones, 2 storage nodes each), mounted; ZONAL names the binary. Root only: it
 mounts, and removes and damages the cell's own files.
 """
+import contextlib
 import glob
 import hashlib
 import json
@@ -242,6 +243,37 @@ def _(work):
         cell.down()
         findings, _ = cell.fsck(code=CLEAN)
         true(all(found["class"] == "note" for found in findings), f"findings after a kill: {findings}")
+
+
+@contextlib.contextmanager
+def read_only(folder):
+    """Within a `with` nothing can be written there, as on a disk that the kernel has ended writing to."""
+    subprocess.run(["mount", "--bind", folder, folder], check=True)
+    try:
+        subprocess.run(["mount", "-o", "remount,bind,ro", folder], check=True)
+        yield
+    finally:
+        subprocess.run(["umount", folder], check=True)
+
+
+@check("read-only", "where nothing can be written a cell is stopped and checked, and is not started", limit=300)
+def _(work):
+    refused = 5
+    with Cell(work) as cell:
+        servers = cell.servers()
+        with read_only(cell.folder):
+            cell.down()
+            left = [name for name, pid in servers.items() if os.path.exists(f"/proc/{pid}/exe")]
+            equal(left, [], "servers that go on")
+            told = cell.zonal("fsck", "--cell", cell.folder, code=NOT_CHECKED).stderr
+            true("Read-only file system" in told and "--scratch" in told, told)
+            findings, _ = cell.fsck("--scratch", f"{cell.base}/scratch", code=CLEAN)
+            equal(findings, [], "findings")
+            for folder in (cell.folder, f"{cell.folder}/new"):
+                told = cell.zonal("up", "--dir", folder, code=refused).stderr
+                true("Read-only file system" in told or "is read-only" in told, told)
+        cell.up()
+        equal(len(cell.read_all()[0]), len(cell.sums), "files that are whole")
 
 
 @check("resumed", "a check that is killed in the middle goes on where it was and tells the same; a cell that was started meanwhile is checked anew", limit=600)
