@@ -30,8 +30,8 @@ pub enum ServerError {
         /// The reason.
         code: ErrorCode,
     },
-    /// A listener cannot be made.
-    #[error("cannot listen on {address}")]
+    /// The admin pages have no listener.
+    #[error("cannot listen on {address} for the admin pages")]
     Listen {
         /// The address.
         address: SocketAddr,
@@ -85,7 +85,7 @@ impl ServerError {
             Self::Config(error) => error.hint().to_owned(),
             Self::Store { source, .. } => return store_hint(source),
             Self::Listen { source, .. } if in_use(source) => {
-                "another process listens there: stop it, or change `listen` in node.toml".into()
+                "another process listens there: stop it, or change `listen` of [admin] in node.toml".into()
             }
             Self::Net(NetError::Bind { source, .. }) if in_use(source) => {
                 "another process listens there: stop it, or change `listen` in node.toml".into()

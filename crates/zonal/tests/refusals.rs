@@ -204,6 +204,24 @@ fn a_port_in_use_is_told() {
         said(&output)
     );
     drop(held);
+
+    // The pages' port; what is told is of this start.
+    let held = TcpListener::bind(cell.address("storage1-1", true)).unwrap();
+    let output = cell.up_again();
+    assert_eq!(cell::code(&output), 6, "{}", said(&output));
+    let told = format!(
+        "cannot listen on {} for the admin pages",
+        held.local_addr().unwrap()
+    );
+    let text = said(&output);
+    assert!(text.contains(&told), "{text}");
+    assert!(text.contains("or change `listen` of [admin]"), "{text}");
+    let of_before = cell.address("storage1-1", false).to_string();
+    assert!(
+        !text.contains(&format!("listening on {of_before}")),
+        "{text}"
+    );
+    drop(held);
     assert_eq!(cell::code(&cell.up_again()), 0);
 }
 

@@ -5,8 +5,8 @@
 
 use super::check::Source;
 use super::raw::{RawMeta, RawNode};
+use super::together::clash;
 use super::{AdminConfig, ConfigError, NodeConfig};
-use std::net::SocketAddr;
 use toml::Spanned;
 
 const MISPLACED: &str =
@@ -115,11 +115,4 @@ impl Source<'_> {
             _ => Ok(()),
         }
     }
-}
-
-/// Whether only one of the two can be listened on.
-fn clash(one: SocketAddr, other: SocketAddr) -> bool {
-    let is_any = one.ip().is_unspecified() || other.ip().is_unspecified();
-    one.port() == other.port()
-        && (one.ip() == other.ip() || is_any && one.is_ipv4() == other.is_ipv4())
 }

@@ -3,6 +3,7 @@
 use super::check::Source;
 use super::raw::RawNode;
 use super::{ConfigError, NodeConfig};
+use std::net::SocketAddr;
 
 impl Source<'_> {
     pub(super) fn together(&self, message: impl Into<String>) -> ConfigError {
@@ -55,6 +56,20 @@ impl Source<'_> {
                 "`listen`{place} outside of loopback needs a cell key: set `key_file`"
             )));
         }
+        if let Some(admin) = &config.admin
+            && clash(admin.listen, config.listen)
+        {
+            return Err(self.together(format!(
+                "the admin pages cannot be at `listen`{place} as well: give them a port of their own"
+            )));
+        }
         Ok(())
     }
+}
+
+/// Whether only one of the two can be listened on.
+pub(super) fn clash(one: SocketAddr, other: SocketAddr) -> bool {
+    let is_any = one.ip().is_unspecified() || other.ip().is_unspecified();
+    one.port() == other.port()
+        && (one.ip() == other.ip() || is_any && one.is_ipv4() == other.is_ipv4())
 }

@@ -147,12 +147,15 @@ impl Folder {
         Ok(servers.flat_map(|(_name, nodes)| nodes).collect())
     }
 
-    /// Keeps two commands from starting and stopping the same cell at once.
+    /// Keeps two commands from starting and stopping the same cell at once. Also where nothing can be written: what is there is stopped and checked.
     pub fn lock(dir: &Path) -> anyhow::Result<File> {
         let path = dir.join("lock");
-        let file = File::create(&path).with_context(|| path.display().to_string())?;
-        file.lock().with_context(|| path.display().to_string())?;
-        Ok(file)
+        let file = match File::create(&path) {
+            Err(error) if error.kind() == ErrorKind::ReadOnlyFilesystem => File::open(&path),
+            other => other,
+        };
+        file.and_then(|file| file.lock().map(|()| file))
+            .with_context(|| path.display().to_string())
     }
 }
 

@@ -6,15 +6,20 @@ use anyhow::Context;
 use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::{OsStr, OsString};
 use std::fs;
+use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 /// How long a process may take to end before it is killed.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// How long a process that lives may be without a command line: a thread of the kernel never has one.
 const EXEC_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Of a log that may be long, what is looked at for its last lines, and how many of them are shown.
+const TAIL_BYTES: u64 = 64 << 10;
+const TAIL_LINES: usize = 8;
 
 /// The process of one node.
 #[derive(Debug)]
@@ -126,12 +131,20 @@ pub fn read_pid(path: &Path) -> Option<Pid> {
     Pid::from_raw(text.trim().parse().ok()?)
 }
 
-/// The last lines of a log.
-pub fn tail(log: &Path, lines: usize) -> String {
-    let bytes = fs::read(log).unwrap_or_default();
+/// Its last lines, of those that it has behind its first `from` bytes.
+pub fn tail(log: &Path, from: u64) -> String {
+    let read = || {
+        let mut file = fs::File::open(log)?;
+        let end = file.metadata()?.len();
+        file.seek(SeekFrom::Start(from.max(end.saturating_sub(TAIL_BYTES))))?;
+        let mut bytes = Vec::new();
+        file.take(TAIL_BYTES).read_to_end(&mut bytes).map(|_| bytes)
+    };
+    // Nothing to show is as good as a log that cannot be read.
+    let bytes = read().unwrap_or_else(|_error: std::io::Error| Vec::new());
     let text = String::from_utf8_lossy(&bytes);
     let all: Vec<&str> = text.lines().collect();
-    all[all.len().saturating_sub(lines)..].join("\n  ")
+    all[all.len().saturating_sub(TAIL_LINES)..].join("\n  ")
 }
 
 impl Process {
@@ -146,14 +159,15 @@ impl Process {
         config_of(pid).filter(|old| *old != self.config)
     }
 
-    /// Starts it in a session of its own, with its output in the node's log.
-    pub fn start(&self, roles: &str) -> anyhow::Result<Child> {
+    /// Starts it in a session of its own, with its output in the node's log: behind so many bytes.
+    pub fn start(&self, roles: &str) -> anyhow::Result<(Child, u64)> {
         let log_path = log_file(&self.config);
         let log = fs::OpenOptions::new()
             .create(true)
             .append(true)
             .open(&log_path);
         let log = log.with_context(|| log_path.display().to_string())?;
+        let log_from = log.metadata().map_or(0, |log| log.len());
         let mut child = Command::new(std::env::current_exe().context("own executable")?)
             .args(["server", "--config"])
             .arg(&self.config)
@@ -168,7 +182,7 @@ impl Process {
             let _ = child.kill();
             let _ = child.wait();
         })?;
-        Ok(child)
+        Ok((child, log_from))
     }
 
     /// Forgets a process that has ended.
@@ -178,8 +192,8 @@ impl Process {
     }
 }
 
-/// Why a server that was just started has ended: its last words.
-pub fn died(name: &str, config: &Path, status: std::process::ExitStatus) -> anyhow::Error {
+/// Why a server that was just started has ended: its last words, behind so many bytes of its log.
+pub fn died(name: &str, config: &Path, status: ExitStatus, log_from: u64) -> anyhow::Error {
     let log = log_file(config);
     let code = match status.code() {
         Some(6) => IN_USE,
@@ -190,7 +204,7 @@ pub fn died(name: &str, config: &Path, status: std::process::ExitStatus) -> anyh
         code,
         format!(
             "{name} ended at once ({status}); the end of its log:\n  {}",
-            tail(&log, 8)
+            tail(&log, log_from)
         ),
     )
     .hint(format!("all of it is in {}", log.display()))

@@ -233,7 +233,9 @@ fn not_checked(error: &OfflineError) -> Failure {
             "`zonal status` tells who does not serve; a cell is checked with all servers running, or with none"
         }
         OfflineError::ScratchInUse(_) => "wait for it, or name another folder by --scratch",
-        OfflineError::Scratch { .. } => "name a folder with room by --scratch",
+        OfflineError::Scratch { .. } => {
+            "name a folder that has room, and can be written, by --scratch"
+        }
         OfflineError::NoManager => "name the configs of all nodes, the manager's too",
         _ => "the medium below may fail: look at the kernel's log",
     };

@@ -9,6 +9,7 @@ use crate::mount::options::Options;
 use crate::mount::{command as mounting, dead};
 use crate::out;
 use anyhow::Context;
+use rustix::fs::StatVfsMountFlags;
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -65,6 +66,8 @@ struct Started {
     /// What that says.
     nodes: Vec<NodeConfig>,
     child: Option<Child>,
+    /// Where its log begins, of that process.
+    log_from: u64,
 }
 
 impl Up {
@@ -77,13 +80,16 @@ impl Up {
         std::fs::create_dir_all(&dir).map_err(|error| {
             let text = format!("{}: {error}", dir.display());
             match error.kind() {
-                ErrorKind::AlreadyExists | ErrorKind::NotADirectory => Failure::new(REFUSED, text)
+                ErrorKind::AlreadyExists
+                | ErrorKind::NotADirectory
+                | ErrorKind::ReadOnlyFilesystem => Failure::new(REFUSED, text)
                     .hint("name a folder with --dir")
                     .into(),
                 _ => anyhow::Error::new(error).context(dir.display().to_string()),
             }
         })?;
         let dir = folder::absolute(&dir)?;
+        refuse_read_only(&dir)?;
         if !Folder::is_cell(&dir)
             && let Err(error) = check_empty(&dir)
             && !is_made_by_another(&dir)
@@ -173,6 +179,18 @@ impl Up {
     }
 }
 
+/// Servers write there from their first moment on.
+fn refuse_read_only(dir: &Path) -> anyhow::Result<()> {
+    let found = rustix::fs::statvfs(dir).with_context(|| dir.display().to_string())?;
+    if !found.f_flag.contains(StatVfsMountFlags::RDONLY) {
+        return Ok(());
+    }
+    let text = format!("{}: Read-only file system", dir.display());
+    let hint =
+        "name a folder with --dir; `zonal fsck --scratch DIR` checks a cell that is there as it is";
+    Err(Failure::new(REFUSED, text).hint(hint).into())
+}
+
 /// Paths go into configs, records and messages, which are text.
 fn refuse_odd_bytes(path: &Path) -> anyhow::Result<()> {
     if path.to_str().is_some() {
@@ -220,6 +238,7 @@ fn start_all(folder: &Folder, cell: &Cell) -> anyhow::Result<Vec<Started>> {
             name,
             nodes,
             child: None,
+            log_from: 0,
         })
         .collect();
     // All are looked at before the first is started.
@@ -272,7 +291,8 @@ impl Started {
         let process = self.process();
         if self.child.is_none() && process.running().is_none() {
             let roles: Vec<&str> = self.nodes.iter().flat_map(NodeConfig::roles).collect();
-            self.child = Some(process.start(&roles.join(","))?);
+            let (child, log_from) = process.start(&roles.join(","))?;
+            (self.child, self.log_from) = (Some(child), log_from);
         }
         Ok(())
     }
@@ -281,7 +301,12 @@ impl Started {
     fn check(&mut self) -> anyhow::Result<()> {
         match &mut self.child {
             Some(child) => match child.try_wait().context("wait")? {
-                Some(status) => Err(processes::died(&self.name, &self.config, status)),
+                Some(status) => Err(processes::died(
+                    &self.name,
+                    &self.config,
+                    status,
+                    self.log_from,
+                )),
                 None => Ok(()),
             },
             // One that was just killed may have looked alive.
@@ -308,7 +333,7 @@ fn wait_for_all(cell: &Cell, servers: &mut [Started]) -> anyhow::Result<()> {
                     "{} does not answer within {} s ({error}); the end of its log:\n  {}",
                     server.name,
                     PATIENCE.as_secs(),
-                    processes::tail(&log, 8)
+                    processes::tail(&log, server.log_from)
                 );
                 return Err(Failure::new(UNREACHABLE, text)
                     .hint(format!("all of it is in {}", log.display()))
