@@ -148,7 +148,7 @@ pub fn store_exit_code(error: &DiskError) -> u8 {
 #[must_use]
 pub fn store_hint(error: &DiskError) -> Option<String> {
     Some(match error {
-        DiskError::NotFormatted(_) => "format it with: zonal server --config node.toml --format".into(),
+        DiskError::NotFormatted(_) => "put its folder back where it had data; format a new one with: zonal server --config node.toml --format".into(),
         DiskError::NotOurs(_) => "choose an empty folder; nothing here was touched".into(),
         DiskError::Locked(_) => "the node runs already; `zonal status` shows it".into(),
         DiskError::WrongCell { .. } | DiskError::WrongKind { .. } | DiskError::WrongId { .. } => {
