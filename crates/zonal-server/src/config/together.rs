@@ -67,9 +67,26 @@ impl Source<'_> {
     }
 }
 
-/// Whether only one of the two can be listened on.
+/// Whether only one of the two can be listened on. Port 0 stands for any free one.
 pub(super) fn clash(one: SocketAddr, other: SocketAddr) -> bool {
     let is_any = one.ip().is_unspecified() || other.ip().is_unspecified();
-    one.port() == other.port()
+    one.port() != 0
+        && one.port() == other.port()
         && (one.ip() == other.ip() || is_any && one.is_ipv4() == other.is_ipv4())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_clash_where_only_one_can_be_listened_on() {
+        let clash = |one: &str, other: &str| clash(one.parse().unwrap(), other.parse().unwrap());
+        assert!(clash("127.0.0.1:7100", "127.0.0.1:7100"));
+        assert!(clash("0.0.0.0:7100", "127.0.0.1:7100"));
+        assert!(!clash("127.0.0.2:7100", "127.0.0.1:7100"));
+        assert!(!clash("[::]:7100", "127.0.0.1:7100"));
+        assert!(!clash("127.0.0.1:7100", "127.0.0.1:7101"));
+        assert!(!clash("127.0.0.1:0", "127.0.0.1:0"));
+    }
 }
