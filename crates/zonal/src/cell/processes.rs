@@ -140,7 +140,7 @@ pub fn tail(log: &Path, from: u64) -> String {
         let mut bytes = Vec::new();
         file.take(TAIL_BYTES).read_to_end(&mut bytes).map(|_| bytes)
     };
-    // Nothing to show is as good as a log that cannot be read.
+    // One that cannot be read has nothing to show.
     let bytes = read().unwrap_or_else(|_error: std::io::Error| Vec::new());
     let text = String::from_utf8_lossy(&bytes);
     let all: Vec<&str> = text.lines().collect();
