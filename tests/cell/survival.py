@@ -399,6 +399,36 @@ def _(c, d):
         os.close(one)
 
 
+@check("opened-without-name-kills", "a file that is opened after its last name is gone lives as long as that open, though the metadata servers and the mount that held it are killed", limit=120)
+def _(c, d):
+    own = c.own_mount("holder")
+    try:
+        data = pattern(6, 50_000)
+        write(f"{d}/f", data)
+        holder = os.open(f"{below(own, d)}/f", os.O_RDWR)
+        path = os.open(f"{d}/f", os.O_PATH)
+        os.unlink(f"{below(own, d)}/f")
+        time.sleep(1.2)
+        fd = os.open(f"/proc/self/fd/{path}", os.O_RDWR)
+        c.kill_servers("meta")
+        c.up()
+        equal(os.fstat(fd).st_nlink, 0, "link count after the restart")
+        c.kill_mount(own)
+        drop(holder)
+        listed = json.loads(c.zonal("session", "ls", "--cell", c.folder, "--json").stdout)["clients"]
+        dead, = (client for client in listed if client["name"].startswith(f"mount {own} on "))
+        c.zonal("session", "end", "--cell", c.folder, dead["client"])
+        time.sleep(1.2)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        true(os.pread(fd, 60_000, 0) == data, "content")
+        os.pwrite(fd, b"still", 0)
+        os.fsync(fd)
+        os.close(fd)
+        os.close(path)
+    finally:
+        c.end_mount(own)
+
+
 @check("servers-killed-replace", "a file replaced by rename after its fsync is the old or the new one, whole, whenever servers are killed; never older than the last rename that returned", limit=180)
 def _(c, d):
     chance, last = random.Random(7), 0

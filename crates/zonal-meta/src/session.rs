@@ -218,6 +218,14 @@ impl Sessions {
         Ok(SlotAnswer::Run)
     }
 
+    /// Replies of before our start that were not asked for again.
+    pub fn unrepeated(&self, kv: &dyn KvRead, id: SessionId) -> Result<Vec<MetaReply>, ErrorCode> {
+        let slots = self.by_id.get(&id).map(|session| &session.slots);
+        let slots = slots.into_iter().flatten();
+        let old = slots.filter(|(_, last)| last.is_from_before && last.reply.is_none());
+        old.map(|(slot, _)| stored_reply(kv, id, *slot)).collect()
+    }
+
     /// Remembers the reply of a slot; `stored`: it goes into the store with its effect.
     pub fn replied(&mut self, id: SessionId, slot: u32, sequence: u32, reply: Option<MetaReply>) {
         if let Some(session) = self.by_id.get_mut(&id) {

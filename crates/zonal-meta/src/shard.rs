@@ -10,6 +10,8 @@ mod execution;
 mod housekeeping;
 mod load;
 
+pub(crate) use admission::opened_by;
+
 use crate::append::Tickets;
 use crate::config::{Caller, Now, ShardConfig};
 use crate::deletions::Deletions;

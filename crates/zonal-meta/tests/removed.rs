@@ -40,6 +40,12 @@ fn a_removed_open_file_lives_until_its_last_close() {
     assert!(other.attr(&mut cell, f).is_ok());
     other.close(&mut cell, f).unwrap();
     cell.pass_ms(2_000);
+    assert!(
+        other.attr(&mut cell, f).is_ok(),
+        "the record of an open by the one that has not told may be lost"
+    );
+    client.holds_nothing(&mut cell, 1);
+    cell.pass_ms(2_000);
     assert_eq!(other.attr(&mut cell, f), Err(ErrorCode::Stale));
     let due = deletions(&mut cell);
     assert_eq!(due.len(), 1);

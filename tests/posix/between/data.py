@@ -307,6 +307,44 @@ def _(a, b):
     os.close(fd)
 
 
+@check("opened-without-name", "a file that is opened after its last name is gone lives as long as that open, though the other mount, which held it, closes", limit=120)
+def _(a, b):
+    for size in (100, 300_000):
+        for end in (os.unlink, lambda path: os.rename(f"{path}-new", path)):
+            a_file_opened_late(a, b, pattern(size, size), end)
+
+
+def a_file_opened_late(a, b, data, end):
+    """Opened by its number, for each kind of open, while the other mount is the only one that has it open."""
+    write(f"{b}/f", data)
+    write(f"{b}/f-new", b"new")
+    holder = os.open(f"{b}/f", os.O_RDWR)
+    path = os.open(f"{a}/f", os.O_PATH)
+    end(f"{b}/f")
+    # Longer than a removed file can be opened by its number where nobody has it open.
+    time.sleep(1.2)
+    fds = [os.open(f"/proc/self/fd/{path}", how) for how in (os.O_RDONLY, os.O_RDWR, os.O_RDWR | os.O_APPEND)]
+    os.close(holder)
+    time.sleep(1.2)
+    for fd in fds:
+        equal(os.fstat(fd).st_nlink, 0, "link count")
+        true(os.pread(fd, len(data) + 1, 0) == data, "content")
+        os.fsync(fd)
+    os.pwrite(fds[1], b"still", 5)
+    os.write(fds[2], b"end")
+    os.fsync(fds[1])
+    os.ftruncate(fds[1], len(data) + 2)
+    equal(os.pread(fds[0], 5, 5), b"still")
+    equal(os.fstat(fds[0]).st_size, len(data) + 2, "size")
+    again = os.open(f"/proc/self/fd/{fds[0]}", os.O_RDWR)
+    for fd in fds:
+        os.close(fd)
+    os.posix_fadvise(again, 0, 0, os.POSIX_FADV_DONTNEED)
+    equal(os.pread(again, 10, len(data)), b"en", "through an open of an open")
+    os.close(again)
+    os.close(path)
+
+
 @check("two-writers-apart", "two mounts that write their own parts of one file both leave them", limit=120)
 def _(a, b):
     size, part = 1 << 20, 10_007

@@ -173,7 +173,7 @@ impl Link {
         state.is_closing = false;
         let is_waiting = outcome == Err(ErrorCode::NotReady);
         // Executed by a shard that has restarted since, perhaps: the new one was told that they are open. It hears of them again, in their
-        // slot. (One that removed something with them knows the reply, and does not execute the rest: those stay counted.)
+        // slot, and closes them.
         let is_told_open = outcome.is_ok() && state.tellings != closes.tellings;
         if is_told_open || (!is_waiting && outcome.is_err_and(is_unsure)) {
             state.late_closes = Some(closes);

@@ -1,4 +1,8 @@
-//! Opening a file, and closing it. Opens are counted in memory; only O_TRUNC writes.
+//! Opening a file, and closing it. Opens are counted in memory; O_TRUNC writes, and so does the open of an inode without a name.
+//!
+//! *Invariant*: an inode without a name lives as long as a session has it open, whichever of them opened it when. So its record names each of
+//! them: the sessions that had it open when it lost its name ([`remove::drop_link`]), those that open it later ([`remove::hold`]), and after a
+//! start of the shard all that have not told yet what they have open.
 
 use super::{Result, entry, inline, remove, truncate};
 use crate::inode::Inode;
@@ -77,6 +81,7 @@ pub(crate) fn open_existing(
     }
     if inode.is_file() {
         tx.volatile.push(Volatile::Open(ino));
+        remove::hold(tx, ino);
     }
     let is_small = inode.is_file()
         && mask & READ != 0
@@ -108,6 +113,10 @@ pub(crate) fn release_orphan(tx: &mut Tx<'_>, ino: Ino) -> Result<()> {
     let mut left = sessions.clone();
     if !left.remove(&session) {
         return Ok(());
+    }
+    if left.is_empty() {
+        // The record of their opens may have been lost with the power.
+        left.extend(tx.env.silent.iter().filter(|silent| **silent != session));
     }
     if left.is_empty() {
         zonal_types::mark!(OrphanGone);

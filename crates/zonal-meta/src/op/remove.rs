@@ -62,6 +62,31 @@ pub(crate) fn save_orphan(tx: &mut Tx<'_>, ino: Ino, holders: BTreeSet<SessionId
     tx.volatile.push(Volatile::Orphaned(ino, holders));
 }
 
+/// This session opens an inode: where that has no name any more, the session is one of those for which it lives.
+pub(crate) fn hold(tx: &mut Tx<'_>, ino: Ino) {
+    let Some(holders) = tx.env.opens.orphans.get(&ino) else {
+        return;
+    };
+    if holders.contains(&tx.session) {
+        return;
+    }
+    let mut holders = holders.clone();
+    holders.insert(tx.session);
+    save_orphan(tx, ino, holders);
+}
+
+/// A client tells after our start that it has an inode open. An orphan did not know of the session where a loss of power took the record of its
+/// open, or where an earlier session of the client ended; one that was removed a moment ago comes back.
+pub(crate) fn hold_again(tx: &mut Tx<'_>, ino: Ino) -> Result<()> {
+    match tx.inode(ino) {
+        Err(ErrorCode::Stale) => bring_back(tx, ino),
+        _known => {
+            hold(tx, ino);
+            Ok(())
+        }
+    }
+}
+
 /// It has a name again, or is gone.
 pub(crate) fn forget_orphan(tx: &mut Tx<'_>, ino: Ino) {
     tx.remove(keys::orphan(ino));

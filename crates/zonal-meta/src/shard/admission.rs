@@ -4,7 +4,7 @@ use super::{Shard, Waiting};
 use crate::config::{Caller, Now};
 use crate::outcome::Outcome;
 use crate::session::SlotAnswer;
-use zonal_types::{ErrorCode, KvRead, SessionId};
+use zonal_types::{ErrorCode, Ino, KvRead, SessionId};
 use zonal_wire::frame::NO_SLOT;
 use zonal_wire::{MetaReply, MetaRequest};
 
@@ -26,13 +26,14 @@ impl Shard {
             None if caller.session == SessionId(0) && is_internal(request) => {}
             None => return Err(ErrorCode::UnknownSession),
         }
-        if let Some(reply) = self.repeated(kv, caller, request)? {
-            return Ok(Some(self.reply(reply)));
-        }
         if self.sessions.silent.contains(&caller.session) && !is_for_silent(request) {
             // It opens its session again, hears of our boot, tells what it holds, and comes back.
             zonal_types::mark!(SilentRefused);
             return Err(ErrorCode::UnknownSession);
+        }
+        // After that: what it told did not name an open whose reply it had not heard, and that is counted now.
+        if let Some(reply) = self.repeated(kv, caller, request)? {
+            return Ok(Some(self.reply(reply)));
         }
         let outcome = self.run_volatile(kv, now, caller, request, waited)?;
         if let Some(Outcome::Reply { reply, effect, .. }) = &outcome
@@ -65,6 +66,10 @@ impl Shard {
         zonal_types::mark!(SlotRepeated);
         if is_from_before {
             zonal_types::mark!(SlotRepeatedAfterRestart);
+            if matches!(request, MetaRequest::Close { .. }) {
+                // Its client had not heard of it and told these as open: they are closed now.
+                return Ok(None);
+            }
             self.reopen(&reply, caller.session);
             if let MetaRequest::AppendEnd { ino, offset, .. } = request {
                 self.tickets.was_ended(*ino, caller.session, *offset);
@@ -76,11 +81,17 @@ impl Shard {
 
     /// A repeated create or open after our restart: its open is not counted yet.
     fn reopen(&mut self, reply: &MetaReply, session: SessionId) {
-        if let MetaReply::Opened { entry, .. } = reply
-            && self.opens.count(entry.ino, session) == 0
-        {
-            self.opens.open(entry.ino, session);
+        if let Some(ino) = opened_by(reply) {
+            self.opens.open(ino, session);
         }
+    }
+}
+
+/// The inode that a kept reply opened ([`crate::caching::without_times`]).
+pub(crate) fn opened_by(kept: &MetaReply) -> Option<Ino> {
+    match kept {
+        MetaReply::Opened { entry, .. } => Some(entry.ino),
+        _opens_nothing => None,
     }
 }
 

@@ -4,7 +4,7 @@ use super::failed;
 use crate::config::{Caller, Now};
 use crate::op;
 use crate::outcome::Outcome;
-use crate::shard::Shard;
+use crate::shard::{Shard, opened_by};
 use std::collections::{BTreeMap, BTreeSet};
 use zonal_types::{ErrorCode, Ino, KvChange, KvRead, SessionId};
 use zonal_wire::meta::LockRange;
@@ -27,16 +27,27 @@ impl Shard {
         let locked: BTreeSet<Ino> = locks.iter().map(|(ino, _)| *ino).collect();
         // What does not exist takes no place.
         let mut absent = BTreeSet::new();
-        for ino in told.keys().chain(&locked) {
+        // Once: where it is repeated because our answer was lost, what it says may be closed since.
+        let known = self.sessions.get_mut(session);
+        let is_first = known.is_some_and(|known| !std::mem::replace(&mut known.has_told, true));
+        let (mut effect, mut held) = (Vec::new(), BTreeSet::new());
+        for ino in told.keys().filter(|_ino| is_first) {
+            let mut tx = self.tx(kv, now, session);
+            if op::remove::hold_again(&mut tx, *ino).is_ok() {
+                held.insert(*ino);
+                let finished = tx.finish();
+                effect.extend(finished.effect);
+                self.apply(session, now.instant, finished.volatile);
+            }
+        }
+        let unknown = told.keys().chain(&locked);
+        for ino in unknown.filter(|ino| !held.contains(ino)) {
             match self.tx(kv, now, session).inode(*ino) {
                 // One that cannot be read is there.
                 Ok(_) | Err(ErrorCode::Corrupt | ErrorCode::Io) => {}
                 Err(_absent) => drop(absent.insert(*ino)),
             }
         }
-        // Once: where it is repeated because our answer was lost, what it says may be closed since.
-        let known = self.sessions.get_mut(session);
-        let is_first = known.is_some_and(|known| !std::mem::replace(&mut known.has_told, true));
         let new = told
             .iter()
             .filter(|(ino, _)| is_first && !absent.contains(ino));
@@ -58,8 +69,14 @@ impl Shard {
         }
         self.recheck = true;
         let mut orphans = self.opens.orphans_of(session);
-        orphans.retain(|ino| !told.contains_key(ino));
-        let (effect, _unread) = self.release_orphans(kv, now, session, &orphans);
+        if !orphans.is_empty() {
+            // What a request opened whose reply the client has not heard: it repeats the request, or its session ends.
+            let unheard = self.sessions.unrepeated(kv, session).unwrap_or_default();
+            let unheard: BTreeSet<Ino> = unheard.iter().filter_map(opened_by).collect();
+            orphans.retain(|ino| !told.contains_key(ino) && !unheard.contains(ino));
+        }
+        let (released, _unread) = self.release_orphans(kv, now, session, &orphans);
+        effect.extend(released);
         let reply = if lost {
             failed(ErrorCode::UnknownLease)
         } else {
