@@ -11,10 +11,10 @@ import os
 import shutil
 import tempfile
 
-from areas import R, STRICT, attributes, content, directories, names, permissions, space, special
+from areas import R, STRICT, attributes, content, directories, mapped, names, permissions, space, special
 from checks import argument_parser, fresh
 
-AREAS = (content, space, names, directories, attributes, permissions, special)
+AREAS = (content, mapped, space, names, directories, attributes, permissions, special)
 
 
 def kind_of(path):

@@ -1,4 +1,6 @@
 //! Seeking, copying, and what lies where: what asks where a file has bytes.
+//!
+//! Data and holes are told by whole blocks: programs take a hole that begins inside a block for a mistake, or copy the rest of it as data.
 
 use crate::client::Client;
 use crate::file::File;
@@ -6,12 +8,14 @@ use crate::inline::end_of_inline;
 use crate::net::Net;
 use std::collections::BTreeMap;
 use zonal_layout::{ColumnRanges, Seek, next_data, next_hole};
-use zonal_types::limits::FILE_BYTES_MAX;
+use zonal_types::limits::{BLOCK_BYTES, FILE_BYTES_MAX};
 use zonal_types::{Column, ErrorCode, FileData};
 use zonal_wire::{StorageReply, StorageRequest};
 
 /// Ranges that one Map request asks for.
 const MAP_RANGES: u32 = 1024;
+/// Bytes of a block.
+const BLOCK: u64 = BLOCK_BYTES as u64;
 
 impl<N: Net> Client<N> {
     /// `SEEK_DATA` (`data` true) or `SEEK_HOLE` from `offset`.
@@ -34,12 +38,13 @@ impl<N: Net> Client<N> {
         let inline = u64::from(layout.inline_bytes());
         if offset < inline {
             let stored = self.inline_bytes(file.ino).await?.len() as u64;
-            let is_data = offset < stored;
+            let end = stored.next_multiple_of(BLOCK);
+            let is_data = offset < end;
             if is_data == data {
                 return Ok(offset);
             }
-            if is_data && stored < inline {
-                return Ok(stored.min(size));
+            if is_data && end < inline {
+                return Ok(end.min(size));
             }
         }
         let offset = offset.max(inline);
@@ -82,6 +87,8 @@ impl<N: Net> Client<N> {
         from: u64,
         columns: &mut [ColumnRanges],
     ) -> Result<(), ErrorCode> {
+        // A block of which the target knows the first bytes only.
+        let from = from - from % BLOCK;
         let make = |object| StorageRequest::Map {
             object,
             offset: from,
@@ -168,7 +175,7 @@ impl<N: Net> Client<N> {
     }
 }
 
-/// Takes what a target told of a column from `from` on.
+/// Takes what a target told of a column from `from` on, as blocks.
 ///
 /// # Errors
 /// `Protocol` where that is no answer to the question: it would be asked for ever.
@@ -187,13 +194,30 @@ fn take_ranges(
     // Fewer than were asked for: that is all.
     let is_all = ranges.len() < MAP_RANGES as usize;
     known.known_to = if is_all { u64::MAX } else { end };
-    known.ranges.extend(ranges);
+    for (start, length) in ranges {
+        let end = (start + length).checked_next_multiple_of(BLOCK);
+        let (start, end) = (start - start % BLOCK, end.unwrap_or(u64::MAX));
+        match known.ranges.last_mut() {
+            Some(last) if last.0 + last.1 >= start => last.1 = last.1.max(end - last.0),
+            _apart => known.ranges.push((start, end - start)),
+        }
+    }
     Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_columns_data_are_whole_blocks() {
+        let mut known = ColumnRanges::default();
+        let told = vec![(5, 10), (100, 4096), (9000, 1), (u64::MAX - 2, 2)];
+        assert_eq!(take_ranges(&mut known, 0, told), Ok(()));
+        let last = u64::MAX - u64::MAX % BLOCK;
+        let blocks = [(0, 3 * BLOCK), (last, u64::MAX - last)];
+        assert_eq!(known.ranges, blocks);
+    }
 
     #[test]
     fn an_answer_about_a_column_goes_on_from_the_question() {

@@ -74,7 +74,12 @@ impl<N: Net> Client<N> {
             None => None,
         };
         let (attr, data, push) = match &file {
-            Some(file) => self.truncate_open(file, size, &request).await?,
+            Some(file) => {
+                let shrunk = self.truncate_open(file, size, &request).await?;
+                // Where it fails it stays to be reported.
+                self.send_report(file).await.ok();
+                shrunk
+            }
             None => self.truncate_by_name(ino, &request).await?,
         };
         if !push {
@@ -122,7 +127,8 @@ impl<N: Net> Client<N> {
             Ok(()) | Err(_) => {}
         }
         self.set_aside(file, size);
-        let shrunk = match self.settle_gated(file).await {
+        let cuts_unsent = file.state().aside.is_some();
+        let mut shrunk = match self.settle_gated(file).await {
             Ok(()) => self.truncate_at_shard(file.ino, request).await,
             Err(code) => {
                 self.gather_again(&mut file.state());
@@ -130,7 +136,7 @@ impl<N: Net> Client<N> {
             }
         };
         let mut state = file.state();
-        match &shrunk {
+        match &mut shrunk {
             Ok((attr, data, _push)) => {
                 if data.truncate_seq > state.data.truncate_seq {
                     // What lay behind the end is cut when its columns see the number.
@@ -140,6 +146,13 @@ impl<N: Net> Client<N> {
                 state.take_data(data.clone());
                 state.size = size.max(state.unreported_end());
                 state.change = state.change.max(attr.change);
+                if cuts_unsent {
+                    // The shard saw no other size, perhaps, and then left the times where they were.
+                    let now = self.net.wall();
+                    state.report_mut().mtime = Some(now);
+                    attr.mtime = attr.mtime.max(now);
+                    attr.ctime = attr.ctime.max(now);
+                }
             }
             Err(code) => {
                 state.unsure_behind(*code);

@@ -14,7 +14,9 @@ use zonal_fuse::{Context, Data, Errno, ReplyData};
 use zonal_types::limits::REGION_PAYLOAD_MIN;
 use zonal_types::{ErrorCode, Ino};
 
-use crate::ops_open::{HANDLE_APPEND, HANDLE_EXEC, HANDLE_PAGES, HANDLE_SYNC, HANDLE_WRITES};
+use crate::ops_open::{
+    HANDLE_APPEND, HANDLE_EXEC, HANDLE_PAGES, HANDLE_SYNC, HANDLE_WRITES, O_DSYNC,
+};
 use crate::sink::Sink;
 use crate::tails::Stale;
 use crate::wire::RealNet;
@@ -41,6 +43,12 @@ pub(crate) enum ToDrop {
     Before(Stale),
     /// When it has: until then it may hold them locked.
     After(Stale),
+}
+
+/// Whether a write goes round the kernel's pages: by its handle, or by O_DIRECT, where only the kernel's direct writes name a lock owner.
+fn goes_round(write: &Write) -> bool {
+    let is_direct = write.fh & HANDLE_PAGES == 0 || write.lock_owner.is_some();
+    is_direct && !write.from_cache
 }
 
 thread_local! {
@@ -150,6 +158,7 @@ impl ZonalFs {
         data: Data<'_>,
     ) -> Result<(u32, ToDrop), ErrorCode> {
         self.begin(ctx);
+        let is_direct = goes_round(write);
         let file = self.file(ino)?;
         file.tell_writer(self.told.of(write.fh))?;
         if write.kill_suidgid {
@@ -190,7 +199,8 @@ impl ZonalFs {
                     .write(&file, write.offset, data.bytes(), write.kill_suidgid),
             )?;
         }
-        if write.fh & HANDLE_SYNC != 0 {
+        let is_sync = is_direct && write.flags & O_DSYNC != 0;
+        if write.fh & HANDLE_SYNC != 0 || is_sync {
             self.fsync_handle(&file, write.fh)?;
         }
         self.signal.wake();

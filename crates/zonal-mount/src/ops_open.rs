@@ -19,7 +19,7 @@ use zonal_wire::NewKind;
 use zonal_wire::meta::flags::{O_ACCMODE, O_APPEND, O_EXEC, O_RDONLY, O_TRUNC, O_WRONLY};
 
 /// Flags of open(2) that a handle remembers.
-const O_DSYNC: u32 = 0o10_000;
+pub(crate) const O_DSYNC: u32 = 0o10_000;
 const O_NOATIME: u32 = 0o1_000_000;
 const O_EXCL: u32 = 0o200;
 /// Their bits in a handle's number.

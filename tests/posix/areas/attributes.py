@@ -61,6 +61,22 @@ def _(d):
     equal(changes(d, lambda: os.chmod(d, 0o755)).replace("a", ""), "c", "directory: chmod")
 
 
+@check("times-truncate", "a truncation by name or descriptor that changes the size moves mtime and ctime, also where what it cuts was just written; one by descriptor also to the same size")
+def _(d):
+    f = f"{d}/f"
+    for flush in (False, True):
+        fd = os.open(f, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
+        for how in (lambda size: os.truncate(f, size), lambda size: os.ftruncate(fd, size)):
+            os.pwrite(fd, b"x" * 20_000, 0)
+            for size in (10_000, 5_000, 0, 7_000):
+                if flush:
+                    os.fsync(fd)
+                equal(changes(f, lambda: how(size)), "mc", f"to {size}")
+        equal(changes(f, lambda: os.ftruncate(fd, 7_000)), "mc", "by descriptor to the same size")
+        os.close(fd)
+        equal(changes(f, lambda: os.truncate(f, 3_000)), "mc", "of a closed file")
+
+
 @check("times-now", "what is made has the time of now; UTIME_NOW sets it, UTIME_OMIT leaves it")
 def _(d):
     before = time.time_ns() - 2 * SEC

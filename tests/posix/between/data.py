@@ -279,6 +279,34 @@ def _(a, b):
     true(longest < 4, f"one took {longest:.1f} s")
 
 
+@check("write-flags-seen", "what one mount wrote with RWF_DSYNC or RWF_SYNC the other reads, however the descriptor was opened")
+def _(a, b):
+    for number, flags in enumerate((0, os.O_APPEND, os.O_DIRECT)):
+        for access in (os.O_WRONLY, os.O_RDWR):
+            for how in (os.RWF_DSYNC, os.RWF_SYNC):
+                name = f"f{number}.{access}.{how}"
+                fd = os.open(f"{a}/{name}", os.O_CREAT | access | flags, 0o644)
+                area = mmap.mmap(-1, 4096)
+                for i in range(3):
+                    area[:] = bytes([65 + i]) * 4096
+                    equal(os.pwritev(fd, [area], i * 4096, how), 4096, "bytes written")
+                    equal(read(f"{b}/{name}")[i * 4096:], area[:], "bytes that the other mount reads")
+                os.close(fd)
+
+
+@check("truncate-times-seen", "a truncation that cuts what was just written moves mtime and ctime for the other mount, too")
+def _(a, b):
+    fd = os.open(f"{a}/f", os.O_CREAT | os.O_RDWR, 0o644)
+    os.pwrite(fd, b"x" * 10_000, 0)
+    before = os.stat(f"{a}/f").st_mtime_ns
+    time.sleep(0.02)
+    os.truncate(f"{a}/f", 5_000)
+    here, there = os.stat(f"{a}/f"), os.stat(f"{b}/f")
+    true(here.st_mtime_ns > before and here.st_ctime_ns > before, "the times did not move")
+    equal((there.st_size, there.st_mtime_ns), (5_000, here.st_mtime_ns), "size and mtime seen by the other mount")
+    os.close(fd)
+
+
 @check("atomic-replace", "a reader by name on one mount sees whole versions, never older ones, while the other replaces the file by rename", limit=120)
 def _(a, b):
     write(f"{a}/f", version_of(0))
