@@ -159,7 +159,7 @@ impl<N: Net> Client<N> {
                 self.tell_of_map();
                 Ok(())
             }
-            ManagerReply::Unchanged { .. } | ManagerReply::Started => Ok(()),
+            ManagerReply::Unchanged { .. } => Ok(()),
             ManagerReply::Failed { code, .. } => Err(code.0),
         }
     }

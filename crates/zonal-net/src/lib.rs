@@ -43,5 +43,5 @@ pub use handler::{Handler, ReplyBuilder};
 pub use identity::{CellKey, Identity, Peer, Role};
 pub use listen::{ListenConfig, Listeners};
 pub use metrics::{PoolMetrics, ServerMetrics};
-pub use pool::{Pool, PoolConfig};
+pub use pool::{CONNECTING, Pool, PoolConfig};
 pub use server::{ServerConfig, ServerHandle, serve};

@@ -13,6 +13,8 @@
 
 mod connect;
 
+pub use connect::CONNECTING;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

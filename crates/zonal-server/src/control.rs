@@ -7,14 +7,16 @@
 use crate::clock;
 use crate::meta_role::MetaRole;
 use crate::scrub::Scrub;
+use crate::seldom::Seldom;
 use crate::storage_role::{Refused, Storage};
+use std::net::SocketAddr;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use zonal_disk::View;
 use zonal_net::Role;
 use zonal_object::{ObjectId, list};
 use zonal_types::limits::{OBJECTS_LISTED_MAX, SNAPSHOT_TERM_MS};
-use zonal_types::{Blob, ErrorCode, KvRead, ShardId, TargetId};
+use zonal_types::{Blob, ErrorCode, KvRead, NodeId, ShardId, TargetId};
 use zonal_wire::storage::ErrorNumber;
 use zonal_wire::{AdminReply, AdminRequest, ObjectEntry, RoleHealth, ScrubOf};
 
@@ -31,6 +33,9 @@ struct Held {
 
 /// Answers commands.
 pub struct Control {
+    /// This node, and the address that it gave the cell.
+    me: (NodeId, SocketAddr),
+    claimed: Seldom,
     storage: Option<(Arc<Storage>, Arc<Scrub>)>,
     shard: Option<(Arc<MetaRole>, Arc<Scrub>)>,
     held: Mutex<(Option<Held>, bool)>,
@@ -39,10 +44,13 @@ pub struct Control {
 
 impl Control {
     pub(crate) fn new(
+        me: (NodeId, SocketAddr),
         storage: Option<(Arc<Storage>, Arc<Scrub>)>,
         shard: Option<(Arc<MetaRole>, Arc<Scrub>)>,
     ) -> Arc<Self> {
         Arc::new(Self {
+            me,
+            claimed: Seldom::default(),
             storage,
             shard,
             held: Mutex::new((None, false)),
@@ -142,6 +150,10 @@ impl Control {
                 let (sessions, end) = role.sessions(*after, *limit);
                 AdminReply::Sessions { sessions, end }
             }
+            AdminRequest::NumberClaimed { node, claimed_by } => {
+                self.tell_claimed(*node, claimed_by);
+                AdminReply::Done
+            }
             AdminRequest::SnapshotEnd { snapshot } => {
                 let mut held = self.held();
                 held.0.take_if(|held| held.id == *snapshot);
@@ -150,6 +162,18 @@ impl Control {
                 AdminReply::Done
             }
         })
+    }
+
+    /// Somebody else says to be this node. To answer is all that keeps the number.
+    fn tell_claimed(&self, node: NodeId, claimed_by: &str) {
+        let (me, here) = self.me;
+        // It comes from outside: no more than an address of it is told.
+        if let Ok(claimed_by) = claimed_by.parse::<SocketAddr>()
+            && node == me
+            && self.claimed.is_due()
+        {
+            tracing::warn!(node = me.0, %here, %claimed_by, "another server claims the number of this node");
+        }
     }
 
     fn target(&self, wanted: TargetId) -> Result<(&Arc<Storage>, &Arc<Scrub>), Refused> {

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use zonal_disk::DiskError;
 use zonal_net::NetError;
-use zonal_types::ErrorCode;
+use zonal_types::{ErrorCode, NodeId};
 
 /// A failure that ends a server.
 #[derive(Debug, thiserror::Error)]
@@ -67,6 +67,20 @@ pub enum ServerError {
         /// The reason in words.
         detail: String,
     },
+    /// Another server answers where the cell would look for this node.
+    #[error(
+        "node {found} answers at {advertise} already, the address that node {node} gives the cell; this server listens on {listen}"
+    )]
+    AddressTaken {
+        /// This node.
+        node: NodeId,
+        /// What it tells others to connect to.
+        advertise: SocketAddr,
+        /// Where it would listen.
+        listen: SocketAddr,
+        /// The node that answers.
+        found: NodeId,
+    },
     /// The system refused a thread or a signal handler.
     #[error("the system refused {what}")]
     System {
@@ -93,7 +107,10 @@ impl ServerError {
             Self::Key { .. } => "make one with: head -c 32 /dev/urandom > cell.key; chmod 600 cell.key".into(),
             Self::Token { .. } => "make one with: head -c 24 /dev/urandom | base64 > admin.token; chmod 600 admin.token".into(),
             Self::JoinRefused { .. } => {
-                "is this the right cell, zone and target number? `zonal zone-map show` tells what the manager knows".into()
+                "is this the right cell, zone, node and target number? `zonal zone-map show` tells what the manager knows; a node that moves is stopped first where it was".into()
+            }
+            Self::AddressTaken { .. } => {
+                "in a copied node.toml change `node`, `target`, `listen` and `advertise`; a node that moves is stopped first where it was".into()
             }
             Self::Contents {
                 code: ErrorCode::WrongVersion,
@@ -120,6 +137,7 @@ impl ServerError {
             {
                 6
             }
+            Self::AddressTaken { .. } => 6,
             Self::Net(error) if error.is_retryable() => 4,
             _ => 1,
         }

@@ -1,4 +1,4 @@
-//! A node's entry into the cell: it tells the manager its zone, address and stores, and gets the zone map.
+//! A node's entry into the cell: it tells the manager its zone, address and stores, each with its start, and gets the zone map.
 
 use crate::config::NodeConfig;
 use crate::error::ServerError;
@@ -7,7 +7,7 @@ use crate::peers::{PeerError, Peers};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use zonal_types::ErrorCode;
-use zonal_wire::{JoinTarget, ManagerReply, ManagerRequest};
+use zonal_wire::{JoinTarget, ManagerReply, ManagerRequest, StoreStart};
 
 /// Pauses between tries.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
@@ -19,6 +19,7 @@ pub(crate) fn request(
     config: &NodeConfig,
     address: SocketAddr,
     target: Option<[u8; 16]>,
+    starts: Vec<StoreStart>,
 ) -> ManagerRequest {
     let targets = config.storage_role.as_ref().zip(target);
     ManagerRequest::Join {
@@ -35,6 +36,7 @@ pub(crate) fn request(
             })
             .into_iter()
             .collect(),
+        starts,
     }
 }
 
@@ -61,7 +63,7 @@ pub(crate) fn join(
 ///
 /// # Errors
 /// `JoinRefused`, or what cannot get better by waiting (key, cell, version).
-pub(crate) fn ask(
+fn ask(
     config: &NodeConfig,
     peers: &Peers,
     request: &ManagerRequest,

@@ -11,6 +11,7 @@ mod control;
 #[cfg(test)]
 mod crash_tests;
 pub mod error;
+pub mod holders;
 mod join;
 pub mod logging;
 pub mod manager_role;

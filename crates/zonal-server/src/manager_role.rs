@@ -5,14 +5,20 @@
 //! ([`MapCache::publish`] comes after the sync).
 //! Lock order: the root shard's mutex, then `Manager::newest`, then the engine's own.
 
+mod joining;
+
+use crate::holders::Holders;
 use crate::map_cache::MapCache;
-use crate::starts::{self, Known, StartError};
+use crate::starts::StartError;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use zonal_disk::Room;
 use zonal_disk::{DiskError, Engine};
-use zonal_types::{Blob, CellId, Codec, ErrorCode, KvChange, KvRead, MapVersion, ShardId, ZoneId};
+use zonal_types::{
+    Blob, CellId, Codec, ErrorCode, KvChange, KvRead, MapVersion, NodeId, ShardId, TargetId, ZoneId,
+};
 use zonal_wire::storage::ErrorNumber;
-use zonal_wire::{ManagerReply, ManagerRequest, StoreStart};
+use zonal_wire::{ManagerReply, ManagerRequest};
 use zonal_zonemap::{EditError, MapEdit, ZoneMap};
 
 /// Key of the encoded map. Behind all keys of the root shard (whose own end with tag 0x71).
@@ -25,6 +31,7 @@ pub struct Manager {
     /// Held over a join, from looking at the map to changing it. Before `newest`.
     joining: Mutex<()>,
     published: Arc<MapCache>,
+    holders: Box<dyn Holders>,
 }
 
 /// Why the map did not change.
@@ -45,8 +52,54 @@ pub enum ManagerError {
         /// The zone.
         zone: ZoneId,
         /// Its node.
-        node: zonal_types::NodeId,
+        node: NodeId,
     },
+    /// The number is another node's.
+    #[error("node {node} is at {known}, another server at {claimed} claims its number: {why}")]
+    NodeTaken {
+        /// The number.
+        node: NodeId,
+        /// The node's address.
+        known: String,
+        /// The newcomer's.
+        claimed: SocketAddr,
+        /// How they are told apart.
+        why: &'static str,
+    },
+    /// The number of a target is another one's.
+    #[error(
+        "target {target} is on node {holder} at {known}; node {node} at {claimed} claims it, which is another node, or it is known with another store"
+    )]
+    TargetTaken {
+        /// The target.
+        target: TargetId,
+        /// Its node.
+        holder: NodeId,
+        /// That node's address.
+        known: String,
+        /// The node that joins.
+        node: NodeId,
+        /// That node's address.
+        claimed: SocketAddr,
+    },
+    /// A store of a node is not the one that was used last.
+    #[error("{error} (node {node} is known at {known}, this server is at {claimed})")]
+    StoreTaken {
+        /// How it differs.
+        error: StartError,
+        /// The node.
+        node: NodeId,
+        /// Its address.
+        known: String,
+        /// The newcomer's.
+        claimed: SocketAddr,
+    },
+    /// A join that contradicts itself.
+    #[error("the join cannot be used: {0}")]
+    Claim(&'static str),
+    /// Several servers join as one node at once.
+    #[error("the node's address changes while it is looked at")]
+    Moving,
     /// A store is not the one that was used last.
     #[error(transparent)]
     Start(#[from] StartError),
@@ -62,10 +115,15 @@ impl ManagerError {
     fn code(&self) -> ErrorCode {
         match self {
             Self::Edit(EditError::VersionMoved { .. }) => ErrorCode::StaleEpoch,
-            Self::Edit(EditError::TargetDiffers { .. }) => ErrorCode::WrongTarget,
-            Self::Edit(_) | Self::ShardTaken { .. } | Self::Address(_) => ErrorCode::Invalid,
+            Self::Edit(EditError::TargetDiffers { .. })
+            | Self::NodeTaken { .. }
+            | Self::TargetTaken { .. } => ErrorCode::WrongTarget,
+            Self::Edit(_) | Self::ShardTaken { .. } | Self::Address(_) | Self::Claim(_) => {
+                ErrorCode::Invalid
+            }
+            Self::Moving => ErrorCode::NotReady,
             Self::Foreign => ErrorCode::NotPermitted,
-            Self::Start(error) => error.code(),
+            Self::Start(error) | Self::StoreTaken { error, .. } => error.code(),
             Self::Disk(error) => error.code(),
             Self::Stored(code) => *code,
         }
@@ -81,6 +139,7 @@ impl Manager {
         engine: Arc<Engine>,
         cell: CellId,
         published: Arc<MapCache>,
+        holders: Box<dyn Holders>,
     ) -> Result<Self, ManagerError> {
         let stored = engine.get(&MAP_KEY).map_err(ManagerError::Stored)?;
         let map = match stored {
@@ -97,11 +156,16 @@ impl Manager {
             newest: Mutex::new(map),
             joining: Mutex::new(()),
             published,
+            holders,
         })
     }
 
     fn newest(&self) -> MutexGuard<'_, Arc<ZoneMap>> {
         self.newest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn newest_map(&self) -> Arc<ZoneMap> {
+        Arc::clone(&self.newest())
     }
 
     /// Makes the edits, with `changes` of the root shard in the same record, if the map is still `expected`.
@@ -155,88 +219,6 @@ impl Manager {
         Ok(map)
     }
 
-    /// A node joins; `shard` is the shard that it brings.
-    ///
-    /// # Errors
-    /// Where the map does not agree.
-    pub fn join(&self, request: ManagerRequest, root: bool) -> Result<Arc<ZoneMap>, ManagerError> {
-        let ManagerRequest::Join {
-            node,
-            zone,
-            zone_name,
-            address,
-            meta,
-            targets,
-        } = request
-        else {
-            return Err(ManagerError::Stored(ErrorCode::Invalid));
-        };
-        if address.parse::<std::net::SocketAddr>().is_err() {
-            return Err(ManagerError::Address(address));
-        }
-        let _joining = self.joining.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = Arc::clone(&self.newest());
-        let shard = match known.shard_of_zone(zone) {
-            _ if root => Some(ShardId(0)),
-            _ if !meta => None,
-            Some(shard) if shard.node == node => Some(shard.id),
-            Some(shard) => {
-                return Err(ManagerError::ShardTaken {
-                    zone,
-                    node: shard.node,
-                });
-            }
-            None => Some(new_shard(&known, zone)),
-        };
-        tracing::info!(node = node.0, zone = zone.0, address, "a node joins");
-        let join = MapEdit::Join {
-            node,
-            zone,
-            zone_name,
-            address,
-            shard,
-            targets,
-        };
-        self.edit(&[join], None)
-    }
-
-    /// Takes a start of a store that `node` has opened; durable when this returns.
-    ///
-    /// # Errors
-    /// Where the store is another one, an older image or a copy; where the log fails.
-    pub fn start(&self, node: zonal_types::NodeId, store: &StoreStart) -> Result<(), ManagerError> {
-        let _joining = self.joining.lock().unwrap_or_else(PoisonError::into_inner);
-        let map = Arc::clone(&self.newest());
-        let mut targets = map.targets.iter();
-        let differs =
-            |target: &&zonal_zonemap::Target| target.node != node || target.uuid != store.uuid;
-        if let Some(target) =
-            targets.find(|target| store.kind == starts::TARGET && target.id.0 == store.id)
-            && differs(&target)
-        {
-            return Err(EditError::TargetDiffers {
-                target: target.id,
-                node: target.node,
-            }
-            .into());
-        }
-        let key = starts::key(store);
-        let stored = self.engine.get(&key).map_err(ManagerError::Stored)?;
-        let known = stored.map(|bytes| Known::from_bytes(&bytes)).transpose();
-        let known = known.map_err(|_error| ManagerError::Stored(ErrorCode::Corrupt))?;
-        starts::judge(known.as_ref(), store)?;
-        let next = Known {
-            uuid: store.uuid,
-            mark: store.mark,
-        };
-        if known.as_ref() != Some(&next) {
-            let change = KvChange::put(key, next.to_bytes());
-            self.engine.append_with(vec![change], &[], Room::Reserve)?;
-        }
-        // Also where nothing changed: the request before, of which this is the repetition, may not have got so far.
-        Ok(self.engine.sync_all()?)
-    }
-
     fn answer(&self, request: ManagerRequest) -> Result<ManagerReply, ManagerError> {
         Ok(match request {
             ManagerRequest::GetMap { have } => {
@@ -250,10 +232,6 @@ impl Manager {
                 }
             }
             ManagerRequest::Join { .. } => reply_of(&*self.join(request, false)?),
-            ManagerRequest::Start { node, store } => {
-                self.start(node, &store)?;
-                ManagerReply::Started
-            }
             ManagerRequest::Edit { expected, edits } => {
                 let edits = Vec::<MapEdit>::from_bytes(&edits.0)
                     .map_err(|_error| ManagerError::Stored(ErrorCode::Protocol))?;

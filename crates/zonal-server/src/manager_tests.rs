@@ -1,13 +1,17 @@
 //! The manager's role on a real store in a temporary folder, without a network.
 
+use crate::holders::{Found, Holders};
 use crate::manager_role::Manager;
 use crate::map_cache::MapCache;
+use crate::starts::{SHARD, TARGET};
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use zonal_disk::{Engine, Identity, StoreKind};
 use zonal_testkit::Scratch;
 use zonal_types::{CellId, Codec, ErrorCode, MapVersion, NodeId, ShardId, TargetId, ZoneId};
-use zonal_wire::{JoinTarget, ManagerReply, ManagerRequest};
+use zonal_wire::{JoinTarget, ManagerReply, ManagerRequest, StoreStart};
 use zonal_zonemap::MapEdit;
 
 const CELL: CellId = CellId([7; 16]);
@@ -29,29 +33,88 @@ pub(crate) fn engine(dir: &Path, kind: StoreKind) -> Arc<Engine> {
     Arc::new(Engine::open(dir, &identity, bounds, &mut |_, _, _| true).unwrap())
 }
 
+/// What is found at the addresses of nodes, and who was asked there.
+#[derive(Default)]
+struct Answers {
+    there: Mutex<BTreeSet<SocketAddr>>,
+    asked: Mutex<Vec<(NodeId, SocketAddr, SocketAddr)>>,
+}
+
+impl Holders for Arc<Answers> {
+    fn ask(&self, node: NodeId, address: SocketAddr, claimed_by: SocketAddr) -> Found {
+        self.asked.lock().unwrap().push((node, address, claimed_by));
+        if self.there.lock().unwrap().contains(&address) {
+            Found::Holder
+        } else {
+            Found::Nobody
+        }
+    }
+}
+
 fn manager(dir: &Path) -> (Manager, Arc<MapCache>) {
-    let cache = Arc::new(MapCache::here(CELL));
-    let engine = engine(dir, StoreKind::Manager);
-    let manager = Manager::open(engine, CELL, Arc::clone(&cache)).unwrap();
+    let (manager, cache, _) = manager_with_holders(dir);
     (manager, cache)
 }
 
-fn join(node: u32, zone: u16, meta: bool, target: Option<(u32, u8)>) -> ManagerRequest {
+fn manager_with_holders(dir: &Path) -> (Manager, Arc<MapCache>, Arc<Answers>) {
+    let cache = Arc::new(MapCache::here(CELL));
+    let engine = engine(dir, StoreKind::Manager);
+    let holders = Arc::<Answers>::default();
+    let asked = Box::new(Arc::clone(&holders));
+    let manager = Manager::open(engine, CELL, Arc::clone(&cache), asked).unwrap();
+    (manager, cache, holders)
+}
+
+fn store(kind: u8, id: u32, uuid: u8, taken: u64, proposed: &[u64]) -> StoreStart {
+    let mark = |number: &u64| zonal_wire::StartMark {
+        number: *number,
+        tag: number * 7,
+    };
+    StoreStart {
+        kind,
+        id,
+        uuid: [uuid; 16],
+        mark: mark(proposed.last().unwrap()),
+        taken: mark(&taken),
+        proposed: proposed.iter().map(mark).collect(),
+    }
+}
+
+fn joining(node: u32, zone: u16, address: &str, stores: Vec<StoreStart>) -> ManagerRequest {
+    let targets = stores.iter().filter(|store| store.kind == TARGET);
     ManagerRequest::Join {
         node: NodeId(node),
         zone: ZoneId(zone),
         zone_name: String::new(),
-        address: format!("127.0.0.1:{}", 7000 + node),
-        meta,
-        targets: target
-            .map(|(target, uuid)| JoinTarget {
-                target: TargetId(target),
-                uuid: [uuid; 16],
+        address: address.to_owned(),
+        meta: stores.iter().any(|store| store.kind == SHARD),
+        targets: targets
+            .map(|store| JoinTarget {
+                target: TargetId(store.id),
+                uuid: store.uuid,
                 capacity: 1 << 30,
             })
-            .into_iter()
             .collect(),
+        starts: stores,
     }
+}
+
+fn join(node: u32, zone: u16, meta: bool, target: Option<(u32, u8)>) -> ManagerRequest {
+    let shard = meta.then(|| store(SHARD, node, 100, 0, &[1]));
+    let target = target.map(|(target, uuid)| store(TARGET, target, uuid, 0, &[1]));
+    let address = format!("127.0.0.1:{}", 7000 + node);
+    joining(
+        node,
+        zone,
+        &address,
+        shard.into_iter().chain(target).collect(),
+    )
+}
+
+fn manager_joins(manager: &Manager) {
+    manager
+        .join(joining(1, 1, "127.0.0.1:7001", vec![]), true)
+        .unwrap();
 }
 
 fn failed(reply: &ManagerReply) -> Option<ErrorCode> {
@@ -66,7 +129,7 @@ fn the_map_grows_without_gaps_and_outlives_the_manager() {
     let scratch = Scratch::new("roles");
     let kept = {
         let (manager, cache) = manager(&scratch);
-        manager.join(join(1, 1, false, None), true).unwrap();
+        manager_joins(&manager);
         for (index, request) in [
             join(2, 2, true, None),
             join(3, 2, false, Some((1, 1))),
@@ -99,7 +162,7 @@ fn the_map_grows_without_gaps_and_outlives_the_manager() {
 fn what_does_not_fit_the_map_is_refused() {
     let scratch = Scratch::new("roles");
     let (manager, cache) = manager(&scratch);
-    manager.join(join(1, 1, false, None), true).unwrap();
+    manager_joins(&manager);
     assert_eq!(
         failed(&manager.handle(join(2, 1, true, Some((1, 1))))),
         None
@@ -133,21 +196,13 @@ fn what_does_not_fit_the_map_is_refused() {
 
 /// A start of target 1 by a node: marks by number, the last of them is proposed.
 fn start(node: u32, uuid: u8, taken: u64, proposed: &[u64]) -> ManagerRequest {
-    let mark = |number: &u64| zonal_wire::StartMark {
-        number: *number,
-        tag: number * 7,
-    };
-    ManagerRequest::Start {
-        node: NodeId(node),
-        store: zonal_wire::StoreStart {
-            kind: crate::starts::TARGET,
-            id: 1,
-            uuid: [uuid; 16],
-            mark: mark(proposed.last().unwrap()),
-            taken: mark(&taken),
-            proposed: proposed.iter().map(mark).collect(),
-        },
-    }
+    let address = format!("127.0.0.1:{}", 7000 + node);
+    joining(
+        node,
+        1,
+        &address,
+        vec![store(TARGET, 1, uuid, taken, proposed)],
+    )
 }
 
 #[test]
@@ -155,10 +210,9 @@ fn an_older_image_of_a_target_is_refused_also_after_the_managers_restart() {
     let scratch = Scratch::new("roles");
     {
         let (manager, _) = manager(&scratch);
-        manager.join(join(1, 1, false, None), true).unwrap();
+        manager_joins(&manager);
         for request in [
             start(3, 1, 0, &[1]),
-            join(3, 1, false, Some((1, 1))),
             start(3, 1, 1, &[2]),
             start(3, 1, 1, &[2]),
             start(3, 1, 1, &[2, 3]),
@@ -180,5 +234,157 @@ fn an_older_image_of_a_target_is_refused_also_after_the_managers_restart() {
         let reply = manager.handle(request.clone());
         assert_eq!(failed(&reply), Some(ErrorCode::WrongTarget), "{request:?}");
     }
-    assert_eq!(manager.handle(start(3, 1, 3, &[4])), ManagerReply::Started);
+    assert_eq!(failed(&manager.handle(start(3, 1, 3, &[4]))), None);
+}
+
+fn detail(reply: ManagerReply) -> String {
+    match reply {
+        ManagerReply::Failed { detail, .. } => detail,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_number_that_another_node_has_is_refused_with_both_addresses_and_changes_nothing() {
+    let scratch = Scratch::new("numbers");
+    let (manager, cache, holders) = manager_with_holders(&scratch);
+    manager_joins(&manager);
+    let (here, there) = ("127.0.0.1:7003", "127.0.0.9:7003");
+    let own = |taken, mark| {
+        vec![
+            store(SHARD, 3, 30, taken, &[mark]),
+            store(TARGET, 5, 50, taken, &[mark]),
+        ]
+    };
+    assert_eq!(
+        failed(&manager.handle(joining(3, 1, here, own(0, 1)))),
+        None
+    );
+    let before = cache.current();
+    let kept = |request: ManagerRequest, code| {
+        let reply = manager.handle(request.clone());
+        assert_eq!(failed(&reply), Some(code), "{request:?}");
+        assert_eq!(cache.current(), before);
+        detail(reply)
+    };
+    for address in [here, there] {
+        for others in [
+            // A copied node.toml over stores of its own, with a target of its own number, or of the node's.
+            vec![store(TARGET, 6, 60, 0, &[1])],
+            vec![store(SHARD, 3, 31, 0, &[1]), store(TARGET, 6, 60, 0, &[1])],
+            vec![store(SHARD, 3, 31, 0, &[1])],
+            vec![store(TARGET, 5, 51, 0, &[1])],
+            // No store at all.
+            vec![],
+        ] {
+            let told = kept(joining(3, 1, address, others), ErrorCode::WrongTarget);
+            assert!(told.contains(here) && told.contains(address), "{told}");
+        }
+    }
+    let (node, asked, by) = *holders.asked.lock().unwrap().last().unwrap();
+    assert_eq!(node, NodeId(3));
+    assert_eq!((asked, by), (here.parse().unwrap(), there.parse().unwrap()));
+    // The manager's own number, and the target of another node.
+    let stores = vec![store(TARGET, 6, 60, 0, &[1])];
+    let told = kept(joining(1, 1, there, stores), ErrorCode::WrongTarget);
+    assert!(
+        told.contains("127.0.0.1:7001") && told.contains(there),
+        "{told}"
+    );
+    let stores = vec![store(TARGET, 5, 51, 0, &[1])];
+    let told = kept(joining(4, 1, there, stores), ErrorCode::WrongTarget);
+    assert!(told.contains(here) && told.contains(there), "{told}");
+    // Of none of them was a start kept: the numbers are free for the nodes that they are of.
+    let stores = vec![store(TARGET, 6, 66, 0, &[1])];
+    assert_eq!(failed(&manager.handle(joining(6, 1, there, stores))), None);
+    assert_eq!(
+        failed(&manager.handle(joining(3, 1, here, own(1, 2)))),
+        None
+    );
+}
+
+#[test]
+fn a_node_moves_when_nobody_is_left_where_it_was() {
+    let scratch = Scratch::new("moves");
+    let (manager, cache, holders) = manager_with_holders(&scratch);
+    manager_joins(&manager);
+    let (here, there) = ("127.0.0.1:7003", "127.0.0.9:7003");
+    let own = |taken, mark| vec![store(TARGET, 5, 50, taken, &[mark])];
+    assert_eq!(
+        failed(&manager.handle(joining(3, 1, here, own(0, 1)))),
+        None
+    );
+    let version = cache.current().version;
+    // A copy of its folder, with the marks of this moment.
+    holders.there.lock().unwrap().insert(here.parse().unwrap());
+    let reply = manager.handle(joining(3, 1, there, own(1, 2)));
+    assert_eq!(failed(&reply), Some(ErrorCode::WrongTarget));
+    let told = detail(reply);
+    assert!(told.contains(here) && told.contains(there), "{told}");
+    // No start of the copy was taken: the node itself goes on, and comes up again where it is.
+    let mut third = own(1, 3);
+    third[0].mark.tag = 99;
+    third[0].proposed[0].tag = 99;
+    assert_eq!(failed(&manager.handle(joining(3, 1, here, third))), None);
+    assert_eq!(cache.current().version, version);
+    holders.there.lock().unwrap().clear();
+    let mut fourth = own(3, 4);
+    fourth[0].taken.tag = 99;
+    assert_eq!(failed(&manager.handle(joining(3, 1, there, fourth))), None);
+    let map = cache.current();
+    assert_eq!(map.node(NodeId(3)).unwrap().address, there);
+    assert_eq!(map.sets.len(), 1, "the same target");
+    // A new store may come with a known one.
+    let mut both = own(4, 5);
+    both.push(store(TARGET, 6, 60, 0, &[1]));
+    assert_eq!(failed(&manager.handle(joining(3, 1, there, both))), None);
+}
+
+#[test]
+fn a_join_that_contradicts_itself_is_refused() {
+    let scratch = Scratch::new("absurd");
+    let (manager, cache) = manager(&scratch);
+    manager_joins(&manager);
+    let before = cache.current();
+    let target = || store(TARGET, 5, 50, 0, &[1]);
+    let shard = |id| store(SHARD, id, 30, 0, &[1]);
+    let with = |change: fn(&mut ManagerRequest), stores| {
+        let mut request = joining(3, 1, "127.0.0.1:7003", stores);
+        change(&mut request);
+        request
+    };
+    let keep: fn(&mut ManagerRequest) = |_request| {};
+    let without_starts: fn(&mut ManagerRequest) = |request| {
+        if let ManagerRequest::Join { starts, .. } = request {
+            starts.clear();
+        }
+    };
+    let other_uuid: fn(&mut ManagerRequest) = |request| {
+        if let ManagerRequest::Join { targets, .. } = request {
+            targets[0].uuid = [9; 16];
+        }
+    };
+    let no_meta: fn(&mut ManagerRequest) = |request| {
+        if let ManagerRequest::Join { meta, .. } = request {
+            *meta = false;
+        }
+    };
+    let odd = StoreStart {
+        kind: 77,
+        ..target()
+    };
+    for request in [
+        with(keep, vec![target(), target()]),
+        with(keep, vec![shard(4)]),
+        with(keep, vec![shard(3), shard(3)]),
+        with(keep, vec![odd]),
+        with(without_starts, vec![target()]),
+        with(without_starts, vec![shard(3)]),
+        with(other_uuid, vec![target()]),
+        with(no_meta, vec![shard(3), target()]),
+    ] {
+        let reply = manager.handle(request.clone());
+        assert_eq!(failed(&reply), Some(ErrorCode::Invalid), "{request:?}");
+        assert_eq!(cache.current(), before);
+    }
 }

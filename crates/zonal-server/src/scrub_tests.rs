@@ -41,7 +41,8 @@ impl Scrubbed {
         change(&mut pace);
         let subject = Subject::Target(Arc::clone(&opened.storage));
         let (scrub, thread) = Scrub::start(subject, pace).unwrap();
-        let control = Control::new(Some((Arc::clone(&opened.storage), scrub)), None);
+        let me = (zonal_types::NodeId(1), "127.0.0.1:1".parse().unwrap());
+        let control = Control::new(me, Some((Arc::clone(&opened.storage), scrub)), None);
         Self {
             opened,
             control,

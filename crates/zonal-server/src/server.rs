@@ -12,6 +12,7 @@ use crate::admin::Admin;
 use crate::config::NodeConfig;
 use crate::control::Control;
 use crate::error::ServerError;
+use crate::holders::NetHolders;
 use crate::map_cache::MapCache;
 use crate::meta_background;
 use crate::meta_role::MetaRole;
@@ -165,12 +166,13 @@ impl Running {
             advertised: vec![config.advertise],
             ..ListenConfig::one(config.listen)
         };
-        look_at_ports(config, &listen, &me)?;
+        let holders = NetHolders::new(me.clone(), config.cell);
+        look_at_ports(config, &listen, &me, &holders)?;
         let store = open_shard_store(config)?;
         let target = storage_io::open(config, &map)?;
         let listeners = Listeners::bind(&listen, &me)?;
 
-        let manager = match enter(config, (&store, &target), &map, &peers, stop)? {
+        let manager = match enter(config, (&store, &target), (&map, holders), &peers, stop)? {
             Entered::Manager(manager) => Some(manager),
             Entered::Node => None,
             Entered::Stopped => return Ok(None),
@@ -287,5 +289,9 @@ fn start_control(
         Some(storage) => Some((Arc::clone(&storage), start(Subject::Target(storage), pace)?)),
         None => None,
     };
-    Ok(Control::new(storage, shard))
+    Ok(Control::new(
+        (config.node, config.advertise),
+        storage,
+        shard,
+    ))
 }

@@ -8,7 +8,7 @@ use zonal_disk::starts::{self, Mark};
 use zonal_disk::{DiskError, StoreDir};
 use zonal_types::describe::Described;
 use zonal_types::{Codec, ErrorCode, codec_struct};
-use zonal_wire::{ManagerRequest, StartMark, StoreStart};
+use zonal_wire::{StartMark, StoreStart};
 
 /// Key of the records in the manager's store; the kind and the number of the store follow. Behind the zone map.
 const KEY: [u8; 5] = [0xff, 0xff, 0xff, 0xff, 0xf1];
@@ -67,10 +67,10 @@ impl StartError {
 }
 
 /// Key of a store's record.
-pub(crate) fn key(store: &StoreStart) -> Vec<u8> {
+pub(crate) fn key(kind: u8, id: u32) -> Vec<u8> {
     let mut key = KEY.to_vec();
-    key.push(store.kind);
-    key.extend_from_slice(&store.id.to_be_bytes());
+    key.push(kind);
+    key.extend_from_slice(&id.to_be_bytes());
     key
 }
 
@@ -173,14 +173,6 @@ pub(crate) fn taken(dir: &StoreDir, store: &StoreStart) -> Result<(), DiskError>
         tag: store.mark.tag,
     };
     starts::taken(dir, mark)
-}
-
-/// The request for a start.
-pub(crate) fn request(node: zonal_types::NodeId, store: &StoreStart) -> ManagerRequest {
-    ManagerRequest::Start {
-        node,
-        store: store.clone(),
-    }
 }
 
 #[cfg(test)]

@@ -123,6 +123,8 @@ limits! {
     RESTORE_STEP: u64 = 4_294_967_296, "numbers";
     /// How long a server keeps a snapshot that nobody reads.
     SNAPSHOT_TERM_MS: u64 = 60_000, "ms";
+    /// How long a manager asks the address that it knows of a node, before another address is taken.
+    HOLDER_ASKED_MS: u64 = 2_000, "ms";
     /// Bytes of a recording of what is done to a store (`zonal server --record`).
     RECORDING_BYTES_MAX: u64 = 1_073_741_824, "bytes";
 }

@@ -6,8 +6,8 @@
 
 use crate::storage::ErrorNumber;
 use zonal_types::{
-    Blob, Column, DataId, Epoch, MapVersion, SessionId, ShardId, TargetId, Timestamp, ZoneId,
-    codec_enum, codec_struct,
+    Blob, Column, DataId, Epoch, MapVersion, NodeId, SessionId, ShardId, TargetId, Timestamp,
+    ZoneId, codec_enum, codec_struct,
 };
 
 codec_struct! {
@@ -142,6 +142,8 @@ codec_enum! {
         SnapshotEnd = 32 { snapshot: u64 },
         /// Sessions behind `after` (0: from the first) in order, at most `limit`.
         ListSessions = 40 { shard: ShardId, after: SessionId, limit: u32 },
+        /// A server at `claimed_by` says that it is `node`. The node that hears it, and is that node, logs it.
+        NumberClaimed = 50 { node: NodeId, claimed_by: String },
     }
 }
 

@@ -52,13 +52,12 @@ codec_enum! {
         /// The map, where it is newer than `have`.
         GetMap = 1 { have: MapVersion },
         /// A node comes up. New nodes, targets and shards are added to the map; known ones must agree.
-        Join = 2 { node: NodeId, zone: ZoneId, zone_name: String, address: String, meta: bool, targets: Vec<JoinTarget> },
+        /// Each store that it brings has a start in `starts`: all are taken with the join, or nothing is.
+        Join = 2 { node: NodeId, zone: ZoneId, zone_name: String, address: String, meta: bool, targets: Vec<JoinTarget>, starts: Vec<StoreStart> },
         /// Changes the map (an encoded list of edits), if it is still at `expected`.
         Edit = 3 { expected: MapVersion, edits: Blob },
         /// A new first-level directory's inode (asked by tools): zone of a junction.
         Junction = 4 { ino: Ino },
-        /// Takes a start of a store, unless a later one was taken: then it is an older image or a copy.
-        Start = 5 { node: NodeId, store: StoreStart },
     }
 }
 
@@ -71,7 +70,5 @@ codec_enum! {
         Map = 1 { version: MapVersion, map: Blob },
         /// The sender's map is the newest.
         Unchanged = 2 { version: MapVersion },
-        /// The start is taken, durably.
-        Started = 3,
     }
 }

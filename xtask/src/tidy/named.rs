@@ -12,13 +12,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{File, Offence};
 
 /// Scripts with checks, by the word that stands before a check's identity in docs/semantics.md.
-const SCRIPTS: [(&str, &str); 8] = [
+const SCRIPTS: [(&str, &str); 9] = [
     ("two mounts", "tests/posix/two_mounts.py"),
     ("cell", "tests/cell/checks.py"),
     ("survival", "tests/cell/survival.py"),
     ("stopped", "tests/cell/stopped.py"),
     ("fsck", "tests/cell/fsck.py"),
     ("mounting", "tests/cell/mounting.py"),
+    ("numbers", "tests/cell/numbers.py"),
     ("slow flush", "tests/cell/slow_flush.py"),
     ("", "tests/posix/semantics.py"),
 ];

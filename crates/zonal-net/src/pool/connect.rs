@@ -14,6 +14,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use zonal_types::CellId;
 
+/// What a [`NetError::TimedOut`] names where not even the connection was taken.
+pub const CONNECTING: &str = "connecting";
 /// How long a Unix socket is left alone after somebody else answered there.
 const UNIX_BACKOFF: Duration = Duration::from_secs(10);
 
@@ -31,7 +33,7 @@ impl Pool {
             // It says nothing about the server.
             return Err(NetError::Cancelled {
                 server: Endpoint::Tcp(to.tcp),
-                operation: "connecting",
+                operation: CONNECTING,
             });
         }
         let failed = match &outcome {
@@ -196,7 +198,7 @@ fn unreachable(server: SocketAddr, source: io::Error) -> NetError {
 fn timed_out(server: SocketAddr, ms: u64) -> NetError {
     NetError::TimedOut {
         server: Endpoint::Tcp(server),
-        operation: "connecting",
+        operation: CONNECTING,
         ms,
     }
 }

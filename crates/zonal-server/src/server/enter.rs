@@ -1,8 +1,9 @@
-//! How a node comes into its cell: the manager takes the starts of its stores, then the node joins.
+//! How a node comes into its cell: the manager takes it and the starts of its stores together.
 
 use super::shard::ShardStore;
 use crate::config::NodeConfig;
 use crate::error::ServerError;
+use crate::holders::NetHolders;
 use crate::join;
 use crate::manager_role::{Manager, ManagerError};
 use crate::map_cache::MapCache;
@@ -23,40 +24,33 @@ pub(super) enum Entered {
     Stopped,
 }
 
-/// Has the starts of the node's stores taken, then joins.
+/// Joins with the starts of the node's stores, and notes in the stores that they are taken.
 pub(super) fn enter(
     config: &NodeConfig,
     (store, target): (&Option<ShardStore>, &Option<storage_io::Opened>),
-    map: &Arc<MapCache>,
+    (map, holders): (&Arc<MapCache>, NetHolders),
     peers: &Peers,
     stop: &mut dyn FnMut() -> bool,
 ) -> Result<Entered, ServerError> {
     let uuid = target.as_ref().map(|target| target.uuid);
-    let join = join::request(config, config.advertise, uuid);
     let shard = store.as_ref().filter(|_| config.manager_role.is_none());
     let opened = opened_stores(config, shard, target.as_ref())?;
-    if let (Some(_), Some(store)) = (&config.manager_role, store) {
-        let manager = open_manager(config, store, map)?;
-        let refused = |error: ManagerError| refused(config, &error);
-        for (dir, start) in &opened {
-            manager.start(config.node, start).map_err(refused)?;
-            taken(dir, start)?;
+    let starts = opened.iter().map(|(_, start)| start.clone()).collect();
+    let join = join::request(config, config.advertise, uuid, starts);
+    let entered = match (&config.manager_role, store) {
+        (Some(_), Some(store)) => {
+            let manager = open_manager(config, store, map, holders)?;
+            let joined = manager.join(join, true);
+            joined.map_err(|error| refused(config, &error))?;
+            Entered::Manager(manager)
         }
-        manager.join(join, true).map_err(refused)?;
-        return Ok(Entered::Manager(manager));
-    }
+        _ if join::join(config, peers, map, &join, stop)? => Entered::Node,
+        _ => return Ok(Entered::Stopped),
+    };
     for (dir, start) in &opened {
-        let request = starts::request(config.node, start);
-        if join::ask(config, peers, &request, stop)?.is_none() {
-            return Ok(Entered::Stopped);
-        }
         taken(dir, start)?;
     }
-    if join::join(config, peers, map, &join, stop)? {
-        Ok(Entered::Node)
-    } else {
-        Ok(Entered::Stopped)
-    }
+    Ok(entered)
 }
 
 /// The stores that this node has opened, each with the start that is to be taken.
@@ -107,8 +101,10 @@ fn open_manager(
     config: &NodeConfig,
     store: &ShardStore,
     map: &Arc<MapCache>,
+    holders: NetHolders,
 ) -> Result<Arc<Manager>, ServerError> {
-    Manager::open(Arc::clone(&store.engine), config.cell, Arc::clone(map))
+    let engine = Arc::clone(&store.engine);
+    Manager::open(engine, config.cell, Arc::clone(map), Box::new(holders))
         .map(Arc::new)
         .map_err(|error| match error {
             ManagerError::Disk(source) => ServerError::Store {

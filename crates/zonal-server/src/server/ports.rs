@@ -1,8 +1,9 @@
-//! Whether a node can listen, found out before its stores are opened: that writes in them.
+//! Whether a node can listen, and is the only one at its address, found out before its stores are opened: that writes in them.
 
 use super::identity;
 use crate::config::NodeConfig;
 use crate::error::ServerError;
+use crate::holders::{Found, Holders};
 use crate::stores;
 use zonal_disk::StoreKind;
 use zonal_disk::store::is_in_use;
@@ -13,9 +14,10 @@ pub(super) fn look_at_ports(
     config: &NodeConfig,
     listen: &ListenConfig,
     me: &Identity,
+    holders: &dyn Holders,
 ) -> Result<(), ServerError> {
     let Err(taken) = Listeners::bind(listen, me) else {
-        return Ok(());
+        return look_for_another(config, holders);
     };
     let roles = [
         (config.manager_role.is_some(), StoreKind::Manager),
@@ -37,4 +39,20 @@ pub(super) fn look_at_ports(
         }
     }
     Err(taken.into())
+}
+
+/// Looks for another server at the address that this node gives the cell, where this node does not listen yet. A copy of its
+/// folder on another machine still has that address: it would join in the place of the node, and nobody would ever reach it.
+fn look_for_another(config: &NodeConfig, holders: &dyn Holders) -> Result<(), ServerError> {
+    let found = match holders.ask(config.node, config.advertise, config.listen) {
+        Found::Nobody => return Ok(()),
+        Found::Holder => config.node,
+        Found::Other(node) => node,
+    };
+    Err(ServerError::AddressTaken {
+        node: config.node,
+        advertise: config.advertise,
+        listen: config.listen,
+        found,
+    })
 }

@@ -346,10 +346,9 @@ pub fn manager_requests() -> Vec<ManagerRequest> {
     let target = JoinTarget { target: TargetId(6), uuid: *b"fedcba9876543210", capacity: 1 << 40 };
     vec![
         M::GetMap { have: MapVersion(7) },
-        M::Join { node: NodeId(3), zone: ZoneId(1), zone_name: "zone1".into(), address: "127.0.0.1:7100".into(), meta: true, targets: vec![target] },
+        M::Join { node: NodeId(3), zone: ZoneId(1), zone_name: "zone1".into(), address: "127.0.0.1:7100".into(), meta: true, targets: vec![target], starts: vec![store] },
         M::Edit { expected: MapVersion(7), edits: Blob(vec![1, 2, 3]) },
         M::Junction { ino: ino(16) },
-        M::Start { node: NodeId(3), store },
     ]
 }
 
@@ -360,7 +359,6 @@ pub fn manager_replies() -> Vec<ManagerReply> {
         R::Failed { code: ErrorNumber(ErrorCode::Busy), detail: "try again".into() },
         R::Map { version: MapVersion(8), map: Blob(vec![1, 0]) },
         R::Unchanged { version: MapVersion(8) },
-        R::Started,
     ]
 }
 
@@ -378,6 +376,7 @@ pub fn admin_requests() -> Vec<AdminRequest> {
         A::SnapshotRead { snapshot: 5, after: Blob(b"key".to_vec()) },
         A::SnapshotEnd { snapshot: 5 },
         A::ListSessions { shard: ShardId(1), after: SessionId(9), limit: 1000 },
+        A::NumberClaimed { node: NodeId(3), claimed_by: "127.0.0.1:7100".into() },
     ]
 }
 

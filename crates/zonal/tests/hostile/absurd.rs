@@ -300,6 +300,7 @@ pub fn absurd_manager(server: &mut Server<'_>, version: MapVersion, random: &mut
                 };
                 9
             ],
+            starts: Vec::new(),
         };
         for request in [
             ManagerRequest::GetMap {

@@ -1,0 +1,302 @@
+//! How a node comes into the map: whether it is the node that it says to be, then its starts and the map in one record.
+//!
+//! The identity of a node is that of its stores: each has a random number that was made when it was formatted
+//! (`zonal-disk::identity`). The manager knows those of a node's targets by the map, that of its shard by the record of its starts.
+//!
+//! 1. A node that is known joins only with a store that is known to be its own: a copied `node.toml` over stores of its own
+//!    is another node, whatever its address. A node of which no store is known (a backup was restored) is believed.
+//! 2. A node that comes from another address than the map has joins only where nobody is there any more at that address:
+//!    a copied store has the right identity, and its start may be one that the manager would take.
+//! 3. Nothing is changed by a join that is refused: neither the map nor a record of a start.
+//! 4. The manager's own node is joined by its own process only.
+//!
+//! The address is asked before `Manager::joining` is taken, because that takes seconds where a machine is off; a join that
+//! came between makes the asking begin again, so what is decided under the lock was asked of the address that the map has.
+
+use super::{Manager, ManagerError, new_shard};
+use crate::holders::Found;
+use crate::starts::{self, Known};
+use std::net::SocketAddr;
+use std::sync::{Arc, PoisonError};
+use zonal_types::{Codec, KvChange, KvRead, NodeId, ShardId, TargetId, ZoneId};
+use zonal_wire::{JoinTarget, ManagerRequest, StoreStart};
+use zonal_zonemap::{MapEdit, ZoneMap};
+
+/// How often the address of a node may change while it is asked.
+const TRIES: usize = 4;
+
+/// A join, taken apart.
+struct Newcomer {
+    node: NodeId,
+    zone: ZoneId,
+    zone_name: String,
+    address: SocketAddr,
+    meta: bool,
+    targets: Vec<JoinTarget>,
+    starts: Vec<StoreStart>,
+}
+
+impl Newcomer {
+    fn of(request: ManagerRequest, is_manager: bool) -> Result<Self, ManagerError> {
+        let ManagerRequest::Join {
+            node,
+            zone,
+            zone_name,
+            address,
+            meta,
+            targets,
+            starts,
+        } = request
+        else {
+            return Err(ManagerError::Claim("no join"));
+        };
+        let address = match address.parse() {
+            Ok(address) => address,
+            Err(_error) => return Err(ManagerError::Address(address)),
+        };
+        let newcomer = Self {
+            node,
+            zone,
+            zone_name,
+            address,
+            meta,
+            targets,
+            starts,
+        };
+        newcomer.check(is_manager)?;
+        Ok(newcomer)
+    }
+
+    /// Each store that it brings has its start, and there is no start of a store that it does not bring.
+    fn check(&self, is_manager: bool) -> Result<(), ManagerError> {
+        let mut stores: Vec<(u8, u32)> = self
+            .targets
+            .iter()
+            .map(|target| (starts::TARGET, target.target.0))
+            .collect();
+        if self.meta && !is_manager {
+            stores.push((starts::SHARD, self.node.0));
+        }
+        let mut started: Vec<(u8, u32)> = self
+            .starts
+            .iter()
+            .map(|start| (start.kind, start.id))
+            .collect();
+        stores.sort_unstable();
+        started.sort_unstable();
+        if stores != started || stores.windows(2).any(|pair| pair[0] == pair[1]) {
+            return Err(ManagerError::Claim(
+                "its stores and their starts do not belong together",
+            ));
+        }
+        let differs = self.targets.iter().any(|target| {
+            self.starts.iter().any(|start| {
+                (start.kind, start.id) == (starts::TARGET, target.target.0)
+                    && start.uuid != target.uuid
+            })
+        });
+        if differs {
+            return Err(ManagerError::Claim("a target has two identities"));
+        }
+        Ok(())
+    }
+
+    fn has(&self, kind: u8, id: u32, uuid: [u8; 16]) -> bool {
+        self.starts
+            .iter()
+            .any(|start| (start.kind, start.id, start.uuid) == (kind, id, uuid))
+    }
+
+    fn taken(&self, known: String, why: &'static str) -> ManagerError {
+        ManagerError::NodeTaken {
+            node: self.node,
+            known,
+            claimed: self.address,
+            why,
+        }
+    }
+}
+
+impl Newcomer {
+    /// Why a start was not taken, with the addresses.
+    fn beside(&self, map: &ZoneMap, error: ManagerError) -> ManagerError {
+        match (error, map.node(self.node)) {
+            (ManagerError::Start(error), Some(node)) => ManagerError::StoreTaken {
+                error,
+                node: self.node,
+                known: node.address.clone(),
+                claimed: self.address,
+            },
+            (error, _) => error,
+        }
+    }
+}
+
+/// The address of a node in the map, where it is another one than `address`.
+fn left(map: &ZoneMap, node: NodeId, address: SocketAddr) -> Option<SocketAddr> {
+    let known = map.node(node)?.address.parse().ok()?;
+    (known != address).then_some(known)
+}
+
+impl Manager {
+    /// A node joins, and the starts of its stores are taken; durable when this returns. `root`: it is the manager's own,
+    /// which brings the root's shard.
+    ///
+    /// # Errors
+    /// Where the map does not agree, where the node is not the one that it says to be, where a store is another one, an older
+    /// image or a copy, where the log fails. Nothing is changed then.
+    pub fn join(&self, request: ManagerRequest, root: bool) -> Result<Arc<ZoneMap>, ManagerError> {
+        let newcomer = Newcomer::of(request, root)?;
+        for _try in 0..TRIES {
+            let to_ask = |map: &ZoneMap| {
+                let is_asked = !root && !is_managers(map, newcomer.node);
+                left(map, newcomer.node, newcomer.address).filter(|_| is_asked)
+            };
+            let asked = to_ask(&self.newest_map());
+            let ask = |address| self.holders.ask(newcomer.node, address, newcomer.address);
+            let found = asked.map(ask);
+            let _joining = self.joining.lock().unwrap_or_else(PoisonError::into_inner);
+            let map = self.newest_map();
+            if to_ask(&map) == asked {
+                return self.join_asked(&map, newcomer, root, found);
+            }
+        }
+        Err(ManagerError::Moving)
+    }
+
+    fn join_asked(
+        &self,
+        known: &ZoneMap,
+        newcomer: Newcomer,
+        root: bool,
+        found: Option<Found>,
+    ) -> Result<Arc<ZoneMap>, ManagerError> {
+        if !root {
+            self.check_identity(known, &newcomer)?;
+        }
+        check_targets(known, &newcomer)?;
+        let mut changes = Vec::new();
+        for start in &newcomer.starts {
+            let taken = self.take_start(start);
+            changes.extend(taken.map_err(|error| newcomer.beside(known, error))?);
+        }
+        if let Some(node) = known.node(newcomer.node)
+            && found == Some(Found::Holder)
+        {
+            let why = "it is still there: one of the two is a copy, or was not stopped";
+            return Err(newcomer.taken(node.address.clone(), why));
+        }
+        let shard = shard_of(known, &newcomer, root)?;
+        tracing::info!(
+            node = newcomer.node.0,
+            zone = newcomer.zone.0,
+            address = %newcomer.address,
+            "a node joins"
+        );
+        let join = MapEdit::Join {
+            node: newcomer.node,
+            zone: newcomer.zone,
+            zone_name: newcomer.zone_name,
+            address: newcomer.address.to_string(),
+            shard,
+            targets: newcomer.targets,
+        };
+        let map = self.append(changes, &[join], None)?;
+        // Also where nothing changed: the request before, of which this is the repetition, may not have got so far.
+        self.engine.sync_all()?;
+        self.published.publish(Arc::clone(&map));
+        Ok(map)
+    }
+
+    /// Whether the newcomer is the node whose number it has.
+    fn check_identity(&self, map: &ZoneMap, newcomer: &Newcomer) -> Result<(), ManagerError> {
+        let Some(node) = map.node(newcomer.node) else {
+            return Ok(());
+        };
+        let taken = |why| Err(newcomer.taken(node.address.clone(), why));
+        if is_managers(map, node.id) {
+            return taken("it is the manager's own");
+        }
+        let targets = map.targets.iter().filter(|target| target.node == node.id);
+        let mut own: Vec<(u8, u32, [u8; 16])> = targets
+            .map(|target| (starts::TARGET, target.id.0, target.uuid))
+            .collect();
+        let shard = self.known_start(starts::SHARD, node.id.0)?;
+        own.extend(shard.map(|known| (starts::SHARD, node.id.0, known.uuid)));
+        let is_own = |(kind, id, uuid): &(u8, u32, [u8; 16])| newcomer.has(*kind, *id, *uuid);
+        if !own.is_empty() && !own.iter().any(is_own) {
+            return taken("it is known with another store, formatted apart from this one");
+        }
+        Ok(())
+    }
+
+    fn known_start(&self, kind: u8, id: u32) -> Result<Option<Known>, ManagerError> {
+        let stored = self.engine.get(&starts::key(kind, id));
+        let stored = stored.map_err(ManagerError::Stored)?;
+        let known = stored.map(|bytes| Known::from_bytes(&bytes)).transpose();
+        known.map_err(|_error| ManagerError::Stored(zonal_types::ErrorCode::Corrupt))
+    }
+
+    /// The change that takes a start; none where it is taken already.
+    fn take_start(&self, store: &StoreStart) -> Result<Option<KvChange>, ManagerError> {
+        let known = self.known_start(store.kind, store.id)?;
+        starts::judge(known.as_ref(), store)?;
+        let next = Known {
+            uuid: store.uuid,
+            mark: store.mark,
+        };
+        let is_new = known.as_ref() != Some(&next);
+        Ok(is_new.then(|| KvChange::put(starts::key(store.kind, store.id), next.to_bytes())))
+    }
+}
+
+fn is_managers(map: &ZoneMap, node: NodeId) -> bool {
+    map.shard(ShardId(0)).is_some_and(|root| root.node == node)
+}
+
+/// A target is where the map has it, in the store that the map has.
+fn check_targets(map: &ZoneMap, newcomer: &Newcomer) -> Result<(), ManagerError> {
+    let address = |node| {
+        map.node(node).map_or_else(
+            || "an unknown address".to_owned(),
+            |node| node.address.clone(),
+        )
+    };
+    let differs = |join: &&JoinTarget| {
+        map.target(join.target)
+            .is_some_and(|known| known.node != newcomer.node || known.uuid != join.uuid)
+    };
+    let Some(join) = newcomer.targets.iter().find(differs) else {
+        return Ok(());
+    };
+    let holder = map
+        .target(join.target)
+        .map_or(NodeId(0), |target| target.node);
+    Err(ManagerError::TargetTaken {
+        target: TargetId(join.target.0),
+        holder,
+        known: address(holder),
+        node: newcomer.node,
+        claimed: newcomer.address,
+    })
+}
+
+/// The shard that the newcomer brings.
+fn shard_of(
+    known: &ZoneMap,
+    newcomer: &Newcomer,
+    root: bool,
+) -> Result<Option<ShardId>, ManagerError> {
+    Ok(match known.shard_of_zone(newcomer.zone) {
+        _ if root => Some(ShardId(0)),
+        _ if !newcomer.meta => None,
+        Some(shard) if shard.node == newcomer.node => Some(shard.id),
+        Some(shard) => {
+            return Err(ManagerError::ShardTaken {
+                zone: newcomer.zone,
+                node: shard.node,
+            });
+        }
+        None => Some(new_shard(known, newcomer.zone)),
+    })
+}

@@ -1,0 +1,188 @@
+#!/usr/bin/env python3
+"""Which server has the number of a node: copies of its node.toml and of its folder, moves to another address.
+
+    tests/cell/numbers.py --work DIR [--only PART,...] [--list]
+
+Each check has a cell of its own, made below DIR. ZONAL names the binary. Root only.
+"""
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "posix"))
+from checks import Registry, equal, read, true, write  # noqa: E402
+from own_cell import ZONAL, OwnCell, run  # noqa: E402
+
+R = Registry()
+check = R.check
+NODE = "storage1-1"
+REFUSED, IN_USE = 5, 6
+
+
+class NumberedCell(OwnCell):
+    """With what the checks do to its nodes."""
+
+    def config(self, node):
+        return f"{self.folder}/{node}/node.toml"
+
+    def address(self, node):
+        return re.search(r'^listen = "(.*)"', read(self.config(node)).decode(), re.M)[1]
+
+    def log(self, node):
+        return read(f"{self.folder}/{node}/log").decode()
+
+    def pid(self, node):
+        return int(read(f"{self.folder}/{node}/pid"))
+
+    def kill(self, node):
+        pid = self.pid(node)
+        os.kill(pid, signal.SIGKILL)
+        end = time.monotonic() + 10
+        while alive(pid):
+            true(time.monotonic() < end, f"{node} outlives SIGKILL")
+            time.sleep(0.01)
+
+    def map(self):
+        return self.json("zone-map", "show", "--json", "--cell", self.folder)
+
+    def copy(self, of, name, stores=False, **changes):
+        """A copy of a node's folder beside it: its node.toml with an address of its own and `changes`; its stores only where asked."""
+        folder = f"{self.base}/{name}"
+        os.mkdir(folder)
+        text = read(self.config(of)).decode().replace("../cell.key", f"{self.folder}/cell.key")
+        address = free_address()
+        text = re.sub(r"^\[admin\]\nlisten = .*\n", "", text, flags=re.M)
+        text = re.sub(r'^listen = ".*"', f'listen = "{address}"', text, flags=re.M)
+        for key, value in changes.items():
+            text, count = re.subn(rf"^{key} = .*$", f"{key} = {value}", text, flags=re.M)
+            true(count, f"{key} in the config of {of}")
+        write(f"{folder}/node.toml", text.encode())
+        if stores:
+            shutil.copytree(f"{self.folder}/{of}/target", f"{folder}/target")
+        return f"{folder}/node.toml", address
+
+    def refused(self, config, code=REFUSED):
+        """What a server says that does not come up."""
+        done = subprocess.run([ZONAL, "server", "--config", config, "--format"], capture_output=True, text=True, timeout=30, check=False)
+        equal(done.returncode, code, f"exit of a server that is to be refused: {done.stderr[-600:]}")
+        return done.stderr
+
+    def works(self, number):
+        """Old files are whole, and new ones over all targets can be written."""
+        for name in ("one", "two"):
+            for made in range(number):
+                equal(read(f"{self.mount}/{name}/f{made}"), content(made), "an old file")
+            write(f"{self.mount}/{name}/f{number}", content(number))
+            equal(read(f"{self.mount}/{name}/f{number}"), content(number), "a new file")
+
+    def clean(self):
+        """Stops the cell and checks it."""
+        self.zonal("down", "--dir", self.folder)
+        said = self.zonal("fsck", "--json", "--data", "--cell", self.folder).stdout
+        found = [json.loads(line) for line in said.splitlines()][:-1]
+        equal([finding for finding in found if finding["class"] != "note"], [], "what fsck finds")
+
+
+def content(number):
+    return bytes([number + 1]) * 9_000_000
+
+
+def alive(pid):
+    with contextlib.suppress(FileNotFoundError):
+        return read(f"/proc/{pid}/cmdline") != b""
+    return False
+
+
+def free_address():
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{found.getsockname()[1]}"
+
+
+def names(text, *addresses):
+    for address in addresses:
+        true(address in text, f"{address} is not named in: {text[-800:]}")
+
+
+@check("number-copied-config", "a copied node.toml with a store, an address and a target of its own is refused while the node of its number runs and while it is stopped; both addresses are in its error, in the manager's log and, where it runs, in the node's; map and files stay as they were", limit=240)
+def _(work):
+    with NumberedCell(work) as cell:
+        cell.works(0)
+        before, true_one = cell.map(), cell.address(NODE)
+        config, address = cell.copy(NODE, "copied", target="77")
+        names(cell.refused(config), true_one, address)
+        line = [line for line in cell.log("manager").splitlines() if "refused" in line]
+        names(line[-1], true_one, address)
+        line = [line for line in cell.log(NODE).splitlines() if "claims the number" in line]
+        equal(len(line), 1, "lines of the node that has the number")
+        names(line[0], true_one, address)
+        equal(cell.map(), before, "the map beside the node that runs")
+        cell.works(1)
+        cell.kill(NODE)
+        names(cell.refused(config), true_one, address)
+        # The same target number, too: a new store in the place of the old one.
+        config, address = cell.copy(NODE, "copied-whole")
+        names(cell.refused(config), true_one, address)
+        # The manager's number, and a shard's.
+        for node in ("manager", "meta1"):
+            number = re.search(r"^node = (.*)$", read(cell.config(node)).decode(), re.M)[1]
+            config, address = cell.copy(NODE, f"as-{node}", node=number, target="78")
+            names(cell.refused(config), cell.address(node), address)
+        equal(cell.map(), before, "the map beside the node that is stopped")
+        cell.up()
+        cell.works(2)
+        cell.clean()
+
+
+@check("number-copied-store", "a copy of a node's folder is refused while the node runs, at an address of its own and at the node's; the node comes up again after a kill; where it is gone for good its folder is taken at another address, and the node's own older one is refused from then on", limit=240)
+def _(work):
+    with NumberedCell(work) as cell:
+        cell.works(0)
+        true_one = cell.address(NODE)
+        config, address = cell.copy(NODE, "copy", stores=True)
+        names(cell.refused(config), true_one, address)
+        names(cell.log(NODE), true_one, address)
+        # Copied to another machine as it is: it gives the cell the node's own address.
+        text = read(config).decode()
+        write(config, text.replace(f'listen = "{address}"', f'listen = "{address}"\nadvertise = "{true_one}"').encode())
+        names(cell.refused(config, IN_USE), true_one, address)
+        cell.works(1)
+        cell.kill(NODE)
+        cell.up()
+        cell.works(2)
+        # Now it moves: stopped where it was, its folder elsewhere.
+        cell.kill(NODE)
+        config, address = cell.copy(NODE, "moved", stores=True)
+        with subprocess.Popen([ZONAL, "server", "--config", config], stderr=subprocess.PIPE) as moved:
+            try:
+                end = time.monotonic() + 20
+                number = int(re.search(r"^node = (.*)$", text, re.M)[1])
+                while [node["address"] for node in cell.map()["nodes"] if node["id"] == number] != [address]:
+                    true(time.monotonic() < end and moved.poll() is None, "the node that moved does not come up")
+                    time.sleep(0.05)
+                cell.works(3)
+                # What was left behind is now the copy.
+                left = cell.refused(cell.config(NODE))
+                names(left, true_one, address)
+            finally:
+                moved.terminate()
+                moved.communicate(timeout=30)
+        left = cell.refused(cell.config(NODE))
+        true("older image or a copy" in left, f"what the folder that was left behind hears: {left}")
+        # It goes back, by its folder.
+        shutil.rmtree(f"{cell.folder}/{NODE}/target")
+        shutil.move(f"{cell.base}/moved/target", f"{cell.folder}/{NODE}/target")
+        cell.up()
+        cell.works(4)
+        cell.clean()
+
+
+if __name__ == "__main__":
+    run("numbers", R, __doc__)
