@@ -11,10 +11,10 @@ import os
 import shutil
 import tempfile
 
-from between import R, SCALE, appends, data, locks, names, rights
+from between import R, SCALE, appends, data, lock_loops, locks, names, rights
 from checks import argument_parser, fresh
 
-AREAS = (appends, locks, data, names, rights)
+AREAS = (appends, locks, lock_loops, data, names, rights)
 
 
 def main():

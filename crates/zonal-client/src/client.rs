@@ -1,8 +1,7 @@
 //! The client of one cell: what it is made of and was told at its start.
 
 use crate::file::Files;
-use crate::locks::late::LateReleases;
-use crate::locks::{HeldLocks, WaitingLocks};
+use crate::locks::Locks;
 use crate::map::KnownMap;
 use crate::net::Net;
 use crate::session::{Links, lock};
@@ -73,9 +72,7 @@ pub struct Client<N: Net> {
     pub(crate) map: KnownMap,
     pub(crate) links: Links,
     pub(crate) files: Files<N>,
-    pub(crate) held: HeldLocks,
-    pub(crate) late_releases: LateReleases,
-    pub(crate) waiting_locks: WaitingLocks,
+    pub(crate) locks: Mutex<Locks>,
     /// Change counter of inodes whose pages the kernel may hold.
     pub(crate) seen: Mutex<crate::seen::Seen>,
     /// Attributes of what was removed here and may be open still.
@@ -119,9 +116,7 @@ impl<N: Net> Client<N> {
             options,
             links: Mutex::new(BTreeMap::new()),
             files: Mutex::new(BTreeMap::new()),
-            held: Mutex::default(),
-            late_releases: LateReleases::default(),
-            waiting_locks: Mutex::new(BTreeMap::new()),
+            locks: Mutex::default(),
             seen: Mutex::new(crate::seen::Seen::default()),
             ghosts: Mutex::default(),
             fresh: Mutex::default(),
@@ -184,7 +179,7 @@ impl<N: Net> Client<N> {
     /// Locks that this client holds at a shard.
     pub(crate) fn locks_at(&self, shard: ShardId) -> Vec<(Ino, LockRange)> {
         let map = self.map();
-        lock(&self.held).of_inodes(|ino| {
+        lock(&self.locks).held.of_inodes(|ino| {
             map.shard_of(ino.partition())
                 .is_some_and(|known| known.id == shard)
         })
@@ -206,7 +201,7 @@ impl<N: Net> Client<N> {
     #[must_use]
     pub fn gauges(&self) -> Vec<(&'static str, u64, u64)> {
         let shards = self.map().shards.len() as u64;
-        let locks = lock(&self.held).len();
+        let locks = lock(&self.locks).held.len();
         let closes: usize = self
             .all_links()
             .iter()

@@ -65,19 +65,24 @@ impl<N: Net> Client<N> {
             });
         }
         self.note_boot(link, boot).await?;
+        let life = link.life();
         // Another request may have heard of the restart before this poll did.
-        let restarted = link.note_polled(boot);
+        let mut restarted = link.note_polled(boot);
         if restarted {
             link.count_event();
             self.forget_granted();
             self.give_up_leases(link).await;
         }
+        let mut granted = Vec::new();
         for (seq, event) in &events {
             link.count_event();
             self.forget_named(event);
             link.ack(*seq);
             match event {
-                Event::LockGranted { waiter, .. } => self.note_grant(*waiter),
+                Event::LockGranted { waiter, .. } => {
+                    let noted = lock(&self.locks).grant(*waiter);
+                    granted.extend(noted.map(|noted| (*waiter, noted)));
+                }
                 Event::FileCut { ino } => {
                     if let Some(file) = self.file(*ino) {
                         file.state().outdate();
@@ -85,6 +90,15 @@ impl<N: Net> Client<N> {
                 }
                 Event::Invalidate { .. } | Event::RecallLease { .. } => {}
             }
+        }
+        if link.life() != life || life.0 != boot {
+            // As above, while they were noted: the new life may have heard what we hold without them.
+            let mut locks = lock(&self.locks);
+            for (waiter, noted) in granted {
+                locks.ungrant(waiter, noted);
+            }
+            events.retain(|(_seq, event)| !matches!(event, Event::LockGranted { .. }));
+            restarted = true;
         }
         Ok(Polled {
             events: events.into_iter().map(|(_seq, event)| event).collect(),

@@ -1,26 +1,23 @@
 //! POSIX and flock locks: the shard decides; what is held is remembered for the shard's restart.
+//!
+//! The reply to a request may be from a life of the shard that is over, and the next life has heard what is held without it. So a
+//! grant is noted first, and counts only if the shard has not been heard to restart since the request was sent; else it is asked for
+//! again, under its number.
 
 mod held;
 pub(crate) mod late;
+mod state;
 
-pub(crate) use held::Held;
-use held::Owner;
+use held::{Owner, owner_of};
+use late::Gone;
+pub(crate) use state::Locks;
+use state::Waiting;
 
 use crate::client::Client;
 use crate::net::Net;
-use crate::session::{is_passing, leaves_gathered, lock};
-use std::collections::BTreeMap;
-use std::sync::Mutex;
-use zonal_types::{ErrorCode, Ino, ShardId};
+use crate::session::{Link, is_passing, leaves_gathered, lock};
+use zonal_types::{ErrorCode, Ino, SessionId, ShardId};
 use zonal_wire::{LockRange, MetaReply, MetaRequest};
-
-/// Ranges that are held: a restarted shard is told of them. One whose release is under way is not among them, as the shard may
-/// have released it already, and given it to another.
-pub(crate) type HeldLocks = Mutex<Held>;
-
-/// Requests that may be queued at a shard, by waiter. A grant moves its range to what is held before anybody acts on it: a
-/// shard that restarts then hears of it, whatever became of the reply to the request.
-pub(crate) type WaitingLocks = Mutex<BTreeMap<u64, Waiting>>;
 
 /// What became of a queued request at a restarted shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,13 +38,13 @@ pub enum QueuedAgain {
     },
 }
 
-/// One of them.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Waiting {
-    ino: Ino,
-    range: LockRange,
-    /// The shard said that it is queued: the request itself is over, so a restarted shard must be asked anew.
-    is_queued: bool,
+/// What is to be done about one.
+enum Again {
+    Waits,
+    Over(QueuedAgain),
+    TakenBack,
+    /// The shard is to be asked again.
+    Unanswered,
 }
 
 /// The outcome of a lock request.
@@ -63,66 +60,83 @@ pub enum LockOutcome {
 }
 
 impl<N: Net> Client<N> {
-    /// Asks for a lock. `waiter`: waits under this number where it is not free.
+    /// A number for a lock request, which names it until it is over.
+    pub fn lock_number(&self) -> u64 {
+        lock(&self.locks).next_number()
+    }
+
+    /// Asks for a lock. `waiter`: waits under this number where it is not free. The range has a [`Self::lock_number`]; 0: it gets one.
     ///
     /// # Errors
     /// `WouldBlock`, `Deadlock`, `NoLocks`, a shard that does not answer.
     pub async fn lock(
         &self,
         ino: Ino,
-        range: LockRange,
+        mut range: LockRange,
         waiter: Option<u64>,
     ) -> Result<LockOutcome, ErrorCode> {
-        let owner = (range.owner, range.whole_file);
-        self.send_late_of(ino, owner).await?;
-        let was_held = lock(&self.held).holds(ino, &range);
+        if range.number == 0 {
+            range.number = self.lock_number();
+        }
+        self.send_late_of(ino, owner_of(&range)).await?;
         let link = self.reach(ino).await?;
-        let request = MetaRequest::Lock {
-            ino,
-            range,
-            wait: waiter.is_some(),
-            waiter: waiter.unwrap_or(0),
-        };
-        if let Some(waiter) = waiter {
-            let is_queued = false;
-            lock(&self.waiting_locks).insert(
-                waiter,
-                Waiting {
-                    ino,
-                    range,
-                    is_queued,
-                },
-            );
+        let mut outcome = self.ask_for_lock(&link, ino, range, waiter).await;
+        if let Ok(LockOutcome::Granted { .. }) = outcome {
+            outcome = self.learn_of_holders(ino).await;
         }
-        let answer = self.meta(&link, &request).await;
-        if let Some(waiter) = waiter {
-            let mut waiting = lock(&self.waiting_locks);
-            if matches!(answer, Err(ErrorCode::LockQueued)) {
-                // Where the grant was quicker, it is not there any more.
-                if let Some(waiting) = waiting.get_mut(&waiter) {
-                    waiting.is_queued = true;
-                }
-            } else {
-                waiting.remove(&waiter);
-            }
-        }
-        let outcome = match answer {
-            Ok(_done) => self.learn_of_holders(ino, range).await,
-            Err(ErrorCode::LockQueued) => return Ok(LockOutcome::Queued),
-            Err(code) => Err(code),
-        };
-        if outcome.is_err_and(leaves_gathered) && !was_held {
+        match outcome {
+            Ok(LockOutcome::Granted { .. }) => lock(&self.locks).settle(ino, &range),
             // The caller hears of an error and will not release it: the shard may have granted it, or grant it later.
-            self.take_back_later(ino, range, waiter);
+            Err(code) if leaves_gathered(code) => self.take_back_later(ino, range, waiter),
+            Err(_refused) => {
+                let mut locks = lock(&self.locks);
+                locks.withdraw(ino, &range, waiter);
+                locks.settle(ino, &range);
+            }
+            Ok(LockOutcome::Queued) => {}
         }
         outcome
     }
 
-    /// The shard granted a queued request.
-    pub(crate) fn note_grant(&self, waiter: u64) {
-        let granted = lock(&self.waiting_locks).remove(&waiter);
-        if let Some(Waiting { ino, range, .. }) = granted {
-            lock(&self.held).hold(ino, range);
+    /// Asks until the answer is one of a shard that knows what we hold.
+    async fn ask_for_lock(
+        &self,
+        link: &Link,
+        ino: Ino,
+        range: LockRange,
+        waiter: Option<u64>,
+    ) -> Result<LockOutcome, ErrorCode> {
+        loop {
+            let life = link.life();
+            let settled = lock(&self.locks).begin(ino, range, waiter);
+            let request = MetaRequest::Lock {
+                ino,
+                range,
+                wait: waiter.is_some(),
+                waiter: waiter.unwrap_or(0),
+                settled,
+            };
+            let outcome = match self.meta(link, &request).await {
+                Ok(_done) => {
+                    lock(&self.locks).granted(ino, range, waiter);
+                    LockOutcome::Granted { changed: false }
+                }
+                Err(ErrorCode::LockQueued) => {
+                    let mut locks = lock(&self.locks);
+                    let waiting = waiter.and_then(|waiter| locks.waiting.get_mut(&waiter));
+                    // Where the grant was quicker, it is not there any more.
+                    let Some(waiting) = waiting else {
+                        return Ok(LockOutcome::Queued);
+                    };
+                    waiting.is_queued = true;
+                    LockOutcome::Queued
+                }
+                Err(code) => return Err(code),
+            };
+            if link.life() == life {
+                return Ok(outcome);
+            }
+            zonal_types::mark!(LockAskedAgain);
         }
     }
 
@@ -134,7 +148,8 @@ impl<N: Net> Client<N> {
             map.shard_of(ino.partition())
                 .is_some_and(|known| known.id == shard)
         };
-        let queued: Vec<(u64, Waiting)> = lock(&self.waiting_locks)
+        let queued: Vec<(u64, Waiting)> = lock(&self.locks)
+            .waiting
             .iter()
             .filter(|(_, waiting)| waiting.is_queued && at_shard(waiting.ino))
             .map(|(waiter, waiting)| (*waiter, *waiting))
@@ -143,33 +158,60 @@ impl<N: Net> Client<N> {
         for (waiter, Waiting { ino, range, .. }) in queued {
             self.net.begin();
             let link = self.link(shard);
+            let life = link.life();
             let request = MetaRequest::Lock {
                 ino,
                 range,
                 wait: true,
                 waiter,
+                settled: 0,
             };
+            lock(&self.locks).queued_again.insert(waiter, false);
             let answer = self.meta(&link, &request).await;
-            let is_wanted = lock(&self.waiting_locks).contains_key(&waiter);
-            match answer {
-                Ok(_done) if is_wanted => {
-                    self.note_grant(waiter);
-                    over.push(QueuedAgain::Granted { ino, waiter });
-                }
-                Err(ErrorCode::LockQueued) if is_wanted => {}
-                // A signal took it back meanwhile, perhaps before the shard had queued it.
-                Ok(_) | Err(ErrorCode::LockQueued) => {
-                    self.take_back(ino, range, waiter).await;
-                }
-                Err(code) if is_passing(code) => return (over, false),
-                // A deadlock may have come up meanwhile.
-                Err(code) => {
-                    lock(&self.waiting_locks).remove(&waiter);
-                    over.push(QueuedAgain::Refused { waiter, code });
-                }
+            match self.queued_again(&link, life, (ino, range, waiter), answer.map(drop)) {
+                Again::Waits => {}
+                Again::Over(queued) => over.push(queued),
+                // It is sent once more, as it may have come before the shard had queued it.
+                Again::TakenBack => self.take_back(ino, range, waiter).await,
+                Again::Unanswered => return (over, false),
             }
         }
         (over, true)
+    }
+
+    /// The answer to a request that was queued before the shard's restart.
+    fn queued_again(
+        &self,
+        link: &Link,
+        life: (u64, SessionId),
+        (ino, range, waiter): (Ino, LockRange, u64),
+        answer: Result<(), ErrorCode>,
+    ) -> Again {
+        let mut locks = lock(&self.locks);
+        let is_wanted = locks.waiting.contains_key(&waiter);
+        let is_taken_back = locks.queued_again.remove(&waiter) == Some(true);
+        match answer {
+            Ok(()) if is_wanted => {
+                if let Some(granted) = locks.grant(waiter)
+                    && link.life() != life
+                {
+                    // Restarted once more.
+                    locks.ungrant(waiter, granted);
+                    return Again::Unanswered;
+                }
+                Again::Over(QueuedAgain::Granted { ino, waiter })
+            }
+            Ok(()) | Err(ErrorCode::LockQueued) if is_taken_back => Again::TakenBack,
+            // Or its grant was told before.
+            Ok(()) | Err(ErrorCode::LockQueued) => Again::Waits,
+            Err(code) if is_passing(code) => Again::Unanswered,
+            // A deadlock may have come up meanwhile.
+            Err(code) => {
+                locks.withdraw(ino, &range, Some(waiter));
+                locks.settle(ino, &range);
+                Again::Over(QueuedAgain::Refused { waiter, code })
+            }
+        }
     }
 
     /// A lock that was waited for is held: learns what the last holder wrote.
@@ -177,16 +219,17 @@ impl<N: Net> Client<N> {
     /// # Errors
     /// A shard that does not answer: then the lock goes back.
     pub async fn lock_granted(&self, ino: Ino, range: LockRange) -> Result<LockOutcome, ErrorCode> {
-        let outcome = self.learn_of_holders(ino, range).await;
+        let outcome = self.learn_of_holders(ino).await;
         if outcome.is_err() {
             self.take_back_later(ino, range, None);
+        } else {
+            lock(&self.locks).settle(ino, &range);
         }
         outcome
     }
 
-    /// The lock is held: remembers it, and learns what the last holder wrote.
-    async fn learn_of_holders(&self, ino: Ino, range: LockRange) -> Result<LockOutcome, ErrorCode> {
-        lock(&self.held).hold(ino, range);
+    /// The lock is held: learns what the last holder wrote.
+    async fn learn_of_holders(&self, ino: Ino) -> Result<LockOutcome, ErrorCode> {
         lock(&self.small).forget(ino);
         let link = self.reach(ino).await?;
         let reply = self
@@ -212,11 +255,13 @@ impl<N: Net> Client<N> {
     ///
     /// # Errors
     /// A server that does not answer.
-    pub async fn unlock(&self, ino: Ino, range: LockRange) -> Result<(), ErrorCode> {
+    pub async fn unlock(&self, ino: Ino, mut range: LockRange) -> Result<(), ErrorCode> {
+        range.number = self.lock_number();
         self.flush_if_dirty(ino).await?;
-        let owner = (range.owner, range.whole_file);
         let cut = (range.start, range.end);
-        self.send_release(ino, &MetaRequest::Unlock { ino, range }, owner, cut)
+        let request = MetaRequest::Unlock { ino, range };
+        let is_meant = |held: &LockRange| held.number < range.number;
+        self.send_release(ino, &request, owner_of(&range), cut, is_meant)
             .await
     }
 
@@ -227,18 +272,21 @@ impl<N: Net> Client<N> {
         request: &MetaRequest,
         owner: Owner,
         cut: (u64, u64),
+        is_meant: impl Fn(&LockRange) -> bool,
     ) -> Result<(), ErrorCode> {
         let link = self.reach(ino).await?;
-        let released = lock(&self.held).give_up(ino, owner, cut);
+        let released = lock(&self.locks).held.give_up(ino, owner, cut, is_meant);
         let answer = self.meta(&link, request).await;
         if answer.is_err() {
-            let mut held = lock(&self.held);
-            released.into_iter().for_each(|range| held.hold(ino, range));
+            let mut locks = lock(&self.locks);
+            released
+                .into_iter()
+                .for_each(|range| locks.held.hold(ino, range));
         }
         answer.map(drop)
     }
 
-    /// Releases all locks of an owner on an inode, where there may be any.
+    /// Releases the locks that an owner has got on an inode until now, where there may be any; `handle`: through this open file only.
     ///
     /// # Errors
     /// As [`Self::unlock`].
@@ -247,27 +295,36 @@ impl<N: Net> Client<N> {
         ino: Ino,
         owner: u64,
         whole_file: bool,
+        handle: Option<u64>,
     ) -> Result<(), ErrorCode> {
         let of = (owner, whole_file);
-        if !lock(&self.held).has_any(ino, of) {
-            return Ok(());
-        }
+        let number = {
+            let mut locks = lock(&self.locks);
+            if !locks.held.has_any(ino, of, handle) {
+                return Ok(());
+            }
+            locks.next_number()
+        };
+        let gone = Gone {
+            ino,
+            owner: of,
+            handle,
+            number,
+        };
         if let Err(code) = self.flush_if_dirty(ino).await {
             // As in `unlock`. There is nobody left who could try again.
-            self.release_later(ino, owner, whole_file);
+            self.release_later(gone);
             return Err(code);
         }
-        let request = MetaRequest::ReleaseLocks {
-            ino,
-            owner,
-            whole_file,
-        };
         let cut = (0, u64::MAX);
-        let released = self.send_release(ino, &request, of, cut).await;
+        let is_meant = |held: &LockRange| gone.means(held);
+        let released = self
+            .send_release(ino, &gone.request(), of, cut, is_meant)
+            .await;
         if released.is_err_and(leaves_gathered) {
             // There is nobody left who could try again; a shard that starts anew is not told of it.
-            self.release_later(ino, owner, whole_file);
-            lock(&self.held).give_up(ino, of, cut);
+            self.release_later(gone);
+            lock(&self.locks).held.give_up(ino, of, cut, is_meant);
         }
         released
     }

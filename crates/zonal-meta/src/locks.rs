@@ -7,13 +7,20 @@
 //! on that inode queue behind it. (Owners that hold something may still pass: making them wait could deadlock
 //! where Linux would not.)
 //!
-//! *Invariants*: ranges of one owner in one space are sorted, disjoint, and not adjacent with the same kind; ranges of
+//! An owner may be named again by the kernel when the open file or process that it was is gone, and a release or a take-back may come
+//! late, or twice. So each range remembers the open file and the request (a number that grows) that took it last. A close gives up
+//! what was got through its open file; a take-back what its request got; an unlock what was got before it; a request that comes when
+//! it is over for its caller gets nothing. The order in which messages arrive cannot matter then.
+//!
+//! *Invariants*: ranges of one owner in one space are sorted and disjoint, and adjacent ones differ in kind, open file or request; ranges of
 //! two owners overlap only if both are shared; each waiter is in the index; `ranges + 2 * waiting` stays within
 //! the bound, so that a grant out of the queue cannot fail.
 
 mod check;
 mod deadlock;
 mod file;
+#[cfg(test)]
+mod late_tests;
 #[cfg(test)]
 mod tests;
 
@@ -40,6 +47,20 @@ pub enum Answer {
     Queued,
     /// Somebody else has a conflicting lock, and the request did not want to wait.
     Conflict,
+}
+
+/// What becomes of a range of one owner.
+enum Change<'a> {
+    /// Its request holds it; `settled` as in the message.
+    Take(u64),
+    /// It is held since before our start.
+    Reclaim,
+    /// What was got before this request is given up.
+    GiveUp(u64),
+    /// The same, only what was got through this open file.
+    Close { handle: u64, number: u64 },
+    /// What its request got is as before again.
+    TakeBack(&'a [LockRange]),
 }
 
 /// All locks and waiters of one shard.
@@ -110,16 +131,19 @@ impl LockTable {
     }
 
     /// Asks for a lock; with `waiter` it is queued where it conflicts. Also returns the waiters that a
-    /// downgrade let in. A repeated request (same waiter) gets the same answer.
+    /// downgrade let in. A repeated request (same waiter) gets the same answer. `settled`: requests of the owner below it are never
+    /// taken back, so that their ranges may become one with this.
     ///
     /// # Errors
-    /// `Invalid` (empty range, waiter number in use elsewhere), `NoLocks` (bound reached), `Deadlock`.
+    /// `Invalid` (empty range, waiter number in use elsewhere), `NoLocks` (bound reached), `Deadlock`; `UnknownLease` where the request
+    /// comes when it is over for its caller.
     pub fn lock(
         &mut self,
         session: SessionId,
         ino: Ino,
         range: LockRange,
         waiter: Option<u64>,
+        settled: u64,
     ) -> Result<(Answer, Vec<Granted>), ErrorCode> {
         check_range(&range)?;
         if let Some(number) = waiter
@@ -135,13 +159,16 @@ impl LockTable {
             return Err(ErrorCode::NoLocks);
         }
         let owner = (session, range.owner);
+        if self.is_late(ino, owner, &range) {
+            return Err(ErrorCode::UnknownLease);
+        }
         let mut granted = Vec::new();
-        if range.whole_file && self.flock_kind(ino, owner).is_some_and(|k| k != range.kind) {
+        if self.converts(ino, owner, &range) {
             // A conversion by flock gives the old lock up first, as Linux does.
-            self.change(ino, owner, &range, None);
+            self.change(ino, owner, &range, &Change::GiveUp(range.number));
             if range.kind == LockKind::Shared {
                 // Ours goes back in before anybody else gets a chance: a downgrade never fails.
-                self.change(ino, owner, &range, Some(range.kind));
+                self.change(ino, owner, &range, &Change::Take(settled));
             }
             granted = self.serve_queue(ino);
         }
@@ -154,7 +181,7 @@ impl LockTable {
                     other.overtaken = other.overtaken.saturating_add(1);
                 }
             }
-            self.change(ino, owner, &range, Some(range.kind));
+            self.change(ino, owner, &range, &Change::Take(settled));
             granted.extend(self.serve_queue(ino));
             return Ok((Answer::Granted, granted));
         }
@@ -173,11 +200,18 @@ impl LockTable {
             self.settle(ino, session);
             return Err(code);
         }
-        self.enqueue(session, ino, range, number);
+        let waiter = Waiter {
+            session,
+            waiter: number,
+            range,
+            settled,
+            overtaken: 0,
+        };
+        self.enqueue(ino, waiter);
         Ok((Answer::Queued, granted))
     }
 
-    /// Gives a range up (all kinds). Returns who is let in.
+    /// Gives a range up (all kinds), where requests before this one took it. Returns who is let in.
     ///
     /// # Errors
     /// `Invalid` (empty range), `NoLocks` where the split that this makes does not fit.
@@ -197,7 +231,7 @@ impl LockTable {
         if splits && self.ranges + 2 * self.waiters.len() + 1 > self.ranges_max {
             return Err(ErrorCode::NoLocks);
         }
-        self.change(ino, owner, &range, None);
+        self.change(ino, owner, &range, &Change::GiveUp(range.number));
         let granted = self.serve_queue(ino);
         self.settle(ino, session);
         Ok(granted)
@@ -212,20 +246,28 @@ impl LockTable {
             .map(|(_owner, held)| held)
     }
 
-    /// Takes a queued request back; its going may let others in.
+    /// Takes a request back, whether it waits or was granted; its going may let others in. `before`: what its owner held there without it.
     ///
     /// # Errors
-    /// `UnknownLease` where it is not queued (any more): it was granted or never came.
+    /// `Invalid` (empty range, `before` of another owner), `NoLocks` where what was before does not fit.
     pub fn cancel(
         &mut self,
         session: SessionId,
         ino: Ino,
-        waiter: u64,
+        range: LockRange,
+        waiter: Option<u64>,
+        before: &[LockRange],
     ) -> Result<Vec<Granted>, ErrorCode> {
-        if self.waiters.get(&(session, waiter)) != Some(&ino) {
-            return Err(ErrorCode::UnknownLease);
+        check_range(&range)?;
+        for old in before {
+            check_range(old)?;
+            if (old.owner, old.whole_file) != (range.owner, range.whole_file) {
+                return Err(ErrorCode::Invalid);
+            }
         }
-        if let Some(file) = self.files.get_mut(&ino)
+        if let Some(waiter) = waiter
+            && self.waiters.get(&(session, waiter)) == Some(&ino)
+            && let Some(file) = self.files.get_mut(&ino)
             && let Some(index) = file
                 .queue
                 .iter()
@@ -234,26 +276,42 @@ impl LockTable {
         {
             self.forget_waiter(ino, &gone);
         }
+        // Each piece, and each end of one, splits another at most.
+        if self.ranges + 2 * (before.len() + self.waiters.len() + 1) > self.ranges_max {
+            return Err(ErrorCode::NoLocks);
+        }
+        let owner = (session, range.owner);
+        self.change(ino, owner, &range, &Change::TakeBack(before));
         let granted = self.serve_queue(ino);
         self.settle(ino, session);
         Ok(granted)
     }
 
-    /// Releases all locks of one owner in one space of an inode (a close). Its waiters stay.
+    /// Releases the locks that one owner got in one space of an inode by requests before `number` (a close), through one open file
+    /// (`handle`) or all. Its waiters stay.
     pub fn release_owner(
         &mut self,
         session: SessionId,
         ino: Ino,
-        owner: u64,
-        whole_file: bool,
+        (owner, whole_file): (u64, bool),
+        handle: Option<u64>,
+        number: u64,
     ) -> Vec<Granted> {
-        let Some(file) = self.files.get_mut(&ino) else {
-            return Vec::new();
+        let all = LockRange {
+            whole_file,
+            owner,
+            handle: 0,
+            number,
+            pid: 0,
+            kind: LockKind::Shared,
+            start: 0,
+            end: u64::MAX,
         };
-        let Some(ranges) = file.space_mut(whole_file).remove(&(session, owner)) else {
-            return Vec::new();
-        };
-        self.ranges -= ranges.len();
+        let how = handle.map_or(Change::GiveUp(number), |handle| Change::Close {
+            handle,
+            number,
+        });
+        self.change(ino, (session, owner), &all, &how);
         let granted = self.serve_queue(ino);
         self.settle(ino, session);
         granted
@@ -313,37 +371,72 @@ impl LockTable {
     /// A lock that a session held before the shard's restart.
     ///
     /// # Errors
-    /// `WouldBlock` where another has got a conflicting lock meanwhile; else as [`Self::lock`].
+    /// `WouldBlock` where another has got a conflicting lock meanwhile, `NoLocks`, `Invalid`.
     pub fn reclaim(
         &mut self,
         session: SessionId,
         ino: Ino,
         range: LockRange,
     ) -> Result<(), ErrorCode> {
-        match self.lock(session, ino, range, None)? {
-            (Answer::Granted, _granted) => Ok(()),
-            _ => Err(ErrorCode::WouldBlock),
+        check_range(&range)?;
+        let owner = (session, range.owner);
+        let file = self.files.entry(ino).or_default();
+        if file.blockers(owner, &range).next().is_some() {
+            return Err(ErrorCode::WouldBlock);
         }
+        let held = file.space(range.whole_file).get(&owner);
+        // What it got since our start stays, and may cut this into pieces.
+        let since = held.map_or(0, |held| held.within(range.start, range.end).count());
+        if self.ranges + 2 * (self.waiters.len() + since + 1) > self.ranges_max {
+            self.settle(ino, session);
+            return Err(ErrorCode::NoLocks);
+        }
+        self.change(ino, owner, &range, &Change::Reclaim);
+        Ok(())
     }
 
-    fn flock_kind(&self, ino: Ino, owner: Owner) -> Option<LockKind> {
-        let ranges = self.files.get(&ino)?.flock.get(&owner)?;
-        ranges.iter().next().map(|held| held.kind)
+    /// True where the request is settled: its caller has heard of it, or it was taken back.
+    fn is_late(&self, ino: Ino, owner: Owner, range: &LockRange) -> bool {
+        let file = self.files.get(&ino);
+        let held = file.and_then(|file| file.space(range.whole_file).get(&owner));
+        held.is_some_and(|held| range.number < held.settled())
     }
 
-    /// Replaces what `owner` has in the range: by `kind`, or by nothing.
-    fn change(&mut self, ino: Ino, owner: Owner, range: &LockRange, kind: Option<LockKind>) {
-        if kind.is_none() && !self.files.contains_key(&ino) {
+    /// True where `range` is of flock and its owner has one of another kind.
+    fn converts(&self, ino: Ino, owner: Owner, range: &LockRange) -> bool {
+        let Some(file) = self.files.get(&ino).filter(|_| range.whole_file) else {
+            return false;
+        };
+        let held = file.flock.get(&owner).and_then(|held| held.iter().next());
+        held.is_some_and(|held| held.kind != range.kind && held.number <= range.number)
+    }
+
+    /// Changes what `owner` has in the range.
+    fn change(&mut self, ino: Ino, owner: Owner, range: &LockRange, how: &Change<'_>) {
+        let takes = matches!(how, Change::Take(_) | Change::Reclaim);
+        if !takes && !self.files.contains_key(&ino) {
             return;
         }
         let file = self.files.entry(ino).or_default();
         let space = file.space_mut(range.whole_file);
-        if kind.is_none() && !space.contains_key(&owner) {
+        if !takes && !space.contains_key(&owner) {
             return;
         }
         let ranges = space.entry(owner).or_default();
         let before = ranges.len();
-        ranges.replace(range.start, range.end, kind.map(|kind| (kind, range.pid)));
+        let (start, end) = (range.start, range.end);
+        match *how {
+            Change::Take(settled) => {
+                ranges.settle(settled);
+                ranges.replace(start, end, Some(range.into()));
+            }
+            Change::Reclaim => ranges.reclaim(range),
+            Change::GiveUp(number) => ranges.give_up(start, end, |held| held.number < number),
+            Change::Close { handle, number } => ranges.give_up(start, end, |held| {
+                held.handle == handle && held.number < number
+            }),
+            Change::TakeBack(before) => ranges.take_back(start, end, range.number, before),
+        }
         let after = ranges.len();
         if after == 0 {
             space.remove(&owner);
@@ -354,21 +447,17 @@ impl LockTable {
         }
     }
 
-    fn enqueue(&mut self, session: SessionId, ino: Ino, range: LockRange, waiter: u64) {
-        self.waiters.insert((session, waiter), ino);
-        self.sessions.entry(session).or_default().insert(ino);
-        if !range.whole_file {
+    fn enqueue(&mut self, ino: Ino, waiter: Waiter) {
+        let number = waiter.waiter;
+        self.waiters.insert((waiter.session, number), ino);
+        self.sessions.entry(waiter.session).or_default().insert(ino);
+        if !waiter.range.whole_file {
             self.waiting_owners
-                .entry((session, range.owner))
+                .entry(waiter.owner())
                 .or_default()
-                .insert((ino, waiter));
+                .insert((ino, number));
         }
-        self.files.entry(ino).or_default().queue.push_back(Waiter {
-            session,
-            waiter,
-            range,
-            overtaken: 0,
-        });
+        self.files.entry(ino).or_default().queue.push_back(waiter);
     }
 
     fn forget_waiter(&mut self, ino: Ino, gone: &Waiter) {
@@ -389,7 +478,7 @@ impl LockTable {
             && let Some(waiter) = file.queue.get(index)
         {
             let owner = waiter.owner();
-            let range = waiter.range;
+            let (range, settled) = (waiter.range, waiter.settled);
             if file.blockers(owner, &range).next().is_some()
                 || file.must_queue(owner, &range, index)
             {
@@ -405,7 +494,7 @@ impl LockTable {
                 break;
             };
             self.forget_waiter(ino, &waiter);
-            self.change(ino, owner, &range, Some(range.kind));
+            self.change(ino, owner, &range, &Change::Take(settled));
             granted.push(event(ino, &waiter));
             // The owner's own range may have shrunk in kind (a downgrade): look from the start again.
             index = 0;

@@ -7,7 +7,7 @@ use common::*;
 use zonal_meta::{Outcome, WaitOn};
 use zonal_types::{ErrorCode, Ino};
 use zonal_wire::meta::Event;
-use zonal_wire::{MetaReply, MetaRequest};
+use zonal_wire::{LockRange, MetaReply, MetaRequest};
 
 /// Asks for the whole file, as waiter 5.
 fn waiting_lock(ino: Ino) -> MetaRequest {
@@ -16,6 +16,7 @@ fn waiting_lock(ino: Ino) -> MetaRequest {
         range: whole_file(),
         wait: true,
         waiter: 5,
+        settled: 0,
     }
 }
 
@@ -97,7 +98,10 @@ fn a_poll_that_has_heard_of_another_boot_is_answered_at_once_and_acknowledges_no
     let lock = waiting_lock(home);
     assert_eq!(cell.send(1, one.caller(1), &lock), MetaReply::Done);
     cell.send(1, two.caller(1), &lock);
-    let range = whole_file();
+    let range = LockRange {
+        number: 1,
+        ..whole_file()
+    };
     let release = MetaRequest::Unlock { ino: home, range };
     one.call(&mut cell, home, &release).unwrap();
     assert_eq!(waits(&mut cell, boot, 0), Some(1), "the grant");

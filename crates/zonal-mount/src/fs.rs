@@ -125,9 +125,8 @@ impl FileSystem for ZonalFs {
     }
 
     fn lingers(&self, unique: u64) {
-        if let Some(tid) = self.callers.tid_of(unique)
-            && is_dying(tid)
-        {
+        let is_dying = || self.callers.tid_of(unique).is_some_and(is_dying);
+        if self.waiters.is_interrupted(unique) || is_dying() {
             self.client.net().cancel(unique);
         }
     }

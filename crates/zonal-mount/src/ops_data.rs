@@ -251,7 +251,7 @@ impl ZonalFs {
             Some(file) => block_on(self.client.settle(&file)),
             None => Ok(()),
         };
-        let released = block_on(self.client.release_locks(ino, lock_owner, false));
+        let released = block_on(self.client.release_locks(ino, lock_owner, false, None));
         if released.is_ok() {
             self.handle_locks.forget(fh, lock_owner);
         }
@@ -297,12 +297,7 @@ impl ZonalFs {
         // Whoever closed it waits no more, and may be gone.
         self.callers.note(ctx.unique, 0);
         // The open ends, whatever becomes of the locks.
-        let unlocked = if release.flock_unlock {
-            block_on(self.client.release_locks(ino, release.lock_owner, true))
-        } else {
-            Ok(())
-        };
-        self.release_handle_locks(ino, release.fh);
+        let unlocked = self.release_handle_locks(ino, release.fh);
         self.told.close(release.fh);
         if release.fh & HANDLE_PAGES != 0 {
             self.tails.close(ino);

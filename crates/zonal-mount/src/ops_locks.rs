@@ -1,4 +1,13 @@
 //! Locks. A waiting request is parked before it is sent, so that neither a grant nor a signal can miss it.
+//!
+//! *Owners*. The kernel names an owner by the address of an open file (flock, OFD) or of a process's table of them (fcntl), and uses it
+//! again: for flock and OFD locks perhaps before the end of the former open file, which is told without waiting for us, has arrived. A
+//! handle's number is never used again. So a flock belongs to the handle itself, and the end of a handle releases only what was locked
+//! through it. The end of a process's locks (FLUSH) is awaited by the kernel.
+//!
+//! *Signals*. A program that hears EINTR may ask again at once. So EINTR is answered when the request has been remembered as taken back
+//! (the same owner's next request is sent behind that), and never while it is on its way: the worker that sent it then knows what came
+//! of it. A grant is then a grant. Where that takes long the request is given up first (`lingers`).
 
 use crate::background::Cancel;
 use crate::block::block_on;
@@ -11,10 +20,12 @@ use zonal_fuse::{Context, Errno, FileLock, LockKind as KernelKind, ReplyEmpty};
 use zonal_types::{ErrorCode, Ino};
 use zonal_wire::{LockKind, LockRange};
 
-fn range_of(lock: &Lock) -> LockRange {
+fn range_of(lock: &Lock, number: u64) -> LockRange {
     LockRange {
         whole_file: lock.flock,
-        owner: lock.owner,
+        owner: if lock.flock { lock.fh } else { lock.owner },
+        handle: lock.fh,
+        number,
         pid: lock.pid,
         kind: if lock.kind == KernelKind::Read {
             LockKind::Shared
@@ -34,7 +45,7 @@ impl ZonalFs {
         lock: &Lock,
     ) -> Result<FileLock, ErrorCode> {
         self.begin(ctx);
-        let range = range_of(lock);
+        let range = range_of(lock, 0);
         Ok(match block_on(self.client.get_lock(ino, range))? {
             Some(held) => FileLock {
                 start: held.start,
@@ -64,7 +75,7 @@ impl ZonalFs {
         reply: ReplyEmpty,
     ) {
         self.begin(ctx);
-        let range = range_of(lock);
+        let range = range_of(lock, self.client.lock_number());
         if lock.kind == KernelKind::Unlock {
             return match block_on(self.client.unlock(ino, range)) {
                 Ok(()) => reply.ok(),
@@ -94,32 +105,31 @@ impl ZonalFs {
                 reply,
                 is_sent: false,
                 is_granted: false,
+                is_interrupted: false,
             },
         );
-        if ctx.interrupted() && self.interrupt_waiter(unique) {
-            return;
+        if ctx.interrupted()
+            && let Some(waiter) = self.waiters.take(unique)
+        {
+            // Nothing was sent.
+            return waiter.reply.err(Errno::INTR);
         }
         match block_on(self.client.lock(ino, range, Some(unique))) {
-            Ok(LockOutcome::Granted { changed }) => match self.waiters.take(unique) {
-                Some(waiter) => self.answer_granted(ino, changed, waiter.reply),
-                // A signal was quicker: the lock goes back.
-                None => self.cancel(Cancel {
-                    ino,
-                    range,
-                    waiter: unique,
-                }),
-            },
+            Ok(LockOutcome::Granted { changed }) => {
+                if let Some(waiter) = self.waiters.take(unique) {
+                    self.answer_granted(ino, changed, waiter.reply);
+                }
+            }
             Ok(LockOutcome::Queued) => match self.waiters.mark_sent(unique) {
-                Queued::Waits => {}
+                Queued::Waits | Queued::Gone => {}
                 Queued::Granted(waiter) => self.finish_granted(ino, waiter),
-                Queued::Gone => self.cancel(Cancel {
-                    ino,
-                    range,
-                    waiter: unique,
-                }),
+                Queued::Interrupted(waiter) => self.take_back(unique, waiter),
             },
             Err(code) => match self.waiters.take(unique) {
                 Some(waiter) if waiter.is_granted => self.finish_granted(ino, waiter),
+                Some(waiter) if waiter.is_interrupted && leaves_unsure(code) => {
+                    self.answer_failed(ErrorCode::Interrupted, waiter.reply);
+                }
                 Some(waiter) => self.answer_failed(code, waiter.reply),
                 None => {}
             },
@@ -148,19 +158,20 @@ impl ZonalFs {
         }
     }
 
+    /// Answers EINTR to a request that is queued at the shard.
+    fn take_back(&self, unique: u64, waiter: Waiter) {
+        let Waiter { ino, range, .. } = waiter;
+        self.client.take_back_later(ino, range, Some(unique));
+        waiter.reply.err(Errno::INTR);
+        if !self.signal.cancel(Cancel { ino, range }) {
+            self.signal.wake();
+        }
+    }
+
     /// A shard that did not answer is to be told that the lock is not wanted: housekeeping does.
     fn answer_failed(&self, code: ErrorCode, reply: ReplyEmpty) {
         self.signal.wake();
         reply.err(errno(code));
-    }
-
-    /// Takes a lock request back, soon.
-    fn cancel(&self, cancel: Cancel) {
-        if !self.signal.cancel(cancel) {
-            let Cancel { ino, range, waiter } = cancel;
-            self.client.take_back_later(ino, range, Some(waiter));
-            self.signal.wake();
-        }
     }
 
     /// Pages that are older than the lock are dropped before its holder can read them. Done by the notifier's thread, as that
@@ -172,21 +183,16 @@ impl ZonalFs {
         }
     }
 
-    /// A signal hit the caller of a request: true where it waited for a lock and was answered.
+    /// A signal hit the caller of a request: true where it waits for a lock.
     pub(crate) fn interrupt_waiter(&self, unique: u64) -> bool {
         match self.waiters.take_interrupted(unique) {
             Taken::Sent(waiter) => {
-                let cancel = Cancel {
-                    ino: waiter.ino,
-                    range: waiter.range,
-                    waiter: unique,
-                };
-                waiter.reply.err(Errno::INTR);
-                self.cancel(cancel);
+                self.take_back(unique, waiter);
                 true
             }
-            Taken::NotSent(waiter) => {
-                waiter.reply.err(Errno::INTR);
+            Taken::NotSent => {
+                // A caller that is to die does not wait for the worker.
+                self.signal.interrupted(unique);
                 true
             }
             Taken::Unknown => {
@@ -196,12 +202,24 @@ impl ZonalFs {
         }
     }
 
-    /// What is still locked through a handle when its last descriptor is closed are OFD locks.
-    pub(crate) fn release_handle_locks(&self, ino: Ino, fh: u64) {
+    /// What is still locked through a handle when its last descriptor is closed are flocks and OFD locks.
+    pub(crate) fn release_handle_locks(&self, ino: Ino, fh: u64) -> Result<(), ErrorCode> {
+        let flock = block_on(self.client.release_locks(ino, fh, true, Some(fh)));
         for owner in self.handle_locks.take(fh) {
-            if let Err(error) = block_on(self.client.release_locks(ino, owner, false)) {
+            let released = block_on(self.client.release_locks(ino, owner, false, Some(fh)));
+            if let Err(error) = released {
                 tracing::warn!(%ino, %error, "locks of a closed handle not released");
             }
         }
+        flock
     }
+}
+
+/// A request that was given up, and that the client takes back at its shard.
+fn leaves_unsure(code: ErrorCode) -> bool {
+    use ErrorCode::{Interrupted, NotReady, Overloaded, TimedOut, Unreachable};
+    matches!(
+        code,
+        Interrupted | NotReady | Overloaded | TimedOut | Unreachable
+    )
 }

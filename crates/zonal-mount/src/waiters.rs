@@ -19,6 +19,8 @@ pub struct Waiter {
     pub is_sent: bool,
     /// The grant was quicker than the reply that it is queued: the worker that sent it answers.
     pub is_granted: bool,
+    /// A signal came while it was being sent: the worker that sends it answers.
+    pub is_interrupted: bool,
 }
 
 /// What the worker that sent a request finds when the shard has queued it.
@@ -28,7 +30,9 @@ pub enum Queued {
     Waits,
     /// It was granted already.
     Granted(Waiter),
-    /// A signal took it: it must be taken back at the shard.
+    /// A signal came before it waited: it must be taken back at the shard.
+    Interrupted(Waiter),
+    /// It was answered.
     Gone,
 }
 
@@ -37,8 +41,8 @@ pub enum Queued {
 pub enum Taken {
     /// A request that the shard has queued: it must be taken back there.
     Sent(Waiter),
-    /// A request that is being sent: its worker will take it back.
-    NotSent(Waiter),
+    /// A request that is being sent: its worker will see the signal.
+    NotSent,
     /// No request that waits for a lock.
     Unknown,
 }
@@ -73,12 +77,17 @@ impl Waiters {
     #[must_use]
     pub fn mark_sent(&self, unique: u64) -> Queued {
         let mut map = self.map();
-        match map.get_mut(&unique) {
-            Some(waiter) if !waiter.is_granted => {
-                waiter.is_sent = true;
-                Queued::Waits
-            }
-            _ => map.remove(&unique).map_or(Queued::Gone, Queued::Granted),
+        if let Some(waiter) = map.get_mut(&unique)
+            && !waiter.is_granted
+            && !waiter.is_interrupted
+        {
+            waiter.is_sent = true;
+            return Queued::Waits;
+        }
+        match map.remove(&unique) {
+            Some(waiter) if waiter.is_granted => Queued::Granted(waiter),
+            Some(waiter) => Queued::Interrupted(waiter),
+            None => Queued::Gone,
         }
     }
 
@@ -97,10 +106,23 @@ impl Waiters {
     /// Takes a request because of a signal.
     #[must_use]
     pub fn take_interrupted(&self, unique: u64) -> Taken {
-        match self.map().remove(&unique) {
-            Some(waiter) if waiter.is_sent => Taken::Sent(waiter),
-            Some(waiter) => Taken::NotSent(waiter),
+        let mut map = self.map();
+        match map.get_mut(&unique) {
+            Some(waiter) if waiter.is_sent => {
+                map.remove(&unique).map_or(Taken::Unknown, Taken::Sent)
+            }
+            Some(waiter) => {
+                waiter.is_interrupted = true;
+                Taken::NotSent
+            }
             None => Taken::Unknown,
         }
+    }
+
+    /// True where a request's caller was hit by a signal while it is being sent.
+    #[must_use]
+    pub fn is_interrupted(&self, unique: u64) -> bool {
+        let map = self.map();
+        map.get(&unique).is_some_and(|waiter| waiter.is_interrupted)
     }
 }

@@ -98,6 +98,8 @@ async fn lock_of_a_killed_caller(world: Rc<World>) -> Result<(), ErrorCode> {
     let range = LockRange {
         whole_file: false,
         owner: 5,
+        handle: 0,
+        number: 0,
         pid: 5,
         kind: LockKind::Exclusive,
         start: 0,
@@ -107,7 +109,7 @@ async fn lock_of_a_killed_caller(world: Rc<World>) -> Result<(), ErrorCode> {
     let locked = one.lock(ino, range, None).await;
     assert_eq!(locked.map(drop), Err(ErrorCode::Interrupted));
     // FLUSH and RELEASE of the exit.
-    one.release_locks(ino, 5, false).await?;
+    one.release_locks(ino, 5, false, None).await?;
     one.release(ino).await?;
     for _ in 0..600 {
         one.keep_house().await;

@@ -90,6 +90,8 @@ async fn locked_and_not_told(world: Rc<World>) -> Result<(), ErrorCode> {
     let range = |owner, start, end| LockRange {
         whole_file: false,
         owner,
+        handle: 0,
+        number: 0,
         pid: 1,
         kind: LockKind::Exclusive,
         start,
@@ -139,6 +141,8 @@ async fn released_before_it_is_flushed(world: Rc<World>, is_gone: bool) -> Resul
     let range = |owner| LockRange {
         whole_file: true,
         owner,
+        handle: 0,
+        number: 0,
         pid: 1,
         kind: LockKind::Exclusive,
         start: 0,
@@ -154,7 +158,7 @@ async fn released_before_it_is_flushed(world: Rc<World>, is_gone: bool) -> Resul
         starting.start(SHARD);
     });
     let released = if is_gone {
-        one.release_locks(file.ino, 1, true).await
+        one.release_locks(file.ino, 1, true, None).await
     } else {
         one.unlock(file.ino, range(1)).await
     };

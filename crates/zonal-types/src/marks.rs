@@ -55,6 +55,8 @@ marks! {
     SilentRefused,
     /// A lock waited for such clients.
     LockHeldBack,
+    /// A client asked for a lock again, since its shard was restarted while the answer was on its way.
+    LockAskedAgain,
     /// A session ended because its client gave no sign.
     SessionExpired,
     /// An inode without a name went with its last close.

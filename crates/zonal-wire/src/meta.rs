@@ -84,11 +84,15 @@ codec_enum! {
 
 codec_struct! {
     /// A range lock. For flock: `whole_file` true, start 0, end `u64::MAX`. `end` is the last byte (inclusive).
-    /// flock and fcntl/OFD locks do not see one another. `owner` is unique within the session.
+    /// flock and fcntl/OFD locks do not see one another. `owner` is unique within the session, but a later process or open file may
+    /// get the same one. `handle` (the open file) and `number` (the request) are never used again in the session: they say which
+    /// request took the range last, and through which open file.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct LockRange {
         whole_file: bool,
         owner: u64,
+        handle: u64,
+        number: u64,
         pid: u32,
         kind: LockKind,
         start: u64,
@@ -221,13 +225,16 @@ codec_enum! {
         /// write, and `security.capability`. Reply `Attr`.
         TakePrivileges = 50 { who: Credentials, ino: Ino },
 
-        /// `wait`: queue it under `waiter` (chosen by the client, unique in the session) and answer `LockQueued`.
-        Lock = 60 { ino: Ino, range: LockRange, wait: bool, waiter: u64 },
+        /// `wait`: queue it under `waiter` (chosen by the client, unique in the session) and answer `LockQueued`. `settled`: requests
+        /// of the owner on this inode with lower numbers are over for their callers: neither granted late nor taken back.
+        Lock = 60 { ino: Ino, range: LockRange, wait: bool, waiter: u64, settled: u64 },
+        /// Releases what requests with lower numbers hold of the range.
         Unlock = 61 { ino: Ino, range: LockRange },
-        /// Takes a queued request back. Reply `Done` where it was still queued, `Failed(UnknownLease)` where it was granted.
-        CancelLock = 62 { ino: Ino, waiter: u64 },
-        /// Releases all of the owner's locks of that sort on the inode.
-        ReleaseLocks = 63 { ino: Ino, owner: u64, whole_file: bool },
+        /// Takes the request `range.number` back, and nothing that a later one got. Where it still waits (under `waiter`, if not 0) it waits no
+        /// more; where it was granted, its owner holds `before` again there, in so far as that is not more than what it held until now.
+        CancelLock = 62 { ino: Ino, range: LockRange, waiter: u64, before: Vec<LockRange> },
+        /// Releases all locks of that sort that the owner got on the inode by requests with lower numbers; `handle`: through this one only.
+        ReleaseLocks = 63 { ino: Ino, owner: u64, whole_file: bool, handle: Option<u64>, number: u64 },
 
         /// The callers of these appends of the session are gone: those behind them wait no more for their ends, which come later, without bytes.
         GiveUpAppends = 64 { appends: Vec<(Ino, u64)> },

@@ -22,13 +22,13 @@ pub(crate) struct Held {
 }
 
 /// Those of one owner on one inode.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct OfOwner {
     older: LockRanges,
     newest: VecDeque<LockRange>,
 }
 
-fn owner_of(range: &LockRange) -> Owner {
+pub(super) fn owner_of(range: &LockRange) -> Owner {
     (range.owner, range.whole_file)
 }
 
@@ -42,93 +42,109 @@ impl Held {
     pub(crate) fn hold(&mut self, ino: Ino, range: LockRange) {
         let of = self.owners.entry((ino, owner_of(&range))).or_default();
         of.newest.push_back(range);
-        if of.newest.len() > NEWEST_MAX
-            && let Some(old) = of.newest.pop_front()
-        {
-            let kind = Some((old.kind, old.pid));
-            of.older.replace(old.start, old.end, kind);
-        }
+        of.bound();
     }
 
-    /// True where such a lock would change nothing.
-    pub(crate) fn holds(&self, ino: Ino, range: &LockRange) -> bool {
-        let Some(of) = self.owners.get(&(ino, owner_of(range))) else {
-            return false;
-        };
-        let mut merged = LockRanges::default();
-        for known in of.within((range.start, range.end)) {
-            merged.replace(known.start, known.end, Some((known.kind, known.pid)));
-        }
-        merged.covers(range)
+    /// True where the owner has anything there, got through `handle` if one is named.
+    pub(crate) fn has_any(&self, ino: Ino, owner: Owner, handle: Option<u64>) -> bool {
+        let of = self.owners.get(&(ino, owner));
+        of.is_some_and(|of| {
+            let mut all = of.within((0, u64::MAX));
+            all.any(|range| handle.is_none_or(|handle| range.handle == handle))
+        })
     }
 
-    /// True where the owner has anything there.
-    pub(crate) fn has_any(&self, ino: Ino, owner: Owner) -> bool {
-        self.owners.contains_key(&(ino, owner))
-    }
-
-    /// The last grant of exactly this range is taken back: what lies below it shows again.
-    pub(super) fn forget(&mut self, ino: Ino, range: &LockRange) {
-        let key = (ino, owner_of(range));
-        let Some(of) = self.owners.get_mut(&key) else {
+    /// A request is taken back: what lies below it shows again.
+    pub(super) fn forget(&mut self, ino: Ino, owner: Owner, number: u64) {
+        let Some(of) = self.owners.get_mut(&(ino, owner)) else {
             return;
         };
-        if let Some(at) = of.newest.iter().rposition(|known| known == range) {
-            of.newest.remove(at);
-        }
+        of.newest.retain(|known| known.number != number);
         if of.len() == 0 {
-            self.owners.remove(&key);
+            self.owners.remove(&(ino, owner));
         }
     }
 
-    /// Forgets what the owner holds within `cut` (its last byte included), and returns it, oldest first.
-    pub(super) fn give_up(&mut self, ino: Ino, owner: Owner, cut: (u64, u64)) -> Vec<LockRange> {
+    /// Forgets what `is_meant` of what the owner holds within `cut` (its last byte included), and returns it, oldest first.
+    pub(super) fn give_up(
+        &mut self,
+        ino: Ino,
+        owner: Owner,
+        cut: (u64, u64),
+        is_meant: impl Fn(&LockRange) -> bool,
+    ) -> Vec<LockRange> {
         let Some(of) = self.owners.get_mut(&(ino, owner)) else {
             return Vec::new();
         };
-        let released = with_owner(of.within(cut), owner);
-        of.older.replace(cut.0, cut.1, None);
+        let meant = of.within(cut).filter(&is_meant);
+        let released = with_owner(meant, owner);
+        of.older.give_up(cut.0, cut.1, &is_meant);
         let newest = std::mem::take(&mut of.newest);
-        of.newest = newest
-            .into_iter()
-            .flat_map(|range| outside(range, cut))
-            .collect();
-        while of.newest.len() > NEWEST_MAX
-            && let Some(old) = of.newest.pop_front()
-        {
-            let kind = Some((old.kind, old.pid));
-            of.older.replace(old.start, old.end, kind);
+        for range in newest {
+            if is_meant(&range) {
+                of.newest.extend(outside(range, cut));
+            } else {
+                of.newest.push_back(range);
+            }
         }
+        of.bound();
         if of.len() == 0 {
             self.owners.remove(&(ino, owner));
         }
         released
     }
 
-    /// What the owner of `range` holds within it, oldest first.
+    /// What the owner of `range` holds within it, each byte once.
     pub(super) fn within(&self, ino: Ino, range: &LockRange) -> Vec<LockRange> {
         let owner = owner_of(range);
         let of = self.owners.get(&(ino, owner));
         of.map_or_else(Vec::new, |of| {
-            with_owner(of.within((range.start, range.end)), owner)
+            with_owner(of.resolved((range.start, range.end)).iter(), owner)
         })
     }
 
-    /// Everything on these inodes, oldest first of each owner.
+    /// Everything on these inodes, each byte of an owner once.
     pub(crate) fn of_inodes(&self, is_wanted: impl Fn(Ino) -> bool) -> Vec<(Ino, LockRange)> {
         let wanted = self.owners.iter().filter(|((ino, _), _)| is_wanted(*ino));
         wanted
             .flat_map(|((ino, owner), of)| {
-                let all = with_owner(of.within((0, u64::MAX)), *owner);
+                let all = with_owner(of.resolved((0, u64::MAX)).iter(), *owner);
                 all.into_iter().map(|range| (*ino, range))
             })
             .collect()
     }
 }
 
+impl Default for OfOwner {
+    fn default() -> Self {
+        Self {
+            older: LockRanges::merging(),
+            newest: VecDeque::new(),
+        }
+    }
+}
+
 impl OfOwner {
     fn len(&self) -> usize {
         self.older.len() + self.newest.len()
+    }
+
+    /// Merges what is not among the newest any more.
+    fn bound(&mut self) {
+        while self.newest.len() > NEWEST_MAX
+            && let Some(old) = self.newest.pop_front()
+        {
+            self.older.replace(old.start, old.end, Some((&old).into()));
+        }
+    }
+
+    /// The newer decides where grants overlap; those of different requests stay apart.
+    fn resolved(&self, cut: (u64, u64)) -> LockRanges {
+        let mut resolved = LockRanges::default();
+        for range in self.within(cut) {
+            resolved.replace(range.start, range.end, Some((&range).into()));
+        }
+        resolved
     }
 
     /// What lies within, oldest first.
@@ -183,6 +199,8 @@ mod tests {
         LockRange {
             whole_file: false,
             owner,
+            handle: 0,
+            number: 1,
             pid: 1,
             kind,
             start,
@@ -201,7 +219,7 @@ mod tests {
         ] {
             held.hold(INO, range);
         }
-        let released = held.give_up(INO, (1, false), (5, 24));
+        let released = held.give_up(INO, (1, false), (5, 24), |_| true);
         assert_eq!(released, [exclusive(1, 5, 9), exclusive(1, 20, 24)]);
         let left = [
             exclusive(1, 0, 4),
@@ -209,8 +227,9 @@ mod tests {
             exclusive(2, 0, 9),
         ];
         assert_eq!(held.of_inodes(|_| true), left.map(|range| (INO, range)));
-        assert_eq!(held.give_up(INO, (1, false), (0, u64::MAX)).len(), 2);
-        assert!(!held.has_any(INO, (1, false)) && held.has_any(INO, (2, false)));
+        let all = (0, u64::MAX);
+        assert_eq!(held.give_up(INO, (1, false), all, |_| true).len(), 2);
+        assert!(!held.has_any(INO, (1, false), None) && held.has_any(INO, (2, false), None));
     }
 
     #[test]
@@ -220,9 +239,31 @@ mod tests {
             held.hold(INO, range(1, at * 10, at * 10 + 9, LockKind::Exclusive));
         }
         assert!(held.len() <= NEWEST_MAX + 1, "{}", held.len());
-        assert!(held.holds(INO, &range(1, 5, 199_999, LockKind::Exclusive)));
-        assert!(!held.holds(INO, &range(1, 5, 200_000, LockKind::Exclusive)));
-        assert!(!held.holds(INO, &range(1, 5, 10, LockKind::Shared)));
+        let all = range(1, 0, 199_999, LockKind::Exclusive);
+        assert_eq!(held.of_inodes(|_| true), [(INO, all)]);
+    }
+
+    #[test]
+    fn a_close_gives_up_what_was_got_through_its_open_file() {
+        let mut held = Held::default();
+        let by = |handle, number, start, end| LockRange {
+            handle,
+            number,
+            ..range(1, start, end, LockKind::Exclusive)
+        };
+        held.hold(INO, by(7, 1, 0, 9));
+        held.hold(INO, by(8, 2, 5, 14));
+        let all = (0, u64::MAX);
+        held.give_up(INO, (1, false), all, |range| range.handle == 7);
+        assert_eq!(held.of_inodes(|_| true), [(INO, by(8, 2, 5, 14))]);
+        assert!(!held.has_any(INO, (1, false), Some(7)));
+        assert!(held.has_any(INO, (1, false), Some(8)));
+        held.give_up(INO, (1, false), all, |range| range.number < 2);
+        assert!(held.has_any(INO, (1, false), None));
+        held.forget(INO, (1, false), 1);
+        assert!(held.has_any(INO, (1, false), None));
+        held.forget(INO, (1, false), 2);
+        assert_eq!(held.len(), 0);
     }
 
     /// The kind at each place, as it follows from all grants in their order.
@@ -247,12 +288,16 @@ mod tests {
             let start = rng.below(PLACES);
             let end = start + rng.below(PLACES - start);
             let kind = [LockKind::Shared, LockKind::Exclusive][rng.below(2) as usize];
-            let range = range(rng.below(2), start, end, kind);
+            let number = step;
+            let range = LockRange {
+                number,
+                ..range(rng.below(2), start, end, kind)
+            };
             let owner = (range.owner, false);
             match rng.below(40) {
                 0 => {
                     last = None;
-                    let released = held.give_up(INO, owner, (start, end));
+                    let released = held.give_up(INO, owner, (start, end), |_| true);
                     let named = |known: &LockRange| known.owner == range.owner;
                     assert!(released.iter().all(named), "step {step}");
                     grants = grants
@@ -271,7 +316,7 @@ mod tests {
                 1 => {
                     if let Some(taken) = last.take() {
                         grants.pop();
-                        held.forget(INO, &taken);
+                        held.forget(INO, owner_of(&taken), taken.number);
                     }
                 }
                 _ => {
@@ -289,9 +334,6 @@ mod tests {
                 assert_eq!(kinds(&kept, owner), kinds(&grants, owner), "step {step}");
             }
             has_merged |= held.owners.values().any(|of| !of.older.is_empty());
-            let expected = kinds(&grants, range.owner);
-            let is_held = (start..=end).all(|place| expected[place as usize] == Some(kind));
-            assert_eq!(held.holds(INO, &range), is_held, "step {step}");
         }
         assert!(has_merged, "nothing was merged");
     }

@@ -4,29 +4,49 @@
 //! not told of these, so what reaches it late changes nothing there; but locks under which something was written that has not arrived stay
 //! until it has.
 
-use super::held::Owner;
+use super::held::{Owner, owner_of};
 use crate::client::Client;
 use crate::net::Net;
 use crate::session::{leaves_gathered, lock};
-use std::sync::Mutex;
 use zonal_types::{ErrorCode, Ino};
 use zonal_wire::{LockRange, MetaRequest};
 
-/// What is remembered, oldest first.
-pub(crate) type LateReleases = Mutex<Vec<Late>>;
-
 /// How much is remembered; past it what is newest is dropped, and its lock stays until its session ends.
 const LATE_RELEASES_MAX: usize = 65_536;
+
+/// An owner that has closed: what it got before that is released, whoever has its name by now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Gone {
+    pub(super) ino: Ino,
+    pub(super) owner: Owner,
+    /// Only what was got through this open file.
+    pub(super) handle: Option<u64>,
+    /// Requests below.
+    pub(super) number: u64,
+}
+
+impl Gone {
+    pub(super) fn means(&self, held: &LockRange) -> bool {
+        held.number < self.number && self.handle.is_none_or(|handle| held.handle == handle)
+    }
+
+    pub(super) fn request(&self) -> MetaRequest {
+        let (owner, whole_file) = self.owner;
+        MetaRequest::ReleaseLocks {
+            ino: self.ino,
+            owner,
+            whole_file,
+            handle: self.handle,
+            number: self.number,
+        }
+    }
+}
 
 /// What a shard must still hear.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Late {
     /// An owner is gone.
-    Owner {
-        ino: Ino,
-        owner: u64,
-        whole_file: bool,
-    },
+    Owner(Gone),
     /// A request failed that the shard may have granted, or queued under `waiter`.
     Request {
         ino: Ino,
@@ -39,12 +59,8 @@ impl Late {
     /// Inode, owner, and whether it is about flock.
     fn owner(&self) -> (Ino, Owner) {
         match self {
-            Self::Owner {
-                ino,
-                owner,
-                whole_file,
-            } => (*ino, (*owner, *whole_file)),
-            Self::Request { ino, range, .. } => (*ino, (range.owner, range.whole_file)),
+            Self::Owner(gone) => (gone.ino, gone.owner),
+            Self::Request { ino, range, .. } => (*ino, owner_of(range)),
         }
     }
 }
@@ -53,33 +69,31 @@ impl<N: Net> Client<N> {
     /// Takes a request back that may be queued or granted.
     pub async fn take_back(&self, ino: Ino, range: LockRange, waiter: u64) {
         self.take_back_later(ino, range, Some(waiter));
-        self.send_late_of(ino, (range.owner, range.whole_file))
-            .await
-            .ok();
+        self.send_taken_back(ino, range).await;
     }
 
-    /// As [`Self::take_back`], with the next housekeeping. From here on the lock counts as not held.
+    /// As [`Self::take_back`], with the next housekeeping, or [`Self::send_taken_back`]. From here on the lock counts as not held. The
+    /// caller of the request hears of its end after this: the same request, made again, is sent behind it.
     pub fn take_back_later(&self, ino: Ino, range: LockRange, waiter: Option<u64>) {
-        if let Some(waiter) = waiter {
-            lock(&self.waiting_locks).remove(&waiter);
+        let mut locks = lock(&self.locks);
+        locks.withdraw(ino, &range, waiter);
+        let late = Late::Request { ino, range, waiter };
+        if locks.late.len() < LATE_RELEASES_MAX && !locks.late.contains(&late) {
+            locks.late.push(late);
         }
-        lock(&self.held).forget(ino, &range);
-        self.remember_late(Late::Request { ino, range, waiter });
+    }
+
+    /// Tells the shard what it must still hear of the owner of a range.
+    pub async fn send_taken_back(&self, ino: Ino, range: LockRange) {
+        self.send_late_of(ino, owner_of(&range)).await.ok();
     }
 
     /// The owner is gone.
-    pub(super) fn release_later(&self, ino: Ino, owner: u64, whole_file: bool) {
-        self.remember_late(Late::Owner {
-            ino,
-            owner,
-            whole_file,
-        });
-    }
-
-    fn remember_late(&self, late: Late) {
-        let mut all = lock(&self.late_releases);
-        if all.len() < LATE_RELEASES_MAX && !all.contains(&late) {
-            all.push(late);
+    pub(super) fn release_later(&self, gone: Gone) {
+        let mut locks = lock(&self.locks);
+        let late = Late::Owner(gone);
+        if locks.late.len() < LATE_RELEASES_MAX && !locks.late.contains(&late) {
+            locks.late.push(late);
         }
     }
 
@@ -87,8 +101,8 @@ impl<N: Net> Client<N> {
     pub(super) async fn send_late_of(&self, ino: Ino, owner: Owner) -> Result<(), ErrorCode> {
         let of_owner = |late: &Late| late.owner() == (ino, owner);
         let late: Vec<Late> = {
-            let all = lock(&self.late_releases);
-            all.iter().copied().filter(of_owner).collect()
+            let locks = lock(&self.locks);
+            locks.late.iter().copied().filter(of_owner).collect()
         };
         for late in late {
             self.send_late(late).await?;
@@ -98,73 +112,47 @@ impl<N: Net> Client<N> {
 
     /// Sends everything that is late; true where some stays.
     pub(crate) async fn send_late_releases(&self) -> bool {
-        let late = lock(&self.late_releases).clone();
+        let late = lock(&self.locks).late.clone();
         for late in late {
             self.net.begin();
             if self.send_late(late).await.is_err() {
                 break;
             }
         }
-        !lock(&self.late_releases).is_empty()
+        !lock(&self.locks).late.is_empty()
     }
 
     async fn send_late(&self, late: Late) -> Result<(), ErrorCode> {
-        let sent = match late {
-            Late::Owner {
-                ino,
-                owner,
-                whole_file,
-            } => {
-                self.flush_if_dirty(ino).await?;
-                lock(&self.held).give_up(ino, (owner, whole_file), (0, u64::MAX));
-                let request = MetaRequest::ReleaseLocks {
-                    ino,
-                    owner,
-                    whole_file,
-                };
-                self.tell_shard(ino, &request).await
+        let (ino, request) = match late {
+            Late::Owner(gone) => {
+                self.flush_if_dirty(gone.ino).await?;
+                let (all, is_meant) = ((0, u64::MAX), |held: &LockRange| gone.means(held));
+                let mut locks = lock(&self.locks);
+                locks.held.give_up(gone.ino, gone.owner, all, is_meant);
+                (gone.ino, gone.request())
             }
-            Late::Request { ino, range, waiter } => self.send_taken_back(ino, range, waiter).await,
+            Late::Request { ino, range, waiter } => {
+                let request = MetaRequest::CancelLock {
+                    ino,
+                    range,
+                    waiter: waiter.unwrap_or(0),
+                    // What the owner held there before.
+                    before: lock(&self.locks).held.within(ino, &range),
+                };
+                (ino, request)
+            }
         };
-        match sent {
+        match self.tell_shard(ino, &request).await {
             Err(code) if leaves_gathered(code) => Err(code),
             _over => {
-                lock(&self.late_releases).retain(|known| *known != late);
+                let mut locks = lock(&self.locks);
+                locks.late.retain(|known| *known != late);
+                if let Late::Request { ino, range, .. } = late {
+                    locks.settle(ino, &range);
+                }
                 Ok(())
             }
         }
-    }
-
-    async fn send_taken_back(
-        &self,
-        ino: Ino,
-        range: LockRange,
-        waiter: Option<u64>,
-    ) -> Result<(), ErrorCode> {
-        if let Some(waiter) = waiter {
-            match self
-                .tell_shard(ino, &MetaRequest::CancelLock { ino, waiter })
-                .await
-            {
-                // It was granted, or never came.
-                Err(ErrorCode::UnknownLease) => {}
-                over => return over,
-            }
-        }
-        self.tell_shard(ino, &MetaRequest::Unlock { ino, range })
-            .await?;
-        // What the owner held there before.
-        let before = lock(&self.held).within(ino, &range);
-        for range in before {
-            let request = MetaRequest::Lock {
-                ino,
-                range,
-                wait: false,
-                waiter: 0,
-            };
-            self.tell_shard(ino, &request).await?;
-        }
-        Ok(())
     }
 
     async fn tell_shard(&self, ino: Ino, request: &MetaRequest) -> Result<(), ErrorCode> {

@@ -273,6 +273,12 @@ impl Link {
         lock(&self.state).boot
     }
 
+    /// The life of the shard as heard of last, and of the session: what was granted in another one is void.
+    pub(crate) fn life(&self) -> (u64, SessionId) {
+        let state = lock(&self.state);
+        (state.boot, state.session)
+    }
+
     /// True where a session was opened.
     pub(crate) fn is_open(&self) -> bool {
         lock(&self.state).is_open

@@ -11,6 +11,7 @@ pub(super) struct Waiter {
     pub(super) session: SessionId,
     pub(super) waiter: u64,
     pub(super) range: LockRange,
+    pub(super) settled: u64,
     pub(super) overtaken: u32,
 }
 

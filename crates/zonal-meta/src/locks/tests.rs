@@ -12,10 +12,44 @@ fn range(owner: u64, kind: LockKind, start: u64, end: u64) -> LockRange {
     LockRange {
         whole_file: false,
         owner,
+        handle: 0,
+        number: 0,
         pid: owner as u32,
         kind,
         start,
         end,
+    }
+}
+
+/// Request `number`, through open file `handle`.
+fn by(handle: u64, number: u64, range: LockRange) -> LockRange {
+    LockRange {
+        handle,
+        number,
+        ..range
+    }
+}
+
+impl LockTable {
+    /// A request before which all is settled.
+    fn ask(
+        &mut self,
+        session: SessionId,
+        ino: Ino,
+        range: LockRange,
+        waiter: Option<u64>,
+    ) -> Result<(Answer, Vec<Granted>), ErrorCode> {
+        self.lock(session, ino, range, waiter, range.number)
+    }
+
+    fn give(&mut self, session: SessionId, range: LockRange) -> Result<Vec<Granted>, ErrorCode> {
+        let number = u64::MAX;
+        self.unlock(session, INO, LockRange { number, ..range })
+    }
+
+    fn take_back(&mut self, session: SessionId, waiter: u64, range: LockRange) -> Vec<Granted> {
+        let taken = self.cancel(session, INO, range, Some(waiter), &[]);
+        taken.unwrap()
     }
 }
 
@@ -45,9 +79,7 @@ fn held(table: &LockTable, owner: Owner) -> Vec<(u64, u64, LockKind)> {
 fn own_ranges_split_merge_and_change_kind() {
     let mut table = LockTable::new();
     let mut lock = |kind, start, end| {
-        let (answer, _) = table
-            .lock(A, INO, range(1, kind, start, end), None)
-            .unwrap();
+        let (answer, _) = table.ask(A, INO, range(1, kind, start, end), None).unwrap();
         assert_eq!(answer, Answer::Granted);
         held(&table, (A, 1))
     };
@@ -63,12 +95,12 @@ fn own_ranges_split_merge_and_change_kind() {
         [(0, 199, Shared), (300, u64::MAX, Shared)]
     );
     assert_eq!(lock(Shared, 200, 299), [(0, u64::MAX, Shared)]);
-    table.unlock(A, INO, range(1, Shared, 10, 19)).unwrap();
+    table.give(A, range(1, Shared, 10, 19)).unwrap();
     assert_eq!(
         held(&table, (A, 1)),
         [(0, 9, Shared), (20, u64::MAX, Shared)]
     );
-    table.unlock(A, INO, range(1, Shared, 0, u64::MAX)).unwrap();
+    table.give(A, range(1, Shared, 0, u64::MAX)).unwrap();
     assert_eq!(held(&table, (A, 1)), []);
     assert!(table.files.is_empty() && table.sessions.is_empty());
 }
@@ -77,7 +109,7 @@ fn own_ranges_split_merge_and_change_kind() {
 fn waiters_are_granted_in_order_and_can_be_taken_back() {
     let mut table = LockTable::new();
     let ask = |t: &mut LockTable, s, owner, kind, waiter| {
-        t.lock(s, INO, range(owner, kind, 0, 9), Some(waiter))
+        t.ask(s, INO, range(owner, kind, 0, 9), Some(waiter))
             .unwrap()
             .0
     };
@@ -90,9 +122,10 @@ fn waiters_are_granted_in_order_and_can_be_taken_back() {
     );
     assert_eq!(ask(&mut table, B, 3, Shared, 3), Answer::Queued);
     assert_eq!(ask(&mut table, B, 4, Shared, 4), Answer::Queued);
-    assert_eq!(table.cancel(B, INO, 2), Ok(vec![]));
-    assert_eq!(table.cancel(B, INO, 2), Err(ErrorCode::UnknownLease));
-    let woken = table.unlock(A, INO, range(1, Shared, 0, 9)).unwrap();
+    let second = by(0, 2, range(2, Exclusive, 0, 9));
+    assert_eq!(table.take_back(B, 2, second), []);
+    assert_eq!(table.take_back(B, 2, second), []);
+    let woken = table.give(A, range(1, Shared, 0, 9)).unwrap();
     assert_eq!(woken, [granted(B, 3), granted(B, 4)]);
     assert_eq!(table.check(), Vec::<String>::new());
     assert_eq!(table.release_session(B), []);
@@ -102,9 +135,9 @@ fn waiters_are_granted_in_order_and_can_be_taken_back() {
 #[test]
 fn a_downgrade_lets_readers_in() {
     let mut table = LockTable::new();
-    table.lock(A, INO, range(1, Exclusive, 0, 9), None).unwrap();
-    table.lock(B, INO, range(2, Shared, 0, 9), Some(5)).unwrap();
-    let (answer, woken) = table.lock(A, INO, range(1, Shared, 0, 9), None).unwrap();
+    table.ask(A, INO, range(1, Exclusive, 0, 9), None).unwrap();
+    table.ask(B, INO, range(2, Shared, 0, 9), Some(5)).unwrap();
+    let (answer, woken) = table.ask(A, INO, range(1, Shared, 0, 9), None).unwrap();
     assert_eq!((answer, woken), (Answer::Granted, vec![granted(B, 5)]));
 }
 
@@ -112,11 +145,11 @@ fn a_downgrade_lets_readers_in() {
 fn flock_and_posix_locks_do_not_see_one_another() {
     let mut table = LockTable::new();
     table
-        .lock(A, INO, range(1, Exclusive, 0, u64::MAX), None)
+        .ask(A, INO, range(1, Exclusive, 0, u64::MAX), None)
         .unwrap();
-    let (answer, _) = table.lock(B, INO, flock(2, Exclusive), None).unwrap();
+    let (answer, _) = table.ask(B, INO, flock(2, Exclusive), None).unwrap();
     assert_eq!(answer, Answer::Granted);
-    let (answer, _) = table.lock(A, INO, flock(1, Shared), None).unwrap();
+    let (answer, _) = table.ask(A, INO, flock(1, Shared), None).unwrap();
     assert_eq!(answer, Answer::Conflict);
     assert_eq!(
         table.get(A, INO, flock(1, Shared)),
@@ -126,19 +159,20 @@ fn flock_and_posix_locks_do_not_see_one_another() {
         table.get(B, INO, range(2, Shared, 5, 5)),
         Some(range(1, Exclusive, 0, u64::MAX))
     );
-    assert_eq!(table.release_owner(B, INO, 2, true), []);
+    assert_eq!(table.release_owner(B, INO, (2, true), None, 1), []);
     assert_eq!(table.get(A, INO, flock(1, Shared)), None);
 }
 
 #[test]
 fn converting_a_flock_gives_the_old_one_up() {
     let mut table = LockTable::new();
-    table.lock(A, INO, flock(1, Shared), None).unwrap();
-    table.lock(B, INO, flock(2, Shared), None).unwrap();
+    table.ask(A, INO, flock(1, Shared), None).unwrap();
+    table.ask(B, INO, flock(2, Shared), None).unwrap();
     // Both want to convert: the first waits without its shared lock, so the second gets it. No deadlock.
-    let first = table.lock(A, INO, flock(1, Exclusive), Some(1)).unwrap();
+    let (one, two) = (by(0, 1, flock(1, Exclusive)), by(0, 1, flock(2, Exclusive)));
+    let first = table.ask(A, INO, one, Some(1)).unwrap();
     assert_eq!(first, (Answer::Queued, vec![]));
-    let second = table.lock(B, INO, flock(2, Exclusive), Some(2)).unwrap();
+    let second = table.ask(B, INO, two, Some(2)).unwrap();
     assert_eq!(second, (Answer::Queued, vec![granted(A, 1)]));
     assert_eq!(table.check(), Vec::<String>::new());
 }
@@ -148,26 +182,27 @@ fn rings_of_waiting_owners_are_refused() {
     let mut table = LockTable::new();
     for owner in 0..4 {
         table
-            .lock(A, Ino(10 + owner), range(owner, Exclusive, 0, 0), None)
+            .ask(A, Ino(10 + owner), range(owner, Exclusive, 0, 0), None)
             .unwrap();
     }
     for owner in 0..3 {
         let next = Ino(10 + owner + 1);
         let (answer, _) = table
-            .lock(A, next, range(owner, Exclusive, 0, 0), Some(owner))
+            .ask(A, next, range(owner, Exclusive, 0, 0), Some(owner))
             .unwrap();
         assert_eq!(answer, Answer::Queued);
     }
-    let closing = table.lock(A, Ino(10), range(3, Exclusive, 0, 0), Some(3));
+    let closing = table.ask(A, Ino(10), range(3, Exclusive, 0, 0), Some(3));
     assert_eq!(closing, Err(ErrorCode::Deadlock));
     // Two readers that both want to write.
-    table.lock(A, INO, range(1, Shared, 0, 0), None).unwrap();
-    table.lock(B, INO, range(1, Shared, 0, 0), None).unwrap();
-    table.cancel(A, Ino(12), 1).unwrap();
+    table.ask(A, INO, range(1, Shared, 0, 0), None).unwrap();
+    table.ask(B, INO, range(1, Shared, 0, 0), None).unwrap();
+    let waiting = by(0, 9, range(1, Exclusive, 0, 0));
+    table.cancel(A, Ino(12), waiting, Some(1), &[]).unwrap();
     table
-        .lock(A, INO, range(1, Exclusive, 0, 0), Some(7))
+        .ask(A, INO, range(1, Exclusive, 0, 0), Some(7))
         .unwrap();
-    let closing = table.lock(B, INO, range(1, Exclusive, 0, 0), Some(8));
+    let closing = table.ask(B, INO, range(1, Exclusive, 0, 0), Some(8));
     assert_eq!(closing, Err(ErrorCode::Deadlock));
     assert_eq!(table.check(), Vec::<String>::new());
 }
@@ -175,17 +210,18 @@ fn rings_of_waiting_owners_are_refused() {
 #[test]
 fn a_writer_is_not_passed_for_ever() {
     let mut table = LockTable::new();
-    table.lock(A, INO, range(0, Shared, 0, 9), None).unwrap();
+    table.ask(A, INO, range(0, Shared, 0, 9), None).unwrap();
     table
-        .lock(B, INO, range(1, Exclusive, 0, 9), Some(1))
+        .ask(B, INO, range(1, Exclusive, 0, 9), Some(1))
         .unwrap();
     let mut woken = Vec::new();
     for reader in 1..1000_u64 {
         let (answer, _) = table
-            .lock(A, INO, range(100 + reader, Shared, 0, 9), Some(reader))
+            .ask(A, INO, range(100 + reader, Shared, 0, 9), Some(reader))
             .unwrap();
         // The one before it leaves only now, so that readers overlap all the time.
-        woken = table.release_owner(A, INO, if reader == 1 { 0 } else { 99 + reader }, false);
+        let last = if reader == 1 { 0 } else { 99 + reader };
+        woken = table.release_owner(A, INO, (last, false), None, 1);
         if answer == Answer::Queued {
             break;
         }
@@ -197,23 +233,23 @@ fn a_writer_is_not_passed_for_ever() {
 fn bounds_hold() {
     let mut table = LockTable::with_limits(10, 2);
     table
-        .lock(A, INO, range(1, Exclusive, 0, 1000), None)
+        .ask(A, INO, range(1, Exclusive, 0, 1000), None)
         .unwrap();
     for waiter in 0..2 {
         table
-            .lock(B, INO, range(2, Shared, 5, 5), Some(waiter))
+            .ask(B, INO, range(2, Shared, 5, 5), Some(waiter))
             .unwrap();
     }
-    let third = table.lock(B, INO, range(2, Shared, 5, 5), Some(9));
+    let third = table.ask(B, INO, range(2, Shared, 5, 5), Some(9));
     assert_eq!(third, Err(ErrorCode::NoLocks));
     let mut at = 10;
-    while table.unlock(A, INO, range(1, Shared, at, at)).is_ok() {
+    while table.give(A, range(1, Shared, at, at)).is_ok() {
         at += 10;
         assert!(at < 1000, "a split is never refused");
     }
     assert_eq!(table.check(), Vec::<String>::new());
     let empty = range(1, Shared, 5, 4);
-    assert_eq!(table.lock(A, INO, empty, None), Err(ErrorCode::Invalid));
+    assert_eq!(table.ask(A, INO, empty, None), Err(ErrorCode::Invalid));
 }
 
 #[test]
@@ -229,16 +265,16 @@ fn reclaimed_locks_must_not_conflict() {
 fn thousands_of_ranges_are_quick() {
     let mut table = LockTable::new();
     for index in 0..20_000_u64 {
-        let one = range(1, Exclusive, index * 2, index * 2);
-        table.lock(A, INO, one, None).unwrap();
+        let one = by(0, index, range(1, Exclusive, index * 2, index * 2));
+        table.ask(A, INO, one, None).unwrap();
     }
     assert_eq!(table.range_count(), 20_000);
     let (answer, _) = table
-        .lock(B, INO, range(1, Exclusive, 20_001, 20_001), None)
+        .ask(B, INO, range(1, Exclusive, 20_001, 20_001), None)
         .unwrap();
     assert_eq!(answer, Answer::Granted);
     let all = range(1, Exclusive, 0, u64::MAX);
-    table.unlock(A, INO, all).unwrap();
+    table.give(A, all).unwrap();
     assert_eq!(table.range_count(), 1);
 }
 
@@ -304,7 +340,7 @@ fn random_operations_agree_with_a_lock_per_byte() {
                 0..=4 => {
                     let waiter = (rng.below(3) == 0 && !busy).then_some(step);
                     let free = model.free(owner, &want);
-                    match table.lock(session, INO, want, waiter) {
+                    match table.ask(session, INO, want, waiter) {
                         Ok((Answer::Granted, woken)) => {
                             assert!(free, "seed {seed} step {step}");
                             model.set(owner, &want, Some(kind));
@@ -319,12 +355,12 @@ fn random_operations_agree_with_a_lock_per_byte() {
                     }
                 }
                 5..=7 => {
-                    let woken = table.unlock(session, INO, want).unwrap();
+                    let woken = table.give(session, want).unwrap();
                     model.set(owner, &want, None);
                     assert_eq!(woken, model.serve(), "seed {seed} step {step}");
                 }
                 8 => {
-                    let woken = table.release_owner(session, INO, want.owner, false);
+                    let woken = table.release_owner(session, INO, (want.owner, false), None, 1);
                     model.bytes.retain(|(o, _), _| *o != owner);
                     assert_eq!(woken, model.serve(), "seed {seed} step {step}");
                 }

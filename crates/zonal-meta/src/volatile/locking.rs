@@ -27,6 +27,7 @@ impl Shard {
                 range,
                 wait,
                 waiter,
+                settled,
             } => {
                 self.tx(kv, now, session).inode(*ino)?;
                 let others_may_reclaim =
@@ -36,9 +37,8 @@ impl Shard {
                     let until = self.lock_grace_until;
                     return Ok(self.wait(Waiting::default(), until, WaitOn::Recalls));
                 }
-                let (answer, granted) =
-                    self.locks
-                        .lock(session, *ino, *range, wait.then_some(*waiter))?;
+                let waiter = wait.then_some(*waiter);
+                let (answer, granted) = self.locks.lock(session, *ino, *range, waiter, *settled)?;
                 self.tell(granted);
                 match answer {
                     Answer::Granted => MetaReply::Done,
@@ -51,8 +51,14 @@ impl Shard {
                 self.tell(granted);
                 MetaReply::Done
             }
-            MetaRequest::CancelLock { ino, waiter } => {
-                let granted = self.locks.cancel(session, *ino, *waiter)?;
+            MetaRequest::CancelLock {
+                ino,
+                range,
+                waiter,
+                before,
+            } => {
+                let waiter = Some(*waiter).filter(|waiter| *waiter != 0);
+                let granted = self.locks.cancel(session, *ino, *range, waiter, before)?;
                 self.tell(granted);
                 MetaReply::Done
             }
@@ -60,8 +66,13 @@ impl Shard {
                 ino,
                 owner,
                 whole_file,
+                handle,
+                number,
             } => {
-                let granted = self.locks.release_owner(session, *ino, *owner, *whole_file);
+                let owner = (*owner, *whole_file);
+                let granted = self
+                    .locks
+                    .release_owner(session, *ino, owner, *handle, *number);
                 self.tell(granted);
                 MetaReply::Done
             }

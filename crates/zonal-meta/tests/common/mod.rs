@@ -32,6 +32,8 @@ pub fn whole_file() -> LockRange {
     LockRange {
         whole_file: true,
         owner: 1,
+        handle: 0,
+        number: 0,
         pid: 1,
         kind: LockKind::Exclusive,
         start: 0,

@@ -74,6 +74,8 @@ impl Noise {
         LockRange {
             whole_file: self.random.below(2) == 0,
             owner: self.random.below(3),
+            handle: self.random.below(2),
+            number: self.random.below(9),
             pid: 1,
             kind: if self.random.below(2) == 0 {
                 LockKind::Shared
@@ -251,15 +253,24 @@ impl Noise {
                 range: self.range(),
                 wait: flags > 3,
                 waiter: u64::from(flags),
+                settled: self.random.below(3),
             },
             30 => MetaRequest::Unlock {
                 ino,
                 range: self.range(),
             },
+            31 if flags < 2 => MetaRequest::CancelLock {
+                ino,
+                range: self.range(),
+                waiter: u64::from(flags),
+                before: vec![self.range()],
+            },
             31 => MetaRequest::ReleaseLocks {
                 ino,
                 owner: u64::from(flags),
                 whole_file: flags > 3,
+                handle: (flags > 5).then_some(1),
+                number: self.random.below(9),
             },
             32 => MetaRequest::DetachDir { ino },
             33 if flags > 3 => MetaRequest::DisownBehind {

@@ -17,15 +17,13 @@ use zonal_wire::LockRange;
 /// Jobs that wait for the notifier.
 pub const JOBS_MAX: usize = 65_536;
 
-/// A lock request to be taken back (or, where it was granted, released).
+/// A lock request that was taken back: its shard is to hear of it soon.
 #[derive(Debug, Clone, Copy)]
 pub struct Cancel {
     /// The inode.
     pub ino: Ino,
     /// The range asked for.
     pub range: LockRange,
-    /// Its number at the shard.
-    pub waiter: u64,
 }
 
 type Then = Box<dyn FnOnce() + Send>;
@@ -178,7 +176,7 @@ fn run_job(fs: &ZonalFs, job: Job) {
         }
         Job::Cancel(cancel) => {
             fs.client.net().begin();
-            block_on(fs.client.take_back(cancel.ino, cancel.range, cancel.waiter));
+            block_on(fs.client.send_taken_back(cancel.ino, cancel.range));
             fs.signal.wake();
         }
         Job::Interrupted(unique) => {
@@ -232,15 +230,16 @@ mod tests {
             range: LockRange {
                 whole_file: true,
                 owner: 1,
+                handle: 1,
+                number: 1,
                 pid: 1,
                 kind: LockKind::Exclusive,
                 start: 0,
                 end: u64::MAX,
             },
-            waiter: 9,
         };
         let taken = (0..=JOBS_MAX).filter(|_| signal.cancel(cancel)).count();
         assert_eq!(taken, JOBS_MAX);
-        assert!(!signal.cancel(cancel), "its caller must remember it");
+        assert!(!signal.cancel(cancel), "its caller must wake housekeeping");
     }
 }

@@ -230,6 +230,8 @@ pub async fn lock_and_unlock(
         let range = LockRange {
             whole_file: false,
             owner: 7,
+            handle: 0,
+            number: 0,
             pid: 7,
             kind: LockKind::Exclusive,
             start: rng.below(10),

@@ -49,6 +49,8 @@ fn odd_meta(ino: Ino, rng: &mut Rng) -> MetaRequest {
     let range = LockRange {
         whole_file: rng.chance(300),
         owner: odd(rng),
+        handle: odd(rng),
+        number: odd(rng),
         pid: 1,
         kind: LockKind::Exclusive,
         start: odd(rng),
@@ -61,6 +63,7 @@ fn odd_meta(ino: Ino, rng: &mut Rng) -> MetaRequest {
             range,
             wait: rng.chance(500),
             waiter: odd(rng),
+            settled: odd(rng),
         },
         1 => MetaRequest::Unlock { ino, range },
         2 => MetaRequest::Reclaim {
@@ -120,12 +123,16 @@ fn odd_meta(ino: Ino, rng: &mut Rng) -> MetaRequest {
         },
         12 => MetaRequest::CancelLock {
             ino,
+            range,
             waiter: odd(rng),
+            before: vec![range; rng.below(3) as usize],
         },
         13 => MetaRequest::ReleaseLocks {
             ino,
             owner: odd(rng),
             whole_file: rng.chance(500),
+            handle: rng.chance(500).then_some(range.handle),
+            number: odd(rng),
         },
         14 => MetaRequest::Parent { ino: Ino(odd(rng)) },
         _ => MetaRequest::Open {

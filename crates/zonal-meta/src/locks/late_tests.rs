@@ -1,0 +1,225 @@
+//! Releases, take-backs and requests that come late, or twice, by owners that repeat: against a plain model in which nothing is late.
+
+use super::*;
+use zonal_testkit::Rng;
+
+const INO: Ino = Ino(7);
+const A: SessionId = SessionId(1);
+const B: SessionId = SessionId(2);
+/// An owner that the kernel names again and again.
+const OWNER: u64 = 3;
+
+use LockKind::{Exclusive, Shared};
+
+fn range(handle: u64, number: u64, kind: LockKind, start: u64, end: u64) -> LockRange {
+    LockRange {
+        whole_file: false,
+        owner: OWNER,
+        handle,
+        number,
+        pid: 1,
+        kind,
+        start,
+        end,
+    }
+}
+
+fn lock(table: &mut LockTable, session: SessionId, range: LockRange) -> Answer {
+    let (answer, _) = table.lock(session, INO, range, None, range.number).unwrap();
+    assert_eq!(table.check(), Vec::<String>::new());
+    answer
+}
+
+fn held(table: &LockTable) -> Vec<(u64, u64, LockKind)> {
+    assert_eq!(table.check(), Vec::<String>::new());
+    let ranges = table.files.get(&INO).and_then(|f| f.posix.get(&(A, OWNER)));
+    ranges.map_or_else(Vec::new, |r| {
+        r.iter().map(|r| (r.start, r.end, r.kind)).collect()
+    })
+}
+
+#[test]
+fn a_late_close_leaves_what_the_next_open_file_locked() {
+    let mut table = LockTable::new();
+    lock(&mut table, A, range(10, 1, Exclusive, 0, 9));
+    lock(&mut table, A, range(10, 2, Exclusive, 50, 59));
+    // The kernel gives the same owner to the next open file; the close of the former arrives later, twice.
+    lock(&mut table, A, range(11, 3, Exclusive, 5, 14));
+    for number in [4, 9] {
+        table.release_owner(A, INO, (OWNER, false), Some(10), number);
+        assert_eq!(held(&table), [(5, 14, Exclusive)]);
+    }
+    assert_eq!(
+        lock(&mut table, B, range(1, 1, Exclusive, 14, 14)),
+        Answer::Conflict
+    );
+    table.release_owner(A, INO, (OWNER, false), Some(11), 9);
+    assert!(table.files.is_empty() && table.range_count() == 0);
+}
+
+#[test]
+fn a_late_close_of_a_process_leaves_what_the_next_one_locked() {
+    let mut table = LockTable::new();
+    lock(&mut table, A, range(10, 1, Exclusive, 0, 9));
+    lock(&mut table, A, range(11, 3, Shared, 5, 9));
+    table.release_owner(A, INO, (OWNER, false), None, 2);
+    assert_eq!(held(&table), [(5, 9, Shared)]);
+}
+
+#[test]
+fn a_late_take_back_leaves_what_the_repeated_request_got() {
+    let mut table = LockTable::new();
+    let (first, again) = (range(10, 1, Exclusive, 0, 9), range(10, 2, Exclusive, 0, 9));
+    lock(&mut table, A, first);
+    lock(&mut table, A, again);
+    for _ in 0..2 {
+        assert_eq!(table.cancel(A, INO, first, Some(70), &[]), Ok(vec![]));
+        assert_eq!(held(&table), [(0, 9, Exclusive)]);
+    }
+    // The first one arrives when it is over.
+    let late = table.lock(
+        A,
+        INO,
+        LockRange {
+            kind: Shared,
+            ..first
+        },
+        None,
+        1,
+    );
+    assert_eq!(late, Err(ErrorCode::UnknownLease));
+    assert_eq!(held(&table), [(0, 9, Exclusive)]);
+}
+
+#[test]
+fn a_late_unlock_leaves_what_was_locked_since() {
+    let mut table = LockTable::new();
+    lock(&mut table, A, range(10, 1, Exclusive, 0, 9));
+    let unlock = range(10, 2, Shared, 0, u64::MAX);
+    table.unlock(A, INO, unlock).unwrap();
+    lock(&mut table, A, range(10, 3, Exclusive, 0, 9));
+    table.unlock(A, INO, unlock).unwrap();
+    assert_eq!(held(&table), [(0, 9, Exclusive)]);
+}
+
+#[test]
+fn a_change_that_is_taken_back_leaves_what_was_held_before() {
+    let mut table = LockTable::new();
+    let before = range(10, 1, Shared, 0, 99);
+    lock(&mut table, A, before);
+    let upgrade = range(10, 2, Exclusive, 40, 59);
+    lock(&mut table, A, upgrade);
+    assert_eq!(
+        lock(&mut table, B, range(1, 1, Shared, 50, 50)),
+        Answer::Conflict
+    );
+    let before = LockRange {
+        start: 40,
+        end: 59,
+        ..before
+    };
+    table.cancel(A, INO, upgrade, None, &[before]).unwrap();
+    assert_eq!(held(&table), [(0, 99, Shared)]);
+    assert_eq!(
+        lock(&mut table, B, range(1, 2, Shared, 50, 50)),
+        Answer::Granted
+    );
+    // One that was granted to others meanwhile does not come back.
+    let downgrade = range(10, 3, Shared, 0, 99);
+    lock(&mut table, A, downgrade);
+    let exclusive = range(10, 1, Exclusive, 0, 99);
+    table.cancel(A, INO, downgrade, None, &[exclusive]).unwrap();
+    assert_eq!(held(&table), [(0, 99, Shared)]);
+}
+
+#[test]
+fn what_a_restarted_shard_is_told_keeps_its_names() {
+    let mut table = LockTable::new();
+    lock(&mut table, A, range(11, 5, Exclusive, 5, 9));
+    table.reclaim(A, INO, range(10, 1, Shared, 0, 9)).unwrap();
+    assert_eq!(held(&table), [(0, 4, Shared), (5, 9, Exclusive)]);
+    table.release_owner(A, INO, (OWNER, false), Some(10), 9);
+    assert_eq!(held(&table), [(5, 9, Exclusive)]);
+    let taken = range(11, 5, Exclusive, 5, 9);
+    table.cancel(A, INO, taken, None, &[]).unwrap();
+    assert_eq!(held(&table), []);
+}
+
+#[test]
+fn a_take_back_of_another_owner_is_refused() {
+    let mut table = LockTable::new();
+    let mine = range(10, 1, Exclusive, 0, 9);
+    let others = LockRange { owner: 4, ..mine };
+    let refused = table.cancel(A, INO, mine, None, &[others]);
+    assert_eq!(refused, Err(ErrorCode::Invalid));
+}
+
+/// Messages that may be repeated and late; a lock is a promise from the moment its caller hears of it to the moment it gives it up.
+#[test]
+fn no_two_owners_are_inside_whatever_comes_late() {
+    let mut turns = 0;
+    for seed in 0..400 {
+        let mut rng = Rng(seed);
+        let mut table = LockTable::new();
+        let mut number = 0;
+        // Per session: the open file that holds the lock, as its program knows.
+        let mut inside = [None; 2];
+        let mut late: Vec<(SessionId, Late)> = Vec::new();
+        for step in 0..400 {
+            let which = rng.below(2) as usize;
+            let session = [A, B][which];
+            if rng.below(3) == 0 && !late.is_empty() {
+                // Left where it is half of the time: it comes once more.
+                let at = rng.below(late.len() as u64) as usize;
+                let (session, message) = late[at];
+                if rng.below(2) == 0 {
+                    late.remove(at);
+                }
+                message.arrive(&mut table, session);
+                continue;
+            }
+            number += 1;
+            if let Some(handle) = inside[which].take() {
+                late.push((session, Late::Close(handle, number)));
+                continue;
+            }
+            let wanted = range(number, number, Exclusive, 0, 9);
+            late.push((session, Late::Request(wanted)));
+            let answer = table.lock(session, INO, wanted, None, number);
+            assert_eq!(table.check(), Vec::<String>::new());
+            if !matches!(answer, Ok((Answer::Granted, _))) {
+                continue;
+            }
+            if rng.below(4) == 0 {
+                // A signal: the caller has heard that it does not hold it, and its take-back is late.
+                late.push((session, Late::TakeBack(wanted)));
+                continue;
+            }
+            assert_eq!(inside[1 - which], None, "seed {seed} step {step}");
+            inside[which] = Some(number);
+            turns += 1;
+        }
+    }
+    assert!(turns > 1_000, "{turns}");
+}
+
+#[derive(Clone, Copy)]
+enum Late {
+    Request(LockRange),
+    TakeBack(LockRange),
+    Close(u64, u64),
+}
+
+impl Late {
+    fn arrive(self, table: &mut LockTable, session: SessionId) {
+        match self {
+            Self::Request(range) => drop(table.lock(session, INO, range, None, 0)),
+            Self::TakeBack(range) => drop(table.cancel(session, INO, range, None, &[])),
+            Self::Close(handle, number) => {
+                let owner = (OWNER, false);
+                drop(table.release_owner(session, INO, owner, Some(handle), number));
+            }
+        }
+        assert_eq!(table.check(), Vec::<String>::new());
+    }
+}

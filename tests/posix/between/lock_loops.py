@@ -1,0 +1,65 @@
+"""Processes that take turns under an exclusive lock, on one mount and on two, with signals and without: never two at once.
+
+The processes are those of tests/posix/lock_loop.c.
+"""
+import os
+import shutil
+import subprocess
+import tempfile
+
+from between import SCALE
+from between.locks import for_kinds
+from checks import true
+
+PROCESSES = 4
+# Each call is hit by a signal every so often, us.
+TIMER = 700
+POSIX = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+class Loop:
+    """The program, compiled for as long as this lives."""
+
+    def __enter__(self):
+        self.folder = tempfile.mkdtemp(prefix="lock-loop.")
+        self.program = f"{self.folder}/lock_loop"
+        subprocess.run(["cc", "-O1", "-Wall", "-o", self.program, f"{POSIX}/lock_loop.c"], check=True)
+        return self
+
+    def __exit__(self, *_):
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def start(self, kind, given, seconds, timer, files):
+        args = [self.program, kind, given, str(seconds), str(PROCESSES), str(timer), *files]
+        return subprocess.Popen(args, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    @staticmethod
+    def end(loop, what, limit):
+        """Waits for the end of one, which must be good; what it said."""
+        try:
+            said = loop.communicate(timeout=limit)[0].strip()
+        except subprocess.TimeoutExpired:
+            loop.kill()
+            raise
+        true(loop.returncode == 0, f"{what}: {said}")
+        return said
+
+
+def take_turns(a, b, kind, ways):
+    with Loop() as loop:
+        for given, timer in ways:
+            for mounts in ((a,), (a, b)):
+                name = f"{given}.{timer}.{len(mounts)}"
+                seconds = 1.5 * SCALE[0]
+                started = loop.start(kind, given, seconds, timer, [f"{mount}/{name}" for mount in mounts])
+                loop.end(started, f"{kind}, {name}", 30 + seconds)
+
+
+@for_kinds("turns", "locks that are given up by close, by processes that come and go, are held by one process at a time, on one mount and on two", limit=120)
+def _(a, b, kind):
+    take_turns(a, b, kind, (("close", 0), ("unlock", 0)))
+
+
+@for_kinds("turns-signals", "so are locks whose callers are hit by signals and ask again (EINTR, SA_RESTART)", limit=120)
+def _(a, b, kind):
+    take_turns(a, b, kind, (("close", TIMER), ("keep", TIMER)))
