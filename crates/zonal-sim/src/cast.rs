@@ -12,6 +12,7 @@ use crate::workload::roots::{change_roots, churn_roots};
 use crate::workload::shared::{Shared, append_some, check_log, read_baton, write_baton};
 use crate::workload::together::{self, Part, Together};
 use crate::workload::tree::TreeProgram;
+use crate::workload::turns::{Kernel, PROCESSES, Turns};
 use crate::workload::{SimClient, create, make_dir, remove_all};
 use crate::world::World;
 use std::cell::{Cell, RefCell};
@@ -37,6 +38,7 @@ pub struct Cast {
     /// The file that all write at the same time.
     several: Cell<Ino>,
     together: Rc<Together>,
+    turns: Rc<Turns>,
     shared: Rc<Shared>,
     watched: Rc<Watched>,
     caches: RefCell<Vec<Rc<KernelCache>>>,
@@ -73,6 +75,10 @@ pub async fn prepare(world: Rc<World>, cast: Rc<Cast>, mut rng: Rng) -> Outcome 
                 .map_err(text)?;
             client.release(watched.file.ino).await.map_err(text)?;
             cast.watched_file.set(watched.file.ino);
+            if cast.scenario == Scenario::Locks {
+                let made = cast.turns.make(&client, shared).await;
+                made.map_err(text)?;
+            }
             if cast.scenario == Scenario::Together {
                 let targets = world.size().targets;
                 let several = together::make(&client, dir, targets).await;
@@ -101,6 +107,7 @@ impl Cast {
             mortal_dir: Cell::default(),
             several: Cell::default(),
             together: Rc::default(),
+            turns: Rc::default(),
             shared: Rc::default(),
             watched: Rc::default(),
             caches: RefCell::default(),
@@ -156,6 +163,7 @@ impl Cast {
                     spawn(world, index, part.play(steps / 6, is_impatient));
                 }
                 Scenario::Hostile => self.start_hostile(world, index, client, *top, steps, rng),
+                Scenario::Locks => self.start_turns(world, index, client, steps, rng),
                 Scenario::Kill | Scenario::Any => {
                     self.start_exact(world, index, client, *top, steps, rng);
                 }
@@ -170,6 +178,25 @@ impl Cast {
         *self.mortal.borrow_mut() = Some(legacy.clone());
         let lives = legacy.live(LIVES, steps, rng.fork(30));
         world.clock.spawn(NETWORK, lives);
+    }
+
+    fn start_turns(
+        &self,
+        world: &Rc<World>,
+        index: usize,
+        client: &Rc<SimClient>,
+        steps: u64,
+        rng: &mut Rng,
+    ) {
+        let cache = self.caches.borrow()[index].clone();
+        let of_client = (client.clone(), cache, index);
+        let kernel = Kernel::new(world.clone(), of_client, self.turns.clone());
+        for at in 0..3 {
+            for _ in 0..PROCESSES {
+                let process = kernel.clone().process(at, rng.fork(50), steps / 4);
+                spawn(world, index, process);
+            }
+        }
     }
 
     fn start_hostile(
@@ -252,6 +279,9 @@ impl Cast {
         let client = world.connect(90, rng.fork(1)).await.map_err(text)?;
         if self.scenario == Scenario::Kill {
             check_log(&client, self.shared_at.get().0, &self.shared, self.faults).await?;
+        }
+        if self.scenario == Scenario::Locks {
+            self.turns.check(&client).await?;
         }
         if self.scenario == Scenario::Together {
             self.together.check(&client, self.several.get()).await?;

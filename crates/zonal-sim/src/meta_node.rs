@@ -285,6 +285,18 @@ impl MetaNode {
         if self.plant == Plant::ShardForgetsReplies {
             caller.slot = NO_SLOT;
         }
+        if self.plant == Plant::ClosesNameOwners
+            && let MetaRequest::ReleaseLocks { handle, number, .. } = request
+        {
+            (*handle, *number) = (None, u64::MAX);
+        }
+        if self.plant == Plant::TakeBacksNameOwners
+            && let MetaRequest::CancelLock { ino, range, .. } = request
+        {
+            let (ino, mut range) = (*ino, *range);
+            range.number = u64::MAX;
+            *request = MetaRequest::Unlock { ino, range };
+        }
         let MetaRequest::ReportWrite {
             truncate_seq,
             allocated_delta,

@@ -34,10 +34,14 @@ pub enum Plant {
     AllocatedIsMiscounted,
     /// Targets keep column 1 as column 2 (invariant 10).
     ColumnsAreMixed,
+    /// Shards release all locks of an owner when one of its open files is closed, also those of the next open file with its name.
+    ClosesNameOwners,
+    /// Shards take back whatever an owner holds, also what its repeated request got.
+    TakeBacksNameOwners,
 }
 
 /// Names of all bugs, as they are typed.
-pub const PLANTS: [(&str, Plant); 14] = [
+pub const PLANTS: [(&str, Plant); 16] = [
     ("replies-forgotten", Plant::ShardForgetsReplies),
     ("changes-lost", Plant::ShardLosesChanges),
     ("sync-nothing", Plant::SyncDoesNothing),
@@ -52,6 +56,8 @@ pub const PLANTS: [(&str, Plant); 14] = [
     ("deletions-lost", Plant::DeletionsAreLost),
     ("allocated-miscounted", Plant::AllocatedIsMiscounted),
     ("columns-mixed", Plant::ColumnsAreMixed),
+    ("closes-by-owner", Plant::ClosesNameOwners),
+    ("take-backs-by-owner", Plant::TakeBacksNameOwners),
 ];
 
 impl Plant {

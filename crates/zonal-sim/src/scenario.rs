@@ -39,16 +39,19 @@ pub enum Scenario {
     Media,
     /// Messages that nobody should send: no process ends.
     Hostile,
+    /// Processes that take turns under locks, by owners that repeat, with late closes and signals; processes are killed.
+    Locks,
 }
 
 /// Names of the scenarios.
-pub const SCENARIOS: [(&str, Scenario); 6] = [
+pub const SCENARIOS: [(&str, Scenario); 7] = [
     ("any", Scenario::Any),
     ("kill", Scenario::Kill),
     ("together", Scenario::Together),
     ("power", Scenario::Power),
     ("media", Scenario::Media),
     ("hostile", Scenario::Hostile),
+    ("locks", Scenario::Locks),
 ];
 
 impl Scenario {
@@ -68,7 +71,8 @@ impl Scenario {
 
     fn choose(self, rng: &mut Rng) -> Self {
         let chosen = match rng.below(100) {
-            0..32 => Self::Kill,
+            0..27 => Self::Kill,
+            27..32 => Self::Locks,
             32..45 => Self::Together,
             45..75 => Self::Power,
             75..93 => Self::Media,

@@ -64,6 +64,7 @@ fn seeds_with_faults_are_good_and_meet_every_kind_of_fault() {
         "AppendReclaimed",
         "ShardLostPower",
         "TruncateUnconfirmed",
+        "LockAskedAgain",
         "MapReplaced",
     ];
     let missing = summary.missing_marks();
@@ -129,6 +130,7 @@ fn the_same_seed_gives_the_same_trace() {
         Scenario::Power,
         Scenario::Media,
         Scenario::Hostile,
+        Scenario::Locks,
     ] {
         for seed in [3, 7] {
             assert_eq!(run(seed, of(scenario)), run(seed, of(scenario)));
@@ -157,6 +159,7 @@ fn finder(plant: Plant) -> (&'static str, Scenario) {
         Plant::DeletionsAreLost => ("invariant 9", Scenario::Kill),
         Plant::AllocatedIsMiscounted => ("allocated bytes; its targets hold", Scenario::Kill),
         Plant::ColumnsAreMixed => ("invariant 10", Scenario::Kill),
+        Plant::ClosesNameOwners | Plant::TakeBacksNameOwners => ("locks:", Scenario::Locks),
     }
 }
 

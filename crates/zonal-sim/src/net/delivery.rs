@@ -8,7 +8,7 @@ use crate::coverage::Fault;
 use std::rc::Rc;
 use zonal_client::NetFailure;
 use zonal_types::Codec;
-use zonal_wire::{NO_SLOT, Service, StorageRequest};
+use zonal_wire::{MetaRequest, NO_SLOT, Service, StorageRequest};
 
 /// How long after its sender gave it up a change arrives at most.
 const LATE_MS_MAX: u64 = 20_000;
@@ -116,7 +116,15 @@ impl Network {
 /// Whether the sender may send it again: what has a slot, and what may be done twice.
 fn may_arrive_twice(request: &Request) -> bool {
     match request.header.service {
-        Service::Meta => request.header.slot != NO_SLOT,
+        Service::Meta => {
+            request.header.slot != NO_SLOT
+                || matches!(
+                    MetaRequest::from_bytes(&request.body),
+                    Ok(MetaRequest::Unlock { .. }
+                        | MetaRequest::CancelLock { .. }
+                        | MetaRequest::ReleaseLocks { .. })
+                )
+        }
         Service::Storage => matches!(
             StorageRequest::from_bytes(&request.body),
             Ok(StorageRequest::Read { .. }

@@ -27,6 +27,17 @@ pub struct KernelCache {
 }
 
 impl KernelCache {
+    /// A lock request that waited was granted.
+    pub fn grant(&self, waiter: u64) {
+        self.granted.borrow_mut().insert(waiter, ());
+    }
+
+    /// True, once, where a lock request was granted.
+    #[must_use]
+    pub fn take_granted(&self, waiter: u64) -> bool {
+        self.granted.borrow_mut().remove(&waiter).is_some()
+    }
+
     /// Acts on events, before they are acknowledged.
     pub fn take(&self, polled: &Polled) {
         if polled.restarted {
@@ -46,9 +57,7 @@ impl KernelCache {
                         .borrow_mut()
                         .retain(|(dir, _name), _| dir != entries);
                 }
-                Event::LockGranted { waiter, .. } => {
-                    self.granted.borrow_mut().insert(*waiter, ());
-                }
+                Event::LockGranted { waiter, .. } => self.grant(*waiter),
                 Event::RecallLease { .. } | Event::FileCut { .. } => {}
             }
         }

@@ -9,6 +9,7 @@ pub mod roots;
 pub mod shared;
 pub mod together;
 pub mod tree;
+pub mod turns;
 
 use crate::net::SimNet;
 use zonal_client::directories::Part;

@@ -7,7 +7,7 @@ use crate::plant::Plant;
 use crate::rng::Rng;
 use crate::workload::cached::KernelCache;
 use std::rc::Rc;
-use zonal_client::{Client, Options as ClientOptions};
+use zonal_client::{Client, Options as ClientOptions, QueuedAgain};
 use zonal_types::{ErrorCode, ShardId, ZoneId};
 
 /// Groups of clients begin here; those of servers rise from 1 with each start.
@@ -63,11 +63,24 @@ impl World {
             let (client, clock) = (client.clone(), self.clock.clone());
             let cache = cache.clone();
             self.clock.spawn(group, async move {
+                let mut are_locks_queued = true;
                 loop {
                     let link = client.link_to(shard);
-                    match client.poll_events(&link, POLL_MS).await {
+                    let wait_ms = if are_locks_queued { POLL_MS } else { 0 };
+                    match client.poll_events(&link, wait_ms).await {
                         Ok(_polled) if is_deaf => {}
-                        Ok(polled) => cache.take(&polled),
+                        Ok(polled) => {
+                            cache.take(&polled);
+                            if polled.restarted || !are_locks_queued {
+                                let over;
+                                (over, are_locks_queued) = client.queue_locks_again(shard).await;
+                                for queued in over {
+                                    if let QueuedAgain::Granted { waiter, .. } = queued {
+                                        cache.grant(waiter);
+                                    }
+                                }
+                            }
+                        }
                         Err(_passing) => clock.sleep(100_000_000).await,
                     }
                 }

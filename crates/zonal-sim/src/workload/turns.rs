@@ -1,0 +1,295 @@
+//! Processes that take turns under an exclusive lock, as a mount's kernel names them: owners that repeat, closes that are told late,
+//! signals at any moment. Each adds 1 to the number in the file while it is inside.
+//!
+//! A flock belongs to its open file; the owner of an fcntl lock is a process, that of an OFD lock an open file, and both names are used
+//! again as soon as the program has ended or closed, whatever the shard has heard by then.
+
+use super::cached::KernelCache;
+use super::{SimClient, create, open};
+use crate::checker::strict::Holder;
+use crate::rng::Rng;
+use crate::world::World;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use zonal_client::{File, LockOutcome};
+use zonal_types::{ErrorCode, Ino};
+use zonal_wire::{LockKind, LockRange};
+
+/// Processes of each client on each file.
+pub const PROCESSES: u64 = 2;
+/// Files, one for each kind of lock.
+const FILES: usize = 3;
+/// A signal comes in so many of 1000 looks at a request that waits.
+const SIGNALS: u64 = 60;
+/// How often a process looks whether its lock was granted, ns.
+const LOOK: u64 = 2_000_000;
+/// How long after its close an open file is told as closed, at most, ns.
+const CLOSE_LATE: u64 = 300_000_000;
+
+type Outcome = Result<(), String>;
+
+/// What the processes of all clients know together.
+#[derive(Default)]
+pub struct Turns {
+    files: RefCell<Vec<Ino>>,
+    holders: [Holder; FILES],
+    numbers: [Cell<u64>; FILES],
+    turns: Cell<u64>,
+}
+
+/// The kernel of one client: which names of owners are free, and what was given out.
+pub struct Kernel {
+    world: Rc<World>,
+    client: Rc<SimClient>,
+    cache: Rc<KernelCache>,
+    index: usize,
+    turns: Rc<Turns>,
+    /// The last one freed is the next one used.
+    free: RefCell<Vec<u64>>,
+    handles: Cell<u64>,
+    waiters: Cell<u64>,
+}
+
+/// How a process of these locks.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Flock,
+    Fcntl,
+    Ofd,
+}
+
+const KINDS: [Kind; FILES] = [Kind::Flock, Kind::Fcntl, Kind::Ofd];
+
+fn text(code: ErrorCode) -> String {
+    code.to_string()
+}
+
+impl Turns {
+    /// Makes the files, which are closed.
+    ///
+    /// # Errors
+    /// As the cell answers.
+    pub async fn make(&self, client: &SimClient, dir: Ino) -> Result<(), ErrorCode> {
+        for at in 0..FILES {
+            let file = create(client, dir, &format!("turns{at}"), true).await?.file;
+            client.release(file.ino).await?;
+            self.files.borrow_mut().push(file.ino);
+        }
+        Ok(())
+    }
+
+    /// Each file has the number of the turns that were taken.
+    ///
+    /// # Errors
+    /// What differs, an operation that failed.
+    pub async fn check(&self, client: &SimClient) -> Outcome {
+        let files = self.files.borrow().clone();
+        for (at, ino) in files.into_iter().enumerate() {
+            let opened = open(client, ino).await.map_err(text)?;
+            let found = number_in(client, &opened.file).await?;
+            let taken = self.numbers[at].get();
+            if found != taken {
+                return Err(format!("locks: {taken} turns, and the file says {found}"));
+            }
+            client.release(ino).await.map_err(text)?;
+        }
+        Ok(())
+    }
+
+    /// Turns taken.
+    #[must_use]
+    pub fn taken(&self) -> u64 {
+        self.turns.get()
+    }
+}
+
+async fn number_in(client: &SimClient, file: &File<crate::net::SimNet>) -> Result<u64, String> {
+    let mut bytes = [0; 8];
+    let count = client.read(file, 0, &mut bytes).await.map_err(text)?;
+    Ok(if count == 0 {
+        0
+    } else {
+        u64::from_le_bytes(bytes)
+    })
+}
+
+impl Kernel {
+    /// Of the client with this index.
+    #[must_use]
+    pub fn new(
+        world: Rc<World>,
+        (client, cache, index): (Rc<SimClient>, Rc<KernelCache>, usize),
+        turns: Rc<Turns>,
+    ) -> Rc<Self> {
+        Rc::new(Self {
+            world,
+            client,
+            cache,
+            index,
+            turns,
+            free: RefCell::new((1..=64).collect()),
+            handles: Cell::new(0),
+            waiters: Cell::new(0),
+        })
+    }
+
+    fn next(of: &Cell<u64>) -> u64 {
+        of.set(of.get() + 1);
+        of.get()
+    }
+
+    fn take_owner(&self) -> u64 {
+        self.free.borrow_mut().pop().unwrap_or(65)
+    }
+
+    fn later(
+        self: &Rc<Self>,
+        nanos: u64,
+        what: &'static str,
+        call: impl Future<Output = Result<(), ErrorCode>> + 'static,
+    ) {
+        let world = self.world.clone();
+        self.world.spawn_program(self.index, async move {
+            world.clock.sleep(nanos).await;
+            if let Err(code) = call.await {
+                world.report(format!("{what}: {code}"));
+            }
+        });
+    }
+
+    /// One process on file `at`.
+    ///
+    /// # Errors
+    /// An operation that failed, two holders, a number that is not the one of the turn before.
+    pub async fn process(self: Rc<Self>, at: usize, mut rng: Rng, rounds: u64) -> Outcome {
+        let (ino, kind) = (self.turns.files.borrow()[at], KINDS[at]);
+        for _ in 0..rounds {
+            let opened = open(&self.client, ino).await.map_err(text)?;
+            let handle = Self::next(&self.handles);
+            let owner = self.take_owner();
+            let range = LockRange {
+                whole_file: kind == Kind::Flock,
+                owner: if kind == Kind::Flock { handle } else { owner },
+                handle,
+                number: 0,
+                pid: 1,
+                kind: LockKind::Exclusive,
+                start: 0,
+                end: u64::MAX,
+            };
+            let times = rng.between(1, 2);
+            for time in 1..=times {
+                self.wait_for_lock(ino, range, &mut rng).await?;
+                self.take_turn(at, &opened.file, &mut rng).await?;
+                if time < times || rng.chance(300) {
+                    self.client.unlock(ino, range).await.map_err(text)?;
+                }
+            }
+            self.close(&opened.file, kind, (handle, owner), &mut rng)
+                .await?;
+            self.world.clock.sleep(rng.below(20_000_000)).await;
+        }
+        Ok(())
+    }
+
+    /// The process goes on when what it wrote is flushed, and an fcntl lock is released; the rest comes later, when another one may have its
+    /// owner's name.
+    async fn close(
+        self: &Rc<Self>,
+        file: &File<crate::net::SimNet>,
+        kind: Kind,
+        (handle, owner): (u64, u64),
+        rng: &mut Rng,
+    ) -> Outcome {
+        let ino = file.ino;
+        self.client.flush(file).await.map_err(text)?;
+        if kind == Kind::Fcntl {
+            let released = self.client.release_locks(ino, owner, false, None).await;
+            released.map_err(text)?;
+        }
+        self.free.borrow_mut().push(owner);
+        let client = self.client.clone();
+        self.later(rng.below(CLOSE_LATE), "a late close", async move {
+            let is_flock = kind == Kind::Flock;
+            let owner = if is_flock { handle } else { owner };
+            let released = client.release_locks(ino, owner, is_flock, Some(handle));
+            let released = released.await;
+            client.release(ino).await.and(released)
+        });
+        Ok(())
+    }
+
+    /// Asks until it is held: a signal ends the wait, and the process asks again at once.
+    async fn wait_for_lock(self: &Rc<Self>, ino: Ino, range: LockRange, rng: &mut Rng) -> Outcome {
+        loop {
+            let waiter = Self::next(&self.waiters);
+            let number = self.client.lock_number();
+            let range = LockRange { number, ..range };
+            match self.client.lock(ino, range, Some(waiter)).await {
+                Ok(LockOutcome::Granted { .. }) => return Ok(()),
+                Ok(LockOutcome::Queued) => {}
+                Err(code) => return Err(format!("a lock: {code}")),
+            }
+            if !self.is_granted(waiter, rng).await {
+                // A mount remembers it before the program asks again. The shard's table needs no such order.
+                let is_remembered = rng.chance(500);
+                if is_remembered {
+                    self.client.take_back_later(ino, range, Some(waiter));
+                }
+                let client = self.client.clone();
+                self.later(rng.below(50_000_000), "a take-back", async move {
+                    if !is_remembered {
+                        client.take_back_later(ino, range, Some(waiter));
+                    }
+                    client.send_taken_back(ino, range).await;
+                    Ok(())
+                });
+                continue;
+            }
+            let granted = self.client.lock_granted(ino, range).await;
+            return granted.map(drop).map_err(text);
+        }
+    }
+
+    /// Waits for a grant; false where a signal comes first.
+    async fn is_granted(&self, waiter: u64, rng: &mut Rng) -> bool {
+        while !self.cache.take_granted(waiter) {
+            if rng.chance(SIGNALS) {
+                return false;
+            }
+            self.world.clock.sleep(LOOK).await;
+        }
+        true
+    }
+
+    async fn take_turn(
+        &self,
+        at: usize,
+        file: &File<crate::net::SimNet>,
+        rng: &mut Rng,
+    ) -> Outcome {
+        let Turns {
+            holders, numbers, ..
+        } = &*self.turns;
+        let me = self.index as u64;
+        let taken = holders[at].take(me);
+        let found = number_in(&self.client, file).await?;
+        let expected = numbers[at].get();
+        if found != expected {
+            return Err(format!(
+                "locks: read {found} under the lock, after {expected}"
+            ));
+        }
+        let next = (found + 1).to_le_bytes();
+        let written = self.client.write(file, 0, &next, false);
+        written.await.map_err(text)?;
+        numbers[at].set(found + 1);
+        self.world.clock.sleep(rng.below(10_000_000)).await;
+        if let Some(broken) = taken.or(holders[at].give(me)) {
+            return Err(broken);
+        }
+        self.turns.turns.set(self.turns.turns.get() + 1);
+        self.world.count_operation();
+        Ok(())
+    }
+}

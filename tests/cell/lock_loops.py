@@ -1,0 +1,82 @@
+#!/usr/bin/env python3
+"""Processes that take turns under an exclusive lock while the shard of their file is killed and started again.
+
+    tests/cell/lock_loops.py --work DIR [--seconds 8] [--pause 2] [--only PART,...] [--list]
+
+Each check has a cell of its own below DIR, mounted twice; its loops (tests/posix/lock_loop.c) run side by side. `--seconds 600` is the long
+proof. ZONAL names the binary.
+"""
+import os
+import signal
+import sys
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "posix"))
+from between import KINDS  # noqa: E402
+from between.lock_loops import TIMER, Loop  # noqa: E402
+from checks import Registry, argument_parser, true  # noqa: E402
+from own_cell import OwnCell  # noqa: E402
+
+R = Registry()
+check = R.check
+# How long a call may wait for a shard that is started again, and the loop that called for its end.
+SETTLES = 150
+
+
+class Twice(OwnCell):
+    """Mounted twice."""
+
+    def make(self):
+        super().make()
+        self.second = f"{self.base}/mnt2"
+        os.mkdir(self.second)
+        self.zonal("mount", "--cell", self.folder, "--zone", "2", self.second)
+
+    def kill_shard(self):
+        """The metadata server of zone 1."""
+        with open(f"{self.folder}/meta1/pid", encoding="utf-8") as f:
+            os.kill(int(f.read()), signal.SIGKILL)
+        self.zonal("up", "--dir", self.folder)
+
+
+def take_turns(work, seconds, pause, kinds, ways):
+    """`pause`: seconds between kills of the shard; 0: none."""
+    with Twice(work) as cell, Loop() as loop:
+        started = []
+        for kind in kinds:
+            for given, timer in ways:
+                for mounts in ((cell.mount,), (cell.mount, cell.second)):
+                    name = f"{kind}.{given}.{timer}.{len(mounts)}"
+                    files = [f"{mount}/one/{name}" for mount in mounts]
+                    started.append((name, loop.start(kind, given, seconds, timer, files)))
+        kills, end = 0, time.monotonic() + seconds
+        while pause and time.monotonic() + pause < end:
+            time.sleep(pause)
+            cell.kill_shard()
+            kills += 1
+        for name, running in started:
+            print(f"  {name}: {loop.end(running, name, seconds + SETTLES)}", flush=True)
+        if pause:
+            true(kills > 0, "the shard was never killed")
+            print(f"  {kills} kills of the shard", flush=True)
+
+
+WAYS = (("close", 0), ("unlock", 0), ("close", TIMER), ("keep", TIMER))
+
+
+@check("lock-turns", "locks of all three kinds are held by one process at a time, on one mount and on two, with signals and without", limit=3600)
+def _(work, seconds, _pause):
+    take_turns(work, seconds, 0, KINDS, WAYS)
+
+
+@check("lock-turns-killed", "so they are while the metadata server is killed and started again, and what was written under the lock is there", limit=3600)
+def _(work, seconds, pause):
+    take_turns(work, seconds, pause, KINDS, WAYS)
+
+
+if __name__ == "__main__":
+    parser = argument_parser(__doc__.split("\n", 1)[0])
+    parser.add_argument("--work", required=True, help="where the cells go; a directory")
+    parser.add_argument("--seconds", type=float, default=8, help="how long each loop runs")
+    parser.add_argument("--pause", type=float, default=2, help="seconds between two kills")
+    R.run("lock loops", parser, lambda args, _check: ((args.work, args.seconds, args.pause), lambda _result: None))
