@@ -107,17 +107,17 @@ impl<N: Net> Client<N> {
         take_ranges(known, from, ranges)
     }
 
-    /// Copies a range between files of the cell, through this client. Returns the bytes copied.
+    /// Copies a range between files of the cell, through this client: from and to an offset. `begins` hears of each range before it is written. Returns
+    /// the bytes copied.
     ///
     /// # Errors
-    /// Of reading or of writing, where nothing was copied.
+    /// Of reading, of writing, or of `begins`, where nothing was copied.
     pub async fn copy_range(
         &self,
-        from: &File<N>,
-        from_offset: u64,
-        to: &File<N>,
-        to_offset: u64,
+        (from, from_offset): (&File<N>, u64),
+        (to, to_offset): (&File<N>, u64),
         length: u64,
+        begins: &mut dyn FnMut(u64, u64) -> Result<(), ErrorCode>,
     ) -> Result<u64, ErrorCode> {
         const STEP: u64 = 1 << 20;
         if to_offset
@@ -130,22 +130,24 @@ impl<N: Net> Client<N> {
         let mut done = 0;
         while done < length {
             let step = STEP.min(length - done) as usize;
-            let got = self
+            let read = self
                 .read(from, from_offset + done, &mut buffer[..step])
                 .await;
-            let got = match got {
-                Ok(got) => got,
-                Err(code) if done == 0 => return Err(code),
-                Err(_later) => break,
+            let at = to_offset + done;
+            let begun = read.and_then(|got| {
+                begins(at, at + got as u64)?;
+                Ok(got)
+            });
+            let written = match begun {
+                Ok(0) => break,
+                Ok(got) => {
+                    let written = self.write(to, at, &buffer[..got], false).await;
+                    written.map(|()| got)
+                }
+                Err(code) => Err(code),
             };
-            if got == 0 {
-                break;
-            }
-            match self
-                .write(to, to_offset + done, &buffer[..got], false)
-                .await
-            {
-                Ok(()) => done += got as u64,
+            match written {
+                Ok(got) => done += got as u64,
                 Err(code) if done == 0 => return Err(code),
                 Err(_later) => break,
             }

@@ -42,7 +42,7 @@ impl Default for SessionConfig {
             pin_workers: false,
             max_readahead: 4 << 20,
             max_write: 1 << 20,
-            max_background: 64,
+            max_background: 128,
             congestion_threshold: 48,
             writeback_cache: false,
             cache_symlinks: false,

@@ -1,4 +1,4 @@
-//! The threads beside the workers: one for [`housekeeping`], two for [`jobs`], one a shard for its [`events`].
+//! The threads beside the workers: one for [`housekeeping`], three for [`jobs`], one a shard for its [`events`].
 
 mod drops;
 mod events;
@@ -6,11 +6,12 @@ mod housekeeping;
 mod jobs;
 
 pub(crate) use drops::drop_cached;
-pub use jobs::{Cancel, JOBS_MAX};
+pub use jobs::{Cancel, JOBS_MAX, Seek};
 
 use crate::block::block_on;
 use crate::fs::ZonalFs;
 use std::collections::BTreeSet;
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
@@ -20,6 +21,10 @@ pub struct Signal {
     jobs: jobs::Jobs,
     /// Of files whose servers do not answer, and of what others have changed: these may wait for pages for long.
     doubts: jobs::Jobs,
+    /// Questions for holes, which wait for pages and servers.
+    seeks: jobs::Jobs,
+    /// Writes that are answered when pages are dropped.
+    held: Arc<AtomicUsize>,
     house: housekeeping::House,
 }
 
@@ -31,6 +36,7 @@ impl Signal {
     fn end(&self) {
         self.jobs.end();
         self.doubts.end();
+        self.seeks.end();
         self.wake();
         self.house.end();
     }
@@ -59,6 +65,7 @@ impl Background {
         background.spawn("housekeeping", housekeeping::run)?;
         background.spawn("notifier", |fs| jobs::run(fs, &fs.signal.jobs))?;
         background.spawn("doubts", |fs| jobs::run(fs, &fs.signal.doubts))?;
+        background.spawn("seeks", |fs| jobs::run(fs, &fs.signal.seeks))?;
         background.spawn("listings", crate::listings::run)?;
         let watched = Mutex::new(BTreeSet::new());
         // The core must not keep alive what it is a part of.

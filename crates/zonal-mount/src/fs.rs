@@ -5,8 +5,8 @@
 use crate::background::Signal;
 use crate::caller::is_dying;
 use crate::hints::Hints;
-use crate::ops_data::ToDrop;
 use crate::ops_open::HANDLE_PAGES;
+use crate::ops_write::ToDrop;
 use crate::waiters::Waiters;
 use crate::wire::RealNet;
 use std::collections::BTreeMap;
@@ -154,8 +154,21 @@ impl FileSystem for ZonalFs {
     }
 
     fn setattr(&self, ctx: &Context<'_>, ino: u64, change: &SetAttr, reply: ReplyAttr) {
+        let behind = change
+            .size
+            .and_then(|size| self.tails.growth_begins(Ino(ino), size));
         let outcome = self.do_setattr(ctx, Ino(ino), change);
-        answer!(reply, outcome, (attr, ms) => {
+        if let Ok((attr, _ms)) = &outcome
+            && change.size.is_some()
+        {
+            self.tails.cut(attr.ino, attr.size);
+        }
+        let behind = behind.and_then(|(mask, range)| self.tails.behind_ends(Ino(ino), mask, range));
+        if let (Err(_), Some(pages)) = (&outcome, behind) {
+            self.after_drop(Ino(ino), pages, || {});
+        }
+        answer!(reply, outcome, (mut attr, ms) => {
+            self.space(&mut attr);
             let ms = self.hints.note_term(attr.ino, ms);
             let tell = move || {
                 reply.attr(&crate::convert::kernel_attr(&attr), crate::convert::valid(ms));
@@ -165,7 +178,7 @@ impl FileSystem for ZonalFs {
                 // drops all pages itself where the size is another one than it knew.
                 let pages = self.tails.show(attr.ino, attr.size);
                 tell();
-                if let Some(pages) = pages {
+                for pages in pages.into_iter().chain(behind) {
                     self.after_drop(attr.ino, pages, || {});
                 }
             } else {
@@ -279,7 +292,9 @@ impl FileSystem for ZonalFs {
         }
         answer!(reply, outcome, (size, drop) => match drop {
             ToDrop::Nothing => reply.written(size),
-            ToDrop::Before(pages) => self.after_drop(Ino(ino), pages, move || reply.written(size)),
+            ToDrop::Before(pages) => {
+                self.after_drop_of_write(Ino(ino), pages, move || reply.written(size));
+            }
             ToDrop::After(pages) => {
                 reply.written(size);
                 self.after_drop(Ino(ino), pages, || {});
@@ -372,7 +387,10 @@ impl FileSystem for ZonalFs {
         let outcome = self
             .do_fallocate(ctx, Ino(ino), change)
             .inspect_err(|_| self.doubt_size(Ino(ino), false));
-        answer!(reply, outcome, () => reply.ok());
+        answer!(reply, outcome, pages => match pages {
+            None => reply.ok(),
+            Some(pages) => self.after_drop(Ino(ino), pages, move || reply.ok()),
+        });
     }
 
     fn lseek(
@@ -384,15 +402,17 @@ impl FileSystem for ZonalFs {
         whence: u32,
         reply: ReplyLseek,
     ) {
-        let outcome = self.do_lseek(ctx, Ino(ino), offset, whence);
-        answer!(reply, outcome, at => reply.offset(at));
+        self.do_lseek(ctx, Ino(ino), (offset, whence), reply);
     }
 
     fn copy_file_range(&self, ctx: &Context<'_>, ino: u64, copy: &CopyFileRange, reply: ReplyCopy) {
         let outcome = self
             .do_copy(ctx, Ino(ino), copy)
             .inspect_err(|_| self.doubt_size(Ino(copy.ino_out), false));
-        answer!(reply, outcome, done => reply.copied(done));
+        answer!(reply, outcome, (done, pages) => match pages {
+            None => reply.copied(done),
+            Some(pages) => self.after_drop(Ino(copy.ino_out), pages, move || reply.copied(done)),
+        });
     }
 
     fn syncfs(&self, ctx: &Context<'_>, _ino: u64, reply: ReplyEmpty) {

@@ -37,7 +37,11 @@ impl ZonalFs {
             ),
             ("hints", self.hints.len() as u64, HINTS_MAX as u64),
             ("touch_due", touch_due as u64, TOUCH_DUE_MAX as u64),
-            ("tails", self.tails.len() as u64, shards * OPENS_MAX as u64),
+            (
+                "tails",
+                self.tails.len() as u64,
+                shards * OPENS_MAX as u64 + workers,
+            ),
             ("lock_owners", owners as u64, shards * LOCKS_MAX as u64),
             (
                 "told_handles",

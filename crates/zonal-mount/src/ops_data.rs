@@ -1,22 +1,20 @@
-//! Reading, writing, flushing, sizes.
+//! Reading, flushing, space, copies.
 
 use crate::block::block_on;
-use crate::caller::credentials;
+use crate::caller::is_dying;
 use crate::convert::errno;
 use crate::fs::{ZonalFs, refused};
 use std::cell::RefCell;
 use std::sync::{Arc, PoisonError};
 use zonal_client::Net as _;
 use zonal_client::read::ReadInto;
-use zonal_client::{File, Reserve, Run};
-use zonal_fuse::request::{CopyFileRange, Fallocate, Read, Release, Write};
-use zonal_fuse::{Context, Data, Errno, ReplyData};
-use zonal_types::limits::REGION_PAYLOAD_MIN;
+use zonal_client::{File, Reserve};
+use zonal_fuse::request::{CopyFileRange, Fallocate, Read, Release};
+use zonal_fuse::{Context, Errno, ReplyData};
 use zonal_types::{ErrorCode, Ino};
 
-use crate::ops_open::{
-    HANDLE_APPEND, HANDLE_EXEC, HANDLE_PAGES, HANDLE_SYNC, HANDLE_WRITES, O_DSYNC,
-};
+use crate::masks::{Change, Range};
+use crate::ops_open::{HANDLE_EXEC, HANDLE_READS, HANDLE_WRITES};
 use crate::sink::Sink;
 use crate::tails::Stale;
 use crate::wire::RealNet;
@@ -25,30 +23,13 @@ use crate::wire::RealNet;
 const KEEP_SIZE: u32 = 1;
 const PUNCH_HOLE: u32 = 2;
 const ZERO_RANGE: u32 = 16;
-/// Whence of lseek(2).
-const SEEK_DATA: u32 = 3;
-const SEEK_HOLE: u32 = 4;
 /// How often a read that ended short is done again because a longer file was told meanwhile.
 const REREADS: u32 = 3;
 /// Bytes that one copy_file_range moves at most: the kernel asks again.
 const COPY_MAX: u64 = 8 << 20;
-/// Writes from here on are kept in the memory they came in, without a copy. That is as long as the longest write: gathered bytes
-/// never take more than about twice their number of memory.
-pub const KEEP_MIN: usize = 512 << 10;
-
-/// Pages that the kernel has to drop because of a write.
-pub(crate) enum ToDrop {
-    Nothing,
-    /// Before it hears of it.
-    Before(Stale),
-    /// When it has: until then it may hold them locked.
-    After(Stale),
-}
-
-/// Whether a write goes round the kernel's pages: by its handle, or by O_DIRECT, where only the kernel's direct writes name a lock owner.
-fn goes_round(write: &Write) -> bool {
-    let is_direct = write.fh & HANDLE_PAGES == 0 || write.lock_owner.is_some();
-    is_direct && !write.from_cache
+/// Whether the kernel reads into pages: where it does not, it says whose locks count.
+fn is_for_pages(read: &Read) -> bool {
+    read.lock_owner.is_none()
 }
 
 thread_local! {
@@ -67,10 +48,10 @@ impl ZonalFs {
             Err(code) => return reply.err(errno(code)),
         };
         self.touch_if_due(ino);
-        let is_paged = read.fh & HANDLE_PAGES != 0;
+        let is_paged = is_for_pages(read);
         let end = read.offset.saturating_add(read.size.into());
-        if is_paged {
-            self.tails.read_begins(ino, read.offset, end);
+        if is_paged && self.tails.read_begins(ino, read.offset, end) {
+            self.drop_attributes(ino);
         }
         self.answer_read(ino, &file, read, reply);
         if is_paged {
@@ -97,7 +78,7 @@ impl ZonalFs {
                 let Ok(ReadInto::Buffer(bytes)) = outcome else {
                     break;
                 };
-                let is_short = bytes < size && read.fh & HANDLE_PAGES != 0;
+                let is_short = bytes < size && is_for_pages(read);
                 if !is_short || !self.tails.read_short(ino, read.offset + bytes as u64) {
                     break;
                 }
@@ -149,92 +130,6 @@ impl ZonalFs {
         self.signal.wake();
     }
 
-    /// Writes; returns the bytes written, and the pages that have to be dropped.
-    pub(crate) fn do_write(
-        &self,
-        ctx: &Context<'_>,
-        ino: Ino,
-        write: &Write,
-        data: Data<'_>,
-    ) -> Result<(u32, ToDrop), ErrorCode> {
-        self.begin(ctx);
-        let is_direct = goes_round(write);
-        let file = self.file(ino)?;
-        file.tell_writer(self.told.of(write.fh))?;
-        if write.kill_suidgid {
-            self.before_write(ctx, &file)?;
-        }
-        let mut offset = write.offset;
-        if write.fh & HANDLE_APPEND != 0 && !write.from_cache {
-            let append = |bytes| block_on(self.client.append(&file, bytes, write.kill_suidgid));
-            let appended = if data.bytes().len() < REGION_PAYLOAD_MIN {
-                append(data.bytes())
-            } else {
-                // Out of the worker's hands: where this is given up, a target may still take bytes from there, and they must not be
-                // another request's.
-                let other = self.client.net().pool().memory(data.memory_len());
-                let (memory, range) = data.take(other);
-                append(memory.get(range).unwrap_or_default())
-            };
-            // Where it was given up the shard must hear of that.
-            let at = appended.inspect_err(|_| self.signal.wake())?;
-            offset = at;
-            if at != write.offset
-                && let Some(notifier) = self.notifier.get()
-            {
-                // The kernel dropped the pages where it thought the data goes; drop those where it went.
-                self.signal.later(notifier, ino.0);
-            }
-        } else if data.bytes().len() >= KEEP_MIN {
-            let other = self.client.net().pool().memory(data.memory_len());
-            let (memory, range) = data.take(other);
-            let run = Run::new(Box::new(memory), range);
-            block_on(
-                self.client
-                    .write_run(&file, write.offset, run, write.kill_suidgid),
-            )?;
-        } else {
-            block_on(
-                self.client
-                    .write(&file, write.offset, data.bytes(), write.kill_suidgid),
-            )?;
-        }
-        let is_sync = is_direct && write.flags & O_DSYNC != 0;
-        if write.fh & HANDLE_SYNC != 0 || is_sync {
-            self.fsync_handle(&file, write.fh)?;
-        }
-        self.signal.wake();
-        let size = write.size;
-        let end = offset + u64::from(size);
-        let drop = if write.fh & HANDLE_PAGES == 0 && !write.from_cache {
-            self.tails.wrote(ino, offset, end).map(ToDrop::Before)
-        } else {
-            self.tails.crossed(ino, offset, end).map(ToDrop::After)
-        };
-        Ok((size, drop.unwrap_or(ToDrop::Nothing)))
-    }
-
-    /// Before a write by one who has no right to keep set-id bits and capabilities: they are gone, also for the kernel.
-    fn before_write(&self, ctx: &Context<'_>, file: &File<RealNet>) -> Result<(), ErrorCode> {
-        if self.client.has_no_privileges(file) {
-            return Ok(());
-        }
-        self.take_privileges(ctx, file)
-    }
-
-    /// The same where there are some, perhaps.
-    pub(crate) fn take_privileges(
-        &self,
-        ctx: &Context<'_>,
-        file: &File<RealNet>,
-    ) -> Result<(), ErrorCode> {
-        if block_on(self.client.take_privileges(&credentials(ctx), file))? {
-            self.hints.forget(&[file.ino]);
-            self.drop_attributes(file.ino);
-        }
-        Ok(())
-    }
-
     pub(crate) fn do_flush(
         &self,
         ctx: &Context<'_>,
@@ -264,7 +159,7 @@ impl ZonalFs {
     }
 
     /// Makes a file durable, and tells this handle what was lost since it was told last.
-    fn fsync_handle(&self, file: &File<RealNet>, fh: u64) -> Result<(), ErrorCode> {
+    pub(crate) fn fsync_handle(&self, file: &File<RealNet>, fh: u64) -> Result<(), ErrorCode> {
         let mut told = self.told.of(fh);
         let outcome = block_on(self.client.fsync_open(file, &mut told));
         self.told.set(fh, told);
@@ -299,8 +194,8 @@ impl ZonalFs {
         // The open ends, whatever becomes of the locks.
         let unlocked = self.release_handle_locks(ino, release.fh);
         self.told.close(release.fh);
-        if release.fh & HANDLE_PAGES != 0 {
-            self.tails.close(ino);
+        if release.fh & HANDLE_READS != 0 {
+            self.tails.close(ino, release.fh & HANDLE_WRITES != 0);
         }
         let outcome = block_on(self.client.release(ino)).and(unlocked);
         self.signal.wake();
@@ -316,7 +211,7 @@ impl ZonalFs {
         ctx: &Context<'_>,
         ino: Ino,
         change: &Fallocate,
-    ) -> Result<(), ErrorCode> {
+    ) -> Result<Option<Stale>, ErrorCode> {
         self.begin(ctx);
         let keep = change.mode & KEEP_SIZE != 0;
         let how = match change.mode & !KEEP_SIZE {
@@ -330,25 +225,21 @@ impl ZonalFs {
             // The kernel does not say who has no right to keep set-id bits, and goes by a mode that it may have from before.
             self.before_write(ctx, &file)?;
         }
-        block_on(
-            self.client
-                .reserve(&file, change.offset, change.length, how, keep),
-        )
-    }
-
-    pub(crate) fn do_lseek(
-        &self,
-        ctx: &Context<'_>,
-        ino: Ino,
-        offset: u64,
-        whence: u32,
-    ) -> Result<u64, ErrorCode> {
-        self.begin(ctx);
-        let file = self.file(ino)?;
-        match whence {
-            SEEK_DATA | SEEK_HOLE => block_on(self.client.seek(&file, offset, whence == SEEK_DATA)),
-            _ => Err(ErrorCode::Invalid),
-        }
+        let end = change.offset.saturating_add(change.length);
+        // Space for holes changes no byte.
+        let from = match how {
+            Reserve::Allocate => end,
+            Reserve::Punch | Reserve::Zero => change.offset,
+        };
+        let mask = self.change_begins(ctx, ino, (from, end))?;
+        let reserved =
+            block_on(
+                self.client
+                    .reserve(&file, change.offset, change.length, how, keep),
+            );
+        let grows = reserved.is_ok() && !keep;
+        let stale = self.tails.change_ends(ino, mask, (from, end), grows);
+        self.dropped_unless(ino, stale, reserved)
     }
 
     pub(crate) fn do_copy(
@@ -356,7 +247,7 @@ impl ZonalFs {
         ctx: &Context<'_>,
         ino: Ino,
         copy: &CopyFileRange,
-    ) -> Result<u64, ErrorCode> {
+    ) -> Result<(u64, Option<Stale>), ErrorCode> {
         self.begin(ctx);
         let from = self.file(ino)?;
         let to = self.file(Ino(copy.ino_out))?;
@@ -365,12 +256,56 @@ impl ZonalFs {
             // As for fallocate.
             self.before_write(ctx, &to)?;
         }
-        let done =
-            block_on(
-                self.client
-                    .copy_range(&from, copy.offset_in, &to, copy.offset_out, length),
-            )?;
+        let mut parts = Vec::new();
+        let mut begins = |at, end| {
+            let mask = self.change_begins(ctx, to.ino, (at, end))?;
+            parts.push((mask, (at, end)));
+            Ok(())
+        };
+        let copied = block_on(self.client.copy_range(
+            (&from, copy.offset_in),
+            (&to, copy.offset_out),
+            length,
+            &mut begins,
+        ));
         self.signal.wake();
-        Ok(done)
+        let mut stale = None;
+        for (mask, range) in parts {
+            let more = self.tails.change_ends(to.ino, mask, range, copied.is_ok());
+            if let Some(earlier) = std::mem::replace(&mut stale, more) {
+                self.after_drop(to.ino, earlier, || {});
+            }
+        }
+        let done = *copied.as_ref().unwrap_or(&0);
+        let stale = self.dropped_unless(to.ino, stale, copied.map(drop))?;
+        Ok((done, stale))
+    }
+
+    /// What is to be dropped before a change is answered; where it failed it is dropped when it can be.
+    pub(crate) fn dropped_unless(
+        &self,
+        ino: Ino,
+        stale: Option<Stale>,
+        outcome: Result<(), ErrorCode>,
+    ) -> Result<Option<Stale>, ErrorCode> {
+        match (outcome, stale) {
+            (Ok(()), stale) => Ok(stale),
+            (Err(code), None) => Err(code),
+            (Err(code), Some(stale)) => {
+                self.after_drop(ino, stale, || {});
+                Err(code)
+            }
+        }
+    }
+
+    /// Bytes are about to be changed round the pages.
+    pub(crate) fn change_begins(
+        &self,
+        ctx: &Context<'_>,
+        ino: Ino,
+        range: Range,
+    ) -> Result<Change, ErrorCode> {
+        let begun = self.tails.change_begins(ino, range, || is_dying(ctx.pid));
+        begun.ok_or(ErrorCode::Interrupted)
     }
 }

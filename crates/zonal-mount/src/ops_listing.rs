@@ -128,7 +128,8 @@ impl ZonalFs {
                 (true, Some(attr)) if !self.may_show(&attr) => {
                     buffer.add_plus(&KernelEntry::default(), attr.ino.0, item.cookie, kind, name)
                 }
-                (true, Some(attr)) => {
+                (true, Some(mut attr)) => {
+                    self.space(&mut attr);
                     let found = Found {
                         attr,
                         entry_ms: item.entry.entry_ms,

@@ -35,7 +35,13 @@ impl ZonalFs {
         !self.tails.holds_back(attr.ino, attr.size)
     }
 
-    fn reply_entry(&self, reply: ReplyEntry, found: Found) {
+    /// Space of which nobody knows yet counts.
+    pub(crate) fn space(&self, attr: &mut Attr) {
+        attr.allocated = self.tails.space(attr.ino, attr.size, attr.allocated);
+    }
+
+    fn reply_entry(&self, reply: ReplyEntry, mut found: Found) {
+        self.space(&mut found.attr);
         self.after_size(found.attr.ino, found.attr.size, move || {
             reply.entry(&kernel_entry(&found));
         });
@@ -78,7 +84,8 @@ impl ZonalFs {
         self.begin(ctx);
         let mark = self.hints.mark();
         match block_on(self.client.getattr(ino)) {
-            Ok((attr, ms)) => {
+            Ok((mut attr, ms)) => {
+                self.space(&mut attr);
                 let ms = self.hints.note(mark, &attr, ms);
                 self.after_size(ino, attr.size, move || {
                     reply.attr(&kernel_attr(&attr), valid(ms));
@@ -91,7 +98,8 @@ impl ZonalFs {
     pub(crate) fn do_statx(&self, ctx: &Context<'_>, ino: Ino, reply: ReplyStatx) {
         self.begin(ctx);
         match block_on(self.client.getattr(ino)) {
-            Ok((attr, ms)) => {
+            Ok((mut attr, ms)) => {
+                self.space(&mut attr);
                 let ms = self.hints.note_term(ino, ms);
                 let answer = StatxReply {
                     attr: kernel_attr(&attr),

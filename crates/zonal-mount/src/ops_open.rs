@@ -8,6 +8,7 @@ use crate::block::block_on;
 use crate::caller::credentials;
 use crate::convert::{kernel_entry, name};
 use crate::fs::ZonalFs;
+use crate::tails::Access;
 use crate::wire::RealNet;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
@@ -31,6 +32,8 @@ pub(crate) const HANDLE_PAGES: u64 = 4;
 pub(crate) const HANDLE_WRITES: u64 = 8;
 /// It is open to be executed.
 pub(crate) const HANDLE_EXEC: u64 = 16;
+/// It may read through the kernel's pages: also one that goes round them, by a mapping.
+pub(crate) const HANDLE_READS: u64 = 32;
 const HANDLE_BITS: u32 = 8;
 /// An access time older than this is renewed by the next read (relatime), seconds.
 const RELATIME_SECONDS: i64 = 86_400;
@@ -68,8 +71,18 @@ impl ZonalFs {
         };
         if !goes_round {
             bits |= HANDLE_PAGES;
+        }
+        if flags & O_ACCMODE != O_WRONLY {
+            bits |= HANDLE_READS;
             let attr = &opened.found.attr;
-            self.tails.open(attr.ino, attr.size);
+            let access = Access {
+                writes: bits & HANDLE_WRITES != 0,
+                keeps_pages: opened.keep_pages && !goes_round,
+            };
+            let space = (attr.size, attr.allocated);
+            if self.tails.open(attr.ino, space, access) {
+                self.drop_attributes(attr.ino);
+            }
         }
         if is_touch_due {
             // A read of kept pages is not seen here, so the open stands for it. They are not dropped for its sake: the kernel would drop one that a
@@ -119,7 +132,10 @@ impl ZonalFs {
         let opened = block_on(self.client.open(&credentials(ctx), ino, open.flags));
         if open.flags & O_TRUNC != 0 {
             match &opened {
-                Ok(_cut) => drop(self.hints.forget(&[ino])),
+                Ok(_cut) => {
+                    self.tails.cut(ino, 0);
+                    self.hints.forget(&[ino]);
+                }
                 Err(_) => self.doubt_size(ino, false),
             }
         }
@@ -150,6 +166,7 @@ impl ZonalFs {
         let found = &mut opened.found;
         found.attr_ms = self.hints.note_new(mark, &found.attr, found.attr_ms);
         let (fh, flags) = self.handle(ctx, &opened, create.flags);
+        self.space(&mut opened.found.attr);
         Ok((kernel_entry(&opened.found), fh, flags))
     }
 

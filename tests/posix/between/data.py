@@ -1,5 +1,6 @@
 """What one mount wrote, read by the other: close-to-open, cuts, mappings."""
 import concurrent.futures
+import ctypes
 import errno
 import mmap
 import os
@@ -304,6 +305,38 @@ def _(a, b):
     here, there = os.stat(f"{a}/f"), os.stat(f"{b}/f")
     true(here.st_mtime_ns > before and here.st_ctime_ns > before, "the times did not move")
     equal((there.st_size, there.st_mtime_ns), (5_000, here.st_mtime_ns), "size and mtime seen by the other mount")
+    os.close(fd)
+
+
+@check("stored-behind-end", "bytes that one mount stored behind the end of a mapped file come into it on neither mount, whichever makes it longer and however")
+def _(a, b):
+    libc = ctypes.CDLL(None)
+    for number, here in enumerate((a, b) * 4):
+        for how in ("truncate", "write", "append"):
+            name = f"f{number}.{how}"
+            write(f"{a}/{name}", b"x" * 5000)
+            fd = os.open(f"{a}/{name}", os.O_RDWR)
+            view = mmap.mmap(fd, 5000)
+            view[4096:4100] = b"kept"
+            libc.memset(ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(view)) + 5000), 0xee, 3192)
+            if how == "truncate":
+                os.truncate(f"{here}/{name}", 9000)
+            else:
+                write_from(f"{here}/{name}", os.O_APPEND if how == "append" else 0, 8990)
+            size = 5010 if how == "append" else 9000
+            want = b"x" * 4096 + b"kept" + b"x" * 900 + bytes(size - 5000)
+            equal(os.stat(f"{a}/{name}").st_size, size, "size")
+            equal(os.pread(fd, 10_000, 0), want, f"bytes after {how} through mount {number}")
+            os.fsync(fd)
+            equal(read(f"{b}/{name}"), want, f"bytes for the other after {how} through mount {number}")
+            view.close()
+            os.close(fd)
+            equal(read(f"{b}/{name}"), want, f"bytes for the other after close, {how} through mount {number}")
+
+
+def write_from(path, flags, at):
+    fd = os.open(path, os.O_WRONLY | flags)
+    os.pwrite(fd, b"\0" * 10, at)
     os.close(fd)
 
 

@@ -1,6 +1,7 @@
 //! What the kernel is made to drop: pages, attributes, names.
 
 use crate::fs::ZonalFs;
+use crate::tails::Stale;
 use std::time::Duration;
 use zonal_fuse::Notifier;
 use zonal_types::Ino;
@@ -32,6 +33,20 @@ impl ZonalFs {
         if let Some(notifier) = self.notifier.get() {
             let limit = if holds_pages { Duration::ZERO } else { DOUBT };
             self.signal.drop_within(notifier, &[ino], limit);
+        }
+    }
+
+    /// Makes the kernel write the pages of a hole, and drop them.
+    pub(crate) fn drop_hole(&self, ino: Ino, (from, to): (u64, u64)) {
+        if let Some(notifier) = self.notifier.get() {
+            drop_range(notifier, ino.0, from, to);
+        }
+    }
+
+    /// Drops pages; returns when that is done, but after `limit` in any case.
+    pub(crate) fn drop_range_within(&self, ino: Ino, pages: Stale, limit: Duration) {
+        if let Some(notifier) = self.notifier.get() {
+            self.signal.drop_range_within(notifier, ino, pages, limit);
         }
     }
 

@@ -1,5 +1,5 @@
 //! Jobs for the notifier: a thread that drops pages for workers, which must not wait for pages themselves, and takes back
-//! lock requests that a signal ended; and another that does so for files whose servers may not answer. Bound: [`JOBS_MAX`] jobs wait; who finds the queue full is told.
+//! lock requests that a signal ended; another that does so for files whose servers may not answer; and one for questions for holes. Bound: [`JOBS_MAX`] jobs wait; who finds the queue full is told.
 
 use super::drops::{drop_file, drop_range};
 use super::{Signal, lock};
@@ -7,15 +7,18 @@ use crate::block::block_on;
 use crate::caller::is_dying;
 use crate::fs::ZonalFs;
 use crate::tails::Stale;
+use std::sync::atomic::Ordering;
 use std::sync::{Condvar, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 use zonal_client::Net as _;
-use zonal_fuse::{Notifier, ReplyEmpty};
-use zonal_types::Ino;
+use zonal_fuse::{Notifier, ReplyEmpty, ReplyLseek};
+use zonal_types::{ErrorCode, Ino};
 use zonal_wire::LockRange;
 
 /// Jobs that wait for the notifier.
 pub const JOBS_MAX: usize = 65_536;
+/// Writes that are answered when pages are dropped, at once: fewer than the kernel has in the background.
+pub const HELD_MAX: usize = 96;
 
 /// A lock request that was taken back: its shard is to hear of it soon.
 #[derive(Debug, Clone, Copy)]
@@ -42,6 +45,23 @@ enum Job {
     },
     Cancel(Cancel),
     Interrupted(u64),
+    Seek(Seek),
+}
+
+/// A question for data or a hole, to be asked again when the kernel has written the pages of a hole.
+pub struct Seek {
+    /// The inode.
+    pub ino: Ino,
+    /// From where on.
+    pub offset: u64,
+    /// Data; else a hole.
+    pub for_data: bool,
+    /// What was found.
+    pub found: Result<u64, ErrorCode>,
+    /// The first byte, behind the last.
+    pub hole: (u64, u64),
+    /// Of the kernel.
+    pub reply: ReplyLseek,
 }
 
 #[derive(Default)]
@@ -125,6 +145,26 @@ impl Signal {
         ended.recv_timeout(limit).ok();
     }
 
+    /// Drops pages that may be locked for as long as a caller waits; returns when that is done, but after `limit` in any case.
+    pub fn drop_range_within(&self, notifier: &Notifier, ino: Ino, pages: Stale, limit: Duration) {
+        let (done, ended) = mpsc::channel::<()>();
+        self.doubts.push(Job::DropRange {
+            notifier: notifier.clone(),
+            ino: ino.0,
+            pages,
+            then: Box::new(move || drop(done)),
+        });
+        ended.recv_timeout(limit).ok();
+    }
+
+    /// Gives the question back where the queue is full.
+    pub fn seek(&self, seek: Seek) -> Result<(), Seek> {
+        match self.seeks.offer(Job::Seek(seek)) {
+            Err(Job::Seek(seek)) => Err(seek),
+            _taken => Ok(()),
+        }
+    }
+
     /// Takes a lock request back; false where the queue is full.
     #[must_use]
     pub fn cancel(&self, cancel: Cancel) -> bool {
@@ -179,6 +219,10 @@ fn run_job(fs: &ZonalFs, job: Job) {
             block_on(fs.client.send_taken_back(cancel.ino, cancel.range));
             fs.signal.wake();
         }
+        Job::Seek(seek) => {
+            fs.client.net().begin();
+            fs.seek_again(seek);
+        }
         Job::Interrupted(unique) => {
             if let Some(tid) = fs.callers.tid_of(unique)
                 && is_dying(tid)
@@ -212,7 +256,31 @@ impl ZonalFs {
         };
         if let Err(Job::DropRange { then, .. }) = self.signal.jobs.offer(job) {
             self.signal.later(notifier, ino.0);
+            // No thread is left that could end what is masked.
+            self.tails.dropped(ino, pages);
             then();
+        }
+    }
+
+    /// [`Self::after_drop`] for the answer of a write. Where too many wait it is answered at once: an asynchronous one has one of the kernel's places
+    /// for background requests until then, and a page that is dropped may wait for a read that has none yet.
+    pub(crate) fn after_drop_of_write(
+        &self,
+        ino: Ino,
+        pages: Stale,
+        answer: impl FnOnce() + Send + 'static,
+    ) {
+        let held = self.signal.held.clone();
+        let is_room = held.fetch_add(1, Ordering::Relaxed) < HELD_MAX;
+        let answered = move || {
+            held.fetch_sub(1, Ordering::Relaxed);
+            answer();
+        };
+        if is_room {
+            self.after_drop(ino, pages, answered);
+        } else {
+            answered();
+            self.after_drop(ino, pages, || {});
         }
     }
 }
@@ -221,6 +289,12 @@ impl ZonalFs {
 mod tests {
     use super::*;
     use zonal_wire::LockKind;
+
+    #[test]
+    fn reads_find_a_place_beside_writes_that_wait_for_their_pages() {
+        let places = zonal_fuse::SessionConfig::default().max_background;
+        assert!(usize::from(places) >= HELD_MAX + 32);
+    }
 
     #[test]
     fn a_lock_that_finds_the_queue_full_is_not_forgotten() {

@@ -1,0 +1,99 @@
+//! SEEK_DATA and SEEK_HOLE.
+//!
+//! The kernel may have bytes that a program stored into a mapping, where we know of none. So before a hole is told of a file that somebody may write
+//! through a mapping, the kernel writes and drops the pages of that hole, and the question is asked anew. A thread of its own does that:
+//! the pages' writes need workers. It holds no lock that they need; the kernel holds the inode's, which writing pages does not take.
+
+use crate::background::Seek;
+use crate::block::block_on;
+use crate::convert::errno;
+use crate::fs::ZonalFs;
+use zonal_fuse::{Context, ReplyLseek};
+use zonal_types::{ErrorCode, Ino};
+
+/// Whence of lseek(2).
+const SEEK_DATA: u32 = 3;
+const SEEK_HOLE: u32 = 4;
+
+/// Where, or why not.
+type Found = Result<u64, ErrorCode>;
+
+impl ZonalFs {
+    pub(crate) fn do_lseek(
+        &self,
+        ctx: &Context<'_>,
+        ino: Ino,
+        (offset, whence): (u64, u32),
+        reply: ReplyLseek,
+    ) {
+        self.begin(ctx);
+        let for_data = match whence {
+            SEEK_DATA => true,
+            SEEK_HOLE => false,
+            _ => return reply.err(errno(ErrorCode::Invalid)),
+        };
+        let found = self.seek(ino, offset, for_data);
+        let Some(hole) = self.doubted(ino, (offset, for_data), found) else {
+            return answer(reply, found);
+        };
+        let seek = Seek {
+            ino,
+            offset,
+            for_data,
+            found,
+            hole,
+            reply,
+        };
+        if let Err(seek) = self.signal.seek(seek) {
+            answer(seek.reply, seek.found);
+        }
+    }
+
+    fn seek(&self, ino: Ino, offset: u64, for_data: bool) -> Found {
+        let file = self.file(ino)?;
+        block_on(self.client.seek(&file, offset, for_data))
+    }
+
+    /// The hole, or its rest, that was found where the kernel may have bytes.
+    fn doubted(
+        &self,
+        ino: Ino,
+        (offset, for_data): (u64, bool),
+        found: Found,
+    ) -> Option<(u64, u64)> {
+        if !self.tails.may_be_dirty(ino) {
+            return None;
+        }
+        let (from, next) = match (for_data, found) {
+            (true, found) => (offset, found),
+            (false, Ok(at)) => (at, self.seek(ino, at, true)),
+            (false, Err(_)) => return None,
+        };
+        let to = match next {
+            Ok(at) => at,
+            Err(ErrorCode::NoDevice) => u64::MAX,
+            Err(_) => return None,
+        };
+        (from < to).then_some((from, to))
+    }
+
+    /// Asks again when the pages of the hole are written.
+    pub(crate) fn seek_again(&self, seek: Seek) {
+        let Seek { ino, hole, .. } = seek;
+        self.drop_hole(ino, hole);
+        let mut found = self.seek(ino, seek.offset, seek.for_data);
+        if !seek.for_data && found != seek.found {
+            // There were. The next hole is told of when all the rest is written.
+            self.drop_hole(ino, (found.unwrap_or(hole.0), u64::MAX));
+            found = self.seek(ino, seek.offset, false);
+        }
+        answer(seek.reply, found);
+    }
+}
+
+fn answer(reply: ReplyLseek, found: Found) {
+    match found {
+        Ok(at) => reply.offset(at),
+        Err(code) => reply.err(errno(code)),
+    }
+}

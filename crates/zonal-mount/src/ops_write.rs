@@ -1,0 +1,236 @@
+//! Writing: round the kernel's pages, through them, and what the kernel writes of mappings.
+//!
+//! What goes round them is dropped before it is answered, so that whoever reads next sees it: the kernel drops the pages itself when it has sent the
+//! write, which is too early where another process reads them meanwhile, and for an asynchronous direct write (io_uring, libaio) the only time.
+
+use crate::block::block_on;
+use crate::caller::credentials;
+use crate::fs::ZonalFs;
+use crate::ops_open::{HANDLE_APPEND, HANDLE_PAGES, HANDLE_SYNC, O_DSYNC};
+use crate::tails::Stale;
+use crate::wire::RealNet;
+use std::time::Duration;
+use zonal_client::{File, Run};
+use zonal_fuse::request::Write;
+use zonal_fuse::{Context, Data};
+use zonal_types::limits::REGION_PAYLOAD_MIN;
+use zonal_types::{ErrorCode, Ino};
+
+/// Writes from here on are kept in the memory they came in, without a copy. That is as long as the longest write: gathered bytes
+/// never take more than about twice their number of memory.
+pub const KEEP_MIN: usize = 512 << 10;
+/// How long a write through a page waits until that is dropped. The kernel holds one locked that it has not filled before; then nobody has it mapped.
+const OWN_PAGE: Duration = Duration::from_millis(20);
+
+/// Pages that the kernel has to drop because of a write.
+pub(crate) enum ToDrop {
+    Nothing,
+    /// Before it hears of it.
+    Before(Stale),
+    /// When it has: until then it may hold them locked.
+    After(Stale),
+}
+
+/// Whether a write goes round the kernel's pages: by its handle, or by O_DIRECT, where only the kernel's direct writes say whose locks count.
+fn goes_round(write: &Write) -> bool {
+    let is_direct = write.fh & HANDLE_PAGES == 0 || write.lock_owner.is_some();
+    is_direct && !write.from_cache
+}
+
+fn end_of(write: &Write) -> u64 {
+    write.offset.saturating_add(write.size.into())
+}
+
+impl ZonalFs {
+    /// Writes; returns the bytes written, and the pages that have to be dropped.
+    pub(crate) fn do_write(
+        &self,
+        ctx: &Context<'_>,
+        ino: Ino,
+        write: &Write,
+        data: Data<'_>,
+    ) -> Result<(u32, ToDrop), ErrorCode> {
+        self.begin(ctx);
+        let file = self.file(ino)?;
+        file.tell_writer(self.told.of(write.fh))?;
+        if write.kill_suidgid {
+            self.before_write(ctx, &file)?;
+        }
+        let drop = if write.from_cache {
+            self.write_back(&file, write, data)?
+        } else if goes_round(write) {
+            self.write_round(ctx, &file, write, data)?
+        } else {
+            self.write_pages(&file, write, data)?
+        };
+        self.signal.wake();
+        Ok((write.size, drop))
+    }
+
+    /// Pages that a mapping has changed: without what was changed round them since they were filled.
+    fn write_back(
+        &self,
+        file: &File<RealNet>,
+        write: &Write,
+        data: Data<'_>,
+    ) -> Result<ToDrop, ErrorCode> {
+        let (from, to) = (write.offset, end_of(write));
+        let (number, left) = self.tails.write_back_begins(file.ino, from, to);
+        let written = if left == [(from, to)] {
+            self.write_at(file, write, data)
+        } else {
+            left.iter().try_for_each(|&(at, end)| {
+                let part = (at - from) as usize..(end - from) as usize;
+                let part = data.bytes().get(part).unwrap_or_default();
+                block_on(self.client.write(file, at, part, write.kill_suidgid))
+            })
+        };
+        self.tails.write_back_ends(file.ino, number);
+        written?;
+        self.sync_written(file, write, false)?;
+        Ok(self.crossed(file.ino, from, to))
+    }
+
+    fn write_pages(
+        &self,
+        file: &File<RealNet>,
+        write: &Write,
+        data: Data<'_>,
+    ) -> Result<ToDrop, ErrorCode> {
+        let (ino, from, to) = (file.ino, write.offset, end_of(write));
+        let (gap, asks) = self.tails.page_write(ino, from, to);
+        if asks {
+            self.drop_attributes(ino);
+        }
+        let written = self
+            .write_at(file, write, data)
+            .and_then(|()| self.sync_written(file, write, false));
+        let stale = gap.and_then(|(mask, range)| self.tails.behind_ends(ino, mask, range));
+        let Some(stale) = self.dropped_unless(ino, stale, written)? else {
+            return Ok(self.crossed(ino, from, to));
+        };
+        // The page that was the last one, of which the bytes up to this write are zeros now.
+        let crossed = self.tails.crossed(ino, from, to);
+        if stale.to <= from - from % 4096 && crossed.is_none() {
+            return Ok(ToDrop::Before(stale));
+        }
+        self.drop_range_within(ino, stale, OWN_PAGE);
+        Ok(crossed.map_or(ToDrop::Nothing, ToDrop::After))
+    }
+
+    fn crossed(&self, ino: Ino, from: u64, to: u64) -> ToDrop {
+        let crossed = self.tails.crossed(ino, from, to);
+        crossed.map_or(ToDrop::Nothing, ToDrop::After)
+    }
+
+    fn write_round(
+        &self,
+        ctx: &Context<'_>,
+        file: &File<RealNet>,
+        write: &Write,
+        data: Data<'_>,
+    ) -> Result<ToDrop, ErrorCode> {
+        let (ino, appends) = (file.ino, write.fh & HANDLE_APPEND != 0);
+        // Where an append goes is not known yet. It is behind the end, where the kernel writes no page.
+        let known = match appends {
+            true => (0, 0),
+            false => (write.offset, end_of(write)),
+        };
+        let mask = self.change_begins(ctx, ino, known)?;
+        let written = match appends {
+            true => self.append(file, write, data),
+            false => self.write_at(file, write, data).map(|()| write.offset),
+        };
+        let synced = written.and_then(|_at| self.sync_written(file, write, true));
+        let range = match written {
+            Ok(at) => (at, at + u64::from(write.size)),
+            Err(_) => known,
+        };
+        let stale = self.tails.change_ends(ino, mask, range, written.is_ok());
+        let stale = self.dropped_unless(ino, stale, synced)?;
+        Ok(stale.map_or(ToDrop::Nothing, ToDrop::Before))
+    }
+
+    /// Flags of the write count where the kernel does not ask for the fsync itself.
+    fn sync_written(
+        &self,
+        file: &File<RealNet>,
+        write: &Write,
+        is_direct: bool,
+    ) -> Result<(), ErrorCode> {
+        if write.fh & HANDLE_SYNC != 0 || is_direct && write.flags & O_DSYNC != 0 {
+            self.fsync_handle(file, write.fh)
+        } else {
+            Ok(())
+        }
+    }
+
+    fn write_at(
+        &self,
+        file: &File<RealNet>,
+        write: &Write,
+        data: Data<'_>,
+    ) -> Result<(), ErrorCode> {
+        let kill = write.kill_suidgid;
+        if data.bytes().len() < KEEP_MIN {
+            return block_on(self.client.write(file, write.offset, data.bytes(), kill));
+        }
+        let other = self.client.net().pool().memory(data.memory_len());
+        let (memory, range) = data.take(other);
+        let run = Run::new(Box::new(memory), range);
+        block_on(self.client.write_run(file, write.offset, run, kill))
+    }
+
+    /// Returns where it went.
+    fn append(
+        &self,
+        file: &File<RealNet>,
+        write: &Write,
+        data: Data<'_>,
+    ) -> Result<u64, ErrorCode> {
+        let append = |bytes| block_on(self.client.append(file, bytes, write.kill_suidgid));
+        let appended = if data.bytes().len() < REGION_PAYLOAD_MIN {
+            append(data.bytes())
+        } else {
+            // Out of the worker's hands: where this is given up, a target may still take bytes from there, and they must not be
+            // another request's.
+            let other = self.client.net().pool().memory(data.memory_len());
+            let (memory, range) = data.take(other);
+            append(memory.get(range).unwrap_or_default())
+        };
+        // Where it was given up the shard must hear of that.
+        let at = appended.inspect_err(|_| self.signal.wake())?;
+        if at != write.offset
+            && let Some(notifier) = self.notifier.get()
+        {
+            // The kernel dropped the pages where it thought the data goes; drop those where it went.
+            self.signal.later(notifier, file.ino.0);
+        }
+        Ok(at)
+    }
+
+    /// Before a write by one who has no right to keep set-id bits and capabilities: they are gone, also for the kernel.
+    pub(crate) fn before_write(
+        &self,
+        ctx: &Context<'_>,
+        file: &File<RealNet>,
+    ) -> Result<(), ErrorCode> {
+        if self.client.has_no_privileges(file) {
+            return Ok(());
+        }
+        self.take_privileges(ctx, file)
+    }
+
+    /// The same where there are some, perhaps.
+    pub(crate) fn take_privileges(
+        &self,
+        ctx: &Context<'_>,
+        file: &File<RealNet>,
+    ) -> Result<(), ErrorCode> {
+        if block_on(self.client.take_privileges(&credentials(ctx), file))? {
+            self.hints.forget(&[file.ino]);
+            self.drop_attributes(file.ino);
+        }
+        Ok(())
+    }
+}
