@@ -275,6 +275,50 @@ def _(c, d):
         os.unlink(elsewhere)
 
 
+@check("scattered-writes", "8,000 writes of 256 bytes, each in a block of its own, are under 120 messages to the targets; another mount writes and `zonal status` is answered meanwhile", limit=180)
+def _(c, d):
+    rounds, pieces = 3, 8000
+    servers = [n for n in c.nodes() if n.startswith("storage")]
+    true(len(servers) == 6, f"storage nodes are {servers}")
+
+    def messages():
+        per_server = [c.metrics(s).items() for s in servers]
+        is_write = re.compile(r'zonal_request_seconds_count\{.*operation="Write(Ranges)?"')
+        return sum(v for metrics in per_server for k, v in metrics if is_write.match(k))
+    contents = [pattern(seed, 256) for seed in range(251)]
+    before, child = messages(), os.fork()
+    if not child:
+        try:
+            for number in range(rounds):
+                fd = os.open(f"{d}/scattered", os.O_WRONLY | os.O_CREAT)
+                for piece in range(pieces):
+                    os.pwrite(fd, contents[(number + piece) % 251], piece * 4096 + 700)
+                os.fsync(fd)
+                os.close(fd)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    other = (c.second or c.mount) + d[len(c.mount):] + "/beside"
+    want = pattern(3, 8 * MIB)
+    turns = 0
+    while not turns or os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+        write(other, want)
+        status = json.loads(c.zonal("status", "--cell", c.folder, "--json", limit=20).stdout)
+        true(status["healthy"], f"status beside scattered writes: {status}")
+        turns += 1
+    equal(os.waitpid(child, 0)[1], 0, "status of the writer")
+    # Those beside come by whole stripe units and what is left of them.
+    sent = messages() - before - turns * 12
+    true(sent < rounds * 120, f"{rounds * pieces} pieces took {sent} messages")
+    true(read(other) == want, "what was written beside differs")
+    with open(f"{d}/scattered", "rb") as f:
+        for piece in range(pieces):
+            f.seek(piece * 4096)
+            block = f.read(4096)
+            true(block[700:956] == contents[(rounds - 1 + piece) % 251], f"piece {piece} differs")
+            true(not any(block[:700]) and not any(block[956:]), f"bytes beside piece {piece}")
+
+
 @check("status-json", "zonal status --json lists zones, nodes and targets; the capacity of its targets is what df says")
 def _(c, d):
     status = json.loads(c.zonal("status", "--cell", c.folder, "--json").stdout)

@@ -87,6 +87,8 @@ pub struct Client<N: Net> {
     pub(crate) small: Mutex<crate::small::Small>,
     pub(crate) touches: Mutex<crate::touches::Touches>,
     pub(crate) dirty_bytes: AtomicUsize,
+    /// Writes that targets have not answered.
+    pub(crate) under_way: crate::under_way::UnderWay,
     /// Truncations of files that nobody here had open which have ended.
     pub(crate) cuts_by_name: AtomicU64,
     /// A random number by which targets know this client.
@@ -127,6 +129,7 @@ impl<N: Net> Client<N> {
             small: Mutex::default(),
             touches: Mutex::default(),
             dirty_bytes: AtomicUsize::new(0),
+            under_way: crate::under_way::UnderWay::default(),
             cuts_by_name: AtomicU64::new(0),
             sender,
             attempts: AtomicU32::new(0),

@@ -8,11 +8,16 @@ use std::collections::BTreeMap;
 /// What is copied at most from the front of a run to the one before it: there is room for as much behind a long write.
 const MISSING_MAX: u64 = 4096;
 
+/// A run of so many bytes may cover a stripe unit (from the end of a file's first bytes on less is enough), or soon does.
+const LONG_BYTES: usize = 32 << 10;
+
 /// Byte ranges that are newer than what the targets have.
 #[derive(Debug, Default)]
 pub struct Dirty {
     runs: BTreeMap<u64, Run>,
     bytes: usize,
+    /// A run may have become a long one since none was found that covers a unit: many short ones are not looked through again and again.
+    has_long: bool,
 }
 
 impl Dirty {
@@ -20,6 +25,18 @@ impl Dirty {
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// Runs held.
+    #[must_use]
+    pub fn runs(&self) -> usize {
+        self.runs.len()
+    }
+
+    /// Whether [`Self::take_full`] may find something.
+    #[must_use]
+    pub fn has_long(&self) -> bool {
+        self.has_long
     }
 
     /// True where nothing is held.
@@ -59,6 +76,7 @@ impl Dirty {
             _ => {}
         }
         self.bytes += run.len();
+        self.has_long |= run.len() >= LONG_BYTES;
         self.runs.insert(begin, run);
         Ok(())
     }
@@ -83,6 +101,7 @@ impl Dirty {
                 if !follows {
                     run.put(at, &data[..within - at]);
                     run.extend(&data[within - at..]);
+                    self.has_long |= run.len() >= LONG_BYTES;
                     self.bytes += data.len() - (within - at);
                     return;
                 }
@@ -113,6 +132,7 @@ impl Dirty {
             run.extend(&right);
         }
         self.bytes += data.len();
+        self.has_long |= run.len() >= LONG_BYTES;
         self.runs.insert(start, run);
     }
 
@@ -150,7 +170,10 @@ impl Dirty {
     /// Takes a run out that covers multiples of `unit`, the first of them from `behind` on at least: the covered part of the
     /// first such run.
     pub fn take_full(&mut self, unit: u64, behind: u64) -> Option<(u64, Run)> {
-        let (start, from, to) = self.runs.iter().find_map(|(start, run)| {
+        if !self.has_long {
+            return None;
+        }
+        let found = self.runs.iter().find_map(|(start, run)| {
             let from = if *start <= behind {
                 behind
             } else {
@@ -159,7 +182,9 @@ impl Dirty {
             let end = start + run.len() as u64;
             let to = end - end % unit;
             (to > from).then_some((*start, from, to))
-        })?;
+        });
+        self.has_long = found.is_some();
+        let (start, from, to) = found?;
         let mut run = self.runs.remove(&start)?;
         if start + run.len() as u64 > to {
             self.runs.insert(to, run.split_off((to - start) as usize));
@@ -192,6 +217,20 @@ impl Dirty {
         };
         self.bytes -= run.len();
         Some((start, run))
+    }
+
+    /// Takes the first runs from `behind` on out: at most `runs`, and no more when they have `bytes` bytes.
+    pub fn take_many(&mut self, behind: u64, runs: usize, bytes: usize) -> Vec<(u64, Run)> {
+        let mut taken = Vec::new();
+        let mut left = bytes;
+        while taken.len() < runs && left > 0 {
+            let Some((at, run)) = self.take_first(behind) else {
+                break;
+            };
+            left = left.saturating_sub(run.len());
+            taken.push((at, run));
+        }
+        taken
     }
 
     /// Takes the first run before `end` out.
@@ -342,12 +381,15 @@ mod tests {
     fn a_stream_of_small_writes_is_one_run_and_full_units_leave() {
         let mut dirty = Dirty::default();
         for index in 0..100_u64 {
-            dirty.insert(10 + index * 10, &[1; 10]);
+            dirty.insert(10 + index * 1000, &[1; 1000]);
         }
-        assert!(dirty.take_full(512, 0).is_none());
-        dirty.insert(1010, &[2; 20]);
-        assert_eq!(dirty.take_full(512, 0).map(|run| run.0), Some(512));
-        assert_eq!(dirty.end(), 1030);
+        assert!(dirty.take_full(51_200, 0).is_none());
+        assert!(!dirty.has_long());
+        dirty.insert(100_010, &[2; 3000]);
+        assert!(dirty.has_long());
+        let full = dirty.take_full(51_200, 0);
+        assert_eq!(full.map(|run| run.0), Some(51_200));
+        assert_eq!(dirty.end(), 103_010);
     }
 
     #[test]
@@ -379,9 +421,30 @@ mod tests {
     }
 
     #[test]
+    fn many_runs_are_taken_in_order_up_to_a_bound() {
+        let mut dirty = Dirty::default();
+        for index in (0..10_u64).rev() {
+            dirty.insert(index * 100, &[index as u8; 40]);
+        }
+        assert_eq!((dirty.runs(), dirty.bytes()), (10, 400));
+        let taken =
+            |taken: Vec<(u64, Run)>| taken.into_iter().map(|(at, _run)| at).collect::<Vec<_>>();
+        // The run across the first byte is cut there.
+        assert_eq!(taken(dirty.take_many(110, 3, 1000)), [110, 200, 300]);
+        assert_eq!(taken(dirty.take_many(110, 9, 41)), [400, 500]);
+        assert_eq!(taken(dirty.take_many(1000, 9, 41)), [0; 0]);
+        assert_eq!(
+            taken(dirty.take_many(0, 100, 1000)),
+            [0, 100, 600, 700, 800, 900]
+        );
+        assert!(dirty.is_empty() && dirty.bytes() == 0);
+    }
+
+    #[test]
     fn first_bytes_are_kept_back() {
         let mut dirty = Dirty::default();
         dirty.insert(0, &[1; 1024]);
+        dirty.has_long = true;
         let bytes = |taken: Option<(u64, Run)>| taken.map(|(at, run)| (at, run.to_vec()));
         assert_eq!(bytes(dirty.take_full(512, 100)), Some((100, vec![1; 924])));
         assert!(!dirty.has_behind(100));

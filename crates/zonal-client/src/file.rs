@@ -4,8 +4,9 @@
 //! await). Every byte that was written is in `dirty`, in `inflight`, or acknowledged by its target; reads lay the
 //! first two over what the targets say, in that order of age. (Or, for a moment, aside: `truncate.rs`.)
 
+use crate::batch::Batch;
 use crate::behind::Behind;
-use crate::dirty::{Dirty, copy_overlap, overlap};
+use crate::dirty::{Dirty, copy_overlap};
 use crate::failures::{Failures, Told};
 use crate::inline::end_of_inline;
 use crate::net::Net;
@@ -14,6 +15,7 @@ use crate::privileges::Privileges;
 use crate::run::Run;
 use crate::session::lock;
 use crate::truncate::Aside;
+use crate::under_way::Ticket;
 use crate::unsynced::Unsynced;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -68,13 +70,21 @@ pub(crate) struct FileState<N: Net> {
     pub(crate) privileges: Privileges,
 }
 
-/// A run of bytes on its way to the targets.
+/// Runs on their way to the targets.
 pub(crate) struct Inflight<N: Net> {
-    pub(crate) offset: u64,
-    pub(crate) bytes: Arc<Run>,
-    pub(crate) parts: Vec<(Piece, Place, N::Pending)>,
+    pub(crate) batch: Arc<Batch>,
+    pub(crate) parts: Vec<Part<N>>,
     /// The last shrink that was known when they were sent.
     pub(crate) truncate_seq: u64,
+}
+
+/// A message with pieces of a batch, without its answer.
+pub(crate) struct Part<N: Net> {
+    pub(crate) pieces: Vec<Piece>,
+    pub(crate) place: Place,
+    pub(crate) pending: N::Pending,
+    /// Counted at its target until it is answered or given up.
+    pub(crate) ticket: Ticket,
 }
 
 /// What a flush tells the shard.
@@ -229,8 +239,10 @@ impl<N: Net> FileState<N> {
         bytes: &'a [u8],
     ) -> Vec<(u64, &'a [u8])> {
         let mut parts = vec![(offset, bytes)];
-        for run in self.inflight.iter().skip(newer) {
-            let (from, to) = (run.offset, run.offset + run.bytes.len() as u64);
+        let end = offset + bytes.len() as u64;
+        let others = self.inflight.iter().skip(newer);
+        for (from, run) in others.flat_map(|other| other.batch.within(offset, end)) {
+            let (from, to) = (*from, from + run.len() as u64);
             let cut = |(at, bytes): (u64, &'a [u8])| {
                 let end = at + bytes.len() as u64;
                 let before = from.clamp(at, end) - at;
@@ -255,37 +267,35 @@ impl<N: Net> FileState<N> {
     pub(crate) fn unreported_end(&self) -> u64 {
         let told = self.reporting.map_or(0, |report| report.size);
         let reported = self.report.map_or(told, |report| report.size.max(told));
-        let under_way = self
-            .inflight
-            .iter()
-            .map(|run| run.offset + run.bytes.len() as u64)
-            .max();
+        let under_way = self.inflight.iter().map(|run| run.batch.end()).max();
         let aside = self.aside.as_ref().map_or(0, Aside::end);
         let gathered = self.dirty.end().max(aside);
         reported.max(gathered).max(under_way.unwrap_or(0))
     }
 
-    /// Moves a run from the gathered writes to those under way, without a moment in which readers miss it.
-    pub(crate) fn take_run(
+    /// Moves runs from the gathered writes to those under way, without a moment in which readers miss them.
+    pub(crate) fn take_batch(
         &mut self,
-        take: impl FnOnce(&mut Dirty) -> Option<(u64, Run)>,
-    ) -> Option<(u64, Arc<Run>)> {
-        let (offset, run) = take(&mut self.dirty)?;
-        let bytes = Arc::new(run);
+        take: impl FnOnce(&mut Dirty) -> Vec<(u64, Run)>,
+    ) -> Option<Arc<Batch>> {
+        let runs = take(&mut self.dirty);
+        if runs.is_empty() {
+            return None;
+        }
+        let batch = Arc::new(Batch::new(runs));
         self.inflight.push_back(Inflight {
-            offset,
-            bytes: bytes.clone(),
+            batch: batch.clone(),
             parts: Vec::new(),
             truncate_seq: self.data.truncate_seq,
         });
-        Some((offset, bytes))
+        Some(batch)
     }
 
     /// Copies of everything unacknowledged within `offset..end`, oldest first.
     pub(crate) fn pending_copies(&self, offset: u64, end: u64) -> Vec<(u64, Vec<u8>)> {
         let under_way = self.inflight.iter();
         let mut copies: Vec<(u64, Vec<u8>)> = under_way
-            .filter_map(|run| overlap(run.offset, &run.bytes, offset, end))
+            .flat_map(|run| run.batch.copies(offset, end))
             .collect();
         let aside = self.aside.iter();
         copies.extend(aside.flat_map(|aside| aside.copies(offset, end)));

@@ -100,7 +100,7 @@ impl<N: Net> Client<N> {
         if state.opens > 0 || !is_known {
             return;
         }
-        let left: usize = state.inflight.iter().map(|run| run.bytes.len()).sum();
+        let left: usize = state.inflight.iter().map(|run| run.batch.bytes()).sum();
         self.dirty_bytes
             .fetch_sub(left + state.dirty.bytes(), Ordering::Relaxed);
         state.inflight.clear();

@@ -1,5 +1,6 @@
 //! Flushing: what is gathered goes to its targets, is waited for, and the shard is told. By close, fsync, lock, and by age.
 
+use crate::batch::{BATCH_BYTES, BATCH_RUNS_MAX};
 use crate::client::Client;
 use crate::failures::Told;
 use crate::file::File;
@@ -19,12 +20,12 @@ impl<N: Net> Client<N> {
             let taken = {
                 let mut state = file.state();
                 let behind = end_of_inline(&state.data);
-                state.take_run(|dirty| dirty.take_first(behind))
+                state.take_batch(|dirty| dirty.take_many(behind, BATCH_RUNS_MAX, BATCH_BYTES))
             };
-            let Some((at, run)) = taken else { break };
-            left = left.saturating_sub(run.len());
-            match self.pieces_of_run(file, at, &run).await {
-                Ok(pieces) => done = both(done, self.send_run(file, (at, &run), pieces).await),
+            let Some(batch) = taken else { break };
+            left = left.saturating_sub(batch.bytes());
+            match self.pieces_of_batch(file, &batch).await {
+                Ok(pieces) => done = both(done, self.send_batch(file, &batch, pieces).await),
                 Err(code) => {
                     done = both(done, Err(code));
                     break;

@@ -3,31 +3,29 @@
 //! Per flush of a small file: one message, no target. Nothing of them is kept here but gathered writes, so that a read sees what
 //! other clients wrote, as reads of targets do.
 
+use crate::batch::Batch;
 use crate::client::Client;
 use crate::file::{File, FileState, Inflight};
 use crate::net::Net;
-use crate::run::Run;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use zonal_types::{Blob, ErrorCode, FileData, Ino};
 use zonal_wire::{MetaReply, MetaRequest};
 
 /// Bytes on their way to the shard.
-pub(crate) struct InlineRun {
-    offset: u64,
-    bytes: Arc<Run>,
-}
+pub(crate) struct InlineRun(Arc<Batch>);
 
 impl InlineRun {
     /// As a request has them.
     pub(crate) fn to_wire(&self) -> (u32, Blob) {
         // The layout bounds it.
-        (self.offset as u32, Blob(self.bytes.to_vec()))
+        let bytes = self.0.runs().first().map_or(&[][..], |(_at, run)| run);
+        (self.0.start() as u32, Blob(bytes.to_vec()))
     }
 
     /// The first byte behind them.
     pub(crate) fn end(&self) -> u64 {
-        self.offset + self.bytes.len() as u64
+        self.0.end()
     }
 }
 
@@ -49,20 +47,26 @@ impl<N: Net> FileState<N> {
     /// Takes the first gathered run of the shard's bytes; readers go on to see it. The caller holds the gate, and nothing is under way.
     pub(crate) fn take_inline(&mut self) -> Option<InlineRun> {
         let end = end_of_inline(&self.data);
-        let (offset, bytes) = self.take_run(|dirty| dirty.take_before(end))?;
-        Some(InlineRun { offset, bytes })
+        let batch = self.take_batch(|dirty| dirty.take_before(end).into_iter().collect())?;
+        Some(InlineRun(batch))
     }
 
     /// The request with it has ended. Returns how many bytes are gathered again, and how many no more.
     fn inline_ended(&mut self, run: &InlineRun, is_taken: bool) -> (usize, usize) {
         self.inflight
-            .retain(|other: &Inflight<N>| !Arc::ptr_eq(&other.bytes, &run.bytes));
+            .retain(|other: &Inflight<N>| !Arc::ptr_eq(&other.batch, &run.0));
         let again = if is_taken {
             0
         } else {
-            self.give_back(run.offset, &run.bytes)
+            self.give_batch_back(&run.0)
         };
-        (again, run.bytes.len())
+        (again, run.0.bytes())
+    }
+
+    /// Puts the runs of a batch back among the gathered ones, below what is newer. Returns by how much they grew.
+    pub(crate) fn give_batch_back(&mut self, batch: &Batch) -> usize {
+        let runs = batch.runs().iter();
+        runs.map(|(at, run)| self.give_back(*at, run)).sum()
     }
 
     /// Puts bytes back among the gathered ones, below what is newer. Returns by how much they grew.

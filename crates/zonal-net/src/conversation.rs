@@ -21,15 +21,17 @@ use crate::handshake::{answer, refuse};
 use crate::identity::Peer;
 use crate::metrics::add;
 use crate::pool::named;
-use crate::server::Shared;
+use crate::server::{Place, Shared};
 use crate::stream::Stream;
 
 /// One connection from handshake to end.
-pub(crate) fn converse(shared: &Shared, stream: Arc<Stream>) {
+pub(crate) fn converse(place: &Place, stream: Arc<Stream>) {
+    let shared = &*place.shared;
     let is_checked = !stream.endpoint().is_unix() || shared.config.is_unix_checked;
     let mut conn = Conn::new(stream, is_checked);
     let clock = Clock::start(shared.config.handshake_limit);
-    let outcome = answer(&mut conn, &shared.config.identity, &clock)
+    let admit = |peer: &Peer| place.take(peer);
+    let outcome = answer(&mut conn, &shared.config.identity, &clock, admit)
         .and_then(|peer| Conversation::new(shared, &mut conn, peer).run());
     count_bytes(shared, &mut conn);
     if let Err(error) = outcome

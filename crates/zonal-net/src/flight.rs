@@ -133,7 +133,7 @@ impl<'a> InFlight<'a> {
         let clock = Clock::start(limit);
         let (link, was_idle) = match pool.take_idle(to) {
             Some(link) => (link, true),
-            None => (pool.connect(to, &clock, cancel.as_deref())?, false),
+            None => pool.obtain(to, &clock, cancel.as_deref())?,
         };
         if let Some(cancel) = &cancel {
             cancel.watch(Some(link.conn.stream()));

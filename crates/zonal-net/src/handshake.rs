@@ -186,12 +186,18 @@ pub fn dial(
     }
 }
 
-/// The server's side. A refusal has been sent when this returns an error that calls for one.
+/// The server's side. `admit` is asked about a client that has proved who it is. A refusal has been sent when this returns an error that
+/// calls for one.
 ///
 /// # Errors
-/// Any that names the peer.
-pub fn answer(conn: &mut Conn, own: &Identity, clock: &Clock) -> Result<Peer, NetError> {
-    let outcome = answer_inner(conn, own, clock);
+/// Any that names the peer; those of `admit`.
+pub fn answer(
+    conn: &mut Conn,
+    own: &Identity,
+    clock: &Clock,
+    admit: impl FnOnce(&Peer) -> Result<(), NetError>,
+) -> Result<Peer, NetError> {
+    let outcome = answer_inner(conn, own, clock, admit);
     if let Err(error) = &outcome {
         match error {
             NetError::Lost { .. } | NetError::Local { .. } => {}
@@ -205,7 +211,12 @@ pub fn answer(conn: &mut Conn, own: &Identity, clock: &Clock) -> Result<Peer, Ne
     outcome
 }
 
-fn answer_inner(conn: &mut Conn, own: &Identity, clock: &Clock) -> Result<Peer, NetError> {
+fn answer_inner(
+    conn: &mut Conn,
+    own: &Identity,
+    clock: &Clock,
+    admit: impl FnOnce(&Peer) -> Result<(), NetError>,
+) -> Result<Peer, NetError> {
     let endpoint = conn.stream().endpoint();
     let failed = |fail| name(fail, endpoint, clock);
     let (head, message) = hear(conn, clock).map_err(failed)?;
@@ -253,15 +264,17 @@ fn answer_inner(conn: &mut Conn, own: &Identity, clock: &Clock) -> Result<Peer, 
     if !transcript.holds(own.key.as_ref(), b"client", proof.as_ref()) {
         return Err(NetError::Unauthenticated { peer: endpoint });
     }
-    say(conn, head.reply(), &Handshake::Welcome, clock).map_err(failed)?;
-    Ok(Peer {
+    let peer = Peer {
         endpoint,
         cell: own.cell,
         role: hello.role,
         node: hello.node,
         version,
         features: hello.features & own.features,
-    })
+    };
+    admit(&peer)?;
+    say(conn, head.reply(), &Handshake::Welcome, clock).map_err(failed)?;
+    Ok(peer)
 }
 
 /// Tells the peer why the connection ends, as far as that goes without waiting for long.

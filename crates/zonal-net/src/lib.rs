@@ -33,6 +33,7 @@ mod loan;
 pub mod metrics;
 pub mod pool;
 pub mod server;
+mod shares;
 pub mod stream;
 
 pub use address::{Address, Endpoint};

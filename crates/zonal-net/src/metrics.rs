@@ -66,6 +66,8 @@ counters! {
         resent,
         /// Calls that ended at their deadline.
         timed_out,
+        /// Calls that waited for a connection, since the server had no more for this client.
+        waited_for_share,
         /// Bytes received.
         bytes_in,
         /// Bytes sent.

@@ -17,7 +17,7 @@ pub use connect::CONNECTING;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use zonal_region::{Memory, Regions};
@@ -93,6 +93,8 @@ struct Host {
 struct Hosts {
     by_address: BTreeMap<Address, Host>,
     swept: Instant,
+    /// Calls that wait for a connection to come back.
+    waiting: usize,
 }
 
 /// A client's connections to any number of servers. Shared by threads.
@@ -102,6 +104,8 @@ pub struct Pool {
     pub(crate) config: PoolConfig,
     pub(crate) metrics: Arc<PoolMetrics>,
     hosts: Mutex<Hosts>,
+    /// Told when a connection came back, where calls wait for one.
+    came_back: Condvar,
 }
 
 impl Pool {
@@ -115,7 +119,9 @@ impl Pool {
             hosts: Mutex::new(Hosts {
                 by_address: BTreeMap::new(),
                 swept: Instant::now(),
+                waiting: 0,
             }),
+            came_back: Condvar::new(),
         }
     }
 
@@ -270,7 +276,11 @@ impl Pool {
             host.idle.push_back((link, Instant::now()));
             None
         };
+        let is_awaited = hosts.waiting > 0;
         drop(hosts);
+        if is_awaited {
+            self.came_back.notify_all();
+        }
         drop(surplus);
     }
 

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -34,9 +34,10 @@ use crate::error::{Fault, NetError};
 use crate::frame_io::Conn;
 use crate::handler::Handler;
 use crate::handshake::refuse;
-use crate::identity::Identity;
+use crate::identity::{Identity, Peer};
 use crate::listen::Listeners;
 use crate::metrics::{ServerMetrics, WarnLimit, add};
+use crate::shares::{Party, Shares};
 use crate::stream::Stream;
 
 /// How long `shutdown` waits for handler calls.
@@ -47,7 +48,7 @@ const SHUTDOWN_LIMIT: Duration = Duration::from_secs(10);
 pub struct ServerConfig {
     /// Who the server is.
     pub identity: Identity,
-    /// Connections served at once; one more is told `Overloaded`.
+    /// Connections served at once; one more is told `Overloaded`, and before that one more of a client that has its share (`shares.rs`).
     pub connections_max: usize,
     /// Bound on the handshake.
     pub handshake_limit: Duration,
@@ -83,6 +84,7 @@ struct Registry {
     next: u64,
     open: BTreeMap<u64, (Arc<Stream>, Option<JoinHandle<()>>)>,
     ended: Vec<JoinHandle<()>>,
+    shares: Shares,
 }
 
 pub(crate) struct Shared {
@@ -335,6 +337,7 @@ fn admit(shared: &Arc<Shared>, accepted: OwnedFd, mut endpoint: Endpoint) {
     let place = Place {
         shared: Arc::clone(shared),
         id,
+        party: OnceLock::new(),
     };
     let for_thread = Arc::clone(&stream);
     let spawned = thread::Builder::new()
@@ -343,7 +346,7 @@ fn admit(shared: &Arc<Shared>, accepted: OwnedFd, mut endpoint: Endpoint) {
         .spawn(move || {
             // Dropped last, also when this thread panics.
             let place = place;
-            converse(&place.shared, for_thread);
+            converse(&place, for_thread);
         });
     match spawned {
         Ok(thread) => {
@@ -370,14 +373,39 @@ fn overloaded(shared: &Shared, stream: Arc<Stream>) {
 }
 
 /// A connection's place in the registry.
-struct Place {
-    shared: Arc<Shared>,
+pub(crate) struct Place {
+    pub(crate) shared: Arc<Shared>,
     id: u64,
+    party: OnceLock<Party>,
+}
+
+impl Place {
+    /// Whose connection it is, as the handshake has shown.
+    ///
+    /// # Errors
+    /// `Refused` where a client has its share.
+    pub(crate) fn take(&self, peer: &Peer) -> Result<(), NetError> {
+        let party = Party::of(peer);
+        let mut registry = self.shared.registry();
+        let open = registry.open.len();
+        let max = self.shared.config.connections_max;
+        if !registry.shares.join(party, open, max) {
+            return Err(NetError::Refused {
+                server: peer.endpoint,
+                code: ErrorCode::Overloaded,
+            });
+        }
+        let _ = self.party.set(party);
+        Ok(())
+    }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
         let mut registry = self.shared.registry();
+        if let Some(party) = self.party.get() {
+            registry.shares.leave(*party);
+        }
         if let Some((_stream, Some(thread))) = registry.open.remove(&self.id) {
             registry.ended.push(thread);
         }

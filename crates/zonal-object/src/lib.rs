@@ -55,4 +55,4 @@ pub use map::DataMap;
 pub use note::{BlockCheck, Record, replay_checks};
 pub use read::{Damage, ReadPlan, SegmentRead};
 pub use target::{ObjectStat, Outcome, Target, TargetSpace};
-pub use write::{Committed, Planned, SegmentWrite, WritePlan, WriteRequest};
+pub use write::{Committed, Planned, SegmentWrite, WritePlan, WriteRequest, ranges_of_one_record};

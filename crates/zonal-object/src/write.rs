@@ -1,8 +1,10 @@
 //! Writes: plan (under the target's lock), segment writes (no lock), commit (under the lock).
 //!
-//! The part of a write that is 64 KiB and more of whole blocks goes to new extents. Ragged edges and
-//! small writes become whole pending blocks, redone from the log. What a partly written block held
-//! before is its *base*: zeros, pending bytes, or a stored block that the shell reads in between.
+//! A write has one range or many, in order, none over another; their bytes come one behind the other. Its
+//! whole blocks go to new extents where they are 64 KiB and more together: for many ranges that is one
+//! piece of a segment. Ragged edges and small writes become whole pending blocks, redone from the log, a
+//! block once for all ranges that touch it. What a partly written block held before is its *base*: zeros,
+//! pending bytes, or a stored block that the shell reads in between.
 //!
 //! Writes are merged at commit: it reads the index as it is then and replaces just the blocks of this
 //! write. If the base of an edge has changed since it was read (another write, a checkpoint), commit
@@ -17,28 +19,30 @@
 use crate::bases::Bases;
 use crate::draft::{Batch, Draft};
 use crate::edit::Edit;
-use crate::ids::{Attempt, BLOCK, Cut, Extent, LARGE_WRITE_BYTES, ObjectId};
+use crate::ids::{Attempt, BLOCK, Cut, Extent, LARGE_WRITE_BYTES, ObjectId, TargetConfig};
 use crate::note::Record;
 use crate::read::{Damage, ReadPlan};
 use crate::target::{Outcome, Target};
 use std::ops::Range;
 use std::sync::Arc;
-use zonal_types::limits::{BLOCK_BYTES, FILE_BYTES_MAX, STORAGE_IO_BYTES_MAX};
+use zonal_types::limits::{BLOCK_BYTES, FILE_BYTES_MAX, STORAGE_IO_BYTES_MAX, WRITE_RANGES_MAX};
 use zonal_types::{ErrorCode, KvRead};
+
+/// Blocks of one record, where it has more than one range. A record of so many is a megabyte, well below what the smallest log
+/// keeps free.
+pub const RECORD_BLOCKS_MAX: u64 = 256;
 
 /// What to write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct WriteRequest {
+pub struct WriteRequest<'a> {
     /// The object.
     pub object: ObjectId,
     /// What the sender knows of truncations.
     pub cut: Cut,
     /// Who sends it.
     pub attempt: Attempt,
-    /// First byte.
-    pub offset: u64,
-    /// Bytes.
-    pub length: usize,
+    /// First byte and number of bytes of each range: in order, none over another.
+    pub ranges: &'a [(u64, u32)],
 }
 
 /// One write to a segment.
@@ -52,12 +56,41 @@ pub struct SegmentWrite {
     pub payload: Range<usize>,
 }
 
+/// A range of a plan.
+#[derive(Debug, Clone, Copy)]
+struct Piece {
+    start: u64,
+    end: u64,
+    /// Its first byte in the payload.
+    at: usize,
+}
+
+/// Whole blocks that follow one another.
+#[derive(Debug, Clone, Copy)]
+struct Large {
+    first: u64,
+    count: u32,
+    /// Their first byte in the payload.
+    at: usize,
+}
+
+/// A block that goes by the log, and the pieces that touch it.
+#[derive(Debug, Clone)]
+struct Small {
+    block: u64,
+    pieces: Range<usize>,
+}
+
 /// A planned write. It holds space until it is committed or aborted.
 #[derive(Debug)]
 pub struct WritePlan {
-    request: WriteRequest,
+    object: ObjectId,
+    cut: Cut,
+    attempt: Attempt,
+    pieces: Vec<Piece>,
     /// Blocks that go to extents.
-    large: Range<u64>,
+    large: Vec<Large>,
+    small: Vec<Small>,
     extents: Vec<Extent>,
     /// Blocks that will be pending, counted in the target until the commit.
     promised: u64,
@@ -89,28 +122,114 @@ pub enum Committed {
 }
 
 impl WritePlan {
-    /// What to write to segments before the commit.
-    pub fn writes(&self) -> impl Iterator<Item = SegmentWrite> + '_ {
-        let mut at = (self.large.start * BLOCK).saturating_sub(self.request.offset) as usize;
-        self.extents.iter().map(move |extent| {
-            let from = at;
-            at += extent.count as usize * BLOCK_BYTES;
-            SegmentWrite {
-                segment: extent.segment,
-                offset: u64::from(extent.unit) * BLOCK,
-                payload: from..at,
+    /// Checks the ranges, and finds out which blocks go where.
+    fn new(request: &WriteRequest<'_>) -> Result<Self, ErrorCode> {
+        let ranges = request.ranges;
+        if ranges.is_empty() || ranges.len() > WRITE_RANGES_MAX {
+            return Err(ErrorCode::Invalid);
+        }
+        let mut pieces: Vec<Piece> = Vec::with_capacity(ranges.len());
+        let (mut behind, mut at) = (0, 0);
+        for (start, length) in ranges {
+            let end = start
+                .checked_add(u64::from(*length))
+                .filter(|end| *end <= FILE_BYTES_MAX)
+                .ok_or(ErrorCode::FileTooBig)?;
+            if *length == 0 || *start < behind {
+                return Err(ErrorCode::Invalid);
             }
-        })
+            let start = *start;
+            pieces.push(Piece { start, end, at });
+            behind = end;
+            at += *length as usize;
+            if at > STORAGE_IO_BYTES_MAX {
+                return Err(ErrorCode::Invalid);
+            }
+        }
+        let mut plan = Self {
+            object: request.object,
+            cut: request.cut,
+            attempt: request.attempt,
+            large: pieces.iter().filter_map(Piece::whole_blocks).collect(),
+            pieces,
+            small: Vec::new(),
+            extents: Vec::new(),
+            promised: 0,
+            crcs: Vec::new(),
+            bases: Bases::default(),
+        };
+        if u64::from(plan.large_units()) * BLOCK < LARGE_WRITE_BYTES {
+            plan.large.clear();
+        }
+        plan.find_small();
+        Ok(plan)
+    }
+
+    fn find_small(&mut self) {
+        let mut large = self.large.iter().peekable();
+        for (number, piece) in self.pieces.iter().enumerate() {
+            let (mut block, behind) = (piece.start / BLOCK, piece.end.div_ceil(BLOCK));
+            while block < behind {
+                if let Some(whole) = large.next_if(|whole| whole.first == block) {
+                    block += u64::from(whole.count);
+                    continue;
+                }
+                match self.small.last_mut() {
+                    Some(last) if last.block == block => last.pieces.end = number + 1,
+                    _ => self.small.push(Small {
+                        block,
+                        pieces: number..number + 1,
+                    }),
+                }
+                block += 1;
+            }
+        }
+    }
+
+    fn large_units(&self) -> u32 {
+        self.large.iter().map(|large| large.count).sum()
+    }
+
+    fn payload_bytes(&self) -> usize {
+        let last = self.pieces.last();
+        last.map_or(0, |piece| piece.at + (piece.end - piece.start) as usize)
+    }
+
+    /// What to write to segments before the commit.
+    pub fn writes(&self) -> impl Iterator<Item = SegmentWrite> + use<> {
+        let mut writes: Vec<SegmentWrite> = Vec::with_capacity(self.extents.len());
+        let blocks = self.large.iter().flat_map(|large| {
+            let step = |index| large.at + index as usize * BLOCK_BYTES;
+            (0..large.count).map(step)
+        });
+        let places = self.extents.iter().flat_map(|extent| extent.places());
+        for (at, place) in blocks.zip(places) {
+            match writes.last_mut() {
+                Some(last)
+                    if last.segment == place.segment
+                        && last.payload.end == at
+                        && last.offset + last.payload.len() as u64 == place.offset() =>
+                {
+                    last.payload.end += BLOCK_BYTES;
+                }
+                _ => writes.push(SegmentWrite {
+                    segment: place.segment,
+                    offset: place.offset(),
+                    payload: at..at + BLOCK_BYTES,
+                }),
+            }
+        }
+        writes.into_iter()
     }
 
     /// Computes the checksums of the large part; outside of the lock, before the commit.
     pub fn checksum(&mut self, payload: &[u8]) {
         if self.crcs.is_empty() {
-            let from = (self.large.start * BLOCK).saturating_sub(self.request.offset) as usize;
-            let bytes = payload.get(from..).unwrap_or(&[]);
-            let count = (self.large.end - self.large.start) as usize;
-            let blocks = bytes.chunks_exact(BLOCK_BYTES).take(count);
-            self.crcs = blocks.map(crc_fast::crc32_iscsi).collect();
+            let parts = self.large.iter().flat_map(|large| {
+                let bytes = payload.get(large.at..).unwrap_or(&[]);
+                bytes.chunks_exact(BLOCK_BYTES).take(large.count as usize)
+            });
+            self.crcs = parts.map(crc_fast::crc32_iscsi).collect();
         }
     }
 
@@ -129,15 +248,35 @@ impl WritePlan {
     }
 
     fn end(&self) -> u64 {
-        self.request.offset + self.request.length as u64
+        self.pieces.last().map_or(0, |piece| piece.end)
     }
+}
 
-    /// Blocks that go by the log.
-    fn small(&self) -> impl Iterator<Item = u64> + use<> {
-        let (first, behind) = (self.request.offset / BLOCK, self.end().div_ceil(BLOCK));
-        let large = self.large.clone();
-        (first..behind).filter(move |block| !large.contains(block))
+impl Piece {
+    fn whole_blocks(&self) -> Option<Large> {
+        let (first, behind) = (self.start.div_ceil(BLOCK), self.end / BLOCK);
+        let count = u32::try_from(behind.checked_sub(first)?).ok()?;
+        (count > 0).then(|| Large {
+            first,
+            count,
+            at: self.at + (first * BLOCK - self.start) as usize,
+        })
     }
+}
+
+/// How many of the `ranges` go into one plan and its record: those of few enough blocks, but one at least. None are left
+/// where there are none.
+#[must_use]
+pub fn ranges_of_one_record(config: &TargetConfig, ranges: &[(u64, u32)]) -> usize {
+    let bound = (config.pending_blocks_max as u64 / 4).clamp(1, RECORD_BLOCKS_MAX);
+    let mut blocks = 0;
+    let fits = |(start, length): &&(u64, u32)| {
+        let end = start.saturating_add(u64::from(*length));
+        blocks += end.div_ceil(BLOCK).saturating_sub(start / BLOCK);
+        blocks <= bound
+    };
+    let fitting = ranges.iter().take_while(fits).count();
+    fitting.max(1).min(ranges.len())
 }
 
 /// The part of `block` that `start..end` covers.
@@ -158,32 +297,9 @@ impl Target {
     pub fn plan_write(
         &mut self,
         kv: &dyn KvRead,
-        request: WriteRequest,
+        request: WriteRequest<'_>,
     ) -> Result<Planned, ErrorCode> {
-        if request.length == 0 || request.length > STORAGE_IO_BYTES_MAX {
-            return Err(ErrorCode::Invalid);
-        }
-        let end = request
-            .offset
-            .checked_add(request.length as u64)
-            .filter(|end| *end <= FILE_BYTES_MAX)
-            .ok_or(ErrorCode::FileTooBig)?;
-        let (first, behind) = (request.offset.div_ceil(BLOCK), end / BLOCK);
-        let large = if behind.saturating_sub(first) * BLOCK >= LARGE_WRITE_BYTES {
-            first..behind
-        } else {
-            // Empty, at a block of the write, so that nothing underflows.
-            let at = request.offset / BLOCK;
-            at..at
-        };
-        let mut plan = WritePlan {
-            request,
-            large,
-            extents: Vec::new(),
-            promised: 0,
-            crcs: Vec::new(),
-            bases: Bases::default(),
-        };
+        let mut plan = WritePlan::new(&request)?;
         self.attempts.admit(request.object, request.attempt)?;
         let mut draft = Draft::load(kv, &self.config, &self.pending, request.object)?;
         if self.check_cut(&draft, request.cut)? {
@@ -192,13 +308,12 @@ impl Target {
             return Ok(Planned::CutFirst(cut));
         }
         Self::find_bases(&mut draft, &mut plan)?;
-        let large_units = plan.large.end - plan.large.start;
-        let small_units = plan.small().count() as u64;
-        self.check_room(&mut draft, &plan, large_units, small_units)?;
+        let large_units = plan.large_units();
+        let small_units = plan.small.len() as u64;
+        self.check_room(&mut draft, &plan, u64::from(large_units), small_units)?;
         drop(draft);
         if large_units > 0 {
-            let count = u32::try_from(large_units).map_err(|_error| ErrorCode::Invalid)?;
-            plan.extents = self.space.allocate(count).ok_or(ErrorCode::NoSpace)?;
+            plan.extents = self.space.allocate(large_units).ok_or(ErrorCode::NoSpace)?;
         }
         plan.promised = small_units;
         self.promised += small_units;
@@ -207,22 +322,35 @@ impl Target {
 
     /// Looks the bases of partly written blocks up; true where some must be read.
     fn find_bases(draft: &mut Draft<'_>, plan: &mut WritePlan) -> Result<bool, ErrorCode> {
-        let (start, end) = (plan.request.offset, plan.end());
-        plan.bases.begin();
-        for block in plan.small() {
-            if Self::needs_base(draft, block, start, end) {
-                plan.bases.current(draft, block)?;
+        let WritePlan {
+            object,
+            pieces,
+            small,
+            bases,
+            ..
+        } = plan;
+        bases.begin();
+        for Small { block, pieces: of } in small {
+            if Self::needs_base(draft, *block, pieces.get(of.clone()).unwrap_or(&[])) {
+                bases.current(draft, *block)?;
             }
         }
-        Ok(plan.bases.settle(plan.request.object))
+        Ok(bases.settle(*object))
     }
 
     /// A block that the write covers up to the object's end needs nothing of what was there.
-    fn needs_base(draft: &Draft<'_>, block: u64, start: u64, end: u64) -> bool {
+    fn needs_base(draft: &Draft<'_>, block: u64, pieces: &[Piece]) -> bool {
         let length = draft.header.object_bytes;
         let holds = length.saturating_sub(block * BLOCK).min(BLOCK) as usize;
-        let part = part_of_block(block, start, end);
-        holds > 0 && (part.start > 0 || part.end < holds)
+        let mut covered = 0;
+        for piece in pieces {
+            let part = part_of_block(block, piece.start, piece.end);
+            if part.start > covered {
+                break;
+            }
+            covered = part.end;
+        }
+        covered < holds
     }
 
     /// Space rules: what takes space for good leaves the reserve; what only replaces leaves its floor.
@@ -243,7 +371,10 @@ impl Target {
         }
         // Nearly full: only now it matters which blocks are new.
         let mut new = 0;
-        for block in plan.request.offset / BLOCK..plan.end().div_ceil(BLOCK) {
+        let small = plan.small.iter().map(|small| small.block);
+        let large = plan.large.iter();
+        let large = large.flat_map(|large| large.first..large.first + u64::from(large.count));
+        for block in small.chain(large) {
             new += u64::from(!draft.is_allocated(block)?);
         }
         let needed = (count + self.config.floor_units()).max(if new > 0 {
@@ -289,43 +420,44 @@ impl Target {
         payload: &[u8],
     ) -> Result<Committed, ErrorCode> {
         plan.checksum(payload);
-        let large = (plan.large.end - plan.large.start) as usize;
-        if payload.len() != plan.request.length || plan.crcs.len() != large {
+        if payload.len() != plan.payload_bytes() || plan.crcs.len() != plan.large_units() as usize {
             return Err(ErrorCode::Invalid);
         }
-        let request = plan.request;
-        self.attempts.admit(request.object, request.attempt)?;
-        let mut draft = Draft::load(kv, &self.config, &self.pending, request.object)?;
-        if self.check_cut(&draft, request.cut)? {
+        self.attempts.admit(plan.object, plan.attempt)?;
+        let mut draft = Draft::load(kv, &self.config, &self.pending, plan.object)?;
+        if self.check_cut(&draft, plan.cut)? {
             // Only after a deletion and a new life of the object between plan and commit.
             return Err(ErrorCode::StaleTruncate);
         }
         if !draft.exists() {
-            draft.header.truncate_seq = request.cut.seq;
+            draft.header.truncate_seq = plan.cut.seq;
         }
         if Self::find_bases(&mut draft, plan)? {
             zonal_types::mark!(CommitAgain);
             return Ok(Committed::Again);
         }
-        let (start, end) = (request.offset, plan.end());
-        for block in plan.small() {
-            let part = part_of_block(block, start, end);
+        for Small { block, pieces } in &plan.small {
+            let pieces = plan.pieces.get(pieces.clone()).unwrap_or(&[]);
             let mut bytes = [0; BLOCK_BYTES];
-            if Self::needs_base(&draft, block, start, end) {
-                bytes = plan
-                    .bases
-                    .current(&mut draft, block)?
-                    .ok_or(ErrorCode::Io)?;
+            if Self::needs_base(&draft, *block, pieces) {
+                let base = plan.bases.current(&mut draft, *block)?;
+                bytes = base.ok_or(ErrorCode::Io)?;
             }
-            let from = (block * BLOCK + part.start as u64 - start) as usize;
-            let source = payload.get(from..from + part.len()).ok_or(ErrorCode::Io)?;
-            bytes[part].copy_from_slice(source);
-            draft.put_pending(block, Arc::new(bytes))?;
+            for piece in pieces {
+                let part = part_of_block(*block, piece.start, piece.end);
+                let from = piece.at + (block * BLOCK + part.start as u64 - piece.start) as usize;
+                let source = payload.get(from..from + part.len()).ok_or(ErrorCode::Io)?;
+                bytes[part].copy_from_slice(source);
+            }
+            draft.put_pending(*block, Arc::new(bytes))?;
         }
         let places = plan.extents.iter().flat_map(|extent| extent.places());
-        for ((block, place), crc) in plan.large.clone().zip(places).zip(&plan.crcs) {
+        let blocks = plan.large.iter();
+        let blocks = blocks.flat_map(|large| large.first..large.first + u64::from(large.count));
+        for ((block, place), crc) in blocks.zip(places).zip(&plan.crcs) {
             draft.set_written(block, place, *crc)?;
         }
+        let end = plan.end();
         draft.grow(end);
         let mut outcome = Outcome {
             allocated_delta: draft.allocated_delta(),
@@ -334,8 +466,14 @@ impl Target {
         let mut batch = Batch::default();
         draft.finish(&mut batch);
         let record = self.apply(batch)?;
-        outcome.allocated_delta += self.untold.take(request.object);
+        outcome.allocated_delta += self.untold.take(plan.object);
         Ok(Committed::Done { record, outcome })
+    }
+
+    /// A change of allocated bytes that nobody is told now, because what follows in the same request failed: the next reply for the
+    /// object tells it.
+    pub fn tell_later(&mut self, object: ObjectId, delta: i64) {
+        self.untold.add(object, delta);
     }
 
     /// Gives the space of a plan back that will not be committed.
@@ -353,7 +491,7 @@ impl Target {
     /// `Corrupt`, or what `kv` gives.
     pub fn refresh_write(&self, kv: &dyn KvRead, plan: &mut WritePlan) -> Result<bool, ErrorCode> {
         let before = plan.bases.plan.take();
-        let mut draft = Draft::load(kv, &self.config, &self.pending, plan.request.object)?;
+        let mut draft = Draft::load(kv, &self.config, &self.pending, plan.object)?;
         Self::find_bases(&mut draft, plan)?;
         Ok(before != plan.bases.plan)
     }

@@ -26,8 +26,7 @@ fn older_writes_cannot_bring_cut_bytes_back() {
         attempt: Attempt::default(),
         object: object(1),
         cut: CUT,
-        offset: 500_000,
-        length: 100_000,
+        ranges: &[(500_000, 100_000)],
     };
     let mut late = shell.plan(request).unwrap();
     let cut = Cut {
@@ -199,8 +198,7 @@ fn a_late_write_does_not_make_a_deleted_object_again() {
         attempt: Attempt::default(),
         object: object(1),
         cut: CUT,
-        offset: 0,
-        length: 5000,
+        ranges: &[(0, 5000)],
     };
     let payload = [7; 5000];
     let mut late = shell.plan(request).unwrap();
@@ -274,8 +272,7 @@ fn what_a_write_cut_that_failed_is_told_by_who_comes_next() {
             attempt: Attempt::default(),
             object: object(1),
             cut: cut_to(0),
-            offset: 0,
-            length: payload.len(),
+            ranges: &[(0, payload.len() as u32)],
         };
         let mut plan = shell.plan(request).unwrap();
         shell.target.abort_write(&mut plan);
@@ -320,8 +317,7 @@ fn an_object_that_is_deleted_has_nothing_to_tell() {
         attempt: Attempt::default(),
         object: object(1),
         cut: cut_to(4096),
-        offset: 0,
-        length: 4096,
+        ranges: &[(0, 4096)],
     };
     let mut plan = shell.plan(request).unwrap();
     shell.target.abort_write(&mut plan);

@@ -39,7 +39,7 @@ struct InFlight {
     id: u64,
     cut: Cut,
     plan: WritePlan,
-    offset: u64,
+    ranges: Vec<(u64, u32)>,
     payload: Vec<u8>,
 }
 
@@ -87,6 +87,27 @@ impl Run {
             length = length.div_ceil(4096) * 4096;
         }
         (offset, length as usize)
+    }
+
+    /// One range, or many small ones that begin there: some touch, some share a block, some are whole blocks.
+    fn ranges(&mut self, (offset, length): (u64, usize)) -> Vec<(u64, u32)> {
+        if self.rng.chance(60) {
+            return vec![(offset, length as u32)];
+        }
+        let mut at = offset;
+        let mut ranges = Vec::new();
+        for _range in 0..1 + self.rng.below(40) {
+            let whole = self.rng.chance(40);
+            let length = match whole {
+                true => 4096 * (1 + self.rng.below(2)),
+                false => 1 + self.rng.below(3000),
+            };
+            at = if whole { at.next_multiple_of(4096) } else { at };
+            ranges.push((at, length as u32));
+            at += length + self.rng.below(3) * self.rng.below(6000);
+        }
+        ranges.truncate(ranges_of_one_record(&self.config, &ranges));
+        ranges
     }
 
     /// Runs `operation`, with a checkpoint and a second try where the target asks for one.
@@ -151,13 +172,14 @@ impl Run {
         let (offset, length) = self.range();
         match self.rng.below(100) {
             0..35 => {
-                let payload = self.rng.bytes(length);
+                let ranges = self.ranges((offset, length));
+                let length: u32 = ranges.iter().map(|(_at, length)| *length).sum();
+                let payload = self.rng.bytes(length as usize);
                 let request = WriteRequest {
                     attempt: Attempt::default(),
                     object: file.object(id),
                     cut: file.cut,
-                    offset,
-                    length,
+                    ranges: &ranges,
                 };
                 let Some(mut plan) = self.unless_full(|shell| shell.plan(request)) else {
                     return;
@@ -167,7 +189,7 @@ impl Run {
                     id,
                     cut: file.cut,
                     plan,
-                    offset,
+                    ranges,
                     payload,
                 });
                 if self.flights.len() > 3 || self.rng.chance(60) {
@@ -278,13 +300,17 @@ impl Run {
             Ok(_) => {
                 // Made before a cut that the target has not seen: the cut will take what is behind it.
                 let cut = self.model.entry(flight.id).or_default().cut;
-                let mut payload = flight.payload.as_slice();
-                if flight.cut.seq < cut.seq {
-                    let left = cut.bytes.saturating_sub(flight.offset) as usize;
-                    payload = &payload[..payload.len().min(left)];
-                }
-                if !payload.is_empty() {
-                    self.apply_write(flight.id, flight.offset, payload);
+                let mut rest = flight.payload.as_slice();
+                for (offset, length) in flight.ranges {
+                    let (mut payload, behind) = rest.split_at(length as usize);
+                    rest = behind;
+                    if flight.cut.seq < cut.seq {
+                        let left = cut.bytes.saturating_sub(offset) as usize;
+                        payload = &payload[..payload.len().min(left)];
+                    }
+                    if !payload.is_empty() {
+                        self.apply_write(flight.id, offset, payload);
+                    }
                 }
             }
             Err(ErrorCode::StaleTruncate) => {}

@@ -78,16 +78,16 @@ fn small_writes_wait_for_a_checkpoint_when_too_many_are_pending() {
 #[test]
 fn edges_of_one_block_written_at_once_are_merged() {
     let (mut shell, mut want) = filled();
-    let request = |offset, length| WriteRequest {
-        attempt: Attempt::default(),
-        object: object(1),
-        cut: CUT,
-        offset,
-        length,
+    let mut plan = |offset| {
+        let request = WriteRequest {
+            attempt: Attempt::default(),
+            object: object(1),
+            cut: CUT,
+            ranges: &[(offset, 5)],
+        };
+        shell.plan(request).unwrap()
     };
-    let mut first = shell.plan(request(10, 5)).unwrap();
-    let mut second = shell.plan(request(20, 5)).unwrap();
-    let mut third = shell.plan(request(4096 + 30, 5)).unwrap();
+    let (mut first, mut second, mut third) = (plan(10), plan(20), plan(4096 + 30));
     shell.commit(&mut second, b"22222").unwrap();
     shell.commit(&mut first, b"11111").unwrap();
     // The base of the third moves between its plan and its commit.
@@ -185,22 +185,23 @@ fn the_hot_paths_cost_what_their_comments_say() {
 #[test]
 fn a_change_that_was_sent_again_is_refused_when_it_comes_late() {
     let (mut shell, mut want) = filled();
-    let request = |number, offset: u64, length| WriteRequest {
-        attempt: Attempt { sender: 7, number },
-        object: object(1),
-        cut: CUT,
-        offset,
-        length,
+    let plan = |shell: &mut Shell, number, offset: u64, length: usize| {
+        shell.plan(WriteRequest {
+            attempt: Attempt { sender: 7, number },
+            object: object(1),
+            cut: CUT,
+            ranges: &[(offset, length as u32)],
+        })
     };
     let older = Rng(5).bytes(65_536);
     let newer = Rng(6).bytes(65_536);
     // One that stands still between its plan and its commit, large and small; another that is not even read from its socket.
-    let mut large = shell.plan(request(0, 0, older.len())).unwrap();
+    let mut large = plan(&mut shell, 0, 0, older.len()).unwrap();
     shell.carry_out(&mut large, &older);
-    let mut small = shell.plan(request(0, 10, 5)).unwrap();
+    let mut small = plan(&mut shell, 0, 10, 5).unwrap();
     // Sent again, and written over.
     for bytes in [&older, &newer] {
-        let mut again = shell.plan(request(1, 0, bytes.len())).unwrap();
+        let mut again = plan(&mut shell, 1, 0, bytes.len()).unwrap();
         shell.carry_out(&mut again, bytes);
         shell.commit(&mut again, bytes).unwrap();
     }
@@ -208,7 +209,7 @@ fn a_change_that_was_sent_again_is_refused_when_it_comes_late() {
     let late = Err(ErrorCode::Superseded);
     assert_eq!(shell.commit(&mut large, &older).map(drop), late);
     assert_eq!(shell.commit(&mut small, b"older").map(drop), late);
-    assert_eq!(shell.plan(request(0, 0, 5)).map(drop), late);
+    assert_eq!(plan(&mut shell, 0, 0, 5).map(drop), late);
     let sent_by = |edit: Edit, number| edit.sent_by(Attempt { sender: 7, number });
     let punch = Edit::punch(object(1), CUT, 0, 8192).unwrap();
     assert_eq!(shell.run_edit(sent_by(punch, 0)).map(drop), late);
@@ -219,6 +220,172 @@ fn a_change_that_was_sent_again_is_refused_when_it_comes_late() {
     shell.check();
     // Requests from before a restart are gone, and so is what was known of them.
     shell.kill();
-    let mut plan = shell.plan(request(0, 0, 5)).unwrap();
+    let mut plan = plan(&mut shell, 0, 0, 5).unwrap();
     shell.commit(&mut plan, b"after").unwrap();
+}
+
+fn many(ranges: &[(u64, u32)]) -> WriteRequest<'_> {
+    WriteRequest {
+        attempt: Attempt {
+            sender: 7,
+            number: 0,
+        },
+        object: object(1),
+        cut: CUT,
+        ranges,
+    }
+}
+
+#[test]
+fn many_ranges_are_one_record_and_each_block_is_in_it_once() {
+    let (mut shell, mut want) = filled();
+    // Three pieces of each of forty blocks, one of them across its end.
+    let places = (0..40_u64).flat_map(|block| [10, 2000, 4000].map(|at| (block * 8192 + at, 200)));
+    let ranges: Vec<(u64, u32)> = places.collect();
+    let payload = Rng(9).bytes(ranges.len() * 200);
+    let records = shell.log.len();
+    let outcome = shell
+        .write_ranges(object(1), CUT, &ranges, &payload)
+        .unwrap();
+    assert_eq!(outcome.allocated_delta, 0);
+    assert_eq!(shell.log.len(), records + 1);
+    let note = shell.log[records].note.len();
+    assert!((80 * BLOCK..81 * BLOCK).contains(&note), "{note} bytes");
+    for ((at, length), bytes) in ranges.iter().zip(payload.chunks(200)) {
+        want[*at as usize..*at as usize + *length as usize].copy_from_slice(bytes);
+    }
+    assert_eq!(shell.read(object(1), CUT, 0, MIB).as_ref(), Ok(&want));
+    shell.check();
+    shell.kill();
+    assert_eq!(shell.read(object(1), CUT, 0, MIB), Ok(want));
+    shell.check();
+}
+
+#[test]
+fn whole_blocks_of_many_ranges_are_one_write_of_a_segment() {
+    let (mut shell, mut want) = filled();
+    // Every other block, and a ragged end that goes by the log.
+    let mut ranges: Vec<(u64, u32)> = (0..32).map(|step| (step * 8192, 4096)).collect();
+    ranges.push((32 * 8192, 4100));
+    let payload = Rng(11).bytes(33 * BLOCK + 4);
+    let mut plan = shell.plan(many(&ranges)).unwrap();
+    let writes: Vec<_> = plan.writes().map(|write| write.payload).collect();
+    assert_eq!(writes, vec![0..33 * BLOCK]);
+    shell.carry_out(&mut plan, &payload);
+    shell.commit(&mut plan, &payload).unwrap();
+    assert_eq!(shell.target.pending_bytes().0, BLOCK as u64);
+    for (step, bytes) in payload.chunks(BLOCK).enumerate() {
+        // The last is the byte behind the last whole block.
+        let at = if step == 33 {
+            65 * BLOCK
+        } else {
+            step * 2 * BLOCK
+        };
+        want[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+    assert_eq!(shell.read(object(1), CUT, 0, MIB), Ok(want));
+    shell.check();
+}
+
+#[test]
+fn ranges_without_meaning_are_refused_and_hold_nothing() {
+    let (mut shell, want) = filled();
+    let bound = zonal_types::limits::WRITE_RANGES_MAX as u64;
+    let too_many: Vec<(u64, u32)> = (0..=bound).map(|at| (at * 2, 1)).collect();
+    let bad: [&[(u64, u32)]; 9] = [
+        &[],
+        &[(0, 0)],
+        &[(0, 5), (10, 0)],
+        &[(0, 5), (4, 5)],
+        &[(10, 5), (0, 5)],
+        &[(0, 3 << 20), (3 << 20, 2 << 20)],
+        &[(0, u32::MAX)],
+        &too_many,
+        &[(0, 4097), (4096, 4096), (1 << 40, 1)],
+    ];
+    for ranges in bad {
+        assert_eq!(shell.plan(many(ranges)).map(drop), Err(ErrorCode::Invalid));
+    }
+    let too_far: [&[(u64, u32)]; 3] = [
+        &[(u64::MAX, 1)],
+        &[(0, 1), (u64::MAX - 3, 100)],
+        &[(i64::MAX as u64, 2)],
+    ];
+    for ranges in too_far {
+        assert_eq!(
+            shell.plan(many(ranges)).map(drop),
+            Err(ErrorCode::FileTooBig)
+        );
+    }
+    // A payload of another length is no part of the object.
+    for length in [99, 101, 0] {
+        let mut plan = shell.plan(many(&[(0, 50), (70_000, 50)])).unwrap();
+        let payload = vec![1; length];
+        shell.carry_out(&mut plan, &payload);
+        assert_eq!(
+            shell.commit(&mut plan, &payload).map(drop),
+            Err(ErrorCode::Invalid)
+        );
+    }
+    assert_eq!(shell.target.units_in_flight(), 0);
+    assert_eq!(shell.read(object(1), CUT, 0, MIB), Ok(want));
+    shell.check();
+}
+
+#[test]
+fn many_ranges_meet_a_cut_between_plan_and_commit() {
+    let (mut shell, _) = filled();
+    let ranges: Vec<(u64, u32)> = (0..20).map(|step| (step * 50_000, 5000)).collect();
+    let payload = Rng(12).bytes(100_000);
+    let mut plan = shell.plan(many(&ranges)).unwrap();
+    shell.carry_out(&mut plan, &payload);
+    let cut = Cut {
+        seq: 2,
+        bytes: 60_000,
+    };
+    shell.run_edit(Edit::truncate(object(1), cut)).unwrap();
+    let late = shell.commit(&mut plan, &payload).map(drop);
+    assert_eq!(late, Err(ErrorCode::StaleTruncate));
+    assert_eq!(shell.target.units_in_flight(), 0);
+    assert_eq!(
+        shell
+            .target
+            .plan_read(&shell.store, object(1), cut, 0, MIB)
+            .unwrap()
+            .object_bytes(),
+        60_000
+    );
+    // Sent again with what it knows by then, and repeated.
+    for _time in 0..2 {
+        shell
+            .write_ranges(object(1), cut, &ranges, &payload)
+            .unwrap();
+    }
+    for ((at, length), bytes) in ranges.iter().zip(payload.chunks(5000)) {
+        let read = shell.read(object(1), cut, *at, *length as usize);
+        assert_eq!(read.as_deref(), Ok(bytes));
+    }
+    assert_eq!(
+        shell.read(object(1), cut, 60_000, 30_000),
+        Ok(vec![0; 30_000])
+    );
+    shell.check();
+}
+
+#[test]
+fn records_of_many_ranges_are_bounded() {
+    let ranges: Vec<(u64, u32)> = (0..1000).map(|step| (step * 4096 + 4000, 200)).collect();
+    let large = TargetConfig {
+        pending_blocks_max: 4096,
+        ..CONFIG
+    };
+    // Two blocks each.
+    assert_eq!(ranges_of_one_record(&large, &ranges), 128);
+    assert_eq!(ranges_of_one_record(&CONFIG, &ranges), 16);
+    assert_eq!(ranges_of_one_record(&CONFIG, &ranges[..3]), 3);
+    assert_eq!(
+        ranges_of_one_record(&CONFIG, &[(0, 4 << 20), (5 << 20, 1)]),
+        1
+    );
+    assert_eq!(ranges_of_one_record(&CONFIG, &[]), 0);
 }

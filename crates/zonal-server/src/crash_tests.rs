@@ -235,9 +235,12 @@ fn a_full_disk_below_is_used_to_its_end_and_again_after_deleting() {
     };
     let opened = storage(&point);
     let fits = |id: u64, length: usize| {
-        let written = opened
-            .storage
-            .write(&object(id), Asker::WAITS, 0, &pattern(3, length));
+        let written = opened.storage.write(
+            &object(id),
+            Asker::WAITS,
+            &[(0, length as u32)],
+            &pattern(3, length),
+        );
         written.is_ok()
     };
     let delete = |id: u64| {

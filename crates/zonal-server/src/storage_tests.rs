@@ -54,7 +54,12 @@ pub(crate) fn object(id: u64) -> ObjectRef {
 }
 
 pub(crate) fn write(storage: &Storage, id: u64, offset: u64, bytes: &[u8]) {
-    let result = storage.write(&object(id), Asker::WAITS, offset, bytes);
+    let result = storage.write(
+        &object(id),
+        Asker::WAITS,
+        &[(offset, bytes.len() as u32)],
+        bytes,
+    );
     assert!(
         result.is_ok(),
         "{:?}",
@@ -130,7 +135,12 @@ fn what_nobody_waits_for_any_more_is_not_changed() {
     };
     // Into free space, and into a block that there is.
     for (offset, length) in [(0, 64 << 10), (100, 100)] {
-        let refused = storage.write(&object(5), gone, offset, &pattern(2, length));
+        let refused = storage.write(
+            &object(5),
+            gone,
+            &[(offset, length as u32)],
+            &pattern(2, length),
+        );
         assert_eq!(refused.err().unwrap().code, ErrorCode::NotReady);
     }
     let (id, cut) = crate::storage_role::named(&object(5));
@@ -233,9 +243,12 @@ fn a_full_target_says_so_and_deletion_makes_room() {
     let opened = storage(&scratch);
     let bytes = pattern(1, 1 << 20);
     let refused = (0..100).find_map(|step| {
-        let result = opened
-            .storage
-            .write(&object(1), Asker::WAITS, step << 20, &bytes);
+        let result = opened.storage.write(
+            &object(1),
+            Asker::WAITS,
+            &[(step << 20, bytes.len() as u32)],
+            &bytes,
+        );
         result.err().map(|refused| (step, refused.code))
     });
     let (step, code) = refused.unwrap();

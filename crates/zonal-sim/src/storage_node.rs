@@ -250,11 +250,16 @@ impl StorageNode {
                 sync,
                 ..
             } => {
-                let reply = self.write(&object, attempt, offset, payload).await?;
+                let length = u32::try_from(payload.len()).map_err(|_error| ErrorCode::Invalid)?;
+                let range = [(offset, length)];
+                let reply = self.write(&object, attempt, &range, payload).await?;
                 if sync {
                     self.disk.sync();
                 }
                 reply
+            }
+            StorageRequest::WriteRanges { object, ranges } => {
+                self.write(&object, attempt, &ranges, payload).await?
             }
             StorageRequest::Truncate { object } => {
                 self.edit(|| Ok(Edit::truncate(self.id_of(&object), self.cut(&object))))

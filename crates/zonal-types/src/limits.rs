@@ -57,6 +57,8 @@ limits! {
     REGION_BUFFERS: u32 = 64, "buffers";
     /// Bytes that one storage read or write moves.
     STORAGE_IO_BYTES_MAX: usize = 4_194_304, "bytes";
+    /// Ranges of one storage write.
+    WRITE_RANGES_MAX: usize = 1_024, "ranges";
     /// Of so much of an object, whole chunks, a target changes all or nothing at once; of a longer range perhaps a part.
     STORAGE_STEP_BYTES: u64 = 67_108_864, "bytes";
     /// Supplementary groups of a caller.

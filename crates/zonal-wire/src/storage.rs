@@ -54,6 +54,9 @@ codec_enum! {
         Delete = 9 { target: TargetId, objects: Vec<(DataId, Column)> },
         /// Capacity.
         StatFs = 10 { target: TargetId },
+        /// Writes the payload to many ranges (offset, length), `WRITE_RANGES_MAX` at most: in order, none over another, their bytes one
+        /// behind the other, as many as the payload has. Where it fails some of them may be written.
+        WriteRanges = 11 { object: ObjectRef, ranges: Vec<(u64, u32)> },
         /// Reserved for erasure coding and shared disks.
         Prepare = 32 { object: ObjectRef, txn: u64 },
         /// Reserved.
@@ -75,7 +78,10 @@ impl StorageRequest {
     pub fn changes_range(&self) -> bool {
         matches!(
             self,
-            Self::Write { .. } | Self::Punch { .. } | Self::Allocate { .. }
+            Self::Write { .. }
+                | Self::WriteRanges { .. }
+                | Self::Punch { .. }
+                | Self::Allocate { .. }
         )
     }
 }

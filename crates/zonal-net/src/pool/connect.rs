@@ -1,6 +1,6 @@
 //! How a pool makes a connection: back-off after a failure, the Unix socket of a server on this machine first, then TCP.
 
-use super::{Link, Pool};
+use super::{Hosts, Link, Pool};
 use crate::address::{Address, Endpoint, is_own, unix_name};
 use crate::error::NetError;
 use crate::flight::Cancel;
@@ -10,16 +10,53 @@ use crate::metrics::add;
 use crate::stream::Stream;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
-use zonal_types::CellId;
+use zonal_types::{CellId, ErrorCode};
 
 /// What a [`NetError::TimedOut`] names where not even the connection was taken.
 pub const CONNECTING: &str = "connecting";
 /// How long a Unix socket is left alone after somebody else answered there.
 const UNIX_BACKOFF: Duration = Duration::from_secs(10);
 
+/// How long a call waits for a connection of its own pool where the server gives no more. One that holds them itself would wait in vain.
+const SHARE_WAIT: Duration = Duration::from_millis(500);
+/// How often it looks whether it was cancelled.
+const SHARE_STEP: Duration = Duration::from_millis(20);
+
 impl Pool {
+    /// A new connection, or, where the server says that this client has its share, one that comes back meanwhile (true).
+    pub(crate) fn obtain(
+        &self,
+        to: Address,
+        clock: &Clock,
+        cancel: Option<&Cancel>,
+    ) -> Result<(Link, bool), NetError> {
+        let refused = match self.connect(to, clock, cancel) {
+            Err(error) if is_overloaded(&error) => error,
+            connected => return connected.map(|link| (link, false)),
+        };
+        add(&self.metrics.waited_for_share, 1);
+        let until = Instant::now() + SHARE_WAIT;
+        while Instant::now() < until && clock.left().is_ok() && !cancel.is_some_and(Cancel::is_set)
+        {
+            let mut hosts = self.hosts();
+            let idle = |hosts: &mut Hosts| hosts.by_address.entry(to).or_default().idle.pop_back();
+            if let Some((link, _since)) = idle(&mut hosts) {
+                return Ok((link, true));
+            }
+            hosts.waiting += 1;
+            let waited = self.came_back.wait_timeout(hosts, SHARE_STEP);
+            let (mut hosts, _is_over) = waited.unwrap_or_else(PoisonError::into_inner);
+            hosts.waiting -= 1;
+        }
+        // Perhaps others have given some back.
+        match self.connect(to, clock, cancel) {
+            Err(error) if is_overloaded(&error) => Err(refused),
+            connected => connected.map(|link| (link, false)),
+        }
+    }
+
     /// A new connection with its handshake done.
     pub(crate) fn connect(
         &self,
@@ -80,7 +117,7 @@ impl Pool {
             Err(_) => return Err(timed_out(to.tcp, clock.limit_ms())),
         };
         let clock = Clock::start(limit);
-        if let Some(link) = self.connect_unix(to, limit, cancel) {
+        if let Some(link) = self.connect_unix(to, limit, cancel)? {
             return Ok(link);
         }
         let limit = match clock.left() {
@@ -99,20 +136,32 @@ impl Pool {
         Ok(link)
     }
 
-    /// Any trouble on the Unix socket means TCP: the name may be another process's. It gets a quarter of the time.
-    fn connect_unix(&self, to: Address, limit: Duration, cancel: Option<&Cancel>) -> Option<Link> {
+    /// Any trouble on the Unix socket means TCP: the name may be another process's. It gets a quarter of the time. But one whose owner we
+    /// trust, and who has no more connections for us, has none by TCP either.
+    fn connect_unix(
+        &self,
+        to: Address,
+        limit: Duration,
+        cancel: Option<&Cancel>,
+    ) -> Result<Option<Link>, NetError> {
         let is_known = self.identity.cell != CellId::default();
         if !self.config.is_unix_tried || !is_known || !self.is_unix_hopeful(to) {
-            return None;
+            return Ok(None);
         }
         let clock = Clock::start(limit / 4);
         let name = unix_name(self.identity.cell, to.tcp);
         let goes_on = || !cancel.is_some_and(Cancel::is_set);
         let buffer = self.config.buffer_bytes;
-        let stream = Stream::connect_unix(&name, to.tcp, limit / 4, buffer, &goes_on).ok()?;
-        let link = self.trust_unix(stream, to, &clock, cancel);
+        let Ok(stream) = Stream::connect_unix(&name, to.tcp, limit / 4, buffer, &goes_on) else {
+            return Ok(None);
+        };
+        let is_trusted = is_trusted_uid(&stream);
+        let link = match self.trust_unix(stream, to, is_trusted, &clock, cancel) {
+            Some(Err(error)) if is_trusted && is_overloaded(&error) => return Err(error),
+            link => link.and_then(Result::ok),
+        };
         if !goes_on() {
-            return None;
+            return Ok(None);
         }
         if link.is_some() {
             add(&self.metrics.connected_unix, 1);
@@ -120,24 +169,22 @@ impl Pool {
             let failed = Some(Instant::now());
             self.hosts().by_address.entry(to).or_default().unix_failed = failed;
         }
-        link
+        Ok(link)
     }
 
     fn trust_unix(
         &self,
         stream: Stream,
         to: Address,
+        is_trusted: bool,
         clock: &Clock,
         cancel: Option<&Cancel>,
-    ) -> Option<Link> {
-        if self.identity.key.is_none() {
-            let uid = stream.peer_uid()?;
-            if uid != 0 && uid != rustix::process::geteuid().as_raw() {
-                return None;
-            }
+    ) -> Option<Result<Link, NetError>> {
+        if self.identity.key.is_none() && !is_trusted {
+            return None;
         }
         let is_checked = self.config.is_unix_checked;
-        self.shake_hands(stream, to, is_checked, clock, cancel).ok()
+        Some(self.shake_hands(stream, to, is_checked, clock, cancel))
     }
 
     fn shake_hands(
@@ -186,6 +233,21 @@ impl Pool {
             answer
         })
     }
+}
+
+/// Whether the socket is one of root's, or of our own user.
+fn is_trusted_uid(stream: &Stream) -> bool {
+    let uid = stream.peer_uid();
+    uid.is_some_and(|uid| uid == 0 || uid == rustix::process::geteuid().as_raw())
+}
+
+/// The server has no more connections for us.
+fn is_overloaded(error: &NetError) -> bool {
+    let code = match error {
+        NetError::Refused { code, .. } => *code,
+        _ => return false,
+    };
+    code == ErrorCode::Overloaded
 }
 
 fn unreachable(server: SocketAddr, source: io::Error) -> NetError {

@@ -183,7 +183,7 @@ impl Shell {
         }
     }
 
-    pub fn plan(&mut self, request: WriteRequest) -> Result<WritePlan, ErrorCode> {
+    pub fn plan(&mut self, request: WriteRequest<'_>) -> Result<WritePlan, ErrorCode> {
         loop {
             match self.target.plan_write(&self.store, request)? {
                 Planned::Ready(plan) => return Ok(plan),
@@ -232,12 +232,21 @@ impl Shell {
         offset: u64,
         payload: &[u8],
     ) -> Result<Outcome, ErrorCode> {
+        self.write_ranges(object, cut, &[(offset, payload.len() as u32)], payload)
+    }
+
+    pub fn write_ranges(
+        &mut self,
+        object: ObjectId,
+        cut: Cut,
+        ranges: &[(u64, u32)],
+        payload: &[u8],
+    ) -> Result<Outcome, ErrorCode> {
         let mut plan = self.plan(WriteRequest {
             attempt: Attempt::default(),
             object,
             cut,
-            offset,
-            length: payload.len(),
+            ranges,
         })?;
         self.carry_out(&mut plan, payload);
         self.commit(&mut plan, payload)

@@ -63,8 +63,7 @@ impl OpenTarget {
             attempt: zonal_object::Attempt::default(),
             object,
             cut: Cut::default(),
-            offset,
-            length: bytes.len(),
+            ranges: &[(offset, bytes.len() as u32)],
         };
         let Planned::Ready(mut plan) = self.target.plan_write(&self.engine, request)? else {
             return Err(ErrorCode::Invalid);

@@ -6,8 +6,10 @@ use std::sync::atomic::Ordering;
 use zonal_disk::{DiskError, Lsn};
 use zonal_object::{
     Attempt, Committed, Delete, DeleteStep, Edit, Outcome, Planned, Step, WritePlan, WriteRequest,
+    ranges_of_one_record,
 };
 use zonal_types::ErrorCode;
+use zonal_types::limits::WRITE_RANGES_MAX;
 use zonal_wire::{ObjectRef, StorageReply};
 
 /// How often a step is tried again when its blocks move away under it. Each retry means that another one went on.
@@ -87,27 +89,47 @@ impl Storage {
         Ok(is_lifted)
     }
 
+    /// Writes ranges whose bytes come one behind the other: few enough for one record at a time. Where one fails those before it are
+    /// written, and whoever is answered next for the object is told what they allocated.
     pub(crate) fn write(
         &self,
         object: &ObjectRef,
         asker: Asker<'_>,
-        offset: u64,
+        ranges: &[(u64, u32)],
         payload: &[u8],
     ) -> Result<(Outcome, Lsn), Refused> {
         let (id, cut) = named(object);
-        let request = WriteRequest {
-            object: id,
-            cut,
-            attempt: asker.attempt,
-            offset,
-            length: payload.len(),
-        };
-        self.with_space(|| self.try_write(request, asker, payload))
+        let bytes: u64 = ranges.iter().map(|(_at, length)| u64::from(*length)).sum();
+        if ranges.len() > WRITE_RANGES_MAX || bytes != payload.len() as u64 {
+            return Err(ErrorCode::Invalid.into());
+        }
+        let config = *self.lock().config();
+        let (mut ranges, mut payload, mut before) = (ranges, payload, 0);
+        loop {
+            let (now, later) = ranges.split_at(ranges_of_one_record(&config, ranges));
+            let bytes: u64 = now.iter().map(|(_at, length)| u64::from(*length)).sum();
+            let (of_now, of_later) = payload.split_at(bytes as usize);
+            let request = WriteRequest {
+                object: id,
+                cut,
+                attempt: asker.attempt,
+                ranges: now,
+            };
+            let (mut outcome, lsn) = self
+                .with_space(|| self.try_write(request, asker, of_now))
+                .inspect_err(|_refused| self.lock().tell_later(id, before))?;
+            before += outcome.allocated_delta;
+            if later.is_empty() {
+                outcome.allocated_delta = before;
+                return Ok((outcome, lsn));
+            }
+            (ranges, payload) = (later, of_later);
+        }
     }
 
     fn try_write(
         &self,
-        request: WriteRequest,
+        request: WriteRequest<'_>,
         asker: Asker<'_>,
         payload: &[u8],
     ) -> Result<(Outcome, Lsn), Refused> {

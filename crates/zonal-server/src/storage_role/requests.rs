@@ -87,8 +87,14 @@ impl Storage {
                 ..
             } => {
                 let asker = asker(header, &is_gone);
-                let (outcome, lsn) = self.write(object, asker, *offset, payload)?;
+                let length = u32::try_from(payload.len()).map_err(|_error| ErrorCode::Invalid)?;
+                let (outcome, lsn) = self.write(object, asker, &[(*offset, length)], payload)?;
                 sync.then(|| self.sync(lsn)).transpose()?;
+                Ok(self.written(outcome))
+            }
+            StorageRequest::WriteRanges { object, ranges } => {
+                let asker = asker(header, &is_gone);
+                let (outcome, _lsn) = self.write(object, asker, ranges, payload)?;
                 Ok(self.written(outcome))
             }
             StorageRequest::Truncate { object } => {
@@ -250,6 +256,7 @@ fn target_of(request: &StorageRequest) -> TargetId {
     match request {
         StorageRequest::Read { object, .. }
         | StorageRequest::Write { object, .. }
+        | StorageRequest::WriteRanges { object, .. }
         | StorageRequest::Truncate { object }
         | StorageRequest::Punch { object, .. }
         | StorageRequest::Allocate { object, .. }

@@ -4,25 +4,57 @@ use super::StorageNode;
 use crate::coverage::Fault;
 use zonal_object::{
     Attempt, Committed, Delete, DeleteStep, Edit, ObjectId, Outcome, Planned, Step, WriteRequest,
+    ranges_of_one_record,
 };
 use zonal_types::ErrorCode;
+use zonal_types::limits::WRITE_RANGES_MAX;
 use zonal_wire::{ObjectRef, StorageReply};
 
 impl StorageNode {
+    /// As the server does: so many ranges at a time as go into one record.
     pub(super) async fn write(
         &self,
         object: &ObjectRef,
         attempt: Attempt,
-        offset: u64,
+        ranges: &[(u64, u32)],
         payload: &[u8],
     ) -> Result<StorageReply, ErrorCode> {
-        let request = WriteRequest {
-            object: self.id_of(object),
-            cut: self.cut(object),
-            attempt,
-            offset,
-            length: payload.len(),
-        };
+        let bytes: u64 = ranges.iter().map(|(_at, length)| u64::from(*length)).sum();
+        if ranges.len() > WRITE_RANGES_MAX || bytes != payload.len() as u64 {
+            return Err(ErrorCode::Invalid);
+        }
+        let config = *self.target.borrow().config();
+        let (mut ranges, mut payload, mut before) = (ranges, payload, 0);
+        loop {
+            let (now, later) = ranges.split_at(ranges_of_one_record(&config, ranges));
+            let bytes: u64 = now.iter().map(|(_at, length)| u64::from(*length)).sum();
+            let (of_now, of_later) = payload.split_at(bytes as usize);
+            let request = WriteRequest {
+                object: self.id_of(object),
+                cut: self.cut(object),
+                attempt,
+                ranges: now,
+            };
+            let wrote = self.write_once(request, of_now).await;
+            let mut outcome = wrote.inspect_err(|_code| {
+                let mut target = self.target.borrow_mut();
+                target.tell_later(request.object, before);
+            })?;
+            before += outcome.allocated_delta;
+            if later.is_empty() {
+                outcome.allocated_delta = before;
+                return Ok(self.written(outcome));
+            }
+            (ranges, payload) = (later, of_later);
+            self.pause().await;
+        }
+    }
+
+    async fn write_once(
+        &self,
+        request: WriteRequest<'_>,
+        payload: &[u8],
+    ) -> Result<Outcome, ErrorCode> {
         let mut tries = 0;
         let mut plan = loop {
             let planned = self
@@ -74,7 +106,7 @@ impl StorageNode {
             if let Committed::Done { record, outcome } = committed {
                 self.log(record);
                 self.maybe_checkpoint()?;
-                return Ok(self.written(outcome));
+                return Ok(outcome);
             }
         }
     }

@@ -53,9 +53,22 @@ impl DurableProgram {
         self.known[file].written = version;
         let bytes = content(version, Self::bytes(file));
         let mut outcome = Ok(());
-        for (index, piece) in bytes.chunks(64 << 10).enumerate() {
-            let offset = (index * (64 << 10)) as u64;
-            outcome = outcome.and(self.client.write(&opened.file, offset, piece, false).await);
+        // In pieces that go on, or every second one first, so that many ranges travel together.
+        let (length, turns) = match self.rng.chance(300) {
+            true => (self.rng.between(100, 9_000) as usize, 2),
+            false => (64 << 10, 1),
+        };
+        for turn in 0..turns {
+            for (index, piece) in bytes.chunks(length).enumerate() {
+                if index % turns == turn {
+                    let offset = (index * length) as u64;
+                    let wrote = self.client.write(&opened.file, offset, piece, false).await;
+                    outcome = outcome.and(wrote);
+                }
+            }
+            if turn + 1 < turns {
+                outcome = outcome.and(self.client.flush(&opened.file).await);
+            }
         }
         if outcome.is_ok() && self.rng.chance(600) {
             outcome = self.client.fsync(&opened.file).await;

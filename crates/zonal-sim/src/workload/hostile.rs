@@ -154,7 +154,7 @@ fn odd_storage(rng: &mut Rng) -> StorageRequest {
         truncate_bytes: odd(rng),
     };
     let (offset, length) = (odd(rng), odd(rng));
-    match rng.below(7) {
+    match rng.below(8) {
         0 => StorageRequest::Read {
             object,
             offset,
@@ -181,6 +181,12 @@ fn odd_storage(rng: &mut Rng) -> StorageRequest {
             limit: odd(rng) as u32,
         },
         5 => StorageRequest::Stat { object },
+        6 => StorageRequest::WriteRanges {
+            object,
+            ranges: (0..rng.below(5))
+                .map(|_| (odd(rng), odd(rng) as u32))
+                .collect(),
+        },
         _ => StorageRequest::Delete {
             target: TargetId(1),
             objects: vec![(object.data_id, object.column); 3],

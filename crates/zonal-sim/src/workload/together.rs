@@ -207,7 +207,8 @@ impl Part {
 
     async fn step(&mut self, is_impatient: bool) -> Outcome {
         let (doing, done) = match self.rng.below(100) {
-            0..32 => ("write", self.write().await),
+            0..28 => ("write", self.write().await),
+            28..32 => ("scattered writes", self.scatter().await),
             32..46 => ("append", self.append().await),
             46..62 => ("truncate", self.cut().await),
             62..72 => ("flush", self.flush().await),
@@ -253,6 +254,24 @@ impl Part {
         let bytes = self.history().bytes(number);
         let done = self.client.write(&file, at, &bytes, false).await;
         self.take(number, done)
+    }
+
+    /// Short writes with gaps between them, which leave together.
+    async fn scatter(&mut self) -> Result<(), ErrorCode> {
+        let file = self.opened().await?;
+        let (mut at, gap) = (
+            self.place(),
+            [10, 300, 5_000, 40_000][self.rng.below(4) as usize],
+        );
+        for _ in 0..self.rng.between(2, 24) {
+            let length = self.rng.between(1, 300) as usize;
+            let number = self.history().write(self.index, at, length);
+            let bytes = self.history().bytes(number);
+            let done = self.client.write(&file, at, &bytes, false).await;
+            self.take(number, done)?;
+            at += length as u64 + self.rng.between(1, gap);
+        }
+        Ok(())
     }
 
     /// The outcome of what lasts on where it succeeds.

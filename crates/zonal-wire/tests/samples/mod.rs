@@ -315,6 +315,7 @@ pub fn storage_requests() -> Vec<StorageRequest> {
         S::Sync { target },
         S::Delete { target, objects: vec![(DataId(0x99), Column(0)), (DataId(0x9a), Column(1))] },
         S::StatFs { target },
+        S::WriteRanges { object, ranges: vec![(1, 256), (4097, 512), (1 << 33, 1)] },
         S::Prepare { object, txn: 1 },
         S::Commit { object, txn: 2 },
         S::Abort { object, txn: 3 },

@@ -249,6 +249,8 @@ pub fn absurd_storage(server: &mut Server<'_>, target: TargetId) {
         #[rustfmt::skip]
         let requests = [
             StorageRequest::Write { object: object(target, edge), offset: edge, sync: false, expected_version: edge, txn: edge, snap_epoch: edge },
+            StorageRequest::WriteRanges { object: object(target, edge), ranges: vec![(edge, 2500), (edge.wrapping_add(2500), 2500)] },
+            StorageRequest::WriteRanges { object: object(target, edge), ranges: vec![(0, edge as u32), (edge, 1)] },
             StorageRequest::Truncate { object: cut },
             StorageRequest::Stat { object: cut },
             StorageRequest::StatFs { target: TargetId(edge as u32) },
@@ -275,6 +277,27 @@ pub fn absurd_storage(server: &mut Server<'_>, target: TargetId) {
         let not_supported = ErrorNumber(ErrorCode::NotSupported);
         assert!(
             matches!(reply, StorageReply::Failed { code, .. } if code == not_supported),
+            "{reply:?}"
+        );
+    }
+    // Ranges over one another, backwards, without bytes, too many, with more or fewer bytes than came, or none at all.
+    let whole: Vec<(u64, u32)> = (0..1250).map(|at| (at * 8, 4)).collect();
+    let bad = [
+        vec![(0, 2500), (2499, 2500)],
+        vec![(2500, 2500), (0, 2500)],
+        vec![(0, 5000), (6000, 0)],
+        vec![(0, 2500), (3000, 2499)],
+        vec![(0, 2500), (3000, 2501)],
+        vec![(0, u32::MAX), (1 << 40, u32::MAX)],
+        whole,
+        vec![],
+    ];
+    for ranges in bad {
+        let object = object(target, 1);
+        let reply = server.storage(&StorageRequest::WriteRanges { object, ranges }, &[7; 5000]);
+        let invalid = ErrorNumber(ErrorCode::Invalid);
+        assert!(
+            matches!(reply, StorageReply::Failed { code, .. } if code == invalid),
             "{reply:?}"
         );
     }

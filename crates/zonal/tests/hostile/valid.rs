@@ -30,6 +30,7 @@ pub fn valid_storage(target: TargetId) -> Vec<Vec<u8>> {
         StorageRequest::Truncate { object },
         StorageRequest::Delete { target, objects: vec![(DataId(5), Column(5)); 4] },
         StorageRequest::StatFs { target },
+        StorageRequest::WriteRanges { object, ranges: vec![(0, 1), (5, 2), (5000, 3)] },
     ];
     requests.iter().map(Codec::to_bytes).collect()
 }

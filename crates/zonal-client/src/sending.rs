@@ -1,0 +1,310 @@
+//! Batches of gathered writes on their way: sent without waiting, within windows, acknowledged oldest first.
+//!
+//! Under way of one file are at most [`WINDOW_BYTES`] and [`WINDOW_BATCHES`], and what one batch more brings; of a mount at one
+//! target `TARGET_WRITES_MAX`, and a batch of each file. Whoever would pass that waits for the oldest of the file: its replies are taken, in
+//! the order in which they were sent.
+//!
+//! A message is repeated as a whole: all its ranges are written again, by a later attempt, before anything that is gathered later may
+//! overtake it. Where a target refuses a message of many pieces for what may be the fault of one (a damaged block, no space), its halves are
+//! sent: one piece does not take the others with it.
+//!
+//! *Invariants*: (1) two messages under way have no byte of the file in common; (2) the caller of everything here holds the file's gate.
+
+use crate::batch::{Batch, length_of, pack, write_request};
+use crate::client::Client;
+use crate::file::{File, Part};
+use crate::net::Net;
+use crate::places::Place;
+use crate::session::{both, leaves_gathered};
+use std::borrow::Cow;
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use zonal_layout::Piece;
+use zonal_types::limits::REGION_PAYLOAD_MIN;
+use zonal_types::{ErrorCode, FileData, TargetId};
+use zonal_wire::{ObjectRef, StorageReply};
+
+/// Bytes of one file under way before a writer waits.
+pub const WINDOW_BYTES: usize = 4 << 20;
+/// Batches of one file under way before a writer waits.
+const WINDOW_BATCHES: usize = 8;
+/// How often the pieces of one refused message are sent in smaller ones.
+const HALVINGS_MAX: usize = 32;
+
+/// What became of a message: the reply, whose it is, and the last shrink that was known.
+type Outcome = Result<(StorageReply, TargetId, u64), ErrorCode>;
+
+impl<N: Net> Client<N> {
+    /// The pieces of the batch that was taken last. Where they are not known now, it is gathered again.
+    pub(crate) async fn pieces_of_batch(
+        &self,
+        file: &File<N>,
+        batch: &Batch,
+    ) -> Result<Vec<Piece>, ErrorCode> {
+        let pieces = self.try_pieces_of(file, batch).await;
+        if let Err(code) = pieces {
+            let mut state = file.state();
+            state.inflight.pop_back();
+            self.dirty_bytes.fetch_sub(batch.bytes(), Ordering::Relaxed);
+            if leaves_gathered(code) {
+                let again = state.give_batch_back(batch);
+                self.dirty_bytes.fetch_add(again, Ordering::Relaxed);
+                state.dirty_since.get_or_insert(self.net.now());
+            } else {
+                state.failures.note(code);
+            }
+        }
+        pieces
+    }
+
+    async fn try_pieces_of(&self, file: &File<N>, batch: &Batch) -> Result<Vec<Piece>, ErrorCode> {
+        self.freshen(file).await?;
+        let data = file.state().data.clone();
+        let mut pieces = Vec::with_capacity(batch.runs().len());
+        for (at, run) in batch.runs() {
+            pieces.extend(self.known_pieces(&data, *at, run.len() as u64).await?);
+        }
+        Ok(pieces)
+    }
+
+    /// Sends the batch that was taken last; the first failure of what was waited for meanwhile.
+    pub(crate) async fn send_batch(
+        &self,
+        file: &File<N>,
+        batch: &Arc<Batch>,
+        pieces: Vec<Piece>,
+    ) -> Result<(), ErrorCode> {
+        let (data, overlapping) = {
+            let state = file.state();
+            let others = state.inflight.iter().take(state.inflight.len() - 1);
+            let last = others
+                .enumerate()
+                .filter(|(_number, other)| other.batch.overlaps(batch))
+                .last();
+            let count = last.map_or(0, |(number, _other)| number + 1);
+            (state.data.clone(), count)
+        };
+        let mut done = self.finish_oldest(file, overlapping).await;
+        let mut parts = Vec::new();
+        for pieces in pack(pieces) {
+            let Some(first) = pieces.first() else {
+                continue;
+            };
+            match self.place(&data.layout.components[first.component], first.column) {
+                Ok(place) => {
+                    while self.under_way.is_full(place.target) && file.state().inflight.len() > 1 {
+                        done = both(done, self.finish_oldest(file, 1).await);
+                    }
+                    parts.push(self.send_pieces(file, (&data, place), pieces, batch));
+                }
+                Err(code) => {
+                    let outcome = self.rewrite(file, &pieces, batch, Some(code)).await;
+                    // The last batch: none under way is newer.
+                    let noted = self.settle_message(file, &pieces, (batch, usize::MAX), outcome);
+                    done = both(done, noted.await);
+                }
+            }
+        }
+        if let Some(last) = file.state().inflight.back_mut() {
+            last.parts = parts;
+            last.truncate_seq = data.truncate_seq;
+        }
+        let excess = {
+            let state = file.state();
+            let mut bytes: usize = state.inflight.iter().map(|run| run.batch.bytes()).sum();
+            let mut count = state.inflight.len();
+            let over = state.inflight.iter().take_while(|run| {
+                let is_over = bytes > WINDOW_BYTES || count > WINDOW_BATCHES;
+                bytes -= run.batch.bytes();
+                count -= 1;
+                is_over
+            });
+            over.count()
+        };
+        both(done, self.finish_oldest(file, excess).await)
+    }
+
+    /// Sends one message.
+    fn send_pieces(
+        &self,
+        file: &File<N>,
+        (data, place): (&FileData, Place),
+        pieces: Vec<Piece>,
+        batch: &Batch,
+    ) -> Part<N> {
+        let ticket = self.under_way.enter(place.target);
+        let (component, column) = pieces.first().map_or((0, Default::default()), |first| {
+            (first.component, first.column)
+        });
+        let component = &data.layout.components[component];
+        let object = Self::object(data, component, column, place.target);
+        let request = write_request(object, &pieces);
+        let length = length_of(&pieces);
+        // Such as the transport need not copy again, where there is some.
+        let brought = (pieces.len() > 1 && length >= REGION_PAYLOAD_MIN)
+            .then(|| self.net.memory(length))
+            .flatten();
+        let pending = match brought {
+            Some(mut memory) => {
+                let packed = &mut memory[..length];
+                batch.gather_into(&pieces, packed);
+                self.start_change(file, &place, &request, &[packed])
+            }
+            None => {
+                let packed = payload_of(batch, &pieces);
+                self.start_change(file, &place, &request, &[&packed])
+            }
+        };
+        Part {
+            pieces,
+            place,
+            pending,
+            ticket,
+        }
+    }
+
+    /// Waits for the oldest `count` batches: the first failure.
+    pub(crate) async fn finish_oldest(
+        &self,
+        file: &File<N>,
+        count: usize,
+    ) -> Result<(), ErrorCode> {
+        let mut done = Ok(());
+        for _ in 0..count {
+            let (batch, parts, truncate_seq) = {
+                let mut state = file.state();
+                let Some(front) = state.inflight.front_mut() else {
+                    break;
+                };
+                let parts = std::mem::take(&mut front.parts);
+                (front.batch.clone(), parts, front.truncate_seq)
+            };
+            for part in parts {
+                let Part {
+                    pieces,
+                    place,
+                    pending,
+                    ticket,
+                } = part;
+                let outcome = match self.storage_reply(&place, pending, None).await {
+                    Ok((reply, _)) => Ok((reply, place.target, truncate_seq)),
+                    Err(code) => self.rewrite(file, &pieces, &batch, Some(code)).await,
+                };
+                drop(ticket);
+                // The first batch: all others under way are newer.
+                let noted = self.settle_message(file, &pieces, (&batch, 1), outcome);
+                done = both(done, noted.await);
+            }
+            let over = file.state().inflight.pop_front();
+            if let Some(over) = over {
+                self.dirty_bytes
+                    .fetch_sub(over.batch.bytes(), Ordering::Relaxed);
+            }
+        }
+        done
+    }
+
+    /// Notes what became of a message; the halves of one that was refused for what may be the fault of one piece are sent before.
+    async fn settle_message(
+        &self,
+        file: &File<N>,
+        pieces: &[Piece],
+        (batch, newer): (&Batch, usize),
+        outcome: Outcome,
+    ) -> Result<(), ErrorCode> {
+        let mut done = Ok(());
+        let mut halvings = HALVINGS_MAX;
+        let mut ended = vec![(pieces, outcome)];
+        while let Some((pieces, outcome)) = ended.pop() {
+            let is_of_one = matches!(outcome, Err(ErrorCode::Corrupt | ErrorCode::NoSpace));
+            if is_of_one && pieces.len() > 1 && halvings > 0 {
+                halvings -= 1;
+                let (front, behind) = pieces.split_at(pieces.len() / 2);
+                for half in [behind, front] {
+                    let outcome = self.rewrite(file, half, batch, None).await;
+                    ended.push((half, outcome));
+                }
+                continue;
+            }
+            done = both(
+                done,
+                self.note_outcome(file, pieces, (batch, newer), outcome),
+            );
+        }
+        done
+    }
+
+    /// Notes what became of pieces; batches under way are newer from the one numbered `newer` on. Pieces whose target did not answer, or whose writer was killed while it waited (they may be
+    /// another process's), go back among the gathered writes, below what is newer: only the call that waited is told. What is
+    /// lost is told to each open of the file.
+    fn note_outcome(
+        &self,
+        file: &File<N>,
+        pieces: &[Piece],
+        (batch, newer): (&Batch, usize),
+        outcome: Outcome,
+    ) -> Result<(), ErrorCode> {
+        let mut state = file.state();
+        let code = match outcome {
+            Ok((reply @ StorageReply::Written { .. }, target, truncate_seq)) => {
+                let allocated_delta = state.note_written(target, &reply);
+                let ends = pieces.iter().map(|piece| piece.file_offset + piece.length);
+                let end = state.left_of(truncate_seq, ends.max().unwrap_or(0));
+                let report = state.report_mut();
+                report.size = report.size.max(end);
+                report.allocated_delta += allocated_delta;
+                return Ok(());
+            }
+            Ok(_other) => ErrorCode::Protocol,
+            Err(code) => code,
+        };
+        if leaves_gathered(code) {
+            let mut again = 0;
+            for piece in pieces {
+                let bytes = batch.bytes_of(piece);
+                for (at, bytes) in state.beneath(newer, piece.file_offset, bytes) {
+                    again += state.give_back(at, bytes);
+                }
+            }
+            self.dirty_bytes.fetch_add(again, Ordering::Relaxed);
+            state.dirty_since.get_or_insert(self.net.now());
+        } else {
+            state.failures.note(code);
+        }
+        Err(code)
+    }
+
+    /// Writes pieces of one object again, after an attempt that ended as `first` says.
+    async fn rewrite(
+        &self,
+        file: &File<N>,
+        pieces: &[Piece],
+        batch: &Batch,
+        first: Option<ErrorCode>,
+    ) -> Outcome {
+        zonal_types::mark!(WriteRepeated);
+        let at = pieces.first().ok_or(ErrorCode::Invalid)?;
+        let at = (at.component, at.column);
+        let truncate_seq = Cell::new(0);
+        let make = |object: ObjectRef| {
+            truncate_seq.set(object.truncate_seq);
+            write_request(object, pieces)
+        };
+        let bytes = payload_of(batch, pieces);
+        let (reply, _, target) = self
+            .storage_retry(file, at, &make, &bytes, None, first)
+            .await?;
+        Ok((reply, target, truncate_seq.get()))
+    }
+}
+
+/// The bytes of pieces, one behind the other; those of one piece where they are.
+fn payload_of<'a>(batch: &'a Batch, pieces: &[Piece]) -> Cow<'a, [u8]> {
+    if let [piece] = pieces {
+        return Cow::Borrowed(batch.bytes_of(piece));
+    }
+    let mut packed = vec![0; length_of(pieces)];
+    batch.gather_into(pieces, &mut packed);
+    Cow::Owned(packed)
+}
