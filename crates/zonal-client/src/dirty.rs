@@ -82,7 +82,7 @@ impl Dirty {
     }
 
     /// [`Self::insert`]; a new run is what `room` gives for so many bytes.
-    pub fn insert_in(&mut self, offset: u64, data: &[u8], room: impl FnOnce(usize) -> Run) {
+    pub fn insert_in(&mut self, offset: u64, data: &[u8], room: impl Fn(usize) -> Run) {
         if data.is_empty() {
             return;
         }
@@ -100,6 +100,7 @@ impl Dirty {
                 }
                 if !follows {
                     run.put(at, &data[..within - at]);
+                    make_room(run, data.len() - (within - at), &room);
                     run.extend(&data[within - at..]);
                     self.has_long |= run.len() >= LONG_BYTES;
                     self.bytes += data.len() - (within - at);
@@ -110,7 +111,7 @@ impl Dirty {
         self.insert_slowly(offset, data, room);
     }
 
-    fn insert_slowly(&mut self, offset: u64, data: &[u8], room: impl FnOnce(usize) -> Run) {
+    fn insert_slowly(&mut self, offset: u64, data: &[u8], room: impl Fn(usize) -> Run) {
         let end = offset + data.len() as u64;
         self.cut(offset, end);
         let mut start = offset;
@@ -127,8 +128,11 @@ impl Dirty {
             }
             None => room(room_for(data.len())),
         };
+        let right = self.runs.remove(&end);
+        let behind = right.as_ref().map_or(0, |right| right.len());
+        make_room(&mut run, data.len() + behind, &room);
         run.extend(data);
-        if let Some(right) = self.runs.remove(&end) {
+        if let Some(right) = right {
             run.extend(&right);
         }
         self.bytes += data.len();
@@ -286,15 +290,28 @@ impl Dirty {
     }
 }
 
+/// A run of so many bytes gets room for a unit: it is a stream, or becomes one out of what several processes write in turn.
+const LARGE: usize = 64 << 10;
+const UNIT: usize = 1 << 20;
+
 /// Room for a run that begins with `bytes`. A large write that does not begin on a page comes in two requests, the second of a
 /// few bytes: they must not move the first.
 fn room_for(bytes: usize) -> usize {
-    const LARGE: usize = 64 << 10;
-    const UNIT: usize = 1 << 20;
     if bytes < LARGE {
         bytes
     } else {
         bytes.next_multiple_of(UNIT)
+    }
+}
+
+/// Moves a run that becomes a large one to where there is room for a unit and the write that goes past it, so that what follows
+/// does not move it again and again.
+fn make_room(run: &mut Run, more: usize, room: impl Fn(usize) -> Run) {
+    let length = run.len() + more;
+    if (LARGE..=UNIT).contains(&length) && !run.has_room(more) {
+        let mut moved = room(UNIT + LARGE);
+        moved.extend(run);
+        *run = moved;
     }
 }
 
@@ -418,6 +435,33 @@ mod tests {
             assert_eq!(run[UNIT - 32..], [next; 32]);
         }
         assert!(dirty.is_empty() && dirty.bytes() == 0);
+    }
+
+    #[test]
+    fn a_run_that_grows_by_short_writes_moves_once() {
+        let mut dirty = Dirty::default();
+        let places = std::cell::RefCell::new(Vec::new());
+        let room = |bytes| {
+            places.borrow_mut().push(bytes);
+            Run::with_room(bytes)
+        };
+        // Two processes in turn, the second ahead.
+        for turn in 0..11_u64 {
+            for record in [2 * turn + 1, 2 * turn] {
+                dirty.insert_in(record * 47_008, &[record as u8; 47_008], room);
+            }
+        }
+        let moves = places
+            .borrow()
+            .iter()
+            .filter(|bytes| **bytes > 47_008)
+            .count();
+        assert_eq!(moves, 1);
+        let (at, run) = dirty.take_full(1 << 19, 0).unwrap();
+        assert_eq!((at, run.len()), (0, 1 << 19));
+        for (at, byte) in run.iter().enumerate() {
+            assert_eq!(usize::from(*byte), at / 47_008);
+        }
     }
 
     #[test]

@@ -70,6 +70,16 @@ impl Run {
         Self { memory, from, to }
     }
 
+    /// Whether so many bytes more fit behind it without moving it.
+    #[must_use]
+    pub fn has_room(&self, bytes: usize) -> bool {
+        let room = match &self.memory {
+            Memory::Own(own) => own.capacity(),
+            Memory::Brought(brought) => brought.len(),
+        };
+        room - self.to >= bytes
+    }
+
     /// Adds bytes at the end.
     pub fn extend(&mut self, bytes: &[u8]) {
         let fit = bytes.len().min(self.memory.len() - self.to);

@@ -77,12 +77,10 @@ impl<N: Net> Client<N> {
     ) -> Result<(), ErrorCode> {
         let (data, overlapping) = {
             let state = file.state();
-            let others = state.inflight.iter().take(state.inflight.len() - 1);
-            let last = others
-                .enumerate()
-                .filter(|(_number, other)| other.batch.overlaps(batch))
-                .last();
-            let count = last.map_or(0, |(number, _other)| number + 1);
+            let others = state.inflight.len() - 1;
+            let mut others = state.inflight.iter().take(others);
+            let last = others.rposition(|other| other.batch.overlaps(batch));
+            let count = last.map_or(0, |last| last + 1);
             (state.data.clone(), count)
         };
         let mut done = self.finish_oldest(file, overlapping).await;
