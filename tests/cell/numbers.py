@@ -52,6 +52,13 @@ class NumberedCell(OwnCell):
     def map(self):
         return self.json("zone-map", "show", "--json", "--cell", self.folder)
 
+    def targets(self, path):
+        """Those over which a file is laid out; none where it is not there."""
+        if not os.path.exists(path):
+            return set()
+        used = int(re.search(r" set=(\d+) ", self.zonal("layout", "show", path).stdout)[1])
+        return {slot["target"] for one in self.map()["sets"] if one["id"] == used for slot in one["slots"]}
+
     def copy(self, of, name, stores=False, **changes):
         """A copy of a node's folder beside it: its node.toml with an address of its own and `changes`; its stores only where asked."""
         folder = f"{self.base}/{name}"
@@ -181,6 +188,85 @@ def _(work):
         shutil.move(f"{cell.base}/moved/target", f"{cell.folder}/{NODE}/target")
         cell.up()
         cell.works(4)
+        cell.clean()
+
+
+@check("target-remove", "a target that was added by mistake and holds nothing is taken out, while it runs and while it is stopped, and its store is refused from then on; where a file is laid out over it nothing is changed; `--retire` makes new files do without it", limit=240)
+def _(work):
+    with NumberedCell(work) as cell:
+        cell.works(0)
+        before = cell.map()
+
+        def added(name, number):
+            """A server with a target of its own, as somebody adds it by mistake."""
+            config, _address = cell.copy(NODE, name, node=str(number), target=str(number))
+            log = open(f"{cell.base}/{name}.log", "wb")
+            server = subprocess.Popen([ZONAL, "server", "--config", config, "--format"], stderr=log)
+            end = time.monotonic() + 20
+            while number not in [target["id"] for target in cell.map()["targets"]]:
+                true(time.monotonic() < end and server.poll() is None, f"target {number} does not join")
+                time.sleep(0.05)
+            return config, server
+
+        def ended(server):
+            server.terminate()
+            server.wait(30)
+
+        def remove(number, *more, code=0):
+            return cell.zonal("target", "remove", "--target", str(number), "--cell", cell.folder, *more, code=code).stderr
+
+        def is_as_before():
+            now = cell.map()
+            for what in ("nodes", "targets", "zones", "shards", "junctions"):
+                if what != "zones":
+                    equal(now[what], before[what], f"{what} after the removal")
+            used = [next(one for one in now["sets"] if one["id"] == zone["default_set"]) for zone in now["zones"]]
+            equal([slot["target"] for slot in used[0]["slots"]],
+                  [slot["target"] for slot in next(one for one in before["sets"] if one["id"] == before["zones"][0]["default_set"])["slots"]], "where new files go")
+
+        # While it runs, and while it is stopped.
+        for number, is_stopped in ((88, False), (89, True)):
+            config, server = added(f"mistake{number}", number)
+            if is_stopped:
+                ended(server)
+            remove(number)
+            is_as_before()
+            if not is_stopped:
+                ended(server)
+            true("taken out of the cell" in cell.refused(config), "the store comes back")
+            cell.works(1 if number == 88 else 2)
+        # A file over it, and one that is removed again.
+        config, server = added("used", 90)
+        path = f"{cell.mount}/one/over"
+        # A shard hears of a new map from those who know it already: a new mount.
+        second = f"{cell.base}/second"
+        os.mkdir(second)
+        cell.zonal("mount", "--cell", cell.folder, second)
+        write(f"{second}/one/over", content(7))
+        cell.zonal("umount", second)
+        true(90 in cell.targets(path), "the new file is not laid out over the new target")
+        shown = cell.map()
+        for _ in range(2):
+            said = remove(90, code=REFUSED)
+            true("target 90" in said and "Hint: " in said, said)
+        equal(cell.map(), shown, "the map after a refusal")
+        # An empty file has no object, but a layout.
+        write(path, b"")
+        said = remove(90, "--retire", code=REFUSED)
+        true("/one/over" in said and "new files do without target 90" in said, said)
+        cell.works(3)
+        end = time.monotonic() + 30
+        os.unlink(path)
+        while subprocess.run([ZONAL, "target", "remove", "--target", "90", "--cell", cell.folder], capture_output=True, check=False).returncode:
+            true(time.monotonic() < end, "the target cannot be taken out although its file is gone")
+            time.sleep(0.3)
+        is_as_before()
+        ended(server)
+        cell.works(4)
+        # The zone's targets are those of before: none of them can go, for they hold what was written.
+        said = remove(before["targets"][0]["id"], code=REFUSED)
+        remove(77, code=7)
+        cell.works(5)
         cell.clean()
 
 

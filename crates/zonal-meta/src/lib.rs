@@ -22,6 +22,7 @@ pub mod inode;
 pub mod keys;
 pub mod leases;
 pub mod locks;
+pub mod named_sets;
 mod op;
 mod opens;
 pub mod outcome;

@@ -236,7 +236,8 @@ impl Control {
         if self.held().0.is_some() {
             return Err(busy());
         }
-        let map_version = shard.map.current().version;
+        // What is decided from now on goes by this map or a newer one, and all that went by an older one is in the view.
+        let map_version = shard.adopt_newest_map();
         let view = Arc::new(shard.engine.view()?);
         let position = view.position().0;
         let id = clock::boot_number();

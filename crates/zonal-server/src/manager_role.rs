@@ -9,7 +9,7 @@ mod joining;
 
 use crate::holders::Holders;
 use crate::map_cache::MapCache;
-use crate::starts::StartError;
+use crate::starts::{self, StartError};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use zonal_disk::Room;
@@ -209,12 +209,30 @@ impl Manager {
         Ok(())
     }
 
+    /// Of stores that go for good: what was known of them, and that they are gone.
+    fn records_of_removed(&self, edits: &[MapEdit]) -> Result<Vec<KvChange>, ManagerError> {
+        let mut changes = Vec::new();
+        for edit in edits {
+            let MapEdit::RemoveTarget { target } = edit else {
+                continue;
+            };
+            if let Some(known) = self.known_start(starts::TARGET, target.0)? {
+                changes.push(KvChange::remove(starts::key(starts::TARGET, target.0)));
+                let gone = starts::removed_key(known.uuid);
+                changes.push(KvChange::put(gone, known.to_bytes()));
+            }
+        }
+        Ok(changes)
+    }
+
     fn edit(
         &self,
         edits: &[MapEdit],
         expected: Option<MapVersion>,
     ) -> Result<Arc<ZoneMap>, ManagerError> {
-        let map = self.append(Vec::new(), edits, expected)?;
+        let _joining = self.joining.lock().unwrap_or_else(PoisonError::into_inner);
+        let changes = self.records_of_removed(edits)?;
+        let map = self.append(changes, edits, expected)?;
         self.settle(Arc::clone(&map))?;
         Ok(map)
     }
@@ -261,7 +279,10 @@ impl Manager {
 fn is_for_tools(edit: &MapEdit) -> bool {
     matches!(
         edit,
-        MapEdit::SetSlot { .. } | MapEdit::SetTargetState { .. }
+        MapEdit::SetSlot { .. }
+            | MapEdit::SetTargetState { .. }
+            | MapEdit::UseTarget { .. }
+            | MapEdit::RemoveTarget { .. }
     )
 }
 

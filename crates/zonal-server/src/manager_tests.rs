@@ -388,3 +388,42 @@ fn a_join_that_contradicts_itself_is_refused() {
         assert_eq!(cache.current(), before);
     }
 }
+
+#[test]
+fn a_store_that_was_taken_out_does_not_come_back_and_its_numbers_are_free() {
+    let scratch = Scratch::new("taken-out");
+    let (manager, cache) = manager(&scratch);
+    manager_joins(&manager);
+    for (node, target, uuid) in [(3, 5, 50), (4, 6, 51)] {
+        assert_eq!(
+            failed(&manager.handle(join(node, 1, false, Some((target, uuid))))),
+            None
+        );
+    }
+    let edit = |edit: MapEdit| {
+        let expected = cache.current().version;
+        let edits = zonal_types::Blob(vec![edit].to_bytes());
+        failed(&manager.handle(ManagerRequest::Edit { expected, edits }))
+    };
+    let target = TargetId(6);
+    assert_eq!(
+        edit(MapEdit::RemoveTarget { target }),
+        Some(ErrorCode::Invalid)
+    );
+    let state = zonal_zonemap::TargetState::Offline;
+    assert_eq!(edit(MapEdit::UseTarget { target, state }), None);
+    assert_eq!(edit(MapEdit::RemoveTarget { target }), None);
+    assert!(cache.current().node(NodeId(4)).is_none());
+    let again = manager.handle(joining(
+        4,
+        1,
+        "127.0.0.1:7004",
+        vec![store(TARGET, 6, 51, 1, &[2])],
+    ));
+    assert_eq!(failed(&again), Some(ErrorCode::WrongTarget));
+    assert!(detail(again).contains("was taken out of the cell"));
+    assert_eq!(
+        failed(&manager.handle(join(4, 1, false, Some((6, 60))))),
+        None
+    );
+}

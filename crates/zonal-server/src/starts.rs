@@ -15,6 +15,8 @@ const KEY: [u8; 5] = [0xff, 0xff, 0xff, 0xff, 0xf1];
 /// Kinds of stores, as [`StoreStart::kind`] has them.
 pub(crate) const SHARD: u8 = 1;
 pub(crate) const TARGET: u8 = 2;
+/// Of the record of a target's store that was taken out of the cell; the store's uuid follows in the key.
+const REMOVED: u8 = 3;
 
 codec_struct! {
     /// What the manager knows of a store.
@@ -52,6 +54,12 @@ pub enum StartError {
         /// The last start taken.
         newest: u64,
     },
+    /// It was taken out of the cell.
+    #[error("this store of target {id} was taken out of the cell by `zonal target remove`")]
+    Removed {
+        /// Its number.
+        id: u32,
+    },
     /// A kind that this program does not know.
     #[error("a store of kind {0}")]
     Kind(u8),
@@ -60,7 +68,9 @@ pub enum StartError {
 impl StartError {
     pub(crate) fn code(&self) -> ErrorCode {
         match self {
-            Self::OtherStore { .. } | Self::NotNewest { .. } => ErrorCode::WrongTarget,
+            Self::OtherStore { .. } | Self::NotNewest { .. } | Self::Removed { .. } => {
+                ErrorCode::WrongTarget
+            }
             Self::Kind(_) => ErrorCode::Invalid,
         }
     }
@@ -71,6 +81,14 @@ pub(crate) fn key(kind: u8, id: u32) -> Vec<u8> {
     let mut key = KEY.to_vec();
     key.push(kind);
     key.extend_from_slice(&id.to_be_bytes());
+    key
+}
+
+/// Key of the record that a store was taken out of the cell.
+pub(crate) fn removed_key(uuid: [u8; 16]) -> Vec<u8> {
+    let mut key = KEY.to_vec();
+    key.push(REMOVED);
+    key.extend_from_slice(&uuid);
     key
 }
 
@@ -92,6 +110,10 @@ pub fn describe(key: &[u8], value: &[u8]) -> Option<Described> {
     let kind = match *kind {
         SHARD => "shard of node",
         TARGET => "target",
+        REMOVED => {
+            let known = Described::new("store that was taken out of the cell");
+            return Some(known.with("uuid", id).with("start", known_start(value)?));
+        }
         _ => return None,
     };
     Some(
@@ -102,6 +124,10 @@ pub fn describe(key: &[u8], value: &[u8]) -> Option<Described> {
             .with("start", known.mark.number)
             .with("tag", known.mark.tag),
     )
+}
+
+fn known_start(value: &[u8]) -> Option<u64> {
+    Some(Known::from_bytes(value).ok()?.mark.number)
 }
 
 /// Whether `store` may serve, by what is known of it.

@@ -67,6 +67,19 @@ codec_enum! {
             /// Its state from now on.
             state: TargetState,
         },
+        /// New files go without a target (offline), or with it again (serving): the zone gets a new set.
+        UseTarget = 7 {
+            /// The target.
+            target: TargetId,
+            /// Its state from now on.
+            state: TargetState,
+        },
+        /// A target that is offline goes, with the sets that have it, and with its node where that has nothing else. No layout may
+        /// name these sets any more: whoever asks has seen to it.
+        RemoveTarget = 8 {
+            /// The target.
+            target: TargetId,
+        },
     }
 }
 
@@ -98,6 +111,20 @@ pub enum EditError {
         target: TargetId,
         /// Its node in the map.
         node: NodeId,
+    },
+    /// New files of the zone would have nowhere to go.
+    #[error("target {target} is the only one of zone {zone} that serves")]
+    OnlyTarget {
+        /// The target.
+        target: TargetId,
+        /// Its zone.
+        zone: ZoneId,
+    },
+    /// A target goes only when new files do without it.
+    #[error("target {target} is still used for new files")]
+    InUse {
+        /// The target.
+        target: TargetId,
     },
     /// The edit names what is not there.
     #[error("the edit names an unknown {what}")]
@@ -171,6 +198,8 @@ impl ZoneMap {
                 Ok(())
             }
             MapEdit::SetSlot { set, slot, target } => self.set_slot(*set, *slot, *target),
+            MapEdit::UseTarget { target, state } => self.use_target(*target, *state),
+            MapEdit::RemoveTarget { target } => self.remove_target(*target),
             MapEdit::SetTargetState { target, state } => {
                 let found = self.targets.iter_mut().find(|known| known.id == *target);
                 found.ok_or(EditError::Unknown { what: "target" })?.state = *state;
@@ -299,9 +328,14 @@ impl ZoneMap {
         Ok(())
     }
 
-    /// All targets of a zone become a new set, which new files of the zone use.
+    /// All targets of a zone that serve become a new set, which new files of the zone use. It is new also where an older one has the
+    /// same slots: then the last set has no target that was put out of use, and its number is never given again.
     fn make_default_set(&mut self, zone: ZoneId) {
-        let mine: Vec<TargetId> = self.targets_by_zone().remove(&zone).unwrap_or_default();
+        let mut mine: Vec<TargetId> = self.targets_by_zone().remove(&zone).unwrap_or_default();
+        mine.retain(|target| {
+            let known = self.target(*target);
+            known.is_some_and(|target| target.state == TargetState::Serving)
+        });
         let slots = mine.into_iter().map(|target| Slot {
             target,
             previous: None,
@@ -317,6 +351,52 @@ impl ZoneMap {
         if let Some(zone) = self.zones.iter_mut().find(|known| known.id == zone) {
             zone.default_set = Some(id);
         }
+    }
+
+    fn use_target(&mut self, id: TargetId, state: TargetState) -> Result<(), EditError> {
+        let found = self.targets.iter_mut().find(|known| known.id == id);
+        let found = found.ok_or(EditError::Unknown { what: "target" })?;
+        if found.state == state {
+            return Ok(());
+        }
+        found.state = state;
+        let node = found.node;
+        let zone = self.node(node).map(|node| node.zone);
+        let zone = zone.ok_or(EditError::Unknown { what: "node" })?;
+        let is_left = self.targets.iter().any(|target| {
+            let node = self.node(target.node);
+            target.state == TargetState::Serving && node.is_some_and(|node| node.zone == zone)
+        });
+        if !is_left {
+            return Err(EditError::OnlyTarget { target: id, zone });
+        }
+        self.make_default_set(zone);
+        Ok(())
+    }
+
+    fn remove_target(&mut self, id: TargetId) -> Result<(), EditError> {
+        let found = self.target(id);
+        let found = found.ok_or(EditError::Unknown { what: "target" })?;
+        let node = found.node;
+        let has_it = |set: &StripeSet| {
+            let mut slots = set.slots.iter();
+            slots.any(|slot| slot.target == id || slot.previous == Some(id))
+        };
+        let mut defaults = self.zones.iter().filter_map(|zone| zone.default_set);
+        let is_used = defaults.any(|set| self.set(set).is_some_and(has_it));
+        // The number of the last set would be given again.
+        let is_last = self.sets.last().is_some_and(has_it);
+        if found.state == TargetState::Serving || is_used || is_last {
+            return Err(EditError::InUse { target: id });
+        }
+        self.sets.retain(|set| !has_it(set));
+        self.targets.retain(|target| target.id != id);
+        let has_more = self.targets.iter().any(|target| target.node == node)
+            || self.shards.iter().any(|shard| shard.node == node);
+        if !has_more {
+            self.nodes.retain(|known| known.id != node);
+        }
+        Ok(())
     }
 
     fn set_slot(&mut self, set: StripeSetId, slot: u16, target: TargetId) -> Result<(), EditError> {

@@ -15,7 +15,7 @@
 
 use super::{Manager, ManagerError, new_shard};
 use crate::holders::Found;
-use crate::starts::{self, Known};
+use crate::starts::{self, Known, StartError};
 use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError};
 use zonal_types::{Codec, KvChange, KvRead, NodeId, ShardId, TargetId, ZoneId};
@@ -230,7 +230,7 @@ impl Manager {
         Ok(())
     }
 
-    fn known_start(&self, kind: u8, id: u32) -> Result<Option<Known>, ManagerError> {
+    pub(super) fn known_start(&self, kind: u8, id: u32) -> Result<Option<Known>, ManagerError> {
         let stored = self.engine.get(&starts::key(kind, id));
         let stored = stored.map_err(ManagerError::Stored)?;
         let known = stored.map(|bytes| Known::from_bytes(&bytes)).transpose();
@@ -239,6 +239,10 @@ impl Manager {
 
     /// The change that takes a start; none where it is taken already.
     fn take_start(&self, store: &StoreStart) -> Result<Option<KvChange>, ManagerError> {
+        let removed = self.engine.get(&starts::removed_key(store.uuid));
+        if removed.map_err(ManagerError::Stored)?.is_some() {
+            return Err(StartError::Removed { id: store.id }.into());
+        }
         let known = self.known_start(store.kind, store.id)?;
         starts::judge(known.as_ref(), store)?;
         let next = Known {

@@ -200,6 +200,14 @@ impl MetaRole {
         self.handle(&header, request)
     }
 
+    /// Asks the manager for its map, and goes by it from now on: the version. Without an answer it is the one known here.
+    pub(crate) fn adopt_newest_map(&self) -> MapVersion {
+        self.map.refresh();
+        let mut state = self.lock();
+        self.take_map(&mut state, MapVersion(0));
+        state.map_version
+    }
+
     fn take_map(&self, state: &mut State, hint: MapVersion) {
         let map = self.map.current();
         if map.version > state.map_version {

@@ -136,3 +136,84 @@ fn junctions_come_move_and_go() {
             .is_empty()
     );
 }
+
+fn retire(target: u32) -> MapEdit {
+    MapEdit::UseTarget {
+        target: TargetId(target),
+        state: TargetState::Offline,
+    }
+}
+
+fn default_targets(map: &ZoneMap, zone: u16) -> Vec<u32> {
+    let set = map.zone(ZoneId(zone)).and_then(|zone| zone.default_set);
+    let set = map.set(set.expect("a set")).expect("it");
+    set.slots.iter().map(|slot| slot.target.0).collect()
+}
+
+#[test]
+fn a_target_goes_with_its_sets_and_no_number_of_a_set_comes_again() {
+    let map = two_zones();
+    // Added by mistake, on a node of its own, and after it one that is right.
+    let map = map.edited(&[join(7, 1, None, Some(9))]).unwrap().unwrap();
+    let map = map.edited(&[join(8, 1, None, Some(10))]).unwrap().unwrap();
+    assert_eq!(default_targets(&map, 1), [1, 2, 9, 10]);
+    let remove = MapEdit::RemoveTarget {
+        target: TargetId(9),
+    };
+    let in_use = Err(EditError::InUse {
+        target: TargetId(9),
+    });
+    assert_eq!(map.edited(std::slice::from_ref(&remove)), in_use);
+    let retired = map.edited(&[retire(9)]).unwrap().unwrap();
+    assert_eq!(default_targets(&retired, 1), [1, 2, 10]);
+    assert_eq!(retired.edited(&[retire(9)]), Ok(None));
+    // It comes up again meanwhile: that changes nothing.
+    assert_eq!(retired.edited(&[join(7, 1, None, Some(9))]), Ok(None));
+    let gone = retired.edited(&[remove]).unwrap().unwrap();
+    assert_eq!(gone.check(), Vec::<String>::new());
+    assert!(gone.target(TargetId(9)).is_none() && gone.node(NodeId(7)).is_none());
+    let left = |set: &StripeSet| set.slots.iter().all(|slot| slot.target != TargetId(9));
+    assert!(gone.sets.iter().all(left));
+    assert_eq!(default_targets(&gone, 1), [1, 2, 10]);
+    let last = gone.sets.last().unwrap().id;
+    assert!(retired.sets.iter().all(|set| set.id <= last));
+    let next = gone.edited(&[join(9, 1, None, Some(11))]).unwrap().unwrap();
+    let known = |set: &StripeSet| retired.set(set.id).is_none() || gone.set(set.id).is_some();
+    assert!(next.sets.iter().all(known), "a number was given again");
+    assert_eq!(default_targets(&next, 1), [1, 2, 10, 11]);
+}
+
+#[test]
+fn a_target_that_is_put_out_of_use_may_come_back() {
+    let map = two_zones();
+    let map = map.edited(&[retire(1)]).unwrap().unwrap();
+    assert_eq!(default_targets(&map, 1), [2]);
+    let back = MapEdit::UseTarget {
+        target: TargetId(1),
+        state: TargetState::Serving,
+    };
+    let map = map.edited(&[back]).unwrap().unwrap();
+    assert_eq!(default_targets(&map, 1), [1, 2]);
+}
+
+#[test]
+fn a_zone_keeps_its_only_target_and_a_node_its_other_roles() {
+    let map = two_zones();
+    let only = EditError::OnlyTarget {
+        target: TargetId(3),
+        zone: ZoneId(2),
+    };
+    assert_eq!(map.edited(&[retire(3)]), Err(only));
+    assert!(matches!(
+        map.edited(&[retire(77)]),
+        Err(EditError::Unknown { .. })
+    ));
+    // On the node of the zone's shard.
+    let map = map.edited(&[join(2, 1, None, Some(9))]).unwrap().unwrap();
+    let remove = MapEdit::RemoveTarget {
+        target: TargetId(9),
+    };
+    let gone = map.edited(&[retire(9), remove]).unwrap().unwrap();
+    assert!(gone.node(NodeId(2)).is_some() && gone.target(TargetId(9)).is_none());
+    assert_eq!(gone.check(), Vec::<String>::new());
+}

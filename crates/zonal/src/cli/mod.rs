@@ -21,6 +21,7 @@ mod session;
 mod sim;
 mod status;
 mod target;
+mod target_remove;
 mod umount;
 mod up;
 mod zone_map;

@@ -2,6 +2,7 @@
 
 use crate::cell::connect::{Cell, CellArgs};
 use crate::cli::output::{Output, Telling};
+use crate::cli::target_remove;
 use crate::exit::{FAILED, Failure};
 use crate::out;
 use crate::transfer::{self, Names, Remote, Source, Stopped};
@@ -11,7 +12,7 @@ use zonal_object::ObjectId;
 use zonal_types::{Column, DataId, TargetId};
 use zonal_wire::ObjectEntry;
 
-/// List, export and import the objects of a target
+/// List, export and import the objects of a target; take out one that holds none
 #[derive(Debug, clap::Subcommand)]
 pub enum Target {
     /// List objects: data id and column, bytes, allocated bytes
@@ -57,6 +58,21 @@ pub enum Target {
         force: bool,
         #[command(flatten)]
         telling: Telling,
+    },
+    /// Take a target out of the cell that was added by mistake and holds nothing
+    ///
+    /// Refused with exit code 5 where it holds an object, or where the layout of any file names a stripe set with it; nothing is changed
+    /// then. All shards must be up; the target need not be. Its store is refused from then on, its number and its node's, where
+    /// that had nothing else, are free. End its server, or take the role out of its node.toml. The only target of a zone stays.
+    Remove {
+        #[command(flatten)]
+        cell: CellArgs,
+        /// The target
+        #[arg(long, value_name = "N")]
+        target: u32,
+        /// New files do without it from now on, also where it cannot be taken out yet
+        #[arg(long)]
+        retire: bool,
     },
 }
 
@@ -115,6 +131,17 @@ impl Which {
 impl Target {
     pub fn run(self) -> anyhow::Result<()> {
         match self {
+            Self::Remove {
+                cell,
+                target,
+                retire,
+            } => {
+                target_remove::remove(&cell.open()?, TargetId(target), retire)?;
+                out::line(format_args!(
+                    "target {target} is out of the cell; its store is refused from now on"
+                ));
+                Ok(())
+            }
             Self::Ls { which, paths, json } => which.open(|source, _cell_id, cell| {
                 let names = cell.filter(|_| paths).map(Names::new).transpose()?;
                 ls(source, names, json)

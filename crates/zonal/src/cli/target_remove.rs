@@ -1,0 +1,220 @@
+//! `zonal target remove`: takes a target out of the cell that holds nothing and that no file names.
+//!
+//! A stripe set never changes, so a target goes together with the sets that have it, and only where no layout names one of them:
+//! 1. The target lists no object, and no layout in any shard names such a set. Until here nothing is changed.
+//! 2. The zone gets a set without the target, which its new files use from then on.
+//! 3. All shards are looked through again, each by a snapshot that was fixed after the shard had adopted that map: a file that was
+//!    made in between is seen, and none is made later. Where one is found, new files get the target back, and the command fails
+//!    (with `--retire` they do not).
+//! 4. The target lists no object still. The map loses target and sets, and the manager notes the store as removed for good.
+//!
+//! A command that is killed between 2 and 4 leaves a target that new files do without; to run it again completes it.
+
+use crate::backup::{Snapshot, fix_all};
+use crate::cell::connect::Cell;
+use crate::exit::{FAILED, Failure, REFUSED, with_causes};
+use crate::out;
+use crate::transfer::{Names, Remote, Source};
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+use zonal_meta::named_sets::layout_of;
+use zonal_net::{Address, NetError};
+use zonal_types::{Blob, Codec, DataId, Ino, StripeSetId, TargetId};
+use zonal_wire::{ManagerReply, ManagerRequest, Service};
+use zonal_zonemap::{MapEdit, TargetState, ZoneMap};
+
+/// Files that are named where the target cannot go.
+const SHOWN: usize = 5;
+/// How long shards may take to hear of a new map.
+const ADOPTED_WITHIN: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Takes a target out of the cell. `retire`: where it cannot go yet, new files do without it all the same.
+pub fn remove(cell: &Cell, target: TargetId, retire: bool) -> anyhow::Result<()> {
+    let map = cell.map()?;
+    let remote = Remote::new(cell, &map, target)?;
+    let sets = sets_of(&map, target);
+    let is_retired = map.target(target).map(|target| target.state) == Some(TargetState::Offline);
+    if !retire && !is_retired {
+        refuse_objects(remote, target)?;
+        refuse_files(cell, target, &named_in(cell, &map, &sets)?)?;
+    }
+    let use_it = |map: &ZoneMap, state| edit(cell, map, MapEdit::UseTarget { target, state });
+    let retired = use_it(&map, TargetState::Offline)?;
+    let checked = named_in(cell, &retired, &sets)
+        .and_then(|found| refuse_files(cell, target, &found))
+        .and_then(|()| refuse_objects(Remote::new(cell, &retired, target)?, target));
+    if let Err(error) = checked {
+        let kept = match retire || is_retired {
+            true => None,
+            false => cell
+                .map()
+                .and_then(|map| use_it(&map, TargetState::Serving))
+                .err(),
+        };
+        if let Some(failed) = &kept {
+            out::note(format_args!("zonal: {}", with_causes(failed.as_ref())));
+        }
+        if retire || is_retired || kept.is_some() {
+            out::note(format_args!(
+                "zonal: new files do without target {target} from now on"
+            ));
+        }
+        return Err(error);
+    }
+    // First-level directories may have come and gone meanwhile; of sets and targets nobody but this command decides.
+    let mut last = retired;
+    loop {
+        match edit(cell, &last, MapEdit::RemoveTarget { target }) {
+            Ok(_removed) => return Ok(()),
+            Err(error) => {
+                let now = cell.map()?;
+                if now.version == last.version || sets_of(&now, target) != sets {
+                    return Err(error);
+                }
+                last = now;
+            }
+        }
+    }
+}
+
+/// Sets with a slot that has, or had, the target.
+fn sets_of(map: &ZoneMap, target: TargetId) -> BTreeSet<StripeSetId> {
+    let sets = map.sets.iter().filter(|set| {
+        let mut slots = set.slots.iter();
+        slots.any(|slot| slot.target == target || slot.previous == Some(target))
+    });
+    sets.map(|set| set.id).collect()
+}
+
+fn edit(cell: &Cell, map: &ZoneMap, edit: MapEdit) -> anyhow::Result<ZoneMap> {
+    let request = ManagerRequest::Edit {
+        expected: map.version,
+        edits: Blob(vec![edit].to_bytes()),
+    };
+    let to = Address::any_node(cell.manager);
+    match cell.call(to, Service::Manager, request.name(), &request.to_bytes())? {
+        ManagerReply::Map { map, .. } => {
+            let map = ZoneMap::decode(&map.0);
+            map.map_err(|code| anyhow::anyhow!("the zone map cannot be decoded: {code}"))
+        }
+        ManagerReply::Failed { detail, .. } => {
+            Err(Failure::new(REFUSED, format!("the manager refuses: {detail}")).into())
+        }
+        other => Err(Failure::new(FAILED, format!("the manager answers {other:?}")).into()),
+    }
+}
+
+/// A target that is not there cannot be asked; that no layout names it must do then.
+fn refuse_objects(mut remote: Remote<'_>, target: TargetId) -> anyhow::Result<()> {
+    let listed = match remote.list(None) {
+        Ok((listed, _)) => listed,
+        Err(error) if is_away(&error) => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    match listed.first() {
+        None => Ok(()),
+        Some(first) => {
+            let text = format!(
+                "target {target} holds objects, the first is {}.{}",
+                first.data_id, first.column
+            );
+            let hint = format!("`zonal target ls --target {target} --paths` names their files");
+            Err(Failure::new(REFUSED, text).hint(hint).into())
+        }
+    }
+}
+
+fn is_away(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        let net = cause.downcast_ref::<NetError>();
+        net.is_some_and(|net| net.is_retryable() || matches!(net, NetError::WrongNode { .. }))
+    })
+}
+
+/// Files, and files that are being removed, whose layout names one of the sets: how many, and the first ones. Each shard goes by `map`
+/// or a newer one.
+fn named_in(
+    cell: &Cell,
+    map: &ZoneMap,
+    sets: &BTreeSet<StripeSetId>,
+) -> anyhow::Result<(u64, Vec<Ino>)> {
+    let end = Instant::now() + ADOPTED_WITHIN;
+    let snapshots = loop {
+        let (_, snapshots) = fix_all(cell)?;
+        let is_late = |snapshot: &&Snapshot<'_>| snapshot.start.map_version < map.version;
+        let Some(late) = snapshots.iter().find(is_late) else {
+            break snapshots;
+        };
+        if Instant::now() >= end {
+            let text = format!("shard {} does not take the zone map over", late.start.shard);
+            return Err(Failure::new(FAILED, text).into());
+        }
+        drop(snapshots);
+        std::thread::sleep(PAUSE);
+    };
+    let (mut count, mut first) = (0, Vec::new());
+    for snapshot in &snapshots {
+        let mut after = Blob(Vec::new());
+        loop {
+            let (entries, is_end) = snapshot.read(&after)?;
+            for (key, value) in &entries {
+                let shard = snapshot.start.shard;
+                let layout = layout_of(&key.0, &value.0);
+                let layout = layout.map_err(|code| {
+                    anyhow::anyhow!("an entry of shard {shard} cannot be understood: {code}")
+                })?;
+                if let Some((ino, layout)) = layout
+                    && layout
+                        .components
+                        .iter()
+                        .any(|part| sets.contains(&part.set))
+                {
+                    count += 1;
+                    first.extend((first.len() < SHOWN).then_some(ino));
+                }
+            }
+            match entries.into_iter().next_back() {
+                Some((last, _)) if !is_end => after = last,
+                _ => break,
+            }
+        }
+    }
+    Ok((count, first))
+}
+
+fn refuse_files(
+    cell: &Cell,
+    target: TargetId,
+    (count, first): &(u64, Vec<Ino>),
+) -> anyhow::Result<()> {
+    if *count == 0 {
+        return Ok(());
+    }
+    let mut paths = Vec::new();
+    if let Ok(mut names) = Names::new(cell) {
+        let found = first.iter().map(|ino| names.path(DataId(ino.0)));
+        paths.extend(found.flatten());
+        // The session ends by itself where it cannot be closed.
+        let _ = names.close();
+    }
+    let named = if paths.is_empty() {
+        String::new()
+    } else {
+        format!(
+            ": {}{}",
+            paths.join(", "),
+            if *count > paths.len() as u64 {
+                ", ..."
+            } else {
+                ""
+            }
+        )
+    };
+    let text = format!(
+        "{count} files are laid out over stripe sets with target {target}, with bytes on it or not{named}"
+    );
+    Err(Failure::new(REFUSED, text)
+        .hint("with --retire new files do without the target: then copy these files, remove the originals, and run this again")
+        .into())
+}
