@@ -36,8 +36,10 @@ pub struct Reply {
 /// Why there is no reply. The request may or may not have been executed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NetFailure {
-    /// No connection, or it broke.
+    /// No connection, or it broke: nobody listens there.
     Unreachable,
+    /// No connection: nobody answers there. It need not have taken the time that the caller has.
+    Silent,
     /// No reply within the deadline.
     TimedOut,
     /// The server refused the connection for good (key, cell, version) or broke the protocol.

@@ -48,15 +48,17 @@ impl<N: Net> Client<N> {
         let _guard = wait_for(&self.net, &link.opening).await?;
         let mut pause = RETRY_MS.0;
         let mut is_old = false;
+        // Of a shard that has no owner in any map.
+        let mut failed = ErrorCode::TimedOut;
         while !link.is_open() {
             match self.open_once(link, &mut is_old).await {
                 Ok(()) => break,
                 Err(ErrorCode::NotOwner | ErrorCode::StaleEpoch) => self.try_refresh_map().await?,
                 Err(code) if !is_passing(code) => return Err(code),
-                Err(_passing) => {}
+                Err(passing) => failed = passing,
             }
             if self.is_over(deadline) {
-                return Err(ErrorCode::Unreachable);
+                return Err(failed);
             }
             self.net.sleep(pause).await;
             pause = (pause * 2).min(RETRY_MS.1);

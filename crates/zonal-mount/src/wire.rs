@@ -127,6 +127,16 @@ impl RealNet {
         TRACE.set(Some(TraceId(self.first_trace.wrapping_add(unique))));
     }
 
+    /// Servers that lately gave no answer, by what the log calls them.
+    #[must_use]
+    pub fn unanswered(&self) -> Vec<String> {
+        let complaints = lock(&self.complaints);
+        let lately = complaints
+            .iter()
+            .filter(|(_, last)| last.elapsed() < COMPLAINT_EVERY * 6);
+        lately.map(|(server, _)| server.clone()).collect()
+    }
+
     /// Ends what the thread that works on `unique` waits for; false where none does.
     pub fn cancel(&self, unique: u64) -> bool {
         let workers = lock(&self.workers);
@@ -164,7 +174,7 @@ impl RealNet {
         let unheard = match failure {
             Some(NetFailure::TimedOut) => at,
             // There was one until now, to which the connection was.
-            Some(NetFailure::Unreachable) => now,
+            Some(NetFailure::Unreachable | NetFailure::Silent) => now,
             // Not waited for, or not sent.
             Some(NetFailure::Refused(ErrorCode::Interrupted | ErrorCode::TooBig)) => return,
             None | Some(NetFailure::Refused(_)) => {
@@ -232,6 +242,7 @@ fn operation(service: Service) -> &'static str {
 fn failure(error: &NetError) -> NetFailure {
     match error {
         NetError::TimedOut { .. } => NetFailure::TimedOut,
+        error if error.is_silence() => NetFailure::Silent,
         NetError::Cancelled { .. } => NetFailure::Refused(ErrorCode::Interrupted),
         NetError::WrongCell { .. } => NetFailure::Refused(ErrorCode::WrongCell),
         NetError::WrongVersion { .. } => NetFailure::Refused(ErrorCode::WrongVersion),

@@ -85,7 +85,8 @@ pub fn unix_name(cell: CellId, address: SocketAddr) -> String {
 }
 
 /// True where `ip` belongs to this machine: only then can a socket be bound to it.
-pub(crate) fn is_own(ip: IpAddr) -> bool {
+#[must_use]
+pub fn is_own(ip: IpAddr) -> bool {
     ip.is_loopback() || UdpSocket::bind((ip, 0)).is_ok()
 }
 

@@ -142,10 +142,27 @@ pub enum NetError {
 }
 
 impl NetError {
+    /// True where nobody answered: not within the deadline, or no machine at that address at all. A refused connection is an answer.
+    #[must_use]
+    pub fn is_silence(&self) -> bool {
+        match self {
+            Self::TimedOut { .. } => true,
+            // Also of a connection that is not tried again so soon.
+            Self::Unreachable { source, .. } | Self::Lost { source, .. } => matches!(
+                source.kind(),
+                io::ErrorKind::TimedOut
+                    | io::ErrorKind::HostUnreachable
+                    | io::ErrorKind::NetworkUnreachable
+            ),
+            _ => false,
+        }
+    }
+
     /// The number that stands for this error towards programs and other servers.
     #[must_use]
     pub fn code(&self) -> ErrorCode {
         match self {
+            silence if silence.is_silence() => ErrorCode::TimedOut,
             Self::TimedOut { .. } => ErrorCode::TimedOut,
             Self::Unreachable { .. } | Self::Lost { .. } => ErrorCode::Unreachable,
             Self::Protocol { .. } => ErrorCode::Protocol,
@@ -247,4 +264,49 @@ pub enum Fault {
     /// The connection ended inside a frame.
     #[error("the connection ended inside a frame")]
     Cut,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::io::Errno;
+
+    #[test]
+    fn silence_is_one_error_whatever_the_connection_was() {
+        let server = Endpoint::Tcp(SocketAddr::from(([127, 0, 0, 1], 7000)));
+        let unreachable = |errno: Errno| NetError::Unreachable {
+            server,
+            source: errno.into(),
+        };
+        let lost = |errno: Errno| NetError::Lost {
+            peer: server,
+            operation: "a storage request",
+            source: errno.into(),
+        };
+        let timed_out = NetError::TimedOut {
+            server,
+            operation: crate::CONNECTING,
+            ms: 1,
+        };
+        // Not tried again so soon after nobody took the connection.
+        let backed_off = NetError::Unreachable {
+            server,
+            source: io::ErrorKind::TimedOut.into(),
+        };
+        for error in [
+            timed_out,
+            backed_off,
+            unreachable(Errno::TIMEDOUT),
+            unreachable(Errno::HOSTUNREACH),
+            unreachable(Errno::NETUNREACH),
+            lost(Errno::TIMEDOUT),
+            lost(Errno::HOSTUNREACH),
+        ] {
+            assert_eq!(error.code(), ErrorCode::TimedOut, "{error:?}");
+            assert!(error.is_retryable(), "{error:?}");
+        }
+        for error in [unreachable(Errno::CONNREFUSED), lost(Errno::CONNRESET)] {
+            assert_eq!(error.code(), ErrorCode::Unreachable, "{error:?}");
+        }
+    }
 }

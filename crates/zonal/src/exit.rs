@@ -1,6 +1,7 @@
 //! Exit codes, hints, and how errors are shown.
 
 use crate::out;
+use std::sync::atomic::{AtomicBool, Ordering};
 use zonal_disk::DiskError;
 use zonal_net::NetError;
 use zonal_server::ServerError;
@@ -116,9 +117,26 @@ pub fn hint(error: &anyhow::Error) -> Option<String> {
     judge(error).1
 }
 
+/// The cell was named by its manager's address. A process runs one command, which names one cell.
+static IS_ADDRESS: AtomicBool = AtomicBool::new(false);
+
+/// Hints are now for the operator of a cell that was not made by `zonal up`.
+pub fn cell_has_no_folder() {
+    IS_ADDRESS.store(true, Ordering::Relaxed);
+}
+
+/// What to do where a server cannot be reached.
+pub fn down_hint() -> &'static str {
+    if IS_ADDRESS.load(Ordering::Relaxed) {
+        "is the server up, on its machine? its unit and its log tell (`systemctl status 'zonal@*'`); is the address right?"
+    } else {
+        "is the cell up? `zonal up` starts what is down"
+    }
+}
+
 fn net_hint(error: &NetError) -> Option<String> {
     let hint = match error {
-        NetError::Unreachable { .. } => "is the cell up? `zonal up` starts what is down",
+        NetError::Unreachable { .. } => down_hint(),
         NetError::TimedOut { .. } => "the server is there but does not answer: look at its log",
         NetError::Unauthenticated { .. } => "name the cell's key with --key-file",
         NetError::WrongCell { .. } => "another cell answers at that address: check --cell",

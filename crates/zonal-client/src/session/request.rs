@@ -344,7 +344,7 @@ pub(crate) fn is_unsure(code: ErrorCode) -> bool {
 pub fn failure_code(failure: NetFailure) -> ErrorCode {
     match failure {
         NetFailure::Unreachable => ErrorCode::Unreachable,
-        NetFailure::TimedOut => ErrorCode::TimedOut,
+        NetFailure::TimedOut | NetFailure::Silent => ErrorCode::TimedOut,
         NetFailure::Refused(code) => code,
     }
 }

@@ -106,6 +106,7 @@ impl CellArgs {
         let named = self.named().map(Named::of).transpose()?;
         let dir = match named {
             Some(Named::Address(address)) => {
+                crate::exit::cell_has_no_folder();
                 let key = read_key(self.key_file.as_deref())?;
                 return Ok(Cell::new(None, CellId::default(), address, key));
             }

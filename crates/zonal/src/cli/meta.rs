@@ -64,7 +64,7 @@ impl Meta {
                 telling,
             } => {
                 let configs = configs(cell.as_deref(), &config)?;
-                restore(&configs, &from, force, &telling)
+                restore(&configs, config.is_empty(), &from, (force, &telling))
             }
         }
     }
@@ -113,9 +113,9 @@ fn configs(cell: Option<&Path>, files: &[PathBuf]) -> anyhow::Result<Vec<NodeCon
 
 fn restore(
     configs: &[NodeConfig],
+    is_folder: bool,
     from: &Path,
-    force: bool,
-    telling: &Telling,
+    (force, telling): (bool, &Telling),
 ) -> anyhow::Result<()> {
     let restored = backup::restore(configs, from, force, &mut telling.progress("entries"))?;
     if telling.json {
@@ -142,8 +142,13 @@ fn restore(
             out::line(format_args!("  the store before is in {}", kept.display()));
         }
     }
-    out::line(
-        "now: `zonal fsck` tells what is younger than the backup; `zonal up` starts the cell",
-    );
+    out::line(format_args!(
+        "now: `zonal fsck` tells what is younger than the backup; {}",
+        if is_folder {
+            "`zonal up` starts the cell"
+        } else {
+            "then start its servers, the manager's first"
+        }
+    ));
     Ok(())
 }

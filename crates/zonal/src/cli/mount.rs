@@ -18,7 +18,8 @@ pub struct Mount {
     cell: CellArgs,
     /// Where
     path: PathBuf,
-    /// The zone that this machine is in: new first-level directories are homed there [default: 1]
+    /// The zone that this machine is in: new first-level directories are homed there [default: the zone of a node that has an address of
+    /// this machine; the first zone where all nodes are on this machine; else --zone must be given, unless there is one zone only]
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
     zone: Option<u16>,
     /// Mount options, comma-separated: the words of mount(8), allow_other, noallow_other, and the long options of this

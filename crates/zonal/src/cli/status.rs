@@ -62,7 +62,10 @@ impl Status {
         if bad > 0 {
             let text = format!("{bad} of {} nodes are not well", map.nodes.len());
             return Err(Failure::new(FAILED, text)
-                .hint("`zonal up` starts what is down; the log of a node tells more")
+                .hint(match cell.folder {
+                    Some(_) => "`zonal up` starts what is down; the log of a node tells more",
+                    None => "start what is down on its machine (its unit is zonal@NAME); the log of a node tells more",
+                })
                 .into());
         }
         Ok(())

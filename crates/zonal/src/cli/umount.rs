@@ -3,13 +3,21 @@
 use crate::cell::processes::Started;
 use crate::cell::{folder, points, processes};
 use crate::exit::{FAILED, Failure, NOT_FOUND};
+use crate::mount::farewell::{self, Heard, Said};
+use crate::out;
 use anyhow::Context;
 use rustix::process::Pid;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+/// How long the end of the mount's process is waited for.
+const PATIENCE: Duration = Duration::from_secs(30);
+
 /// Unmount, and wait until everything written has reached the servers
+///
+/// Waits 30 s at most, and then says how much is not sent yet and which servers do not answer. Exits with 1 where that is so, where
+/// files are open, and where something could not be sent and is lost.
 #[derive(Debug, clap::Args)]
 pub struct Umount {
     /// The mount point
@@ -36,6 +44,11 @@ impl Umount {
                 .hint("`findmnt -t fuse.zonal` lists mounts")
                 .into());
         }
+        // Before it may end.
+        let heard: Vec<_> = processes
+            .iter()
+            .map(|(pid, _)| farewell::listen(pid.as_raw_nonzero().get()))
+            .collect();
         if is_mounted {
             if self.force {
                 zonal_fuse::abort(&path)
@@ -54,24 +67,71 @@ impl Umount {
                 processes.contains(&(pid, processes::started(pid)))
             });
         }
-        let deadline = Instant::now() + Duration::from_secs(30);
-        while let Some((pid, _)) = processes
+        let deadline = Instant::now() + PATIENCE;
+        while let Some((index, (pid, _))) = processes
             .iter()
-            .find(|(pid, started)| processes::started(*pid) == *started)
+            .enumerate()
+            .find(|(_, (pid, started))| processes::started(*pid) == *started)
         {
             if Instant::now() > deadline {
-                let text = format!(
-                    "{} is unmounted, but its process {pid} goes on: files are open",
-                    path.display()
-                );
-                return Err(Failure::new(FAILED, text)
-                    .hint("close them, or use --force")
-                    .into());
+                let said = heard.get(index).and_then(Heard::last);
+                return Err(goes_on(&path, *pid, said.as_ref()).into());
             }
             std::thread::sleep(Duration::from_millis(5));
         }
-        Ok(())
+        heard
+            .iter()
+            .find_map(|heard| lost(&path, &heard.at_the_end()?))
+            .map_or(Ok(()), |failure| Err(failure.into()))
     }
+}
+
+fn no_answer(servers: &str) -> String {
+    if servers.is_empty() {
+        String::new()
+    } else {
+        format!("; no answer from {servers}")
+    }
+}
+
+/// Why the process of a mount that is taken away is still there.
+fn goes_on(path: &Path, pid: Pid, said: Option<&Said>) -> Failure {
+    let shown = path.display();
+    let give_up = format!("`zonal umount --force {shown}` gives up what is not sent");
+    let (why, hint) = match said {
+        Some(Said::Unsent(bytes, servers)) => (
+            format!(
+                "{} are not sent yet{}",
+                out::bytes(*bytes),
+                no_answer(servers)
+            ),
+            format!("it goes on by itself, also when this command has ended; {give_up}"),
+        ),
+        Some(Said::Open(files)) => (
+            format!("files are open ({files})"),
+            format!("close them, or: {give_up}"),
+        ),
+        _ => (
+            "files are open, or what was written is not sent yet".to_owned(),
+            format!("close them, and look at its log; {give_up}"),
+        ),
+    };
+    let text = format!("{shown} is unmounted, but its process {pid} goes on: {why}");
+    Failure::new(FAILED, text).hint(hint)
+}
+
+/// What did not reach its servers before the process ended.
+fn lost(path: &Path, said: &Said) -> Option<Failure> {
+    let Said::Lost(bytes, servers) = said else {
+        return None;
+    };
+    let text = format!(
+        "{} is unmounted, but {} of what was written could not be sent and are lost{}",
+        path.display(),
+        out::bytes(*bytes),
+        no_answer(servers)
+    );
+    Some(Failure::new(FAILED, text).hint("the log of the mount tells more"))
 }
 
 /// The processes of mounts there, of those that were unmounted while in use, too: each a `zonal mount` in the foreground that names the path.

@@ -1,6 +1,7 @@
 //! The mount itself: client core and kernel protocol joined.
 
 use super::command::Ready;
+use super::farewell::Farewell;
 use super::options::Options;
 use crate::cell::Cell;
 use crate::exit::{FAILED, Failure, UNREACHABLE, with_causes};
@@ -12,7 +13,7 @@ use zonal_fuse::{MountOptions, SessionConfig};
 use zonal_mount::{MountConfig, Mounted, StartError};
 use zonal_net::{Identity, PoolConfig, Role};
 use zonal_types::limits::NAME_BYTES_MAX;
-use zonal_types::{ErrorCode, NodeId};
+use zonal_types::{ErrorCode, NodeId, ZoneId};
 
 /// Why the mount ends.
 enum End {
@@ -26,9 +27,9 @@ enum End {
     clippy::needless_pass_by_value,
     reason = "the mount owns what it runs with"
 )]
-pub fn run(options: &Options, cell: Cell, client: u64, ready: Ready) -> anyhow::Result<()> {
+pub fn run(options: &Options, cell: Cell, me: (ZoneId, u64), ready: Ready) -> anyhow::Result<()> {
     zonal_server::logging::start("info");
-    let config = config(options, &cell, client)?;
+    let config = config(options, &cell, me)?;
     let mounted = Mounted::start(&options.path, config).map_err(|error| failure(&error, &cell))?;
     let (tell, ended) = mpsc::channel();
     let tell_gone = tell.clone();
@@ -54,16 +55,27 @@ pub fn run(options: &Options, cell: Cell, client: u64, ready: Ready) -> anyhow::
             "no process guards the mount, which may have to be unmounted by force where it is killed: {error}"
         ));
     }
+    let farewell = Farewell::start(mounted.fs());
     ready.mounted()?;
-    match ended.recv() {
-        Ok(End::Signal) => mounted.unmount().context("unmounting")?,
-        Ok(End::Gone) | Err(_) => mounted.wait(),
-    }
-    Ok(())
+    let end = ended.recv();
+    farewell.ending();
+    let outcome = match end {
+        Ok(End::Signal) => mounted.unmount().context("unmounting"),
+        Ok(End::Gone) | Err(_) => {
+            mounted.wait();
+            Ok(())
+        }
+    };
+    farewell.over();
+    outcome
 }
 
-fn config(options: &Options, cell: &Cell, client: u64) -> anyhow::Result<MountConfig> {
-    let mut core = zonal_client::Options::new(&cell.manager.to_string(), options.near(), client);
+fn config(
+    options: &Options,
+    cell: &Cell,
+    (zone, client): (ZoneId, u64),
+) -> anyhow::Result<MountConfig> {
+    let mut core = zonal_client::Options::new(&cell.manager.to_string(), zone, client);
     core.cell = cell.id;
     core.cache = !options.no_cache;
     if let Some(time) = options.cache_time {
@@ -136,7 +148,7 @@ fn failure(error: &StartError, cell: &Cell) -> Failure {
         .hint(match code {
             ErrorCode::Unauthenticated => "name the cell's key with --key-file",
             ErrorCode::WrongCell => "another cell answers at that address: check --cell",
-            _ => "is the cell up? `zonal up` starts what is down",
+            _ => crate::exit::down_hint(),
         }),
         StartError::NoZone(_) => {
             Failure::new(2, error.to_string()).hint("`zonal zone-map show` lists the zones")

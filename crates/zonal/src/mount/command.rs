@@ -3,7 +3,7 @@
 use super::options::Options;
 use super::{background, client_mount};
 use crate::cell::connect::CellArgs;
-use crate::cell::{Cell, Named, folder, mounts, points};
+use crate::cell::{Named, folder, mounts, points};
 use crate::exit::{Failure, IN_USE, NOT_FOUND};
 use crate::out;
 use anyhow::Context;
@@ -87,13 +87,14 @@ fn in_foreground(options: &Options, alone: Option<File>) -> anyhow::Result<()> {
         key_file: options.key_file.clone(),
     };
     let cell = args.open()?;
+    let (zone, note) = super::near::zone(options, &cell)?;
     super::dead::end_sessions(&cell);
     // 63 bits: the record is TOML, whose numbers have a sign.
     let client = getrandom::u64().context("random number")? >> 1;
     let records = mounts::Records::of_cell(&cell);
     let record = mounts::New {
         path: options.path.clone(),
-        zone: options.near(),
+        zone,
         client,
         manager: cell.manager,
     };
@@ -103,33 +104,14 @@ fn in_foreground(options: &Options, alone: Option<File>) -> anyhow::Result<()> {
         records: records.clone(),
         alone,
     };
-    if let Some(text) = which_zone(options, &cell) {
+    if let Some(text) = note {
         ready.tell(&text);
     }
-    let result = client_mount::run(options, cell, client, ready);
+    let result = client_mount::run(options, cell, (zone, client), ready);
     if let Some(records) = records {
         records.remove_own(&options.path);
     }
     result
-}
-
-/// Who names a cell by an address and no zone may be far from what is made through this mount: what to say of that.
-fn which_zone(options: &Options, cell: &Cell) -> Option<String> {
-    if options.zone.is_some() || cell.folder.is_some() {
-        return None;
-    }
-    // A manager that does not answer is told of by the mount itself.
-    let map = cell.map().ok()?;
-    if map.zones.len() < 2 {
-        return None;
-    }
-    let zones = map.zones.iter();
-    let zones: Vec<String> = zones.map(|zone| zone.id.to_string()).collect();
-    Some(format!(
-        "mounted as a machine of zone {}; the cell has zones {}: choose with --zone N (fstab: zone=N)",
-        options.near(),
-        zones.join(", ")
-    ))
 }
 
 /// Fails where nothing can be mounted there.

@@ -5,6 +5,8 @@ mod background;
 pub mod client_mount;
 pub mod command;
 pub mod dead;
+pub mod farewell;
 pub mod guard;
 pub mod helper;
+mod near;
 pub mod options;

@@ -4,10 +4,6 @@ use crate::exit::Failure;
 use std::path::PathBuf;
 use zonal_fuse::Flags;
 use zonal_server::units::{Millis, Size};
-use zonal_types::ZoneId;
-
-/// Where nobody says which zone the machine is in.
-pub const ZONE_DEFAULT: ZoneId = ZoneId(1);
 
 /// Everything that a mount can be told.
 #[derive(Debug, Clone)]
@@ -115,11 +111,6 @@ impl Options {
             // The kernel's helper refuses it to others, unless /etc/fuse.conf says otherwise.
             allow_other: rustix::process::geteuid().is_root(),
         }
-    }
-
-    /// The zone that this machine is in.
-    pub fn near(&self) -> ZoneId {
-        self.zone.map_or(ZONE_DEFAULT, ZoneId)
     }
 
     /// Applies one `-o` option.

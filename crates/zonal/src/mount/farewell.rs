@@ -1,0 +1,237 @@
+//! What a mount that ends tells `zonal umount`: whether files are open, what is not sent yet and for which servers, what was lost.
+//!
+//! The mount process listens on an abstract Unix socket that is named by its process number. A line is `open COUNT`,
+//! `unsent BYTES SERVERS`, `lost BYTES SERVERS` or `done`; a line is sent again when it changes. One connection is served at a time.
+//! Anybody on the machine may connect, or take such a name: a line is only ever shown to people, without control characters.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use zonal_mount::ZonalFs;
+
+/// How often the state is looked at while somebody listens.
+const LOOK: Duration = Duration::from_millis(200);
+/// How long the end of the process waits for the last line to be sent.
+const LAST_LINE: Duration = Duration::from_secs(1);
+/// Bytes of a line that are read.
+const LINE_MAX: u64 = 1024;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Mounted,
+    /// The kernel has let go of it.
+    Ending,
+    /// The process is about to end.
+    Over,
+}
+
+struct Shared {
+    phase: Mutex<(Phase, bool)>,
+    change: Condvar,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, (Phase, bool)> {
+        self.phase.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Of the mount process.
+pub struct Farewell(Arc<Shared>);
+
+fn address(pid: i32) -> std::io::Result<SocketAddr> {
+    SocketAddr::from_abstract_name(format!("zonal-mount-{pid}"))
+}
+
+fn line(fs: &ZonalFs, phase: Phase) -> String {
+    let client = fs.client();
+    let bytes = client.dirty_bytes();
+    let servers = || client.net().unanswered().join(", ");
+    match phase {
+        // Also before the kernel has let go: a close may wait for the same servers.
+        Phase::Mounted if bytes > 0 && !servers().is_empty() => {
+            format!("unsent {bytes} {}\n", servers())
+        }
+        Phase::Mounted => format!("open {}\n", client.open_files()),
+        Phase::Ending => format!("unsent {bytes} {}\n", servers()),
+        Phase::Over if bytes > 0 => format!("lost {bytes} {}\n", servers()),
+        Phase::Over => "done\n".to_owned(),
+    }
+}
+
+fn serve(listener: &UnixListener, fs: &ZonalFs, shared: &Shared) {
+    for stream in listener.incoming().map_while(Result::ok) {
+        shared.lock().1 = true;
+        talk(stream, fs, shared);
+        let mut phase = shared.lock();
+        phase.1 = false;
+        shared.change.notify_all();
+        if phase.0 == Phase::Over {
+            return;
+        }
+    }
+}
+
+/// Until the process ends or the other side goes.
+fn talk(mut stream: UnixStream, fs: &ZonalFs, shared: &Shared) {
+    // One that does not read is let go.
+    if stream.set_write_timeout(Some(LAST_LINE)).is_err() {
+        return;
+    }
+    let mut told = String::new();
+    loop {
+        let phase = shared.lock().0;
+        let text = line(fs, phase);
+        if text != told && stream.write_all(text.as_bytes()).is_err() {
+            return;
+        }
+        told = text;
+        if phase == Phase::Over || is_gone(&stream) {
+            return;
+        }
+        let guard = shared.lock();
+        if guard.0 == phase {
+            drop(shared.change.wait_timeout(guard, LOOK));
+        }
+    }
+}
+
+fn is_gone(stream: &UnixStream) -> bool {
+    let mut byte = [0];
+    let read = stream
+        .set_nonblocking(true)
+        .and_then(|()| (&*stream).read(&mut byte));
+    let is_there = matches!(&read, Err(error) if error.kind() == std::io::ErrorKind::WouldBlock);
+    !is_there || stream.set_nonblocking(false).is_err()
+}
+
+impl Farewell {
+    /// Listens. A mount that cannot be asked is one all the same.
+    pub fn start(fs: &Arc<ZonalFs>) -> Self {
+        let shared = Arc::new(Shared {
+            phase: Mutex::new((Phase::Mounted, false)),
+            change: Condvar::new(),
+        });
+        let own = rustix::process::getpid().as_raw_nonzero().get();
+        let listener = address(own).and_then(|address| UnixListener::bind_addr(&address));
+        if let Ok(listener) = listener {
+            let (fs, shared) = (Arc::clone(fs), Arc::clone(&shared));
+            let thread = std::thread::Builder::new().name("farewell".to_owned());
+            // Where no thread can be made nobody is told.
+            drop(thread.spawn(move || serve(&listener, &fs, &shared)));
+        }
+        Self(shared)
+    }
+
+    /// The mount is taken away; what is left is sent now.
+    pub fn ending(&self) {
+        self.0.lock().0 = Phase::Ending;
+        self.0.change.notify_all();
+    }
+
+    /// All that could be sent is sent. Whoever listens has the last line when this returns.
+    pub fn over(self) {
+        let mut phase = self.0.lock();
+        phase.0 = Phase::Over;
+        self.0.change.notify_all();
+        let is_heard = |phase: &mut (Phase, bool)| phase.1;
+        drop(self.0.change.wait_timeout_while(phase, LAST_LINE, is_heard));
+    }
+}
+
+/// What a mount process said last.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Said {
+    /// Somebody uses it.
+    Open(u64),
+    /// Bytes on their way, and servers that do not answer.
+    Unsent(u64, String),
+    /// Bytes that were given up, and for which servers.
+    Lost(u64, String),
+    /// All is sent.
+    Done,
+}
+
+fn parse(line: &str) -> Option<Said> {
+    let line = line.trim_end();
+    let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
+    let (count, servers) = rest.split_once(' ').unwrap_or((rest, ""));
+    let servers: String = servers
+        .chars()
+        .filter(|letter| !letter.is_control())
+        .collect();
+    let servers = servers.trim().to_owned();
+    Some(match word {
+        "open" => Said::Open(count.parse().ok()?),
+        "unsent" => Said::Unsent(count.parse().ok()?, servers),
+        "lost" => Said::Lost(count.parse().ok()?, servers),
+        "done" => Said::Done,
+        _ => return None,
+    })
+}
+
+/// What a mount process says.
+pub struct Heard {
+    last: Arc<Mutex<Option<Said>>>,
+    reader: Option<JoinHandle<()>>,
+}
+
+impl Heard {
+    /// What it said last.
+    pub fn last(&self) -> Option<Said> {
+        let last = self.last.lock();
+        last.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The same, of a process that has ended: nothing of it is on its way any more.
+    pub fn at_the_end(&self) -> Option<Said> {
+        let end = Instant::now() + LAST_LINE;
+        let is_reading = |reader: &JoinHandle<()>| !reader.is_finished();
+        while self.reader.as_ref().is_some_and(is_reading) && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.last()
+    }
+}
+
+/// Listens to a mount process on a thread of its own.
+pub fn listen(pid: i32) -> Heard {
+    let last = Arc::new(Mutex::new(None));
+    let mut reader = None;
+    if let Ok(stream) = address(pid).and_then(|address| UnixStream::connect_addr(&address)) {
+        let last = Arc::clone(&last);
+        let thread = std::thread::Builder::new().name("farewell".to_owned());
+        let read = move || {
+            let mut lines = BufReader::new(stream);
+            let mut text = String::new();
+            while let Ok(1..) = (&mut lines).take(LINE_MAX).read_line(&mut text) {
+                *last.lock().unwrap_or_else(PoisonError::into_inner) = parse(&text);
+                text.clear();
+            }
+        };
+        // Where no thread can be made nothing is known.
+        reader = thread.spawn(read).ok();
+    }
+    Heard { last, reader }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_understood_and_nothing_else() {
+        assert_eq!(parse("open 3\n"), Some(Said::Open(3)));
+        assert_eq!(parse("done\n"), Some(Said::Done));
+        let servers = "target 3 at 127.0.0.1:7000".to_owned();
+        let said = parse("unsent 12 target 3 at 127.0.0.1:7000\u{1b}\n");
+        assert_eq!(said, Some(Said::Unsent(12, servers)));
+        assert_eq!(parse("lost 7 \n"), Some(Said::Lost(7, String::new())));
+        for odd in ["", "open", "open x", "lost", "sudo"] {
+            assert_eq!(parse(odd), None, "{odd}");
+        }
+    }
+}
