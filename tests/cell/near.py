@@ -29,6 +29,7 @@ class Machines(contextlib.ExitStack):
     def __init__(self, cell):
         super().__init__()
         self.cell, self.servers = cell, {}
+        self.log = ("--log", f"{cell.base}/mount.log")
         self.spaces = {name: f"zonal-{os.getpid()}-{name}" for name in ("switch", *MACHINES)}
 
     def __enter__(self):
@@ -96,7 +97,7 @@ class Machines(contextlib.ExitStack):
 
     @contextlib.contextmanager
     def mounted(self, machine, *args):
-        said = self.zonal(machine, "mount", self.cell.mount, "--log", f"{self.cell.base}/mount.log", *args).stderr
+        said = self.zonal(machine, "mount", self.cell.mount, *self.log, *args).stderr
         try:
             yield said
         finally:
@@ -122,14 +123,14 @@ def _(work):
                 os.mkdir(f"{cell.mount}/{name}")
                 write(f"{cell.mount}/{name}/f", b"x" * 100_000)
                 equal(machines.homes()[f"/{name}"], zone, f"home of what is made on {machine} {options}")
-        said = machines.zonal("far", "mount", cell.mount, code=2).stderr
+        said = machines.zonal("far", "mount", cell.mount, *machines.log, code=2).stderr
         true("1 (zone1), 2 (zone2)" in said and "--zone N" in said, f"what a mount without a zone says: {said}")
         true(not os.path.ismount(cell.mount), "it is mounted all the same")
         machines.stop("storage2-1")
         said = machines.zonal("far", "status", code=1).stderr
         true("Hint: " in said and "zonal up" not in said, f"of a server that is down: {said}")
         machines.stop("manager")
-        for command, args in (("status", ()), ("mount", (cell.mount, "--zone", "2")), ("mount", (cell.mount,)), ("zone-map", ("show",))):
+        for command, args in (("status", ()), ("mount", (cell.mount, *machines.log, "--zone", "2")), ("mount", (cell.mount, *machines.log)), ("zone-map", ("show",))):
             said = machines.zonal("far", command, *args, code=4).stderr
             true("Hint: " in said and "zonal up" not in said, f"zonal {command} {args} without a manager: {said}")
         machines.start("manager", "one")
