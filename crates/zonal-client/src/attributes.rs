@@ -4,12 +4,14 @@ use crate::client::Client;
 use crate::net::{Net, wait_for};
 use crate::session::lock;
 use zonal_types::{Attr, Credentials, ErrorCode, FileData, FileKind, Ino};
+use zonal_wire::meta::SetTime;
 use zonal_wire::{AttrChange, MetaReply, MetaRequest};
 impl<N: Net> Client<N> {
     /// Attributes as this mount sees them: with what it wrote and did not report yet.
     pub(crate) fn lay_own_writes(&self, mut attr: Attr, attr_ms: u32) -> (Attr, u32) {
         self.lay_touch(&mut attr);
         if attr.kind != FileKind::File {
+            lock(&self.ghosts).note(&attr);
             return (attr, attr_ms);
         }
         let Some(file) = self.file(attr.ino) else {
@@ -59,8 +61,10 @@ impl<N: Net> Client<N> {
             .await
         {
             Err(ErrorCode::Stale) => {
-                let ghost = lock(&self.ghosts).get(ino);
-                return ghost.map(|attr| (attr, 0)).ok_or(ErrorCode::Stale);
+                return self
+                    .ghost(ino)
+                    .map(|attr| (attr, 0))
+                    .ok_or(ErrorCode::Stale);
             }
             reply => reply?,
         };
@@ -72,22 +76,43 @@ impl<N: Net> Client<N> {
         }
     }
 
+    /// What an inode was that is no file and that its shard does not know.
+    pub(crate) fn ghost(&self, ino: Ino) -> Option<Attr> {
+        lock(&self.ghosts).get(ino)
+    }
+
+    /// Changes attributes of what has no name any more and is no file: nobody else sees them. The kernel has judged who may.
+    fn change_ghost(&self, ino: Ino, change: &AttrChange) -> Option<Attr> {
+        let mut attr = self.ghost(ino)?;
+        let now = self.net.wall();
+        let time = |set: Option<SetTime>, old| match set {
+            Some(SetTime::Now) => now,
+            Some(SetTime::At { time }) => time,
+            None => old,
+        };
+        attr.mode = change.mode.unwrap_or(attr.mode);
+        attr.uid = change.uid.unwrap_or(attr.uid);
+        attr.gid = change.gid.unwrap_or(attr.gid);
+        attr.atime = time(change.atime, attr.atime);
+        attr.mtime = time(change.mtime, attr.mtime);
+        attr.ctime = now;
+        lock(&self.ghosts).note(&attr);
+        Some(attr)
+    }
+
     /// Checks permissions.
     ///
     /// # Errors
     /// `Access` where they are missing.
     pub async fn access(&self, who: &Credentials, ino: Ino, mask: u32) -> Result<(), ErrorCode> {
         let link = self.reach(ino).await?;
-        self.meta(
-            &link,
-            &MetaRequest::Access {
-                who: who.clone(),
-                ino,
-                mask,
-            },
-        )
-        .await
-        .map(|_done| ())
+        let who = who.clone();
+        let request = MetaRequest::Access { who, ino, mask };
+        match self.meta(&link, &request).await {
+            // The kernel has judged by the attributes that it was told.
+            Err(ErrorCode::Stale) if self.ghost(ino).is_some() => Ok(()),
+            answer => answer.map(|_done| ()),
+        }
     }
 
     /// Changes attributes. Unreported writes are reported first, so that they do not undo a time that is set here.
@@ -106,19 +131,26 @@ impl<N: Net> Client<N> {
             self.settle_gated(&file).await?;
         }
         let link = self.reach(ino).await?;
-        let reply = self
-            .meta(
-                &link,
-                &MetaRequest::SetAttr {
-                    who: who.clone(),
-                    ino,
-                    change,
-                },
-            )
-            .await?;
+        let request = MetaRequest::SetAttr {
+            who: who.clone(),
+            ino,
+            change,
+        };
+        let reply = match self.meta(&link, &request).await {
+            Err(ErrorCode::Stale) => {
+                let changed = self.change_ghost(ino, &change);
+                return changed.map(|attr| (attr, 0)).ok_or(ErrorCode::Stale);
+            }
+            reply => reply?,
+        };
         self.note_own_change(ino, &reply);
         match reply {
-            MetaReply::Attr { attr, .. } => Ok((attr, 0)),
+            MetaReply::Attr { attr, .. } => {
+                if attr.kind != FileKind::File {
+                    lock(&self.ghosts).note(&attr);
+                }
+                Ok((attr, 0))
+            }
             _other => Err(ErrorCode::Protocol),
         }
     }

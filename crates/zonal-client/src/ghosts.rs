@@ -1,30 +1,35 @@
-//! Last attributes of what this client removed and a process may still have open: directories, devices, FIFOs, links.
+//! Attributes of what a process may still have open or stand in when it has lost its last name, through this mount or another one: directories,
+//! devices, FIFOs, links.
 //!
-//! Shards count the opens of files only, so that they know nothing more of other inodes once the last name is gone;
-//! fstat(2) of a descriptor must work all the same. Bounded by [`GHOSTS_MAX`]: the oldest are forgotten.
+//! Shards count the opens of files only, so that they know nothing more of other inodes once the last name is gone; and the kernel asks for the
+//! attributes of a directory before it does anything in it. So what was told of such inodes is kept here, and stands where the shard knows them
+//! no more. Inode numbers are never used again: what a shard does not know was removed. Names in it are refused by the shard (`NotFound`).
+//! Bounded by [`GHOSTS_MAX`]: what was not told for longest is forgotten.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use zonal_types::{Attr, Ino};
 
-/// Removed inodes remembered.
-pub const GHOSTS_MAX: usize = 4_096;
+/// Inodes remembered, removed or not.
+pub const GHOSTS_MAX: usize = 32_768;
 
-/// Attributes of removed inodes.
+/// Attributes of inodes that are no files.
 #[derive(Debug, Default)]
 pub struct Ghosts {
-    attrs: BTreeMap<Ino, Attr>,
-    order: VecDeque<Ino>,
+    attrs: BTreeMap<Ino, (u64, Attr)>,
+    order: BTreeMap<u64, Ino>,
+    told: u64,
 }
 
 impl Ghosts {
-    /// Remembers what an inode was; it has no name any more.
-    pub fn add(&mut self, attr: &Attr) {
-        let attr = Attr { nlink: 0, ..*attr };
-        if self.attrs.insert(attr.ino, attr).is_none() {
-            self.order.push_back(attr.ino);
+    /// Remembers what an inode is.
+    pub fn note(&mut self, attr: &Attr) {
+        self.told += 1;
+        if let Some((before, _)) = self.attrs.insert(attr.ino, (self.told, *attr)) {
+            self.order.remove(&before);
         }
+        self.order.insert(self.told, attr.ino);
         while self.order.len() > GHOSTS_MAX
-            && let Some(oldest) = self.order.pop_front()
+            && let Some((_, oldest)) = self.order.pop_first()
         {
             self.attrs.remove(&oldest);
         }
@@ -42,9 +47,50 @@ impl Ghosts {
         self.attrs.is_empty()
     }
 
-    /// What it was.
+    /// What an inode was that its shard does not know any more.
     #[must_use]
     pub fn get(&self, ino: Ino) -> Option<Attr> {
-        self.attrs.get(&ino).copied()
+        let (_, attr) = self.attrs.get(&ino)?;
+        Some(Attr { nlink: 0, ..*attr })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zonal_types::{FileKind, Timestamp};
+
+    fn directory(ino: u64) -> Attr {
+        let time = Timestamp::default();
+        Attr {
+            ino: Ino(ino),
+            kind: FileKind::Directory,
+            mode: 0o755,
+            nlink: 2,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            size: 0,
+            allocated: 0,
+            atime: time,
+            mtime: time,
+            ctime: time,
+            btime: time,
+            change: 1,
+            xattrs: 0,
+        }
+    }
+
+    #[test]
+    fn what_was_told_last_is_kept_and_only_so_many() {
+        let mut ghosts = Ghosts::default();
+        let most = GHOSTS_MAX as u64;
+        (0..most).for_each(|ino| ghosts.note(&directory(ino)));
+        ghosts.note(&directory(0));
+        (most..most + 9).for_each(|ino| ghosts.note(&directory(ino)));
+        assert_eq!((ghosts.len(), ghosts.order.len()), (GHOSTS_MAX, GHOSTS_MAX));
+        assert_eq!(ghosts.get(Ino(0)).map(|attr| attr.nlink), Some(0));
+        assert_eq!(ghosts.get(Ino(9)), None);
+        assert!(ghosts.get(Ino(10)).is_some());
     }
 }

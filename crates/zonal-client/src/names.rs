@@ -103,6 +103,10 @@ impl<N: Net> Client<N> {
             }
             None => {
                 let (attr, attr_ms) = self.getattr(entry.ino).await?;
+                if attr.kind == FileKind::Directory && attr.nlink == 0 {
+                    // Removed since the name was found; only what holds it already sees its ghost.
+                    return Err(ErrorCode::Stale);
+                }
                 Ok(Found {
                     attr,
                     entry_ms: entry.entry_ms,
@@ -184,7 +188,7 @@ impl<N: Net> Client<N> {
         if attr.kind == FileKind::Directory {
             lock(&self.fresh).forget(attr.ino);
         }
-        lock(&self.ghosts).add(attr);
+        lock(&self.ghosts).note(attr);
     }
 
     /// Renames. Both ends must lie in one shard.

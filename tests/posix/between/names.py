@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import stat
+import subprocess
 import time
 
 from areas.directories import Listing, plain
@@ -145,6 +146,75 @@ def _(a, b):
         fails(errno.ENOTEMPTY, os.rmdir, f"{there}/d")
         os.unlink(f"{there}/d/f")
         os.rmdir(f"{there}/d")
+
+
+def replace(path):
+    os.mkdir(f"{path}-new")
+    os.rename(f"{path}-new", path)
+
+
+@check("removed-directory-elsewhere", "a directory that the other mount removed or replaced is for descriptors and working directories here as one that was removed here: ENOENT for names, an empty listing, attributes with no links", root=True, limit=120)
+def _(a, b):
+    os.chmod(a, 0o777)
+    for end in (os.rmdir, replace):
+        for user in (0, 12345):
+            for there, here in ((a, b), (b, a)):
+                os.makedirs(f"{there}/t/d")
+                os.chmod(f"{there}/t", 0o777)
+                os.chmod(f"{there}/t/d", 0o777)
+                write(f"{there}/t/f", b"")
+                os.chmod(f"{there}/t/f", 0o666)
+                as_user(user, user, [], a_removed_directory, f"{there}/t", f"{here}/t", end)
+                subprocess.run(["rm", "-r", f"{there}/t"], check=True)
+
+
+def a_removed_directory(there, here, end):
+    top, fd = os.open(here, os.O_RDONLY), os.open(f"{here}/d", os.O_RDONLY)
+    os.chdir(fd)
+    before = os.fstat(fd)
+    end(f"{there}/d")
+    for pause in (0, 1.2):
+        time.sleep(pause)
+        now = os.fstat(fd)
+        equal((now.st_ino, now.st_mode, now.st_nlink), (before.st_ino, before.st_mode, 0), "attributes")
+        for call in (os.unlink, os.rmdir, os.mkdir, os.stat, os.readlink):
+            fails(errno.ENOENT, call, "x", dir_fd=fd)
+            fails(errno.ENOENT, call, "x")
+        for flags in (os.O_RDONLY, os.O_RDWR | os.O_CREAT):
+            fails(errno.ENOENT, os.open, "x", flags, dir_fd=fd)
+        fails(errno.ENOENT, os.symlink, "to", "x", dir_fd=fd)
+        fails(errno.ENOENT, os.rename, "x", "y", src_dir_fd=fd, dst_dir_fd=top)
+        fails(errno.ENOENT, os.rename, "f", "x", src_dir_fd=top, dst_dir_fd=fd)
+        fails(errno.ENOENT, os.link, "f", "x", src_dir_fd=top, dst_dir_fd=fd)
+        os.fchdir(fd)
+        equal((os.listdir(fd), os.listdir("."), os.stat(".").st_nlink, os.listxattr(fd)), ([], [], 0, []), "what is left")
+        equal(os.stat("..").st_ino, os.fstat(top).st_ino, "the directory above")
+        again = os.open(".", os.O_RDONLY)
+        os.fsync(again)
+        os.close(again)
+        if os.geteuid() == before.st_uid:
+            os.fchmod(fd, 0o711)
+            os.utime(fd, (5, 6))
+            now = os.fstat(fd)
+            equal((now.st_mode & 0o777, now.st_atime, now.st_mtime), (0o711, 5, 6), "attributes that were set")
+            before = now
+    os.chdir("/")
+    os.close(fd)
+    os.close(top)
+
+
+@check("rm-both-mounts", "rm -rf of one tree through both mounts at once removes it, and neither complains", limit=120)
+def _(a, b):
+    for number in range(rounds(8)):
+        for i in range(4):
+            for k in range(4):
+                os.makedirs(f"{a}/t{number}/d{i}/e{k}/empty")
+                for n in range(4):
+                    write(f"{a}/t{number}/d{i}/e{k}/f{n}", b"")
+        them = [subprocess.Popen(["rm", "-rf", f"{side}/t{number}"], stderr=subprocess.PIPE, text=True) for side in (a, b)]
+        told = [one.communicate()[1] for one in them]
+        equal((told, [one.returncode for one in them]), (["", ""], [0, 0]), "what rm says, and its exit codes")
+        equal((os.listdir(a), os.listdir(b)), ([], []), "names left")
 
 
 @check("listing-seen", "a listing through one mount has exactly the names that the other left", limit=120)
