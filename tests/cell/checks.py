@@ -319,7 +319,7 @@ def _(c, d):
             true(not any(block[:700]) and not any(block[956:]), f"bytes beside piece {piece}")
 
 
-@check("status-json", "zonal status --json lists zones, nodes and targets; the capacity of its targets is what df says")
+@check("status-json", "zonal status --json lists zones, nodes and targets; the capacity of its targets is what df of the root says")
 def _(c, d):
     status = json.loads(c.zonal("status", "--cell", c.folder, "--json").stdout)
     nodes = [node for zone in status["zones"] for node in zone["nodes"]]
@@ -329,7 +329,7 @@ def _(c, d):
     end = time.monotonic() + 30
     while True:
         # What the checks before this one removed comes back meanwhile.
-        status, space = json.loads(c.zonal("status", "--cell", c.folder, "--json").stdout), os.statvfs(d)
+        status, space = json.loads(c.zonal("status", "--cell", c.folder, "--json").stdout), os.statvfs(c.mount)
         targets = [target for zone in status["zones"] for node in zone["nodes"] for target in node["targets"]]
         told = [sum(target[key] for target in targets) for key in ("total_bytes", "free_bytes")]
         if told == [space.f_blocks * space.f_frsize, space.f_bfree * space.f_frsize]:
@@ -337,6 +337,34 @@ def _(c, d):
         true(time.monotonic() < end, f"status says {told}, df {space}")
         time.sleep(0.2)
     true(all(0 < target["free_bytes"] < target["total_bytes"] for target in targets), f"targets: {targets}")
+
+
+@check("zone-space", "df below a directory says the space and the inodes of its home zone, whichever zone the mount is in; of the root those of the cell", limit=120)
+def _(c, d):
+    status = json.loads(c.zonal("status", "--cell", c.folder, "--json").stdout)
+    told = {zone["id"]: sum(target["total_bytes"] for node in zone["nodes"] for target in node["targets"]) for zone in status["zones"]}
+    equal(sorted(told), [1, 2], "zones")
+
+    def space(path):
+        s = os.statvfs(path)
+        return s.f_blocks * s.f_frsize
+
+    def used(path):
+        s = os.statvfs(path)
+        return (s.f_blocks - s.f_bfree) * s.f_frsize
+    for mount in filter(None, (c.mount, c.second)):
+        equal([space(f"{mount}/{path}") for path in ("one", "two", "")], [told[1], told[2], told[1] + told[2]], f"bytes through {mount}")
+        true(os.statvfs(f"{mount}/one").f_files < os.statvfs(mount).f_files, "inodes of one zone and of all")
+    big(f"{d}/f", 64)
+    fd = os.open(f"{d}/f", os.O_RDONLY)
+    equal(os.fstatvfs(fd).f_blocks, os.statvfs(d).f_blocks, "blocks by a descriptor")
+    os.close(fd)
+    other = used(f"{c.mount}/two")
+    end = time.monotonic() + 30
+    while used(d) < 60 * MIB:
+        true(time.monotonic() < end, "what was written is not in df of its zone")
+        time.sleep(0.2)
+    true(used(f"{c.mount}/two") < other + 32 * MIB, "what was written is in df of the other zone")
 
 
 @check("space-given-back", "space that a file took is in df at once and given back after unlink", limit=120)

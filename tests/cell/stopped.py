@@ -148,6 +148,15 @@ def _(c, d):
         c.end_mount(own)
 
 
+@check("stopped-other-zone", "df below a directory of one zone is told at once while the other zone's servers stand still", limit=120)
+def _(c, d):
+    before = os.statvfs(d)
+    with c.stopped("meta2", "storage2"):
+        lasted, error = took(os.statvfs, d)
+        true(not error and lasted < 3, f"df: {errno.errorcode.get(error, error)} after {lasted:.1f} s")
+        equal(os.statvfs(d).f_blocks, before.f_blocks, "blocks of zone 1")
+
+
 @check("stopped-metadata", "with stopped metadata servers `ls` and open end within 30 s with an error, a crowd of them too, and killed processes end at once", limit=300)
 def _(c, d):
     own = c.own_mount("stopped-meta", "--no-cache")
