@@ -5,9 +5,9 @@ mod common;
 
 use common::*;
 use zonal_meta::JunctionChange;
-use zonal_types::{ErrorCode, Ino};
+use zonal_types::{ErrorCode, FileKind, Ino};
 use zonal_wire::meta::NewKind;
-use zonal_wire::meta::flags::{RENAME_EXCHANGE, RENAME_NOREPLACE};
+use zonal_wire::meta::flags::{RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHITEOUT};
 use zonal_wire::{MetaReply, MetaRequest};
 
 #[test]
@@ -167,6 +167,70 @@ fn renames_keep_counts_and_refuse_loops() {
         .unwrap();
     assert_eq!(reply, MetaReply::Parent { parent: home });
     cell.assert_sound();
+}
+
+/// The entries of a directory.
+fn listed(cell: &mut Cell, client: &mut Client, dir: Ino) -> Vec<(String, Ino)> {
+    let entries = client.list(cell, dir).into_iter();
+    let mut names: Vec<_> = entries
+        .map(|entry| (entry.name.to_string(), entry.entry.ino))
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_rename_leaves_a_whiteout_where_that_is_asked() {
+    for hash_bits in [55, 1] {
+        let mut cell = Cell::with(hash_bits, false);
+        let mut client = cell.client(1);
+        let home = client.mkdir(&mut cell, Ino::ROOT, "home").unwrap();
+        let other = client.mkdir(&mut cell, home, "other").unwrap();
+        let f = client.create(&mut cell, home, "f", 0o644).unwrap();
+        let g = client.create(&mut cell, home, "g", 0o644).unwrap();
+        let d = client.mkdir(&mut cell, home, "d").unwrap();
+        client.chmod(&mut cell, home, 0o777).unwrap();
+        for flags in [RENAME_WHITEOUT | RENAME_EXCHANGE, 8 | RENAME_WHITEOUT] {
+            let refused = client.rename(&mut cell, (home, "f"), (home, "g"), flags);
+            assert_eq!(refused, Err(ErrorCode::Invalid), "{flags}");
+        }
+        let flags = RENAME_WHITEOUT | RENAME_NOREPLACE;
+        let refused = client.rename(&mut cell, (home, "f"), (home, "g"), flags);
+        assert_eq!(refused, Err(ErrorCode::Exists));
+        // To a free name, over a name, a directory to elsewhere.
+        let mut user = client.who(1000, 1000);
+        user.rename(&mut cell, (home, "f"), (home, "new"), flags)
+            .unwrap();
+        client.sequence = user.sequence;
+        client
+            .rename(&mut cell, (home, "new"), (home, "g"), RENAME_WHITEOUT)
+            .unwrap();
+        client
+            .rename(&mut cell, (home, "d"), (other, "d"), RENAME_WHITEOUT)
+            .unwrap();
+        cell.assert_sound();
+        assert_eq!(client.lookup(&mut cell, home, "g"), Ok(f));
+        assert_eq!(client.lookup(&mut cell, other, "d"), Ok(d));
+        cell.pass_ms(2_000);
+        assert_eq!(client.attr(&mut cell, g), Err(ErrorCode::Stale));
+        let names = listed(&mut cell, &mut client, home);
+        let texts: Vec<_> = names.iter().map(|(text, _)| text.as_str()).collect();
+        assert_eq!(texts, ["d", "f", "g", "new", "other"]);
+        for text in ["d", "f", "new"] {
+            let ino = client.lookup(&mut cell, home, text).unwrap();
+            let attr = client.attr(&mut cell, ino).unwrap();
+            assert_eq!((attr.kind, attr.rdev), (FileKind::CharDevice, 0), "{text}");
+            assert_eq!((attr.mode, attr.nlink), (0, 1), "{text}");
+            let owner = if text == "f" { 1000 } else { 0 };
+            assert_eq!(attr.uid, owner, "{text}");
+            client.unlink(&mut cell, home, text).unwrap();
+        }
+        assert_eq!(client.attr(&mut cell, home).unwrap().nlink, 3);
+        assert_eq!(client.attr(&mut cell, home).unwrap().size, 4_096 + 2 * 32);
+        cell.assert_sound();
+        let first = client.rename(&mut cell, (Ino::ROOT, "home"), (Ino::ROOT, "h"), flags);
+        assert_eq!(first, Err(ErrorCode::Invalid), "it leads to another shard");
+    }
 }
 
 #[test]

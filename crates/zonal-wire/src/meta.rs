@@ -28,6 +28,7 @@ pub mod flags {
     pub const O_EXEC: u32 = 0x20;
     pub const RENAME_NOREPLACE: u32 = 1;
     pub const RENAME_EXCHANGE: u32 = 2;
+    pub const RENAME_WHITEOUT: u32 = 4;
     pub const XATTR_CREATE: u32 = 1;
     pub const XATTR_REPLACE: u32 = 2;
     /// `access` mask bits.

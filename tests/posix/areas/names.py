@@ -3,11 +3,11 @@ import errno
 import os
 import stat
 
-from checks import equal, fails, read, true, write
+from checks import as_user, equal, fails, read, true, write
 
 from . import LIBC, check, checked, renameat2
 
-NOREPLACE, EXCHANGE = 1, 2
+NOREPLACE, EXCHANGE, WHITEOUT = 1, 2, 4
 
 
 @check("name-length", "names of 255 bytes work everywhere, of 256 are ENAMETOOLONG")
@@ -261,6 +261,31 @@ def _(d):
     fails(errno.ENOENT, renameat2, f"{d}/one/dir", f"{d}/none", EXCHANGE)
     fails(errno.EINVAL, renameat2, f"{d}/one/dir", f"{d}/two/f", EXCHANGE | NOREPLACE)
     fails(errno.EINVAL, renameat2, f"{d}/two", f"{d}/two/f/in", EXCHANGE)
+
+
+@check("rename-whiteout", "RENAME_WHITEOUT leaves a character device 0:0 at the old name, for anybody; with EXCHANGE it is EINVAL", root=True)
+def _(d):
+    os.chmod(d, 0o777)
+    os.mkdir(f"{d}/dir", 0o777)
+    os.chmod(f"{d}/dir", 0o777)
+    write(f"{d}/f", b"f")
+    write(f"{d}/g", b"g")
+    ino = os.stat(f"{d}/f").st_ino
+    fails(errno.EINVAL, renameat2, f"{d}/f", f"{d}/g", WHITEOUT | EXCHANGE)
+    fails(errno.EEXIST, renameat2, f"{d}/f", f"{d}/g", WHITEOUT | NOREPLACE)
+    renameat2(f"{d}/f", f"{d}/dir/f", WHITEOUT | NOREPLACE)
+    as_user(12345, 12345, [], renameat2, f"{d}/dir/f", f"{d}/g", WHITEOUT)
+    equal((os.stat(f"{d}/g").st_ino, read(f"{d}/g")), (ino, b"f"), "what was moved twice")
+    for name, owner in ("f", os.getuid()), ("dir/f", 12345):
+        left = os.lstat(f"{d}/{name}")
+        equal((stat.S_IFMT(left.st_mode), left.st_rdev, left.st_nlink, left.st_uid), (stat.S_IFCHR, 0, 1, owner), name)
+    equal((sorted(os.listdir(d)), os.listdir(f"{d}/dir")), (["dir", "f", "g"], ["f"]), "names")
+    renameat2(f"{d}/dir", f"{d}/moved", WHITEOUT)
+    equal((stat.S_IFMT(os.lstat(f"{d}/dir").st_mode), os.stat(d).st_nlink), (stat.S_IFCHR, 3), "a directory's old name, and links of its parent")
+    write(f"{d}/new", b"new")
+    os.rename(f"{d}/new", f"{d}/f")
+    equal(read(f"{d}/f"), b"new", "a file over a whiteout")
+    as_user(12345, 12345, [], os.mknod, f"{d}/made", stat.S_IFCHR | 0o600, os.makedev(0, 0))
 
 
 @check("unlink-errors", "unlink of a directory is EISDIR or EPERM, of nothing ENOENT; rmdir of a file ENOTDIR, of a full one ENOTEMPTY, of '.' EINVAL")

@@ -3,12 +3,15 @@ import errno
 import fcntl
 import os
 import socket
+import shutil
 import stat
+import subprocess
+import tempfile
 import time
 
-from checks import as_user, equal, fails, true, write
+from checks import Skip, as_user, equal, fails, read, true, write
 
-from . import STRICT, check, fallocate
+from . import LIBC, STRICT, check, checked, fallocate
 
 
 @check("fifo", "a FIFO carries bytes between processes")
@@ -138,3 +141,63 @@ def _(d):
         equal((os.fstat(one).st_size, os.fstat(two).st_size), (131_072, 0))
     os.close(one)
     os.close(two)
+
+
+@check("overlay-upper", "an overlay with its upper layer and its work directory here: files of the lower layer are removed, renamed, written and made anew", root=True, limit=120)
+def _(d):
+    with open("/proc/filesystems", encoding="utf-8") as f:
+        if "overlay" not in f.read().split():
+            raise Skip("the kernel has no overlayfs")
+    # The mount is this process's own, and ends with it.
+    checked(LIBC.unshare(0x20000))
+    subprocess.run(["mount", "--make-rprivate", "/"], check=True)
+    lower = tempfile.mkdtemp(prefix="lower.")
+    try:
+        an_overlay(lower, d)
+    finally:
+        subprocess.run(["umount", f"{d}/all"], check=False)
+        shutil.rmtree(lower)
+
+
+def an_overlay(lower, d):
+    os.makedirs(f"{lower}/dir/sub")
+    os.chmod(lower, 0o755)
+    for name in ("removed", "moved", "written", "dir/a", "dir/b", "dir/sub/c", "linked"):
+        write(f"{lower}/{name}", name.encode())
+    for name in ("upper", "work", "all"):
+        os.mkdir(f"{d}/{name}")
+    top = f"{d}/all"
+    options = f"lowerdir={lower},upperdir={d}/upper,workdir={d}/work"
+    def mounted():
+        subprocess.run(["mount", "-t", "overlay", "overlay", "-o", options, top], check=True)
+    mounted()
+    os.unlink(f"{top}/removed")
+    os.rename(f"{top}/moved", f"{top}/dir/moved")
+    write(f"{top}/written", b"anew")
+    os.unlink(f"{top}/dir/a")
+    os.unlink(f"{top}/linked")
+    os.symlink("written", f"{top}/linked")
+    shutil.rmtree(f"{top}/dir/sub")
+    os.mkdir(f"{top}/dir/sub")
+    write(f"{top}/dir/sub/new", b"new")
+    os.chmod(f"{top}/dir/b", 0o600)
+    os.setxattr(f"{top}/dir/b", "user.k", b"v")
+    gone = os.lstat(f"{d}/upper/removed")
+    equal((stat.S_IFMT(gone.st_mode), gone.st_rdev), (stat.S_IFCHR, 0), "what stands for a removed file")
+    # As it is, and as an overlay that is mounted again finds it.
+    for _ in range(2):
+        equal(sorted(os.listdir(top)), ["dir", "linked", "written"], "names")
+        equal(sorted(os.listdir(f"{top}/dir")), ["b", "moved", "sub"], "names below")
+        equal(os.listdir(f"{top}/dir/sub"), ["new"], "a directory that was made anew")
+        equal((read(f"{top}/written"), read(f"{top}/dir/moved"), read(f"{top}/linked")), (b"anew", b"moved", b"anew"))
+        fails(errno.ENOENT, os.stat, f"{top}/removed")
+        fails(errno.ENOENT, os.stat, f"{top}/dir/sub/c")
+        equal((os.stat(f"{top}/dir/b").st_mode & 0o777, os.getxattr(f"{top}/dir/b", "user.k"), read(f"{top}/dir/b")), (0o600, b"v", b"dir/b"))
+        subprocess.run(["umount", top], check=True)
+        mounted()
+    for name in ("dir/b", "dir/moved", "dir/sub/new"):
+        os.unlink(f"{top}/{name}")
+    os.rmdir(f"{top}/dir/sub")
+    os.rmdir(f"{top}/dir")
+    equal(sorted(os.listdir(top)), ["linked", "written"], "names in the end")
+    equal(sorted(os.listdir(lower)), ["dir", "linked", "moved", "removed", "written"], "the lower layer")

@@ -5,6 +5,7 @@ import errno
 import mmap
 import os
 import random
+import subprocess
 import time
 
 from between import SCALE, agents, check, close_all, rounds, version_of
@@ -404,6 +405,26 @@ def a_file_opened_late(a, b, data, end):
     equal(os.pread(again, 10, len(data)), b"en", "through an open of an open")
     os.close(again)
     os.close(path)
+
+
+@check("execute-elsewhere", "a program that runs on one mount is not written there (ETXTBSY); the other mount may write it (one directory: ETXTBSY, too), and a rename replaces it for those who start it later")
+def _(a, b):
+    write(f"{a}/sleep", read("/bin/sleep"), mode=0o755)
+    runs = subprocess.Popen([f"{a}/sleep", "20"])
+    end = time.monotonic() + 5
+    while os.readlink(f"/proc/{runs.pid}/exe") != f"{os.path.realpath(a)}/sleep":
+        true(time.monotonic() < end, "the program does not start")
+    fails(errno.ETXTBSY, os.open, f"{a}/sleep", os.O_WRONLY)
+    if a == b:
+        fails(errno.ETXTBSY, os.open, f"{b}/sleep", os.O_WRONLY)
+    else:
+        os.close(os.open(f"{b}/sleep", os.O_WRONLY))
+    write(f"{b}/new", b"#!/bin/sh\nexit 7\n", mode=0o755)
+    os.rename(f"{b}/new", f"{b}/sleep")
+    equal(subprocess.run([f"{a}/sleep"], check=False).returncode, 7, "the new program's exit code")
+    equal(runs.poll(), None, "the old program goes on")
+    runs.kill()
+    runs.wait()
 
 
 @check("two-writers-apart", "two mounts that write their own parts of one file both leave them", limit=120)

@@ -51,7 +51,10 @@ pub(crate) fn create(tx: &mut Tx<'_>, who: &Credentials, request: &Create<'_>) -
         NewKind::CharDevice { rdev } => (FileKind::CharDevice, *rdev),
         NewKind::BlockDevice { rdev } => (FileKind::BlockDevice, *rdev),
     };
-    if matches!(kind, FileKind::CharDevice | FileKind::BlockDevice) && !is_root(who) {
+    // A whiteout, 0:0, is no device that anybody could use.
+    let is_whiteout = kind == FileKind::CharDevice && rdev == 0;
+    let is_device = matches!(kind, FileKind::CharDevice | FileKind::BlockDevice);
+    if is_device && !is_whiteout && !is_root(who) {
         return Err(ErrorCode::NotPermitted);
     }
     let rights = new::rights(tx, who, &dir, kind, request.mode, request.umask)?;

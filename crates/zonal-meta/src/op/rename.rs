@@ -1,17 +1,20 @@
-//! rename(2) with NOREPLACE and EXCHANGE. Checks in the order of Linux's `vfs_rename`.
+//! rename(2) with NOREPLACE, EXCHANGE and WHITEOUT. Checks in the order of Linux's `vfs_rename`.
 //!
-//! Writes: both entries, both directories' inodes, the moved inode, what was replaced, slot.
+//! WHITEOUT leaves a character device 0:0 at the old name, in the same effect, for overlays whose upper layer lies here: nobody sees the old
+//! name without anything. Its entry takes the cookie of the old one. In Linux it needs no privilege, as no device has that number.
+//!
+//! Writes: both entries, both directories' inodes, the moved inode, what was replaced, the whiteout, slot.
 
-use super::{Result, remove, root};
+use super::{Result, new, remove, root};
 use crate::dentry::Dentry;
 use crate::inode::Inode;
 use crate::permission::{EXEC, Victim, WRITE, check, may_create, may_delete};
 use crate::tx::Tx;
 use std::collections::BTreeSet;
 use zonal_types::limits::LINKS_MAX;
-use zonal_types::{Credentials, ErrorCode, FileKind, Ino, Name};
+use zonal_types::{Credentials, ErrorCode, FileKind, Ino, Name, ZoneId};
 use zonal_wire::MetaReply;
-use zonal_wire::meta::flags::{RENAME_EXCHANGE, RENAME_NOREPLACE};
+use zonal_wire::meta::flags::{RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHITEOUT};
 
 /// One end of a rename.
 pub(crate) struct Place {
@@ -30,7 +33,9 @@ pub(crate) fn rename(
 ) -> Result {
     let exchange = flags & RENAME_EXCHANGE != 0;
     let no_replace = flags & RENAME_NOREPLACE != 0;
-    if flags & !(RENAME_EXCHANGE | RENAME_NOREPLACE) != 0 || (exchange && no_replace) {
+    let whiteout = flags & RENAME_WHITEOUT != 0;
+    let unknown = flags & !(RENAME_EXCHANGE | RENAME_NOREPLACE | RENAME_WHITEOUT);
+    if unknown != 0 || (exchange && (no_replace || whiteout)) {
         return Err(ErrorCode::Invalid);
     }
     let old_dir = tx.directory(parent)?;
@@ -76,9 +81,18 @@ pub(crate) fn rename(
         if parent != new_parent {
             return Err(ErrorCode::CrossShard);
         }
+        if whiteout {
+            return Err(ErrorCode::Invalid);
+        }
         return root::rename(tx, who, old_dir, &from, &to, exchange);
     }
-    Move { from, to, exchange }.run(tx, who, &old_dir, &new_dir)
+    let moving = Move {
+        from,
+        to,
+        exchange,
+        whiteout,
+    };
+    moving.run(tx, who, &old_dir, &new_dir)
 }
 
 fn find(tx: &Tx<'_>, dir: Ino, name: &Name) -> Result<Place> {
@@ -111,6 +125,7 @@ struct Move {
     from: Place,
     to: Place,
     exchange: bool,
+    whiteout: bool,
 }
 
 impl Move {
@@ -129,6 +144,9 @@ impl Move {
             _ => {}
         }
         self.entries(tx, from_cookie, &source_entry)?;
+        if self.whiteout {
+            self.leave_whiteout(tx, who, old_dir)?;
+        }
         let mut gone = None;
         if let Some(target) = target {
             if self.exchange {
@@ -206,16 +224,32 @@ impl Move {
                 tx.set_entry(self.to.dir, *cookie, &lead_to(target, source));
                 if self.exchange {
                     tx.set_entry(self.from.dir, from_cookie, &lead_to(source, target));
-                } else {
+                } else if !self.whiteout {
                     tx.remove_entry(self.from.dir, from_cookie)?;
                 }
             }
             None => {
-                tx.remove_entry(self.from.dir, from_cookie)?;
+                if !self.whiteout {
+                    tx.remove_entry(self.from.dir, from_cookie)?;
+                }
                 tx.add_entry(self.to.dir, &self.to.name, source.ino, source.kind)?;
             }
         }
         Ok(())
+    }
+
+    /// The old entry leads to a new whiteout, which nobody may open.
+    fn leave_whiteout(&self, tx: &mut Tx<'_>, who: &Credentials, dir: &Inode) -> Result<()> {
+        let kind = FileKind::CharDevice;
+        let rights = new::rights(tx, who, dir, kind, 0, 0)?;
+        let inode = new::inode(tx, who, dir, kind, &rights, ZoneId(0))?;
+        // The new name may have joined those that share the old one's hash.
+        let old = tx.lookup(dir.ino, &self.from.name)?;
+        let (cookie, old) = old.ok_or(ErrorCode::Corrupt)?;
+        let ino = inode.ino;
+        tx.save(inode);
+        tx.set_entry(dir.ino, cookie, &Dentry { ino, kind, ..old });
+        self.count(tx, dir.ino, 1, 0)
     }
 
     /// The moved inode: its parent, its change time; and its share in both directories' counts.
