@@ -49,6 +49,10 @@ def take_turns(work, seconds, pause, kinds, ways):
                     name = f"{kind}.{given}.{timer}.{len(mounts)}"
                     files = [f"{mount}/one/{name}" for mount in mounts]
                     started.append((name, loop.start(kind, given, seconds, timer, files)))
+            # Numbers side by side, each with its lock.
+            if kind != "flock":
+                files = [f"{mount}/one/{kind}.ranges" for mount in (cell.mount, cell.second)]
+                started.append((f"{kind}.ranges", loop.start(f"{kind}:4", "keep", seconds, 0, files, 8)))
         kills, end = 0, time.monotonic() + seconds
         while pause and time.monotonic() + pause < end:
             time.sleep(pause)

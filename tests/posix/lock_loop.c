@@ -2,7 +2,8 @@
  *
  *   lock_loop KIND GIVEN SECONDS PROCESSES TIMER FILE...
  *
- * KIND: flock, fcntl, ofd. GIVEN: how the lock is given up: close, unlock (then close), keep (unlock; one open file for all turns).
+ * KIND: flock, fcntl, ofd; fcntl:N and ofd:N: N ranges side by side, each with a number and a lock of its own, for which each FILE has a
+ * process. GIVEN: how the lock is given up: close, unlock (then close), keep (unlock; one open file for all turns).
  * TIMER: microseconds between signals that each process gets, 0 for none; every other process has SA_RESTART, the others repeat the
  * call after EINTR. A process uses one of the FILEs, which are one file seen through different mounts.
  *
@@ -28,14 +29,19 @@
 #include <time.h>
 #include <unistd.h>
 
+#define SLOTS_MAX 64
+
 struct shared {
-	_Atomic int inside;
 	_Atomic unsigned long turns, two_inside, lost_steps, interrupted, failed;
-	_Atomic uint64_t number;
+	_Atomic int inside[SLOTS_MAX];
+	_Atomic uint64_t number[SLOTS_MAX];
 };
 
 static struct shared *shared;
-static const char *kind, *given;
+static const char *given;
+static char kind[8];
+/* Which number this process changes; 0 of 1: the lock is of the whole file. */
+static int slots = 1, slot;
 
 static void on_signal(int number) { (void)number; }
 
@@ -54,6 +60,10 @@ static int locking(int fd, short type)
 			result = flock(fd, type == F_UNLCK ? LOCK_UN : LOCK_EX);
 		} else {
 			struct flock range = { .l_type = type, .l_whence = SEEK_SET };
+			if (slots > 1) {
+				range.l_start = slot * sizeof(uint64_t);
+				range.l_len = sizeof(uint64_t);
+			}
 			result = fcntl(fd, !strcmp(kind, "ofd") ? F_OFD_SETLKW : F_SETLKW, &range);
 		}
 		if (result == 0 || errno != EINTR)
@@ -72,8 +82,9 @@ static void failed(const char *what, const char *file)
 static int transfer(int fd, uint64_t *number, int is_write)
 {
 	ssize_t done;
+	off_t at = slot * sizeof *number;
 	do
-		done = is_write ? pwrite(fd, number, sizeof *number, 0) : pread(fd, number, sizeof *number, 0);
+		done = is_write ? pwrite(fd, number, sizeof *number, at) : pread(fd, number, sizeof *number, at);
 	while (done < 0 && errno == EINTR);
 	return done == (ssize_t)sizeof *number || (done == 0 && !is_write) ? 0 : -1;
 }
@@ -85,22 +96,22 @@ static void turn(int fd, const char *file)
 		failed("lock", file);
 		return;
 	}
-	if (shared->inside++ != 0)
+	if (shared->inside[slot]++ != 0)
 		shared->two_inside++;
 	if (transfer(fd, &number, 0) != 0) {
 		failed("read", file);
 	} else {
-		if (number != shared->number)
+		if (number != shared->number[slot])
 			shared->lost_steps++;
 		number++;
 		/* As the file will be read: also where another one is inside. */
-		shared->number = number;
+		shared->number[slot] = number;
 		if (transfer(fd, &number, 1) != 0)
 			failed("write", file);
 	}
 	for (int spin = 0; spin < 20; spin++)
 		sched_yield();
-	shared->inside--;
+	shared->inside[slot]--;
 	shared->turns++;
 	if (strcmp(given, "close") != 0 && locking(fd, F_UNLCK) != 0)
 		failed("unlock", file);
@@ -130,7 +141,8 @@ int main(int argc, char **argv)
 {
 	if (argc < 7)
 		return 2;
-	kind = argv[1];
+	if (sscanf(argv[1], "%7[a-z]:%d", kind, &slots) < 1 || slots < 1 || slots > SLOTS_MAX)
+		return 2;
 	given = argv[2];
 	double end = now() + atof(argv[3]);
 	int processes = atoi(argv[4]), period = atoi(argv[5]);
@@ -138,10 +150,16 @@ int main(int argc, char **argv)
 	if (shared == MAP_FAILED)
 		return 2;
 	int first = open(argv[6], O_RDWR | O_CREAT, 0644);
-	uint64_t number = 0;
-	if (first < 0 || transfer(first, &number, 0) != 0 || close(first) != 0)
+	if (first < 0)
 		return 2;
-	shared->number = number;
+	for (slot = 0; slot < slots; slot++) {
+		uint64_t number = 0;
+		if (transfer(first, &number, 0) != 0)
+			return 2;
+		shared->number[slot] = number;
+	}
+	if (close(first) != 0)
+		return 2;
 	for (int process = 0; process < processes; process++) {
 		pid_t child = fork();
 		if (child < 0)
@@ -153,6 +171,7 @@ int main(int argc, char **argv)
 		int each = period ? period + process * 37 : 0;
 		struct itimerval timer = { { each / 1000000, each % 1000000 }, { each / 1000000, each % 1000000 } };
 		setitimer(ITIMER_REAL, &timer, NULL);
+		slot = process / (argc - 6) % slots;
 		take_turns(argv[6 + process % (argc - 6)], end);
 		_exit(0);
 	}

@@ -15,6 +15,7 @@ use state::Waiting;
 
 use crate::client::Client;
 use crate::net::Net;
+use crate::seen::Changed;
 use crate::session::{Link, is_passing, leaves_gathered, lock};
 use zonal_types::{ErrorCode, Ino, SessionId, ShardId};
 use zonal_wire::{LockRange, MetaReply, MetaRequest};
@@ -48,12 +49,13 @@ enum Again {
 }
 
 /// The outcome of a lock request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 pub enum LockOutcome {
-    /// Held. `changed`: the file's data is newer than what the kernel's pages show.
+    /// Held. `changed`: the file's data is newer than what the kernel's pages show, which are to be dropped before anybody acts on the
+    /// grant; then [`Client::pages_dropped`] is told.
     Granted {
         /// See above.
-        changed: bool,
+        changed: Option<Changed>,
     },
     /// An event will tell.
     Queued,
@@ -119,7 +121,7 @@ impl<N: Net> Client<N> {
             let outcome = match self.meta(link, &request).await {
                 Ok(_done) => {
                     lock(&self.locks).granted(ino, range, waiter);
-                    LockOutcome::Granted { changed: false }
+                    LockOutcome::Granted { changed: None }
                 }
                 Err(ErrorCode::LockQueued) => {
                     let mut locks = lock(&self.locks);
@@ -231,6 +233,7 @@ impl<N: Net> Client<N> {
     /// The lock is held: learns what the last holder wrote.
     async fn learn_of_holders(&self, ino: Ino) -> Result<LockOutcome, ErrorCode> {
         lock(&self.small).forget(ino);
+        let asked = lock(&self.seen).moment();
         let link = self.reach(ino).await?;
         let reply = self
             .meta(&link, &MetaRequest::GetAttr { ino, data: true })
@@ -241,13 +244,14 @@ impl<N: Net> Client<N> {
         if let Some(file) = self.file(ino) {
             file.state().refresh(&attr, data);
         }
-        let mut seen = lock(&self.seen);
-        let changed = seen.differs(ino, attr.change);
-        if changed {
-            let now = seen.moment();
-            seen.note(ino, attr.change, now);
-        }
+        let differs = lock(&self.seen).differs(ino, attr.change);
+        let changed = differs.then(|| Changed::new(attr.change, asked));
         Ok(LockOutcome::Granted { changed })
+    }
+
+    /// The kernel has dropped the pages of a file that were there when `changed` was told: it shows what is newer from here on.
+    pub fn pages_dropped(&self, ino: Ino, changed: Changed) {
+        lock(&self.seen).dropped(ino, changed);
     }
 
     /// Releases a range. What was written under the lock is flushed first: where a server does not take it, the lock stays, for whoever holds

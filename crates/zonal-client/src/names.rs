@@ -37,6 +37,8 @@ pub struct Opened<N: Net> {
     pub file: Arc<File<N>>,
     /// The kernel's pages of it are still right.
     pub keep_pages: bool,
+    /// The kernel drops them when it hears of the open; [`crate::Client::pages_dropped`] is told then.
+    pub changed: Option<crate::seen::Changed>,
 }
 
 /// What and how to create.

@@ -4,6 +4,7 @@ use crate::behind::Behind;
 use crate::client::Client;
 use crate::names::{Found, Looked, NewFile, Opened};
 use crate::net::Net;
+use crate::seen::Changed;
 use crate::session::{late, lock};
 use std::sync::atomic::Ordering;
 use zonal_types::{Credentials, ErrorCode, Ino, Name};
@@ -175,10 +176,11 @@ impl<N: Net> Client<N> {
         if let Some(bytes) = bytes
             && entry.attr_ms > 0
         {
-            lock(&self.small).keep(entry.ino, attr.change, until, bytes);
-            // An event that came before they were kept did not find them.
+            // Nobody reads them before it is sure that no event has come meanwhile, which would not have found them.
+            let mut small = lock(&self.small);
+            small.keep(entry.ino, attr.change, until, bytes);
             if self.cache_ms(&link, asked, entry.attr_ms) == 0 {
-                lock(&self.small).forget(entry.ino);
+                small.forget(entry.ino);
             }
         }
         let mut ready = self.know_sets(&data).await;
@@ -190,7 +192,18 @@ impl<N: Net> Client<N> {
             self.release(entry.ino).await.ok();
             return Err(code);
         }
-        let keep_pages = lock(&self.seen).note(entry.ino, attr.change, moment) && !push;
+        let (keep_pages, changed) = {
+            let mut seen = lock(&self.seen);
+            let keep_pages = seen.shows(entry.ino, attr.change, moment);
+            let is_new = attr.change == 1 && request.makes_file();
+            if keep_pages || is_new {
+                seen.note(entry.ino, attr.change, moment);
+            }
+            // The kernel drops what it has when it hears the answer, which another program here may get ahead of.
+            let drops = !keep_pages && !is_new;
+            let changed = drops.then(|| Changed::new(attr.change, moment));
+            (keep_pages && !push, changed)
+        };
         let attr_ms = if push { 0 } else { entry.attr_ms };
         Ok(Opened {
             found: Found {
@@ -200,6 +213,7 @@ impl<N: Net> Client<N> {
             },
             file,
             keep_pages,
+            changed,
         })
     }
 }

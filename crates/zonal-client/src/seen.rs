@@ -22,11 +22,40 @@ pub struct Seen {
 #[derive(Debug, Clone, Copy)]
 pub struct Moment(u64);
 
+/// What the kernel's pages of a file show from the moment on in which it has dropped those it had. Only then it is noted: until then
+/// others who ask must not take them for newer than they are.
+#[derive(Debug, Clone, Copy)]
+pub struct Changed {
+    change: u64,
+    asked: Moment,
+}
+
+impl Changed {
+    /// As the shard said that was asked then.
+    #[must_use]
+    pub fn new(change: u64, asked: Moment) -> Self {
+        Self { change, asked }
+    }
+}
+
 impl Seen {
     /// Now.
     #[must_use]
     pub fn moment(&self) -> Moment {
         Moment(self.clock)
+    }
+
+    /// True where pages of `ino` show `change`, as the shard said that was asked then, or what we have changed since.
+    #[must_use]
+    pub fn shows(&self, ino: Ino, change: u64, asked: Moment) -> bool {
+        let known = self.changes.get(&ino).map(|(known, _at)| *known);
+        let is_own = || self.own.get(&ino).is_some_and(|told| *told > asked.0);
+        known.is_some_and(|known| known == change || (known > change && is_own()))
+    }
+
+    /// The kernel has dropped its pages of `ino`, if they were older.
+    pub fn dropped(&mut self, ino: Ino, changed: Changed) {
+        self.note(ino, changed.change, changed.asked);
     }
 
     /// Notes that pages of `ino` show `change`, as the shard said that was asked then; true where they already did, or show what we have

@@ -34,6 +34,7 @@ pub struct ZonalFs {
     pub(crate) listings: crate::listings::Listings,
     pub(crate) signal: Arc<Signal>,
     pub(crate) handle_locks: crate::handle_locks::HandleLocks,
+    pub(crate) opening: crate::opening::Opening,
     pub(crate) told: crate::told::ToldHandles,
     pub(crate) next_handle: AtomicU64,
     /// Files whose access time is due at their next read; true: an open stands for it where none comes soon.
@@ -62,6 +63,7 @@ impl ZonalFs {
             listings: crate::listings::Listings::default(),
             signal: Arc::default(),
             handle_locks: crate::handle_locks::HandleLocks::default(),
+            opening: crate::opening::Opening::default(),
             told: crate::told::ToldHandles::default(),
             next_handle: AtomicU64::new(1),
             touch_due: Mutex::default(),

@@ -14,6 +14,7 @@ mod hints;
 mod listings;
 mod masks;
 mod mount;
+mod opening;
 mod ops_data;
 mod ops_listing;
 mod ops_locks;

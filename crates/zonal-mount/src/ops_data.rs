@@ -138,6 +138,7 @@ impl ZonalFs {
         lock_owner: u64,
     ) -> Result<(), ErrorCode> {
         self.begin(ctx);
+        self.is_opened(ino, fh);
         let flushed = match self.client.file(ino) {
             Some(file) if fh & HANDLE_WRITES != 0 => {
                 block_on(self.client.flush_open(&file, self.told.of(fh)))
@@ -155,7 +156,15 @@ impl ZonalFs {
 
     pub(crate) fn do_fsync(&self, ctx: &Context<'_>, ino: Ino, fh: u64) -> Result<(), ErrorCode> {
         self.begin(ctx);
+        self.is_opened(ino, fh);
         self.fsync_handle(&*self.file(ino)?, fh)
+    }
+
+    /// The kernel uses the handle: at its open it has dropped the pages that were older.
+    pub(crate) fn is_opened(&self, ino: Ino, fh: u64) {
+        if let Some(changed) = self.opening.take(fh) {
+            self.client.pages_dropped(ino, changed);
+        }
     }
 
     /// Makes a file durable, and tells this handle what was lost since it was told last.

@@ -15,6 +15,7 @@ use crate::convert::errno;
 use crate::fs::ZonalFs;
 use crate::waiters::{Queued, Taken, Waiter};
 use zonal_client::LockOutcome;
+use zonal_client::seen::Changed;
 use zonal_fuse::request::Lock;
 use zonal_fuse::{Context, Errno, FileLock, LockKind as KernelKind, ReplyEmpty};
 use zonal_types::{ErrorCode, Ino};
@@ -175,10 +176,14 @@ impl ZonalFs {
     }
 
     /// Pages that are older than the lock are dropped before its holder can read them. Done by the notifier's thread, as that
-    /// waits for pages which are being read, and this worker may be the one to read them.
-    fn answer_granted(&self, ino: Ino, changed: bool, reply: ReplyEmpty) {
-        match self.notifier.get() {
-            Some(notifier) if changed => self.signal.answer_after_drop(notifier, ino.0, reply),
+    /// waits for pages which are being read, and this worker may be the one to read them. Until it is done others that get a lock of the
+    /// file have them dropped as well.
+    fn answer_granted(&self, ino: Ino, changed: Option<Changed>, reply: ReplyEmpty) {
+        match (self.notifier.get(), changed) {
+            (Some(notifier), Some(changed)) => {
+                self.signal
+                    .answer_after_drop(notifier, ino.0, changed, reply);
+            }
             _ => reply.ok(),
         }
     }

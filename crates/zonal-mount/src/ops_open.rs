@@ -104,6 +104,9 @@ impl ZonalFs {
         if bits & HANDLE_WRITES != 0 {
             self.writers.open(opened.file.ino, fh, ctx.uid);
         }
+        if let Some(changed) = opened.changed {
+            self.opening.note(fh, changed);
+        }
         (fh, kernel_flags)
     }
 

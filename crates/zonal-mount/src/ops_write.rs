@@ -52,6 +52,7 @@ impl ZonalFs {
     ) -> Result<(u32, ToDrop), ErrorCode> {
         self.begin(ctx);
         let file = self.file(ino)?;
+        self.is_opened(ino, write.fh);
         file.tell_writer(self.told.of(write.fh))?;
         if write.kill_suidgid {
             self.before_write(ctx, &file)?;

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import tempfile
 
-from between import SCALE
+from between import SCALE, check
 from between.locks import for_kinds
 from checks import true
 
@@ -29,8 +29,8 @@ class Loop:
     def __exit__(self, *_):
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def start(self, kind, given, seconds, timer, files):
-        args = [self.program, kind, given, str(seconds), str(PROCESSES), str(timer), *files]
+    def start(self, kind, given, seconds, timer, files, processes=PROCESSES):
+        args = [self.program, kind, given, str(seconds), str(processes), str(timer), *files]
         return subprocess.Popen(args, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
     @staticmethod
@@ -63,3 +63,13 @@ def _(a, b, kind):
 @for_kinds("turns-signals", "so are locks whose callers are hit by signals and ask again (EINTR, SA_RESTART)", limit=120)
 def _(a, b, kind):
     take_turns(a, b, kind, (("close", TIMER), ("keep", TIMER)))
+
+
+@check("lock-ranges-apart", "numbers side by side, each under an fcntl or OFD lock of its own, add up: what another mount wrote is read under the lock, also "
+       "while others of this mount get theirs", limit=120)
+def _(a, b):
+    with Loop() as loop:
+        for kind in ("fcntl", "ofd"):
+            seconds, name = 4 * SCALE[0], f"{kind}.keep"
+            started = loop.start(f"{kind}:4", "keep", seconds, 0, [f"{a}/{name}", f"{b}/{name}"], 8)
+            loop.end(started, name, 30 + seconds)

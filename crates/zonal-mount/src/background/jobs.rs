@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Condvar, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 use zonal_client::Net as _;
+use zonal_client::seen::Changed;
 use zonal_fuse::{Notifier, ReplyEmpty, ReplyLseek};
 use zonal_types::{ErrorCode, Ino};
 use zonal_wire::LockRange;
@@ -35,6 +36,8 @@ enum Job {
     Drop {
         notifier: Notifier,
         ino: u64,
+        /// What the pages show from then on, where that is known.
+        changed: Option<Changed>,
         then: Then,
     },
     DropRange {
@@ -110,6 +113,7 @@ impl Jobs {
         self.push(Job::Drop {
             notifier: notifier.clone(),
             ino,
+            changed: None,
             then,
         });
     }
@@ -127,9 +131,19 @@ impl Signal {
     }
 
     /// Drops an inode's pages, then answers.
-    pub fn answer_after_drop(&self, notifier: &Notifier, ino: u64, reply: ReplyEmpty) {
-        let answer = Box::new(move || reply.ok());
-        self.jobs.drop_then(notifier, ino, answer);
+    pub fn answer_after_drop(
+        &self,
+        notifier: &Notifier,
+        ino: u64,
+        changed: Changed,
+        reply: ReplyEmpty,
+    ) {
+        self.jobs.push(Job::Drop {
+            notifier: notifier.clone(),
+            ino,
+            changed: Some(changed),
+            then: Box::new(move || reply.ok()),
+        });
     }
 
     /// Drops the pages of inodes that may be locked for long; returns when that is done, but after `limit` in any case.
@@ -199,9 +213,13 @@ fn run_job(fs: &ZonalFs, job: Job) {
         Job::Drop {
             notifier,
             ino,
+            changed,
             then,
         } => {
             drop_file(fs, &notifier, ino);
+            if let Some(changed) = changed {
+                fs.client.pages_dropped(Ino(ino), changed);
+            }
             then();
         }
         Job::DropRange {
