@@ -429,6 +429,43 @@ def _(c, d):
         c.end_mount(own)
 
 
+@check("servers-killed-mounts", "what is mounted inside of a mount, and a working directory there, stay over `zonal mkdir --zone` and the kill of every metadata server", limit=120)
+def _(c, d):
+    os.makedirs(f"{d}/d/m")
+    other = f"{c.mount}/made-beside"
+    subprocess.run(["mount", "-t", "tmpfs", "none", f"{d}/d/m"], check=True)
+    try:
+        write(f"{d}/d/m/in", b"inside")
+        with subprocess.Popen(["sleep", "60"], cwd=f"{d}/d") as worker:
+            try:
+                def is_there(when):
+                    true(os.path.ismount(f"{d}/d/m"), f"the mount is gone after {when}")
+                    equal(read(f"{d}/d/m/in"), b"inside", f"content after {when}")
+                    equal(os.readlink(f"/proc/{worker.pid}/cwd"), f"{d}/d", f"working directory after {when}")
+                    os.listdir(d)
+
+                for _turn in range(3):
+                    true(not os.path.exists(other), "the directory to be made")
+                    c.zonal("mkdir", "--zone", "1", other)
+                    true(os.path.isdir(other), "the directory that was made")
+                    is_there("zonal mkdir --zone")
+                    os.rmdir(other)
+                for _turn in range(2):
+                    c.kill_servers("manager", "meta")
+                    c.up()
+                    is_there("the kill of the servers")
+                    # The next term is another life's.
+                    write(f"{below(c.second or c.mount, d)}/d/new", b"1")
+                    is_there("a change by another mount")
+                    true(os.path.exists(f"{d}/d/new"), "what the other mount made")
+                    os.unlink(f"{d}/d/new")
+            finally:
+                worker.kill()
+    finally:
+        while os.path.ismount(f"{d}/d/m"):
+            subprocess.run(["umount", "-l", f"{d}/d/m"], check=True)
+
+
 @check("servers-killed-replace", "a file replaced by rename after its fsync is the old or the new one, whole, whenever servers are killed; never older than the last rename that returned", limit=180)
 def _(c, d):
     chance, last = random.Random(7), 0

@@ -11,10 +11,10 @@ import os
 import shutil
 import tempfile
 
-from between import R, SCALE, appends, data, lock_loops, locks, names, rights
+from between import R, SCALE, appends, data, inside, lock_loops, locks, names, rights
 from checks import argument_parser, fresh
 
-AREAS = (appends, locks, lock_loops, data, names, rights)
+AREAS = (appends, locks, lock_loops, data, names, rights, inside)
 
 
 def main():

@@ -160,6 +160,5 @@ pub mod notify {
     pub const INVAL_ENTRY: i32 = 3;
     pub const STORE: i32 = 4;
     pub const DELETE: i32 = 6;
-    pub const INC_EPOCH: i32 = 8;
     pub const PRUNE: i32 = 9;
 }

@@ -68,10 +68,10 @@ pub struct KernelInfo {
 }
 
 impl KernelInfo {
-    /// FUSE_NOTIFY_INC_EPOCH exists: all cached names can be made stale at once, without locks.
+    /// A cached name can be made to be asked for at its next use, with all that hangs on it left as it is (FUSE_EXPIRE_ONLY, Linux 6.3).
     #[must_use]
-    pub fn has_inc_epoch(&self) -> bool {
-        self.minor >= 44
+    pub fn has_expire_only(&self) -> bool {
+        self.flags & init::HAS_EXPIRE_ONLY != 0
     }
 
     /// FUSE_NOTIFY_PRUNE exists.
@@ -244,7 +244,7 @@ mod tests {
         let info = agree(&old, &SessionConfig::default());
         assert_eq!((info.minor, info.flags), (31, init::ASYNC_READ));
         assert_eq!((info.max_readahead, info.max_write), (128 << 10, 128 << 10));
-        assert!(!info.has_inc_epoch());
+        assert!(!info.has_expire_only());
         assert_eq!(
             answer(&info, &SessionConfig::default(), 1).as_slice().len(),
             80
@@ -269,7 +269,7 @@ mod tests {
         ] {
             assert_eq!(info.flags & flag, 0);
         }
-        assert!(info.has_inc_epoch() && info.has_prune());
+        assert!(info.has_expire_only() && info.has_prune());
         assert_eq!(info.max_write, 1 << 20);
         assert_eq!(info.max_readahead, 4 << 20);
     }

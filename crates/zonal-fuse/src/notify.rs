@@ -1,12 +1,12 @@
 //! Notifications: telling the kernel that what it caches is no longer true.
 //!
-//! Which of them may wait, and for what: `inc_epoch` and `inval_inode` with a negative offset
-//! (attributes only) never wait. `inval_inode` of a range waits for page locks, and writes dirty
+//! Which of them may wait, and for what: `inval_inode` with a negative offset (attributes only) never waits. `inval_inode` of a range waits for page locks, and writes dirty
 //! pages (mmap, write-back cache) to the file system before it returns: a thread that must answer
 //! those WRITEs must not call it. `inval_entry` and `delete` take the parent directory's lock,
 //! which the kernel also holds around LOOKUP, CREATE, UNLINK and READDIR of that directory: never
 //! call them from a thread that serves requests, nor while holding what such a request waits for.
-//! `store` waits for page locks. `prune` may write back and drops inodes.
+//! `store` waits for page locks. `prune` may write back and drops inodes. `inval_entry` that does not only expire takes away
+//! what is mounted on the name or below it, as does a look-up that finds something else there.
 
 use std::sync::Arc;
 
@@ -41,10 +41,10 @@ impl Notifier {
         Self { channel, kernel }
     }
 
-    /// Whether [`Notifier::inc_epoch`] works (Linux 6.16, protocol 7.44).
+    /// Whether [`Notifier::inval_entry`] can only expire (Linux 6.3); else it drops.
     #[must_use]
-    pub fn has_inc_epoch(&self) -> bool {
-        self.kernel.has_inc_epoch()
+    pub fn has_expire_only(&self) -> bool {
+        self.kernel.has_expire_only()
     }
 
     /// Whether [`Notifier::prune`] works (Linux 6.18, protocol 7.45).
@@ -71,7 +71,7 @@ impl Notifier {
         let mut out = Fixed::<16>::new();
         out.u64(parent);
         out.u32(name_len(name)?);
-        let expire = expire_only && self.kernel.flags & abi::init::HAS_EXPIRE_ONLY != 0;
+        let expire = expire_only && self.has_expire_only();
         out.u32(if expire { abi::EXPIRE_ONLY } else { 0 });
         known(
             self.channel
@@ -117,14 +117,6 @@ impl Notifier {
             self.channel.notify(notify::PRUNE, out.as_slice(), &list)?;
         }
         Ok(())
-    }
-
-    /// Makes every cached name stale: each is looked up again at its next use. Never waits.
-    pub fn inc_epoch(&self) -> Result<(), Errno> {
-        if !self.has_inc_epoch() {
-            return Err(Errno::NOSYS);
-        }
-        self.channel.notify(notify::INC_EPOCH, &[], &[])
     }
 }
 

@@ -1,11 +1,11 @@
-//! The threads beside the workers: one for [`housekeeping`], three for [`jobs`], one a shard for its [`events`].
+//! The threads beside the workers: one for [`housekeeping`], three for [`jobs`], some for expiries, one a shard for its [`events`].
 
 mod drops;
 mod events;
 mod housekeeping;
 mod jobs;
 
-pub(crate) use drops::drop_cached;
+pub(crate) use drops::drop_attributes_of;
 pub use jobs::{Cancel, JOBS_MAX, Seek};
 
 use crate::block::block_on;
@@ -67,6 +67,9 @@ impl Background {
         background.spawn("doubts", |fs| jobs::run(fs, &fs.signal.doubts))?;
         background.spawn("seeks", |fs| jobs::run(fs, &fs.signal.seeks))?;
         background.spawn("listings", crate::listings::run)?;
+        for _ in 0..crate::expiries::THREADS {
+            background.spawn("expiries", crate::expiries::run)?;
+        }
         let watched = Mutex::new(BTreeSet::new());
         // The core must not keep alive what it is a part of.
         let weak = Arc::downgrade(fs);
@@ -94,6 +97,7 @@ impl Background {
     pub fn end(self) {
         self.fs.signal.end();
         self.fs.listings.end();
+        self.fs.expiries.end();
         for thread in self.threads {
             let _ = thread.join();
         }

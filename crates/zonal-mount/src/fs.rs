@@ -31,6 +31,8 @@ pub struct ZonalFs {
     pub(crate) waiters: Waiters,
     pub(crate) hints: Hints,
     pub(crate) directories: crate::directories::Directories,
+    pub(crate) names: crate::names::Names,
+    pub(crate) expiries: crate::expiries::Expiries,
     pub(crate) listings: crate::listings::Listings,
     pub(crate) signal: Arc<Signal>,
     pub(crate) handle_locks: crate::handle_locks::HandleLocks,
@@ -60,6 +62,8 @@ impl ZonalFs {
             waiters: Waiters::default(),
             hints: Hints::default(),
             directories: crate::directories::Directories::default(),
+            names: crate::names::Names::default(),
+            expiries: crate::expiries::Expiries::default(),
             listings: crate::listings::Listings::default(),
             signal: Arc::default(),
             handle_locks: crate::handle_locks::HandleLocks::default(),
@@ -108,9 +112,9 @@ impl FileSystem for ZonalFs {
     fn init(&self, kernel: &KernelInfo, notifier: &Notifier) {
         // Called once, before any request.
         let _ = self.notifier.set(notifier.clone());
-        if !kernel.has_inc_epoch() {
+        if !kernel.has_expire_only() {
             tracing::info!(
-                "this kernel has no FUSE_NOTIFY_INC_EPOCH (Linux 6.16): names and attributes are not cached"
+                "this kernel has no FUSE_HAS_EXPIRE_ONLY (Linux 6.3): names and attributes are not cached"
             );
             self.client.stop_caching();
         }
@@ -204,14 +208,18 @@ impl FileSystem for ZonalFs {
         reply: ReplyEntry,
     ) {
         let mark = self.hints.mark();
+        let changing = self.expiries.change(Ino(parent));
         let outcome = self.do_symlink(ctx, Ino(parent), name, target);
-        self.answer_entry(mark, reply, outcome);
+        self.answer_entry(mark, (Ino(parent), name), reply, outcome);
+        drop(changing);
     }
 
     fn mknod(&self, ctx: &Context<'_>, parent: u64, name: &[u8], node: &Mknod, reply: ReplyEntry) {
         let mark = self.hints.mark();
+        let changing = self.expiries.change(Ino(parent));
         let outcome = self.do_mknod(ctx, Ino(parent), name, node);
-        self.answer_entry(mark, reply, outcome);
+        self.answer_entry(mark, (Ino(parent), name), reply, outcome);
+        drop(changing);
     }
 
     fn mkdir(
@@ -224,8 +232,10 @@ impl FileSystem for ZonalFs {
         reply: ReplyEntry,
     ) {
         let mark = self.hints.mark();
+        let changing = self.expiries.change(Ino(parent));
         let outcome = self.do_mkdir(ctx, Ino(parent), name, (mode, umask));
-        self.answer_entry(mark, reply, outcome);
+        self.answer_entry(mark, (Ino(parent), name), reply, outcome);
+        drop(changing);
     }
 
     fn unlink(&self, ctx: &Context<'_>, parent: u64, name: &[u8], reply: ReplyEmpty) {
@@ -252,8 +262,10 @@ impl FileSystem for ZonalFs {
         reply: ReplyEntry,
     ) {
         let mark = self.hints.mark();
+        let changing = self.expiries.change(Ino(new_parent));
         let outcome = self.do_link(ctx, Ino(ino), Ino(new_parent), new_name);
-        self.answer_entry(mark, reply, outcome);
+        self.answer_entry(mark, (Ino(new_parent), new_name), reply, outcome);
+        drop(changing);
     }
 
     fn open(&self, ctx: &Context<'_>, ino: u64, open: &Open, reply: ReplyOpen) {
@@ -343,6 +355,7 @@ impl FileSystem for ZonalFs {
     }
 
     fn fsyncdir(&self, ctx: &Context<'_>, ino: u64, _fh: u64, _datasync: bool, reply: ReplyEmpty) {
+        let _changing = self.expiries.change(Ino(ino));
         let outcome = self.do_fsyncdir(ctx, Ino(ino));
         answer!(reply, outcome, () => reply.ok());
     }

@@ -1,10 +1,11 @@
 //! What a mount process keeps in memory, each with its bound: the answer to the extended attribute `zonal.gauges`.
 //!
-//! Every name `x` has a companion `x_max`; docs/metrics.md lists them. A figure above its bound is a defect.
+//! Every name `x` but those of counts has a companion `x_max`; docs/metrics.md lists them. A figure above its bound is a defect.
 
 use crate::background::JOBS_MAX;
 use crate::fs::ZonalFs;
 use crate::hints::HINTS_MAX;
+use crate::names::NAMES_MAX;
 use crate::ops_open::TOUCH_DUE_MAX;
 use std::fmt::Write;
 use std::sync::PoisonError;
@@ -36,6 +37,7 @@ impl ZonalFs {
                 gathered + workers * WRITE_BYTES_MAX,
             ),
             ("hints", self.hints.len() as u64, HINTS_MAX as u64),
+            ("names", self.names.len() as u64, NAMES_MAX as u64),
             ("touch_due", touch_due as u64, TOUCH_DUE_MAX as u64),
             (
                 "tails",
@@ -78,6 +80,9 @@ impl ZonalFs {
             let comma = if index > 0 { "," } else { "" };
             // Writing to a String cannot fail.
             let _ = write!(out, "{comma}\"{name}\":{value},\"{name}_max\":{max}");
+        }
+        for (name, count) in self.expiries.counts() {
+            let _ = write!(out, ",\"{name}\":{count}");
         }
         out.push('}');
         out

@@ -5,7 +5,8 @@
 //!
 //! The kernel takes what a look-up answered over after the reply. Of an inode that it knew before, it leaves attributes alone that are older
 //! than an invalidation; one that is new to it takes them, and an invalidation that came just before found nothing. So the table knows
-//! which inodes are new ([`NEW`]): with an event about one of them the kernel is to forget names, too, also of look-ups under way.
+//! which inodes are new ([`NEW`]) and in which directory they were found: with an event about one of them its attributes are dropped once more
+//! when the kernel has given up that directory's lock ([`crate::expiries`]).
 //!
 //! Bounded by [`HINTS_MAX`]; a full table loses what nobody may cache any more. Where that is not enough, the kernel is told to cache nothing of
 //! the next ones: so the table is always complete, and a shard that is started again has to wait for no term.
@@ -34,8 +35,8 @@ const ANY: u8 = u8::MAX;
 struct Known {
     flags: u8,
     until: Instant,
-    /// When a look-up told it to a kernel that perhaps did not know it.
-    new_at: Option<Instant>,
+    /// When it was told to a kernel that perhaps did not know it, and the directory in which it was found.
+    new_at: Option<(Instant, Ino)>,
     /// The kernel has forgotten it since.
     is_forgotten: bool,
 }
@@ -52,13 +53,13 @@ struct State {
 
 impl State {
     /// For how long the kernel may cache it, ms.
-    fn insert(&mut self, ino: Ino, flags: u8, ms: u32, is_new: bool) -> u32 {
+    fn insert(&mut self, ino: Ino, flags: u8, ms: u32, found_in: Option<Ino>) -> u32 {
         let now = Instant::now();
         let before = self.known.get(&ino);
         let is_full = before.is_none() && self.known.len() >= HINTS_MAX;
         let new_at = match before {
             Some(before) if !before.is_forgotten => before.new_at,
-            _ => is_new.then_some(now),
+            _ => found_in.map(|dir| (now, dir)),
         };
         if is_full && !self.make_room(now) {
             return 0;
@@ -126,25 +127,25 @@ impl Hints {
     /// Remembers what an answer said, for as long as it may be cached: that, ms.
     #[must_use]
     pub fn note(&self, mark: Mark, attr: &Attr, attr_ms: u32) -> u32 {
-        self.note_answer(mark, attr, attr_ms, false)
+        self.note_answer(mark, attr, attr_ms, None)
     }
 
-    /// The same of an answer that may tell the kernel of an inode for the first time.
+    /// The same of an answer that may tell the kernel of an inode for the first time: under the lock of that directory.
     #[must_use]
-    pub fn note_new(&self, mark: Mark, attr: &Attr, attr_ms: u32) -> u32 {
-        self.note_answer(mark, attr, attr_ms, true)
+    pub fn note_new(&self, mark: Mark, dir: Ino, attr: &Attr, attr_ms: u32) -> u32 {
+        self.note_answer(mark, attr, attr_ms, Some(dir))
     }
 
-    fn note_answer(&self, mark: Mark, attr: &Attr, attr_ms: u32, is_new: bool) -> u32 {
+    fn note_answer(&self, mark: Mark, attr: &Attr, attr_ms: u32, found_in: Option<Ino>) -> u32 {
         if attr_ms == 0 {
             return 0;
         }
         let mut state = self.state();
         if state.is_named_since(mark, attr.ino) {
-            state.insert(attr.ino, ANY, attr_ms, is_new);
+            state.insert(attr.ino, ANY, attr_ms, found_in);
             return 0;
         }
-        state.insert(attr.ino, attr.xattrs, attr_ms, is_new)
+        state.insert(attr.ino, attr.xattrs, attr_ms, found_in)
     }
 
     /// The kernel knows the inode no more.
@@ -159,23 +160,30 @@ impl Hints {
     pub fn note_term(&self, ino: Ino, attr_ms: u32) -> u32 {
         match attr_ms {
             0 => 0,
-            ms => self.state().insert(ino, ANY, ms, false),
+            ms => self.state().insert(ino, ANY, ms, None),
         }
     }
 
-    /// Forgets what inodes have that changed (elsewhere or here). True where one of them is so new to the kernel that it may take over
-    /// later what it was told.
-    pub fn forget(&self, inodes: &[Ino]) -> bool {
+    /// Whether an event since then may have named the inode.
+    #[must_use]
+    pub fn is_named_since(&self, mark: Mark, ino: Ino) -> bool {
+        self.state().is_named_since(mark, ino)
+    }
+
+    /// Forgets what inodes have that changed (elsewhere or here). Returns those that are so new to the kernel that it may take over
+    /// later what it was told, with the directories in which they were found.
+    pub fn forget(&self, inodes: &[Ino]) -> Vec<(Ino, Ino)> {
         let mut state = self.state();
         state.note_event(inodes);
-        let mut is_new = false;
+        let mut new = Vec::new();
         for ino in inodes {
             if let Some(known) = state.known.get_mut(ino) {
                 known.flags = ANY;
-                is_new |= known.new_at.is_some_and(|at| at.elapsed() < NEW);
+                let found = known.new_at.filter(|(at, _dir)| at.elapsed() < NEW);
+                new.extend(found.map(|(_at, dir)| (*ino, dir)));
             }
         }
-        is_new
+        new
     }
 
     /// Forgets what all inodes have. Returns those whose attributes the kernel may cache.

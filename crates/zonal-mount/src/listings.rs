@@ -3,7 +3,8 @@
 //! The kernel takes attributes of a READDIRPLUS over after the reply, in the thread that lists; what an invalidation finds
 //! absent at that moment appears a moment later, old, with its whole time-out. So an event that comes within
 //! [`SETTLE`] of a listing is carried out again after that time, and once more after [`SETTLE_LATE`] for a thread that lost its processor
-//! meanwhile, by a thread of its own. Without listings this costs one load of a number per event.
+//! meanwhile, by a thread of its own. Without listings this costs one load of a number per event. The same is done for names that were expired within
+//! that time of a look-up that told them: the kernel takes the answer for a name that it knew over without any lock.
 //!
 //! What the kernel keeps of a listing it never asks about again, as long as a handle of the directory is open and rewound. So
 //! it is dropped when the lease ends under which it was told; a listing that has none, as soon as it was taken in.
@@ -12,6 +13,7 @@
 //! with one more all of them are dropped.
 
 use crate::fs::ZonalFs;
+use crate::names::Bytes;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -31,10 +33,18 @@ const KEPT_MAX: usize = LISTED_MAX;
 /// What is due so soon is done at once: one wake-up serves many.
 const TOGETHER: Duration = Duration::from_millis(50);
 
+/// What is done again.
+#[derive(Clone)]
+enum Again {
+    Event(Event),
+    /// Names whose look-ups were answered when they were expired.
+    Names(Ino, Vec<Bytes>),
+}
+
 #[derive(Default)]
 struct Queue {
     /// What is to be carried out again, and when: soon, and late.
-    events: [VecDeque<(Instant, Event)>; 2],
+    events: [VecDeque<(Instant, Again)>; 2],
     /// Directories whose listing the kernel keeps, and when that has to be dropped.
     kept: BTreeMap<Ino, Instant>,
     /// When the thread looks at them next.
@@ -52,7 +62,7 @@ impl Queue {
     }
 
     /// Takes out the events whose time has come.
-    fn events_due(&mut self, now: Instant) -> Vec<Event> {
+    fn events_due(&mut self, now: Instant) -> Vec<Again> {
         let mut due = Vec::new();
         for queue in &mut self.events {
             let later = queue.partition_point(|(at, _)| *at <= now);
@@ -116,10 +126,19 @@ impl Listings {
         if last == 0 || self.now().saturating_sub(last) > SETTLE.as_nanos() as u64 {
             return;
         }
+        self.again(&Again::Event(event.clone()));
+    }
+
+    /// Names were expired whose look-ups were answered a moment before: again later.
+    pub fn expire_again(&self, dir: Ino, names: Vec<Bytes>) {
+        self.again(&Again::Names(dir, names));
+    }
+
+    fn again(&self, what: &Again) {
         let (mut queue, now) = (self.queue(), Instant::now());
         for (queue, delay) in queue.events.iter_mut().zip([SETTLE, SETTLE_LATE]) {
             if queue.len() < AGAIN_MAX {
-                queue.push_back((now + delay, event.clone()));
+                queue.push_back((now + delay, what.clone()));
             }
         }
         drop(queue);
@@ -191,9 +210,12 @@ pub fn run(fs: &ZonalFs) {
         for dir in due {
             fs.drop_listing(dir);
         }
-        events
-            .iter()
-            .for_each(|event| crate::background::drop_cached(fs, event));
+        for what in events {
+            match what {
+                Again::Event(event) => fs.drop_again(&event),
+                Again::Names(dir, names) => fs.expiries.expire(dir, names, Vec::new()),
+            }
+        }
     }
 }
 

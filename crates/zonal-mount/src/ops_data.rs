@@ -192,6 +192,8 @@ impl ZonalFs {
         release: &Release,
     ) -> Result<(), ErrorCode> {
         self.begin(ctx);
+        // It may never have been used: its opener was killed.
+        let _ = self.opening.take(release.fh);
         if release.fh & HANDLE_EXEC != 0 {
             self.executed.close(ino);
         }

@@ -130,10 +130,12 @@ impl ZonalFs {
                 }
                 (true, Some(mut attr)) => {
                     self.space(&mut attr);
+                    let entry_ms = self.note_name(mark, (dir, name), item.entry.entry_ms, false);
+                    let attr_ms = self.hints.note_new(mark, dir, &attr, item.entry.attr_ms);
                     let found = Found {
                         attr,
-                        entry_ms: item.entry.entry_ms,
-                        attr_ms: self.hints.note(mark, &attr, item.entry.attr_ms),
+                        entry_ms,
+                        attr_ms,
                     };
                     buffer.add_plus(&kernel_entry(&found), attr.ino.0, item.cookie, kind, name)
                 }

@@ -11,6 +11,7 @@ use zonal_fuse::Context;
 use zonal_fuse::request::{Mknod, Rename};
 use zonal_fuse::{ReplyAttr, ReplyEntry, ReplyStatx, SetAttr, StatFs, StatxReply};
 use zonal_types::{Attr, Blob, Credentials, ErrorCode, FileKind, Ino, ZoneId};
+use zonal_wire::meta::flags::RENAME_EXCHANGE;
 use zonal_wire::{AttrChange, NewKind};
 
 impl ZonalFs {
@@ -18,16 +19,35 @@ impl ZonalFs {
     pub(crate) fn answer_entry(
         &self,
         mark: Mark,
+        (parent, bytes): (Ino, &[u8]),
         reply: ReplyEntry,
         outcome: Result<Found, ErrorCode>,
     ) {
         match outcome {
             Ok(mut found) => {
-                found.attr_ms = self.hints.note_new(mark, &found.attr, found.attr_ms);
+                let attr = &found.attr;
+                found.attr_ms = self.hints.note_new(mark, parent, attr, found.attr_ms);
+                found.entry_ms = self.note_name(mark, (parent, bytes), found.entry_ms, false);
                 self.reply_entry(reply, found);
             }
             Err(code) => reply.err(errno(code)),
         }
+    }
+
+    /// For how long the kernel may believe a name, ms, in an answer that is about to be sent. `mark`: of before the request.
+    pub(crate) fn note_name(
+        &self,
+        mark: Mark,
+        (dir, bytes): (Ino, &[u8]),
+        ms: u32,
+        is_look_up: bool,
+    ) -> u32 {
+        let ms = self.names.note(dir, bytes, ms, is_look_up);
+        // In this order: see the table's head.
+        if ms > 0 && self.hints.is_named_since(mark, dir) {
+            return 0;
+        }
+        ms
     }
 
     /// Whether the kernel may hear of a size at once; else it is as if nothing had been told.
@@ -68,14 +88,22 @@ impl ZonalFs {
         };
         match looked {
             Ok(Looked::Found(mut found)) => {
-                found.attr_ms = self.hints.note_new(mark, &found.attr, found.attr_ms);
-                if found.attr.kind == FileKind::Directory && bytes != b"." && bytes != b".." {
-                    self.directories.note_parent(found.attr.ino, parent);
+                let attr = &found.attr;
+                if bytes == b"." || bytes == b".." {
+                    found.attr_ms = self.hints.note(mark, attr, found.attr_ms);
+                } else {
+                    found.attr_ms = self.hints.note_new(mark, parent, attr, found.attr_ms);
+                    found.entry_ms = self.note_name(mark, (parent, bytes), found.entry_ms, true);
+                    if attr.kind == FileKind::Directory {
+                        self.directories.note_parent(attr.ino, parent);
+                    }
                 }
                 self.reply_entry(reply, found);
             }
-            Ok(Looked::Absent(0)) => reply.err(errno(ErrorCode::NotFound)),
-            Ok(Looked::Absent(ms)) => reply.negative(valid(ms)),
+            Ok(Looked::Absent(ms)) => match self.note_name(mark, (parent, bytes), ms, true) {
+                0 => reply.err(errno(ErrorCode::NotFound)),
+                ms => reply.negative(valid(ms)),
+            },
             Err(code) => reply.err(errno(code)),
         }
     }
@@ -121,6 +149,7 @@ impl ZonalFs {
         set: &SetAttr,
     ) -> Result<(Attr, u32), ErrorCode> {
         self.begin(ctx);
+        let _changing = self.expiries.change(ino);
         let who = credentials(ctx);
         let mut attr = None;
         if let Some(size) = set.size {
@@ -152,15 +181,6 @@ impl ZonalFs {
                 }
                 done => done,
             },
-        }
-    }
-
-    /// A name was made that the kernel did not ask for: it must look again where it remembers that there was none.
-    fn drop_names(&self) {
-        if let Some(notifier) = self.notifier.get()
-            && let Err(error) = notifier.inc_epoch()
-        {
-            tracing::debug!(%error, "the kernel cannot forget names; then none were cached");
         }
     }
 
@@ -271,12 +291,15 @@ impl ZonalFs {
             // Only first-level directories have a home of their own.
             return Err(ErrorCode::CrossShard);
         }
-        let name = name(parts.next().unwrap_or_default())?;
+        let bytes = parts.next().unwrap_or_default();
+        let name = name(bytes)?;
         block_on(
             self.client
                 .mkdir(who, parent, name, (mode, 0), Some(ZoneId(zone))),
         )?;
-        self.drop_names();
+        // The kernel did not ask for the name, and may remember that there was none. It holds the directory's lock until this is
+        // answered; who asked looks the name up afresh then.
+        self.expiries.expire(parent, vec![bytes.into()], Vec::new());
         self.drop_listing(parent);
         Ok(())
     }
@@ -288,7 +311,10 @@ impl ZonalFs {
         bytes: &[u8],
     ) -> Result<(), ErrorCode> {
         self.begin(ctx);
-        block_on(self.client.unlink(&credentials(ctx), parent, name(bytes)?))
+        let _changing = self.expiries.change(parent);
+        block_on(self.client.unlink(&credentials(ctx), parent, name(bytes)?))?;
+        self.names.removed(parent, bytes);
+        Ok(())
     }
 
     pub(crate) fn do_rmdir(
@@ -298,7 +324,10 @@ impl ZonalFs {
         bytes: &[u8],
     ) -> Result<(), ErrorCode> {
         self.begin(ctx);
-        block_on(self.client.rmdir(&credentials(ctx), parent, name(bytes)?))
+        let _changing = self.expiries.move_between(parent, parent);
+        block_on(self.client.rmdir(&credentials(ctx), parent, name(bytes)?))?;
+        self.names.removed(parent, bytes);
+        Ok(())
     }
 
     pub(crate) fn do_rename(
@@ -309,11 +338,26 @@ impl ZonalFs {
     ) -> Result<(), ErrorCode> {
         self.begin(ctx);
         let from = (parent, name(rename.name)?);
-        let to = (Ino(rename.new_parent), name(rename.new_name)?);
+        let new_parent = Ino(rename.new_parent);
+        let to = (new_parent, name(rename.new_name)?);
+        let _changing = self.expiries.move_between(parent, new_parent);
+        let ends = [(parent, rename.name), (new_parent, rename.new_name)];
+        let is_exchange = rename.flags & RENAME_EXCHANGE != 0;
+        let is_believed = self.names.will_rename(ends, is_exchange);
         block_on(
             self.client
                 .rename(&credentials(ctx), from, to, rename.flags),
-        )
+        )?;
+        if !is_exchange {
+            self.names.removed(parent, rename.name);
+        }
+        if is_believed && parent != new_parent {
+            // They were told under the lease on the other directory: nobody would call them back.
+            for (dir, bytes) in ends {
+                self.expiries.expire(dir, vec![bytes.into()], Vec::new());
+            }
+        }
+        Ok(())
     }
 
     pub(crate) fn do_link(

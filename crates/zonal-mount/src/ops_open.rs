@@ -159,6 +159,7 @@ impl ZonalFs {
             umask: create.umask,
         };
         let mark = self.hints.mark();
+        let _changing = self.expiries.change(parent);
         let mut opened = block_on(self.client.create(
             &credentials(ctx),
             parent,
@@ -167,7 +168,10 @@ impl ZonalFs {
             create.flags,
         ))?;
         let found = &mut opened.found;
-        found.attr_ms = self.hints.note_new(mark, &found.attr, found.attr_ms);
+        found.attr_ms = self
+            .hints
+            .note_new(mark, parent, &found.attr, found.attr_ms);
+        found.entry_ms = self.note_name(mark, (parent, bytes), found.entry_ms, false);
         let (fh, flags) = self.handle(ctx, &opened, create.flags);
         self.space(&mut opened.found.attr);
         Ok((kernel_entry(&opened.found), fh, flags))

@@ -76,6 +76,7 @@ impl ZonalFs {
     ) -> Result<(), ErrorCode> {
         self.begin(ctx);
         let who = credentials(ctx);
+        let _changing = self.expiries.change(ino);
         if set.name == MKDIR {
             return self.mkdir_by_text(&who, ino, set.value);
         }
@@ -94,6 +95,7 @@ impl ZonalFs {
         name: &[u8],
     ) -> Result<(), ErrorCode> {
         self.begin(ctx);
+        let _changing = self.expiries.change(ino);
         let outcome = block_on(self.client.removexattr(&credentials(ctx), ino, name));
         self.hints.forget(&[ino]);
         match outcome {

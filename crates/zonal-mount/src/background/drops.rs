@@ -1,6 +1,8 @@
 //! What the kernel is made to drop: pages, attributes, names.
 
 use crate::fs::ZonalFs;
+use crate::listings::SETTLE;
+use crate::names::Believed;
 use crate::tails::Stale;
 use std::time::Duration;
 use zonal_fuse::Notifier;
@@ -58,7 +60,7 @@ impl ZonalFs {
         }
     }
 
-    /// Makes the kernel drop all names and attributes that it caches. False where that is not sure.
+    /// Makes the kernel expire all names and drop all attributes that it caches. False where that is not sure.
     pub(crate) fn drop_all_cached(&self) -> bool {
         let Some(notifier) = self.notifier.get() else {
             return false;
@@ -66,18 +68,85 @@ impl ZonalFs {
         let drop_known = || {
             let cached = self.hints.forget_all();
             for ino in &cached {
-                drop_pages(notifier, ino.0, false);
+                drop_attributes_of(notifier, *ino);
             }
             for dir in self.listings.take_kept() {
                 drop_pages(notifier, dir.0, true);
             }
-            notifier.inc_epoch().is_ok()
+            let names = self.names.take_all(SETTLE);
+            let dirs: Vec<Ino> = names.iter().map(|(dir, _believed)| *dir).collect();
+            for (dir, believed) in names {
+                self.expire(notifier, dir, believed);
+            }
+            (dirs.is_empty() || notifier.has_expire_only()) && self.settle(&dirs)
         };
         let is_sure = drop_known();
         // What the kernel was taking over just then: once more.
-        std::thread::sleep(crate::listings::SETTLE);
+        std::thread::sleep(SETTLE);
         is_sure && drop_known()
     }
+
+    /// Has the kernel ask for names at their next use; for those whose answers may be on their way into it, again later.
+    fn expire(&self, notifier: &Notifier, dir: Ino, believed: Believed) {
+        let Believed { names, fresh } = believed;
+        if names.is_empty() || !notifier.has_expire_only() {
+            return;
+        }
+        if !fresh.is_empty() {
+            self.listings.expire_again(dir, fresh.clone());
+        }
+        self.expiries.expire(dir, names, fresh);
+    }
+
+    /// Waits until events about these directories may be acknowledged.
+    pub(crate) fn settle(&self, dirs: &[Ino]) -> bool {
+        dirs.is_empty()
+            || self
+                .expiries
+                .settle(dirs, |dir| self.directories.parent(dir))
+    }
+
+    /// Makes the kernel ask for what an event says is old. Returns the directories for which the acknowledgement waits, see [`Self::settle`].
+    pub(crate) fn drop_named(&self, event: &Event) -> Vec<Ino> {
+        let Event::Invalidate {
+            entries, inodes, ..
+        } = event
+        else {
+            return Vec::new();
+        };
+        self.expiries.count_event();
+        // First: see the head of the table of names.
+        let new = self.hints.forget(inodes);
+        let Some(notifier) = self.notifier.get() else {
+            return Vec::new();
+        };
+        let mut dirs = Vec::new();
+        if entries.0 != 0 {
+            let believed = self.names.take(*entries, SETTLE);
+            if !believed.names.is_empty() {
+                dirs.push(*entries);
+            }
+            self.expire(notifier, *entries, believed);
+        }
+        drop_inodes(self, notifier, event);
+        for (ino, dir) in new {
+            self.expiries.drop_behind(dir, ino);
+            dirs.push(dir);
+        }
+        dirs
+    }
+
+    /// What an event says of attributes, listings and pages, once more.
+    pub(crate) fn drop_again(&self, event: &Event) {
+        if let Some(notifier) = self.notifier.get() {
+            drop_inodes(self, notifier, event);
+        }
+    }
+}
+
+/// Makes the kernel drop an inode's attributes.
+pub(crate) fn drop_attributes_of(notifier: &Notifier, ino: Ino) {
+    drop_pages(notifier, ino.0, false);
 }
 
 /// The pages of `from..to`.
@@ -107,34 +176,24 @@ pub(super) fn drop_pages(notifier: &Notifier, ino: u64, data: bool) {
     }
 }
 
-/// Makes the kernel drop what an event says is old.
-pub(crate) fn drop_cached(fs: &ZonalFs, event: &Event) {
-    match event {
-        Event::Invalidate {
-            entries,
-            inodes,
-            data,
-        } => {
-            let is_new = fs.hints.forget(inodes);
-            let Some(notifier) = fs.notifier.get() else {
-                return;
-            };
-            if (entries.0 != 0 || is_new)
-                && let Err(error) = notifier.inc_epoch()
-            {
-                tracing::warn!(%error, "the kernel keeps names for their whole time");
-            }
-            if entries.0 != 0 {
-                // Its listing, of which open handles may be in the middle.
-                drop_pages(notifier, entries.0, true);
-            }
-            for ino in inodes {
-                drop_pages(notifier, ino.0, false);
-            }
-            if *data {
-                fs.signal.drop_within(notifier, inodes, EVENT);
-            }
-        }
-        Event::LockGranted { .. } | Event::RecallLease { .. } | Event::FileCut { .. } => {}
+/// Attributes, listings and pages that an event says are old.
+fn drop_inodes(fs: &ZonalFs, notifier: &Notifier, event: &Event) {
+    let Event::Invalidate {
+        entries,
+        inodes,
+        data,
+    } = event
+    else {
+        return;
+    };
+    if entries.0 != 0 {
+        // Its listing, of which open handles may be in the middle.
+        drop_pages(notifier, entries.0, true);
+    }
+    for ino in inodes {
+        drop_attributes_of(notifier, *ino);
+    }
+    if *data {
+        fs.signal.drop_within(notifier, inodes, EVENT);
     }
 }

@@ -1,14 +1,13 @@
 //! Events of shards: one thread a shard polls them and has the kernel drop what is old *before* it acknowledges. Pages that the kernel keeps
-//! locked are dropped beside it: it waits for them for a moment only.
+//! locked are dropped beside it: it waits for them for a moment only. Names are expired beside it, too: how long it waits for that is said in [`crate::expiries`].
 
-use super::drops::drop_cached;
 use crate::block::block_on;
 use crate::fs::ZonalFs;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use zonal_client::{POLL_WAIT_MS, QueuedAgain};
-use zonal_types::ShardId;
+use zonal_types::{Ino, ShardId};
 use zonal_wire::Event;
 
 /// Pause after a shard did not answer a poll.
@@ -48,7 +47,12 @@ fn watch(fs: &ZonalFs, shard: ShardId) {
         let wait_ms = if are_locks_queued { POLL_WAIT_MS } else { 0 };
         match block_on(fs.client.poll_events(&link, wait_ms)) {
             Ok(polled) => {
-                polled.events.iter().for_each(|event| carry_out(fs, event));
+                let dirs = polled.events.iter().map(|event| carry_out(fs, event));
+                let dirs: Vec<Ino> = dirs.collect::<Vec<_>>().concat();
+                // All were begun; the next poll acknowledges them together.
+                if !fs.settle(&dirs) {
+                    tracing::debug!("names could not be expired before their leases were over");
+                }
                 if polled.restarted || !are_locks_queued {
                     are_locks_queued = queue_locks_again(fs, shard);
                 }
@@ -70,14 +74,16 @@ fn queue_locks_again(fs: &ZonalFs, shard: ShardId) -> bool {
     are_all_queued
 }
 
-fn carry_out(fs: &ZonalFs, event: &Event) {
-    drop_cached(fs, event);
+/// Returns the directories for which the acknowledgement waits.
+fn carry_out(fs: &ZonalFs, event: &Event) -> Vec<Ino> {
+    let dirs = fs.drop_named(event);
     match event {
         Event::Invalidate { .. } => fs.listings.carried_out(event),
         Event::LockGranted { ino, waiter } => fs.lock_was_granted(*ino, *waiter),
         // Of a lease that nobody took; what the core does by itself.
         Event::RecallLease { .. } | Event::FileCut { .. } => {}
     }
+    dirs
 }
 
 #[cfg(test)]

@@ -48,6 +48,9 @@ impl Mkdir {
             attributes::set(parent, attributes::MKDIR, &value)
                 .with_context(|| format!("make {}", path.display()))
                 .map_err(|error| explain(error, self.zone))?;
+            // The kernel may remember for a moment more that there was none: what is to be made is looked up afresh. A directory gets no second
+            // name, so that nothing is made.
+            let _ = std::fs::hard_link(parent, &path);
         }
         Ok(())
     }
