@@ -158,7 +158,7 @@ fn the_page_of_semantics_names_every_check_of_a_mount() {
     for area in areas.split(' ') {
         all.extend(idents(&format!("areas/{area}.py"), "@check(\""));
     }
-    for area in ["appends", "data", "locks", "names"] {
+    for area in ["appends", "data", "inside", "locks", "names"] {
         all.extend(idents(&format!("between/{area}.py"), "@check(\""));
     }
     for ident in idents("between/locks.py", "@for_kinds(\"") {
