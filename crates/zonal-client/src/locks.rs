@@ -49,7 +49,7 @@ enum Again {
 }
 
 /// The outcome of a lock request.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LockOutcome {
     /// Held. `changed`: the file's data is newer than what the kernel's pages show, which are to be dropped before anybody acts on the
     /// grant; then [`Client::pages_dropped`] is told.

@@ -19,12 +19,12 @@ pub struct Seen {
 }
 
 /// A moment, to be taken before the shard is asked.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Moment(u64);
 
 /// What the kernel's pages of a file show from the moment on in which it has dropped those it had. Only then it is noted: until then
 /// others who ask must not take them for newer than they are.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Changed {
     change: u64,
     asked: Moment,
