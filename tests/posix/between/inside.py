@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import threading
 import time
 
 from between import SCALE, check, rounds
@@ -173,3 +174,104 @@ def _(a, b):
         else:
             os.unlink(f"{b}/to/f")
         fails(errno.ENOENT, os.stat, f"{a}/to/f")
+
+
+@contextlib.contextmanager
+def names_made(folder, rate=100):
+    """Names that come and go in a directory, so many a second, from a thread."""
+    over = threading.Event()
+    failed = []
+
+    def make():
+        number = 0
+        try:
+            while not over.wait(1 / rate):
+                write(f"{folder}/name{number}", b"1")
+                if number >= 10:
+                    os.unlink(f"{folder}/name{number - 10}")
+                number += 1
+        except OSError as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=make)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+    equal(failed, [], "names of the other mount")
+
+
+def run(*command, cwd=None):
+    """The output of a program that must succeed."""
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, errors="replace")
+    true(done.returncode == 0, f"{command}: {done.stdout[-300:]} {done.stderr[-300:]}")
+    return done.stdout
+
+
+def package(folder, version, files):
+    """A package of so many files of its version."""
+    tree = f"{folder}/tree{version}"
+    for number in range(files):
+        write_below(f"{tree}/usr/share/beside/{number % 7}/f{number}", f"{version} {number}".encode())
+    write_below(f"{tree}/etc/beside.conf", f"version {version}".encode())
+    control = f"Package: beside\nVersion: {version}\nArchitecture: all\nMaintainer: nobody <nobody@example.org>\nDescription: files\n"
+    write_below(f"{tree}/DEBIAN/control", control.encode())
+    write_below(f"{tree}/DEBIAN/conffiles", b"/etc/beside.conf\n")
+    run("dpkg-deb", "--build", "--root-owner-group", tree, f"{folder}/{version}.deb")
+    return f"{folder}/{version}.deb"
+
+
+def write_below(path, content):
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    write(path, content)
+
+
+@check("packages-beside", "dpkg installs, upgrades and removes packages in a tree with file systems mounted inside, beside a mount that makes 100 names a second", limit=120)
+def _(a, b):
+    if not shutil.which("dpkg-deb"):
+        print("  no dpkg here", flush=True)
+        return
+    root, files = f"{a}/root", rounds(200)
+    for folder in ("var/lib/dpkg/info", "var/lib/dpkg/updates", "tmp", "run"):
+        os.makedirs(f"{root}/{folder}")
+    write(f"{root}/var/lib/dpkg/status", b"")
+    os.mkdir(f"{a}/beside")
+    dpkg = ("dpkg", f"--root={root}", "--force-unsafe-io", "--log=/dev/null")
+    local = tempfile.mkdtemp()
+    try:
+        packages = [package(local, version, files) for version in (1, 2)]
+        with mounted("tmpfs", f"{root}/tmp"), mounted("tmpfs", f"{root}/run"), names_made(f"{b}/beside"), names_made(b):
+            write(f"{root}/tmp/in", b"inside")
+            for version, file in enumerate(packages, 1):
+                run(*dpkg, "--force-confnew", "--install", file)
+                equal(run(*dpkg, "--verify"), "", "what dpkg finds changed")
+                for number in range(files):
+                    equal(read(f"{root}/usr/share/beside/{number % 7}/f{number}"), f"{version} {number}".encode(), "content")
+                equal(read(f"{root}/tmp/in"), b"inside", "content of what is mounted")
+            run(*dpkg, "--purge", "beside")
+            true(os.path.ismount(f"{root}/tmp") and os.path.ismount(f"{root}/run"), "what is mounted")
+            true(not os.path.exists(f"{root}/usr/share/beside"), "files of a removed package")
+    finally:
+        shutil.rmtree(local)
+
+
+@check("git-beside", "git commits, packs and checks a repository, and a shell walks it, beside a mount that makes 100 names a second", limit=120)
+def _(a, b):
+    os.mkdir(f"{a}/beside")
+    tree, files = f"{a}/tree", rounds(200)
+    git = ("git", "-c", "user.name=n", "-c", "user.email=n@example.org", "-c", "gc.auto=0")
+    with names_made(f"{b}/beside"), names_made(b):
+        run("git", "init", "-q", tree)
+        for turn in range(3):
+            for number in range(turn, files, 3):
+                write_below(f"{tree}/d{number % 5}/f{number}", f"{turn} {number}".encode())
+            run(*git, "add", "-A", cwd=tree)
+            run(*git, "commit", "-q", "-m", f"turn {turn}", cwd=tree)
+            equal(run(*git, "status", "--porcelain", cwd=tree), "", "what git finds changed")
+        found = run("sh", "-c", "cd d1 && cd .. && find d? -type f | wc -l", cwd=tree)
+        equal(int(found), files, "files that a shell finds")
+        run(*git, "gc", "-q", cwd=tree)
+        run(*git, "fsck", "--full", "--strict", cwd=tree)
+        equal(run(*git, "status", "--porcelain", cwd=tree), "", "what git finds changed")
