@@ -247,7 +247,7 @@ def _(work):
         c.within(c.binary, "umount", path)
         said = c.within(c.binary, "mount", "--cell", "no-such-host.invalid:7100", path, code=4).stderr
         true("no-such-host.invalid" in said and "Hint: " in said, said)
-        with open(f"{c.base}/other.key", "wb") as f:
+        with open(f"{c.base}/other.key", "wb", opener=lambda path, flags: os.open(path, flags, 0o600)) as f:
             f.write(os.urandom(32))
         said = c.within(c.binary, "mount", "--cell", host, "--key-file", f"{c.base}/other.key", path, code=4).stderr
         true("--key-file" in said, f"of a wrong key: {said}")

@@ -11,6 +11,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
+use zonal_disk::trusted;
 
 /// How long a process may take to end before it is killed.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -30,13 +31,15 @@ pub struct Process {
     pub config: PathBuf,
 }
 
+const LOG: &str = "log";
+
 fn pid_file(config: &Path) -> PathBuf {
     config.with_file_name("pid")
 }
 
 /// Where its log is.
 pub fn log_file(config: &Path) -> PathBuf {
-    config.with_file_name("log")
+    config.with_file_name(LOG)
 }
 
 /// The command line of the process `pid`: empty where there is none, or only what is left of it.
@@ -161,12 +164,8 @@ impl Process {
 
     /// Starts it in a session of its own, with its output in the node's log: behind so many bytes.
     pub fn start(&self, roles: &str) -> anyhow::Result<(Child, u64)> {
-        let log_path = log_file(&self.config);
-        let log = fs::OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(&log_path);
-        let log = log.with_context(|| log_path.display().to_string())?;
+        let folder = self.config.parent().context("a config without a folder")?;
+        let log = trusted::open(folder)?.append(LOG)?;
         let log_from = log.metadata().map_or(0, |log| log.len());
         let mut child = Command::new(std::env::current_exe().context("own executable")?)
             .args(["server", "--config"])

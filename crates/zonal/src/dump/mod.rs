@@ -17,7 +17,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 use zonal_disk::identity::{self, FORMAT_VERSION, Stored};
-use zonal_disk::{DiskError, StoreKind};
+use zonal_disk::{DiskError, StoreKind, trusted};
 use zonal_types::CellId;
 use zonal_types::describe::{Described, Field};
 
@@ -74,6 +74,7 @@ pub fn path(
     printer: &mut Printer,
 ) -> anyhow::Result<()> {
     if path.is_dir() {
+        trusted::open(path)?;
         return store(path, part, prefix, printer);
     }
     if !path.exists() {
