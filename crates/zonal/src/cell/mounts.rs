@@ -5,6 +5,7 @@
 //! where it is still of the same mount. A client's number is all that its sessions are protected by: only the owner may read a record.
 
 use super::folder::Folder;
+use super::held::Held;
 use super::processes::Started;
 use super::{Cell, machine, points, processes};
 use anyhow::Context;
@@ -13,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use zonal_disk::trusted;
 use zonal_types::ZoneId;
 
@@ -294,14 +295,24 @@ fn log_name(path: &Path) -> String {
 }
 
 impl Record {
-    /// Its process, where it lives.
-    pub fn process(&self) -> Option<Pid> {
-        let pid = Pid::from_raw(self.pid)?;
-        let is_it = match self.started {
-            0 => processes::is_ours(pid, &self.path),
+    /// Whether the process that it names lives. It may be another one where the record is forged: see [`Self::process`].
+    pub fn lives(&self) -> bool {
+        Pid::from_raw(self.pid).is_some_and(|pid| match self.started {
+            0 => {
+                let arguments = processes::arguments_soon(pid);
+                arguments.iter().any(|part| part == self.path.as_os_str())
+            }
             time => processes::started(pid) == Started::At(time),
-        };
-        is_it.then_some(pid)
+        })
+    }
+
+    /// Its process, where that lives and is a mount there.
+    fn process(&self) -> Option<Held> {
+        let pid = Pid::from_raw(self.pid)?;
+        let held = Held::own(pid, |arguments| {
+            processes::mounts(pid, arguments, &self.path)
+        });
+        held.filter(|_| self.lives())
     }
 
     /// Whether its process is gone for certain, of a record of this place.
@@ -312,24 +323,22 @@ impl Record {
         match processes::started(pid) {
             Started::Gone => true,
             Started::Hidden => false,
-            Started::At(_) => self.process().is_none(),
+            Started::At(_) => !self.lives(),
         }
     }
 
     /// Unmounts it and waits for its process to write what it has and end.
     pub fn unmount(&self, records: &Records) -> anyhow::Result<()> {
+        // Before it may end.
+        let process = self.process();
         if points::is_mounted(&self.path) {
             zonal_fuse::unmount(&self.path)
                 .with_context(|| format!("unmount {}", self.path.display()))?;
         }
-        let deadline = Instant::now() + Duration::from_secs(20);
-        while self.process().is_some() && Instant::now() < deadline {
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        if let Some(pid) = self.process() {
-            processes::stop(&[(pid, self.path.clone())], |_pid, _path| {
-                self.process().is_some()
-            })?;
+        if let Some(held) = process
+            && !held.ends_within(Duration::from_secs(20))
+        {
+            processes::stop(&[(held, self.path.display().to_string())])?;
         }
         records.remove(self);
         Ok(())
@@ -443,7 +452,7 @@ mod tests {
         assert_eq!(mode(&records.file(&new.path)), 0o600);
         assert!(records.dead(manager).is_empty());
         let mut found = records.list();
-        assert!(found[0].process().is_some());
+        assert!(found[0].lives());
         // Another process has the number since.
         found[0].started += 1;
         records.write(&found[0]).unwrap();

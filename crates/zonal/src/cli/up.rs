@@ -372,7 +372,7 @@ fn mount(folder: &Folder, path: &Path) -> anyhow::Result<()> {
             .into_iter()
             .find(|record| record.path == path);
         match record {
-            Some(record) if record.process().is_some() => return Ok(()),
+            Some(record) if record.lives() => return Ok(()),
             // Its process died: what is left of it answers nobody.
             Some(record) => record.unmount(&records)?,
             None => {
