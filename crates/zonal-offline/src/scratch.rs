@@ -31,13 +31,16 @@ pub(crate) fn make(scratch: &Path) -> io::Result<()> {
     {
         trusted::make(above).map_err(refused)?;
     }
-    let made = DirBuilder::new().mode(0o700).create(scratch);
+    let is_made = match DirBuilder::new().mode(0o700).create(scratch) {
+        Ok(()) => true,
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => false,
+        Err(error) => return Err(error),
+    };
     trusted::open_above(scratch).map_err(refused)?;
-    match made {
-        Ok(()) => File::create_new(scratch.join(MADE)).map(drop),
-        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
-        Err(error) => Err(error),
+    if is_made {
+        File::create_new(scratch.join(MADE))?;
     }
+    Ok(())
 }
 
 fn refused(error: Distrust) -> io::Error {

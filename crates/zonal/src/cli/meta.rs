@@ -91,7 +91,7 @@ fn back_up(cell: &CellArgs, output: &Output, telling: &Telling) -> anyhow::Resul
             "map_version": taken.map_version,
             "shards": shards.collect::<Vec<Value>>(),
         });
-        out::line(format_args!("{shown:#}"));
+        out::json(format_args!("{shown:#}"));
     } else {
         out::line(format_args!(
             "{} shards, {} entries, {} in {}",
@@ -128,7 +128,7 @@ fn restore(
             })
         });
         let shown = json!({ "shards": shards.collect::<Vec<Value>>() });
-        out::line(format_args!("{shown:#}"));
+        out::json(format_args!("{shown:#}"));
         return Ok(());
     }
     for done in &restored {

@@ -54,7 +54,7 @@ impl Status {
                 .collect()
         });
         if self.json {
-            out::line(format_args!("{:#}", to_json(&cell, &map, &seen)));
+            out::json(format_args!("{:#}", to_json(&cell, &map, &seen)));
         } else {
             print(&cell, &map, &seen);
         }
