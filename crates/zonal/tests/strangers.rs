@@ -190,3 +190,59 @@ fn servers_are_stopped_by_another_build_and_after_an_upgrade() {
         said(&output)
     );
 }
+
+#[test]
+fn no_process_of_ours_leaves_a_core_dump() {
+    let scratch = Scratch::new("core-dump");
+    let (program, dir) = (zonal().get_program().to_owned(), scratch.join("cell"));
+    // As where an operator wants dumps.
+    let script = "ulimit -c unlimited 2>/dev/null; exec \"$@\"";
+    let mut command = Command::new("sh");
+    command.args(["-c", script, "sh"]).arg(&program);
+    command.args(["up", "--zones", "1", "--storage-nodes", "1", "--dir"]);
+    let output = command.arg(&dir).output().unwrap();
+    assert_eq!(code(&output), 0, "{}", said(&output));
+    for node in cell::NODES {
+        let pid = fs::read_to_string(dir.join(node).join("pid")).unwrap();
+        let limits = fs::read_to_string(format!("/proc/{}/limits", pid.trim())).unwrap();
+        let line = limits.lines().find(|line| line.starts_with("Max core"));
+        let words: Vec<&str> = line.unwrap().split_whitespace().skip(4).collect();
+        assert!(
+            words.starts_with(&["1", "1"]) || words.starts_with(&["0", "0"]),
+            "{limits}"
+        );
+    }
+    let down = zonal().args(["down", "--dir"]).arg(&dir).output().unwrap();
+    assert_eq!(code(&down), 0, "{}", said(&down));
+    // A server that crashes.
+    let mut command = Command::new("sh");
+    command.args(["-c", script, "sh"]).arg(&program);
+    command
+        .args(["server", "--config"])
+        .arg(dir.join("manager/node.toml"));
+    command.current_dir(&*scratch).stderr(Stdio::null());
+    let mut server = command.spawn().unwrap();
+    let runs = |server: &Child| {
+        let line = fs::read(format!("/proc/{}/cmdline", server.id())).unwrap_or_default();
+        line.split(|byte| *byte == 0).nth(1) == Some(b"server")
+    };
+    let end = Instant::now() + Duration::from_secs(20);
+    while !runs(&server) || zonal_is_silent(&dir) {
+        assert!(Instant::now() < end && server.try_wait().unwrap().is_none());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    cell::kill(server.id(), "ABRT");
+    let status = server.wait().unwrap();
+    use std::os::unix::process::ExitStatusExt;
+    assert!(
+        status.signal().is_some() && !status.core_dumped(),
+        "{status}"
+    );
+}
+
+/// Whether no manager answers.
+fn zonal_is_silent(dir: &Path) -> bool {
+    let mut command = zonal();
+    let output = command.args(["zone-map", "show", "--cell"]).arg(dir);
+    code(&output.output().unwrap()) != 0
+}
