@@ -74,7 +74,7 @@ impl Distrust {
     pub fn hint(&self) -> Option<String> {
         Some(match self {
             Self::Foreign { path, owner, me } => format!(
-                "run the command as user {owner} (sudo -u '#{owner}' ...); or, where all that is in there may be trusted: chown {me} {}",
+                "run the command as user {owner} (sudo -u '#{owner}' ...), or name another folder; only where all that is in there may be trusted: chown {me} {}",
                 path.display()
             ),
             Self::Writable { path, .. } => format!("chmod go-w {}", path.display()),

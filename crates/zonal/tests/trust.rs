@@ -205,8 +205,24 @@ fn a_folder_of_another_user_is_refused_by_every_command_of_root() {
     };
     let output = of_user("up");
     assert_eq!(code(&output), 0, "{}", said(&output));
+    let backup = scratch.join("backup-of-user");
+    let mut command = Command::new(&program);
+    command.args(["meta", "backup", "--cell"]).arg(&dir);
+    command.arg("--to").arg(&backup).uid(USER).gid(USER);
+    let output = command.output().unwrap();
+    assert_eq!(code(&output), 0, "{}", said(&output));
     let output = of_user("down");
     assert_eq!(code(&output), 0, "{}", said(&output));
+    // What a restore would take for the rest of an earlier one.
+    let rest = dir.join("manager/manager.restoring");
+    fs::create_dir(&rest).unwrap();
+    fs::write(rest.join("file"), "kept").unwrap();
+    let mut command = zonal();
+    command.args(["meta", "restore", "--force", "--config"]);
+    command.arg(dir.join("manager/node.toml"));
+    let output = command.arg("--from").arg(&backup).output().unwrap();
+    assert!(rest.join("file").exists(), "{}", said(&output));
+    assert_eq!(code(&output), 5, "{}", said(&output));
     refuse_all(&dir, &scratch, &format!("as user {USER}"));
     // The same behind a link of that user.
     let link = scratch.join("link");

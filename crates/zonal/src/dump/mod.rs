@@ -74,7 +74,6 @@ pub fn path(
     printer: &mut Printer,
 ) -> anyhow::Result<()> {
     if path.is_dir() {
-        trusted::open(path)?;
         return store(path, part, prefix, printer);
     }
     if !path.exists() {
@@ -119,6 +118,7 @@ fn store(
     prefix: &[u8],
     printer: &mut Printer,
 ) -> anyhow::Result<()> {
+    trusted::open(dir)?;
     let stored = match identity::load(dir) {
         Ok(stored) => stored,
         Err(error @ DiskError::Corrupt(_)) => {
