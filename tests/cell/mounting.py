@@ -224,9 +224,44 @@ def _(work):
         c.within("sh", "-c", f"cat {path}/one/text && echo more >>{path}/one/log")
         c.within("umount", path)
         equal(c.within("stat", "-c", "%x", f"{d}/text").stdout[:10], "2001-01-01", "the access time after reads with ro and noatime")
-        mounted()
-        equal(c.within(*euid).stdout, "0\n", "the user of a set-id program without nosuid")
-        c.within("umount", path)
+
+
+@check("set-id", "a set-uid program of root's raises nobody's rights and a device is none through a mount, unless it is asked for: zonal mount, mount(8), fstab, zonal up", root=True, limit=120)
+def _(work):
+    with PrivateCell(work) as c:
+        d, path = f"{c.mount}/one", point(c)
+        source, o, options = by_address(c)
+        c.within("sh", "-c", f"cp $(command -v id) {d}/id && chown 0:0 {d}/id && chmod 4755 {d}/id && mknod -m 666 {d}/null c 1 3")
+
+        def raises(mount, expected):
+            said = c.within("setpriv", "--reuid", "12345", "--clear-groups", f"{mount}/one/id", "-u").stdout
+            equal(said, "0\n" if expected else "12345\n", f"the user of a set-uid program on {mount}")
+
+        def is_device(mount, expected):
+            equal(c.within("sh", "-c", f"echo gone >{mount}/one/null", code=None).returncode == 0, expected, f"a device on {mount} can be used")
+
+        def fstab(words):
+            file = f"{c.base}/fstab-{words}"
+            with open(file, "w", encoding="utf-8") as f:
+                f.write(f"{source} {path} zonal {options},{words} 0 0\n")
+            return "mount", "-T", file, path
+
+        by_zonal = (c.binary, "mount", "--cell", c.folder, "--zone", "1", path)
+        by_mount = ("mount", "-t", "zonal", source, path, o)
+        raises(c.mount, False)
+        is_device(c.mount, False)
+        for command, suid, dev in (
+            (by_zonal, False, False), ((*by_zonal, "-o", "suid"), True, False), ((*by_zonal, "-o", "dev"), False, True),
+            ((*by_zonal, "-o", "suid,dev,nosuid"), False, True),
+            ((*by_mount, options), False, False), ((*by_mount, f"{options},allow_suid,allow_dev"), True, True),
+            (fstab("defaults"), False, False), (fstab("suid,dev"), False, False), (fstab("defaults,allow_suid,allow_dev"), True, True),
+        ):
+            c.within(*command)
+            [(_, _, found)] = c.points(path)
+            equal(("nosuid" not in found, "nodev" not in found), (suid, dev), f"the table of mounts after {command}")
+            raises(path, suid)
+            is_device(path, dev)
+            c.within("umount", path)
 
 
 @check("address", "a mount by address logs, is recorded, knows host names, and says which of several zones it took", root=True, limit=120)
@@ -247,7 +282,7 @@ def _(work):
         c.within(c.binary, "umount", path)
         said = c.within(c.binary, "mount", "--cell", "no-such-host.invalid:7100", path, code=4).stderr
         true("no-such-host.invalid" in said and "Hint: " in said, said)
-        with open(f"{c.base}/other.key", "wb") as f:
+        with open(f"{c.base}/other.key", "wb", opener=lambda path, flags: os.open(path, flags, 0o600)) as f:
             f.write(os.urandom(32))
         said = c.within(c.binary, "mount", "--cell", host, "--key-file", f"{c.base}/other.key", path, code=4).stderr
         true("--key-file" in said, f"of a wrong key: {said}")

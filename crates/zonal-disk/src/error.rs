@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use zonal_types::ErrorCode;
 
 use crate::identity::StoreKind;
+use crate::trusted::Distrust;
 
 /// A failure of a store.
 #[derive(Debug, thiserror::Error)]
@@ -30,6 +31,9 @@ pub enum DiskError {
     /// The directory holds things that are not a store's.
     #[error("{} is not empty and not a store of this file system", .0.display())]
     NotOurs(PathBuf),
+    /// Others could have put anything there.
+    #[error(transparent)]
+    Untrusted(#[from] Distrust),
     /// Formatting would destroy a store.
     #[error("{} already holds a store", .0.display())]
     AlreadyFormatted(PathBuf),
@@ -111,6 +115,7 @@ impl DiskError {
             Self::Corrupt(_) => ErrorCode::Corrupt,
             Self::NotFormatted(_)
             | Self::NotOurs(_)
+            | Self::Untrusted(_)
             | Self::AlreadyFormatted(_)
             | Self::Locked(_)
             | Self::Config(_) => ErrorCode::NotReady,

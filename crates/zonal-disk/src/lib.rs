@@ -37,6 +37,7 @@ pub mod starts;
 pub mod store;
 pub mod stream;
 pub mod sums;
+pub mod trusted;
 pub mod view;
 
 pub use checkpoint::{Checkpoint, Checkpointer, spawn_checkpointer};

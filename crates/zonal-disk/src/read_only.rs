@@ -128,6 +128,7 @@ impl ReadStore {
         expected: &Identity,
         replay: &mut Replay<'_>,
     ) -> Result<Self, DiskError> {
+        store::check_trust(dir)?;
         let mut damage = Vec::new();
         let stored = match identity::load(dir) {
             Ok(Some(stored)) => {

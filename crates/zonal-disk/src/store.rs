@@ -17,6 +17,7 @@ use crate::overlay::Overlay;
 use crate::power::{self, BootId, Past};
 use crate::replay::{Replay, open_parts_after};
 use crate::starts;
+use crate::trusted;
 
 pub(crate) const LOCK: &str = "lock";
 pub(crate) const LOG: &str = "log";
@@ -64,7 +65,7 @@ impl Engine {
             );
             return Err(DiskError::Config(what));
         }
-        fs::create_dir_all(dir).map_err(|error| DiskError::io("make directory", error))?;
+        trusted::make(dir)?;
         if dir.join(identity::FILE_NAME).exists() {
             return Err(DiskError::AlreadyFormatted(dir.into()));
         }
@@ -143,6 +144,7 @@ impl Engine {
         replay: &mut Replay<'_>,
     ) -> Result<Self, DiskError> {
         let dir = store.path();
+        check_trust(dir)?;
         let Some(stored) = load_identity(dir)? else {
             return Err(DiskError::NotFormatted(dir.into()));
         };
@@ -193,6 +195,14 @@ impl Engine {
         }));
         engine._directory_lock = Some(directory_lock);
         Ok(engine)
+    }
+}
+
+/// Fails where others could have put there what is in `dir`, or could change it. Nothing there is no matter of trust.
+pub(crate) fn check_trust(dir: &Path) -> Result<(), DiskError> {
+    match trusted::open(dir) {
+        Err(error) if !error.is_missing() => Err(error.into()),
+        _ => Ok(()),
     }
 }
 

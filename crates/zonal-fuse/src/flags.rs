@@ -51,8 +51,6 @@ const OF_HELPER: &[&str] = &[
 ];
 
 impl Flags {
-    /// No flag.
-    pub const NONE: Self = Self(NONE);
     /// Set-id bits and device files mean nothing.
     pub const SAFE: Self = Self(MountFlags::NOSUID.union(MountFlags::NODEV));
 
@@ -70,6 +68,15 @@ impl Flags {
         let is_set = move |sets: &MountFlags| !sets.is_empty() && self.0.contains(*sets);
         let set = WORDS.iter().filter(move |(_, sets, _)| is_set(sets));
         set.map(|(word, ..)| *word)
+    }
+
+    /// The words of what [`Self::SAFE`] keeps from a mount and this one allows.
+    pub fn raised(self) -> impl Iterator<Item = &'static str> {
+        let words = [("suid", MountFlags::NOSUID), ("dev", MountFlags::NODEV)];
+        let allowed = words
+            .into_iter()
+            .filter(move |(_, flag)| !self.0.contains(*flag));
+        allowed.map(|(word, _)| word)
     }
 
     /// The words of what is set that the helper `fusermount3` knows.

@@ -10,8 +10,8 @@ use crate::outcome::{Outcome, WaitOn};
 use crate::session::SessionRecord;
 use crate::shard::{Shard, Waiting};
 
-use zonal_types::limits::{NAME_BYTES_MAX, SESSION_TERM_MS};
-use zonal_types::{Codec, Epoch, ErrorCode, KvChange, KvRead, SessionId, ZoneId};
+use zonal_types::limits::SESSION_TERM_MS;
+use zonal_types::{Codec, Epoch, ErrorCode, KvChange, KvRead, SessionId, ZoneId, is_title};
 use zonal_wire::{MetaReply, MetaRequest};
 
 /// Events in one reply.
@@ -34,7 +34,7 @@ impl Shard {
         zone: ZoneId,
         name: &str,
     ) -> Result<Outcome, ErrorCode> {
-        if name.len() > NAME_BYTES_MAX {
+        if !is_title(name) {
             return Err(ErrorCode::Invalid);
         }
         let record = SessionRecord {

@@ -4,7 +4,8 @@
 //! 1. A scratch folder that was there stays; one that a check made goes when nothing is left in it, also where that check was
 //!    interrupted and another one ends ([`MADE`]).
 //! 2. A folder of its own is used only where it belongs to the user of the check and is open to nobody else, and by one check at a time.
-//! 3. No link in a folder of its own is followed: it is removed as a link.
+//! 3. The scratch folder is root's or the user's, and whoever else may write in it can move nothing of theirs.
+//! 4. No link in a folder of its own is followed: it is removed as a link.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder, File};
@@ -12,6 +13,7 @@ use std::io::{self, ErrorKind};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::Path;
+use zonal_disk::trusted::{self, Distrust};
 
 /// Says that a check made the scratch folder it lies in.
 pub const MADE: &str = "zonal-fsck.made";
@@ -24,13 +26,27 @@ pub(crate) const LOCK: &str = "lock";
 
 /// Makes the scratch folder if need be.
 pub(crate) fn make(scratch: &Path) -> io::Result<()> {
-    if let Some(above) = scratch.parent() {
-        fs::create_dir_all(above)?;
+    if let Some(above) = scratch.parent()
+        && !above.exists()
+    {
+        trusted::make(above).map_err(refused)?;
     }
-    match fs::create_dir(scratch) {
-        Ok(()) => File::create_new(scratch.join(MADE)).map(drop),
-        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
-        Err(error) => Err(error),
+    let is_made = match DirBuilder::new().mode(0o700).create(scratch) {
+        Ok(()) => true,
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => false,
+        Err(error) => return Err(error),
+    };
+    trusted::open_above(scratch).map_err(refused)?;
+    if is_made {
+        File::create_new(scratch.join(MADE))?;
+    }
+    Ok(())
+}
+
+fn refused(error: Distrust) -> io::Error {
+    match error {
+        Distrust::Io { source, .. } => source,
+        other => io::Error::new(ErrorKind::PermissionDenied, other),
     }
 }
 

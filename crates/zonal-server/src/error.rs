@@ -5,6 +5,7 @@ use crate::config::ConfigError;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use zonal_disk::DiskError;
+use zonal_disk::trusted::Distrust;
 use zonal_net::NetError;
 use zonal_types::{ErrorCode, NodeId};
 
@@ -42,13 +43,8 @@ pub enum ServerError {
     #[error(transparent)]
     Net(#[from] NetError),
     /// The cell key cannot be read.
-    #[error("cell key {}", path.display())]
-    Key {
-        /// Its file.
-        path: PathBuf,
-        /// The reason.
-        source: std::io::Error,
-    },
+    #[error("cell key")]
+    Key(#[source] Distrust),
     /// The token of the admin pages cannot be used.
     #[error("token of the admin pages {}", path.display())]
     Token {
@@ -104,7 +100,10 @@ impl ServerError {
             Self::Net(NetError::Bind { source, .. }) if in_use(source) => {
                 "another process listens there: stop it, or change `listen` in node.toml".into()
             }
-            Self::Key { .. } => "make one with: head -c 32 /dev/urandom > cell.key; chmod 600 cell.key".into(),
+            Self::Key(error) => return error.hint().or_else(|| {
+                Some("make one with: head -c 32 /dev/urandom > cell.key; chmod 600 cell.key".into())
+            }),
+            Self::Token { source: TokenError::Read(error), .. } if error.hint().is_some() => return error.hint(),
             Self::Token { .. } => "make one with: head -c 24 /dev/urandom | base64 > admin.token; chmod 600 admin.token".into(),
             Self::JoinRefused { .. } => {
                 "is this the right cell, zone, node and target number? `zonal zone-map show` tells what the manager knows; a node that moves is stopped first where it was".into()
@@ -127,11 +126,11 @@ impl ServerError {
             // A name may be known later.
             Self::Config(ConfigError::Lookup { .. }) => 4,
             Self::Config(_)
-            | Self::Key { .. }
+            | Self::Key(Distrust::Io { .. })
             | Self::Token { .. }
             | Self::Net(NetError::KeylessBind { .. } | NetError::KeyLength { .. }) => 3,
             Self::Store { source, .. } => store_exit_code(source),
-            Self::Contents { .. } | Self::JoinRefused { .. } => 5,
+            Self::Key(_) | Self::Contents { .. } | Self::JoinRefused { .. } => 5,
             Self::Listen { source, .. } | Self::Net(NetError::Bind { source, .. })
                 if in_use(source) =>
             {
@@ -167,6 +166,7 @@ pub fn store_exit_code(error: &DiskError) -> u8 {
 pub fn store_hint(error: &DiskError) -> Option<String> {
     Some(match error {
         DiskError::NotFormatted(_) => "put its folder back where it had data; format a new one with: zonal server --config node.toml --format".into(),
+        DiskError::Untrusted(error) => return error.hint(),
         DiskError::NotOurs(_) => "choose an empty folder; nothing here was touched".into(),
         DiskError::Locked(_) => "the node runs already; `zonal status` shows it".into(),
         DiskError::WrongCell { .. } | DiskError::WrongKind { .. } | DiskError::WrongId { .. } => {

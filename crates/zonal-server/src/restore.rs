@@ -13,7 +13,7 @@ use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
 use zonal_disk::Room;
 use zonal_disk::identity::sync_dir;
-use zonal_disk::{DiskError, Engine, Identity, StoreKind};
+use zonal_disk::{DiskError, Engine, Identity, StoreKind, trusted};
 use zonal_meta::restore;
 use zonal_types::{Codec, ErrorCode, KvChange, PartitionId};
 use zonal_zonemap::ZoneMap;
@@ -86,18 +86,18 @@ impl NewStore {
             }
         };
         let failed = store_error(&dir);
+        // Before anything in it is looked at, and something is removed.
+        let above = trusted::make(&config.dir).map_err(|error| failed(error.into()))?;
         if !is_empty(&dir) && !force {
             return Err(failed(DiskError::AlreadyFormatted(dir.clone())));
         }
         let old = lock_old(&dir).map_err(&failed)?;
         let temporary = with_suffix(&dir, ".restoring");
         // Left over from a restore that did not end; nothing else has this name.
-        match fs::remove_dir_all(&temporary) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return Err(failed(DiskError::io("remove an earlier try", error)));
-            }
-            _ => {}
-        }
+        let name = temporary.file_name().and_then(|name| name.to_str());
+        above
+            .remove(name.unwrap_or_default())
+            .map_err(|error| failed(DiskError::io("remove an earlier try", error)))?;
         let identity = Identity {
             cell: config.cell.0,
             kind,

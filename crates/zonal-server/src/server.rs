@@ -39,6 +39,9 @@ use enter::{Entered, enter};
 use ports::look_at_ports;
 use shard::{open_shard, open_shard_store};
 
+/// Read of a key's file: more than any key has.
+const KEY_FILE_MAX: u64 = 64 << 10;
+
 /// Formats the stores of a node that are not there yet.
 ///
 /// # Errors
@@ -122,10 +125,7 @@ fn read_key(path: Option<&Path>) -> Result<Option<CellKey>, ServerError> {
     let Some(path) = path else {
         return Ok(None);
     };
-    let bytes = std::fs::read(path).map_err(|source| ServerError::Key {
-        path: path.to_owned(),
-        source,
-    })?;
+    let bytes = zonal_disk::trusted::secret(path, KEY_FILE_MAX).map_err(ServerError::Key)?;
     Ok(Some(CellKey::new(&bytes)?))
 }
 

@@ -24,6 +24,6 @@ pub use ids::{
     ShardId, StripeSetId, TargetId, TraceId, ZoneId,
 };
 pub use layout::{Component, ComponentKind, FileData, Layout, Redundancy, StripePolicy};
-pub use name::{Name, Shown, is_shown};
+pub use name::{Name, OneLine, Shown, is_shown, is_title};
 pub use store::{KvChange, KvRead};
 pub use time::{Instant, Timestamp};

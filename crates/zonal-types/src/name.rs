@@ -70,6 +70,30 @@ impl std::fmt::Display for Shown<'_> {
     }
 }
 
+/// A text of anybody as it may stand in a line of a terminal or a log: it makes no other line and does nothing to a terminal. The end of a line
+/// is `\n`, a byte of another letter that is not [shown](is_shown) `\xNN`; what is shown stays as it is, a backslash too.
+#[derive(Debug, Clone, Copy)]
+pub struct OneLine<'a>(pub &'a str);
+
+impl std::fmt::Display for OneLine<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for letter in self.0.chars() {
+            match letter {
+                '\n' => f.write_str(r"\n")?,
+                _ if !is_shown(letter) => hex(f, letter.encode_utf8(&mut [0; 4]).as_bytes())?,
+                _ => f.write_char(letter)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a text may be the name of a zone or of a client, which people are shown: no longer than any name, and all of it is seen.
+#[must_use]
+pub fn is_title(text: &str) -> bool {
+    text.len() <= NAME_BYTES_MAX && text.chars().all(is_shown)
+}
+
 /// Whether a terminal or an editor shows a letter as itself. Not so control characters, what ends a line, what turns the direction of writing
 /// (Unicode Standard Annex 9), and what is not seen at all.
 #[must_use]
@@ -104,6 +128,25 @@ impl Codec for Name {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn a_text_stays_on_its_line() {
+        let text = OneLine("Größe \\ a\x1b[31m\tb\n\u{85}\u{202e}c").to_string();
+        assert_eq!(
+            text,
+            "Größe \\ a\\x1b[31m\\x09b\\n\\xc2\\x85\\xe2\\x80\\xaec"
+        );
+        for (title, is_it) in [
+            ("zone 1", true),
+            ("", true),
+            ("Größe 测试", true),
+            ("a\tb", false),
+            ("a\u{202e}", false),
+        ] {
+            assert_eq!(is_title(title), is_it, "{title:?}");
+        }
+        assert!(is_title(&"x".repeat(255)) && !is_title(&"x".repeat(256)));
+    }
+
     use super::*;
 
     #[test]

@@ -5,9 +5,10 @@ use crate::map::{
     ZoneMap,
 };
 use thiserror::Error;
-use zonal_types::limits::PARTITIONS_DEFAULT;
+use zonal_types::limits::{NAME_BYTES_MAX, PARTITIONS_DEFAULT};
 use zonal_types::{
-    Epoch, Ino, MapVersion, NodeId, PartitionId, ShardId, StripeSetId, TargetId, ZoneId, codec_enum,
+    Epoch, Ino, MapVersion, NodeId, PartitionId, ShardId, StripeSetId, TargetId, ZoneId,
+    codec_enum, is_title,
 };
 use zonal_wire::JoinTarget;
 
@@ -132,6 +133,11 @@ pub enum EditError {
         /// What sort of thing.
         what: &'static str,
     },
+    /// People are shown these.
+    #[error(
+        "a zone's name or an address has letters that cannot be shown, or more than {NAME_BYTES_MAX} bytes"
+    )]
+    Title,
     /// The result would break an invariant.
     #[error("the edit would break the map: {0}")]
     Broken(String),
@@ -167,6 +173,10 @@ impl ZoneMap {
                 shard,
                 targets,
             } => {
+                // Maps of before may have others; they are read.
+                if !is_title(zone_name) || !is_title(address) {
+                    return Err(EditError::Title);
+                }
                 self.join_node(*node, *zone, zone_name, address)?;
                 if let Some(shard) = shard {
                     self.join_shard(*shard, *zone, *node);

@@ -3,6 +3,7 @@
 use crate::out;
 use std::sync::atomic::{AtomicBool, Ordering};
 use zonal_disk::DiskError;
+use zonal_disk::trusted::Distrust;
 use zonal_net::NetError;
 use zonal_server::ServerError;
 use zonal_server::config::ConfigError;
@@ -39,7 +40,7 @@ pub const TABLE: &[(u8, &str)] = &[
     ),
     (
         REFUSED,
-        "a folder, store or file is refused: not a regular file, of another target, not formatted, not ours, another cell's, of another shape, or unknown to the manager",
+        "a folder, store or file is refused: another user's, writable by others, not a regular file, of another target, not formatted, not ours, another cell's, of another shape, or unknown to the manager",
     ),
     (IN_USE, "a port, folder or mount point is in use"),
     (NOT_FOUND, "no cell, mount or file where one was named"),
@@ -91,6 +92,13 @@ fn judge(error: &anyhow::Error) -> (u8, Option<String>) {
         }
         if let Some(error) = cause.downcast_ref::<ServerError>() {
             return (error.exit_code(), error.hint());
+        }
+        if let Some(error) = cause.downcast_ref::<Distrust>() {
+            let code = match error {
+                Distrust::Io { .. } => FAILED,
+                _ => REFUSED,
+            };
+            return (code, error.hint());
         }
         if let Some(error) = cause.downcast_ref::<DiskError>() {
             return (store_exit_code(error), store_hint(error));

@@ -28,7 +28,18 @@ fn be_quiet_about_damage() {
     }));
 }
 
+/// Keys are in our memory. 1 byte, not none: with none the kernel hands a dump to a program that /proc/sys/kernel/core_pattern names.
+fn leave_no_core_dumps() {
+    let least = rustix::process::Rlimit {
+        current: Some(1),
+        maximum: Some(1),
+    };
+    // Where the limit is none at all, and may not be raised, it stays so.
+    let _ = rustix::process::setrlimit(rustix::process::Resource::Core, least);
+}
+
 fn main() -> ExitCode {
+    leave_no_core_dumps();
     be_quiet_about_damage();
     let arguments: Vec<std::ffi::OsString> = std::env::args_os().collect();
     if mount::helper::is_called(&arguments) {

@@ -1,4 +1,8 @@
-//! What commands print for people and scripts.
+//! What commands print for people and scripts: the one place where it is written, and so where text of others is made harmless.
+//!
+//! Names of zones, clients and files, paths, and what servers say of themselves may be anybody's. On standard output a line stays one line;
+//! on standard error lines behind the first are set in, so that none looks like a `Hint:` of ours; neither does anything to a terminal. JSON
+//! has escapes of its own for the same letters.
 //!
 //! A command goes on where standard output cannot be written, as its work may be more than its words. The first failure is
 //! kept, and [`finish`] tells it. A reader that went away is no failure: nothing more is said, that is all.
@@ -8,14 +12,43 @@ use std::io::{Error, ErrorKind, Write};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
-use zonal_types::{Shown, is_shown};
+use zonal_types::{OneLine, Shown, is_shown};
 
 /// The first failure to write standard output.
 static FAILURE: Mutex<Option<Error>> = Mutex::new(None);
 
 /// One line on standard output.
 pub fn line(text: impl Display) {
+    put(OneLine(&text.to_string()));
+}
+
+/// Lines of our own on standard output.
+pub fn lines(text: &str) {
+    text.split('\n').for_each(line);
+}
+
+/// JSON on standard output, on one line or on several.
+pub fn json(value: impl Display) {
+    put(escaped_json(&value.to_string()));
+}
+
+fn put(text: impl Display) {
     note_failure(writeln!(std::io::stdout().lock(), "{text}"));
+}
+
+/// JSON with escapes for letters that are not shown: where they are, it is in a string.
+fn escaped_json(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for letter in text.chars() {
+        if letter == '\n' || is_shown(letter) {
+            out.push(letter);
+        } else {
+            for unit in letter.encode_utf16(&mut [0; 2]) {
+                out.push_str(&format!("\\u{unit:04x}"));
+            }
+        }
+    }
+    out
 }
 
 /// Bytes on standard output, as they are.
@@ -47,21 +80,22 @@ pub fn finish() -> std::io::Result<()> {
     failure.take().map_or(Ok(()), Err)
 }
 
-/// One line, or several, on standard error. Names in it that nobody has escaped do nothing to a terminal.
+/// One line on standard error, or several, the first of which is ours for certain.
 pub fn note(text: impl Display) {
     let text = harmless(&text.to_string());
     let _ = writeln!(std::io::stderr().lock(), "{text}");
 }
 
 fn harmless(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for letter in text.chars() {
-        if letter == '\n' || is_shown(letter) {
-            out.push(letter);
+    let mut lines = text.split('\n');
+    let mut out = OneLine(lines.next().unwrap_or_default()).to_string();
+    for line in lines {
+        let indent = if line.is_empty() || line.starts_with("  ") {
+            ""
         } else {
-            let mut bytes = [0; 4];
-            out.push_str(&Shown(letter.encode_utf8(&mut bytes).as_bytes()).to_string());
-        }
+            "  "
+        };
+        out.push_str(&format!("\n{indent}{}", OneLine(line)));
     }
     out
 }
@@ -129,11 +163,27 @@ pub fn ago(seconds: i64) -> String {
 mod tests {
     #[test]
     fn what_is_noted_does_nothing_to_a_terminal() {
-        let text = super::harmless("Größe \\ a\x1b[31m\tb\n\u{85}\u{202e}c");
+        let text = super::harmless("Größe \\ a\x1b[31m\tb\nHint: x\n  y\n\u{85}\u{202e}c");
         assert_eq!(
             text,
-            "Größe \\ a\\x1b[31m\\x09b\n\\xc2\\x85\\xe2\\x80\\xaec"
+            "Größe \\ a\\x1b[31m\\x09b\n  Hint: x\n  y\n  \\xc2\\x85\\xe2\\x80\\xaec"
         );
+    }
+
+    #[test]
+    fn json_says_the_same_without_letters_that_are_not_shown() {
+        let text = "a\u{1b}\n\u{9b}\u{202e}\u{e0001}\u{1f600}ö";
+        let value = serde_json::json!({ "key": text });
+        for written in [value.to_string(), format!("{value:#}")] {
+            let escaped = super::escaped_json(&written);
+            let is_harmless = |letter| letter == '\n' || zonal_types::is_shown(letter);
+            assert!(
+                escaped.chars().all(is_harmless) && escaped.contains('ö'),
+                "{escaped}"
+            );
+            let read: serde_json::Value = serde_json::from_str(&escaped).unwrap();
+            assert_eq!(read, value);
+        }
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Files that commands write and read. What is written is whole or not there: under another name first, so only a regular
-//! file can be replaced. What is read is a regular file as well: a pipe would wait for ever.
+//! Files that commands write and read. What is written is whole or not there, and its owner's alone: under a name of chance first, so only a
+//! regular file can be replaced. What is read is a regular file as well: a pipe would wait for ever.
 
 use crate::exit::{Failure, NOT_FOUND, REFUSED};
 use anyhow::Context;
@@ -51,14 +51,17 @@ pub fn is_replaceable(path: &Path) -> anyhow::Result<bool> {
 /// Lets `write` make a file beside `path`, which takes its name once it is whole.
 pub fn write_whole<T>(
     path: &Path,
-    write: impl FnOnce(&Path) -> anyhow::Result<T>,
+    write: impl FnOnce(File) -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {
-    let mut partial = path.as_os_str().to_owned();
-    partial.push(".partial");
-    let partial = Path::new(&partial);
     is_replaceable(path)?;
-    is_replaceable(partial)?;
-    let written = write(partial);
+    let mut partial = path.as_os_str().to_owned();
+    partial.push(format!(".{:016x}.partial", getrandom::u64()?));
+    let partial = Path::new(&partial);
+    // What files hold is in it, in clear; nobody else has put this one there.
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true).mode(0o600);
+    let file = options.open(partial);
+    let written = write(file.with_context(|| partial.display().to_string())?);
     if written.is_err() {
         // Best effort: what failed is already being reported.
         let _ = std::fs::remove_file(partial);

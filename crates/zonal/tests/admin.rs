@@ -6,7 +6,7 @@
 
 mod cell;
 
-use cell::{Cell, NODES, code, kill, said, zonal};
+use cell::{Cell, NODES, code, kill, said, write_secret, zonal};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
@@ -63,7 +63,7 @@ fn with_a_token_file_the_pages_are_for_those_who_send_the_token() {
         (b"0123456789\xff\xfe0123456789", "other characters"),
         (b"0123456789 with a blank", "other characters"),
     ] {
-        fs::write(&file, bytes).unwrap();
+        write_secret(&file, bytes);
         let (status, text) = refused(&cell, node);
         assert!(status == 3 && text.contains(why), "{status} {text}");
     }

@@ -189,11 +189,8 @@ fn what_is_no_regular_file_is_not_read() {
 #[test]
 fn an_error_without_a_code_of_its_own_is_no_good_news_of_fsck() {
     let scratch = Scratch::new("fsck-code");
-    let file =
-        "cell = \"00000000000000000000000000000001\"\nmanager = \"127.0.0.1:1\"\nnodes = []\n";
-    fs::write(scratch.join("cell.toml"), file).unwrap();
-    // It cannot be locked, as where one may not write.
-    fs::create_dir(scratch.join("lock")).unwrap();
+    // It cannot be read, as where the medium fails.
+    fs::write(scratch.join("cell.toml"), b"\xff\xff").unwrap();
     let (code, text) = run(&["fsck", "--cell", scratch.to_str().unwrap()]);
     assert_eq!(code, 8, "{text}");
 }

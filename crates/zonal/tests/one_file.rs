@@ -7,7 +7,7 @@
 
 mod cell;
 
-use cell::{Cell, code, kill, lives, said, zonal};
+use cell::{Cell, code, kill, lives, said, write_secret, zonal};
 use std::ffi::OsStr;
 use std::fs;
 use std::net::TcpListener;
@@ -76,7 +76,7 @@ impl OneFile {
         let config = scratch.join("all.toml");
         let key = scratch.join("cell.key");
         fs::write(&config, text).unwrap();
-        fs::write(&key, format!("a key that only {name} has")).unwrap();
+        write_secret(&key, format!("a key that only {name} has"));
         Self {
             scratch,
             config,

@@ -88,9 +88,9 @@ fn a_cell_whose_making_was_killed_is_made_anew_and_nothing_else_is_taken_away() 
     let dir = scratch.join("cell");
     fs::create_dir_all(dir.join("manager/manager")).unwrap();
     fs::write(dir.join("cell.key"), "half").unwrap();
-    fs::write(dir.join("unfinished"), "manager\nmeta1\n../other\n").unwrap();
-    fs::create_dir(scratch.join("other")).unwrap();
+    fs::write(dir.join("unfinished"), "manager\nmeta1\n").unwrap();
     fs::write(dir.join("unfinished.new"), "man").unwrap();
+    fs::write(dir.join("cell.toml.0123456789abcdef.new"), "cel").unwrap();
     let up = || {
         let mut command = zonal();
         command.args(["up", "--zones", "1", "--storage-nodes", "1", "--dir"]);
@@ -103,7 +103,8 @@ fn a_cell_whose_making_was_killed_is_made_anew_and_nothing_else_is_taken_away() 
     fs::remove_file(dir.join("mine")).unwrap();
     let output = up();
     assert_eq!(code(&output), 0, "{}", said(&output));
-    assert!(scratch.join("other").exists() && !dir.join("unfinished").exists());
+    assert!(!dir.join("unfinished").exists() && !dir.join("unfinished.new").exists());
+    assert!(!dir.join("cell.toml.0123456789abcdef.new").exists());
     let mut command = zonal();
     let output = command.args(["down", "--dir"]).arg(&dir).output().unwrap();
     assert_eq!(code(&output), 0, "{}", said(&output));

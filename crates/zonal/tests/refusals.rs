@@ -7,7 +7,7 @@
 
 mod cell;
 
-use cell::{Cell, NODES, code, lives, said, zonal};
+use cell::{Cell, NODES, code, lives, said, write_secret, zonal};
 use std::collections::BTreeMap;
 use std::fs;
 use std::net::TcpListener;
@@ -317,7 +317,7 @@ fn a_new_cell_has_a_key_and_refuses_those_without() {
     let (code, text) = ask(&["--key-file", key.to_str().unwrap()]);
     assert_eq!(code, 0, "{text}");
     let wrong = cell.dir().join("wrong.key");
-    fs::write(&wrong, [7; 32]).unwrap();
+    write_secret(&wrong, [7; 32]);
     let (code, text) = ask(&["--key-file", wrong.to_str().unwrap()]);
     assert_eq!(code, 4, "{text}");
     // A node's folder may be a link to another disk: its key is still beside where the path says.

@@ -2,7 +2,7 @@
 
 use crate::scratch::{LOST_KEYS, let_go};
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use zonal_disk::identity::sync_dir;
 use zonal_disk::mend::LostKeys;
@@ -12,7 +12,11 @@ use zonal_types::{Codec, TargetId};
 const MENDING: &str = ".mending";
 
 fn lost_file(scratch: &Path, target: TargetId) -> PathBuf {
-    scratch.join(format!("{LOST_KEYS}{target}"))
+    scratch.join(lost_name(target))
+}
+
+fn lost_name(target: TargetId) -> String {
+    format!("{LOST_KEYS}{target}")
 }
 
 fn mending_file(scratch: &Path, target: TargetId) -> PathBuf {
@@ -20,7 +24,13 @@ fn mending_file(scratch: &Path, target: TargetId) -> PathBuf {
 }
 
 fn load_known(scratch: &Path, target: TargetId) -> Vec<LostKeys> {
-    let bytes = std::fs::read(lost_file(scratch, target)).unwrap_or_default();
+    // In a folder that others may write: what they put there is none of ours.
+    let folder = zonal_disk::trusted::open_above(scratch).ok();
+    let file = folder.and_then(|folder| folder.file(&lost_name(target)).ok()?);
+    let mut bytes = Vec::new();
+    if file.is_none_or(|mut file| file.read_to_end(&mut bytes).is_err()) {
+        bytes.clear();
+    }
     type Stored = Vec<(zonal_types::Blob, Option<zonal_types::Blob>)>;
     let stored = Stored::from_bytes(&bytes).unwrap_or_default();
     stored

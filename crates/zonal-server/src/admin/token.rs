@@ -4,8 +4,8 @@
 //! 2. Never in a log: `Debug` does not show it.
 
 use std::hint::black_box;
-use std::io::Read;
 use std::path::Path;
+use zonal_disk::trusted::{self, Distrust};
 
 /// Bytes of a token file that are read, one more than may be there.
 const TOKEN_FILE_MAX: u64 = 1025;
@@ -18,7 +18,7 @@ const TOKEN_BYTES_MIN: usize = 16;
 pub enum TokenError {
     /// It cannot be read.
     #[error("cannot be read")]
-    Read(#[from] std::io::Error),
+    Read(#[from] Distrust),
     /// Too easily guessed, or no token at all.
     #[error("it has {bytes} bytes, allowed are 16 to 1024")]
     Length {
@@ -46,10 +46,7 @@ impl Token {
     /// # Errors
     /// See [`TokenError`].
     pub fn read(path: &Path) -> Result<Self, TokenError> {
-        let mut bytes = Vec::new();
-        let file = std::fs::File::open(path)?;
-        file.take(TOKEN_FILE_MAX).read_to_end(&mut bytes)?;
-        Self::new(&bytes)
+        Self::new(&trusted::secret(path, TOKEN_FILE_MAX)?)
     }
 
     /// A token of 16 to 1024 bytes, without the blanks around it.

@@ -7,10 +7,10 @@ use std::ops::RangeInclusive;
 use std::path::{Component, Path, PathBuf};
 use toml::Spanned;
 use zonal_types::limits::{
-    BLOCK_BYTES, CONNECTIONS_MAX, INLINE_BYTES_DEFAULT, INLINE_BYTES_MAX, REQUEST_DEADLINE_MS,
-    SCRUB_PERIOD_MS_DEFAULT, SCRUB_RATE_DEFAULT,
+    BLOCK_BYTES, CONNECTIONS_MAX, INLINE_BYTES_DEFAULT, INLINE_BYTES_MAX, NAME_BYTES_MAX,
+    REQUEST_DEADLINE_MS, SCRUB_PERIOD_MS_DEFAULT, SCRUB_RATE_DEFAULT,
 };
-use zonal_types::{CellId, NodeId, TargetId, ZoneId};
+use zonal_types::{CellId, NodeId, OneLine, TargetId, ZoneId, is_title};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -242,6 +242,11 @@ impl Source<'_> {
         let zone = raw.zone.get_ref();
         if zone.id == 0 {
             return Err(self.range_error(raw.zone.span().start, "zone.id", &zone.id, "1 and up"));
+        }
+        if !is_title(&zone.name) {
+            let allowed = format!("letters that can be shown, {NAME_BYTES_MAX} bytes at most");
+            let found = OneLine(&zone.name);
+            return Err(self.range_error(raw.zone.span().start, "zone.name", &found, allowed));
         }
         let listen = self.address("listen", &raw.listen)?;
         let advertise = match &raw.advertise {

@@ -18,9 +18,9 @@ use crate::holders::Found;
 use crate::starts::{self, Known, StartError};
 use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError};
-use zonal_types::{Codec, KvChange, KvRead, NodeId, ShardId, TargetId, ZoneId};
+use zonal_types::{Codec, KvChange, KvRead, NodeId, ShardId, TargetId, ZoneId, is_title};
 use zonal_wire::{JoinTarget, ManagerRequest, StoreStart};
-use zonal_zonemap::{MapEdit, ZoneMap};
+use zonal_zonemap::{EditError, MapEdit, ZoneMap};
 
 /// How often the address of a node may change while it is asked.
 const TRIES: usize = 4;
@@ -50,6 +50,9 @@ impl Newcomer {
         else {
             return Err(ManagerError::Claim("no join"));
         };
+        if !is_title(&address) {
+            return Err(EditError::Title.into());
+        }
         let address = match address.parse() {
             Ok(address) => address,
             Err(_error) => return Err(ManagerError::Address(address)),

@@ -28,7 +28,7 @@ pub struct Taken {
 /// Writes a backup to `path`, whole or not at all.
 pub fn take(cell: &Cell, path: &Path, progress: &mut Progress) -> anyhow::Result<Taken> {
     let (map, snapshots) = fix_all(cell)?;
-    write_whole(path, |partial| write(&snapshots, &map, partial, progress))
+    write_whole(path, |file| write(&snapshots, &map, file, progress))
 }
 
 /// Seconds since 1970.
@@ -42,10 +42,9 @@ pub fn wall_seconds() -> i64 {
 fn write(
     snapshots: &[Snapshot<'_>],
     map: &ZoneMap,
-    path: &Path,
+    file: File,
     progress: &mut Progress,
 ) -> anyhow::Result<Taken> {
-    let file = File::create(path).with_context(|| path.display().to_string())?;
     let header = StreamHeader {
         kind: StreamKind::Backup,
         cell: map.cell.0,

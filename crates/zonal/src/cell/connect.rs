@@ -2,13 +2,12 @@
 
 use super::folder::{Folder, default_dir};
 use super::named::Named;
-use crate::exit::{CONFIG, FAILED, Failure, NOT_FOUND, UNREACHABLE};
+use crate::exit::{CONFIG, FAILED, Failure, NOT_FOUND, REFUSED, UNREACHABLE};
 use anyhow::Context;
-use std::fs::File;
-use std::io::{ErrorKind, Read};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use zonal_disk::trusted::{self, Distrust};
 use zonal_net::{Address, CellKey, Identity, PayloadInto, Pool, PoolConfig, Request, Role};
 use zonal_server::NodeConfig;
 use zonal_types::{CellId, Codec, ErrorCode, MapVersion, NodeId};
@@ -76,18 +75,15 @@ fn read_key(path: Option<&Path>) -> anyhow::Result<Option<CellKey>> {
     let Some(path) = path else {
         return Ok(None);
     };
-    let mut bytes = Vec::new();
-    // A device would never end.
-    File::open(path)
-        .and_then(|file| file.take(KEY_FILE_MAX).read_to_end(&mut bytes))
-        .map_err(|error| {
-            let text = format!("cell key {}: {error}", path.display());
-            match error.kind() {
-                ErrorKind::NotFound => Failure::new(NOT_FOUND, text)
-                    .hint("name the file with the cell's key, a copy of what its servers have"),
-                _ => Failure::new(FAILED, text),
-            }
-        })?;
+    let bytes = trusted::secret(path, KEY_FILE_MAX).map_err(|error| {
+        let text = format!("cell key {error}");
+        match (&error, error.hint()) {
+            (_, Some(hint)) => Failure::new(REFUSED, text).hint(hint),
+            (Distrust::Io { .. }, None) if error.is_missing() => Failure::new(NOT_FOUND, text)
+                .hint("name the file with the cell's key, a copy of what its servers have"),
+            _ => Failure::new(FAILED, text),
+        }
+    })?;
     let key = CellKey::new(&bytes)
         .map_err(|error| Failure::new(CONFIG, format!("{}: {error}", path.display())))?;
     Ok(Some(key))

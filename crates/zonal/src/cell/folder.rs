@@ -13,15 +13,26 @@ use super::named::Named;
 use crate::exit::{CONFIG, Failure, NOT_FOUND, REFUSED};
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
+use zonal_disk::trusted::{self, Distrust};
 use zonal_server::NodeConfig;
 use zonal_types::CellId;
 
 /// Name of the file that makes a folder a cell's.
 const CELL_FILE: &str = "cell.toml";
+
+/// Name of a node's config in its folder.
+const CONFIG_FILE: &str = "node.toml";
+
+/// More than any such file has.
+const CELL_FILE_MAX: u64 = 1 << 20;
+
+/// Locked by the command that starts or stops what is in the folder.
+const LOCK: &str = "lock";
 
 /// `cell.toml`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -77,6 +88,14 @@ pub fn own_dir(named: Option<&Path>) -> anyhow::Result<PathBuf> {
     Ok(dir)
 }
 
+/// Whether a name is that of something in the folder itself.
+fn is_plain(name: &Path) -> bool {
+    let mut parts = name.components();
+    let is_normal =
+        matches!(parts.next(), Some(Component::Normal(part)) if part == name.as_os_str());
+    is_normal && parts.next().is_none()
+}
+
 /// The absolute path, so that command lines and records stay true.
 pub fn absolute(path: &Path) -> anyhow::Result<PathBuf> {
     fs::canonicalize(path)
@@ -87,27 +106,37 @@ pub fn absolute(path: &Path) -> anyhow::Result<PathBuf> {
 impl Folder {
     /// Whether a folder is a cell's.
     pub fn is_cell(dir: &Path) -> bool {
-        dir.join(CELL_FILE).is_file()
+        fs::symlink_metadata(dir.join(CELL_FILE)).is_ok_and(|found| found.is_file())
     }
 
     /// Opens the folder of a cell.
     pub fn open(dir: &Path) -> anyhow::Result<Self> {
-        let dir = absolute(dir)?;
-        let path = dir.join(CELL_FILE);
-        let text = match fs::read_to_string(&path) {
-            Ok(text) => text,
-            Err(error)
-                if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) =>
-            {
-                let text = format!("no cell in {}", dir.display());
-                let hint = "make one with `zonal up`, or name one with --cell DIR|ADDRESS";
-                return Err(Failure::new(NOT_FOUND, text).hint(hint).into());
-            }
-            Err(error) => return Err(error).with_context(|| path.display().to_string()),
+        let none = || {
+            let text = format!("no cell in {}", dir.display());
+            let hint = "make one with `zonal up`, or name one with --cell DIR|ADDRESS";
+            Failure::new(NOT_FOUND, text).hint(hint)
         };
-        let file: CellFile = toml::from_str(&text).map_err(|error| {
-            Failure::new(CONFIG, format!("{}: {}", path.display(), error.message()))
-        })?;
+        let trusted = match trusted::open(dir) {
+            Err(error) if error.is_missing() => return Err(none().into()),
+            Err(Distrust::Kind { .. }) => return Err(none().into()),
+            result => result?,
+        };
+        let dir = trusted.path().to_owned();
+        let path = dir.join(CELL_FILE);
+        let text = trusted.text(CELL_FILE, CELL_FILE_MAX)?.ok_or_else(none)?;
+        let bad = |what: &str| Failure::new(CONFIG, format!("{}: {what}", path.display()));
+        let file: CellFile = toml::from_str(&text).map_err(|error| bad(error.message()))?;
+        let names = file.nodes.iter().map(Path::new);
+        if let Some(name) = names
+            .chain(file.key_file.as_deref())
+            .find(|name| !is_plain(name))
+        {
+            let what = format!(
+                "{:?} is no single plain name in this folder",
+                name.display().to_string()
+            );
+            return Err(bad(&what).into());
+        }
         Ok(Self { dir, file })
     }
 
@@ -130,14 +159,21 @@ impl Folder {
 
     /// The config file of a node.
     pub fn config_path(&self, node: &str) -> PathBuf {
-        self.dir.join(node).join("node.toml")
+        self.dir.join(node).join(CONFIG_FILE)
     }
 
     /// What each server process is to serve, with its name: one node, or two where the file was edited so.
     pub fn servers(&self) -> anyhow::Result<Vec<(String, Vec<NodeConfig>)>> {
         let names = self.file.nodes.iter();
         names
-            .map(|name| Ok((name.clone(), NodeConfig::load(&self.config_path(name))?)))
+            .map(|name| {
+                let path = self.config_path(name);
+                match trusted::open(&self.dir.join(name)).and_then(|dir| dir.file(CONFIG_FILE)) {
+                    Err(error) if !error.is_missing() => return Err(error.into()),
+                    _ => {}
+                }
+                Ok((name.clone(), NodeConfig::load(&path)?))
+            })
             .collect()
     }
 
@@ -149,20 +185,23 @@ impl Folder {
 
     /// Keeps two commands from starting and stopping the same cell at once. Also where nothing can be written: what is there is stopped and checked.
     pub fn lock(dir: &Path) -> anyhow::Result<File> {
-        let path = dir.join("lock");
-        let file = match File::create(&path) {
-            Err(error) if error.kind() == ErrorKind::ReadOnlyFilesystem => File::open(&path),
-            other => other,
+        let folder = trusted::open(dir)?;
+        let file = match folder.append(LOCK) {
+            Err(Distrust::Io { source, .. }) if source.kind() == ErrorKind::ReadOnlyFilesystem => {
+                folder.file(LOCK)?.with_context(|| source.to_string())
+            }
+            result => result.map_err(anyhow::Error::from),
         };
-        file.and_then(|file| file.lock().map(|()| file))
-            .with_context(|| path.display().to_string())
+        let locked = file.and_then(|file| Ok(file.lock().map(|()| file)?));
+        locked.with_context(|| dir.join(LOCK).display().to_string())
     }
 }
 
-/// Writes a file whole or not at all.
+/// Writes a file of a trusted folder whole or not at all.
 pub fn replace(path: &Path, text: &str) -> anyhow::Result<()> {
-    let new = path.with_extension("new");
-    fs::write(&new, text)
-        .and_then(|()| fs::rename(&new, path))
-        .with_context(|| path.display().to_string())
+    let name = path.file_name().and_then(OsStr::to_str);
+    let (name, above) = name.zip(path.parent()).context("a path without a name")?;
+    let folder = trusted::open(above)?;
+    let written = folder.replace(name, text.as_bytes(), 0o644);
+    written.with_context(|| path.display().to_string())
 }

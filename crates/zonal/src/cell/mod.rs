@@ -2,6 +2,7 @@
 
 pub mod connect;
 pub mod folder;
+pub mod held;
 mod machine;
 pub mod mounts;
 mod named;
@@ -11,4 +12,5 @@ pub mod processes;
 
 pub use connect::Cell;
 pub use folder::Folder;
+pub use held::Held;
 pub use named::Named;

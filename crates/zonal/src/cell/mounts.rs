@@ -5,17 +5,17 @@
 //! where it is still of the same mount. A client's number is all that its sessions are protected by: only the owner may read a record.
 
 use super::folder::Folder;
+use super::held::Held;
 use super::processes::Started;
 use super::{Cell, machine, points, processes};
 use anyhow::Context;
 use rustix::process::Pid;
 use serde::{Deserialize, Serialize};
-use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::Write;
+use std::fs::{self, File};
 use std::net::SocketAddr;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use zonal_disk::trusted;
 use zonal_types::ZoneId;
 
 /// One mount.
@@ -72,6 +72,13 @@ fn name(path: &Path) -> String {
     format!("{}-{crc:08x}", kept.trim_matches('-'))
 }
 
+fn file_name(path: &Path) -> String {
+    format!("{}.toml", name(path))
+}
+
+/// More than any record has.
+const RECORD_MAX: u64 = 64 << 10;
+
 /// A mount of this process, to be noted.
 #[derive(Debug, Clone)]
 pub struct New {
@@ -118,7 +125,12 @@ impl Records {
     }
 
     fn file(&self, path: &Path) -> PathBuf {
-        self.dir.join(format!("{}.toml", name(path)))
+        self.dir.join(file_name(path))
+    }
+
+    /// The record of a mount point.
+    fn read(&self, path: &Path) -> Option<Record> {
+        read(&trusted::open(&self.dir).ok()?, &file_name(path))
     }
 
     /// Whether the folder of the cell holds them: it has to know of each mount for `zonal down`; elsewhere a record only helps.
@@ -144,38 +156,13 @@ impl Records {
     }
 
     fn write(&self, record: &Record) -> anyhow::Result<()> {
-        self.make()
-            .with_context(|| self.dir.display().to_string())?;
+        let folder = trusted::make(&self.dir)?;
         let text = toml::to_string(record).context("mount record")?;
-        let file = self.file(&record.path);
-        // A name of its own for each writer: each renames what it wrote itself.
-        let new = file.with_extension(format!("{:016x}.new", getrandom::u64()?));
-        let create = || {
-            let mut created = OpenOptions::new()
-                .write(true)
-                .create_new(true)
-                .mode(0o600)
-                .open(&new)?;
-            created.write_all(text.as_bytes())?;
-            fs::rename(&new, &file)
-        };
-        create()
-            .inspect_err(|_error| drop(fs::remove_file(&new)))
-            .with_context(|| file.display().to_string())
-    }
-
-    /// Makes the folder. That of a cell has the logs, too.
-    fn make(&self) -> std::io::Result<()> {
-        if self.is_of_cell {
-            return fs::create_dir_all(&self.dir);
-        }
-        if let Some(parent) = self.dir.parent() {
-            fs::create_dir_all(parent)?;
-        }
-        match DirBuilder::new().mode(0o700).create(&self.dir) {
-            Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => Err(error),
-            _ => Ok(()),
-        }
+        let name = file_name(&record.path);
+        // Under a name of its own first, for each writer: each renames what it wrote itself.
+        folder
+            .replace(&name, text.as_bytes(), 0o600)
+            .with_context(|| self.dir.join(name).display().to_string())
     }
 
     /// Keeps others from changing records. Where a folder cannot be locked, what is between a look and a change stays short.
@@ -216,7 +203,7 @@ impl Records {
 
     /// Whether what is noted of its path is still this mount.
     fn has(&self, record: &Record) -> bool {
-        let noted = read(&self.file(&record.path));
+        let noted = self.read(&record.path);
         noted.is_some_and(|noted| (noted.pid, noted.client) == (record.pid, record.client))
     }
 
@@ -250,7 +237,7 @@ impl Records {
     /// Forgets a mount of this process.
     pub fn remove_own(&self, path: &Path) {
         let own = rustix::process::getpid().as_raw_nonzero().get();
-        let noted = read(&self.file(path));
+        let noted = self.read(path);
         if let Some(record) = noted.filter(|record| record.pid == own) {
             self.remove(&record);
         }
@@ -258,13 +245,14 @@ impl Records {
 
     /// All mounts noted.
     pub fn list(&self) -> Vec<Record> {
-        let Ok(entries) = fs::read_dir(&self.dir) else {
+        let Ok(folder) = trusted::open(&self.dir) else {
             return Vec::new();
         };
+        let entries = fs::read_dir(&self.dir).into_iter().flatten();
         let mut records: Vec<Record> = entries
-            .filter_map(|entry| entry.ok().map(|entry| entry.path()))
-            .filter(|path| path.extension().is_some_and(|ext| ext == "toml"))
-            .filter_map(|path| read(&path))
+            .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+            .filter(|name| Path::new(name).extension().is_some_and(|ext| ext == "toml"))
+            .filter_map(|name| read(&folder, &name))
             .collect();
         records.sort_by(|a, b| a.path.cmp(&b.path));
         records
@@ -284,35 +272,47 @@ pub fn of(cell: &Cell) -> Vec<Record> {
         .collect()
 }
 
-fn read(path: &Path) -> Option<Record> {
-    toml::from_str(&fs::read_to_string(path).ok()?).ok()
+fn read(folder: &trusted::Folder, name: &str) -> Option<Record> {
+    let text = folder.text(name, RECORD_MAX).ok()??;
+    toml::from_str(&text).ok()
 }
 
 /// Where a mount of `path` in the background logs, of a cell named by its folder.
 pub fn log_below(cell: &Folder, path: &Path) -> anyhow::Result<PathBuf> {
-    log_in(&cell.dir.join("mounts"), path)
+    let folder = trusted::make(&cell.dir.join("mounts"))?;
+    Ok(folder.path().join(log_name(path)))
 }
 
 /// Where it logs, of a cell named by an address.
 pub fn log_of_machine(path: &Path) -> anyhow::Result<PathBuf> {
     let folder = machine::logs().context("there is no home folder; name a file with --log")?;
-    log_in(&folder, path)
+    fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+    Ok(folder.join(log_name(path)))
 }
 
-fn log_in(folder: &Path, path: &Path) -> anyhow::Result<PathBuf> {
-    fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
-    Ok(folder.join(format!("{}.log", name(path))))
+fn log_name(path: &Path) -> String {
+    format!("{}.log", name(path))
 }
 
 impl Record {
-    /// Its process, where it lives.
-    pub fn process(&self) -> Option<Pid> {
-        let pid = Pid::from_raw(self.pid)?;
-        let is_it = match self.started {
-            0 => processes::is_ours(pid, &self.path),
+    /// Whether the process that it names lives. It may be another one where the record is forged: see [`Self::process`].
+    pub fn lives(&self) -> bool {
+        Pid::from_raw(self.pid).is_some_and(|pid| match self.started {
+            0 => {
+                let arguments = processes::arguments_soon(pid);
+                arguments.iter().any(|part| part == self.path.as_os_str())
+            }
             time => processes::started(pid) == Started::At(time),
-        };
-        is_it.then_some(pid)
+        })
+    }
+
+    /// Its process, where that lives and is a mount there.
+    fn process(&self) -> Option<Held> {
+        let pid = Pid::from_raw(self.pid)?;
+        let held = Held::own(pid, |arguments| {
+            processes::mounts(pid, arguments, &self.path)
+        });
+        held.filter(|_| self.lives())
     }
 
     /// Whether its process is gone for certain, of a record of this place.
@@ -323,24 +323,22 @@ impl Record {
         match processes::started(pid) {
             Started::Gone => true,
             Started::Hidden => false,
-            Started::At(_) => self.process().is_none(),
+            Started::At(_) => !self.lives(),
         }
     }
 
     /// Unmounts it and waits for its process to write what it has and end.
     pub fn unmount(&self, records: &Records) -> anyhow::Result<()> {
+        // Before it may end.
+        let process = self.process();
         if points::is_mounted(&self.path) {
             zonal_fuse::unmount(&self.path)
                 .with_context(|| format!("unmount {}", self.path.display()))?;
         }
-        let deadline = Instant::now() + Duration::from_secs(20);
-        while self.process().is_some() && Instant::now() < deadline {
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        if let Some(pid) = self.process() {
-            processes::stop(&[(pid, self.path.clone())], |_pid, _path| {
-                self.process().is_some()
-            })?;
+        if let Some(held) = process
+            && !held.ends_within(Duration::from_secs(20))
+        {
+            processes::stop(&[(held, self.path.display().to_string())])?;
         }
         records.remove(self);
         Ok(())
@@ -454,7 +452,7 @@ mod tests {
         assert_eq!(mode(&records.file(&new.path)), 0o600);
         assert!(records.dead(manager).is_empty());
         let mut found = records.list();
-        assert!(found[0].process().is_some());
+        assert!(found[0].lives());
         // Another process has the number since.
         found[0].started += 1;
         records.write(&found[0]).unwrap();

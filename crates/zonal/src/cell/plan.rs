@@ -1,14 +1,14 @@
 //! What `zonal up` makes of nothing: nodes with their numbers, ports and configs.
 
 use super::folder::{CellFile, Folder, replace};
-use crate::exit::{FAILED, Failure};
+use crate::exit::{FAILED, Failure, REFUSED};
 use anyhow::Context;
 use std::fmt::Write;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::linux::net::SocketAddrExt;
-use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::{SocketAddr as SocketAddrUnix, UnixDatagram};
 use std::path::Path;
+use zonal_disk::trusted::{self, Distrust};
 use zonal_server::units::Size;
 use zonal_types::CellId;
 
@@ -91,21 +91,12 @@ fn random() -> anyhow::Result<[u8; 16]> {
 }
 
 /// Random bytes that only the owner can read.
-fn make_key(path: &Path) -> anyhow::Result<()> {
+fn make_key(folder: &trusted::Folder) -> anyhow::Result<()> {
     use std::io::Write;
-    use std::os::unix::fs::OpenOptionsExt;
-    let mut options = std::fs::OpenOptions::new();
-    options.write(true).create(true).truncate(true).mode(0o600);
     let key = [random()?, random()?].concat();
-    let file = options.open(path);
+    let file = folder.create(KEY_FILE, 0o600);
     file.and_then(|mut file| file.write_all(&key))
-        .with_context(|| path.display().to_string())
-}
-
-/// A folder that only the owner can look into: stores hold what files hold, in clear.
-fn make_private(folder: &Path) -> std::io::Result<()> {
-    let mut builder = std::fs::DirBuilder::new();
-    builder.recursive(true).mode(0o700).create(folder)
+        .with_context(|| folder.path().join(KEY_FILE).display().to_string())
 }
 
 /// Keeps other `zonal up` from giving a port that a server of ours is still to bind: a name in the network namespace, for as long as
@@ -140,44 +131,109 @@ fn free_ports(count: usize, start: u16) -> anyhow::Result<Vec<SocketAddr>> {
 /// Makes a new cell in `dir`, which is empty or not there: configs, formatted stores, `cell.toml` last. What was begun
 /// is taken away again where anything fails, and by the next one where this one was killed.
 pub fn make(dir: &Path, shape: &Shape) -> anyhow::Result<Folder> {
-    take_away(dir);
+    let folder = trusted::open(dir)?;
+    take_away(&folder)?;
     let nodes = nodes(shape);
     let names: Vec<&str> = nodes.iter().map(|node| node.name.as_str()).collect();
     replace(&dir.join(UNFINISHED), &(names.join("\n") + "\n"))?;
-    let made = make_in(dir, &nodes, shape.key).inspect_err(|_error| take_away(dir))?;
+    let made = make_in(dir, &nodes, shape.key).inspect_err(|_error| {
+        // What stays is told by the next one that comes upon it.
+        let _ = take_away(&folder);
+    })?;
     // A cell that is there is not looked at for it.
-    let _ = std::fs::remove_file(dir.join(UNFINISHED));
+    let _ = folder.unlink(UNFINISHED);
     Ok(made)
 }
 
-/// Files that are being written when the making ends, before they have their names.
-const HALF_WRITTEN: [&str; 2] = ["unfinished.new", "cell.new"];
-
-/// Whether a name in a folder that is no cell is of one whose making ended halfway.
-pub fn is_unfinished(dir: &Path, name: &str) -> bool {
-    if HALF_WRITTEN.contains(&name) {
-        return true;
-    }
-    let unfinished = std::fs::read_to_string(dir.join(UNFINISHED));
-    unfinished.is_ok_and(|names| {
-        [UNFINISHED, KEY_FILE].contains(&name) || names.lines().any(|node| node == name)
-    })
+/// Whether a file was being written when the making ended, before it had its name.
+fn is_half_written(name: &str) -> bool {
+    let of = |file: &str| {
+        let chance = name
+            .strip_prefix(file)
+            .and_then(|rest| rest.strip_suffix(".new"));
+        chance
+            .and_then(|chance| chance.strip_prefix('.'))
+            .is_some_and(|chance| {
+                chance.len() == 16 && chance.bytes().all(|digit| digit.is_ascii_hexdigit())
+            })
+    };
+    // Those of the first versions had no name of chance.
+    ["unfinished.new", "cell.new"].contains(&name) || of(UNFINISHED) || of("cell.toml")
 }
 
-/// Takes away what a making that ended halfway left. Best effort: what stays is told by whoever comes upon it.
-fn take_away(dir: &Path) {
-    let unfinished = std::fs::read_to_string(dir.join(UNFINISHED)).unwrap_or_default();
-    let is_plain = |name: &&str| Path::new(name).components().count() == 1 && !name.contains("..");
-    for name in unfinished.lines().filter(is_plain) {
-        let _ = std::fs::remove_dir_all(dir.join(name));
+/// Whether a plan of any shape has a node of this name.
+fn is_planned(name: &str) -> bool {
+    let number = |text: &str| {
+        let number = text
+            .parse::<u32>()
+            .ok()
+            .filter(|number| (1..=64).contains(number));
+        // As it is written in a plan, with no sign and no zeros before it.
+        number.is_some_and(|number| number.to_string() == text)
+    };
+    if let Some(zone) = name.strip_prefix("meta") {
+        return number(zone);
     }
-    for name in HALF_WRITTEN {
-        let _ = std::fs::remove_file(dir.join(name));
+    let storage = name
+        .strip_prefix("storage")
+        .and_then(|rest| rest.split_once('-'));
+    name == "manager" || storage.is_some_and(|(zone, index)| number(zone) && number(index))
+}
+
+/// More bytes than the names of any plan have.
+const UNFINISHED_MAX: u64 = 64 << 10;
+
+/// The nodes of a making that ended halfway: `None` where there was none, or where the list has any other name and is not ours.
+fn unfinished(folder: &trusted::Folder) -> Result<Option<Vec<String>>, Distrust> {
+    let text = folder.text(UNFINISHED, UNFINISHED_MAX)?;
+    let names = text.map(|text| text.lines().map(str::to_owned).collect::<Vec<_>>());
+    Ok(names.filter(|names| names.iter().all(|name| is_planned(name))))
+}
+
+/// Whether a name in a folder that is no cell is of one whose making ended halfway.
+///
+/// # Errors
+/// The list of its nodes is not trusted.
+pub fn is_unfinished(folder: &trusted::Folder, name: &str) -> Result<bool, Distrust> {
+    if is_half_written(name) {
+        return Ok(true);
     }
-    if !unfinished.is_empty() {
-        let _ = std::fs::remove_file(dir.join(KEY_FILE));
-        let _ = std::fs::remove_file(dir.join(UNFINISHED));
+    let unfinished = unfinished(folder)?;
+    Ok(unfinished.is_some_and(|names| {
+        [UNFINISHED, KEY_FILE].contains(&name) || names.iter().any(|node| node == name)
+    }))
+}
+
+/// Takes away what a making that ended halfway left: the folders of its nodes, and files that have the names of ours.
+fn take_away(folder: &trusted::Folder) -> anyhow::Result<()> {
+    let left = |error: std::io::Error, name: &str| {
+        let path = folder.path().join(name);
+        let text = format!(
+            "{} is left of a making that ended halfway, and cannot be taken away: {error}",
+            path.display()
+        );
+        let hint = "unmount what is mounted below it, or name an empty folder with --dir";
+        Failure::new(REFUSED, text).hint(hint)
+    };
+    let names = unfinished(folder)?;
+    for name in names.iter().flatten() {
+        folder.remove(name).map_err(|error| left(error, name))?;
     }
+    for entry in std::fs::read_dir(folder.path())?.flatten() {
+        if let Some(name) = entry
+            .file_name()
+            .to_str()
+            .filter(|name| is_half_written(name))
+        {
+            let _ = folder.unlink(name);
+        }
+    }
+    if names.is_some() {
+        for name in [KEY_FILE, UNFINISHED] {
+            let _ = folder.unlink(name);
+        }
+    }
+    Ok(())
 }
 
 fn format_all(folder: &Folder) -> anyhow::Result<()> {
@@ -205,7 +261,7 @@ fn make_in(dir: &Path, nodes: &[PlannedNode], key: bool) -> anyhow::Result<Folde
     let ports = free_ports(nodes.len() * 2, start)?;
     let (serving, admin) = ports.split_at(nodes.len());
     if key {
-        make_key(&dir.join(KEY_FILE))?;
+        make_key(&trusted::open(dir)?)?;
     }
     let key_line = if key {
         "key_file = \"../cell.key\"\n"
@@ -215,7 +271,8 @@ fn make_in(dir: &Path, nodes: &[PlannedNode], key: bool) -> anyhow::Result<Folde
     let manager = serving.first().copied().context("no node")?;
     for (index, node) in nodes.iter().enumerate() {
         let folder = dir.join(&node.name);
-        make_private(&folder).with_context(|| folder.display().to_string())?;
+        // Only the owner can look into it: stores hold what files hold, in clear.
+        trusted::make(&folder)?;
         let mut text = String::new();
         // Writing to a String cannot fail.
         let _ = write!(
@@ -274,6 +331,47 @@ mod tests {
                 "storage2-3"
             ]
         );
+    }
+
+    #[test]
+    fn every_plan_has_only_names_that_are_known_as_such() {
+        let shape = Shape {
+            zones: 64,
+            storage_nodes: 64,
+            capacity: Size(1 << 30),
+            segment: Size(64 << 20),
+            key: false,
+        };
+        assert!(nodes(&shape).iter().all(|node| is_planned(&node.name)));
+        for name in [
+            "",
+            "/",
+            ".",
+            "..",
+            "meta",
+            "meta0",
+            "meta65",
+            "meta01",
+            "meta+1",
+            "meta1/..",
+            "storage1",
+            "storage1-",
+            "storage1-65",
+            "storage1-1-1",
+            "managers",
+            "unfinished",
+        ] {
+            assert!(!is_planned(name), "{name}");
+        }
+        assert!(is_half_written("cell.toml.0123456789abcdef.new"));
+        for name in [
+            "cell.toml.new",
+            "cell.toml",
+            "mine.0123456789abcdef.new",
+            "cell.toml./23456789abcdef.new",
+        ] {
+            assert!(!is_half_written(name), "{name}");
+        }
     }
 
     #[test]

@@ -34,6 +34,29 @@ pub fn is_dead(path: &Path) -> bool {
     )
 }
 
+/// The user who mounted what of Zonal is mounted last at exactly `path`.
+pub fn user(path: &Path) -> Option<u32> {
+    let table = fs::read_to_string("/proc/self/mountinfo").ok()?;
+    user_in(&table, path)
+}
+
+/// In a table as /proc/self/mountinfo has it.
+fn user_in(table: &str, path: &Path) -> Option<u32> {
+    let wanted = escape(path);
+    let mut of_path = table.lines().filter_map(|line| {
+        let (mount, kind) = line.split_once(" - ")?;
+        if mount.split(' ').nth(4)? != wanted || !kind.starts_with("fuse.zonal") {
+            return None;
+        }
+        let options = kind.rsplit(' ').next()?;
+        let user = options
+            .split(',')
+            .find_map(|word| word.strip_prefix("user_id="));
+        user?.parse().ok()
+    });
+    of_path.next_back()
+}
+
 /// As /proc/mounts writes a path.
 pub fn escape(path: &Path) -> String {
     let mut text = String::new();
@@ -53,6 +76,16 @@ pub fn escape(path: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_mount_has_a_user() {
+        let table = "30 24 0:26 / /tmp/m rw,relatime - fuse.zonal /c rw,user_id=0,group_id=0\n\
+                     31 24 0:27 / /tmp/m rw - fuse.zonal /user_id=7,a rw,user_id=1000,group_id=7,allow_other\n\
+                     32 24 0:28 / /tmp/n rw - tmpfs tmpfs rw,user_id=5\n";
+        assert_eq!(user_in(table, Path::new("/tmp/m")), Some(1000));
+        assert_eq!(user_in(table, Path::new("/tmp/n")), None);
+        assert_eq!(user_in(table, Path::new("/tmp")), None);
+    }
 
     #[test]
     fn mount_table_escapes() {

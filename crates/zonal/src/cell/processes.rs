@@ -1,9 +1,10 @@
-//! The processes that `zonal up` started: found again by their pid file and their command line, never by name.
+//! The processes that `zonal up` started: found again by their pid file and their command line; see [`super::held`] for what has to be true besides.
 
-use super::folder::replace;
+use super::folder::{self, replace};
+use super::held::Held;
 use crate::exit::{FAILED, Failure, IN_USE};
 use anyhow::Context;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal};
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::{Read, Seek, SeekFrom};
@@ -11,9 +12,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
+use zonal_disk::trusted;
 
 /// How long a process may take to end before it is killed.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// How long one that is killed may take.
+const KILL_PATIENCE: Duration = Duration::from_secs(5);
 /// How long a process that lives may be without a command line: a thread of the kernel never has one.
 const EXEC_PATIENCE: Duration = Duration::from_secs(1);
 
@@ -30,13 +34,15 @@ pub struct Process {
     pub config: PathBuf,
 }
 
+const LOG: &str = "log";
+
 fn pid_file(config: &Path) -> PathBuf {
     config.with_file_name("pid")
 }
 
 /// Where its log is.
 pub fn log_file(config: &Path) -> PathBuf {
-    config.with_file_name("log")
+    config.with_file_name(LOG)
 }
 
 /// The command line of the process `pid`: empty where there is none, or only what is left of it.
@@ -51,7 +57,7 @@ pub fn arguments(pid: Pid) -> Vec<OsString> {
 }
 
 /// The same of one that may have been started just now: the kernel shows its command line a moment after it runs.
-fn arguments_soon(pid: Pid) -> Vec<OsString> {
+pub fn arguments_soon(pid: Pid) -> Vec<OsString> {
     let deadline = Instant::now() + EXEC_PATIENCE;
     loop {
         let found = arguments(pid);
@@ -61,13 +67,6 @@ fn arguments_soon(pid: Pid) -> Vec<OsString> {
         }
         std::thread::sleep(Duration::from_millis(1));
     }
-}
-
-/// Whether the process `pid` lives and has `argument` on its command line.
-pub fn is_ours(pid: Pid, argument: &Path) -> bool {
-    arguments_soon(pid)
-        .iter()
-        .any(|part| part == argument.as_os_str())
 }
 
 /// What tells a process from an earlier or later one with its number: when it started, in clock ticks since the machine did.
@@ -111,18 +110,44 @@ fn holds(pid: Pid, folder: &Path) -> bool {
     files.any(|file| fs::read_link(file.path()).is_ok_and(|path| path.starts_with(folder)))
 }
 
-/// The config on the command line of the server `pid`.
-pub fn config_of(pid: Pid) -> Option<PathBuf> {
-    let mut parts = arguments_soon(pid).into_iter();
-    parts.find(|part| part == "--config")?;
-    parts.next().map(PathBuf::from)
+/// The config on the command line of a server.
+fn config_in(arguments: &[OsString]) -> Option<&Path> {
+    let mut parts = arguments.iter();
+    parts.find(|part| *part == "--config")?;
+    parts.next().map(Path::new)
 }
 
-/// Whether the process `pid` serves the node whose config is `config`, which was elsewhere perhaps when it started.
-pub fn serves(pid: Pid, config: &Path) -> bool {
-    is_ours(pid, config)
-        || config_of(pid).is_some_and(|old| old.file_name() == config.file_name())
+/// Whether `pid`, with this command line, serves the node whose config is `config`, which was elsewhere perhaps when it started.
+fn serves(pid: Pid, arguments: &[OsString], config: &Path) -> bool {
+    let is_server = arguments.get(1).is_some_and(|word| word == "server");
+    let has = || arguments.iter().any(|part| Path::new(part) == config);
+    let moved = || {
+        config_in(arguments).is_some_and(|old| old.file_name() == config.file_name())
             && config.parent().is_some_and(|folder| holds(pid, folder))
+    };
+    is_server && (has() || moved())
+}
+
+/// Whether `pid`, with this command line, is the process of a mount at `path`: in the foreground, as `zonal mount` starts it, too.
+pub fn mounts(pid: Pid, arguments: &[OsString], path: &Path) -> bool {
+    let has = |wanted: &str| arguments.iter().skip(2).any(|argument| argument == wanted);
+    let is_mount = arguments.get(1).is_some_and(|word| word == "mount");
+    if !is_mount || !(has("--foreground") || has("-f")) {
+        return false;
+    }
+    if arguments.iter().any(|argument| Path::new(argument) == path) {
+        return true;
+    }
+    // One that was started by hand may name it as seen from where it runs.
+    fs::read_link(format!("/proc/{}/cwd", pid.as_raw_nonzero())).is_ok_and(|cwd| {
+        let seen = |argument: &OsString| {
+            // Without a slash at the end, which would ask the mount.
+            let path = cwd.join(argument).components().collect::<PathBuf>();
+            folder::absolute(&path).ok()
+        };
+        let mut named = arguments.iter().skip(2).filter_map(seen);
+        named.any(|named| named == path)
+    })
 }
 
 /// The pid in a file.
@@ -148,25 +173,23 @@ pub fn tail(log: &Path, from: u64) -> String {
 }
 
 impl Process {
-    /// Its pid, where it runs.
-    pub fn running(&self) -> Option<Pid> {
-        read_pid(&pid_file(&self.config)).filter(|pid| serves(*pid, &self.config))
+    /// The process, where it runs.
+    pub fn running(&self) -> Option<Held> {
+        let pid = read_pid(&pid_file(&self.config))?;
+        Held::own(pid, |arguments| serves(pid, arguments, &self.config))
     }
 
     /// Where its config was when it started, where that is not where it is now.
     pub fn moved_from(&self) -> Option<PathBuf> {
-        let pid = self.running()?;
-        config_of(pid).filter(|old| *old != self.config)
+        let arguments = arguments(self.running()?.pid());
+        let config = config_in(&arguments);
+        config.filter(|old| *old != self.config).map(PathBuf::from)
     }
 
     /// Starts it in a session of its own, with its output in the node's log: behind so many bytes.
     pub fn start(&self, roles: &str) -> anyhow::Result<(Child, u64)> {
-        let log_path = log_file(&self.config);
-        let log = fs::OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(&log_path);
-        let log = log.with_context(|| log_path.display().to_string())?;
+        let folder = self.config.parent().context("a config without a folder")?;
+        let log = trusted::open(folder)?.append(LOG)?;
         let log_from = log.metadata().map_or(0, |log| log.len());
         let mut child = Command::new(std::env::current_exe().context("own executable")?)
             .args(["server", "--config"])
@@ -211,37 +234,23 @@ pub fn died(name: &str, config: &Path, status: ExitStatus, log_from: u64) -> any
     .into()
 }
 
-/// Ends processes: asks all, waits, kills what is left. Each is checked by `is_meant` before each signal.
-pub fn stop(
-    processes: &[(Pid, PathBuf)],
-    is_meant: impl Fn(Pid, &Path) -> bool,
-) -> anyhow::Result<()> {
-    let alive = || {
-        processes
-            .iter()
-            .filter(|(pid, argument)| is_meant(*pid, argument))
-    };
-    for (pid, _) in alive() {
-        // It may end by itself in between.
-        let _ = kill_process(*pid, Signal::TERM);
+/// Ends processes, each with a name for people: asks all, waits, kills what is left.
+pub fn stop(processes: &[(Held, String)]) -> anyhow::Result<()> {
+    for (held, _) in processes {
+        held.signal(Signal::TERM);
     }
     let deadline = Instant::now() + PATIENCE;
-    while alive().next().is_some() && Instant::now() < deadline {
-        std::thread::sleep(Duration::from_millis(10));
+    let left = || deadline.saturating_duration_since(Instant::now());
+    let mut stubborn: Vec<&(Held, String)> = processes.iter().collect();
+    stubborn.retain(|(held, _)| !held.ends_within(left()));
+    for (held, name) in &stubborn {
+        crate::out::note(format_args!("{name} does not end; killing it"));
+        held.signal(Signal::KILL);
     }
-    for (pid, argument) in alive() {
-        crate::out::note(format_args!(
-            "{} does not end; killing it",
-            argument.display()
-        ));
-        let _ = kill_process(*pid, Signal::KILL);
-    }
-    let deadline = Instant::now() + Duration::from_secs(5);
-    while alive().next().is_some() {
-        if Instant::now() > deadline {
-            return Err(Failure::new(FAILED, "a process survives SIGKILL").into());
-        }
-        std::thread::sleep(Duration::from_millis(10));
+    let deadline = Instant::now() + KILL_PATIENCE;
+    let left = || deadline.saturating_duration_since(Instant::now());
+    if stubborn.iter().any(|(held, _)| !held.ends_within(left())) {
+        return Err(Failure::new(FAILED, "a process survives SIGKILL").into());
     }
     Ok(())
 }
@@ -272,26 +281,35 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_known_from_its_first_moment_on() {
-        for _ in 0..300 {
-            let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
-            let is_known = is_ours(Pid::from_child(&child), Path::new("1000"));
-            child.kill().unwrap();
-            child.wait().unwrap();
-            assert!(is_known);
+    fn a_command_line_says_what_a_process_is_for() {
+        let line = |text: &str| text.split(' ').map(OsString::from).collect::<Vec<_>>();
+        let own = rustix::process::getpid();
+        let config = Path::new("/cell/meta1/node.toml");
+        for (text, is_it) in [
+            (
+                "zonal server --config /cell/meta1/node.toml --roles meta",
+                true,
+            ),
+            (
+                "zonal server --config /a --config /cell/meta1/node.toml",
+                true,
+            ),
+            ("zonal server --config /cell/meta2/node.toml", false),
+            ("zonal dump server --config /cell/meta1/node.toml", false),
+            ("/cell/meta1/node.toml", false),
+        ] {
+            assert_eq!(serves(own, &line(text), config), is_it, "{text}");
         }
-    }
-
-    #[test]
-    fn a_process_is_known_by_its_argument() {
-        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
-        let pid = Pid::from_child(&child);
-        assert!(is_ours(pid, Path::new("1000")));
-        assert!(!is_ours(pid, Path::new("100")));
-        stop(&[(pid, "100".into())], is_ours).unwrap();
-        assert!(child.try_wait().unwrap().is_none());
-        child.kill().unwrap();
-        child.wait().unwrap();
-        assert!(!is_ours(pid, Path::new("1000")));
+        let path = Path::new("/nowhere/point");
+        for (text, is_it) in [
+            ("zonal mount --cell /c /nowhere/point --foreground", true),
+            ("zonal mount -f /nowhere/../nowhere/point/", false),
+            ("zonal mount -f /nowhere/point/", true),
+            ("zonal mount /nowhere/point", false),
+            ("zonal umount -f /nowhere/point", false),
+            ("zonal mount -f /nowhere/other", false),
+        ] {
+            assert_eq!(mounts(own, &line(text), path), is_it, "{text}");
+        }
     }
 }

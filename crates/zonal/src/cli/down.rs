@@ -35,9 +35,9 @@ impl Down {
         let nodes: Vec<Process> = nodes.collect();
         let running: Vec<_> = nodes
             .iter()
-            .filter_map(|process| Some((process.running()?, process.config.clone())))
+            .filter_map(|process| Some((process.running()?, process.config.display().to_string())))
             .collect();
-        processes::stop(&running, processes::serves)?;
+        processes::stop(&running)?;
         nodes.iter().for_each(Process::forget);
         out::line(format_args!(
             "unmounted {unmounted}, stopped {} of {} servers in {}",

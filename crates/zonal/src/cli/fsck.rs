@@ -182,7 +182,7 @@ impl Fsck {
             changing,
         } = *summary;
         if self.json {
-            out::line(json!({
+            out::json(json!({
                 "name": "summary",
                 "found": found,
                 "notes": notes,

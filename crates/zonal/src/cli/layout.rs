@@ -88,7 +88,7 @@ fn show(paths: &[PathBuf], json: bool) -> anyhow::Result<()> {
         }
     }
     if json {
-        out::line(format_args!("{:#}", Value::from(found)));
+        out::json(format_args!("{:#}", Value::from(found)));
     }
     Ok(())
 }

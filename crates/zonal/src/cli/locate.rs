@@ -49,7 +49,7 @@ impl Locate {
             }
         }
         if self.json {
-            out::line(format_args!("{:#}", Value::from(found)));
+            out::json(format_args!("{:#}", Value::from(found)));
         } else {
             found.iter().for_each(print);
         }

@@ -25,8 +25,9 @@ pub struct Mount {
     /// Mount options, comma-separated: the words of mount(8), allow_other, noallow_other, and the long options of this
     /// command as NAME=VALUE
     ///
-    /// Set by the kernel: ro, nosuid, nodev, noexec, sync, dirsync, noatime, nodiratime, lazytime, and their opposites;
-    /// user, users, owner and group mean nosuid and nodev, the first two noexec as well. Access times follow relatime,
+    /// Set by the kernel: ro, nosuid, nodev, noexec, sync, dirsync, noatime, nodiratime, lazytime, and their opposites. nosuid and nodev are
+    /// the default: whoever has the cell's key can make a set-uid program of root's. Ask for suid and dev by name; in fstab and for mount(8),
+    /// which passes neither on, the words are allow_suid and allow_dev. user and users mean noexec as well. Access times follow relatime,
     /// with strictatime too; noatime and ro move none. allow_other lets everybody use the mount, as permissions have it,
     /// which is so where root mounts; an ordinary user's mount is theirs alone (noallow_other), unless /etc/fuse.conf has
     /// the line user_allow_other and they ask for it. Words for fstab and systemd (_netdev, nofail, noauto, x-*) are

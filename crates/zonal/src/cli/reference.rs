@@ -24,7 +24,7 @@ impl CliReference {
             "\n`mount.zonal`, which mount(8) runs, ends as mount(8) does: 1 for wrong usage, 32 where the mount failed.\n",
         );
         describe(&mut root, "zonal", &mut text);
-        out::line(text.trim_end());
+        out::lines(text.trim_end());
         Ok(())
     }
 }

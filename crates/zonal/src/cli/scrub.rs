@@ -146,7 +146,7 @@ fn show(which: &Which, as_json: bool) -> anyhow::Result<()> {
     );
     if as_json {
         let list: Vec<Value> = reports.iter().map(to_json).collect();
-        out::line(format_args!("{:#}", json!({ "stores": list })));
+        out::json(format_args!("{:#}", json!({ "stores": list })));
     } else {
         print(&reports);
     }

@@ -77,7 +77,7 @@ fn show(cell: &Cell, as_json: bool) -> anyhow::Result<()> {
                 })
             })
             .collect();
-        out::line(format_args!("{:#}", json!({ "clients": list })));
+        out::json(format_args!("{:#}", json!({ "clients": list })));
     } else {
         let header = ["CLIENT", "ZONE", "HEARD OF", "OPEN", "LOCKED", "NAME"];
         let mut rows = vec![header.map(str::to_owned).to_vec()];

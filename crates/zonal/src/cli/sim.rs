@@ -133,7 +133,7 @@ impl Sim {
     fn tell(&self, report: &Report) {
         let again = self.again(report.seed);
         if self.json {
-            out::line(json!({
+            out::json(json!({
                 "seed": report.seed,
                 "scenario": report.scenario.name(),
                 "good": report.is_good(),
@@ -147,7 +147,7 @@ impl Sim {
             }));
             return;
         }
-        out::line(report.to_string().trim_end());
+        out::lines(report.to_string().trim_end());
         if !report.is_good() {
             out::line(format_args!("  again: {again} --log"));
         }
@@ -162,7 +162,7 @@ impl Sim {
             let faults: serde_json::Map<_, _> = faults
                 .map(|(name, count)| (name.to_owned(), count.into()))
                 .collect();
-            out::line(json!({
+            out::json(json!({
                 "seeds": summary.seeds,
                 "bad": summary.bad,
                 "operations": summary.operations,

@@ -54,7 +54,7 @@ impl Status {
                 .collect()
         });
         if self.json {
-            out::line(format_args!("{:#}", to_json(&cell, &map, &seen)));
+            out::json(format_args!("{:#}", to_json(&cell, &map, &seen)));
         } else {
             print(&cell, &map, &seen);
         }
@@ -217,7 +217,7 @@ fn print(cell: &Cell, map: &ZoneMap, seen: &[Seen]) {
     }
     out::table(&rows);
     for mount in mounts::of(cell) {
-        let state = if mount.process().is_some() {
+        let state = if mount.lives() {
             ""
         } else {
             " (its process is gone)"
@@ -261,7 +261,7 @@ fn to_json(cell: &Cell, map: &ZoneMap, seen: &[Seen]) -> Value {
         json!({"id": zone.id.0, "name": zone.name, "nodes": nodes})
     });
     let mounts = mounts::of(cell).into_iter().map(|mount| {
-        json!({"path": mount.path, "zone": mount.zone, "pid": mount.pid, "alive": mount.process().is_some()})
+        json!({"path": mount.path, "zone": mount.zone, "pid": mount.pid, "alive": mount.lives()})
     });
     json!({
         "cell": map.cell.to_string(),

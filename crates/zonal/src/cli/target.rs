@@ -180,7 +180,7 @@ impl Target {
                         "lost_bytes": lost,
                         "removed": imported.removed.len(),
                     });
-                    out::line(format_args!("{shown:#}"));
+                    out::json(format_args!("{shown:#}"));
                 } else {
                     out::line(format_args!(
                         "{} objects, {} of data, on target {target}",
@@ -219,7 +219,7 @@ fn ls(source: &mut dyn Source, mut names: Option<Names>, as_json: bool) -> anyho
             if let (Value::Object(fields), Some(path)) = (&mut shown, path) {
                 fields.insert("path".into(), path.into());
             }
-            out::line(shown);
+            out::json(shown);
         } else {
             let path = match path {
                 Some(Some(path)) => format!("  {path}"),
@@ -268,7 +268,7 @@ fn told(exported: &transfer::Exported, to: &Path, as_json: bool) -> anyhow::Resu
             "lost_bytes": exported.lost_bytes,
             "damaged": damaged.collect::<Vec<Value>>(),
         });
-        out::line(format_args!("{shown:#}"));
+        out::json(format_args!("{shown:#}"));
     } else {
         out::line(format_args!(
             "{} objects, {} of data in {}",

@@ -1,13 +1,11 @@
 //! `zonal umount`.
 
-use crate::cell::processes::Started;
-use crate::cell::{folder, points, processes};
+use crate::cell::{Held, folder, points, processes};
 use crate::exit::{FAILED, Failure, NOT_FOUND};
-use crate::mount::farewell::{self, Heard, Said};
+use crate::mount::farewell::{self, Said};
 use crate::out;
 use anyhow::Context;
 use rustix::process::Pid;
-use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -47,7 +45,7 @@ impl Umount {
         // Before it may end.
         let heard: Vec<_> = processes
             .iter()
-            .map(|(pid, _)| farewell::listen(pid.as_raw_nonzero().get()))
+            .map(|held| farewell::listen(held.pid().as_raw_nonzero().get()))
             .collect();
         if is_mounted {
             if self.force {
@@ -59,25 +57,18 @@ impl Umount {
         }
         if self.force {
             // Also those of earlier mounts there that somebody still uses.
+            let name = path.display().to_string();
             let of_path: Vec<_> = processes
-                .iter()
-                .map(|(pid, _)| (*pid, path.clone()))
+                .into_iter()
+                .map(|held| (held, name.clone()))
                 .collect();
-            return processes::stop(&of_path, |pid, _path| {
-                processes.contains(&(pid, processes::started(pid)))
-            });
+            return processes::stop(&of_path);
         }
         let deadline = Instant::now() + PATIENCE;
-        while let Some((index, (pid, _))) = processes
-            .iter()
-            .enumerate()
-            .find(|(_, (pid, started))| processes::started(*pid) == *started)
-        {
-            if Instant::now() > deadline {
-                let said = heard.get(index).and_then(Heard::last);
-                return Err(goes_on(&path, *pid, said.as_ref()).into());
+        for (held, heard) in processes.iter().zip(&heard) {
+            if !held.ends_within(deadline.saturating_duration_since(Instant::now())) {
+                return Err(goes_on(&path, held.pid(), heard.last().as_ref()).into());
             }
-            std::thread::sleep(Duration::from_millis(5));
         }
         heard
             .iter()
@@ -134,44 +125,22 @@ fn lost(path: &Path, said: &Said) -> Option<Failure> {
     Some(Failure::new(FAILED, text).hint("the log of the mount tells more"))
 }
 
-/// The processes of mounts there, of those that were unmounted while in use, too: each a `zonal mount` in the foreground that names the path.
-fn mount_processes(path: &Path) -> Vec<(Pid, Started)> {
+/// The processes of mounts there, of those that were unmounted while in use, too: each a `zonal mount` in the foreground that names the path,
+/// of the user who mounted what is mounted there.
+fn mount_processes(path: &Path) -> Vec<Held> {
+    let own = rustix::process::geteuid().as_raw();
+    let uid = points::user(path).unwrap_or(own);
     let entries = std::fs::read_dir("/proc").into_iter().flatten();
     let pids = entries.filter_map(|entry| {
         let name = entry.ok()?.file_name();
         Pid::from_raw(name.to_str()?.parse().ok()?)
     });
     let me = rustix::process::getpid();
-    let mounts = pids.filter(|pid| *pid != me && is_mount(*pid, path));
-    mounts
-        .map(|pid| (pid, processes::started(pid)))
-        .filter(|(_, started)| matches!(started, Started::At(_)))
-        .collect()
-}
-
-fn is_mount(pid: Pid, path: &Path) -> bool {
-    let arguments = processes::arguments(pid);
-    let has = |wanted: &str| arguments.iter().any(|argument| argument == wanted);
-    if !has("mount") || !(has("--foreground") || has("-f") && is_zonal(&arguments)) {
-        return false;
-    }
-    if arguments.iter().any(|argument| Path::new(argument) == path) {
-        return true;
-    }
-    // One that was started by hand may name it as seen from where it runs.
-    std::fs::read_link(format!("/proc/{}/cwd", pid.as_raw_nonzero())).is_ok_and(|cwd| {
-        let seen = |argument: &OsString| {
-            // Without a slash at the end, which would ask the mount.
-            let path = cwd.join(argument).components().collect::<PathBuf>();
-            folder::absolute(&path).ok()
-        };
-        let mut named = arguments.iter().skip(1).filter_map(seen);
-        named.any(|named| named == path)
-    })
-}
-
-/// Whether it is no other program's `mount -f`.
-fn is_zonal(arguments: &[OsString]) -> bool {
-    let program = arguments.first().map(Path::new);
-    program.and_then(Path::file_name) == Some(OsStr::new("zonal"))
+    let others = pids.filter(|pid| *pid != me);
+    let held = others.filter_map(|pid| {
+        Held::of(pid, uid, |arguments| {
+            processes::mounts(pid, arguments, path)
+        })
+    });
+    held.collect()
 }

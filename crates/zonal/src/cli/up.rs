@@ -15,6 +15,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::time::{Duration, Instant};
+use zonal_disk::trusted::{self, Distrust};
 use zonal_server::NodeConfig;
 use zonal_server::units::Size;
 
@@ -77,22 +78,23 @@ impl Up {
             .into_iter()
             .flatten()
             .try_for_each(|path| refuse_odd_bytes(path))?;
-        std::fs::create_dir_all(&dir).map_err(|error| {
-            let text = format!("{}: {error}", dir.display());
-            match error.kind() {
-                ErrorKind::AlreadyExists
-                | ErrorKind::NotADirectory
-                | ErrorKind::ReadOnlyFilesystem => Failure::new(REFUSED, text)
-                    .hint("name a folder with --dir")
-                    .into(),
-                _ => anyhow::Error::new(error).context(dir.display().to_string()),
+        let trusted = trusted::make(&dir).map_err(|error| match &error {
+            Distrust::Kind { .. } => no_folder(&error),
+            Distrust::Io { source, .. }
+                if matches!(
+                    source.kind(),
+                    ErrorKind::NotADirectory | ErrorKind::ReadOnlyFilesystem
+                ) =>
+            {
+                no_folder(&error)
             }
+            _ => error.into(),
         })?;
-        let dir = folder::absolute(&dir)?;
+        let dir = trusted.path().to_owned();
         refuse_read_only(&dir)?;
         if !Folder::is_cell(&dir)
-            && let Err(error) = check_empty(&dir)
-            && !is_made_by_another(&dir)
+            && let Err(error) = check_empty(&trusted)
+            && !is_made_by_another(&trusted)
         {
             return Err(error);
         }
@@ -179,6 +181,11 @@ impl Up {
     }
 }
 
+fn no_folder(error: &Distrust) -> anyhow::Error {
+    let failure = Failure::new(REFUSED, error.to_string());
+    failure.hint("name a folder with --dir").into()
+}
+
 /// Servers write there from their first moment on.
 fn refuse_read_only(dir: &Path) -> anyhow::Result<()> {
     let found = rustix::fs::statvfs(dir).with_context(|| dir.display().to_string())?;
@@ -203,22 +210,24 @@ fn refuse_odd_bytes(path: &Path) -> anyhow::Result<()> {
 }
 
 /// Whether a command that was making a cell here, and so has the lock, has made it.
-fn is_made_by_another(dir: &Path) -> bool {
-    let lock = std::fs::File::open(dir.join("lock"));
-    lock.is_ok_and(|lock| lock.lock().is_ok()) && Folder::is_cell(dir)
+fn is_made_by_another(dir: &trusted::Folder) -> bool {
+    let lock = dir.file("lock").ok().flatten();
+    lock.is_some_and(|lock| lock.lock().is_ok()) && Folder::is_cell(dir.path())
 }
 
-fn check_empty(dir: &Path) -> anyhow::Result<()> {
-    let mut entries = std::fs::read_dir(dir).with_context(|| dir.display().to_string())?;
-    let ours = |name: &std::ffi::OsStr| {
-        name == "lock"
-            || name == "lost+found"
-            || name
-                .to_str()
-                .is_some_and(|name| plan::is_unfinished(dir, name))
-    };
-    let foreign = entries.any(|entry| entry.is_ok_and(|entry| !ours(&entry.file_name())));
-    if foreign {
+fn check_empty(trusted: &trusted::Folder) -> anyhow::Result<()> {
+    let dir = trusted.path();
+    let entries = std::fs::read_dir(dir).with_context(|| dir.display().to_string())?;
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        if name == "lock" || name == "lost+found" {
+            continue;
+        }
+        if let Some(name) = name.to_str()
+            && plan::is_unfinished(trusted, name)?
+        {
+            continue;
+        }
         let text = format!(
             "{} is not empty and no cell; nothing was touched",
             dir.display()
@@ -363,7 +372,7 @@ fn mount(folder: &Folder, path: &Path) -> anyhow::Result<()> {
             .into_iter()
             .find(|record| record.path == path);
         match record {
-            Some(record) if record.process().is_some() => return Ok(()),
+            Some(record) if record.lives() => return Ok(()),
             // Its process died: what is left of it answers nobody.
             Some(record) => record.unmount(&records)?,
             None => {

@@ -23,7 +23,7 @@ impl ZoneMapCommand {
         let Self::Show { cell, json } = self;
         let map = cell.open()?.map()?;
         if json {
-            out::line(format_args!("{:#}", to_json(&map)));
+            out::json(format_args!("{:#}", to_json(&map)));
         } else {
             print(&map);
         }

@@ -54,7 +54,7 @@ impl Printer {
             }
             object.insert("what".into(), described.what.into());
             object.insert("fields".into(), to_json(&described.fields));
-            out::line(Value::Object(object));
+            out::json(Value::Object(object));
         } else {
             let at = at.map_or(String::new(), |at| format!(" {at}"));
             let fields = to_text(&described.fields);
@@ -66,7 +66,7 @@ impl Printer {
     pub fn damage(&mut self, part: &'static str, at: Option<String>, error: &str) {
         self.damaged += 1;
         if self.json {
-            out::line(json!({ "part": part, "at": at, "damage": error }));
+            out::json(json!({ "part": part, "at": at, "damage": error }));
         } else {
             let at = at.map_or(String::new(), |at| format!(" {at}"));
             out::line(format_args!("{part}{at} DAMAGED: {error}"));

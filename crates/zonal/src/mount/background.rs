@@ -10,6 +10,7 @@ use anyhow::Context;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
+use zonal_types::OneLine;
 
 const READY: &str = "ready";
 const NOTE: &str = "note: ";
@@ -24,7 +25,8 @@ pub fn tell_ready() {
 /// Tells the starting process what whoever mounts should know.
 pub fn tell_note(text: &str) {
     let mut stdout = std::io::stdout().lock();
-    let _ = writeln!(stdout, "{NOTE}{text}").and_then(|()| stdout.flush());
+    // One line: another one could say that the mount answers.
+    let _ = writeln!(stdout, "{NOTE}{}", OneLine(text)).and_then(|()| stdout.flush());
 }
 
 /// Tells the starting process why there is no mount.

@@ -7,13 +7,14 @@ use crate::cell::Cell;
 use crate::exit::{FAILED, Failure, UNREACHABLE, with_causes};
 use anyhow::Context;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::mpsc;
 use zonal_fuse::{MountOptions, SessionConfig};
 use zonal_mount::{MountConfig, Mounted, StartError};
 use zonal_net::{Identity, PoolConfig, Role};
 use zonal_types::limits::NAME_BYTES_MAX;
-use zonal_types::{ErrorCode, NodeId, ZoneId};
+use zonal_types::{ErrorCode, NodeId, OneLine, Shown, ZoneId};
 
 /// Why the mount ends.
 enum End {
@@ -124,11 +125,15 @@ fn config(
 
 /// The name of a mount's sessions, for people. A shard takes no longer one: the start of the path gives way.
 fn name(path: &Path, host: &str) -> String {
-    let name = format!("mount {} on {host}", path.display());
+    // It takes none with letters that are not shown either.
+    let (path, host) = (
+        Shown(path.as_os_str().as_bytes()).to_string(),
+        OneLine(host).to_string(),
+    );
+    let name = format!("mount {path} on {host}");
     if name.len() <= NAME_BYTES_MAX {
         return name;
     }
-    let path = path.to_string_lossy();
     // A host's name has at most 64 bytes.
     let kept = NAME_BYTES_MAX.saturating_sub("mount ... on ".len() + host.len());
     let start = path.len().saturating_sub(kept);
@@ -171,6 +176,10 @@ mod tests {
     #[test]
     fn the_name_of_a_session_is_one_that_a_shard_takes() {
         assert_eq!(name(Path::new("/mnt"), "host"), "mount /mnt on host");
+        assert_eq!(
+            name(Path::new("/a\tb\n"), "h\x1b"),
+            r"mount /a\x09b\x0a on h\x1b"
+        );
         for letter in ["x", "\u{e4}", "\u{20ac}", "\u{1f600}"] {
             for length in [230, 240, 241, 242, 243, 244, 4096] {
                 let path = format!("/{}/end", letter.repeat(length / letter.len()));

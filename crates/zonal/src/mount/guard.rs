@@ -7,9 +7,13 @@
 
 use crate::exit::{FAILED, Failure};
 use anyhow::Context;
-use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, getppid, pidfd_open, set_parent_process_death_signal,
+};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -40,12 +44,14 @@ pub fn run(mount: u32, path: &Path) -> anyhow::Result<()> {
     let mut signals = Signals::new(all).context("signals")?;
     set_parent_process_death_signal(Some(Signal::USR1)).context("parent's death")?;
     let device = device(path);
+    // Opened before it is known to live: of nobody else, however numbers are used again.
+    let opened = pidfd_open(pid, PidfdFlags::empty()).ok();
     if getppid() == Some(pid) {
         signals.forever().find(|signal| *signal == SIGUSR1);
     }
     let begun = Instant::now();
     while begun.elapsed() < ENDS {
-        if has_ended(mount) {
+        if has_ended(mount, opened.as_ref()) {
             return Ok(());
         }
         std::thread::sleep(LOOK);
@@ -66,8 +72,12 @@ fn end(device: &str, path: &Path) -> anyhow::Result<()> {
     zonal_fuse::end_connection(path).context("end the connection")
 }
 
-/// Whether nothing but the entry of a dead process is left.
-fn has_ended(process: u32) -> bool {
+/// Whether nothing but the entry of a dead process is left, none of its threads.
+fn has_ended(process: u32, opened: Option<&OwnedFd>) -> bool {
+    if let Some(opened) = opened {
+        let mut list = [PollFd::new(opened, PollFlags::IN)];
+        return matches!(poll(&mut list, Some(&Timespec::default())), Ok(1..));
+    }
     let threads = std::fs::read_dir(format!("/proc/{process}/task"));
     threads.map_or(true, |threads| threads.count() <= 1)
 }
@@ -92,10 +102,13 @@ mod tests {
     fn what_is_mounted_has_a_number_and_a_process_ends() {
         assert!(device(Path::new("/proc")).is_some());
         assert_eq!(device(Path::new("/proc/self")), None);
-        assert!(has_ended(u32::MAX));
+        assert!(has_ended(u32::MAX, None));
         let (end, ended) = std::sync::mpsc::channel::<()>();
         let other = std::thread::spawn(move || ended.recv().is_err());
-        assert!(!has_ended(std::process::id()), "it has two threads");
+        let own = pidfd_open(rustix::process::getpid(), PidfdFlags::empty()).unwrap();
+        for opened in [None, Some(&own)] {
+            assert!(!has_ended(std::process::id(), opened), "it has two threads");
+        }
         drop(end);
         assert!(other.join().is_ok());
     }

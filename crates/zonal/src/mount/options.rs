@@ -107,7 +107,8 @@ impl Options {
             log: None,
             workers: None,
             ready_on_stdout: false,
-            flags: Flags::NONE,
+            // Who has the key makes files of any owner and kind: see docs/security.md.
+            flags: Flags::SAFE,
             // The kernel's helper refuses it to others, unless /etc/fuse.conf says otherwise.
             allow_other: rustix::process::geteuid().is_root(),
         }
@@ -123,6 +124,9 @@ impl Options {
         match name {
             "allow_other" => self.allow_other = true,
             "noallow_other" => self.allow_other = false,
+            // mount(8) keeps suid and dev to itself: they are what it takes for usual.
+            "allow_suid" => self.apply_all(&["suid"]),
+            "allow_dev" => self.apply_all(&["dev"]),
             "no-cache" | "no_cache" => self.no_cache = true,
             "zone" => {
                 let zone = value.parse().ok().filter(|zone| *zone > 0);
@@ -190,6 +194,7 @@ impl Options {
         option("--cache-time", self.cache_time.map(|time| time.to_string()));
         option("--workers", self.workers.map(|workers| workers.to_string()));
         let mut words: Vec<&str> = self.flags.words().collect();
+        words.extend(self.flags.raised());
         words.extend(self.no_cache.then_some("no-cache"));
         words.push(if self.allow_other {
             "allow_other"
@@ -233,7 +238,7 @@ mod tests {
         ));
         let line = options.arguments().join(" ");
         assert!(
-            line.contains("--zone 2") && line.ends_with("-o nosuid,noallow_other"),
+            line.contains("--zone 2") && line.ends_with("-o nosuid,nodev,noallow_other"),
             "{line}"
         );
     }
@@ -252,6 +257,28 @@ mod tests {
         assert_eq!(words("users"), ["nosuid", "nodev", "noexec"]);
         assert_eq!(words("rw,user=someone,exec"), ["nosuid", "nodev"]);
         assert_eq!(words("owner"), ["nosuid", "nodev"]);
+    }
+
+    #[test]
+    fn set_id_bits_and_devices_are_asked_for_and_passed_on() {
+        for (text, words) in [
+            ("rw,defaults", "nosuid,nodev"),
+            ("suid", "nodev,suid"),
+            ("dev", "nosuid,dev"),
+            ("suid,dev", "suid,dev"),
+            ("suid,dev,nosuid", "nosuid,dev"),
+            ("allow_suid,users,allow_dev", "nosuid,noexec,dev"),
+            ("allow_suid,allow_dev", "suid,dev"),
+        ] {
+            let line = given(text).arguments().join(" ");
+            let (_, words_given) = line.split_once("-o ").unwrap();
+            assert!(
+                words_given.starts_with(&format!("{words},")),
+                "{text}: {line}"
+            );
+            // The process in the background has the same.
+            assert_eq!(given(words_given).flags, given(text).flags, "{text}");
+        }
     }
 
     #[test]

@@ -44,17 +44,16 @@ pub fn export(
     path: &Path,
     progress: &mut Progress,
 ) -> anyhow::Result<Exported> {
-    write_whole(path, |partial| write(source, cell, only, partial, progress))
+    write_whole(path, |file| write(source, cell, only, file, progress))
 }
 
 fn write(
     source: &mut dyn Source,
     cell: [u8; 16],
     only: &[ObjectId],
-    path: &Path,
+    file: File,
     progress: &mut Progress,
 ) -> anyhow::Result<Exported> {
-    let file = File::create(path).with_context(|| path.display().to_string())?;
     let header = StreamHeader {
         kind: StreamKind::Objects,
         cell,

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use zonal_disk::{DiskError, ReadStore, StoreKind, identity};
+use zonal_disk::{DiskError, ReadStore, StoreKind, identity, trusted};
 use zonal_object::ids::BLOCK;
 use zonal_object::{Cut, ObjectId, ReadPlan, Target, TargetConfig, list};
 use zonal_types::limits::OBJECTS_LISTED_MAX;
@@ -53,6 +53,7 @@ fn segment_units(dir: &Path, store: &ReadStore) -> anyhow::Result<u32> {
 impl Stopped {
     /// Opens the store in `dir`, a target's folder (with `identity`, `log` and so on).
     pub fn open(dir: &Path) -> anyhow::Result<Self> {
+        trusted::open(dir)?;
         let stored = identity::load(dir).with_context(|| dir.display().to_string())?;
         let stored = stored.ok_or_else(|| {
             Failure::new(NOT_FOUND, format!("{} holds no store", dir.display()))

@@ -38,6 +38,13 @@ pub fn said(output: &Output) -> String {
     String::from_utf8_lossy(&both).into_owned()
 }
 
+/// A file that only its owner can read.
+pub fn write_secret(path: &Path, bytes: impl AsRef<[u8]>) {
+    use std::os::unix::fs::PermissionsExt;
+    fs::write(path, bytes).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
+}
+
 /// A cell of one zone and one target.
 pub struct Cell {
     pub scratch: Scratch,

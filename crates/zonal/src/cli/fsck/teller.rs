@@ -15,7 +15,7 @@ pub(super) struct Teller {
 impl Report for Teller {
     fn finding(&mut self, pass: u32, finding: &Finding) {
         if self.json {
-            return out::line(to_json(pass, finding));
+            return out::json(to_json(pass, finding));
         }
         if pass > 1 {
             // What a repair brought to light; what is left is told by the sums.

@@ -1,0 +1,189 @@
+//! Processes of this program, held: what is found out about one is true of the one that gets a signal.
+//!
+//! Process numbers are used again, and a record of one may be old or forged. So a process is opened first (pidfd), then looked at by its
+//! number, then it is made sure that it is still there: whatever was seen was its own. It is one of ours where all of this is so:
+//!
+//! 1. It runs as the user that is meant, with no other user's rights besides: real, effective and saved.
+//! 2. It runs this program: the same file; or, as an upgrade takes the old file away and several builds may be installed, one with the name of
+//!    this program or `zonal`. The kernel tells the file, not the process itself.
+//! 3. Its command line says what it is for: see [`super::processes`].
+
+use super::processes::arguments_soon;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::Duration;
+
+/// Name of the program where it is installed.
+const PROGRAM: &[u8] = b"zonal";
+/// What the kernel says behind the path of a file that is gone.
+const DELETED: &[u8] = b" (deleted)";
+
+/// A process of this program that cannot be mistaken for a later one.
+#[derive(Debug)]
+pub struct Held {
+    pid: Pid,
+    fd: OwnedFd,
+}
+
+impl Held {
+    /// Holds the process `pid` where it lives, is one of ours that runs as the user `uid`, and is the one that `is_meant` by its command line.
+    pub fn of(pid: Pid, uid: u32, is_meant: impl FnOnce(&[OsString]) -> bool) -> Option<Self> {
+        let fd = pidfd_open(pid, PidfdFlags::empty()).ok()?;
+        let held = Self { pid, fd };
+        // A thread of the kernel runs no program, and never has a command line.
+        fs::read_link(program(pid)).ok()?;
+        // Its command line is there once it runs; what program it runs is known then.
+        let arguments = arguments_soon(pid);
+        let is_ours = is_of(pid, uid) && runs_us(pid) && is_meant(&arguments);
+        (is_ours && held.lives()).then_some(held)
+    }
+
+    /// The same, of a process of this user.
+    pub fn own(pid: Pid, is_meant: impl FnOnce(&[OsString]) -> bool) -> Option<Self> {
+        Self::of(pid, rustix::process::geteuid().as_raw(), is_meant)
+    }
+
+    /// Its number.
+    pub fn pid(&self) -> Pid {
+        self.pid
+    }
+
+    /// Whether it has not ended yet.
+    pub fn lives(&self) -> bool {
+        !self.ends_within(Duration::ZERO)
+    }
+
+    /// Waits for its end, for so long at most; whether it has ended.
+    pub fn ends_within(&self, time: Duration) -> bool {
+        let mut list = [PollFd::new(&self.fd, PollFlags::IN)];
+        let time = Timespec {
+            tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(time.subsec_nanos()),
+        };
+        // One that a signal interrupts has not ended yet.
+        matches!(poll(&mut list, Some(&time)), Ok(1..))
+    }
+
+    /// Sends it a signal. It may end by itself in between.
+    pub fn signal(&self, signal: Signal) {
+        let _ = pidfd_send_signal(&self.fd, signal);
+    }
+}
+
+fn program(pid: Pid) -> String {
+    format!("/proc/{}/exe", pid.as_raw_nonzero())
+}
+
+/// Whether it has the rights of this user and of no other one.
+fn is_of(pid: Pid, uid: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{}/status", pid.as_raw_nonzero()));
+    let status = status.unwrap_or_default();
+    let users = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+    let users: Vec<&str> = users.unwrap_or_default().split_whitespace().collect();
+    let uid = uid.to_string();
+    !users.is_empty() && users.iter().all(|user| *user == uid)
+}
+
+/// Whether it runs this program, or another build of it.
+fn runs_us(pid: Pid) -> bool {
+    let program = program(pid);
+    let file = |path: &str| fs::metadata(path).map(|found| (found.dev(), found.ino()));
+    if let (Ok(its), Ok(own)) = (file(&program), file("/proc/self/exe"))
+        && its == own
+    {
+        return true;
+    }
+    let Ok(its) = fs::read_link(&program) else {
+        return false;
+    };
+    let own = fs::read_link("/proc/self/exe").unwrap_or_default();
+    let its = name(&its);
+    !its.is_empty() && (its == PROGRAM || its == name(&own))
+}
+
+/// The name of a program's file, which may be gone.
+fn name(path: &Path) -> &[u8] {
+    let name = path.file_name().map_or(&b""[..], OsStr::as_bytes);
+    name.strip_suffix(DELETED).unwrap_or(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Child, Command};
+
+    /// Sleeps where it is told to: a process of this program for tests.
+    #[test]
+    #[ignore = "it is run by other tests"]
+    fn sleeps() {
+        if std::env::args().any(|argument| argument == "sleep-long") {
+            std::thread::sleep(Duration::from_secs(600));
+        }
+    }
+
+    /// A process of this program with arguments.
+    fn start(arguments: &[&str]) -> Child {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args([
+            "cell::held::tests::sleeps",
+            "--exact",
+            "--ignored",
+            "sleep-long",
+        ]);
+        command.args(arguments).stdout(std::process::Stdio::null());
+        command.spawn().unwrap()
+    }
+
+    fn end(mut child: Child) {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn what_is_held_is_one_of_ours_and_gets_the_signal() {
+        let own = rustix::process::geteuid().as_raw();
+        let mut child = start(&["/some/path"]);
+        let pid = Pid::from_child(&child);
+        let has = |argument: &'static str| {
+            move |arguments: &[OsString]| arguments.iter().any(|part| part == argument)
+        };
+        assert!(Held::own(pid, has("/some/other")).is_none());
+        assert!(Held::of(pid, own + 1, has("/some/path")).is_none());
+        let held = Held::own(pid, has("/some/path")).unwrap();
+        assert!(held.lives() && !held.ends_within(Duration::from_millis(1)));
+        held.signal(Signal::TERM);
+        assert!(held.ends_within(Duration::from_secs(20)));
+        child.wait().unwrap();
+        held.signal(Signal::TERM);
+        assert!(Held::own(pid, |_| true).is_none());
+        let other = Command::new("sleep").arg("600").spawn().unwrap();
+        assert!(Held::own(Pid::from_child(&other), has("600")).is_none());
+        end(other);
+    }
+
+    #[test]
+    fn a_process_is_held_from_its_first_moment_on() {
+        for _ in 0..100 {
+            let child = start(&["/some/path"]);
+            let held = Held::own(Pid::from_child(&child), |arguments| {
+                arguments.iter().any(|part| part == "/some/path")
+            });
+            end(child);
+            assert!(held.is_some());
+        }
+    }
+
+    #[test]
+    fn a_program_is_known_by_its_name_when_its_file_is_gone() {
+        assert_eq!(name(Path::new("/usr/bin/zonal (deleted)")), PROGRAM);
+        assert_eq!(name(Path::new("/usr/bin/zonal")), PROGRAM);
+        assert_eq!(name(Path::new("/usr/bin/zonal x")), b"zonal x");
+        assert_eq!(name(Path::new("/")), b"");
+    }
+}

@@ -1,0 +1,248 @@
+//! Records that name a process which is none of ours: `zonal down` ends nobody else, and waits for nobody else.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test ends where something is not as it should be"
+)]
+
+mod cell;
+
+use cell::{Cell, code, lives, said, zonal};
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use zonal_testkit::Scratch;
+
+/// A user who is nobody else.
+const USER: u32 = 64_311;
+
+/// A process that is ended with the test.
+struct Stranger(Child);
+
+impl Stranger {
+    fn start(command: &mut Command) -> Self {
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        let stranger = Self(command.spawn().unwrap());
+        let end = Instant::now() + Duration::from_secs(10);
+        // The kernel shows its command line once it runs.
+        while !lives(stranger.0.id()) {
+            assert!(Instant::now() < end);
+        }
+        stranger
+    }
+
+    /// When it started, as a record has it.
+    fn started(&self) -> u64 {
+        let text = fs::read_to_string(format!("/proc/{}/stat", self.0.id())).unwrap();
+        let fields = text.rsplit_once(") ").unwrap().1;
+        fields.split(' ').nth(19).unwrap().parse().unwrap()
+    }
+}
+
+impl Drop for Stranger {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Another program, with anything on its command line.
+fn shell(arguments: &[&str]) -> Command {
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", "sleep 600 & wait", "sh"])
+        .args(arguments);
+    command
+}
+
+fn record(dir: &Path, name: &str, pid: u32, started: u64) {
+    let mounts = dir.join("mounts");
+    fs::create_dir_all(&mounts).unwrap();
+    fs::set_permissions(&mounts, Permissions::from_mode(0o700)).unwrap();
+    let text = format!("path = \"/nowhere/{name}\"\npid = {pid}\nstarted = {started}\nzone = 1\n");
+    fs::write(mounts.join(format!("{name}.toml")), text).unwrap();
+}
+
+#[test]
+fn a_record_of_a_mount_that_names_another_process_ends_nobody() {
+    let cell = Cell::up("forged-record");
+    // Known by its command line, as records of the first versions were, and by its start.
+    let old = Stranger::start(&mut shell(&["mount", "/nowhere/old"]));
+    let new = Stranger::start(&mut shell(&["mount", "--foreground", "/nowhere/new"]));
+    record(cell.dir(), "old", old.0.id(), 0);
+    record(cell.dir(), "new", new.0.id(), new.started());
+    record(cell.dir(), "init", 1, 0);
+    let begun = Instant::now();
+    let output = cell.down();
+    assert!(lives(old.0.id()) && lives(new.0.id()), "{}", said(&output));
+    assert_eq!(code(&output), 0, "{}", said(&output));
+    assert!(
+        begun.elapsed() < Duration::from_secs(15),
+        "it waited for them"
+    );
+}
+
+#[test]
+fn a_pid_file_that_names_another_process_ends_nobody() {
+    let cell = Cell::up("forged-pid");
+    let output = cell.down();
+    assert_eq!(code(&output), 0, "{}", said(&output));
+    let config = cell.config("meta1");
+    let config = config.to_str().unwrap();
+    let stranger = Stranger::start(&mut shell(&["server", "--config", config]));
+    fs::write(
+        cell.dir().join("meta1/pid"),
+        format!("{}\n", stranger.0.id()),
+    )
+    .unwrap();
+    let output = cell.down();
+    assert!(lives(stranger.0.id()), "{}", said(&output));
+    assert_eq!(code(&output), 0, "{}", said(&output));
+    // Nor is it taken for the server.
+    let output = cell.up_again();
+    assert_eq!(code(&output), 0, "{}", said(&output));
+    assert!(lives(stranger.0.id()));
+}
+
+#[test]
+fn a_process_of_another_user_is_not_taken_for_a_server() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root can be two users");
+        return;
+    }
+    let cell = Cell::up("forged-user");
+    let output = cell.down();
+    assert_eq!(code(&output), 0, "{}", said(&output));
+    // A program of our name, with the command line of a server.
+    let scratch = Scratch::new("forged-user-program");
+    let program = scratch.join("zonal");
+    fs::copy(fs::canonicalize("/bin/sh").unwrap(), &program).unwrap();
+    fs::write(scratch.join("server"), "sleep 600 & wait\n").unwrap();
+    let mut command = Command::new(&program);
+    command
+        .args(["server", "--config"])
+        .arg(cell.config("meta1"));
+    command.current_dir(&*scratch).uid(USER).gid(USER);
+    let stranger = Stranger::start(&mut command);
+    fs::write(
+        cell.dir().join("meta1/pid"),
+        format!("{}\n", stranger.0.id()),
+    )
+    .unwrap();
+    let output = cell.down();
+    assert!(lives(stranger.0.id()), "{}", said(&output));
+    assert!(
+        said(&output).contains("stopped 0 of 3"),
+        "{}",
+        said(&output)
+    );
+}
+
+#[test]
+fn umount_ends_no_other_program() {
+    let stranger = Stranger::start(&mut shell(&["mount", "--foreground", "/nowhere/at-all"]));
+    let begun = Instant::now();
+    let mut command = zonal();
+    let output = command.args(["umount", "--force", "/nowhere/at-all"]);
+    let output = output.output().unwrap();
+    assert!(lives(stranger.0.id()), "{}", said(&output));
+    assert_eq!(code(&output), 7, "{}", said(&output));
+    assert!(begun.elapsed() < Duration::from_secs(15));
+}
+
+#[test]
+fn servers_are_stopped_by_another_build_and_after_an_upgrade() {
+    let scratch = Scratch::new("upgrade");
+    let (program, dir) = (scratch.join("zonal"), scratch.join("cell"));
+    let install = || {
+        let new = scratch.join("zonal.new");
+        fs::copy(zonal().get_program(), &new).unwrap();
+        fs::rename(&new, &program).unwrap();
+    };
+    let run = |program: &Path, command: &str| {
+        let mut line = Command::new(program);
+        line.arg(command).arg("--dir").arg(&dir);
+        line.env_remove("ZONAL_CELL").output().unwrap()
+    };
+    install();
+    let up = Command::new(&program)
+        .args(["up", "--zones", "1", "--storage-nodes", "1", "--dir"])
+        .arg(&dir)
+        .output()
+        .unwrap();
+    assert_eq!(code(&up), 0, "{}", said(&up));
+    // The file that runs is gone; the same program is elsewhere, too.
+    install();
+    let output = run(&program, "down");
+    assert!(
+        said(&output).contains("stopped 3 of 3"),
+        "{}",
+        said(&output)
+    );
+    let up = run(&program, "up");
+    assert_eq!(code(&up), 0, "{}", said(&up));
+    let output = run(Path::new(zonal().get_program()), "down");
+    assert!(
+        said(&output).contains("stopped 3 of 3"),
+        "{}",
+        said(&output)
+    );
+}
+
+#[test]
+fn no_process_of_ours_leaves_a_core_dump() {
+    let scratch = Scratch::new("core-dump");
+    let (program, dir) = (zonal().get_program().to_owned(), scratch.join("cell"));
+    // As where an operator wants dumps.
+    let script = "ulimit -c unlimited 2>/dev/null; exec \"$@\"";
+    let mut command = Command::new("sh");
+    command.args(["-c", script, "sh"]).arg(&program);
+    command.args(["up", "--zones", "1", "--storage-nodes", "1", "--dir"]);
+    let output = command.arg(&dir).output().unwrap();
+    assert_eq!(code(&output), 0, "{}", said(&output));
+    for node in cell::NODES {
+        let pid = fs::read_to_string(dir.join(node).join("pid")).unwrap();
+        let limits = fs::read_to_string(format!("/proc/{}/limits", pid.trim())).unwrap();
+        let line = limits.lines().find(|line| line.starts_with("Max core"));
+        let words: Vec<&str> = line.unwrap().split_whitespace().skip(4).collect();
+        assert!(
+            words.starts_with(&["1", "1"]) || words.starts_with(&["0", "0"]),
+            "{limits}"
+        );
+    }
+    let down = zonal().args(["down", "--dir"]).arg(&dir).output().unwrap();
+    assert_eq!(code(&down), 0, "{}", said(&down));
+    // A server that crashes.
+    let mut command = Command::new("sh");
+    command.args(["-c", script, "sh"]).arg(&program);
+    command
+        .args(["server", "--config"])
+        .arg(dir.join("manager/node.toml"));
+    command.current_dir(&*scratch).stderr(Stdio::null());
+    let mut server = command.spawn().unwrap();
+    let runs = |server: &Child| {
+        let line = fs::read(format!("/proc/{}/cmdline", server.id())).unwrap_or_default();
+        line.split(|byte| *byte == 0).nth(1) == Some(b"server")
+    };
+    let end = Instant::now() + Duration::from_secs(20);
+    while !runs(&server) || zonal_is_silent(&dir) {
+        assert!(Instant::now() < end && server.try_wait().unwrap().is_none());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    cell::kill(server.id(), "ABRT");
+    let status = server.wait().unwrap();
+    use std::os::unix::process::ExitStatusExt;
+    assert!(
+        status.signal().is_some() && !status.core_dumped(),
+        "{status}"
+    );
+}
+
+/// Whether no manager answers.
+fn zonal_is_silent(dir: &Path) -> bool {
+    let mut command = zonal();
+    let output = command.args(["zone-map", "show", "--cell"]).arg(dir);
+    code(&output.output().unwrap()) != 0
+}
