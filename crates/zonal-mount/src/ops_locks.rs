@@ -76,6 +76,7 @@ impl ZonalFs {
         reply: ReplyEmpty,
     ) {
         self.begin(ctx);
+        self.is_opened(ino, lock.fh);
         let range = range_of(lock, self.client.lock_number());
         if lock.kind == KernelKind::Unlock {
             return match block_on(self.client.unlock(ino, range)) {

@@ -41,15 +41,17 @@ impl ZonalFs {
     /// Makes the kernel write the pages of a hole, and drop them.
     pub(crate) fn drop_hole(&self, ino: Ino, (from, to): (u64, u64)) {
         if let Some(notifier) = self.notifier.get() {
-            drop_range(notifier, ino.0, from, to);
+            drop_range(self, notifier, ino.0, from, to);
         }
     }
 
-    /// Drops pages; returns when that is done, but after `limit` in any case.
-    pub(crate) fn drop_range_within(&self, ino: Ino, pages: Stale, limit: Duration) {
-        if let Some(notifier) = self.notifier.get() {
-            self.signal.drop_range_within(notifier, ino, pages, limit);
-        }
+    /// Drops pages; returns when that is done, but after `limit` in any case. True where it is done.
+    pub(crate) fn drop_range_within(&self, ino: Ino, pages: Stale, limit: Duration) -> bool {
+        let notifier = self.notifier.get();
+        notifier.is_some_and(|notifier| {
+            let signal = &self.signal;
+            signal.drop_range_within(notifier, ino, pages, limit)
+        })
     }
 
     /// Makes the kernel drop a directory's listing.
@@ -150,19 +152,23 @@ pub(crate) fn drop_attributes_of(notifier: &Notifier, ino: Ino) {
 }
 
 /// The pages of `from..to`.
-pub(super) fn drop_range(notifier: &Notifier, ino: u64, from: u64, to: u64) {
+pub(super) fn drop_range(fs: &ZonalFs, notifier: &Notifier, ino: u64, from: u64, to: u64) {
     let from = i64::try_from(from).unwrap_or(i64::MAX);
     let length = i64::try_from(to).unwrap_or(i64::MAX) - from;
+    let drop = fs.tails.drop_begins(Ino(ino));
     if let Err(error) = notifier.inval_inode(ino, from, length) {
         tracing::debug!(ino, %error, "the kernel refused an invalidation");
     }
+    fs.tails.drop_ends(Ino(ino), drop, false);
 }
 
 /// All pages of a file, and its attributes. A size that is told afterwards has no page to wait for: the kernel takes no attributes from an
 /// answer during which pages are dropped.
 pub(super) fn drop_file(fs: &ZonalFs, notifier: &Notifier, ino: u64) {
     let pages = fs.tails.whole(Ino(ino));
+    let drop = fs.tails.drop_begins(Ino(ino));
     drop_pages(notifier, ino, true);
+    fs.tails.drop_ends(Ino(ino), drop, true);
     if let Some(pages) = pages {
         fs.tails.dropped(Ino(ino), pages);
     }

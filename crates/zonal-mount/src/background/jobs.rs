@@ -8,7 +8,8 @@ use crate::caller::is_dying;
 use crate::fs::ZonalFs;
 use crate::tails::Stale;
 use std::sync::atomic::Ordering;
-use std::sync::{Condvar, Mutex, PoisonError, mpsc};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 use zonal_client::Net as _;
 use zonal_client::seen::Changed;
@@ -159,16 +160,24 @@ impl Signal {
         ended.recv_timeout(limit).ok();
     }
 
-    /// Drops pages that may be locked for as long as a caller waits; returns when that is done, but after `limit` in any case.
-    pub fn drop_range_within(&self, notifier: &Notifier, ino: Ino, pages: Stale, limit: Duration) {
+    /// Drops pages that may be locked for as long as a caller waits; returns when that is done, but after `limit` in any case. True where it is done.
+    #[must_use]
+    pub fn drop_range_within(
+        &self,
+        notifier: &Notifier,
+        ino: Ino,
+        pages: Stale,
+        limit: Duration,
+    ) -> bool {
         let (done, ended) = mpsc::channel::<()>();
-        self.doubts.push(Job::DropRange {
+        let is_taken = self.doubts.push(Job::DropRange {
             notifier: notifier.clone(),
             ino: ino.0,
             pages,
             then: Box::new(move || drop(done)),
         });
-        ended.recv_timeout(limit).ok();
+        let is_over = ended.recv_timeout(limit) == Err(RecvTimeoutError::Disconnected);
+        is_taken && is_over
     }
 
     /// Gives the question back where the queue is full.
@@ -228,7 +237,7 @@ fn run_job(fs: &ZonalFs, job: Job) {
             pages,
             then,
         } => {
-            drop_range(&notifier, ino, pages.from, pages.to);
+            drop_range(fs, &notifier, ino, pages.from, pages.to);
             fs.tails.dropped(Ino(ino), pages);
             then();
         }
