@@ -82,6 +82,29 @@ def _(work, seconds, pause):
     take_turns(work, seconds, pause, KINDS, WAYS)
 
 
+@check("lock-first-turns-killed", "the first turns on a new file, too: the end that another mount gave it under its lock is seen while the metadata server is killed",
+       limit=3600)
+def _(work, seconds, pause):
+    with Twice(work) as cell, Loop() as loop:
+        end, kill_at, rounds = time.monotonic() + seconds, time.monotonic() + pause, 0
+        while time.monotonic() < end:
+            started = []
+            for kind in KINDS:
+                for timer in (0, TIMER):
+                    name = f"{kind}.{timer}.{rounds}"
+                    files = [f"{mount}/one/{name}" for mount in (cell.mount, cell.second)]
+                    started.append((name, loop.start(kind, "keep", 1, timer, files)))
+            while any(running.poll() is None for _name, running in started):
+                if time.monotonic() >= kill_at:
+                    cell.kill_shard()
+                    kill_at = time.monotonic() + pause
+                time.sleep(0.05)
+            for name, running in started:
+                loop.end(running, name, SETTLES)
+            rounds += 1
+        print(f"  {rounds} rounds of {len(KINDS) * 2} files", flush=True)
+
+
 @check("lock-late-writes", "numbers side by side in a page, each under a lock of its own, add up also where writes are late, and the page is dropped and read again "
        "before they are carried out", limit=600)
 def _(work, seconds, _pause):

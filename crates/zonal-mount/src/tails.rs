@@ -40,6 +40,8 @@ struct Tail {
     shown: u64,
     /// The kernel takes no byte behind this for the file's.
     end: u64,
+    /// The kernel takes all bytes before this for the file's. It may not have taken the size that it was told last.
+    sure: u64,
     /// The kernel may have pages.
     has_pages: bool,
     /// It has asked for some, or filled some, since the first handle was opened.
@@ -246,6 +248,7 @@ impl Tails {
     pub fn page_written(&self, ino: Ino, (from, to): Range, thread: u32) -> Option<Stale> {
         let mut all = self.all();
         let tail = all.get_mut(&ino)?;
+        tail.sure = tail.sure.max(to);
         if !tail.crossings.is_crossed((from, to), thread) {
             tail.crossings.write_ends();
             return None;
@@ -395,14 +398,29 @@ impl Tails {
         let tail = all.get_mut(&ino)?;
         tail.shown = size;
         tail.end = tail.end.max(size);
+        tail.sure = tail.sure.min(size);
         let from = tail.short.filter(|short| *short < size)?;
         Some(tail.stale(from, size, None))
+    }
+
+    /// Whether the kernel may take an open file to be shorter than that.
+    #[must_use]
+    pub fn may_be_longer(&self, ino: Ino, size: u64) -> bool {
+        self.all().get(&ino).is_some_and(|tail| tail.sure < size)
+    }
+
+    /// The kernel has been made to take the file to be that long at least.
+    pub fn lengthened(&self, ino: Ino, size: u64) {
+        if let Some(tail) = self.all().get_mut(&ino) {
+            tail.sure = tail.sure.max(size);
+        }
     }
 
     /// The kernel is about to take this size, whatever it knew, and to drop all pages behind it.
     pub fn cut(&self, ino: Ino, size: u64) {
         if let Some(tail) = self.all().get_mut(&ino) {
             tail.end = size;
+            tail.sure = size;
             if size == 0 && tail.crossings.is_unread() {
                 tail.has_pages = false;
             }
@@ -468,6 +486,7 @@ impl Tails {
         if !is_short {
             tail.shown = size;
             tail.end = tail.end.max(size);
+            tail.sure = tail.sure.min(size);
         }
         is_short
     }

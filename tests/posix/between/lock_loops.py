@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import tempfile
 
-from between import SCALE, check
+from between import SCALE, check, rounds
 from between.locks import for_kinds
 from checks import true
 
@@ -63,6 +63,15 @@ def _(a, b, kind):
 @for_kinds("turns-signals", "so are locks whose callers are hit by signals and ask again (EINTR, SA_RESTART)", limit=120)
 def _(a, b, kind):
     take_turns(a, b, kind, (("close", TIMER), ("keep", TIMER)))
+
+
+@check("lock-ranges-growing", "so do the first turns on new files, which grow: the end that another mount gave them is read under the lock beside others that write", limit=240)
+def _(a, b):
+    with Loop() as loop:
+        for turn in range(rounds(20)):
+            for kind in ("fcntl", "ofd"):
+                name = f"{kind}.{turn}"
+                loop.end(loop.start(f"{kind}:4", "keep", 0.3, 0, [f"{a}/{name}", f"{b}/{name}"], 8), name, 30)
 
 
 @check("lock-ranges-apart", "numbers side by side, each under an fcntl or OFD lock of its own, add up: what another mount wrote is read under the lock, also "

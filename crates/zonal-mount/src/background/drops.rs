@@ -1,5 +1,6 @@
 //! What the kernel is made to drop: pages, attributes, names.
 
+use super::jobs::LastByte;
 use crate::fs::ZonalFs;
 use crate::listings::SETTLE;
 use crate::names::Believed;
@@ -160,6 +161,24 @@ pub(super) fn drop_range(fs: &ZonalFs, notifier: &Notifier, ino: u64, from: u64,
         tracing::debug!(ino, %error, "the kernel refused an invalidation");
     }
     fs.tails.drop_ends(Ino(ino), drop, false);
+}
+
+/// Makes the kernel take a file, whose pages were just dropped, to be as long as it is.
+///
+/// A read behind the end that the kernel knows asks for the attributes, once, and ends at the old end where the kernel does not take them: it takes
+/// none that were asked for before an invalidation, or before a write of this mount was answered. It always takes the end of what it is given to store.
+/// The byte is the file's; the page is dropped, for a newer one may be on its way.
+pub(super) fn lengthen(fs: &ZonalFs, notifier: &Notifier, ino: u64, last: &LastByte) {
+    let size = last.at + 1;
+    if fs.tails.show(Ino(ino), size).is_some() {
+        // Another one has read the page that was the last one again: it would show zeros. The kernel has to ask.
+        return;
+    }
+    match notifier.store(ino, last.at, &last.byte) {
+        Ok(_known) => fs.tails.lengthened(Ino(ino), size),
+        Err(error) => tracing::debug!(ino, %error, "the kernel did not take a byte"),
+    }
+    drop_range(fs, notifier, ino, last.at, size);
 }
 
 /// All pages of a file, and its attributes. A size that is told afterwards has no page to wait for: the kernel takes no attributes from an

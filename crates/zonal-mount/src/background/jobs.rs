@@ -1,7 +1,7 @@
 //! Jobs for the notifier: a thread that drops pages for workers, which must not wait for pages themselves, and takes back
 //! lock requests that a signal ended; another that does so for files whose servers may not answer; and one for questions for holes. Bound: [`JOBS_MAX`] jobs wait; who finds the queue full is told.
 
-use super::drops::{drop_file, drop_range};
+use super::drops::{drop_file, drop_range, lengthen};
 use super::{Signal, lock};
 use crate::block::block_on;
 use crate::caller::is_dying;
@@ -31,14 +31,23 @@ pub struct Cancel {
     pub range: LockRange,
 }
 
+/// The last byte of a file.
+#[derive(Debug, Clone, Copy)]
+pub struct LastByte {
+    /// Where.
+    pub at: u64,
+    /// As the file has it.
+    pub byte: [u8; 1],
+}
+
 type Then = Box<dyn FnOnce() + Send>;
 
 enum Job {
     Drop {
         notifier: Notifier,
         ino: u64,
-        /// What the pages show from then on, where that is known.
-        changed: Option<Changed>,
+        /// What the pages show from then on, where that is known; and how long the file is, where the kernel has to be told.
+        changed: Option<(Changed, Option<LastByte>)>,
         then: Then,
     },
     DropRange {
@@ -136,7 +145,7 @@ impl Signal {
         &self,
         notifier: &Notifier,
         ino: u64,
-        changed: Changed,
+        changed: (Changed, Option<LastByte>),
         reply: ReplyEmpty,
     ) {
         self.jobs.push(Job::Drop {
@@ -226,8 +235,10 @@ fn run_job(fs: &ZonalFs, job: Job) {
             then,
         } => {
             drop_file(fs, &notifier, ino);
-            if let Some(changed) = changed {
+            if let Some((changed, last)) = changed {
                 fs.client.pages_dropped(Ino(ino), changed);
+                last.iter()
+                    .for_each(|last| lengthen(fs, &notifier, ino, last));
             }
             then();
         }

@@ -223,3 +223,21 @@ fn a_change_waits_for_a_write_of_its_pages_or_is_given_up() {
         assert!(change.join().is_ok_and(|change| change.is_some()));
     });
 }
+
+#[test]
+fn up_to_where_the_kernel_takes_a_file_to_be_long_is_known() {
+    let tails = Tails::default();
+    assert!(!tails.may_be_longer(F, 10), "it is not open");
+    open(&tails, 10, MAPPED);
+    assert!(tails.may_be_longer(F, 10));
+    assert!(tails.show(F, 20).is_some());
+    assert!(tails.may_be_longer(F, 20), "it may not have taken that");
+    tails.lengthened(F, 20);
+    assert!(!tails.may_be_longer(F, 20) && tails.may_be_longer(F, 21));
+    assert_eq!(tails.page_written(F, (20, 30), 1), None);
+    assert!(!tails.may_be_longer(F, 30));
+    assert_eq!(tails.show(F, 5), None);
+    assert!(tails.may_be_longer(F, 30), "another mount cut it");
+    tails.cut(F, 40);
+    assert!(!tails.may_be_longer(F, 40));
+}
