@@ -79,6 +79,13 @@ static void failed(const char *what, const char *file)
 		fprintf(stderr, "%s %s: %s\n", what, file, strerror(errno));
 }
 
+static void lost(uint64_t number, const char *file)
+{
+	if (shared->lost_steps++ < 10)
+		fprintf(stderr, "%s: %llu instead of %llu, slot %d, turn %lu\n", file, (unsigned long long)number,
+			(unsigned long long)shared->number[slot], slot, shared->turns);
+}
+
 static int transfer(int fd, uint64_t *number, int is_write)
 {
 	ssize_t done;
@@ -102,7 +109,7 @@ static void turn(int fd, const char *file)
 		failed("read", file);
 	} else {
 		if (number != shared->number[slot])
-			shared->lost_steps++;
+			lost(number, file);
 		number++;
 		/* As the file will be read: also where another one is inside. */
 		shared->number[slot] = number;

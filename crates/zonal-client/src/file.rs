@@ -138,6 +138,12 @@ impl<N: Net> File<N> {
         state.opens + state.late_closes
     }
 
+    /// Its size, as this client knows it now.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        self.state().size
+    }
+
     /// Before a write through an open that was told up to `told`: a loss that no write was told of.
     ///
     /// # Errors

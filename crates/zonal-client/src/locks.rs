@@ -254,6 +254,11 @@ impl<N: Net> Client<N> {
         lock(&self.seen).dropped(ino, changed);
     }
 
+    /// The kernel's pages of a file may be older than what is known of them: drops that were asked for until now do not mend that.
+    pub fn doubt_pages(&self, ino: Ino) {
+        lock(&self.seen).doubt(ino);
+    }
+
     /// Releases a range. What was written under the lock is flushed first: where a server does not take it, the lock stays, for whoever holds
     /// it next would not find it, and it would be written over what they write.
     ///

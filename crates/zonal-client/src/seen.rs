@@ -16,6 +16,8 @@ pub struct Seen {
     clock: u64,
     /// When changes of our own were told last, by file.
     own: BTreeMap<Ino, u64>,
+    /// When pages of any file were doubted last.
+    doubted: u64,
 }
 
 /// A moment, to be taken before the shard is asked.
@@ -61,6 +63,9 @@ impl Seen {
     /// Notes that pages of `ino` show `change`, as the shard said that was asked then; true where they already did, or show what we have
     /// changed since.
     pub fn note(&mut self, ino: Ino, change: u64, asked: Moment) -> bool {
+        if asked.0 < self.doubted {
+            return false;
+        }
         self.clock += 1;
         let is_own = self.own.get(&ino).is_some_and(|told| *told > asked.0);
         if is_own
@@ -115,6 +120,13 @@ impl Seen {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.changes.is_empty()
+    }
+
+    /// Pages of `ino` may be older than is known: what was asked before this moment says nothing of them. Nor of others, which are then dropped once more.
+    pub fn doubt(&mut self, ino: Ino) {
+        self.forget(ino);
+        self.clock += 1;
+        self.doubted = self.clock;
     }
 
     /// Nothing is known of the pages any more.
@@ -176,6 +188,20 @@ mod tests {
         note(&mut seen, Ino(5), 12);
         seen.forget(Ino(5));
         assert!(seen.differs(Ino(5), 12));
+    }
+
+    #[test]
+    fn a_drop_that_was_asked_for_before_pages_were_doubted_says_nothing_of_them() {
+        let mut seen = Seen::default();
+        note(&mut seen, Ino(5), 10);
+        let before = seen.moment();
+        seen.doubt(Ino(5));
+        seen.dropped(Ino(5), Changed::new(11, before));
+        seen.own_change(Ino(5), 12);
+        assert!(seen.differs(Ino(5), 12));
+        let after = seen.moment();
+        seen.dropped(Ino(5), Changed::new(12, after));
+        assert!(!seen.differs(Ino(5), 12));
     }
 
     #[test]

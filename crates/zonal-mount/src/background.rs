@@ -6,7 +6,7 @@ mod housekeeping;
 mod jobs;
 
 pub(crate) use drops::drop_attributes_of;
-pub use jobs::{Cancel, JOBS_MAX, Seek};
+pub use jobs::{Cancel, JOBS_MAX, LastByte, Seek};
 
 use crate::block::block_on;
 use crate::fs::ZonalFs;

@@ -5,6 +5,7 @@ mod block;
 mod caller;
 mod callers;
 mod convert;
+mod crossings;
 mod directories;
 mod executed;
 mod expiries;
@@ -12,6 +13,8 @@ mod fs;
 mod gauges;
 mod handle_locks;
 mod hints;
+#[cfg(debug_assertions)]
+mod late_writes;
 mod listings;
 mod masks;
 mod mount;

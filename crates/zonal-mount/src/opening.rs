@@ -1,5 +1,5 @@
 //! Opens at which the kernel drops the pages that it has of the file: it does so when it hears the answer, on the thread of the program, which
-//! others of this mount may get ahead of. So the client is told with the first write, fsync or close of the handle: then it is done.
+//! others of this mount may get ahead of. So whoever has to know is told with the first use of the handle: then it is done.
 //!
 //! *Bound*: one entry for each open file.
 
@@ -7,20 +7,20 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use zonal_client::seen::Changed;
 
-/// What the pages show, by handle.
+/// What the pages show then, where that is not known already, by handle.
 #[derive(Default)]
-pub struct Opening(Mutex<BTreeMap<u64, Changed>>);
+pub struct Opening(Mutex<BTreeMap<u64, Option<Changed>>>);
 
 impl Opening {
     /// A handle is being given to the kernel.
-    pub fn note(&self, fh: u64, changed: Changed) {
+    pub fn note(&self, fh: u64, changed: Option<Changed>) {
         let mut map = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         map.insert(fh, changed);
     }
 
     /// The kernel uses the handle: what its open dropped is gone. Told once.
     #[must_use]
-    pub fn take(&self, fh: u64) -> Option<Changed> {
+    pub fn take(&self, fh: u64) -> Option<Option<Changed>> {
         let mut map = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         map.remove(&fh)
     }
@@ -34,7 +34,7 @@ mod tests {
     #[test]
     fn it_is_told_once_and_for_its_own_handle() {
         let opening = Opening::default();
-        opening.note(7, Changed::new(3, Seen::default().moment()));
+        opening.note(7, Some(Changed::new(3, Seen::default().moment())));
         assert!(opening.take(8).is_none());
         assert!(opening.take(7).is_some());
         assert!(opening.take(7).is_none());

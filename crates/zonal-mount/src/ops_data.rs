@@ -48,14 +48,15 @@ impl ZonalFs {
             Err(code) => return reply.err(errno(code)),
         };
         self.touch_if_due(ino);
+        self.is_opened(ino, read.fh);
         let is_paged = is_for_pages(read);
-        let end = read.offset.saturating_add(read.size.into());
-        if is_paged && self.tails.read_begins(ino, read.offset, end) {
+        let range = (read.offset, read.offset.saturating_add(read.size.into()));
+        if is_paged && self.tails.read_begins(ino, range, ctx.pid) {
             self.drop_attributes(ino);
         }
         self.answer_read(ino, &file, read, reply);
         if is_paged {
-            self.tails.read_ends(ino, read.offset, end);
+            self.tails.read_ends(ino, range, ctx.pid);
         }
     }
 
@@ -162,7 +163,11 @@ impl ZonalFs {
 
     /// The kernel uses the handle: at its open it has dropped the pages that were older.
     pub(crate) fn is_opened(&self, ino: Ino, fh: u64) {
-        if let Some(changed) = self.opening.take(fh) {
+        let Some(changed) = self.opening.take(fh) else {
+            return;
+        };
+        self.tails.open_dropped(ino);
+        if let Some(changed) = changed {
             self.client.pages_dropped(ino, changed);
         }
     }
@@ -193,7 +198,9 @@ impl ZonalFs {
     ) -> Result<(), ErrorCode> {
         self.begin(ctx);
         // It may never have been used: its opener was killed.
-        let _ = self.opening.take(release.fh);
+        if self.opening.take(release.fh).is_some() {
+            self.tails.open_dropped(ino);
+        }
         if release.fh & HANDLE_EXEC != 0 {
             self.executed.close(ino);
         }

@@ -9,7 +9,7 @@
 //! (the same owner's next request is sent behind that), and never while it is on its way: the worker that sent it then knows what came
 //! of it. A grant is then a grant. Where that takes long the request is given up first (`lingers`).
 
-use crate::background::Cancel;
+use crate::background::{Cancel, LastByte};
 use crate::block::block_on;
 use crate::convert::errno;
 use crate::fs::ZonalFs;
@@ -76,6 +76,7 @@ impl ZonalFs {
         reply: ReplyEmpty,
     ) {
         self.begin(ctx);
+        self.is_opened(ino, lock.fh);
         let range = range_of(lock, self.client.lock_number());
         if lock.kind == KernelKind::Unlock {
             return match block_on(self.client.unlock(ino, range)) {
@@ -181,11 +182,25 @@ impl ZonalFs {
     fn answer_granted(&self, ino: Ino, changed: Option<Changed>, reply: ReplyEmpty) {
         match (self.notifier.get(), changed) {
             (Some(notifier), Some(changed)) => {
+                let last = self.last_byte(ino);
                 self.signal
-                    .answer_after_drop(notifier, ino.0, changed, reply);
+                    .answer_after_drop(notifier, ino.0, (changed, last), reply);
             }
             _ => reply.ok(),
         }
+    }
+
+    /// The last byte of a file that the kernel may take to be shorter, and the size.
+    fn last_byte(&self, ino: Ino) -> Option<LastByte> {
+        let file = self.client.file(ino)?;
+        let size = file.size();
+        let at = size.checked_sub(1)?;
+        if !self.tails.may_be_longer(ino, size) {
+            return None;
+        }
+        let mut byte = [0];
+        let read = block_on(self.client.read(&file, at, &mut byte));
+        (read == Ok(1)).then_some(LastByte { at, byte })
     }
 
     /// A signal hit the caller of a request: true where it waits for a lock.

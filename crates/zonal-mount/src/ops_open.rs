@@ -104,8 +104,10 @@ impl ZonalFs {
         if bits & HANDLE_WRITES != 0 {
             self.writers.open(opened.file.ino, fh, ctx.uid);
         }
-        if let Some(changed) = opened.changed {
-            self.opening.note(fh, changed);
+        let drops_pages = opened.changed.is_some() || opened.keep_pages && goes_round;
+        if drops_pages {
+            self.tails.open_drops(opened.file.ino);
+            self.opening.note(fh, opened.changed);
         }
         (fh, kernel_flags)
     }

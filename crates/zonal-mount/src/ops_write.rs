@@ -19,7 +19,8 @@ use zonal_types::{ErrorCode, Ino};
 /// Writes from here on are kept in the memory they came in, without a copy. That is as long as the longest write: gathered bytes
 /// never take more than about twice their number of memory.
 pub const KEEP_MIN: usize = 512 << 10;
-/// How long a write through a page waits until that is dropped. The kernel holds one locked that it has not filled before; then nobody has it mapped.
+/// How long a write through a page waits until that is dropped. The kernel holds one locked that it has not filled before; then nobody has it mapped,
+/// and nobody reads it.
 const OWN_PAGE: Duration = Duration::from_millis(20);
 
 /// Pages that the kernel has to drop because of a write.
@@ -62,7 +63,7 @@ impl ZonalFs {
         } else if goes_round(write) {
             self.write_round(ctx, &file, write, data)?
         } else {
-            self.write_pages(&file, write, data)?
+            self.write_pages(ctx, &file, write, data)?
         };
         self.signal.wake();
         Ok((write.size, drop))
@@ -94,6 +95,7 @@ impl ZonalFs {
 
     fn write_pages(
         &self,
+        ctx: &Context<'_>,
         file: &File<RealNet>,
         write: &Write,
         data: Data<'_>,
@@ -103,20 +105,36 @@ impl ZonalFs {
         if asks {
             self.drop_attributes(ino);
         }
+        #[cfg(debug_assertions)]
+        crate::late_writes::delay();
         let written = self
             .write_at(file, write, data)
             .and_then(|()| self.sync_written(file, write, false));
         let stale = gap.and_then(|(mask, range)| self.tails.behind_ends(ino, mask, range));
-        let Some(stale) = self.dropped_unless(ino, stale, written)? else {
-            return Ok(self.crossed(ino, from, to));
-        };
-        // The page that was the last one, of which the bytes up to this write are zeros now.
-        let crossed = self.tails.crossed(ino, from, to);
-        if stale.to <= from - from % 4096 && crossed.is_none() {
-            return Ok(ToDrop::Before(stale));
+        let stale = self.dropped_unless(ino, stale, written)?;
+        let crossed = self.tails.page_written(ino, (from, to), ctx.pid);
+        if let Some(stale) = stale {
+            // The page that was the last one, of which the bytes up to this write are zeros now.
+            if stale.to <= from - from % 4096 && crossed.is_none() {
+                return Ok(ToDrop::Before(stale));
+            }
+            self.drop_range_within(ino, stale, OWN_PAGE);
         }
-        self.drop_range_within(ino, stale, OWN_PAGE);
-        Ok(crossed.map_or(ToDrop::Nothing, ToDrop::After))
+        Ok(crossed.map_or(ToDrop::Nothing, |pages| self.drop_crossed(ino, pages)))
+    }
+
+    /// Drops pages that a read may have filled without a write, before that is answered. Where that takes too long nobody may take them for current until
+    /// it is done.
+    fn drop_crossed(&self, ino: Ino, pages: Stale) -> ToDrop {
+        let is_dropped = self.drop_range_within(ino, pages, OWN_PAGE);
+        if !is_dropped {
+            self.client.doubt_pages(ino);
+        }
+        self.tails.page_write_ends(ino);
+        match is_dropped {
+            true => ToDrop::Nothing,
+            false => ToDrop::After(pages),
+        }
     }
 
     fn crossed(&self, ino: Ino, from: u64, to: u64) -> ToDrop {

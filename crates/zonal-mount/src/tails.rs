@@ -12,10 +12,11 @@
 //!
 //! Kept for files that are open for reading, or are changed round the pages just now: bounded by those. Per operation: one lock, one look-up.
 
+use crate::crossings::{Crossings, Dropping};
 use crate::masks::{Change, Masks, Range};
 use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use zonal_types::Ino;
 
 /// Bytes of a page.
@@ -31,8 +32,6 @@ struct Tail {
     writers: u32,
     /// Changes round the pages that were not carried out yet.
     changes: u32,
-    /// Reads that are being answered: first byte, behind the last.
-    reading: Vec<(u64, u64)>,
     /// The lowest end of a read that may be in pages.
     short: Option<u64>,
     /// How often a read ended short: what was dropped before the last of them is not all.
@@ -41,6 +40,8 @@ struct Tail {
     shown: u64,
     /// The kernel takes no byte behind this for the file's.
     end: u64,
+    /// The kernel takes all bytes before this for the file's. It may not have taken the size that it was told last.
+    sure: u64,
     /// The kernel may have pages.
     has_pages: bool,
     /// It has asked for some, or filled some, since the first handle was opened.
@@ -48,6 +49,7 @@ struct Tail {
     /// It was told that the file takes no space, though it has a length.
     is_told_empty: bool,
     masks: Masks,
+    crossings: Crossings,
 }
 
 /// Pages to be dropped.
@@ -96,6 +98,11 @@ impl Tail {
         }
     }
 
+    fn crossed(&self, from: u64, to: u64) -> Stale {
+        let from = self.short.map_or(from, |short| short.min(from));
+        self.stale(from, to, None)
+    }
+
     /// Bytes behind the end that may have been stored, up to `to`: those of the last page.
     fn behind(&self, to: u64) -> Option<Range> {
         let is_mapped = self.writers > 0 && self.short.is_some();
@@ -116,7 +123,7 @@ impl Tail {
     }
 
     fn is_over(&self) -> bool {
-        self.opens == 0 && self.changes == 0
+        self.opens == 0 && self.changes == 0 && self.crossings.is_over()
     }
 }
 
@@ -161,24 +168,61 @@ impl Tails {
         }
     }
 
-    /// A read for pages begins to be answered. True where the kernel is to ask for attributes before it is.
+    /// An open is about to be answered at which the kernel drops the file's pages.
+    pub fn open_drops(&self, ino: Ino) {
+        let mut all = self.all();
+        let tail = all.entry(ino).or_default();
+        tail.crossings.open_begins(Instant::now());
+    }
+
+    /// Its handle is used, or closed: they are dropped.
+    pub fn open_dropped(&self, ino: Ino) {
+        let mut all = self.all();
+        let Some(tail) = all.get_mut(&ino) else {
+            return;
+        };
+        tail.crossings.open_ends();
+        if tail.is_over() {
+            all.remove(&ino);
+        }
+    }
+
+    /// Pages of the file are about to be dropped.
     #[must_use]
-    pub fn read_begins(&self, ino: Ino, from: u64, to: u64) -> bool {
+    pub fn drop_begins(&self, ino: Ino) -> Dropping {
+        let mut all = self.all();
+        all.entry(ino).or_default().crossings.drop_begins()
+    }
+
+    /// They are dropped; `is_whole`: all of them.
+    pub fn drop_ends(&self, ino: Ino, drop: Dropping, is_whole: bool) {
+        let mut all = self.all();
+        let Some(tail) = all.get_mut(&ino) else {
+            return;
+        };
+        tail.crossings.drop_ends(drop, is_whole);
+        if tail.is_over() {
+            all.remove(&ino);
+        }
+    }
+
+    /// A read for pages begins to be answered, for that thread. True where the kernel is to ask for attributes before it is.
+    #[must_use]
+    pub fn read_begins(&self, ino: Ino, (from, to): Range, thread: u32) -> bool {
         let mut all = self.all();
         let Some(tail) = all.get_mut(&ino) else {
             return false;
         };
-        tail.reading.push((from, to));
+        tail.crossings.read_begins((from, to), thread);
         tail.masks.refilled(from, to);
         tail.uses()
     }
 
     /// It is answered.
-    pub fn read_ends(&self, ino: Ino, from: u64, to: u64) {
-        if let Some(tail) = self.all().get_mut(&ino)
-            && let Some(at) = tail.reading.iter().position(|read| *read == (from, to))
-        {
-            tail.reading.swap_remove(at);
+    pub fn read_ends(&self, ino: Ino, range: Range, thread: u32) {
+        if let Some(tail) = self.all().get_mut(&ino) {
+            let may_write = tail.writers > 0;
+            tail.crossings.read_ends(range, thread, may_write);
         }
     }
 
@@ -198,14 +242,34 @@ impl Tails {
         (gap, tail.uses())
     }
 
-    /// Pages of a write through pages that a read under way may fill without it: the kernel dropped them when it had sent the write.
+    /// A write through pages is carried out, for that thread. The pages that a read may have filled without it, see [`crate::crossings`]: they are to
+    /// be dropped before [`Self::page_write_ends`]. `None`: that is done.
+    #[must_use]
+    pub fn page_written(&self, ino: Ino, (from, to): Range, thread: u32) -> Option<Stale> {
+        let mut all = self.all();
+        let tail = all.get_mut(&ino)?;
+        tail.sure = tail.sure.max(to);
+        if !tail.crossings.is_crossed((from, to), thread) {
+            tail.crossings.write_ends();
+            return None;
+        }
+        Some(tail.crossed(from, to))
+    }
+
+    /// It is about to be answered.
+    pub fn page_write_ends(&self, ino: Ino) {
+        if let Some(tail) = self.all().get_mut(&ino) {
+            tail.crossings.write_ends();
+        }
+    }
+
+    /// Pages of a write of pages that a read under way may fill without it.
     #[must_use]
     pub fn crossed(&self, ino: Ino, from: u64, to: u64) -> Option<Stale> {
         let all = self.all();
         let tail = all.get(&ino)?;
-        let is_crossed = tail.reading.iter().any(|read| read.0 < to && from < read.1);
-        let from = tail.short.map_or(from, |short| short.min(from));
-        is_crossed.then_some(tail.stale(from, to, None))
+        let is_crossed = tail.crossings.is_read((from, to));
+        is_crossed.then(|| tail.crossed(from, to))
     }
 
     /// The kernel writes pages that a mapping has changed: the write's number, and what of it is to be written.
@@ -334,15 +398,30 @@ impl Tails {
         let tail = all.get_mut(&ino)?;
         tail.shown = size;
         tail.end = tail.end.max(size);
+        tail.sure = tail.sure.min(size);
         let from = tail.short.filter(|short| *short < size)?;
         Some(tail.stale(from, size, None))
+    }
+
+    /// Whether the kernel may take an open file to be shorter than that.
+    #[must_use]
+    pub fn may_be_longer(&self, ino: Ino, size: u64) -> bool {
+        self.all().get(&ino).is_some_and(|tail| tail.sure < size)
+    }
+
+    /// The kernel has been made to take the file to be that long at least.
+    pub fn lengthened(&self, ino: Ino, size: u64) {
+        if let Some(tail) = self.all().get_mut(&ino) {
+            tail.sure = tail.sure.max(size);
+        }
     }
 
     /// The kernel is about to take this size, whatever it knew, and to drop all pages behind it.
     pub fn cut(&self, ino: Ino, size: u64) {
         if let Some(tail) = self.all().get_mut(&ino) {
             tail.end = size;
-            if size == 0 && tail.reading.is_empty() {
+            tail.sure = size;
+            if size == 0 && tail.crossings.is_unread() {
                 tail.has_pages = false;
             }
         }
@@ -407,202 +486,11 @@ impl Tails {
         if !is_short {
             tail.shown = size;
             tail.end = tail.end.max(size);
+            tail.sure = tail.sure.min(size);
         }
         is_short
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const F: Ino = Ino(5);
-    const KEPT: Access = Access {
-        writes: false,
-        keeps_pages: true,
-    };
-    const MAPPED: Access = Access {
-        writes: true,
-        keeps_pages: true,
-    };
-
-    fn range(stale: Option<Stale>) -> Option<(u64, u64)> {
-        stale.map(|stale| (stale.from, stale.to))
-    }
-
-    fn open(tails: &Tails, size: u64, access: Access) {
-        tails.open(F, (size, size), access);
-    }
-
-    /// A write round the pages, whole; what is to be dropped then.
-    fn wrote(tails: &Tails, from: u64, to: u64) -> Option<Stale> {
-        let change = tails.change_begins(F, (from, to), || false);
-        change.and_then(|change| tails.change_ends(F, change, (from, to), true))
-    }
-
-    fn read(tails: &Tails, from: u64, to: u64) -> bool {
-        let asks = tails.read_begins(F, from, to);
-        tails.read_ends(F, from, to);
-        asks
-    }
-
-    #[test]
-    fn a_short_page_is_dropped_before_a_greater_size_is_told() {
-        let tails = Tails::default();
-        assert_eq!(tails.show(F, 10), None, "nobody reads it");
-        open(&tails, 10, KEPT);
-        assert_eq!(tails.show(F, 10), None);
-        let stale = tails.show(F, 11);
-        assert_eq!(range(stale), Some((10, 11)), "of an earlier handle");
-        assert_eq!(range(tails.show(F, 12)), Some((10, 12)), "not yet dropped");
-        assert!(tails.holds_back(F, 12));
-        stale.into_iter().for_each(|stale| tails.dropped(F, stale));
-        assert_eq!(tails.show(F, 12), None);
-        assert!(tails.read_short(F, 11), "12 was told meanwhile");
-        assert!(!tails.read_short(F, 12));
-        let stale = tails.show(F, 20);
-        assert_eq!(range(stale), Some((11, 20)));
-        assert!(tails.read_short(F, 13));
-        stale.into_iter().for_each(|stale| tails.dropped(F, stale));
-        assert_eq!(range(tails.show(F, 20)), Some((11, 20)), "read meanwhile");
-        assert_eq!(tails.show(F, 5), None);
-        assert!(!tails.read_short(F, 5));
-        tails.close(F, false);
-        assert_eq!((tails.len(), tails.show(F, 30)), (0, None));
-    }
-
-    #[test]
-    fn a_size_waits_for_nothing_where_all_pages_were_dropped() {
-        let tails = Tails::default();
-        assert_eq!(tails.whole(F), None);
-        open(&tails, 10, KEPT);
-        let stale = tails.whole(F);
-        stale.into_iter().for_each(|stale| tails.dropped(F, stale));
-        assert_eq!(tails.show(F, 11), None);
-        let stale = tails.whole(F);
-        assert!(!tails.read_short(F, 11));
-        stale.into_iter().for_each(|stale| tails.dropped(F, stale));
-        assert_eq!(range(tails.show(F, 20)), Some((11, 20)), "read meanwhile");
-    }
-
-    #[test]
-    fn a_write_is_crossed_by_a_read_of_its_pages_under_way() {
-        let tails = Tails::default();
-        assert_eq!(tails.crossed(F, 0, 10), None);
-        open(&tails, 100, KEPT);
-        assert!(!tails.read_begins(F, 0, 50) && !tails.read_begins(F, 40, 60));
-        assert_eq!(range(tails.crossed(F, 49, 70)), Some((49, 70)));
-        assert_eq!(range(tails.crossed(F, 59, 170)), Some((59, 170)));
-        tails.read_ends(F, 40, 60);
-        assert_eq!(tails.crossed(F, 50, 70), None);
-        tails.read_ends(F, 0, 50);
-        assert_eq!(tails.crossed(F, 0, 70), None);
-    }
-
-    #[test]
-    fn pages_under_a_write_are_dropped_and_the_short_one_before_it() {
-        let tails = Tails::default();
-        assert_eq!(wrote(&tails, 0, 10), None);
-        assert_eq!(tails.len(), 0);
-        for _ in 0..2 {
-            tails.open(F, (100, 100), Access::default());
-        }
-        tails.close(F, false);
-        assert_eq!(wrote(&tails, 20, 30), None, "there are no pages");
-        read(&tails, 0, 100);
-        assert!(!tails.read_short(F, 100));
-        assert_eq!(range(wrote(&tails, 20, 30)), Some((20, 30)));
-        let stale = wrote(&tails, 200, 210);
-        assert_eq!(range(stale), Some((100, 210)));
-        stale.into_iter().for_each(|stale| tails.dropped(F, stale));
-        assert_eq!(range(wrote(&tails, 210, 220)), Some((210, 220)));
-        assert!(tails.read_short(F, 215));
-        let change = tails.change_begins(F, (300, 300), || false);
-        let stale = change.and_then(|change| tails.change_ends(F, change, (300, 300), true));
-        assert_eq!(range(stale), Some((215, 300)), "growth alone");
-        let change = tails.change_begins(F, (250, 250), || false);
-        let stale = change.and_then(|change| tails.change_ends(F, change, (250, 250), true));
-        assert_eq!(stale, None, "neither growth nor bytes");
-    }
-
-    #[test]
-    fn pages_of_earlier_handles_are_dropped_once() {
-        let tails = Tails::default();
-        open(&tails, 100, KEPT);
-        let stale = wrote(&tails, 20, 30);
-        assert_eq!(range(stale), Some((0, u64::MAX)));
-        stale.into_iter().for_each(|stale| tails.dropped(F, stale));
-        assert_eq!(wrote(&tails, 20, 30), None);
-        read(&tails, 0, 100);
-        assert_eq!(range(wrote(&tails, 20, 30)), Some((20, 30)));
-        tails.cut(F, 0);
-        assert_eq!(wrote(&tails, 20, 30), None);
-    }
-
-    #[test]
-    fn bytes_stored_behind_the_end_are_left_out_where_the_file_grows() {
-        let tails = Tails::default();
-        assert_eq!(tails.growth_begins(F, 9000), None);
-        open(&tails, 5000, MAPPED);
-        assert!(tails.growth_begins(F, 5000).is_none() && tails.growth_begins(F, 400).is_none());
-        let Some((change, behind)) = tails.growth_begins(F, 9000) else {
-            panic!("nothing is left out");
-        };
-        assert_eq!(behind, (5000, 8192));
-        assert_eq!(tails.write_back_begins(F, 4096, 8192).1, [(4096, 5000)]);
-        tails.cut(F, 9000);
-        let stale = tails.behind_ends(F, change, behind);
-        assert_eq!(range(stale), Some((5000, 8192)));
-        assert_eq!(tails.write_back_begins(F, 4096, 8192).1, [(4096, 5000)]);
-        stale.into_iter().for_each(|stale| tails.dropped(F, stale));
-        assert_eq!(tails.write_back_begins(F, 4096, 8192).1, [(4096, 8192)]);
-        // By a write through pages: what lies between.
-        assert!(!tails.read_short(F, 9000));
-        let (gap, _) = tails.page_write(F, 9100, 9200);
-        assert_eq!(gap.map(|(_change, range)| range), Some((9000, 9100)));
-        assert_eq!(tails.page_write(F, 9200, 9300).0, None);
-        read(&tails, 8192, 12_288);
-        assert_eq!(
-            tails.write_back_begins(F, 8192, 9300).1,
-            [(8192, 9000), (9100, 9300)],
-            "it is not carried out"
-        );
-    }
-
-    #[test]
-    fn who_may_have_stored_into_a_page_is_known_to_take_space() {
-        let tails = Tails::default();
-        assert_eq!(tails.space(F, 10, 0), 0);
-        let access = Access {
-            writes: true,
-            keeps_pages: false,
-        };
-        assert!(!tails.open(F, (10, 0), access));
-        assert!(!tails.may_be_dirty(F));
-        assert_eq!((tails.space(F, 10, 0), tails.space(F, 10, 512)), (0, 512));
-        assert!(read(&tails, 0, 4096), "the kernel knows of no space");
-        assert!(!read(&tails, 0, 4096));
-        assert!(tails.may_be_dirty(F));
-        assert_eq!((tails.space(F, 10, 0), tails.space(F, 0, 0)), (PAGE, 0));
-        tails.close(F, true);
-        assert!(tails.open(F, (10, 0), MAPPED));
-    }
-
-    #[test]
-    fn a_change_waits_for_a_write_of_its_pages_or_is_given_up() {
-        let tails = Tails::default();
-        open(&tails, 5000, MAPPED);
-        let (number, _) = tails.write_back_begins(F, 0, 4096);
-        assert_eq!(tails.change_begins(F, (10, 20), || true), None);
-        assert_eq!(tails.write_back_begins(F, 0, 4096).1, [(0, 4096)]);
-        std::thread::scope(|scope| {
-            let change = scope.spawn(|| tails.change_begins(F, (5000, 5010), || false));
-            assert!(change.join().is_ok_and(|change| change.is_some()));
-            let change = scope.spawn(|| tails.change_begins(F, (10, 20), || false));
-            for number in [number, number + 2, number + 1] {
-                tails.write_back_ends(F, number);
-            }
-            assert!(change.join().is_ok_and(|change| change.is_some()));
-        });
-    }
-}
+mod tests;

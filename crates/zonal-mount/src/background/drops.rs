@@ -1,5 +1,6 @@
 //! What the kernel is made to drop: pages, attributes, names.
 
+use super::jobs::LastByte;
 use crate::fs::ZonalFs;
 use crate::listings::SETTLE;
 use crate::names::Believed;
@@ -41,15 +42,17 @@ impl ZonalFs {
     /// Makes the kernel write the pages of a hole, and drop them.
     pub(crate) fn drop_hole(&self, ino: Ino, (from, to): (u64, u64)) {
         if let Some(notifier) = self.notifier.get() {
-            drop_range(notifier, ino.0, from, to);
+            drop_range(self, notifier, ino.0, from, to);
         }
     }
 
-    /// Drops pages; returns when that is done, but after `limit` in any case.
-    pub(crate) fn drop_range_within(&self, ino: Ino, pages: Stale, limit: Duration) {
-        if let Some(notifier) = self.notifier.get() {
-            self.signal.drop_range_within(notifier, ino, pages, limit);
-        }
+    /// Drops pages; returns when that is done, but after `limit` in any case. True where it is done.
+    pub(crate) fn drop_range_within(&self, ino: Ino, pages: Stale, limit: Duration) -> bool {
+        let notifier = self.notifier.get();
+        notifier.is_some_and(|notifier| {
+            let signal = &self.signal;
+            signal.drop_range_within(notifier, ino, pages, limit)
+        })
     }
 
     /// Makes the kernel drop a directory's listing.
@@ -150,19 +153,41 @@ pub(crate) fn drop_attributes_of(notifier: &Notifier, ino: Ino) {
 }
 
 /// The pages of `from..to`.
-pub(super) fn drop_range(notifier: &Notifier, ino: u64, from: u64, to: u64) {
+pub(super) fn drop_range(fs: &ZonalFs, notifier: &Notifier, ino: u64, from: u64, to: u64) {
     let from = i64::try_from(from).unwrap_or(i64::MAX);
     let length = i64::try_from(to).unwrap_or(i64::MAX) - from;
+    let drop = fs.tails.drop_begins(Ino(ino));
     if let Err(error) = notifier.inval_inode(ino, from, length) {
         tracing::debug!(ino, %error, "the kernel refused an invalidation");
     }
+    fs.tails.drop_ends(Ino(ino), drop, false);
+}
+
+/// Makes the kernel take a file, whose pages were just dropped, to be as long as it is.
+///
+/// A read behind the end that the kernel knows asks for the attributes, once, and ends at the old end where the kernel does not take them: it takes
+/// none that were asked for before an invalidation, or before a write of this mount was answered. It always takes the end of what it is given to store.
+/// The byte is the file's; the page is dropped, for a newer one may be on its way.
+pub(super) fn lengthen(fs: &ZonalFs, notifier: &Notifier, ino: u64, last: &LastByte) {
+    let size = last.at + 1;
+    if fs.tails.show(Ino(ino), size).is_some() {
+        // Another one has read the page that was the last one again: it would show zeros. The kernel has to ask.
+        return;
+    }
+    match notifier.store(ino, last.at, &last.byte) {
+        Ok(_known) => fs.tails.lengthened(Ino(ino), size),
+        Err(error) => tracing::debug!(ino, %error, "the kernel did not take a byte"),
+    }
+    drop_range(fs, notifier, ino, last.at, size);
 }
 
 /// All pages of a file, and its attributes. A size that is told afterwards has no page to wait for: the kernel takes no attributes from an
 /// answer during which pages are dropped.
 pub(super) fn drop_file(fs: &ZonalFs, notifier: &Notifier, ino: u64) {
     let pages = fs.tails.whole(Ino(ino));
+    let drop = fs.tails.drop_begins(Ino(ino));
     drop_pages(notifier, ino, true);
+    fs.tails.drop_ends(Ino(ino), drop, true);
     if let Some(pages) = pages {
         fs.tails.dropped(Ino(ino), pages);
     }

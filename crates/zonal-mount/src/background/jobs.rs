@@ -1,14 +1,15 @@
 //! Jobs for the notifier: a thread that drops pages for workers, which must not wait for pages themselves, and takes back
 //! lock requests that a signal ended; another that does so for files whose servers may not answer; and one for questions for holes. Bound: [`JOBS_MAX`] jobs wait; who finds the queue full is told.
 
-use super::drops::{drop_file, drop_range};
+use super::drops::{drop_file, drop_range, lengthen};
 use super::{Signal, lock};
 use crate::block::block_on;
 use crate::caller::is_dying;
 use crate::fs::ZonalFs;
 use crate::tails::Stale;
 use std::sync::atomic::Ordering;
-use std::sync::{Condvar, Mutex, PoisonError, mpsc};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 use zonal_client::Net as _;
 use zonal_client::seen::Changed;
@@ -30,14 +31,23 @@ pub struct Cancel {
     pub range: LockRange,
 }
 
+/// The last byte of a file.
+#[derive(Debug, Clone, Copy)]
+pub struct LastByte {
+    /// Where.
+    pub at: u64,
+    /// As the file has it.
+    pub byte: [u8; 1],
+}
+
 type Then = Box<dyn FnOnce() + Send>;
 
 enum Job {
     Drop {
         notifier: Notifier,
         ino: u64,
-        /// What the pages show from then on, where that is known.
-        changed: Option<Changed>,
+        /// What the pages show from then on, where that is known; and how long the file is, where the kernel has to be told.
+        changed: Option<(Changed, Option<LastByte>)>,
         then: Then,
     },
     DropRange {
@@ -135,7 +145,7 @@ impl Signal {
         &self,
         notifier: &Notifier,
         ino: u64,
-        changed: Changed,
+        changed: (Changed, Option<LastByte>),
         reply: ReplyEmpty,
     ) {
         self.jobs.push(Job::Drop {
@@ -159,16 +169,24 @@ impl Signal {
         ended.recv_timeout(limit).ok();
     }
 
-    /// Drops pages that may be locked for as long as a caller waits; returns when that is done, but after `limit` in any case.
-    pub fn drop_range_within(&self, notifier: &Notifier, ino: Ino, pages: Stale, limit: Duration) {
+    /// Drops pages that may be locked for as long as a caller waits; returns when that is done, but after `limit` in any case. True where it is done.
+    #[must_use]
+    pub fn drop_range_within(
+        &self,
+        notifier: &Notifier,
+        ino: Ino,
+        pages: Stale,
+        limit: Duration,
+    ) -> bool {
         let (done, ended) = mpsc::channel::<()>();
-        self.doubts.push(Job::DropRange {
+        let is_taken = self.doubts.push(Job::DropRange {
             notifier: notifier.clone(),
             ino: ino.0,
             pages,
             then: Box::new(move || drop(done)),
         });
-        ended.recv_timeout(limit).ok();
+        let is_over = ended.recv_timeout(limit) == Err(RecvTimeoutError::Disconnected);
+        is_taken && is_over
     }
 
     /// Gives the question back where the queue is full.
@@ -217,8 +235,10 @@ fn run_job(fs: &ZonalFs, job: Job) {
             then,
         } => {
             drop_file(fs, &notifier, ino);
-            if let Some(changed) = changed {
+            if let Some((changed, last)) = changed {
                 fs.client.pages_dropped(Ino(ino), changed);
+                last.iter()
+                    .for_each(|last| lengthen(fs, &notifier, ino, last));
             }
             then();
         }
@@ -228,7 +248,7 @@ fn run_job(fs: &ZonalFs, job: Job) {
             pages,
             then,
         } => {
-            drop_range(&notifier, ino, pages.from, pages.to);
+            drop_range(fs, &notifier, ino, pages.from, pages.to);
             fs.tails.dropped(Ino(ino), pages);
             then();
         }

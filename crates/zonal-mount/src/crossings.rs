@@ -1,0 +1,311 @@
+//! Writes through pages that a read has got ahead of: their page lacks them.
+//!
+//! The kernel copies a program's bytes into the page that it has, unlocks it, and only then asks the mount to write them. If that page is dropped
+//! meanwhile, another thread may read it again, and be answered before the write is carried out. Then the kernel has the bytes of before, and keeps
+//! them. So whoever carries out a write through pages asks whether that may have happened, and drops the page before the write is answered.
+//!
+//! It may have where, since the write before was answered,
+//! 1. pages of the file were dropped: by the mount, or by the kernel at an open that does not keep them; and
+//! 2. a read of the write's page began (it is under way still, or was answered), by another thread: one's own came before one's write.
+//!
+//! The kernel lets one program at a time write through the pages of a file: the bytes were copied after the write before was answered. So at most the
+//! first write after a drop is in doubt. Files whose pages nobody drops, and those that nobody here may write through pages, cost nothing.
+//!
+//! The kernel gives up no page for want of memory, nor at drop_caches(5) or POSIX_FADV_DONTNEED, while a write from it is under way.
+
+use crate::masks::Range;
+use std::time::{Duration, Instant};
+
+/// Answered reads that are kept apart; of more only what they span together is known.
+const FILLS_MAX: usize = 64;
+/// How long the kernel may take to drop pages at an open whose handle nobody uses.
+const OPEN: Duration = Duration::from_secs(30);
+/// The thread of a read that several made, or of a process that this mount cannot see.
+const UNKNOWN: u32 = 0;
+
+/// A drop that has begun: reads that were answered before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Dropping(u64);
+
+#[derive(Debug, Clone, Copy)]
+struct Fill {
+    range: Range,
+    thread: u32,
+    /// When it was answered.
+    at: u64,
+}
+
+/// What may have crossed the next write through pages of one file.
+#[derive(Debug, Default)]
+pub struct Crossings {
+    /// Reads that are being answered.
+    reading: Vec<(Range, u32)>,
+    /// Reads that were answered since the last write, as far as it matters.
+    fills: Vec<Fill>,
+    /// Counts the answers of reads.
+    clock: u64,
+    /// Drops by the mount that are under way.
+    drops: u32,
+    /// Opens at which the kernel drops pages, whose handles were not used yet.
+    opens: u32,
+    /// When the last of them was answered.
+    opened: Option<Instant>,
+    /// Pages were dropped since the last write was answered.
+    is_dropped: bool,
+}
+
+impl Crossings {
+    /// An open is about to be answered at which the kernel drops the pages.
+    pub fn open_begins(&mut self, now: Instant) {
+        self.opens += 1;
+        self.opened = Some(now);
+    }
+
+    /// Its handle is used: they are dropped.
+    pub fn open_ends(&mut self) {
+        self.opens = self.opens.saturating_sub(1);
+        self.is_dropped = true;
+    }
+
+    /// Pages are about to be dropped.
+    pub fn drop_begins(&mut self) -> Dropping {
+        self.drops += 1;
+        Dropping(self.clock)
+    }
+
+    /// They are dropped; `is_whole`: all of the file.
+    pub fn drop_ends(&mut self, drop: Dropping, is_whole: bool) {
+        self.drops = self.drops.saturating_sub(1);
+        self.is_dropped = true;
+        if is_whole {
+            self.fills.retain(|fill| fill.at > drop.0);
+        }
+    }
+
+    /// A read for pages begins to be answered.
+    pub fn read_begins(&mut self, range: Range, thread: u32) {
+        self.reading.push((range, thread));
+    }
+
+    /// It is answered. `may_write`: somebody here may write through the pages.
+    pub fn read_ends(&mut self, range: Range, thread: u32, may_write: bool) {
+        let read = (range, thread);
+        let Some(at) = self.reading.iter().position(|known| *known == read) else {
+            return;
+        };
+        self.reading.swap_remove(at);
+        self.clock += 1;
+        if may_write && self.may_be_dropped(Instant::now) {
+            self.filled(range, thread);
+        }
+    }
+
+    fn filled(&mut self, (from, to): Range, thread: u32) {
+        let at = self.clock;
+        if let Some(last) = self.fills.last_mut()
+            && (last.range.1, last.thread) == (from, thread)
+        {
+            last.range.1 = to;
+            last.at = at;
+            return;
+        }
+        let range = (from, to);
+        self.fills.push(Fill { range, thread, at });
+        if self.fills.len() > FILLS_MAX {
+            let span = |all: Fill, one: Fill| Fill {
+                range: (all.range.0.min(one.range.0), all.range.1.max(one.range.1)),
+                thread: match one.thread == all.thread {
+                    true => all.thread,
+                    false => UNKNOWN,
+                },
+                at,
+            };
+            self.fills = self.fills.drain(..).reduce(span).into_iter().collect();
+        }
+    }
+
+    /// No read is being answered.
+    #[must_use]
+    pub fn is_unread(&self) -> bool {
+        self.reading.is_empty()
+    }
+
+    /// Nothing is to come of which only this knows.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.opens == 0 && self.drops == 0
+    }
+
+    fn may_be_dropped(&self, now: impl FnOnce() -> Instant) -> bool {
+        let is_opening = || {
+            let since = self.opened.filter(|_| self.opens > 0);
+            since.is_some_and(|since| now().saturating_duration_since(since) < OPEN)
+        };
+        self.is_dropped || self.drops > 0 || is_opening()
+    }
+
+    /// A read of these bytes is being answered.
+    #[must_use]
+    pub fn is_read(&self, range: Range) -> bool {
+        self.reading.iter().any(|read| overlap(read.0, range))
+    }
+
+    /// A write of a program through pages is carried out: whether a read may have filled them without it.
+    #[must_use]
+    pub fn is_crossed(&self, range: Range, thread: u32) -> bool {
+        let is_other = |fill: &Fill| fill.thread == UNKNOWN || fill.thread != thread;
+        let mut fills = self.fills.iter();
+        self.is_read(range) || fills.any(|fill| is_other(fill) && overlap(fill.range, range))
+    }
+
+    /// It is about to be answered, and the next one's bytes are not copied before that.
+    pub fn write_ends(&mut self) {
+        self.fills.clear();
+        self.is_dropped = false;
+    }
+}
+
+fn overlap(one: Range, other: Range) -> bool {
+    one.0 < other.1 && other.0 < one.1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: Range = (0, 4096);
+    const P: u32 = 7;
+    const Q: u32 = 8;
+
+    fn reads(crossings: &mut Crossings, range: Range, thread: u32) {
+        crossings.read_begins(range, thread);
+        crossings.read_ends(range, thread, true);
+    }
+
+    fn drops(crossings: &mut Crossings) {
+        let drop = crossings.drop_begins();
+        crossings.drop_ends(drop, true);
+    }
+
+    /// The bytes of a write through pages; it is answered.
+    fn writes(crossings: &mut Crossings, range: Range, thread: u32) -> bool {
+        let is_crossed = crossings.is_crossed(range, thread);
+        crossings.write_ends();
+        is_crossed
+    }
+
+    #[test]
+    fn a_read_that_was_answered_after_a_drop_crosses_the_write_of_another_thread() {
+        let mut file = Crossings::default();
+        drops(&mut file);
+        reads(&mut file, PAGE, P);
+        // P's bytes are copied into the page, and it is dropped; then Q reads it, and P's write comes.
+        drops(&mut file);
+        reads(&mut file, PAGE, Q);
+        assert!(!file.is_crossed((4096, 4104), P), "another page");
+        assert!(writes(&mut file, (8, 16), P));
+        assert!(!writes(&mut file, (8, 16), P), "none was dropped since");
+    }
+
+    #[test]
+    fn a_read_of_the_writers_own_came_before_its_write() {
+        let mut file = Crossings::default();
+        for thread in [P, Q, P] {
+            drops(&mut file);
+            reads(&mut file, PAGE, thread);
+            assert!(!writes(&mut file, (8, 16), thread));
+        }
+        drops(&mut file);
+        reads(&mut file, PAGE, UNKNOWN);
+        assert!(
+            writes(&mut file, (8, 16), UNKNOWN),
+            "these may be different ones"
+        );
+    }
+
+    #[test]
+    fn a_page_that_was_read_before_it_was_dropped_crosses_nothing() {
+        let mut file = Crossings::default();
+        drops(&mut file);
+        reads(&mut file, PAGE, Q);
+        drops(&mut file);
+        reads(&mut file, PAGE, P);
+        assert!(!writes(&mut file, (8, 16), P));
+        // Not so where it was answered while the drop was under way, and where only a part was dropped.
+        drops(&mut file);
+        let drop = file.drop_begins();
+        reads(&mut file, PAGE, Q);
+        file.drop_ends(drop, true);
+        assert!(writes(&mut file, (8, 16), P));
+        drops(&mut file);
+        reads(&mut file, PAGE, Q);
+        let drop = file.drop_begins();
+        file.drop_ends(drop, false);
+        assert!(writes(&mut file, (8, 16), P));
+    }
+
+    #[test]
+    fn a_drop_under_way_counts_until_the_first_write_that_begins_when_it_has_ended() {
+        let mut file = Crossings::default();
+        let drop = file.drop_begins();
+        reads(&mut file, PAGE, Q);
+        assert!(writes(&mut file, (8, 16), P));
+        reads(&mut file, PAGE, Q);
+        file.drop_ends(drop, true);
+        assert!(writes(&mut file, (8, 16), P));
+        reads(&mut file, PAGE, Q);
+        assert!(!writes(&mut file, (8, 16), P));
+    }
+
+    #[test]
+    fn an_open_drops_until_its_handle_is_used_or_long_enough() {
+        let mut file = Crossings::default();
+        file.open_begins(Instant::now());
+        assert!(!file.is_over());
+        for _ in 0..2 {
+            reads(&mut file, PAGE, Q);
+            assert!(writes(&mut file, (8, 16), P));
+        }
+        file.open_ends();
+        assert!(file.is_over());
+        reads(&mut file, PAGE, Q);
+        assert!(writes(&mut file, (8, 16), P), "dropped since the last one");
+        reads(&mut file, PAGE, Q);
+        assert!(!writes(&mut file, (8, 16), P));
+        let since = Instant::now().checked_sub(OPEN);
+        file.open_begins(since.expect("the clock has run for that long"));
+        reads(&mut file, PAGE, Q);
+        assert!(!writes(&mut file, (8, 16), P));
+    }
+
+    #[test]
+    fn a_file_whose_pages_nobody_drops_or_writes_remembers_no_reads() {
+        let mut file = Crossings::default();
+        reads(&mut file, PAGE, Q);
+        assert!(file.fills.is_empty());
+        drops(&mut file);
+        file.read_begins(PAGE, Q);
+        file.read_ends(PAGE, Q, false);
+        assert!(file.fills.is_empty());
+    }
+
+    #[test]
+    fn many_reads_are_remembered_as_what_they_span() {
+        let mut file = Crossings::default();
+        drops(&mut file);
+        for at in 0..1000 {
+            reads(&mut file, (at * 4096, at * 4096 + 4096), Q);
+        }
+        assert_eq!(file.fills.len(), 1, "one behind the other");
+        for at in (1..1000).rev() {
+            reads(&mut file, (at * 8192, at * 8192 + 4096), P);
+        }
+        assert!(file.fills.len() <= FILLS_MAX + 1);
+        assert!(writes(&mut file, (0, 8), P));
+        drops(&mut file);
+        for at in (1..1000).rev() {
+            reads(&mut file, (at * 8192, at * 8192 + 4096), P);
+        }
+        assert!(!writes(&mut file, (8192, 8200), P), "all are its own");
+    }
+}
