@@ -530,7 +530,7 @@ def server_refuses(c, name, folder, what):
     os.mkdir(place)
     with open(config, encoding="utf-8") as f:
         text = f.read()
-    text = text.replace("../cell.key", f"{c.dir}/cell.key")
+    text = text.replace('"node.key"', f'"{c.dir}/{NODES[name]}/node.key"')
     with open(f"{place}/node.toml", "w", encoding="utf-8") as f:
         f.write(re.sub(r'^listen = "([^:]*):\d+"', r'listen = "\1:0"', text, flags=re.M))
     shutil.copytree(folder, f"{place}/{os.path.basename(STORES[name])}")

@@ -115,7 +115,7 @@ def _(work):
             f.writelines(f"{source} {path} zonal key-file={c.folder}/cell.key,{words} 0 0\n" for path, source in sources.items())
             # The line of the sample, with this cell's address, key and mount point.
             [sample] = sample_lines("fstab.example")
-            for old, new in (("10.1.0.10:7100", c.address()), ("/data", point(c, "e")), ("/etc/zonal/cell.key", f"{c.folder}/cell.key")):
+            for old, new in (("10.1.0.10:7100", c.address()), ("/data", point(c, "e")), ("/etc/zonal/client.key", f"{c.folder}/cell.key")):
                 true(old in sample, f"{old} is not in fstab.example")
                 sample = sample.replace(old, new)
             f.write(sample + "\n")

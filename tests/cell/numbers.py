@@ -63,7 +63,7 @@ class NumberedCell(OwnCell):
         """A copy of a node's folder beside it: its node.toml with an address of its own and `changes`; its stores only where asked."""
         folder = f"{self.base}/{name}"
         os.mkdir(folder)
-        text = read(self.config(of)).decode().replace("../cell.key", f"{self.folder}/cell.key")
+        text = read(self.config(of)).decode()
         address = free_address()
         text = re.sub(r"^\[admin\]\nlisten = .*\n", "", text, flags=re.M)
         text = re.sub(r'^listen = ".*"', f'listen = "{address}"', text, flags=re.M)
@@ -71,6 +71,9 @@ class NumberedCell(OwnCell):
             text, count = re.subn(rf"^{key} = .*$", f"{key} = {value}", text, flags=re.M)
             true(count, f"{key} in the config of {of}")
         write(f"{folder}/node.toml", text.encode())
+        # A credential of its own for the number that it claims: numbers are told apart by stores, not by keys.
+        node = re.search(r"^node = (\d+)", text, re.M)[1]
+        self.zonal("key", "create", "--cell", self.folder, "--node", node, "--roles", "manager,meta,storage", "--to", f"{folder}/node.key")
         if stores:
             shutil.copytree(f"{self.folder}/{of}/target", f"{folder}/target")
         return f"{folder}/node.toml", address

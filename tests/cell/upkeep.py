@@ -430,12 +430,13 @@ def joining(c, zone):
 node = {node}
 listen = "127.0.0.1:{free_port()}"
 manager_address = "{address}"
-key_file = "{c.folder}/cell.key"
+key_file = "{folder}/node.key"
 dir = "{folder}/store"
 [zone]
 id = {zone}
 {role}""".encode())
         os.mkdir(f"{folder}/store")
+        c.zonal("key", "create", "--cell", c.folder, "--node", str(node), "--roles", "meta,storage", "--to", f"{folder}/node.key")
         configs += ["--config", f"{folder}/node.toml"]
     log = open(f"{c.base}/joining.log", "wb")
     return subprocess.Popen([ZONAL, "server", "--format", *configs], stdout=log, stderr=log)

@@ -160,6 +160,7 @@ impl<N: Net> Client<N> {
                 Ok(())
             }
             ManagerReply::Unchanged { .. } => Ok(()),
+            ManagerReply::Revoked { .. } => Err(ErrorCode::Protocol),
             ManagerReply::Failed { code, .. } => Err(code.0),
         }
     }

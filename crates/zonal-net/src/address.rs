@@ -1,12 +1,8 @@
-//! Where a server is: a TCP address, and the Unix socket that stands for it on the same machine.
-//!
-//! The Unix socket's name is abstract (no file is left behind) and derived from cell, port and address, so that
-//! a client needs nothing but the TCP address. Anybody may take an abstract name: a client trusts a
-//! Unix socket only after the handshake (cell, key, node) and, without a key, the peer's user id.
+//! Where a server is: a TCP address. On the same machine a Unix socket stands for it ([`crate::unix_socket`]).
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
-use zonal_types::{CellId, NodeId};
+use zonal_types::NodeId;
 
 /// A server as the zone map names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -78,12 +74,6 @@ impl std::fmt::Display for Endpoint {
     }
 }
 
-/// The abstract name of the Unix socket that stands for `address` in `cell` (under the 107 bytes of Linux).
-#[must_use]
-pub fn unix_name(cell: CellId, address: SocketAddr) -> String {
-    format!("zonal-{cell}-{}-{}", address.port(), address.ip())
-}
-
 /// True where `ip` belongs to this machine: only then can a socket be bound to it.
 #[must_use]
 pub fn is_own(ip: IpAddr) -> bool {
@@ -93,20 +83,6 @@ pub fn is_own(ip: IpAddr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn names_fit_and_differ() {
-        let cell = CellId([255; 16]);
-        let long: SocketAddr = "[ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff]:65535"
-            .parse()
-            .unwrap();
-        assert!(unix_name(cell, long).len() <= 107);
-        let short: SocketAddr = "127.0.0.1:7000".parse().unwrap();
-        assert_eq!(
-            unix_name(CellId([0; 16]), short),
-            "zonal-00000000000000000000000000000000-7000-127.0.0.1"
-        );
-    }
 
     #[test]
     fn loopback_is_ours_and_the_documentation_range_is_not() {

@@ -32,7 +32,7 @@ pub(crate) fn converse(place: &Place, stream: Arc<Stream>) {
     let clock = Clock::start(shared.config.handshake_limit);
     let admit = |peer: &Peer| place.take(peer);
     let outcome = answer(&mut conn, &shared.config.identity, &clock, admit)
-        .and_then(|peer| Conversation::new(shared, &mut conn, peer).run());
+        .and_then(|peer| Conversation::new(place, &mut conn, peer).run());
     count_bytes(shared, &mut conn);
     if let Err(error) = outcome
         && !shared.is_stopping.load(Ordering::SeqCst)
@@ -53,6 +53,7 @@ fn count_bytes(shared: &Shared, conn: &mut Conn) {
 
 struct Conversation<'a> {
     shared: &'a Shared,
+    place: &'a Place,
     conn: &'a mut Conn,
     peer: Peer,
     body: Vec<u8>,
@@ -71,26 +72,29 @@ struct Arrived {
 }
 
 impl<'a> Conversation<'a> {
-    fn new(shared: &'a Shared, conn: &'a mut Conn, peer: Peer) -> Self {
+    fn new(place: &'a Place, conn: &'a mut Conn, peer: Peer) -> Self {
         let stream = Arc::clone(conn.stream());
         if peer.shares_regions() {
             conn.take_regions();
         }
+        let reply = ReplyBuilder::new(Header::request(Service::Connection, peer.cell), stream);
         Self {
-            shared,
+            shared: &place.shared,
+            place,
             conn,
             peer,
             body: Vec::new(),
             payload: AlignedBuf::new(),
             region: None,
-            reply: ReplyBuilder::new(Header::request(Service::Connection, peer.cell), stream),
+            reply,
         }
     }
 
     fn run(&mut self) -> Result<(), NetError> {
         loop {
+            self.place.use_.ends(self.shared);
             match self.await_request() {
-                Ok(()) => {}
+                Ok(()) => self.place.use_.begins(),
                 Err(IoFail::Closed(_)) => return Ok(()),
                 Err(fail) => return Err(self.named(&fail)),
             }
@@ -136,6 +140,7 @@ impl<'a> Conversation<'a> {
                 self.body = Vec::new();
                 self.payload.free();
                 self.reply.free();
+                self.conn.free();
                 self.conn.await_bytes(&Clock::endless())
             }
             other => other,

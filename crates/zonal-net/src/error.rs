@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use zonal_region::MapError;
 use zonal_types::{CellId, CodecError, ErrorCode, NodeId};
@@ -49,11 +50,13 @@ pub enum NetError {
         /// How.
         fault: Fault,
     },
-    /// One side has no key, or another key, or its proof is wrong.
-    #[error("{peer} and this process do not have the same cell key")]
+    /// One side has no credential, or one that the other does not take, or it claims to be another one than that says.
+    #[error("{peer} is not authenticated: {fault}")]
     Unauthenticated {
         /// The other side.
         peer: Endpoint,
+        /// Why.
+        fault: TlsFault,
     },
     /// The peer belongs to another cell.
     #[error("{peer} belongs to cell {found}, not to cell {expected}")]
@@ -107,9 +110,9 @@ pub enum NetError {
         /// What was asked.
         operation: &'static str,
     },
-    /// Without a cell key, a server listens on loopback only.
+    /// Without a credential, a server listens on loopback only.
     #[error(
-        "will not listen on {address} without a cell key. Hint: set a cell key, or listen on 127.0.0.1"
+        "will not listen on {address} without a credential. Hint: set `key_file`, or listen on 127.0.0.1"
     )]
     KeylessBind {
         /// The address.
@@ -124,11 +127,13 @@ pub enum NetError {
         #[source]
         source: io::Error,
     },
-    /// A key with fewer bytes than can be safe, or absurdly many.
-    #[error("a cell key of {bytes} bytes; it must have 16 to 1024")]
-    KeyLength {
-        /// Bytes given.
-        bytes: usize,
+    /// The Unix socket of a server's address cannot be made.
+    #[error("the Unix socket {}: {why}", path.display())]
+    BindUnix {
+        /// Its path.
+        path: PathBuf,
+        /// What is wrong.
+        why: String,
     },
     /// This machine refused a thread, a descriptor or random bytes.
     #[error("this machine refused {what}")]
@@ -173,7 +178,7 @@ impl NetError {
             Self::Refused { code, .. } => *code,
             Self::TooLong { .. } => ErrorCode::TooBig,
             Self::Cancelled { .. } => ErrorCode::Interrupted,
-            Self::KeylessBind { .. } | Self::Bind { .. } | Self::KeyLength { .. } => {
+            Self::KeylessBind { .. } | Self::Bind { .. } | Self::BindUnix { .. } => {
                 ErrorCode::Invalid
             }
             Self::Local { .. } => ErrorCode::NoMemory,
@@ -226,6 +231,44 @@ pub enum RegionFault {
     Refused(#[from] MapError),
 }
 
+/// Why two sides do not come to an encrypted connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum TlsFault {
+    /// One side has a credential and the other has none.
+    #[error("one of the two has a credential and the other has none")]
+    Absent,
+    /// The peer's certificate is of another authority, or not for this use.
+    #[error("its certificate is not one of this cell's authority for this use")]
+    Untrusted,
+    /// The peer's certificate has expired.
+    #[error("its certificate has expired, or a clock is wrong")]
+    Expired,
+    /// The peer's certificate is not valid yet.
+    #[error("its certificate is not valid yet, or a clock is wrong")]
+    NotYetValid,
+    /// The peer's certificate has no subject of this program.
+    #[error("its certificate names no subject of a cell")]
+    Subject,
+    /// The peer's certificate is revoked.
+    #[error("its credential is revoked")]
+    Revoked,
+    /// The peer claims a role, a node or a cell that is not in its certificate.
+    #[error("it claims what its certificate does not say")]
+    Claim,
+    /// The peer refuses the certificate of this process.
+    #[error("it does not take the credential of this process")]
+    Refused,
+    /// A local process of another user.
+    #[error("it belongs to another user")]
+    User,
+    /// A server whose credential is not a server's.
+    #[error("the credential is not a server's")]
+    NoServer,
+    /// What came is no TLS, or was changed on its way.
+    #[error("the encrypted connection is damaged, or the other side does not encrypt")]
+    Broken,
+}
+
 /// How a peer broke the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
@@ -264,6 +307,9 @@ pub enum Fault {
     /// The connection ended inside a frame.
     #[error("the connection ended inside a frame")]
     Cut,
+    /// The encryption of the connection failed.
+    #[error(transparent)]
+    Tls(#[from] TlsFault),
 }
 
 #[cfg(test)]

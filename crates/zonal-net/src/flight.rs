@@ -9,7 +9,7 @@ use zonal_types::Codec;
 use zonal_wire::frame::{Header, PayloadAt, Service};
 
 use crate::address::{Address, Endpoint};
-use crate::error::{Fault, NetError, RegionFault};
+use crate::error::{Fault, NetError, RegionFault, TlsFault};
 use crate::frame_io::{Clock, FrameBounds, FrameOut, IoFail, PayloadOut};
 use crate::handshake::{Handshake, refusal};
 use crate::loan::Loan;
@@ -149,6 +149,7 @@ impl<'a> InFlight<'a> {
             loan: None,
             cancel,
         };
+        flight.check_server()?;
         flight.lend();
         match flight.send() {
             Ok(()) => Ok(flight),
@@ -339,7 +340,18 @@ impl<'a> InFlight<'a> {
         if let Some(cancel) = &self.cancel {
             cancel.watch(Some(self.link.conn.stream()));
         }
-        Ok(())
+        self.check_server()
+    }
+
+    /// Nothing is asked of a server whose certificate does not say that it answers such requests.
+    fn check_server(&self) -> Result<(), NetError> {
+        match self.link.peer.may_serve(self.request.header.service) {
+            true => Ok(()),
+            false => Err(NetError::Unauthenticated {
+                peer: self.server(),
+                fault: TlsFault::Claim,
+            }),
+        }
     }
 
     fn is_cancelled(&self) -> bool {

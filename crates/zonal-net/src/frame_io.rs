@@ -18,25 +18,28 @@
 //! verified before anybody sees it.
 
 mod clock;
+mod socket;
+mod tls;
 
 pub use clock::Clock;
 
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io::{self, IoSlice};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Duration;
 
 use crc_fast::{CrcAlgorithm, Digest};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags};
 use zonal_types::ErrorCode;
 use zonal_types::limits::{BODY_BYTES_MAX, PAYLOAD_BYTES_MAX, TLV_BYTES_MAX};
-use zonal_wait::Waiter;
 use zonal_wire::frame::{HEADER_BYTES, Header, PayloadAt};
 
 use crate::buffer::AlignedBuf;
-use crate::error::Fault;
+use crate::credential::{Credential, Serial};
+use crate::error::{Fault, TlsFault};
 use crate::stream::Stream;
+use crate::subject::Subject;
+use socket::Socket;
+use tls::Tls;
 
 /// Bytes of the small receive buffer: a 4 KiB read or write with its header fits, and arrives by one call.
 const IN_BYTES: usize = 8192;
@@ -141,17 +144,12 @@ pub enum PayloadOut<'a> {
 /// A connection that carries frames.
 #[derive(Debug)]
 pub struct Conn {
-    stream: Arc<Stream>,
+    socket: Socket,
+    tls: Option<Box<Tls>>,
     inbuf: Box<[u8]>,
     start: usize,
     end: usize,
-    receive_limit: Option<Duration>,
-    send_limit: Option<Duration>,
     is_checked: bool,
-    waiter: Waiter,
-    /// The peer may send descriptors of regions.
-    takes_regions: bool,
-    region: Option<OwnedFd>,
     /// Bytes received so far.
     pub bytes_in: u64,
     /// Bytes sent so far.
@@ -163,17 +161,12 @@ impl Conn {
     #[must_use]
     pub fn new(stream: Arc<Stream>, is_checked: bool) -> Self {
         Self {
-            stream,
+            socket: Socket::new(stream),
+            tls: None,
             inbuf: vec![0; IN_BYTES].into_boxed_slice(),
             start: 0,
             end: 0,
-            receive_limit: None,
-            // Connecting sets a limit that is not known here; an impossible value makes the first send set its own.
-            send_limit: Some(Duration::ZERO),
             is_checked,
-            waiter: Waiter::default(),
-            takes_regions: false,
-            region: None,
             bytes_in: 0,
             bytes_out: 0,
         }
@@ -182,17 +175,61 @@ impl Conn {
     /// The socket.
     #[must_use]
     pub fn stream(&self) -> &Arc<Stream> {
-        &self.stream
+        &self.socket.stream
+    }
+
+    /// From here on all bytes are encrypted, and the peer, a server, is who this says.
+    pub(crate) fn encrypt_as_client(
+        &mut self,
+        credential: &Credential,
+        clock: &Clock,
+    ) -> Result<(Subject, Serial), IoFail> {
+        let tls = self.tls.insert(Box::new(Tls::client(credential)?));
+        tls.shake_hands(&mut self.socket, clock)
+    }
+
+    /// The same at a server, where the client begins with it.
+    pub(crate) fn encrypt_as_server(
+        &mut self,
+        credential: &Credential,
+        clock: &Clock,
+    ) -> Result<(Subject, Serial), IoFail> {
+        self.await_bytes(clock)?;
+        let arrived = &self.inbuf[self.start..self.end];
+        let Some(tls) = Tls::server(credential, arrived)? else {
+            return Err(IoFail::Fault(Fault::Tls(TlsFault::Absent)));
+        };
+        (self.start, self.end) = (0, 0);
+        let tls = self.tls.insert(Box::new(tls));
+        tls.shake_hands(&mut self.socket, clock)
+    }
+
+    /// Both sides have agreed that what follows is in the clear. Nothing of it was sent yet.
+    pub(crate) fn stop_encrypting(&mut self) {
+        self.tls = None;
+    }
+
+    /// True where bytes are encrypted.
+    #[must_use]
+    pub fn is_encrypted(&self) -> bool {
+        self.tls.is_some()
+    }
+
+    /// Gives back what is not needed while nothing comes.
+    pub(crate) fn free(&mut self) {
+        if let Some(tls) = &mut self.tls {
+            tls.free();
+        }
     }
 
     /// From now on the peer may send descriptors of regions.
     pub fn take_regions(&mut self) {
-        self.takes_regions = self.stream.endpoint().is_unix();
+        self.socket.takes_regions = self.stream().endpoint().is_unix();
     }
 
     /// The region that came last and was not asked for yet.
     pub(crate) fn new_region(&mut self) -> Option<OwnedFd> {
-        self.region.take()
+        self.socket.region.take()
     }
 
     /// True where bytes of a next frame are already here.
@@ -243,30 +280,19 @@ impl Conn {
         mut region: Option<BorrowedFd<'_>>,
         clock: &Clock,
     ) -> Result<(), IoFail> {
+        if let Some(tls) = &mut self.tls {
+            self.bytes_out += tls.send(&mut self.socket, slices, clock)?;
+            return Ok(());
+        }
         let mut rest = slices;
         let mut is_first = true;
         while !rest.is_empty() {
-            let limit = clock.socket_limit()?;
-            if limit != self.send_limit {
-                self.stream.set_send_limit(limit).map_err(IoFail::Closed)?;
-                self.send_limit = limit;
-            }
-            let sent = match region {
-                Some(region) => self.stream.send_with(rest, region),
-                None => self.stream.send(rest, SendFlags::empty()),
-            };
-            match sent {
-                Ok(count) => {
-                    region = None;
-                    self.bytes_out += count as u64;
-                    IoSlice::advance_slices(&mut rest, count);
-                    is_first = false;
-                }
-                // Time is up only when the clock says so.
-                Err(Errno::INTR | Errno::AGAIN) => {}
-                Err(errno) if is_first => return Err(IoFail::Closed(errno)),
-                Err(errno) => return Err(IoFail::Broken(errno)),
-            }
+            let sent = self.socket.send_some(rest, region, clock);
+            let count = sent.map_err(|fail| fail.named(is_first))?;
+            region = None;
+            self.bytes_out += count as u64;
+            IoSlice::advance_slices(&mut rest, count);
+            is_first = false;
         }
         Ok(())
     }
@@ -368,26 +394,21 @@ impl Conn {
         self.receive_payload(header, into.as_mut_slice(), clock)
     }
 
-    fn receive(&mut self, slices: &mut [IoSliceMut<'_>], flags: RecvFlags) -> Result<usize, Errno> {
-        match self.takes_regions {
-            true => self.stream.receive_with(slices, flags, &mut self.region),
-            false => self.stream.receive(slices, flags),
-        }
-    }
-
     fn receive_all(&mut self, into: &mut [u8], clock: &Clock) -> Result<(), IoFail> {
         let mut rest = into;
         while !rest.is_empty() {
-            self.limit_receive(clock)?;
-            match self.receive(&mut [IoSliceMut::new(rest)], RecvFlags::WAITALL) {
-                Ok(0) => return Err(IoFail::Fault(Fault::Cut)),
-                Ok(count) => {
-                    self.bytes_in += count as u64;
-                    rest = rest.get_mut(count..).unwrap_or_default();
+            let received = match &mut self.tls {
+                Some(tls) => tls.receive(&mut self.socket, rest, clock, false)?,
+                None => {
+                    let received = self.socket.receive_long(rest, clock);
+                    received.map_err(|fail| fail.named(false))?
                 }
-                Err(Errno::INTR | Errno::AGAIN) => {}
-                Err(errno) => return Err(IoFail::Broken(errno)),
+            };
+            if received == 0 {
+                return Err(IoFail::Fault(Fault::Cut));
             }
+            self.bytes_in += received as u64;
+            rest = rest.get_mut(received..).unwrap_or_default();
         }
         Ok(())
     }
@@ -400,51 +421,23 @@ impl Conn {
             self.inbuf.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
         }
-        loop {
-            self.limit_receive(clock)?;
-            let free = &mut self.inbuf[self.end..];
-            let (stream, region) = (&*self.stream, &mut self.region);
-            let takes_regions = self.takes_regions;
-            let mut receive = |flags| {
-                let into = &mut [IoSliceMut::new(free)];
-                match takes_regions {
-                    true => stream.receive_with(into, flags, region),
-                    false => stream.receive(into, flags),
-                }
-            };
-            let found = self.waiter.look(|| match receive(RecvFlags::DONTWAIT) {
-                Err(Errno::INTR | Errno::AGAIN) => None,
-                found => Some(found),
-            });
-            let received = found.unwrap_or_else(|| {
-                let received = receive(RecvFlags::empty());
-                self.waiter.slept();
-                received
-            });
-            match received {
-                Ok(0) if is_first => return Err(IoFail::Closed(Errno::CONNRESET)),
-                Ok(0) => return Err(IoFail::Fault(Fault::Cut)),
-                Ok(count) => {
-                    self.end += count;
-                    self.bytes_in += count as u64;
-                    return Ok(());
-                }
-                Err(Errno::INTR | Errno::AGAIN) => {}
-                Err(errno) if is_first => return Err(IoFail::Closed(errno)),
-                Err(errno) => return Err(IoFail::Broken(errno)),
+        let free = &mut self.inbuf[self.end..];
+        let received = match &mut self.tls {
+            Some(tls) => tls.receive(&mut self.socket, free, clock, is_first)?,
+            None => {
+                let received = self.socket.receive_some(free, clock);
+                received.map_err(|fail| fail.named(is_first))?
+            }
+        };
+        match received {
+            0 if is_first => Err(IoFail::Closed(Errno::CONNRESET)),
+            0 => Err(IoFail::Fault(Fault::Cut)),
+            count => {
+                self.end += count;
+                self.bytes_in += count as u64;
+                Ok(())
             }
         }
-    }
-
-    fn limit_receive(&mut self, clock: &Clock) -> Result<(), IoFail> {
-        let limit = clock.socket_limit()?;
-        if limit != self.receive_limit {
-            self.stream
-                .set_receive_limit(limit)
-                .map_err(IoFail::Broken)?;
-            self.receive_limit = limit;
-        }
-        Ok(())
     }
 }
 

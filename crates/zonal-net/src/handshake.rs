@@ -1,37 +1,34 @@
-//! The first frames of every connection: who is who, in which cell, in which version, with which key.
+//! The first frames of every connection: who is who, in which cell, in which version.
 //!
 //! ```text
 //!  client                                   server
-//!    Hello {versions, cell, role, node, features, nonce, keyed}  ->
-//!                            <-  HelloReply {version, cell, role, node, features, nonce, proof}
-//!    Proof {proof}  ->
-//!                            <-  Welcome          (or, at any point, Refused {code} and the end)
+//!    Hello {versions, cell, role, node, features}  ->
+//!                            <-  HelloReply {version, cell, role, node, features}
+//!                                (or, at any point, Refused {code} and the end)
 //! ```
-//! A proof is HMAC-SHA256 with the cell key over: label, direction ("server" or "client"), version, cell id, role and
-//! node of both sides, features of both sides, both nonces. The direction keeps a proof from being played back to
-//! its sender; the nonces (32 random bytes each) from being played again. Proofs are compared in constant time.
-//! Without a key, both sides must be without one, and proofs are empty.
-//!
-//! Frames after the handshake are not authenticated one by one: who can change packets on the wire can change
-//! requests. Encryption is a later step (a feature bit).
+//! | connection | who proves what, before the first frame |
+//! | --- | --- |
+//! | TCP, both have credentials | TLS 1.3 with both certificates: each may claim what its subject says |
+//! | TCP, neither has one | nothing: loopback only |
+//! | Unix socket | the kernel names the peer's user id: root's and one's own may claim anything |
 //!
 //! *Invariants*: (1) nothing but these messages is accepted before the handshake is complete, none after;
-//! (2) the whole handshake ends within the caller's clock; (3) a stranger makes the server allocate at most 1 KiB.
+//! (2) the whole handshake, TLS included, ends within the caller's clock; (3) a stranger makes the server allocate at most
+//! 32 KiB.
 
-mod proof;
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
+
 use rustix::io::Errno;
 use zonal_types::{CellId, Codec, ErrorCode, NodeId, codec_enum, codec_struct};
-use zonal_wire::frame::{Header, Service};
+use zonal_wire::frame::{FEATURE_PLAIN, Header, Service};
 
 use crate::address::Endpoint;
-use crate::error::{Fault, NetError};
+use crate::error::{Fault, NetError, TlsFault};
 use crate::frame_io::{Clock, Conn, FrameBounds, FrameOut, IoFail};
-use crate::identity::{Identity, Peer, Role};
-
-use proof::Transcript;
+use crate::identity::{Certified, Identity, Peer, Role};
 
 codec_struct! {
     /// Opens a connection.
@@ -49,10 +46,6 @@ codec_struct! {
         node: NodeId,
         /// Bits of optional features; both sides use what both have.
         features: u64,
-        /// Random.
-        nonce: [u8; 32],
-        /// True where the sender has a key.
-        is_keyed: bool,
     }
 }
 
@@ -70,10 +63,6 @@ codec_struct! {
         node: NodeId,
         /// The server's features.
         features: u64,
-        /// Random.
-        nonce: [u8; 32],
-        /// That the server has the key; `None`: it has none.
-        proof: Option<[u8; 32]>,
     }
 }
 
@@ -86,18 +75,11 @@ codec_enum! {
             /// Who calls.
             hello: Hello,
         },
-        /// Server to client.
+        /// Server to client: requests may follow.
         HelloReply = 2 {
             /// Who answers.
             reply: HelloReply,
         },
-        /// Client to server: that it has the key.
-        Proof = 3 {
-            /// `None`: the client has no key.
-            proof: Option<[u8; 32]>,
-        },
-        /// Server to client: requests may follow.
-        Welcome = 4,
         /// Server to client at any time, also in place of a reply: the number of an `ErrorCode`; the end follows.
         Refused = 5 {
             /// Why.
@@ -106,7 +88,7 @@ codec_enum! {
     }
 }
 
-/// The client's side: dials as `own`, expecting `node` (0: any).
+/// The client's side: dials as `own`, expecting `node` (0: whichever answers).
 ///
 /// # Errors
 /// Any that names the peer.
@@ -117,7 +99,14 @@ pub fn dial(
     clock: &Clock,
 ) -> Result<Peer, NetError> {
     let endpoint = conn.stream().endpoint();
-    let nonce = nonce()?;
+    let failed = |fail| name(fail, endpoint, clock);
+    let certified = match &own.credential {
+        Some(credential) if !endpoint.is_unix() => {
+            let (subject, serial) = conn.encrypt_as_client(credential, clock).map_err(failed)?;
+            Some(Arc::new(Certified { subject, serial }))
+        }
+        _ => None,
+    };
     let hello = Hello {
         version_min: own.versions.0,
         version_max: own.versions.1,
@@ -125,17 +114,21 @@ pub fn dial(
         role: own.role,
         node: own.node,
         features: own.features,
-        nonce,
-        is_keyed: own.key.is_some(),
     };
     let head = Header::request(Service::Connection, own.cell);
-    let failed = |fail| name(fail, endpoint, clock);
     say(conn, head, &Handshake::Hello { hello }, clock).map_err(failed)?;
     let (head, message) = hear(conn, clock).map_err(failed)?;
     let reply = match message {
         Handshake::HelloReply { reply } => reply,
-        Handshake::Refused { code } => return Err(refusal(endpoint, code, own.cell, head.cell)),
-        _ => return Err(out_of_turn(endpoint)),
+        Handshake::Refused { code } => {
+            return Err(match refusal(endpoint, code, own.cell, head.cell) {
+                NetError::Unauthenticated { .. } if own.credential.is_none() => {
+                    unauthenticated(endpoint, TlsFault::Absent)
+                }
+                error => error,
+            });
+        }
+        Handshake::Hello { .. } => return Err(out_of_turn(endpoint)),
     };
     if own.cell != CellId::default() && reply.cell != own.cell {
         return Err(NetError::WrongCell {
@@ -150,17 +143,11 @@ pub fn dial(
     if reply.role != Role::Server {
         return Err(out_of_turn(endpoint));
     }
-    let transcript = Transcript {
-        version: reply.version,
-        cell: reply.cell,
-        client: (own.role, own.node, own.features, &nonce),
-        server: (reply.role, reply.node, reply.features, &reply.nonce),
-    };
-    if !transcript.holds(own.key.as_ref(), b"server", reply.proof.as_ref()) {
-        // An empty proof, so that the server counts and logs the attempt too. It may be gone already.
-        let head = Header::request(Service::Connection, reply.cell);
-        let _ = say(conn, head, &Handshake::Proof { proof: None }, clock);
-        return Err(NetError::Unauthenticated { peer: endpoint });
+    if let Some(certified) = &certified {
+        let subject = &certified.subject;
+        if subject.cell != reply.cell || !subject.may_be(reply.role, reply.node) {
+            return Err(unauthenticated(endpoint, TlsFault::Claim));
+        }
     }
     if node != NodeId(0) && reply.node != node {
         return Err(NetError::WrongNode {
@@ -169,21 +156,19 @@ pub fn dial(
             found: reply.node,
         });
     }
-    let proof = transcript.prove(own.key.as_ref(), b"client");
-    let head = Header::request(Service::Connection, reply.cell);
-    say(conn, head, &Handshake::Proof { proof }, clock).map_err(failed)?;
-    match hear(conn, clock).map_err(failed)?.1 {
-        Handshake::Welcome => Ok(Peer {
-            endpoint,
-            cell: reply.cell,
-            role: reply.role,
-            node: reply.node,
-            version: reply.version,
-            features: reply.features & own.features,
-        }),
-        Handshake::Refused { code } => Err(refusal(endpoint, code, own.cell, reply.cell)),
-        _ => Err(out_of_turn(endpoint)),
+    let features = reply.features & own.features;
+    if features & FEATURE_PLAIN != 0 {
+        conn.stop_encrypting();
     }
+    Ok(Peer {
+        endpoint,
+        cell: reply.cell,
+        role: reply.role,
+        node: reply.node,
+        version: reply.version,
+        features,
+        certified,
+    })
 }
 
 /// The server's side. `admit` is asked about a client that has proved who it is. A refusal has been sent when this returns an error that
@@ -219,6 +204,16 @@ fn answer_inner(
 ) -> Result<Peer, NetError> {
     let endpoint = conn.stream().endpoint();
     let failed = |fail| name(fail, endpoint, clock);
+    let certified = match (endpoint, &own.credential) {
+        (Endpoint::Tcp(_), Some(credential)) => {
+            let (subject, serial) = conn.encrypt_as_server(credential, clock).map_err(failed)?;
+            Some(Arc::new(Certified { subject, serial }))
+        }
+        (Endpoint::Local { uid, .. }, _) if !is_trusted(uid) => {
+            return Err(unauthenticated(endpoint, TlsFault::User));
+        }
+        _ => None,
+    };
     let (head, message) = hear(conn, clock).map_err(failed)?;
     let Handshake::Hello { hello } = message else {
         return Err(out_of_turn(endpoint));
@@ -234,35 +229,11 @@ fn answer_inner(
             found: hello.cell,
         });
     }
-    // Before the server proves anything: a stranger without a key gets no HMAC to work on.
-    if hello.is_keyed != own.key.is_some() {
-        return Err(NetError::Unauthenticated { peer: endpoint });
-    }
-    let nonce = nonce()?;
-    let transcript = Transcript {
-        version,
-        cell: own.cell,
-        client: (hello.role, hello.node, hello.features, &hello.nonce),
-        server: (Role::Server, own.node, own.features, &nonce),
-    };
-    let reply = HelloReply {
-        version,
-        cell: own.cell,
-        role: Role::Server,
-        node: own.node,
-        features: own.features,
-        nonce,
-        proof: transcript.prove(own.key.as_ref(), b"server"),
-    };
-    let mut head = head.reply();
-    head.cell = own.cell;
-    say(conn, head, &Handshake::HelloReply { reply }, clock).map_err(failed)?;
-    let (head, message) = hear(conn, clock).map_err(failed)?;
-    let Handshake::Proof { proof } = message else {
-        return Err(out_of_turn(endpoint));
-    };
-    if !transcript.holds(own.key.as_ref(), b"client", proof.as_ref()) {
-        return Err(NetError::Unauthenticated { peer: endpoint });
+    if let Some(certified) = &certified {
+        let subject = &certified.subject;
+        if subject.cell != own.cell || !subject.may_be(hello.role, hello.node) {
+            return Err(unauthenticated(endpoint, TlsFault::Claim));
+        }
     }
     let peer = Peer {
         endpoint,
@@ -271,10 +242,32 @@ fn answer_inner(
         node: hello.node,
         version,
         features: hello.features & own.features,
+        certified,
     };
     admit(&peer)?;
-    say(conn, head.reply(), &Handshake::Welcome, clock).map_err(failed)?;
+    let reply = HelloReply {
+        version,
+        cell: own.cell,
+        role: Role::Server,
+        node: own.node,
+        features: own.features,
+    };
+    let mut head = head.reply();
+    head.cell = own.cell;
+    say(conn, head, &Handshake::HelloReply { reply }, clock).map_err(failed)?;
+    if peer.features & FEATURE_PLAIN != 0 {
+        conn.stop_encrypting();
+    }
     Ok(peer)
+}
+
+/// Whether a process of this user id may claim anything on a Unix socket: it could read this process's memory and files.
+pub(crate) fn is_trusted(uid: u32) -> bool {
+    uid == 0 || uid == rustix::process::geteuid().as_raw()
+}
+
+fn unauthenticated(peer: Endpoint, fault: TlsFault) -> NetError {
+    NetError::Unauthenticated { peer, fault }
 }
 
 /// Tells the peer why the connection ends, as far as that goes without waiting for long.
@@ -293,7 +286,7 @@ pub(crate) fn refuse(conn: &mut Conn, head: Header, code: ErrorCode) {
 /// The error for a refusal that came from a server.
 pub(crate) fn refusal(server: Endpoint, code: u16, expected: CellId, found: CellId) -> NetError {
     match ErrorCode::from_number(code).unwrap_or(ErrorCode::Io) {
-        ErrorCode::Unauthenticated => NetError::Unauthenticated { peer: server },
+        ErrorCode::Unauthenticated => unauthenticated(server, TlsFault::Refused),
         ErrorCode::WrongVersion => NetError::WrongVersion { peer: server },
         ErrorCode::WrongCell => NetError::WrongCell {
             peer: server,
@@ -316,20 +309,11 @@ fn hear(conn: &mut Conn, clock: &Clock) -> Result<(Header, Handshake), IoFail> {
     }
     let message =
         Handshake::from_bytes(&body).map_err(|error| IoFail::Fault(Fault::Message(error)))?;
-    let is_from_client = matches!(message, Handshake::Hello { .. } | Handshake::Proof { .. });
+    let is_from_client = matches!(message, Handshake::Hello { .. });
     if header.is_request != is_from_client {
         return Err(IoFail::Fault(Fault::OutOfTurn));
     }
     Ok((header, message))
-}
-
-fn nonce() -> Result<[u8; 32], NetError> {
-    let mut nonce = [0; 32];
-    getrandom::fill(&mut nonce).map_err(|error| NetError::Local {
-        what: "random bytes",
-        source: std::io::Error::other(error.to_string()),
-    })?;
-    Ok(nonce)
 }
 
 fn out_of_turn(peer: Endpoint) -> NetError {
@@ -352,6 +336,7 @@ fn name(fail: IoFail, peer: Endpoint, clock: &Clock) -> NetError {
             operation: "the handshake",
             source: Errno::CONNRESET.into(),
         },
+        IoFail::Fault(Fault::Tls(fault)) => unauthenticated(peer, fault),
         IoFail::Fault(fault) => NetError::Protocol { peer, fault },
         fail => NetError::Lost {
             peer,

@@ -1,10 +1,13 @@
-//! Who a process is, what it knows of its peer, and the secret that both share.
+//! Who a process is, and what it knows of its peer.
 
-use zonal_types::{CellId, NodeId, codec_enum};
-use zonal_wire::frame::{FEATURE_REGION, VERSION};
+use std::sync::Arc;
+
+use zonal_types::{CellId, NodeId, Scope, codec_enum};
+use zonal_wire::frame::{FEATURE_PLAIN, FEATURE_REGION, Service, VERSION};
 
 use crate::address::Endpoint;
-use crate::error::NetError;
+use crate::credential::{Credential, Serial};
+use crate::subject::Subject;
 
 codec_enum! {
     /// What a process is on a connection.
@@ -19,28 +22,14 @@ codec_enum! {
     }
 }
 
-/// The secret that all processes of a cell share.
-#[derive(Clone, PartialEq, Eq)]
-pub struct CellKey(pub(crate) Vec<u8>);
-
-impl CellKey {
-    /// A key of 16 to 1024 bytes.
-    ///
-    /// # Errors
-    /// `KeyLength`.
-    pub fn new(bytes: &[u8]) -> Result<Self, NetError> {
-        if (16..=1024).contains(&bytes.len()) {
-            Ok(Self(bytes.to_vec()))
-        } else {
-            Err(NetError::KeyLength { bytes: bytes.len() })
-        }
-    }
-}
-
-impl std::fmt::Debug for CellKey {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("CellKey(..)")
-    }
+/// What protects the frames of a TCP connection both of whose sides have credentials.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Transport {
+    /// TLS from the first byte to the last.
+    #[default]
+    Tls,
+    /// TLS until both have proved who they are, then nothing, where the other side is configured so too.
+    Plain,
 }
 
 /// What this process says of itself.
@@ -52,8 +41,8 @@ pub struct Identity {
     pub role: Role,
     /// Its node; 0: none.
     pub node: NodeId,
-    /// The cell key.
-    pub key: Option<CellKey>,
+    /// How it proves that.
+    pub credential: Option<Arc<Credential>>,
     /// Optional features.
     pub features: u64,
     /// Protocol versions spoken, oldest and newest.
@@ -61,22 +50,53 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// An identity with this program's versions.
+    /// An identity with this program's versions. A cell that is not known is the credential's.
     #[must_use]
-    pub fn new(cell: CellId, role: Role, node: NodeId, key: Option<CellKey>) -> Self {
+    pub fn new(
+        cell: CellId,
+        role: Role,
+        node: NodeId,
+        credential: Option<Arc<Credential>>,
+    ) -> Self {
+        let known = credential.as_ref().filter(|_| cell == CellId::default());
         Self {
-            cell,
+            cell: known.map_or(cell, |credential| credential.subject().cell),
             role,
             node,
-            key,
+            credential,
             features: FEATURE_REGION,
             versions: (VERSION, VERSION),
         }
     }
+
+    /// The same with a transport.
+    #[must_use]
+    pub fn with_transport(mut self, transport: Transport) -> Self {
+        match transport {
+            Transport::Tls => self.features &= !FEATURE_PLAIN,
+            Transport::Plain => self.features |= FEATURE_PLAIN,
+        }
+        self
+    }
+
+    /// What its connections are protected by, where both sides can.
+    #[must_use]
+    pub fn transport(&self) -> Transport {
+        match self.features & FEATURE_PLAIN {
+            0 => Transport::Tls,
+            _ => Transport::Plain,
+        }
+    }
+
+    /// True where its credential has a scope: it would be trusted with everything on a Unix socket.
+    pub(crate) fn is_scoped(&self) -> bool {
+        let credential = self.credential.as_ref();
+        credential.is_some_and(|credential| credential.subject().scope().is_some())
+    }
 }
 
 /// Who is at the other end, after the handshake.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Peer {
     /// Where it is.
     pub endpoint: Endpoint,
@@ -90,11 +110,44 @@ pub struct Peer {
     pub version: u16,
     /// Features that both sides have.
     pub features: u64,
+    /// What its certificate says, where it has shown one.
+    pub certified: Option<Arc<Certified>>,
+}
+
+/// A certificate that was verified.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Certified {
+    /// Whose it is.
+    pub subject: Subject,
+    /// Its number.
+    pub serial: Serial,
 }
 
 impl Peer {
     /// Whether payloads may lie in memory that the client shares with the server.
     pub(crate) fn shares_regions(&self) -> bool {
         self.endpoint.is_unix() && self.features & FEATURE_REGION != 0
+    }
+
+    /// Whether the peer, a server, may answer requests of a service. One that has shown no certificate may.
+    #[must_use]
+    pub fn may_serve(&self, service: Service) -> bool {
+        let Some(certified) = &self.certified else {
+            return true;
+        };
+        let roles = certified.subject.roles();
+        match service {
+            Service::Manager => roles.manager,
+            // The root's shard is beside the manager.
+            Service::Meta => roles.meta || roles.manager,
+            Service::Storage => roles.storage,
+            Service::Admin | Service::Connection => true,
+        }
+    }
+
+    /// What a client is restricted to; `None`: to nothing.
+    #[must_use]
+    pub fn scope(&self) -> Option<&Scope> {
+        self.certified.as_ref()?.subject.scope()
     }
 }

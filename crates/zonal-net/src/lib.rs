@@ -16,12 +16,14 @@
 //! one `recvmsg` more on the side that receives it. A payload in memory that client and server share ([`zonal_region`]) is not
 //! sent at all.
 //!
-//! [`Pool`] is the client, [`serve`] the server, [`handshake`] what both say first, [`frame_io`] the bytes.
+//! [`Pool`] is the client, [`serve`] the server, [`handshake`] what both say first, [`frame_io`] the bytes, [`credential`] who is who.
 #![forbid(unsafe_code)]
 
 pub mod address;
+pub mod authority;
 pub mod buffer;
 mod conversation;
+pub mod credential;
 pub mod error;
 pub mod flight;
 pub mod frame_io;
@@ -34,15 +36,21 @@ pub mod metrics;
 pub mod pool;
 pub mod server;
 mod shares;
+mod strangers;
 pub mod stream;
+pub mod subject;
+pub mod unix_socket;
 
 pub use address::{Address, Endpoint};
+pub use authority::{Authority, Issued};
 pub use buffer::AlignedBuf;
-pub use error::{Fault, NetError, RegionFault};
+pub use credential::{Credential, CredentialError, Serial};
+pub use error::{Fault, NetError, RegionFault, TlsFault};
 pub use flight::{Canceller, Flight, InFlight, PayloadInto, Reply, Request};
 pub use handler::{Handler, ReplyBuilder};
-pub use identity::{CellKey, Identity, Peer, Role};
+pub use identity::{Certified, Identity, Peer, Role, Transport};
 pub use listen::{ListenConfig, Listeners};
 pub use metrics::{PoolMetrics, ServerMetrics};
 pub use pool::{CONNECTING, Pool, PoolConfig};
-pub use server::{ServerConfig, ServerHandle, serve};
+pub use server::{Revoker, STRANGERS_MAX, ServerConfig, ServerHandle, serve};
+pub use subject::{ServerRoles, Subject, SubjectKind};

@@ -1,20 +1,18 @@
 //! The sockets that a server accepts on.
 
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::net::sockopt;
-use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, getsockname, listen, socket_with,
-};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, listen, socket_with};
 
-use crate::address::unix_name;
 use crate::error::NetError;
 use crate::identity::Identity;
 use crate::stream::set_buffers;
+use crate::unix_socket::{UnixListener, listen_at};
 
-const BACKLOG: i32 = 1024;
+pub(crate) const BACKLOG: i32 = 1024;
 
 /// Where to listen.
 #[derive(Debug, Clone)]
@@ -45,7 +43,8 @@ impl ListenConfig {
 /// Listening sockets; connections queue from here on, and are served after [`crate::serve`].
 #[derive(Debug)]
 pub struct Listeners {
-    pub(crate) sockets: Vec<(OwnedFd, bool)>,
+    tcp: Vec<OwnedFd>,
+    unix: Vec<UnixListener>,
     addresses: Vec<SocketAddr>,
 }
 
@@ -53,15 +52,16 @@ impl Listeners {
     /// Opens the sockets.
     ///
     /// # Errors
-    /// `KeylessBind`, `Bind`.
+    /// `KeylessBind`, `Bind`, `BindUnix`.
     pub fn bind(config: &ListenConfig, identity: &Identity) -> Result<Self, NetError> {
-        if identity.key.is_none()
+        if identity.credential.is_none()
             && let Some(address) = config.addresses.iter().find(|a| !a.ip().is_loopback())
         {
             return Err(NetError::KeylessBind { address: *address });
         }
         let mut listeners = Self {
-            sockets: Vec::new(),
+            tcp: Vec::new(),
+            unix: Vec::new(),
             addresses: Vec::new(),
         };
         for address in &config.addresses {
@@ -70,7 +70,7 @@ impl Listeners {
                 source: errno.into(),
             };
             let (socket, bound) = listen_tcp(*address, config.buffer_bytes).map_err(failed)?;
-            listeners.sockets.push((socket, false));
+            listeners.tcp.push(socket);
             listeners.addresses.push(bound);
         }
         if config.has_unix {
@@ -80,17 +80,18 @@ impl Listeners {
                 &config.advertised
             };
             for address in dialled.clone() {
-                let name = unix_name(identity.cell, address);
-                match listen_unix(&name, config.buffer_bytes) {
-                    Ok(socket) => listeners.sockets.push((socket, true)),
-                    // Clients come by TCP then.
-                    Err(errno) => {
-                        tracing::warn!(name, %errno, "no Unix socket for local clients");
-                    }
-                }
+                let listener = listen_at(identity.cell, address, config.buffer_bytes)?;
+                listeners.unix.push(listener);
             }
         }
         Ok(listeners)
+    }
+
+    /// All sockets, and whether each is a Unix socket.
+    pub(crate) fn sockets(&self) -> impl Iterator<Item = (BorrowedFd<'_>, bool)> {
+        let tcp = self.tcp.iter().map(|socket| (socket.as_fd(), false));
+        let unix = self.unix.iter();
+        tcp.chain(unix.map(|listener| (listener.socket.as_fd(), true)))
     }
 
     /// The TCP addresses, with the ports that were given.
@@ -115,14 +116,4 @@ fn listen_tcp(address: SocketAddr, buffer_bytes: usize) -> Result<(OwnedFd, Sock
     listen(&socket, BACKLOG)?;
     let bound = getsockname(&socket)?.try_into()?;
     Ok((socket, bound))
-}
-
-fn listen_unix(name: &str, buffer_bytes: usize) -> Result<OwnedFd, Errno> {
-    let address = SocketAddrUnix::new_abstract_name(name.as_bytes())?;
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    set_buffers(socket.as_fd(), true, buffer_bytes);
-    bind(&socket, &address)?;
-    listen(&socket, BACKLOG)?;
-    Ok(socket)
 }

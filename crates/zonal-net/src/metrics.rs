@@ -38,6 +38,8 @@ counters! {
         refused_protocol,
         /// Ended: handshake or frame not completed in time.
         refused_slow,
+        /// Strangers (handshake not done) that had to go for newer ones.
+        strangers_ended,
         /// Ended by a panic of the handler.
         handler_panics,
         /// Requests received.

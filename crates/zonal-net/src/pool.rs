@@ -178,7 +178,7 @@ impl Pool {
     /// Any that names the server.
     pub fn probe(&self, to: Address) -> Result<Peer, NetError> {
         let link = self.connect(to, &Clock::start(self.config.deadline), None)?;
-        let peer = link.peer;
+        let peer = link.peer.clone();
         self.give_back(to, link);
         Ok(peer)
     }
@@ -321,6 +321,12 @@ pub(crate) fn named(
             peer: server,
             operation,
             source: io::ErrorKind::UnexpectedEof.into(),
+        },
+        // Changed on its way: as a connection that breaks.
+        IoFail::Fault(crate::Fault::Tls(_)) => NetError::Lost {
+            peer: server,
+            operation,
+            source: io::ErrorKind::InvalidData.into(),
         },
         IoFail::Fault(crate::Fault::Version) => NetError::WrongVersion { peer: server },
         IoFail::Fault(fault) => NetError::Protocol {

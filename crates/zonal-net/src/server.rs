@@ -5,19 +5,22 @@
 //! noticed by TCP keep-alive. A request on a busy connection is 2 system calls (`recvmsg`, `sendmsg`), 3 with a
 //! payload of more than 8 KiB.
 //!
-//! *Invariants*: (1) at most `connections_max` connection threads; (2) a stranger holds one for at most
-//! `handshake_limit`; (3) no byte from a peer and no panic of the handler ends another connection or the server;
+//! Connections whose handshake is not done are strangers: they have places of their own ([`STRANGERS_MAX`]), however many there are,
+//! and take none from those that are known. A new one takes the place of the oldest of the address or user that has most.
+//!
+//! *Invariants*: (1) at most `connections_max` known connections and [`STRANGERS_MAX`] strangers have a thread; (2) a stranger holds
+//! one for at most `handshake_limit`; (3) no byte from a peer and no panic of the handler ends another connection or the server;
 //! (4) after [`ServerHandle::shutdown`] no handler call runs, unless one did not return within 10 s (logged).
 //!
-//! *Lock order*: `Shared::registry`, alone; never held while a socket is used (but for shutting it) or a handler runs.
+//! *Lock order*: `Shared::registry`, then `Shared::revoked`; never held while a socket is used (but for shutting it) or a handler runs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::Errno;
@@ -30,7 +33,8 @@ use zonal_wire::frame::{Header, Service};
 
 use crate::address::Endpoint;
 use crate::conversation::converse;
-use crate::error::{Fault, NetError};
+use crate::credential::Serial;
+use crate::error::{Fault, NetError, TlsFault};
 use crate::frame_io::Conn;
 use crate::handler::Handler;
 use crate::handshake::refuse;
@@ -38,8 +42,13 @@ use crate::identity::{Identity, Peer};
 use crate::listen::Listeners;
 use crate::metrics::{ServerMetrics, WarnLimit, add};
 use crate::shares::{Party, Shares};
+use crate::strangers::{Source, Strangers};
 use crate::stream::Stream;
 
+/// Connections whose handshake is under way, at most.
+pub const STRANGERS_MAX: usize = 64;
+/// A known connection that nothing came on for so long makes room for a new one where all places are taken.
+const IDLE_ENOUGH: Duration = Duration::from_secs(1);
 /// How long `shutdown` waits for handler calls.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(10);
 
@@ -82,9 +91,61 @@ impl ServerConfig {
 #[derive(Debug, Default)]
 struct Registry {
     next: u64,
-    open: BTreeMap<u64, (Arc<Stream>, Option<JoinHandle<()>>)>,
+    /// By age.
+    open: BTreeMap<u64, Open>,
     ended: Vec<JoinHandle<()>>,
+    strangers: Strangers,
+    known: usize,
     shares: Shares,
+}
+
+#[derive(Debug)]
+struct Open {
+    stream: Arc<Stream>,
+    thread: Option<JoinHandle<()>>,
+    use_: Arc<Use>,
+    /// Of a known connection.
+    serial: Option<Serial>,
+    /// It was shut to make room.
+    is_ending: bool,
+}
+
+/// When something came on a connection last.
+#[derive(Debug, Default)]
+pub(crate) struct Use {
+    /// Milliseconds of the server's clock since when it is idle; 0: it is not.
+    idle_since: AtomicU64,
+}
+
+impl Use {
+    /// A request has begun.
+    pub(crate) fn begins(&self) {
+        self.idle_since.store(0, Ordering::Relaxed);
+    }
+
+    /// Its reply is sent.
+    pub(crate) fn ends(&self, shared: &Shared) {
+        self.idle_since.store(shared.now_ms(), Ordering::Relaxed);
+    }
+}
+
+impl Registry {
+    /// Shuts the known connection that is idle for longest, where one is for long enough.
+    fn make_room(&mut self, now_ms: u64) -> bool {
+        let enough = u64::try_from(IDLE_ENOUGH.as_millis()).unwrap_or(u64::MAX);
+        let idle = self.open.values_mut().filter(|open| !open.is_ending);
+        let idle = idle.filter_map(|open| match open.use_.idle_since.load(Ordering::Relaxed) {
+            0 => None,
+            since => Some((since, open)),
+        });
+        let longest = idle.min_by_key(|(since, _open)| *since);
+        let Some((_since, open)) = longest.filter(|(since, _)| since + enough <= now_ms) else {
+            return false;
+        };
+        open.is_ending = true;
+        open.stream.shut();
+        true
+    }
 }
 
 pub(crate) struct Shared {
@@ -97,11 +158,23 @@ pub(crate) struct Shared {
     pub(crate) is_stopping: AtomicBool,
     registry: Mutex<Registry>,
     changed: Condvar,
+    started: Instant,
+    revoked: RwLock<BTreeSet<Serial>>,
 }
 
 impl Shared {
     fn registry(&self) -> MutexGuard<'_, Registry> {
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_revoked(&self, serial: Serial) -> bool {
+        let revoked = self.revoked.read().unwrap_or_else(PoisonError::into_inner);
+        revoked.contains(&serial)
+    }
+
+    /// Milliseconds since the server started, and one.
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_millis()).map_or(u64::MAX, |ms| ms + 1)
     }
 
     pub(crate) fn warn(&self, error: &NetError) {
@@ -160,6 +233,12 @@ impl ServerHandle {
         &self.shared.regions
     }
 
+    /// What ends connections of revoked credentials.
+    #[must_use]
+    pub fn revoker(&self) -> Revoker {
+        Revoker(Arc::clone(&self.shared))
+    }
+
     /// Stops accepting and receiving, waits for the handler calls that run (their replies are sent), closes all
     /// connections. Not to be called by a handler.
     pub fn shutdown(mut self) {
@@ -178,8 +257,8 @@ impl ServerHandle {
         let mut registry = self.shared.registry();
         // First no more requests, so that replies under way are delivered; then no mercy.
         for end in [Stream::shut_receiving, Stream::shut] {
-            for (stream, _thread) in registry.open.values() {
-                end(stream);
+            for open in registry.open.values() {
+                end(&open.stream);
             }
             let (guard, _timeout) = self
                 .shared
@@ -198,6 +277,37 @@ impl ServerHandle {
         }
         if left > 0 {
             tracing::error!(left, "requests still run after shutdown");
+        }
+    }
+}
+
+/// Ends connections of revoked credentials.
+#[derive(Clone)]
+pub struct Revoker(Arc<Shared>);
+
+impl std::fmt::Debug for Revoker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Revoker")
+    }
+}
+
+impl Revoker {
+    /// From now on these certificates are refused, and connections that were made with them end.
+    pub fn revoke(&self, serials: &BTreeSet<Serial>) {
+        let mut revoked = self
+            .0
+            .revoked
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        if *revoked == *serials {
+            return;
+        }
+        revoked.clone_from(serials);
+        drop(revoked);
+        for open in self.0.registry().open.values() {
+            if open.serial.is_some_and(|serial| serials.contains(&serial)) {
+                open.stream.shut();
+            }
         }
     }
 }
@@ -232,6 +342,8 @@ pub fn serve(
         is_stopping: AtomicBool::new(false),
         registry: Mutex::default(),
         changed: Condvar::new(),
+        started: Instant::now(),
+        revoked: RwLock::default(),
     });
     let addresses = listeners.addresses().to_vec();
     let acceptor = {
@@ -254,13 +366,10 @@ pub fn serve(
 }
 
 fn accept_loop(shared: &Arc<Shared>, listeners: &Listeners, stop: &OwnedFd) {
+    let sockets: Vec<(BorrowedFd<'_>, bool)> = listeners.sockets().collect();
     let mut fds: Vec<PollFd<'_>> = vec![PollFd::new(stop, PollFlags::IN)];
-    fds.extend(
-        listeners
-            .sockets
-            .iter()
-            .map(|(socket, _is_unix)| PollFd::new(socket, PollFlags::IN)),
-    );
+    let waited = sockets.iter();
+    fds.extend(waited.map(|(socket, _is_unix)| PollFd::new(socket, PollFlags::IN)));
     loop {
         match poll(&mut fds, None) {
             Ok(_) | Err(Errno::INTR) => {}
@@ -272,7 +381,7 @@ fn accept_loop(shared: &Arc<Shared>, listeners: &Listeners, stop: &OwnedFd) {
         if shared.is_stopping.load(Ordering::SeqCst) {
             return;
         }
-        for (fd, (socket, is_unix)) in fds.iter().skip(1).zip(&listeners.sockets) {
+        for (fd, (socket, is_unix)) in fds.iter().skip(1).zip(&sockets) {
             if fd.revents().is_empty() {
                 continue;
             }
@@ -317,27 +426,38 @@ fn admit(shared: &Arc<Shared>, accepted: OwnedFd, mut endpoint: Endpoint) {
         endpoint,
         shared.config.buffer_bytes,
     ));
+    let source = Source::of(endpoint);
+    let use_ = Arc::new(Use::default());
     let mut registry = shared.registry();
     let ended = std::mem::take(&mut registry.ended);
-    let is_full = registry.open.len() >= shared.config.connections_max;
     let id = registry.next;
-    if !is_full {
-        registry.next += 1;
-        registry.open.insert(id, (Arc::clone(&stream), None));
+    registry.next += 1;
+    if let Some(oldest) = registry.strangers.join(source, id)
+        && let Some(open) = registry.open.get_mut(&oldest)
+    {
+        open.is_ending = true;
+        open.stream.shut();
+        add(&shared.metrics.strangers_ended, 1);
     }
+    let open = Open {
+        stream: Arc::clone(&stream),
+        thread: None,
+        use_: Arc::clone(&use_),
+        serial: None,
+        is_ending: false,
+    };
+    registry.open.insert(id, open);
     drop(registry);
     for thread in ended {
         let _ = thread.join();
-    }
-    if is_full {
-        overloaded(shared, stream);
-        return;
     }
     add(&shared.metrics.connections, 1);
     let place = Place {
         shared: Arc::clone(shared),
         id,
+        source,
         party: OnceLock::new(),
+        use_,
     };
     let for_thread = Arc::clone(&stream);
     let spawned = thread::Builder::new()
@@ -352,7 +472,7 @@ fn admit(shared: &Arc<Shared>, accepted: OwnedFd, mut endpoint: Endpoint) {
         Ok(thread) => {
             let mut registry = shared.registry();
             match registry.open.get_mut(&id) {
-                Some((_stream, slot)) => *slot = Some(thread),
+                Some(open) => open.thread = Some(thread),
                 None => registry.ended.push(thread),
             }
         }
@@ -376,24 +496,43 @@ fn overloaded(shared: &Shared, stream: Arc<Stream>) {
 pub(crate) struct Place {
     pub(crate) shared: Arc<Shared>,
     id: u64,
+    source: Source,
     party: OnceLock<Party>,
+    pub(crate) use_: Arc<Use>,
 }
 
 impl Place {
-    /// Whose connection it is, as the handshake has shown.
+    /// The handshake is done: the connection is no stranger any more, and one of its client's share.
     ///
     /// # Errors
-    /// `Refused` where a client has its share.
+    /// `Refused` where all places are taken or the client has its share; `Unauthenticated` where its credential is revoked.
     pub(crate) fn take(&self, peer: &Peer) -> Result<(), NetError> {
         let party = Party::of(peer);
+        let serial = peer.certified.as_ref().map(|certified| certified.serial);
         let mut registry = self.shared.registry();
-        let open = registry.open.len();
-        let max = self.shared.config.connections_max;
-        if !registry.shares.join(party, open, max) {
-            return Err(NetError::Refused {
-                server: peer.endpoint,
-                code: ErrorCode::Overloaded,
+        // Under the registry's lock: who is revoked now is either refused here or found there.
+        if serial.is_some_and(|serial| self.shared.is_revoked(serial)) {
+            return Err(NetError::Unauthenticated {
+                peer: peer.endpoint,
+                fault: TlsFault::Revoked,
             });
+        }
+        let refused = || NetError::Refused {
+            server: peer.endpoint,
+            code: ErrorCode::Overloaded,
+        };
+        let max = self.shared.config.connections_max;
+        if registry.known >= max && !registry.make_room(self.shared.now_ms()) {
+            return Err(refused());
+        }
+        let known = registry.known + 1;
+        if !registry.shares.join(party, known.min(max), max) {
+            return Err(refused());
+        }
+        registry.known = known;
+        registry.strangers.leave(self.source, self.id);
+        if let Some(open) = registry.open.get_mut(&self.id) {
+            open.serial = serial;
         }
         let _ = self.party.set(party);
         Ok(())
@@ -403,10 +542,16 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         let mut registry = self.shared.registry();
-        if let Some(party) = self.party.get() {
-            registry.shares.leave(*party);
+        match self.party.get() {
+            Some(party) => {
+                registry.shares.leave(*party);
+                registry.known -= 1;
+            }
+            None => registry.strangers.leave(self.source, self.id),
         }
-        if let Some((_stream, Some(thread))) = registry.open.remove(&self.id) {
+        if let Some(open) = registry.open.remove(&self.id)
+            && let Some(thread) = open.thread
+        {
             registry.ended.push(thread);
         }
         self.shared

@@ -73,15 +73,14 @@ impl Stream {
         Ok(stream)
     }
 
-    /// Connects to the abstract Unix socket that stands for a TCP address.
+    /// Connects to the Unix socket that stands for a TCP address.
     pub(crate) fn connect_unix(
-        name: &str,
+        to: &SocketAddrUnix,
         stands_for: SocketAddr,
         limit: Duration,
         buffer_bytes: usize,
         goes_on: &dyn Fn() -> bool,
     ) -> Result<Self, Errno> {
-        let to = SocketAddrUnix::new_abstract_name(name.as_bytes())?;
         let fd = socket_with(
             AddressFamily::UNIX,
             SocketType::STREAM,
@@ -91,7 +90,7 @@ impl Stream {
         set_buffers(fd.as_fd(), true, buffer_bytes);
         let end = Instant::now() + limit;
         // AGAIN: the listener's queue is full. (A call that blocked for that could not be ended.)
-        while let Err(errno) = connect(&fd, &to) {
+        while let Err(errno) = connect(&fd, to) {
             let is_passing = errno == Errno::AGAIN || errno == Errno::INTR;
             if !is_passing || Instant::now() >= end || !goes_on() {
                 return Err(errno);

@@ -6,49 +6,21 @@ mod common;
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::*;
 use zonal_net::handshake::{Handshake, Hello};
 use zonal_net::{
-    Address, CellKey, Identity, ListenConfig, Listeners, NetError, PayloadInto, Pool, PoolConfig,
-    Role, ServerConfig,
+    Address, Identity, ListenConfig, Listeners, NetError, PayloadInto, Pool, Role, ServerConfig,
 };
 use zonal_testkit::Rng;
 use zonal_types::{CellId, Codec, ErrorCode, NodeId};
 use zonal_wire::{HEADER_BYTES, Header, Service};
 
-fn by_tcp(identity: Identity) -> Pool {
-    Pool::new(
-        identity,
-        PoolConfig {
-            is_unix_tried: false,
-            ..PoolConfig::default()
-        },
-    )
-}
-
 fn refused(pool: &Pool, to: Address) -> NetError {
     let error = call(pool, to, b"x").unwrap_err();
     assert!(error.to_string().contains(&to.tcp.to_string()), "{error}");
     error
-}
-
-#[test]
-fn keys_must_match() {
-    let cases: [(Option<CellKey>, Option<CellKey>); 3] =
-        [(key(1), key(2)), (key(1), None), (None, key(1))];
-    for (servers, clients) in cases {
-        let (server, to) = start(ServerConfig::new(server_identity(servers.clone())), true);
-        let error = refused(&by_tcp(client_identity(clients)), to);
-        assert_eq!(error.code(), ErrorCode::Unauthenticated, "{error}");
-        works(&pool(servers), to);
-        counted(&server, "refused_unauthenticated", 1);
-    }
-    let (_server, to) = start(ServerConfig::new(server_identity(key(1))), true);
-    works(&pool(key(1)), to);
-    works(&by_tcp(client_identity(key(1))), to);
 }
 
 #[test]
@@ -80,8 +52,8 @@ fn cells_versions_and_nodes_must_match() {
 
 #[test]
 fn a_client_can_learn_the_cell() {
-    let (_server, to) = start(ServerConfig::new(server_identity(key(4))), true);
-    let identity = Identity::new(CellId::default(), Role::Tool, NodeId(0), key(4));
+    let (_server, to) = echo_server(true);
+    let identity = Identity::new(CellId::default(), Role::Tool, NodeId(0), None);
     let pool = by_tcp(identity);
     let peer = pool.probe(Address::any_node(to.tcp)).unwrap();
     assert_eq!(
@@ -97,7 +69,7 @@ fn a_client_can_learn_the_cell() {
 }
 
 #[test]
-fn a_keyless_server_stays_on_loopback() {
+fn a_server_without_a_credential_stays_on_loopback() {
     let config = ListenConfig::one("0.0.0.0:0".parse().unwrap());
     let error = Listeners::bind(&config, &server_identity(None)).unwrap_err();
     assert!(matches!(error, NetError::KeylessBind { .. }));
@@ -106,24 +78,6 @@ fn a_keyless_server_stays_on_loopback() {
     let config = ListenConfig::one(to.tcp);
     let error = Listeners::bind(&config, &server_identity(None)).unwrap_err();
     assert!(matches!(error, NetError::Bind { .. }), "{error}");
-    assert!(CellKey::new(b"short").is_err());
-}
-
-#[test]
-fn a_unix_socket_of_another_server_is_not_used() {
-    // Takes the name first, with another key.
-    let (server, to) = start(ServerConfig::new(server_identity(key(1))), false);
-    let thief = ListenConfig {
-        advertised: vec![to.tcp],
-        ..ListenConfig::one("127.0.0.1:0".parse().unwrap())
-    };
-    let listeners = Listeners::bind(&thief, &server_identity(key(2))).unwrap();
-    let config = ServerConfig::new(server_identity(key(2)));
-    let _thief = zonal_net::serve(listeners, config, Arc::new(Echo::default())).unwrap();
-    let pool = pool(key(1));
-    works(&pool, to);
-    assert_eq!(counter(&pool.metrics().snapshot(), "connected_tcp"), 1);
-    counted(&server, "frames_out", 1);
 }
 
 #[test]
@@ -146,7 +100,7 @@ fn a_megabyte_of_random_bytes_changes_nothing() {
 }
 
 /// The bytes of a handshake and a request, as a client sends them, with the replies awaited in between.
-fn honest_frames(body: &[u8], payload: &[u8]) -> [Vec<u8>; 3] {
+fn honest_frames(body: &[u8], payload: &[u8]) -> [Vec<u8>; 2] {
     let frame = |service, body: &[u8], payload: &[u8]| {
         let header = Header {
             body_bytes: body.len() as u32,
@@ -163,18 +117,11 @@ fn honest_frames(body: &[u8], payload: &[u8]) -> [Vec<u8>; 3] {
         role: Role::Client,
         node: NodeId(0),
         features: 0,
-        nonce: [3; 32],
-        is_keyed: false,
     };
     [
         frame(
             Service::Connection,
             &Handshake::Hello { hello }.to_bytes(),
-            &[],
-        ),
-        frame(
-            Service::Connection,
-            &Handshake::Proof { proof: None }.to_bytes(),
             &[],
         ),
         frame(Service::Storage, body, payload),
@@ -197,7 +144,7 @@ fn mutated_frames_end_their_connection_only() {
     let mut rng = Rng(11);
     for round in 0..300 {
         let mut frames = honest_frames(b"body", &rng.bytes(500));
-        let victim = rng.index(3);
+        let victim = rng.index(2);
         let at = rng.index(frames[victim].len());
         match rng.below(4) {
             0 => frames[victim][at] ^= 1 << rng.below(8),
@@ -246,12 +193,10 @@ fn mutated_frames_end_their_connection_only() {
     assert_eq!(counter(&server.metrics().snapshot(), "handler_panics"), 0);
 }
 
-fn honest_connection(to: Address, frames: &[Vec<u8>; 3]) -> TcpStream {
+fn honest_connection(to: Address, frames: &[Vec<u8>; 2]) -> TcpStream {
     let mut stream = TcpStream::connect(to.tcp).unwrap();
-    for frame in &frames[..2] {
-        stream.write_all(frame).unwrap();
-        read_frame(&mut stream).unwrap();
-    }
+    stream.write_all(&frames[0]).unwrap();
+    read_frame(&mut stream).unwrap();
     stream
 }
 
@@ -302,12 +247,12 @@ fn half_open_connections_and_half_frames_are_no_burden() {
     let frames = honest_frames(b"body", &[9; 5000]);
     // Ends in the middle of a frame; stays silent in the middle of a frame; closes one direction.
     let mut cut = honest_connection(to, &frames);
-    cut.write_all(&frames[2][..200]).unwrap();
+    cut.write_all(&frames[1][..200]).unwrap();
     drop(cut);
     let mut stalled = honest_connection(to, &frames);
-    stalled.write_all(&frames[2][..3000]).unwrap();
+    stalled.write_all(&frames[1][..3000]).unwrap();
     let mut half = honest_connection(to, &frames);
-    half.write_all(&frames[2]).unwrap();
+    half.write_all(&frames[1]).unwrap();
     half.shutdown(Shutdown::Write).unwrap();
     let (header, rest) = read_frame(&mut half).unwrap();
     assert_eq!((header.is_request, rest.len()), (false, 4 + 5000));
@@ -348,7 +293,7 @@ fn requests_before_the_handshake_are_refused() {
     let (server, to) = echo_server(true);
     let mut stream = TcpStream::connect(to.tcp).unwrap();
     stream
-        .write_all(&honest_frames(b"body", &[1; 100])[2])
+        .write_all(&honest_frames(b"body", &[1; 100])[1])
         .unwrap();
     let (_, body) = read_frame(&mut stream).unwrap();
     let code = ErrorCode::Protocol.number();
@@ -404,28 +349,4 @@ fn shutdown_ends_idle_connections_and_frees_the_port() {
     let again = start_at(to.tcp, ServerConfig::new(server_identity(None)), true);
     until("reachable", || call(&pool, to, b"x").is_ok());
     drop(again);
-}
-
-#[test]
-fn a_silent_thief_of_a_unix_name_does_not_stop_clients() {
-    use std::os::linux::net::SocketAddrExt;
-    use std::os::unix::net::{SocketAddr, UnixListener};
-
-    let (_server, to) = start(ServerConfig::new(server_identity(key(1))), false);
-    let name = zonal_net::address::unix_name(CELL, to.tcp);
-    let name = SocketAddr::from_abstract_name(name).unwrap();
-    let _silent = UnixListener::bind_addr(&name).unwrap();
-    let config = PoolConfig {
-        connect_limit: Duration::from_secs(8),
-        ..PoolConfig::default()
-    };
-    let pool = Pool::new(client_identity(key(1)), config);
-    works(&pool, to);
-    // The next connection does not ask it again.
-    pool.close_idle();
-    let start = Instant::now();
-    works(&pool, to);
-    // That took a quarter of the limit.
-    assert!(start.elapsed() < Duration::from_millis(1_900));
-    assert_eq!(counter(&pool.metrics().snapshot(), "connected_tcp"), 2);
 }

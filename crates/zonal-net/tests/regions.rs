@@ -8,8 +8,7 @@ mod common;
 use std::io::{IoSlice, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -239,9 +238,7 @@ fn what_a_given_up_request_may_still_use_is_never_used_for_anything_else() {
 
 /// A connection on which the handshake was done by hand.
 fn raw(to: Address) -> UnixStream {
-    let name = zonal_net::address::unix_name(CELL, to.tcp);
-    let address = SocketAddr::from_abstract_name(name.as_bytes()).unwrap();
-    let mut stream = UnixStream::connect_addr(&address).unwrap();
+    let mut stream = UnixStream::connect(zonal_net::unix_socket::path_of(CELL, to.tcp)).unwrap();
     stream
         .set_read_timeout(Some(Duration::from_secs(10)))
         .unwrap();
@@ -252,19 +249,15 @@ fn raw(to: Address) -> UnixStream {
         role: Role::Client,
         node: NodeId(0),
         features: FEATURE_REGION,
-        nonce: [3; 32],
-        is_keyed: false,
     };
-    for message in [Handshake::Hello { hello }, Handshake::Proof { proof: None }] {
-        let body = message.to_bytes();
-        let head = Header {
-            body_bytes: body.len() as u32,
-            ..Header::request(Service::Connection, CELL)
-        };
-        stream.write_all(&head.encode()).unwrap();
-        stream.write_all(&body).unwrap();
-        read_frame(&mut stream).unwrap();
-    }
+    let body = Handshake::Hello { hello }.to_bytes();
+    let head = Header {
+        body_bytes: body.len() as u32,
+        ..Header::request(Service::Connection, CELL)
+    };
+    stream.write_all(&head.encode()).unwrap();
+    stream.write_all(&body).unwrap();
+    read_frame(&mut stream).unwrap();
     stream
 }
 

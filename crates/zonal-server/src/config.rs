@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use zonal_disk::StoreDir;
+use zonal_net::{ServerRoles, Transport};
 use zonal_types::{CellId, NodeId, TargetId, ZoneId};
 
 use check::Source;
@@ -216,8 +217,10 @@ pub struct NodeConfig {
     pub manager: SocketAddr,
     /// Its folder.
     pub dir: PathBuf,
-    /// The cell key, where one is used.
+    /// The node's credential, where one is used.
     pub key_file: Option<PathBuf>,
+    /// What protects its connections by TCP.
+    pub transport: Transport,
     /// The admin pages, where there are any.
     pub admin: Option<AdminConfig>,
     /// Lowest level logged.
@@ -290,6 +293,16 @@ impl NodeConfig {
             .filter(|(_, on)| *on)
             .map(|(name, _)| *name)
             .collect()
+    }
+
+    /// Its roles, as a credential names them.
+    #[must_use]
+    pub fn server_roles(&self) -> ServerRoles {
+        ServerRoles {
+            manager: self.manager_role.is_some(),
+            meta: self.meta_role.is_some(),
+            storage: self.storage_role.is_some(),
+        }
     }
 
     /// A store's folder in `dir`, recorded where that is asked for.

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use zonal_disk::DiskError;
 use zonal_disk::trusted::Distrust;
-use zonal_net::NetError;
+use zonal_net::{CredentialError, NetError};
 use zonal_types::{ErrorCode, NodeId};
 
 /// A failure that ends a server.
@@ -42,9 +42,37 @@ pub enum ServerError {
     /// The network layer refused.
     #[error(transparent)]
     Net(#[from] NetError),
-    /// The cell key cannot be read.
-    #[error("cell key")]
+    /// The credential's file cannot be read, or others can.
+    #[error("credential")]
     Key(#[source] Distrust),
+    /// The credential cannot be used.
+    #[error("credential {}", path.display())]
+    Credential {
+        /// Its file.
+        path: PathBuf,
+        /// The reason.
+        source: CredentialError,
+    },
+    /// The credential is another node's, or no server's.
+    #[error("credential {} is of {subject}, not of node {node} of this cell", path.display())]
+    CredentialOfOther {
+        /// Its file.
+        path: PathBuf,
+        /// Whose it is.
+        subject: String,
+        /// The node that the config names.
+        node: NodeId,
+    },
+    /// The credential lacks a role of the config.
+    #[error("credential {} is for the roles {has}, the config has {needs}", path.display())]
+    CredentialRoles {
+        /// Its file.
+        path: PathBuf,
+        /// Roles of the credential.
+        has: String,
+        /// Roles of the config.
+        needs: String,
+    },
     /// The token of the admin pages cannot be used.
     #[error("token of the admin pages {}", path.display())]
     Token {
@@ -100,9 +128,13 @@ impl ServerError {
             Self::Net(NetError::Bind { source, .. }) if in_use(source) => {
                 "another process listens there: stop it, or change `listen` in node.toml".into()
             }
-            Self::Key(error) => return error.hint().or_else(|| {
-                Some("make one with: head -c 32 /dev/urandom > cell.key; chmod 600 cell.key".into())
-            }),
+            Self::Key(error) if error.hint().is_some() => return error.hint(),
+            Self::Key(_) | Self::Credential { .. } | Self::CredentialOfOther { .. } | Self::CredentialRoles { .. } => {
+                "make one with: zonal key create --node NUMBER --roles ROLES --authority FILE --to FILE".into()
+            }
+            Self::Net(NetError::BindUnix { .. }) => {
+                "the folder must be root's or the server's user's, and writable for nobody else".into()
+            }
             Self::Token { source: TokenError::Read(error), .. } if error.hint().is_some() => return error.hint(),
             Self::Token { .. } => "make one with: head -c 24 /dev/urandom | base64 > admin.token; chmod 600 admin.token".into(),
             Self::JoinRefused { .. } => {
@@ -126,9 +158,13 @@ impl ServerError {
             // A name may be known later.
             Self::Config(ConfigError::Lookup { .. }) => 4,
             Self::Config(_)
+            | Self::Credential { .. }
+            | Self::CredentialOfOther { .. }
+            | Self::CredentialRoles { .. }
             | Self::Key(Distrust::Io { .. })
             | Self::Token { .. }
-            | Self::Net(NetError::KeylessBind { .. } | NetError::KeyLength { .. }) => 3,
+            | Self::Net(NetError::KeylessBind { .. }) => 3,
+            Self::Net(NetError::BindUnix { .. }) => 5,
             Self::Store { source, .. } => store_exit_code(source),
             Self::Key(_) | Self::Contents { .. } | Self::JoinRefused { .. } => 5,
             Self::Listen { source, .. } | Self::Net(NetError::Bind { source, .. })

@@ -4,6 +4,7 @@
 //! each of which drives a core that decides; what is here reads and writes files, waits, and calls other servers.
 #![forbid(unsafe_code)]
 
+mod access;
 pub mod admin;
 pub mod clock;
 pub mod config;
@@ -24,6 +25,7 @@ pub mod metrics;
 pub mod node;
 pub mod peers;
 pub mod restore;
+mod revocations;
 mod scrub;
 mod scrub_record;
 #[cfg(test)]
@@ -41,5 +43,6 @@ pub mod units;
 
 pub use config::NodeConfig;
 pub use error::ServerError;
+pub use manager_role::describe_revoked;
 pub use scrub_record::{SCRUB_KEY, SHARD_SCRUB_KEY, describe as describe_scrub};
 pub use starts::describe as describe_start;

@@ -6,14 +6,18 @@
 //! Lock order: the root shard's mutex, then `Manager::newest`, then the engine's own.
 
 mod joining;
+mod revoked;
 
 use crate::holders::Holders;
 use crate::map_cache::MapCache;
 use crate::starts::{self, StartError};
+use revoked::Revoked;
+pub use revoked::describe as describe_revoked;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use zonal_disk::Room;
 use zonal_disk::{DiskError, Engine};
+use zonal_types::limits::BODY_BYTES_MAX;
 use zonal_types::{
     Blob, CellId, Codec, ErrorCode, KvChange, KvRead, MapVersion, NodeId, ShardId, TargetId, ZoneId,
 };
@@ -24,6 +28,9 @@ use zonal_zonemap::{EditError, MapEdit, ZoneMap};
 /// Key of the encoded map. Behind all keys of the root shard (whose own end with tag 0x71).
 pub const MAP_KEY: [u8; 5] = [0xff, 0xff, 0xff, 0xff, 0xf0];
 
+/// Bytes of an encoded map: it travels in one message, with its version and length.
+const MAP_BYTES_MAX: usize = BODY_BYTES_MAX - 64;
+
 /// The manager role.
 pub struct Manager {
     engine: Arc<Engine>,
@@ -32,6 +39,7 @@ pub struct Manager {
     joining: Mutex<()>,
     published: Arc<MapCache>,
     holders: Box<dyn Holders>,
+    revoked: Revoked,
 }
 
 /// Why the map did not change.
@@ -106,6 +114,19 @@ pub enum ManagerError {
     /// Joins come as such and are checked as such; junctions change only together with the root shard.
     #[error("only slots and states of targets are changed by edits from outside")]
     Foreign,
+    /// Nobody could be sent such a map.
+    #[error(
+        "the zone map would have {bytes} bytes, {MAP_BYTES_MAX} at most can be sent. Hint: fewer first-level directories, zones or nodes"
+    )]
+    TooLarge {
+        /// What it would have.
+        bytes: usize,
+    },
+    /// The list of revoked certificates is full.
+    #[error(
+        "no more than 65,536 credentials can be revoked. Hint: a new authority (zonal key init) ends all of the old one"
+    )]
+    TooManyRevoked,
     /// An address that cannot be dialled.
     #[error("\"{0}\" is no address")]
     Address(String),
@@ -123,6 +144,7 @@ impl ManagerError {
             }
             Self::Moving => ErrorCode::NotReady,
             Self::Foreign => ErrorCode::NotPermitted,
+            Self::TooManyRevoked | Self::TooLarge { .. } => ErrorCode::NoSpace,
             Self::Start(error) | Self::StoreTaken { error, .. } => error.code(),
             Self::Disk(error) => error.code(),
             Self::Stored(code) => *code,
@@ -151,8 +173,10 @@ impl Manager {
         }
         let map = Arc::new(map);
         published.publish(Arc::clone(&map));
+        let revoked = Revoked::open(&engine)?;
         Ok(Self {
             engine,
+            revoked,
             newest: Mutex::new(map),
             joining: Mutex::new(()),
             published,
@@ -186,7 +210,13 @@ impl Manager {
         }
         let next = newest.edited(edits)?;
         if let Some(next) = &next {
-            changes.push(KvChange::put(MAP_KEY.to_vec(), next.to_bytes()));
+            let encoded = next.to_bytes();
+            if encoded.len() > MAP_BYTES_MAX {
+                return Err(ManagerError::TooLarge {
+                    bytes: encoded.len(),
+                });
+            }
+            changes.push(KvChange::put(MAP_KEY.to_vec(), encoded));
         }
         if !changes.is_empty() {
             self.engine.append_with(changes, &[], Room::Normal)?;
@@ -258,6 +288,8 @@ impl Manager {
                 }
                 reply_of(&*self.edit(&edits, Some(expected))?)
             }
+            ManagerRequest::GetRevoked { have } => self.revoked.newer(have),
+            ManagerRequest::Revoke { serials } => self.revoked.add(&self.engine, &serials)?,
             ManagerRequest::Junction { .. } => reply_of(&self.published.current()),
         })
     }

@@ -427,3 +427,52 @@ fn a_store_that_was_taken_out_does_not_come_back_and_its_numbers_are_free() {
         None
     );
 }
+
+#[test]
+fn a_map_that_nobody_could_be_sent_is_refused_and_nothing_is_changed() {
+    let scratch = Scratch::new("roles");
+    let (manager, cache) = manager(&scratch);
+    manager_joins(&manager);
+    let junction = |number: u64| MapEdit::AddJunction {
+        ino: zonal_types::Ino(number),
+        path: "x".repeat(4096),
+        zone: ZoneId(1),
+    };
+    let before = cache.current();
+    let many: Vec<MapEdit> = (1..=300).map(junction).collect();
+    let refused = manager.append(Vec::new(), &many, None);
+    assert!(matches!(refused, Err(ManagerError::TooLarge { .. })));
+    assert_eq!(cache.current(), before);
+    // As many as fit are sent to everybody.
+    let some: Vec<MapEdit> = (1..=200).map(junction).collect();
+    let map = manager.append(Vec::new(), &some, None).unwrap();
+    manager.settle(map).unwrap();
+    let have = zonal_types::MapVersion(0);
+    let reply = manager.handle(ManagerRequest::GetMap { have });
+    assert!(zonal_types::Codec::to_bytes(&reply).len() <= zonal_types::limits::BODY_BYTES_MAX);
+}
+
+#[test]
+fn what_was_revoked_stays_so_over_a_restart_and_is_asked_for_once() {
+    let scratch = Scratch::new("roles");
+    let revoked =
+        |manager: &Manager, have| match manager.handle(ManagerRequest::GetRevoked { have }) {
+            ManagerReply::Revoked { version, serials } => (version, serials),
+            other => panic!("{other:?}"),
+        };
+    {
+        let (manager, _cache) = manager(&scratch);
+        assert_eq!(revoked(&manager, 0), (0, vec![]));
+        for serials in [vec![9, 7], vec![7], vec![8]] {
+            let reply = manager.handle(ManagerRequest::Revoke { serials });
+            assert!(matches!(reply, ManagerReply::Revoked { .. }), "{reply:?}");
+        }
+        assert_eq!(revoked(&manager, 1), (2, vec![7, 8, 9]));
+        assert_eq!(revoked(&manager, 2), (2, vec![]));
+        let flood = (0..70_000).collect();
+        let reply = manager.handle(ManagerRequest::Revoke { serials: flood });
+        assert!(matches!(reply, ManagerReply::Failed { .. }));
+    }
+    let (manager, _cache) = manager(&scratch);
+    assert_eq!(revoked(&manager, 0), (2, vec![7, 8, 9]));
+}

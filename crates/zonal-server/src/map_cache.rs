@@ -146,7 +146,7 @@ impl MapCache {
                 }
                 _ => tracing::error!("the manager sent a zone map that cannot be used"),
             },
-            ManagerReply::Unchanged { .. } => {}
+            ManagerReply::Unchanged { .. } | ManagerReply::Revoked { .. } => {}
             ManagerReply::Failed { code, detail } => {
                 tracing::warn!(code = %code.0, detail, "the manager does not give the zone map");
             }

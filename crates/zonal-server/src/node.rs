@@ -1,5 +1,6 @@
 //! One node: hands each request to the role it is for, measures it, and tells of slow ones.
 
+use crate::access::check_manager;
 use crate::control::Control;
 use crate::manager_role::Manager;
 use crate::map_cache::MapCache;
@@ -76,10 +77,17 @@ impl Node {
         })
     }
 
-    fn manager(&self, body: &[u8], reply: &mut ReplyBuilder) -> Option<Done> {
+    fn manager(&self, peer: &Peer, body: &[u8], reply: &mut ReplyBuilder) -> Option<Done> {
         let request = ManagerRequest::from_bytes(body).ok()?;
         let (tag, name) = (request.tag(), request.name());
         let answer = match &self.manager {
+            Some(_) if let Err(code) = check_manager(peer, &request) => {
+                tracing::warn!(peer = %peer.endpoint, role = ?peer.role, node = peer.node.0, request = name, "refused: not for this peer");
+                ManagerReply::Failed {
+                    code: ErrorNumber(code),
+                    detail: "not for this role or node".into(),
+                }
+            }
             Some(manager) => manager.handle(request),
             None => ManagerReply::Failed {
                 code: ErrorNumber(ErrorCode::WrongTarget),
@@ -206,7 +214,7 @@ impl Handler for Node {
     ) {
         let start = Instant::now();
         let done = as_part_of(header.trace, || match header.service {
-            Service::Manager => self.manager(body, reply),
+            Service::Manager => self.manager(peer, body, reply),
             Service::Meta => self.meta(peer, header, body, reply),
             Service::Storage => self.storage(header, body, payload, reply),
             Service::Admin => self.admin(peer, body, reply),

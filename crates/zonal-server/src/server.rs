@@ -4,6 +4,7 @@
 //! requests. Order at the end: requests, background threads, a last sync, stores.
 
 mod admin_pages;
+mod credential;
 mod enter;
 mod ports;
 mod shard;
@@ -18,29 +19,27 @@ use crate::meta_background;
 use crate::meta_role::MetaRole;
 use crate::node::Node;
 use crate::peers::Peers;
+use crate::revocations::{Revocations, RevokedSource};
 use crate::scrub::{Scrub, Subject};
 use crate::scrub_record::Pace;
 use crate::storage_role::Storage;
 use crate::{logging, storage_io, stores};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use zonal_disk::{Checkpointer, Engine, Identity, StoreKind};
 use zonal_net::{
-    CellKey, ListenConfig, Listeners, Pool, PoolConfig, Role, ServerConfig, ServerHandle, serve,
+    ListenConfig, Listeners, Pool, PoolConfig, Role, ServerConfig, ServerHandle, serve,
 };
 use zonal_types::limits::{SCRUB_PERIOD_MS_DEFAULT, SCRUB_RATE_DEFAULT};
 
 use admin_pages::{listen_admin, read_token, start_admin};
+use credential::read_credential;
 use enter::{Entered, enter};
 use ports::look_at_ports;
 use shard::{open_shard, open_shard_store};
-
-/// Read of a key's file: more than any key has.
-const KEY_FILE_MAX: u64 = 64 << 10;
 
 /// Formats the stores of a node that are not there yet.
 ///
@@ -121,16 +120,9 @@ fn identity(config: &NodeConfig, kind: StoreKind) -> Identity {
     }
 }
 
-fn read_key(path: Option<&Path>) -> Result<Option<CellKey>, ServerError> {
-    let Some(path) = path else {
-        return Ok(None);
-    };
-    let bytes = zonal_disk::trusted::secret(path, KEY_FILE_MAX).map_err(ServerError::Key)?;
-    Ok(Some(CellKey::new(&bytes)?))
-}
-
 /// A node at work. Fields end in this order.
 struct Running {
+    revocations: Option<Revocations>,
     server: ServerHandle,
     admin: Option<Admin>,
     node: Arc<Node>,
@@ -146,9 +138,10 @@ impl Running {
         config: &NodeConfig,
         stop: &mut dyn FnMut() -> bool,
     ) -> Result<Option<Self>, ServerError> {
-        let key = read_key(config.key_file.as_deref())?;
+        let credential = read_credential(config)?;
         let token = read_token(config)?;
-        let me = zonal_net::Identity::new(config.cell, Role::Server, config.node, key);
+        let me = zonal_net::Identity::new(config.cell, Role::Server, config.node, credential)
+            .with_transport(config.transport);
         let pool = PoolConfig {
             deadline: config.limits.request_deadline.duration(),
             ..PoolConfig::default()
@@ -217,6 +210,7 @@ impl Running {
             serving,
             Arc::clone(&node) as Arc<dyn zonal_net::Handler>,
         )?;
+        let revocations = start_revocations(config, &node, &peers, &server)?;
         let admin = start_admin(config, pages, &node, &server, token)?;
         tracing::info!(
             node = config.node.0,
@@ -226,6 +220,7 @@ impl Running {
             "serving"
         );
         Ok(Some(Self {
+            revocations,
             server,
             admin,
             node,
@@ -237,6 +232,7 @@ impl Running {
 
     fn stop(self) {
         self.node.stopping_roles();
+        drop(self.revocations);
         self.server.shutdown();
         drop(self.admin);
         for thread in self.background {
@@ -255,6 +251,28 @@ impl Running {
             }
         }
     }
+}
+
+/// What keeps the list of revoked credentials, where there are any.
+fn start_revocations(
+    config: &NodeConfig,
+    node: &Node,
+    peers: &Arc<Peers>,
+    server: &ServerHandle,
+) -> Result<Option<Revocations>, ServerError> {
+    if config.key_file.is_none() {
+        return Ok(None);
+    }
+    let source = match &node.manager {
+        Some(manager) => RevokedSource::Here(Arc::clone(manager)),
+        None => RevokedSource::Manager(config.manager, Arc::clone(peers)),
+    };
+    Revocations::start(source, server.revoker())
+        .map(Some)
+        .map_err(|source| ServerError::System {
+            what: "a thread",
+            source,
+        })
 }
 
 /// What answers commands, with the scrubs of the node's stores.

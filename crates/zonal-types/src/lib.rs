@@ -12,6 +12,7 @@ pub mod layout;
 pub mod limits;
 pub mod marks;
 pub mod name;
+pub mod scope;
 pub mod store;
 pub mod time;
 
@@ -25,5 +26,6 @@ pub use ids::{
 };
 pub use layout::{Component, ComponentKind, FileData, Layout, Redundancy, StripePolicy};
 pub use name::{Name, OneLine, Shown, is_shown, is_title};
+pub use scope::{Scope, ScopeError};
 pub use store::{KvChange, KvRead};
 pub use time::{Instant, Timestamp};

@@ -103,6 +103,8 @@ limits! {
     ZONES_MAX: usize = 4096, "zones";
     /// Nodes of a cell.
     NODES_MAX: usize = 65_536, "nodes";
+    /// Revoked credentials that a cell remembers.
+    REVOKED_MAX: usize = 65_536, "certificates";
     /// Partitions of a new cell.
     PARTITIONS_DEFAULT: u32 = 64, "partitions";
     /// Age at which gathered writes are flushed.

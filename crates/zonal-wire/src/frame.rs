@@ -4,7 +4,7 @@
 //!  offset size field              meaning
 //!       0    4 magic              "ZNL1"
 //!       4    2 version            1
-//!       6    1 service            1 meta, 2 storage, 3 manager, 4 connection (hello, proof), 5 admin
+//!       6    1 service            1 meta, 2 storage, 3 manager, 4 connection (hello), 5 admin
 //!       7    1 kind               1 request, 2 reply
 //!       8    4 flags              bit 0: payload_crc is set; bit 1: room for the reply; others 0
 //!      12    4 body length        bytes of the encoded message
@@ -40,6 +40,8 @@ pub const HEADER_BYTES: usize = 128;
 pub const MAGIC: [u8; 4] = *b"ZNL1";
 /// Feature: payloads may lie in a region that the client shares with a server on its machine.
 pub const FEATURE_REGION: u64 = 1;
+/// Feature: once both sides have proved who they are, frames go in the clear.
+pub const FEATURE_PLAIN: u64 = 2;
 /// Version of the protocol.
 pub const VERSION: u16 = 1;
 /// `slot` of a request that is not exactly-once.

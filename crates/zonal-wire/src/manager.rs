@@ -56,6 +56,10 @@ codec_enum! {
         Join = 2 { node: NodeId, zone: ZoneId, zone_name: String, address: String, meta: bool, targets: Vec<JoinTarget>, starts: Vec<StoreStart> },
         /// Changes the map (an encoded list of edits), if it is still at `expected`.
         Edit = 3 { expected: MapVersion, edits: Blob },
+        /// The list of revoked certificates, where it is newer than `have` (0: none).
+        GetRevoked = 5 { have: u64 },
+        /// Adds serial numbers of certificates to that list (asked by admins).
+        Revoke = 6 { serials: Vec<u64> },
         /// A new first-level directory's inode (asked by tools): zone of a junction.
         Junction = 4 { ino: Ino },
     }
@@ -70,5 +74,7 @@ codec_enum! {
         Map = 1 { version: MapVersion, map: Blob },
         /// The sender's map is the newest.
         Unchanged = 2 { version: MapVersion },
+        /// All revoked certificates, rising. The version rises with each change; 0: none was revoked yet.
+        Revoked = 3 { version: u64, serials: Vec<u64> },
     }
 }

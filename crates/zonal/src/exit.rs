@@ -146,7 +146,9 @@ fn net_hint(error: &NetError) -> Option<String> {
     let hint = match error {
         NetError::Unreachable { .. } => down_hint(),
         NetError::TimedOut { .. } => "the server is there but does not answer: look at its log",
-        NetError::Unauthenticated { .. } => "name the cell's key with --key-file",
+        NetError::Unauthenticated { .. } => {
+            "name this machine's credential with --key-file; `zonal key create` makes one"
+        }
         NetError::WrongCell { .. } => "another cell answers at that address: check --cell",
         NetError::WrongVersion { .. } => "use the same version of zonal everywhere",
         _ => return None,

@@ -250,21 +250,23 @@ fn a_server_has_no_more_threads_for_connections_than_its_config_says() {
     let pid = cell.pid(node);
     let address = cell.address(node, false);
     let page = || get(cell.address(node, true), "/metrics", "");
-    let refused = || {
+    let ended = || {
         let page = page();
         let mut lines = page.lines();
-        let value = lines.find_map(|line| line.strip_prefix("zonal_net_refused_overloaded "));
+        let value = lines.find_map(|line| line.strip_prefix("zonal_net_strangers_ended "));
         value.unwrap().parse::<usize>().unwrap()
     };
-    // Silent ones: each has its thread until the handshake's time is over.
-    let streams: Vec<_> = (0..12)
+    // Silent ones: each has its thread until a newer one takes its place.
+    let strangers = zonal_net::STRANGERS_MAX;
+    let streams: Vec<_> = (0..strangers + 100)
         .map(|_| TcpStream::connect(address).unwrap())
         .collect();
-    wait_for("seven that are too many", || refused() >= 7);
-    // A thread has its name a moment after its beginning.
-    wait_for("threads of three", || threads(pid, "connection") >= 3);
-    let most = threads(pid, "connection");
-    assert!(most <= 5, "{most} threads for connections");
+    wait_for("a hundred that had to go", || ended() >= 100);
+    wait_for("the threads of the others alone", || {
+        threads(pid, "connection") <= strangers + 5
+    });
+    // A cell without a place for strangers would not answer now.
+    assert_eq!(code(&cell.status()), 0, "{}", said(&cell.status()));
     assert!(page().contains("zonal_net_connections_max 5\n"));
     drop(streams);
     wait_for("the end of their threads", || {

@@ -7,7 +7,7 @@
 
 mod cell;
 
-use cell::{Cell, code, kill, lives, said, write_secret, zonal};
+use cell::{Cell, code, kill, lives, said, zonal};
 use std::ffi::OsStr;
 use std::fs;
 use std::net::TcpListener;
@@ -31,6 +31,31 @@ fn free_port() -> (u16, UnixDatagram) {
         Some((port, reserved))
     };
     (first..32_000).find_map(reserve).unwrap()
+}
+
+/// The authority, one credential for both nodes, and one for commands and mounts, whose file this returns.
+fn make_keys(folder: &Path, cell: &str) -> PathBuf {
+    let run = |command: &mut Command| {
+        let output = command.output().unwrap();
+        assert_eq!(code(&output), 0, "{}", said(&output));
+    };
+    run(zonal()
+        .args(["key", "init", "--cell-id", cell, "--to"])
+        .arg(folder));
+    let create = |to: &str, more: &[&str]| {
+        let mut command = zonal();
+        command.args(["key", "create", "--authority"]);
+        command.arg(folder.join("authority.pem"));
+        command.arg("--to").arg(folder.join(to));
+        run(command.args(more));
+        folder.join(to)
+    };
+    let roles = "manager,meta,storage";
+    create(
+        "node.key",
+        &["--node", "1", "--node", "2", "--roles", roles],
+    );
+    create("admin.key", &["--admin", "tests"])
 }
 
 /// The sample with every role, in a folder and on ports of its own.
@@ -66,7 +91,7 @@ impl OneFile {
             .map(|(from, to)| (*from, to.as_str()));
         for (from, to) in changes.chain([
             ("/var/lib/zonal", "stores"),
-            ("/etc/zonal/cell.key", "cell.key"),
+            ("/etc/zonal/node.key", "node.key"),
             ("1 TiB", "1 GiB"),
             ("00112233445566778899aabbccddeeff", &id),
         ]) {
@@ -74,9 +99,8 @@ impl OneFile {
             text = text.replace(from, to);
         }
         let config = scratch.join("all.toml");
-        let key = scratch.join("cell.key");
         fs::write(&config, text).unwrap();
-        write_secret(&key, format!("a key that only {name} has"));
+        let key = make_keys(&scratch, &id);
         Self {
             scratch,
             config,

@@ -9,7 +9,7 @@ mod cell;
 mod file;
 
 use cell::Cell;
-use file::{connect, create, pool};
+use file::{commands_pool, connect, create};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use zonal_mount::block_on;
@@ -116,7 +116,7 @@ fn a_write_goes_on_when_a_slots_epoch_rises_under_it() {
             }
         });
         let over = Over(&is_over);
-        let tools = pool();
+        let tools = commands_pool();
         let mut map = old.as_ref().clone();
         for _ in 0..3 {
             let before = map;

@@ -299,7 +299,9 @@ fn a_key_that_others_can_read_is_refused() {
     let output = up(&cell.0);
     assert_eq!(code(&output), 0, "{}", said(&output));
     let key = cell.0.join("cell.key");
+    let nodes = cell.0.join("manager/node.key");
     set(&key, 0o644);
+    set(&nodes, 0o644);
     let config = cell.0.join("manager/node.toml");
     for mut command in [
         {
@@ -318,4 +320,5 @@ fn a_key_that_others_can_read_is_refused() {
         assert!(said(&output).contains("chmod go-rwx"), "{}", said(&output));
     }
     set(&key, 0o600);
+    set(&nodes, 0o600);
 }

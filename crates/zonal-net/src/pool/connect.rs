@@ -1,13 +1,14 @@
 //! How a pool makes a connection: back-off after a failure, the Unix socket of a server on this machine first, then TCP.
 
 use super::{Hosts, Link, Pool};
-use crate::address::{Address, Endpoint, is_own, unix_name};
+use crate::address::{Address, Endpoint, is_own};
 use crate::error::NetError;
 use crate::flight::Cancel;
 use crate::frame_io::{Clock, Conn};
 use crate::handshake::dial;
 use crate::metrics::add;
 use crate::stream::Stream;
+use crate::unix_socket;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError};
@@ -136,8 +137,8 @@ impl Pool {
         Ok(link)
     }
 
-    /// Any trouble on the Unix socket means TCP: the name may be another process's. It gets a quarter of the time. But one whose owner we
-    /// trust, and who has no more connections for us, has none by TCP either.
+    /// Any trouble on the Unix socket means TCP. It gets a quarter of the time. But where its owner, whom we trust, has no more
+    /// connections for us, there is none by TCP either.
     fn connect_unix(
         &self,
         to: Address,
@@ -145,20 +146,29 @@ impl Pool {
         cancel: Option<&Cancel>,
     ) -> Result<Option<Link>, NetError> {
         let is_known = self.identity.cell != CellId::default();
-        if !self.config.is_unix_tried || !is_known || !self.is_unix_hopeful(to) {
+        let may = self.config.is_unix_tried && is_known && !self.identity.is_scoped();
+        if !may || !self.is_unix_hopeful(to) {
             return Ok(None);
         }
-        let clock = Clock::start(limit / 4);
-        let name = unix_name(self.identity.cell, to.tcp);
-        let goes_on = || !cancel.is_some_and(Cancel::is_set);
-        let buffer = self.config.buffer_bytes;
-        let Ok(stream) = Stream::connect_unix(&name, to.tcp, limit / 4, buffer, &goes_on) else {
+        let Some(socket) = unix_socket::find(self.identity.cell, to.tcp) else {
             return Ok(None);
         };
-        let is_trusted = is_trusted_uid(&stream);
-        let link = match self.trust_unix(stream, to, is_trusted, &clock, cancel) {
-            Some(Err(error)) if is_trusted && is_overloaded(&error) => return Err(error),
-            link => link.and_then(Result::ok),
+        let clock = Clock::start(limit / 4);
+        let goes_on = || !cancel.is_some_and(Cancel::is_set);
+        let buffer = self.config.buffer_bytes;
+        let address = &socket.address;
+        let Ok(stream) = Stream::connect_unix(address, to.tcp, limit / 4, buffer, &goes_on) else {
+            return Ok(None);
+        };
+        let link = match stream.peer_uid() == Some(socket.uid) {
+            true => {
+                let is_checked = self.config.is_unix_checked;
+                match self.shake_hands(stream, to, is_checked, &clock, cancel) {
+                    Err(error) if is_overloaded(&error) => return Err(error),
+                    link => link.ok(),
+                }
+            }
+            false => None,
         };
         if !goes_on() {
             return Ok(None);
@@ -170,21 +180,6 @@ impl Pool {
             self.hosts().by_address.entry(to).or_default().unix_failed = failed;
         }
         Ok(link)
-    }
-
-    fn trust_unix(
-        &self,
-        stream: Stream,
-        to: Address,
-        is_trusted: bool,
-        clock: &Clock,
-        cancel: Option<&Cancel>,
-    ) -> Option<Result<Link, NetError>> {
-        if self.identity.key.is_none() && !is_trusted {
-            return None;
-        }
-        let is_checked = self.config.is_unix_checked;
-        Some(self.shake_hands(stream, to, is_checked, clock, cancel))
     }
 
     fn shake_hands(
@@ -233,12 +228,6 @@ impl Pool {
             answer
         })
     }
-}
-
-/// Whether the socket is one of root's, or of our own user.
-fn is_trusted_uid(stream: &Stream) -> bool {
-    let uid = stream.peer_uid();
-    uid.is_some_and(|uid| uid == 0 || uid == rustix::process::geteuid().as_raw())
 }
 
 /// The server has no more connections for us.

@@ -8,10 +8,11 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use zonal_net::{
-    Address, CellKey, Handler, Identity, ListenConfig, Listeners, NetError, PayloadInto, Peer,
-    Pool, PoolConfig, Reply, ReplyBuilder, Request, Role, ServerConfig, ServerHandle, serve,
+    Address, Authority, Credential, Handler, Identity, ListenConfig, Listeners, NetError,
+    PayloadInto, Peer, Pool, PoolConfig, Reply, ReplyBuilder, Request, Role, ServerConfig,
+    ServerHandle, ServerRoles, Subject, SubjectKind, serve,
 };
-use zonal_types::{CellId, NodeId};
+use zonal_types::{CellId, NodeId, Scope};
 use zonal_wire::{Header, Service};
 
 pub const CELL: CellId = CellId([0x5a; 16]);
@@ -59,16 +60,49 @@ impl Handler for Echo {
     }
 }
 
-pub fn key(byte: u8) -> Option<CellKey> {
-    Some(CellKey::new(&[byte; 32]).unwrap())
+/// An authority of the cell, with what it gives.
+pub struct Keys(pub Authority);
+
+pub const TERM: Duration = Duration::from_secs(3600);
+
+impl Keys {
+    pub fn new() -> Self {
+        Self(Authority::make(CELL).unwrap())
+    }
+
+    pub fn issue(&self, kind: SubjectKind, term: Duration) -> Option<Arc<Credential>> {
+        let issued = self.0.issue(&Subject { cell: CELL, kind }, term).unwrap();
+        let credential = Credential::from_pem(issued.pem.as_bytes()).unwrap();
+        assert_eq!(credential.serial(), issued.serial);
+        Some(Arc::new(credential))
+    }
+
+    pub fn server(&self) -> Option<Arc<Credential>> {
+        let roles = ServerRoles {
+            storage: true,
+            ..ServerRoles::default()
+        };
+        let nodes = vec![NODE];
+        self.issue(SubjectKind::Server { nodes, roles }, TERM)
+    }
+
+    pub fn client(&self, scope: Scope) -> Option<Arc<Credential>> {
+        let name = "client".to_owned();
+        self.issue(SubjectKind::Client { name, scope }, TERM)
+    }
+
+    pub fn admin(&self) -> Option<Arc<Credential>> {
+        let name = "admin".to_owned();
+        self.issue(SubjectKind::Admin { name }, TERM)
+    }
 }
 
-pub fn server_identity(key: Option<CellKey>) -> Identity {
-    Identity::new(CELL, Role::Server, NODE, key)
+pub fn server_identity(credential: Option<Arc<Credential>>) -> Identity {
+    Identity::new(CELL, Role::Server, NODE, credential)
 }
 
-pub fn client_identity(key: Option<CellKey>) -> Identity {
-    Identity::new(CELL, Role::Client, NodeId(0), key)
+pub fn client_identity(credential: Option<Arc<Credential>>) -> Identity {
+    Identity::new(CELL, Role::Client, NodeId(0), credential)
 }
 
 pub fn start_at(address: SocketAddr, config: ServerConfig, has_unix: bool) -> ServerHandle {
@@ -90,8 +124,18 @@ pub fn echo_server(has_unix: bool) -> (ServerHandle, Address) {
     start(ServerConfig::new(server_identity(None)), has_unix)
 }
 
-pub fn pool(key: Option<CellKey>) -> Pool {
-    Pool::new(client_identity(key), PoolConfig::default())
+pub fn pool(credential: Option<Arc<Credential>>) -> Pool {
+    Pool::new(client_identity(credential), PoolConfig::default())
+}
+
+pub fn by_tcp(identity: Identity) -> Pool {
+    Pool::new(
+        identity,
+        PoolConfig {
+            is_unix_tried: false,
+            ..PoolConfig::default()
+        },
+    )
 }
 
 pub fn request<'a>(body: &'a [u8], payload: &'a [&'a [u8]], deadline_ms: u32) -> Request<'a> {

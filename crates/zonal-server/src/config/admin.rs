@@ -17,7 +17,7 @@ impl Source<'_> {
         let token_file = raw.token_file.as_ref();
         if file.key_file.is_none() && !listen.ip().is_loopback() {
             return Err(self.together(format!(
-                "`{key}` outside of loopback needs a cell key: set `key_file`, or listen on 127.0.0.1",
+                "`{key}` outside of loopback needs a credential: set `key_file`, or listen on 127.0.0.1",
             )));
         }
         if token_file.is_none() && !listen.ip().is_loopback() {

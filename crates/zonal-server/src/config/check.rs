@@ -6,6 +6,7 @@ use crate::units::{Millis, Size};
 use std::ops::RangeInclusive;
 use std::path::{Component, Path, PathBuf};
 use toml::Spanned;
+use zonal_net::Transport;
 use zonal_types::limits::{
     BLOCK_BYTES, CONNECTIONS_MAX, INLINE_BYTES_DEFAULT, INLINE_BYTES_MAX, NAME_BYTES_MAX,
     REQUEST_DEADLINE_MS, SCRUB_PERIOD_MS_DEFAULT, SCRUB_RATE_DEFAULT,
@@ -233,6 +234,20 @@ impl Source<'_> {
         Err(self.range_error(at, "log.level", level.get_ref(), known.join(", ")))
     }
 
+    fn transport(&self, raw: Option<&Spanned<String>>) -> Result<Transport, ConfigError> {
+        let Some(text) = raw else {
+            return Ok(Transport::Tls);
+        };
+        match text.get_ref().as_str() {
+            "tls" => Ok(Transport::Tls),
+            "plain" => Ok(Transport::Plain),
+            other => {
+                let at = text.span().start;
+                Err(self.range_error(at, "transport", &other, "tls, plain"))
+            }
+        }
+    }
+
     /// The node at the top of a file, with all its roles but a second shard.
     pub(super) fn node(&self, raw: &RawNode) -> Result<NodeConfig, ConfigError> {
         let cell: CellId = raw.cell.get_ref().parse().map_err(|_error| {
@@ -280,6 +295,7 @@ impl Source<'_> {
             manager,
             dir: clean(&folder.join(&raw.dir)),
             key_file: raw.key_file.as_ref().map(|file| beside(folder, file)),
+            transport: self.transport(raw.transport.as_ref())?,
             admin: admin.transpose()?,
             log_level: self.log_level(&raw.log)?,
             limits: self.limits(&raw.limits)?,

@@ -18,6 +18,7 @@ pub(super) struct RawNode {
     #[serde(default = "here")]
     pub(super) dir: PathBuf,
     pub(super) key_file: Option<PathBuf>,
+    pub(super) transport: Option<Spanned<String>>,
     #[serde(default)]
     pub(super) log: RawLog,
     #[serde(default)]

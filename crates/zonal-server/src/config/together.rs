@@ -1,4 +1,4 @@
-//! What goes together: roles and their keys, addresses and the cell key.
+//! What goes together: roles and their keys, addresses and the credential.
 
 use super::check::Source;
 use super::raw::RawNode;
@@ -53,7 +53,7 @@ impl Source<'_> {
         }
         if config.key_file.is_none() && !config.listen.ip().is_loopback() {
             return Err(self.together(format!(
-                "`listen`{place} outside of loopback needs a cell key: set `key_file`"
+                "`listen`{place} outside of loopback needs a credential: set `key_file`"
             )));
         }
         if let Some(admin) = &config.admin

@@ -352,6 +352,8 @@ pub fn manager_requests() -> Vec<ManagerRequest> {
         M::Join { node: NodeId(3), zone: ZoneId(1), zone_name: "zone1".into(), address: "127.0.0.1:7100".into(), meta: true, targets: vec![target], starts: vec![store] },
         M::Edit { expected: MapVersion(7), edits: Blob(vec![1, 2, 3]) },
         M::Junction { ino: ino(16) },
+        M::GetRevoked { have: 3 },
+        M::Revoke { serials: vec![1, u64::MAX] },
     ]
 }
 
@@ -362,6 +364,7 @@ pub fn manager_replies() -> Vec<ManagerReply> {
         R::Failed { code: ErrorNumber(ErrorCode::Busy), detail: "try again".into() },
         R::Map { version: MapVersion(8), map: Blob(vec![1, 0]) },
         R::Unchanged { version: MapVersion(8) },
+        R::Revoked { version: 2, serials: vec![7, 9] },
     ]
 }
 

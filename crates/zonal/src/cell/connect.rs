@@ -1,4 +1,4 @@
-//! The cell that a command talks to: `--cell DIR|ADDRESS`, the key, and calls to its servers.
+//! The cell that a command talks to: `--cell DIR|ADDRESS`, the credential, and calls to its servers.
 
 use super::folder::{Folder, default_dir};
 use super::named::Named;
@@ -6,9 +6,11 @@ use crate::exit::{CONFIG, FAILED, Failure, NOT_FOUND, REFUSED, UNREACHABLE};
 use anyhow::Context;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 use zonal_disk::trusted::{self, Distrust};
-use zonal_net::{Address, CellKey, Identity, PayloadInto, Pool, PoolConfig, Request, Role};
+use zonal_net::credential::CREDENTIAL_BYTES_MAX;
+use zonal_net::{Address, Credential, Identity, PayloadInto, Pool, PoolConfig, Request, Role};
 use zonal_server::NodeConfig;
 use zonal_types::{CellId, Codec, ErrorCode, MapVersion, NodeId};
 use zonal_wire::{
@@ -16,9 +18,6 @@ use zonal_wire::{
     StorageRequest,
 };
 use zonal_zonemap::ZoneMap;
-
-/// Read of a key's file: more than any key has.
-const KEY_FILE_MAX: u64 = 64 << 10;
 
 /// Which cell is meant.
 #[derive(Debug, Clone, clap::Args)]
@@ -32,7 +31,7 @@ pub struct CellArgs {
         hide_env_values = true
     )]
     pub cell: Option<String>,
-    /// File with the cell key, where the cell has one and --cell is an address
+    /// File with this machine's credential (`zonal key create`), where the cell has keys and --cell is an address
     #[arg(
         long,
         value_name = "FILE",
@@ -50,8 +49,8 @@ pub struct Cell {
     pub id: CellId,
     /// Its manager.
     pub manager: SocketAddr,
-    /// Its key.
-    pub key: Option<CellKey>,
+    /// How this process proves who it is.
+    pub credential: Option<Arc<Credential>>,
     pool: Pool,
 }
 
@@ -71,22 +70,25 @@ impl std::fmt::Display for Refused {
 
 impl std::error::Error for Refused {}
 
-fn read_key(path: Option<&Path>) -> anyhow::Result<Option<CellKey>> {
+fn read_credential(path: Option<&Path>) -> anyhow::Result<Option<Arc<Credential>>> {
     let Some(path) = path else {
         return Ok(None);
     };
-    let bytes = trusted::secret(path, KEY_FILE_MAX).map_err(|error| {
-        let text = format!("cell key {error}");
+    let pem = trusted::secret(path, CREDENTIAL_BYTES_MAX as u64).map_err(|error| {
+        let text = format!("credential {error}");
         match (&error, error.hint()) {
             (_, Some(hint)) => Failure::new(REFUSED, text).hint(hint),
             (Distrust::Io { .. }, None) if error.is_missing() => Failure::new(NOT_FOUND, text)
-                .hint("name the file with the cell's key, a copy of what its servers have"),
+                .hint("name the file that `zonal key create` made for this machine"),
             _ => Failure::new(FAILED, text),
         }
     })?;
-    let key = CellKey::new(&bytes)
-        .map_err(|error| Failure::new(CONFIG, format!("{}: {error}", path.display())))?;
-    Ok(Some(key))
+    let bad = |error| Failure::new(CONFIG, format!("{}: {error}", path.display()));
+    let credential = Credential::from_pem(&pem).map_err(bad)?;
+    credential.check_now().map_err(|error| {
+        bad(error).hint("`zonal key create` makes a new one; is this machine's clock right?")
+    })?;
+    Ok(Some(Arc::new(credential)))
 }
 
 impl CellArgs {
@@ -103,7 +105,7 @@ impl CellArgs {
         let dir = match named {
             Some(Named::Address(address)) => {
                 crate::exit::cell_has_no_folder();
-                let key = read_key(self.key_file.as_deref())?;
+                let key = read_credential(self.key_file.as_deref())?;
                 return Ok(Cell::new(None, CellId::default(), address, key));
             }
             Some(Named::Folder(dir)) => dir,
@@ -115,15 +117,21 @@ impl CellArgs {
             .key_file
             .as_ref()
             .map(|file| folder.dir.join(file));
-        let key = read_key(self.key_file.as_deref().or(key_path.as_deref()))?;
+        let key = read_credential(self.key_file.as_deref().or(key_path.as_deref()))?;
         let (id, manager) = (folder.cell()?, folder.file.manager);
         Ok(Cell::new(Some(folder), id, manager, key))
     }
 }
 
 impl Cell {
-    fn new(folder: Option<Folder>, id: CellId, manager: SocketAddr, key: Option<CellKey>) -> Self {
-        let me = Identity::new(id, Role::Tool, NodeId(0), key.clone());
+    fn new(
+        folder: Option<Folder>,
+        id: CellId,
+        manager: SocketAddr,
+        credential: Option<Arc<Credential>>,
+    ) -> Self {
+        let me = Identity::new(id, Role::Tool, NodeId(0), credential.clone());
+        let id = me.cell;
         let config = PoolConfig {
             deadline: Duration::from_secs(3),
             connect_limit: Duration::from_secs(3),
@@ -134,7 +142,7 @@ impl Cell {
             folder,
             id,
             manager,
-            key,
+            credential,
             pool: Pool::new(me, config),
         }
     }
@@ -146,7 +154,7 @@ impl Cell {
             .key_file
             .as_ref()
             .map(|file| folder.dir.join(file));
-        let key = read_key(key_path.as_deref())?;
+        let key = read_credential(key_path.as_deref())?;
         Ok(Self::new(
             Some(folder.clone()),
             folder.cell()?,
@@ -157,7 +165,7 @@ impl Cell {
 
     /// The cell of a node, as its config says.
     pub fn of_config(config: &NodeConfig) -> anyhow::Result<Self> {
-        let key = read_key(config.key_file.as_deref())?;
+        let key = read_credential(config.key_file.as_deref())?;
         Ok(Self::new(None, config.cell, config.manager, key))
     }
 

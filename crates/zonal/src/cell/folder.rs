@@ -42,7 +42,7 @@ pub struct CellFile {
     pub cell: String,
     /// The manager's address.
     pub manager: SocketAddr,
-    /// The cell key, relative to the folder.
+    /// The commands' credential, relative to the folder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key_file: Option<PathBuf>,
     /// Folders of the nodes, in the order in which they are started.

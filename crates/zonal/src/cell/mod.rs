@@ -3,6 +3,7 @@
 pub mod connect;
 pub mod folder;
 pub mod held;
+pub mod keyring;
 mod machine;
 pub mod mounts;
 mod named;

@@ -1,6 +1,7 @@
 //! What `zonal up` makes of nothing: nodes with their numbers, ports and configs.
 
 use super::folder::{CellFile, Folder, replace};
+use super::keyring::{AUTHORITY_FILE, ISSUED_FILE, Keyring};
 use crate::exit::{FAILED, Failure, REFUSED};
 use anyhow::Context;
 use std::fmt::Write;
@@ -8,9 +9,11 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as SocketAddrUnix, UnixDatagram};
 use std::path::Path;
+use std::time::Duration;
 use zonal_disk::trusted::{self, Distrust};
+use zonal_net::{ServerRoles, SubjectKind};
 use zonal_server::units::Size;
-use zonal_types::CellId;
+use zonal_types::{CellId, NodeId};
 
 /// Ports are searched from here on: below the range from which Linux takes ports for connections.
 const PORTS: std::ops::Range<u16> = 10_000..32_000;
@@ -26,12 +29,18 @@ pub struct Shape {
     pub capacity: Size,
     /// Bytes of a segment.
     pub segment: Size,
-    /// With a cell key.
+    /// With an authority, and a credential for each node and for commands.
     pub key: bool,
 }
 
-/// Name of the key in the cell's folder.
+/// Name of the commands' credential in the cell's folder.
 const KEY_FILE: &str = "cell.key";
+/// Name of a node's credential in its folder.
+const NODE_KEY_FILE: &str = "node.key";
+/// How long the credentials of such a cell last.
+const TERM: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+/// Files of a cell's keys.
+const KEY_FILES: [&str; 3] = [KEY_FILE, AUTHORITY_FILE, ISSUED_FILE];
 
 /// Names of what is being made, one a line, for as long as that is not all there.
 const UNFINISHED: &str = "unfinished";
@@ -40,6 +49,7 @@ const UNFINISHED: &str = "unfinished";
 struct PlannedNode {
     name: String,
     zone: u16,
+    kind: ServerRoles,
     roles: String,
 }
 
@@ -57,12 +67,20 @@ fn nodes(shape: &Shape) -> Vec<PlannedNode> {
     let mut nodes = vec![PlannedNode {
         name: "manager".into(),
         zone: 1,
+        kind: ServerRoles {
+            manager: true,
+            ..ServerRoles::default()
+        },
         roles: manager_role(),
     }];
     for zone in 1..=shape.zones {
         nodes.push(PlannedNode {
             name: format!("meta{zone}"),
             zone,
+            kind: ServerRoles {
+                meta: true,
+                ..ServerRoles::default()
+            },
             roles: "[meta]\n".into(),
         });
     }
@@ -77,6 +95,10 @@ fn nodes(shape: &Shape) -> Vec<PlannedNode> {
             nodes.push(PlannedNode {
                 name: format!("storage{zone}-{index}"),
                 zone,
+                kind: ServerRoles {
+                    storage: true,
+                    ..ServerRoles::default()
+                },
                 roles,
             });
         }
@@ -88,15 +110,6 @@ fn random() -> anyhow::Result<[u8; 16]> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes).map_err(|error| anyhow::anyhow!("random bytes: {error}"))?;
     Ok(bytes)
-}
-
-/// Random bytes that only the owner can read.
-fn make_key(folder: &trusted::Folder) -> anyhow::Result<()> {
-    use std::io::Write;
-    let key = [random()?, random()?].concat();
-    let file = folder.create(KEY_FILE, 0o600);
-    file.and_then(|mut file| file.write_all(&key))
-        .with_context(|| folder.path().join(KEY_FILE).display().to_string())
 }
 
 /// Keeps other `zonal up` from giving a port that a server of ours is still to bind: a name in the network namespace, for as long as
@@ -200,7 +213,7 @@ pub fn is_unfinished(folder: &trusted::Folder, name: &str) -> Result<bool, Distr
     }
     let unfinished = unfinished(folder)?;
     Ok(unfinished.is_some_and(|names| {
-        [UNFINISHED, KEY_FILE].contains(&name) || names.iter().any(|node| node == name)
+        name == UNFINISHED || KEY_FILES.contains(&name) || names.iter().any(|node| node == name)
     }))
 }
 
@@ -229,7 +242,7 @@ fn take_away(folder: &trusted::Folder) -> anyhow::Result<()> {
         }
     }
     if names.is_some() {
-        for name in [KEY_FILE, UNFINISHED] {
+        for name in KEY_FILES.iter().chain([&UNFINISHED]) {
             let _ = folder.unlink(name);
         }
     }
@@ -260,19 +273,28 @@ fn make_in(dir: &Path, nodes: &[PlannedNode], key: bool) -> anyhow::Result<Folde
     let start = PORTS.start + u16::from_le_bytes([random[0], random[1]]) % span;
     let ports = free_ports(nodes.len() * 2, start)?;
     let (serving, admin) = ports.split_at(nodes.len());
-    if key {
-        make_key(&trusted::open(dir)?)?;
-    }
+    let keyring = match key {
+        true => Some(Keyring::make(trusted::open(dir)?, cell)?),
+        false => None,
+    };
     let key_line = if key {
-        "key_file = \"../cell.key\"\n"
+        format!("key_file = \"{NODE_KEY_FILE}\"\n")
     } else {
-        ""
+        String::new()
     };
     let manager = serving.first().copied().context("no node")?;
     for (index, node) in nodes.iter().enumerate() {
         let folder = dir.join(&node.name);
         // Only the owner can look into it: stores hold what files hold, in clear.
         trusted::make(&folder)?;
+        if let Some(keyring) = &keyring {
+            let number = u32::try_from(index + 1).unwrap_or(u32::MAX);
+            let kind = SubjectKind::Server {
+                nodes: vec![NodeId(number)],
+                roles: node.kind,
+            };
+            keyring.issue(kind, TERM, &folder.join(NODE_KEY_FILE))?;
+        }
         let mut text = String::new();
         // Writing to a String cannot fail.
         let _ = write!(
@@ -288,6 +310,10 @@ fn make_in(dir: &Path, nodes: &[PlannedNode], key: bool) -> anyhow::Result<Folde
             admin[index],
         );
         replace(&folder.join("node.toml"), &text)?;
+    }
+    if let Some(keyring) = &keyring {
+        let name = "commands".to_owned();
+        keyring.issue(SubjectKind::Admin { name }, TERM, &dir.join(KEY_FILE))?;
     }
     let folder = Folder {
         dir: dir.to_owned(),

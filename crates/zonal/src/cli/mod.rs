@@ -6,6 +6,7 @@ mod config;
 mod down;
 mod dump;
 mod fsck;
+mod key;
 mod layout;
 mod locate;
 mod man;
@@ -63,6 +64,8 @@ enum Command {
     Scrub(scrub::Scrub),
     #[command(subcommand)]
     Session(session::Session),
+    #[command(subcommand)]
+    Key(key::Key),
     Server(server::Server),
     Sim(sim::Sim),
     #[command(subcommand)]
@@ -105,6 +108,7 @@ impl Cli {
             Command::Fsck(command) => command.run(),
             Command::Scrub(command) => command.run(),
             Command::Session(command) => command.run(),
+            Command::Key(command) => command.run(),
             Command::Server(command) => command.run(),
             Command::Sim(command) => command.run(),
             Command::Config(command) => command.run(),

@@ -4,7 +4,7 @@ use crate::cell::connect::CellArgs;
 use crate::cell::folder;
 use crate::exit::Failure;
 use crate::mount::command;
-use crate::mount::options::Options;
+use crate::mount::options::{Options, transport};
 use std::path::PathBuf;
 use zonal_server::units::{Millis, Size};
 
@@ -34,6 +34,10 @@ pub struct Mount {
     /// passed over; remount is refused: unmount, and mount again.
     #[arg(short = 'o', value_name = "OPTIONS", value_delimiter = ',')]
     options: Vec<String>,
+    /// What protects connections by TCP: tls, or plain, which is used where the server is configured so too. With plain both sides
+    /// prove who they are, and then everything goes in the clear: for networks that nobody else can reach
+    #[arg(long, value_name = "tls|plain", default_value = "tls", value_parser = ["tls", "plain"])]
+    transport: String,
     /// Stay in the foreground
     #[arg(long, short)]
     foreground: bool,
@@ -76,6 +80,7 @@ impl Mount {
         options.zone = self.zone;
         options.source = self.source;
         options.key_file = self.cell.key_file;
+        options.transport = transport(&self.transport).unwrap_or_default();
         options.foreground = self.foreground;
         options.no_cache = self.no_cache;
         options.cache_time = self.cache_time;

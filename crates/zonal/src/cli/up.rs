@@ -29,8 +29,8 @@ const STORAGE_NODES: u32 = 3;
 /// Make a cell on loopback, start what of it is down, and mount it
 ///
 /// The first time, DIR gets one folder for each server process (a manager, a metadata server a zone, storage servers)
-/// with its config, store and log, and the cell gets a key that only its owner can read, which every connection has to prove:
-/// commands find it with `--cell DIR`, others take it with --key-file DIR/cell.key. Later runs start what is down; the shape of the cell stays.
+/// with its config, store, credential and log. The cell's authority (DIR/authority.pem) made the credentials; no connection goes without
+/// one. Commands find theirs with `--cell DIR`, others take it with --key-file DIR/cell.key. Later runs start what is down; the shape of the cell stays.
 #[derive(Debug, clap::Args)]
 pub struct Up {
     /// Folder of the cell [default: $ZONAL_CELL, else /var/lib/zonal/default for root, ~/.zonal/default for others]
@@ -51,10 +51,10 @@ pub struct Up {
     /// Bytes of a segment file of a new cell
     #[arg(long, default_value = "64 MiB", value_name = "SIZE")]
     segment: Size,
-    /// A new cell without a cell key: every user of this machine can read and change all of it
+    /// A new cell without keys: every user of this machine can read and change all of it
     #[arg(long)]
     no_key: bool,
-    /// A new cell with a cell key, as is usual
+    /// A new cell with keys, as is usual
     #[arg(long, hide = true, conflicts_with = "no_key")]
     key: bool,
 }
@@ -175,7 +175,7 @@ impl Up {
         }
         out::line(format_args!("  zonal status --cell {dir}"));
         if folder.file.key_file.is_none() {
-            out::line("the cell has no key: every user of this machine can read and change it");
+            out::line("the cell has no keys: every user of this machine can read and change it");
         }
         out::line(format_args!("  zonal down --dir {dir}"));
     }

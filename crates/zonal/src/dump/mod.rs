@@ -192,6 +192,7 @@ pub fn entry(kind: Option<StoreKind>, key: &[u8], value: &[u8]) -> Option<Descri
             return zonal_server::describe_scrub(value);
         }
         zonal_server::describe_start(key, value)
+            .or_else(|| zonal_server::describe_revoked(key, value))
             .or_else(|| zonal_meta::describe::entry(key, value).ok())
     };
     let of_target = || {

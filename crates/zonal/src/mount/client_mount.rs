@@ -110,7 +110,8 @@ fn config(
     }
     Ok(MountConfig {
         client: core,
-        identity: Identity::new(cell.id, Role::Client, NodeId(0), cell.key.clone()),
+        identity: Identity::new(cell.id, Role::Client, NodeId(0), cell.credential.clone())
+            .with_transport(options.transport),
         pool: PoolConfig::default(),
         mount: MountOptions {
             source: options.source.clone().unwrap_or(options.cell.clone()),
@@ -151,7 +152,9 @@ fn failure(error: &StartError, cell: &Cell) -> Failure {
             ),
         )
         .hint(match code {
-            ErrorCode::Unauthenticated => "name the cell's key with --key-file",
+            ErrorCode::Unauthenticated => {
+                "name this machine's credential with --key-file; `zonal key create` makes one"
+            }
             ErrorCode::WrongCell => "another cell answers at that address: check --cell",
             _ => crate::exit::down_hint(),
         }),

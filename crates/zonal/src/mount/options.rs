@@ -3,6 +3,7 @@
 use crate::exit::Failure;
 use std::path::PathBuf;
 use zonal_fuse::Flags;
+use zonal_net::Transport;
 use zonal_server::units::{Millis, Size};
 
 /// Everything that a mount can be told.
@@ -20,8 +21,10 @@ pub struct Options {
     pub path: PathBuf,
     /// The zone that this machine is in, where somebody says.
     pub zone: Option<u16>,
-    /// The cell key, where it is not the folder's.
+    /// The credential, where it is not the folder's.
     pub key_file: Option<PathBuf>,
+    /// What protects its connections by TCP.
+    pub transport: Transport,
     /// Stay in the foreground.
     pub foreground: bool,
     /// The kernel caches no names and attributes.
@@ -90,6 +93,15 @@ const PASSED_OVER: &[&str] = &[
     "comment",
 ];
 
+/// The transport of a word.
+pub fn transport(word: &str) -> Option<Transport> {
+    match word {
+        "tls" => Some(Transport::Tls),
+        "plain" => Some(Transport::Plain),
+        _ => None,
+    }
+}
+
 impl Options {
     /// The defaults.
     pub fn new(cell: String, path: PathBuf) -> Self {
@@ -99,6 +111,7 @@ impl Options {
             path,
             zone: None,
             key_file: None,
+            transport: Transport::Tls,
             foreground: false,
             no_cache: false,
             cache_time: None,
@@ -133,6 +146,7 @@ impl Options {
                 self.zone = Some(zone.ok_or_else(bad)?);
             }
             "key-file" | "key_file" => self.key_file = Some(value.into()),
+            "transport" => self.transport = transport(value).ok_or_else(bad)?,
             "log" => self.log = Some(value.into()),
             "workers" => {
                 let workers = value.parse().ok();
@@ -186,6 +200,8 @@ impl Options {
                 .as_ref()
                 .map(|file| file.display().to_string()),
         );
+        let plain = (self.transport == Transport::Plain).then(|| "plain".to_owned());
+        option("--transport", plain);
         option(
             "--write-behind",
             self.write_behind.map(|size| size.to_string()),

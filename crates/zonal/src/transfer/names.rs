@@ -27,7 +27,7 @@ pub struct Names {
 impl Names {
     /// Connects as a client would.
     pub fn new(cell: &Cell) -> anyhow::Result<Self> {
-        let identity = Identity::new(cell.id, Role::Tool, NodeId(0), cell.key.clone());
+        let identity = Identity::new(cell.id, Role::Tool, NodeId(0), cell.credential.clone());
         let pool = Arc::new(Pool::new(identity, PoolConfig::default()));
         let mut random = [0; 8];
         getrandom::fill(&mut random).map_err(|error| anyhow::anyhow!("random bytes: {error}"))?;

@@ -16,6 +16,12 @@ pub fn pool() -> Pool {
     Pool::new(identity, PoolConfig::default())
 }
 
+/// Connections as a command makes them.
+pub fn commands_pool() -> Pool {
+    let identity = Identity::new(CellId::default(), Role::Tool, NodeId(0), None);
+    Pool::new(identity, PoolConfig::default())
+}
+
 /// A client of the cell with this manager.
 pub fn connect(manager: &str) -> Client<RealNet> {
     let options = Options::new(manager, ZoneId(1), 7);

@@ -1,0 +1,158 @@
+//! The socket under a connection: bytes in and out, with the limits of time of a clock.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
+use zonal_wait::Waiter;
+
+use super::{Clock, IoFail};
+use crate::stream::Stream;
+
+/// A socket, and what was set on it last.
+#[derive(Debug)]
+pub(crate) struct Socket {
+    pub(super) stream: Arc<Stream>,
+    receive_limit: Option<Duration>,
+    send_limit: Option<Duration>,
+    waiter: Waiter,
+    /// The peer may send descriptors of regions.
+    pub(super) takes_regions: bool,
+    pub(super) region: Option<OwnedFd>,
+}
+
+/// A step that did not succeed.
+pub(crate) enum SocketFail {
+    /// The clock ended.
+    TimedOut,
+    /// The system's reason.
+    System(Errno),
+}
+
+impl SocketFail {
+    /// Names it, by whether a frame was begun.
+    pub(super) fn named(self, is_first: bool) -> IoFail {
+        match self {
+            Self::TimedOut => IoFail::TimedOut,
+            Self::System(errno) if is_first => IoFail::Closed(errno),
+            Self::System(errno) => IoFail::Broken(errno),
+        }
+    }
+}
+
+impl Socket {
+    pub(super) fn new(stream: Arc<Stream>) -> Self {
+        Self {
+            stream,
+            receive_limit: None,
+            // Connecting sets a limit that is not known here; an impossible value makes the first send set its own.
+            send_limit: Some(Duration::ZERO),
+            waiter: Waiter::default(),
+            takes_regions: false,
+            region: None,
+        }
+    }
+
+    /// Sends some of the bytes; a region's descriptor goes along with the first.
+    pub(crate) fn send_some(
+        &mut self,
+        slices: &[IoSlice<'_>],
+        region: Option<BorrowedFd<'_>>,
+        clock: &Clock,
+    ) -> Result<usize, SocketFail> {
+        loop {
+            let limit = socket_limit(clock)?;
+            if limit != self.send_limit {
+                self.stream
+                    .set_send_limit(limit)
+                    .map_err(SocketFail::System)?;
+                self.send_limit = limit;
+            }
+            let sent = match region {
+                Some(region) => self.stream.send_with(slices, region),
+                None => self.stream.send(slices, SendFlags::empty()),
+            };
+            match sent {
+                Ok(count) => return Ok(count),
+                // Time is up only when the clock says so.
+                Err(Errno::INTR | Errno::AGAIN) => {}
+                Err(errno) => return Err(SocketFail::System(errno)),
+            }
+        }
+    }
+
+    /// Receives what is there, at least one byte; 0: the peer has ended. Looks for a moment before it sleeps.
+    pub(crate) fn receive_some(
+        &mut self,
+        into: &mut [u8],
+        clock: &Clock,
+    ) -> Result<usize, SocketFail> {
+        loop {
+            self.limit_receive(clock)?;
+            let (stream, region) = (&*self.stream, &mut self.region);
+            let takes_regions = self.takes_regions;
+            let mut receive = |flags| {
+                let into = &mut [IoSliceMut::new(into)];
+                match takes_regions {
+                    true => stream.receive_with(into, flags, region),
+                    false => stream.receive(into, flags),
+                }
+            };
+            let found = self.waiter.look(|| match receive(RecvFlags::DONTWAIT) {
+                Err(Errno::INTR | Errno::AGAIN) => None,
+                found => Some(found),
+            });
+            let received = found.unwrap_or_else(|| {
+                let received = receive(RecvFlags::empty());
+                self.waiter.slept();
+                received
+            });
+            match received {
+                Ok(count) => return Ok(count),
+                Err(Errno::INTR | Errno::AGAIN) => {}
+                Err(errno) => return Err(SocketFail::System(errno)),
+            }
+        }
+    }
+
+    /// Receives as much as the kernel has or will have before a signal or the limit: one call where all goes well. 0: the peer has ended.
+    pub(super) fn receive_long(
+        &mut self,
+        into: &mut [u8],
+        clock: &Clock,
+    ) -> Result<usize, SocketFail> {
+        loop {
+            self.limit_receive(clock)?;
+            let into = &mut [IoSliceMut::new(into)];
+            let received = match self.takes_regions {
+                true => self
+                    .stream
+                    .receive_with(into, RecvFlags::WAITALL, &mut self.region),
+                false => self.stream.receive(into, RecvFlags::WAITALL),
+            };
+            match received {
+                Ok(count) => return Ok(count),
+                Err(Errno::INTR | Errno::AGAIN) => {}
+                Err(errno) => return Err(SocketFail::System(errno)),
+            }
+        }
+    }
+
+    fn limit_receive(&mut self, clock: &Clock) -> Result<(), SocketFail> {
+        let limit = socket_limit(clock)?;
+        if limit != self.receive_limit {
+            self.stream
+                .set_receive_limit(limit)
+                .map_err(SocketFail::System)?;
+            self.receive_limit = limit;
+        }
+        Ok(())
+    }
+}
+
+fn socket_limit(clock: &Clock) -> Result<Option<Duration>, SocketFail> {
+    clock.socket_limit().map_err(|_over| SocketFail::TimedOut)
+}

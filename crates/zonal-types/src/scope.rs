@@ -1,0 +1,108 @@
+//! The scope of a client's credential: which part of the cell it covers, and for whom.
+//!
+//! *Invariants*: (1) a path is absolute, and each of its names is a valid [`Name`]; (2) an empty scope covers everything.
+
+use crate::name::Name;
+
+/// Bytes of a scope's path at most.
+const PATH_BYTES_MAX: usize = 1024;
+/// Names of a scope's path at most.
+const PATH_NAMES_MAX: usize = 32;
+
+/// What a client may do with its credential. The default covers everything.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Scope {
+    /// Names from the root to the directory below which everything lies that the client may see. Empty: the root.
+    pub path: Vec<Name>,
+    /// The client changes nothing.
+    pub is_read_only: bool,
+    /// User ids for which the client may speak, first and last. `None`: all.
+    pub uids: Option<(u32, u32)>,
+    /// User id 0 counts as nobody.
+    pub squashes_root: bool,
+}
+
+/// Why a path cannot be a scope's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ScopeError {
+    /// It does not begin with `/`.
+    Relative,
+    /// Too long, too deep, or with a name that no entry can have.
+    Path,
+}
+
+impl std::fmt::Display for ScopeError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Relative => "the path of a scope is absolute, such as /projects/a",
+            Self::Path => {
+                "the path of a scope has at most 32 names and 1024 bytes, none of them empty, . or .."
+            }
+        })
+    }
+}
+
+impl std::error::Error for ScopeError {}
+
+impl Scope {
+    /// True where it covers everything.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Takes a path apart.
+    ///
+    /// # Errors
+    /// Where it cannot be a scope's.
+    pub fn parse_path(path: &str) -> Result<Vec<Name>, ScopeError> {
+        let rest = path.strip_prefix('/').ok_or(ScopeError::Relative)?;
+        if rest.is_empty() {
+            return Ok(Vec::new());
+        }
+        if path.len() > PATH_BYTES_MAX || rest.split('/').count() > PATH_NAMES_MAX {
+            return Err(ScopeError::Path);
+        }
+        rest.split('/')
+            .map(|name| Name::new(name.as_bytes()).map_err(|_error| ScopeError::Path))
+            .collect()
+    }
+
+    /// True where the client may speak for this user id.
+    #[must_use]
+    pub fn covers_uid(&self, uid: u32) -> bool {
+        self.uids
+            .is_none_or(|(first, last)| (first..=last).contains(&uid))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_absolute_and_plain() {
+        assert_eq!(Scope::parse_path("/"), Ok(vec![]));
+        assert_eq!(Scope::parse_path("/projects/a").map(|p| p.len()), Ok(2));
+        assert_eq!(Scope::parse_path("projects"), Err(ScopeError::Relative));
+        assert_eq!(Scope::parse_path(""), Err(ScopeError::Relative));
+        let deep = "/a".repeat(33);
+        let long = format!("/{}", "a/".repeat(600));
+        for path in ["/a//b", "/a/", "/a/../b", "/./a", "/a\0b", &deep, &long] {
+            assert_eq!(Scope::parse_path(path), Err(ScopeError::Path), "{path:?}");
+        }
+    }
+
+    #[test]
+    fn an_empty_scope_covers_everything() {
+        assert!(Scope::default().is_whole());
+        assert!(Scope::default().covers_uid(0));
+        let some = Scope {
+            uids: Some((1000, 1999)),
+            ..Scope::default()
+        };
+        assert!(!some.is_whole());
+        assert!(some.covers_uid(1000) && some.covers_uid(1999));
+        assert!(!some.covers_uid(999) && !some.covers_uid(2000) && !some.covers_uid(0));
+    }
+}

@@ -1,0 +1,175 @@
+//! The authority of a cell in a folder, and the list of what it issued.
+//!
+//! | file | content |
+//! | --- | --- |
+//! | `authority.pem` | private key and certificate of the authority: makes credentials, serves nothing |
+//! | `issued.jsonl` | one line a credential: subject, serial number, end of its term; no secret |
+//!
+//! A credential is in the list before its file is written, so that each can be revoked.
+
+use crate::exit::{CONFIG, FAILED, Failure, IN_USE, NOT_FOUND, REFUSED};
+use anyhow::Context;
+use serde::{Deserialize, Serialize};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use zonal_disk::trusted::{self, Distrust};
+use zonal_net::credential::CREDENTIAL_BYTES_MAX;
+use zonal_net::{Authority, Serial, Subject, SubjectKind};
+use zonal_types::CellId;
+
+/// Name of the authority's file.
+pub const AUTHORITY_FILE: &str = "authority.pem";
+/// Name of the list.
+pub const ISSUED_FILE: &str = "issued.jsonl";
+/// More than any list has: some hundred thousand credentials.
+const ISSUED_MAX: u64 = 64 << 20;
+
+/// An authority that can issue credentials.
+pub struct Keyring {
+    folder: trusted::Folder,
+    authority: Authority,
+}
+
+/// One line of the list.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct IssuedLine {
+    /// Who it is for.
+    pub subject: String,
+    /// Number of the certificate, 16 hexadecimal digits.
+    pub serial: String,
+    /// When its term ends, in seconds since 1970.
+    pub expires: u64,
+}
+
+impl IssuedLine {
+    /// The number.
+    pub fn number(&self) -> Option<Serial> {
+        u64::from_str_radix(&self.serial, 16).ok().map(Serial)
+    }
+
+    /// The name that people use: `node 3`, or a client's or an admin's.
+    pub fn name(&self) -> String {
+        match Subject::parse(&self.subject).map(|subject| subject.kind) {
+            Ok(SubjectKind::Admin { name } | SubjectKind::Client { name, .. }) => name,
+            Ok(SubjectKind::Server { nodes, .. }) => {
+                let numbers: Vec<String> = nodes.iter().map(|node| node.0.to_string()).collect();
+                format!("node {}", numbers.join(","))
+            }
+            Err(_) => "?".to_owned(),
+        }
+    }
+}
+
+/// A serial number as it is shown and typed.
+pub fn shown(serial: Serial) -> String {
+    format!("{:016x}", serial.0)
+}
+
+impl Keyring {
+    /// Makes the authority of a cell in a folder that has none.
+    pub fn make(folder: trusted::Folder, cell: CellId) -> anyhow::Result<Self> {
+        let authority = Authority::make(cell)?;
+        let path = folder.path().join(AUTHORITY_FILE);
+        let mut file = folder.create(AUTHORITY_FILE, 0o600).map_err(|error| {
+            let text = format!("{}: {error}", path.display());
+            match error.kind() {
+                std::io::ErrorKind::AlreadyExists => Failure::new(IN_USE, text)
+                    .hint("an authority is there already; `zonal key create` uses it"),
+                _ => Failure::new(FAILED, text),
+            }
+        })?;
+        file.write_all(authority.to_pem().as_bytes())
+            .and_then(|()| file.sync_all())
+            .with_context(|| path.display().to_string())?;
+        Ok(Self { folder, authority })
+    }
+
+    /// Opens an authority's file.
+    pub fn open(path: &Path) -> anyhow::Result<Self> {
+        let refused = |error: Distrust| {
+            let text = format!("authority {error}");
+            match error.hint() {
+                Some(hint) => Failure::new(REFUSED, text).hint(hint),
+                None if error.is_missing() => Failure::new(NOT_FOUND, text).hint(
+                    "name it with --authority FILE, where `zonal key init` or `zonal up` made it",
+                ),
+                None => Failure::new(FAILED, text),
+            }
+        };
+        let pem = trusted::secret(path, CREDENTIAL_BYTES_MAX as u64).map_err(refused)?;
+        let pem = String::from_utf8(pem);
+        let bad = |what: String| Failure::new(CONFIG, format!("{}: {what}", path.display()));
+        let pem = pem.map_err(|_error| bad("no text".to_owned()))?;
+        let authority = Authority::from_pem(&pem).map_err(|error| bad(error.to_string()))?;
+        let above = path.parent().filter(|above| !above.as_os_str().is_empty());
+        let folder = trusted::open(above.unwrap_or(Path::new("."))).map_err(refused)?;
+        Ok(Self { folder, authority })
+    }
+
+    /// Its cell.
+    pub fn cell(&self) -> CellId {
+        self.authority.cell()
+    }
+
+    /// Makes a credential in a new file that only its owner can read.
+    pub fn issue(
+        &self,
+        kind: SubjectKind,
+        term: Duration,
+        to: &Path,
+    ) -> anyhow::Result<IssuedLine> {
+        let cell = self.authority.cell();
+        let subject = Subject { cell, kind };
+        let issued = self.authority.issue(&subject, term)?;
+        let name = to.file_name().and_then(|name| name.to_str());
+        let name = name.with_context(|| format!("{} names no file", to.display()))?;
+        let above = to.parent().filter(|above| !above.as_os_str().is_empty());
+        let above = trusted::open(above.unwrap_or(Path::new(".")))?;
+        let line = IssuedLine {
+            subject: subject.to_string(),
+            serial: shown(issued.serial),
+            expires: issued.expires,
+        };
+        let mut file = above.create(name, 0o600).map_err(|error| {
+            let text = format!("{}: {error}", to.display());
+            match error.kind() {
+                std::io::ErrorKind::AlreadyExists => {
+                    Failure::new(IN_USE, text).hint("choose another file; nothing is overwritten")
+                }
+                _ => Failure::new(FAILED, text),
+            }
+        })?;
+        self.note(&line)
+            .and_then(|()| Ok(file.write_all(issued.pem.as_bytes())?))
+            .and_then(|()| Ok(file.sync_all()?))
+            .inspect_err(|_error| {
+                let _ = above.unlink(name);
+            })
+            .with_context(|| to.display().to_string())?;
+        Ok(line)
+    }
+
+    fn note(&self, line: &IssuedLine) -> anyhow::Result<()> {
+        let mut list = self.folder.append(ISSUED_FILE)?;
+        let text = serde_json::to_string(line)? + "\n";
+        list.write_all(text.as_bytes())?;
+        Ok(list.sync_all()?)
+    }
+
+    /// What was issued, oldest first.
+    pub fn issued(&self) -> anyhow::Result<Vec<IssuedLine>> {
+        let path: PathBuf = self.folder.path().join(ISSUED_FILE);
+        let text = self
+            .folder
+            .text(ISSUED_FILE, ISSUED_MAX)?
+            .unwrap_or_default();
+        let lines = text.lines().enumerate();
+        lines
+            .map(|(index, line)| {
+                serde_json::from_str(line)
+                    .with_context(|| format!("{}, line {}", path.display(), index + 1))
+            })
+            .collect()
+    }
+}

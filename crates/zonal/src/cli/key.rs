@@ -1,0 +1,411 @@
+//! `zonal key`: the authority of a cell, and the credentials that it makes.
+
+use crate::cell::Named;
+use crate::cell::connect::{Cell, CellArgs};
+use crate::cell::folder::{Folder, default_dir};
+use crate::cell::keyring::{AUTHORITY_FILE, IssuedLine, Keyring, shown};
+use crate::exit::{CONFIG, FAILED, Failure, NOT_FOUND, REFUSED};
+use crate::out;
+use serde_json::json;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+use zonal_disk::trusted;
+use zonal_net::credential::CREDENTIAL_BYTES_MAX;
+use zonal_net::{Address, Credential, Serial, ServerRoles, SubjectKind};
+use zonal_types::{CellId, Codec, NodeId, Scope};
+use zonal_wire::{ManagerReply, ManagerRequest, Service};
+
+/// Make, list and revoke credentials
+///
+/// A credential is one file: a private key, and a certificate of the cell's authority that says who its holder is. Each server, each client
+/// and each administrator has one of its own. `zonal up` makes what a cell on one machine needs.
+#[derive(Debug, clap::Subcommand)]
+pub enum Key {
+    /// Make the authority of a new cell: DIR/authority.pem, which makes credentials
+    ///
+    /// Keep it off the servers: none of them needs it.
+    Init {
+        /// The folder; made where it is not there
+        #[arg(long, value_name = "DIR")]
+        to: PathBuf,
+        /// The cell's id, 32 hexadecimal digits [default: a random one]
+        #[arg(long, value_name = "ID")]
+        cell_id: Option<CellId>,
+    },
+    /// Make a credential for a node, a client or an administrator
+    Create(Create),
+    /// List the credentials that an authority made
+    Ls {
+        #[command(flatten)]
+        cell: CellArgs,
+        #[command(flatten)]
+        authority: AuthorityArgs,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show whose a credential is
+    Show {
+        /// The credential's file
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Revoke credentials: within 5 s no server serves their holders
+    Revoke {
+        #[command(flatten)]
+        cell: CellArgs,
+        #[command(flatten)]
+        authority: AuthorityArgs,
+        /// A serial number, or the name of a client or an administrator: all credentials of that name, but with --but-newest
+        #[arg(value_name = "SERIAL|NAME")]
+        which: String,
+        /// Keep the newest credential of that name: the others are revoked after a renewal
+        #[arg(long)]
+        but_newest: bool,
+    },
+}
+
+/// Which authority is meant.
+#[derive(Debug, Clone, clap::Args)]
+pub struct AuthorityArgs {
+    /// The authority's file [default: authority.pem in the cell's folder]
+    #[arg(long, value_name = "FILE")]
+    authority: Option<PathBuf>,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(group = clap::ArgGroup::new("holder").required(true))]
+pub struct Create {
+    #[command(flatten)]
+    cell: CellArgs,
+    #[command(flatten)]
+    authority: AuthorityArgs,
+    /// The new file; only its owner can read it
+    #[arg(long, value_name = "FILE")]
+    to: PathBuf,
+    /// Days that it is valid
+    #[arg(long, value_name = "N", default_value_t = 365, value_parser = clap::value_parser!(u64).range(1..=7300))]
+    days: u64,
+    /// For the server of this node; again for each node of one server
+    #[arg(long, value_name = "N", group = "holder", requires = "roles", value_parser = clap::value_parser!(u32).range(1..))]
+    node: Vec<u32>,
+    /// Roles of the server: manager, meta, storage
+    #[arg(
+        long,
+        value_name = "ROLE,...",
+        value_delimiter = ',',
+        requires = "node"
+    )]
+    roles: Vec<String>,
+    /// For an administrator's commands and mounts: it may do everything
+    #[arg(long, value_name = "NAME", group = "holder")]
+    admin: Option<String>,
+    /// For a client: a mount
+    #[arg(long, value_name = "NAME", group = "holder")]
+    client: Option<String>,
+    /// A client that sees this directory and what is below it, nothing else
+    #[arg(long, value_name = "/PATH", requires = "client")]
+    path: Option<String>,
+    /// A client that changes nothing
+    #[arg(long, requires = "client")]
+    read_only: bool,
+    /// A client that speaks for these user ids only, such as 1000-1999
+    #[arg(long, value_name = "A-B", requires = "client", value_parser = uid_range)]
+    uid_range: Option<(u32, u32)>,
+    /// A client whose root counts as nobody (user id 65534)
+    #[arg(long, requires = "client")]
+    squash_root: bool,
+}
+
+fn uid_range(text: &str) -> Result<(u32, u32), String> {
+    let range = text.split_once('-').and_then(|(first, last)| {
+        let range = (first.parse().ok()?, last.parse().ok()?);
+        (range.0 <= range.1).then_some(range)
+    });
+    range.ok_or_else(|| "a range of user ids, such as 1000-1999".to_owned())
+}
+
+impl Key {
+    pub fn run(self) -> anyhow::Result<()> {
+        match self {
+            Self::Init { to, cell_id } => init(&to, cell_id),
+            Self::Create(create) => create.run(),
+            Self::Ls {
+                cell,
+                authority,
+                json,
+            } => list(&cell, &authority, json),
+            Self::Show { file, json } => show(&file, json),
+            Self::Revoke {
+                cell,
+                authority,
+                which,
+                but_newest,
+            } => revoke(&cell, &authority, &which, but_newest),
+        }
+    }
+}
+
+fn init(to: &Path, cell: Option<CellId>) -> anyhow::Result<()> {
+    let cell = match cell {
+        Some(cell) => cell,
+        None => {
+            let mut bytes = [0; 16];
+            getrandom::fill(&mut bytes)
+                .map_err(|error| anyhow::anyhow!("random bytes: {error}"))?;
+            CellId(bytes)
+        }
+    };
+    Keyring::make(trusted::make(to)?, cell)?;
+    let authority = to.join(AUTHORITY_FILE);
+    out::line(format_args!("cell {cell}"));
+    out::line(format_args!("authority {}", out::path(&authority)));
+    out::line(format_args!(
+        "next: zonal key create --authority {} --node 1 --roles manager --to node1.key",
+        out::path(&authority)
+    ));
+    Ok(())
+}
+
+impl AuthorityArgs {
+    fn open(&self, cell: &CellArgs) -> anyhow::Result<Keyring> {
+        if let Some(path) = &self.authority {
+            return Keyring::open(path);
+        }
+        let dir = match cell.named().map(Named::of).transpose()? {
+            Some(Named::Address(_)) => {
+                let text = "an address says nothing about where the authority is";
+                return Err(Failure::new(2, text)
+                    .hint("name it with --authority FILE")
+                    .into());
+            }
+            Some(Named::Folder(dir)) => dir,
+            None => default_dir(),
+        };
+        let folder = Folder::open(&dir)?;
+        Keyring::open(&folder.dir.join(AUTHORITY_FILE))
+    }
+}
+
+impl Create {
+    fn run(self) -> anyhow::Result<()> {
+        let kind = self.kind()?;
+        let keyring = self.authority.open(&self.cell)?;
+        let term = Duration::from_secs(self.days * 24 * 3600);
+        let line = keyring.issue(kind, term, &self.to)?;
+        out::line(format_args!("{}", line.subject));
+        out::line(format_args!(
+            "serial {}, valid for {} days: {}",
+            line.serial,
+            self.days,
+            out::path(&self.to)
+        ));
+        Ok(())
+    }
+
+    fn kind(&self) -> anyhow::Result<SubjectKind> {
+        let named = |name: &String| {
+            zonal_net::subject::check_name(name)
+                .map(|()| name.clone())
+                .map_err(|error| Failure::new(2, format!("{name}: {error}")))
+        };
+        if let Some(name) = &self.admin {
+            return Ok(SubjectKind::Admin { name: named(name)? });
+        }
+        if let Some(name) = &self.client {
+            let path = self.path.as_deref().unwrap_or("/");
+            let path = Scope::parse_path(path)
+                .map_err(|error| Failure::new(2, format!("--path {path}: {error}")))?;
+            return Ok(SubjectKind::Client {
+                name: named(name)?,
+                scope: Scope {
+                    path,
+                    is_read_only: self.read_only,
+                    uids: self.uid_range,
+                    squashes_root: self.squash_root,
+                },
+            });
+        }
+        let mut roles = ServerRoles::default();
+        for role in &self.roles {
+            match role.as_str() {
+                "manager" => roles.manager = true,
+                "meta" => roles.meta = true,
+                "storage" => roles.storage = true,
+                other => {
+                    let text = format!("{other} is no role");
+                    return Err(Failure::new(2, text)
+                        .hint("roles are manager, meta, storage")
+                        .into());
+                }
+            }
+        }
+        let nodes: BTreeSet<NodeId> = self.node.iter().copied().map(NodeId).collect();
+        Ok(SubjectKind::Server {
+            nodes: nodes.into_iter().collect(),
+            roles,
+        })
+    }
+}
+
+fn now() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs())
+}
+
+/// What the manager has revoked; `None`: it cannot be asked.
+fn revoked_serials(cell: &CellArgs) -> Option<BTreeSet<Serial>> {
+    let cell = cell.open().ok()?;
+    match ask(&cell, &ManagerRequest::GetRevoked { have: 0 }).ok()? {
+        ManagerReply::Revoked { serials, .. } => Some(serials.into_iter().map(Serial).collect()),
+        _ => None,
+    }
+}
+
+fn ask(cell: &Cell, request: &ManagerRequest) -> anyhow::Result<ManagerReply> {
+    let to = Address::any_node(cell.manager);
+    match cell.call(to, Service::Manager, request.name(), &request.to_bytes())? {
+        ManagerReply::Failed { detail, .. } => {
+            Err(Failure::new(REFUSED, format!("the manager refuses: {detail}")).into())
+        }
+        reply => Ok(reply),
+    }
+}
+
+fn list(cell: &CellArgs, authority: &AuthorityArgs, as_json: bool) -> anyhow::Result<()> {
+    let keyring = authority.open(cell)?;
+    let (issued, now) = (keyring.issued()?, now());
+    let revoked = revoked_serials(cell);
+    let state = |line: &IssuedLine| {
+        let is_revoked = line.number().zip(revoked.as_ref());
+        match is_revoked.map(|(serial, revoked)| revoked.contains(&serial)) {
+            Some(true) => "revoked",
+            _ if line.expires <= now => "expired",
+            Some(false) => "valid",
+            None => "not known",
+        }
+    };
+    let days_left = |line: &IssuedLine| line.expires.saturating_sub(now) / (24 * 3600);
+    if as_json {
+        let list: Vec<_> = issued
+            .iter()
+            .map(|line| {
+                json!({
+                    "serial": line.serial,
+                    "subject": line.subject,
+                    "expires": line.expires,
+                    "state": state(line),
+                })
+            })
+            .collect();
+        let cell = keyring.cell().to_string();
+        out::line(format_args!(
+            "{:#}",
+            json!({ "cell": cell, "credentials": list })
+        ));
+        return Ok(());
+    }
+    let header = ["SERIAL", "NAME", "STATE", "DAYS LEFT", "SUBJECT"];
+    let mut rows = vec![header.map(str::to_owned).to_vec()];
+    rows.extend(issued.iter().map(|line| {
+        vec![
+            line.serial.clone(),
+            line.name(),
+            state(line).to_owned(),
+            days_left(line).to_string(),
+            line.subject.clone(),
+        ]
+    }));
+    out::table(&rows);
+    if revoked.is_none() {
+        out::note("zonal: the manager does not answer: what is revoked is not known");
+    }
+    Ok(())
+}
+
+fn show(file: &Path, as_json: bool) -> anyhow::Result<()> {
+    let pem = trusted::secret(file, CREDENTIAL_BYTES_MAX as u64).map_err(|error| {
+        let failure = Failure::new(
+            if error.is_missing() {
+                NOT_FOUND
+            } else {
+                REFUSED
+            },
+            error.to_string(),
+        );
+        match error.hint() {
+            Some(hint) => failure.hint(hint),
+            None => failure,
+        }
+    })?;
+    let bad = |error| Failure::new(CONFIG, format!("{}: {error}", file.display()));
+    let credential = Credential::from_pem(&pem).map_err(bad)?;
+    let problem = credential.check_now().err().map(|error| error.to_string());
+    let (subject, serial) = (credential.subject().to_string(), shown(credential.serial()));
+    if as_json {
+        let value = json!({ "subject": subject, "serial": serial, "valid": problem.is_none() });
+        out::line(format_args!("{value:#}"));
+    } else {
+        out::line(format_args!("{subject}"));
+        out::line(format_args!("serial {serial}"));
+    }
+    match problem {
+        Some(problem) => Err(Failure::new(CONFIG, problem)
+            .hint("`zonal key create` makes a new one; is this machine's clock right?")
+            .into()),
+        None => Ok(()),
+    }
+}
+
+fn revoke(
+    cell: &CellArgs,
+    authority: &AuthorityArgs,
+    which: &str,
+    but_newest: bool,
+) -> anyhow::Result<()> {
+    let issued = authority.open(cell).and_then(|keyring| keyring.issued());
+    let mut lines: Vec<IssuedLine> = match &issued {
+        Ok(issued) => issued
+            .iter()
+            .filter(|line| line.name() == which)
+            .cloned()
+            .collect(),
+        Err(_) => Vec::new(),
+    };
+    if but_newest {
+        lines.pop();
+    }
+    let number = (which.len() == 16)
+        .then(|| u64::from_str_radix(which, 16).ok())
+        .flatten();
+    let mut serials: Vec<u64> = lines
+        .iter()
+        .filter_map(|line| Some(line.number()?.0))
+        .collect();
+    if serials.is_empty() && !but_newest {
+        serials.extend(number);
+    }
+    if serials.is_empty() {
+        // A serial number needs no list.
+        issued?;
+        let text = format!("no credential of the name {which} to revoke");
+        return Err(Failure::new(NOT_FOUND, text)
+            .hint("`zonal key ls` shows names and serial numbers")
+            .into());
+    }
+    let cell = cell.open()?;
+    let request = ManagerRequest::Revoke {
+        serials: serials.clone(),
+    };
+    let ManagerReply::Revoked { .. } = ask(&cell, &request)? else {
+        return Err(Failure::new(FAILED, "the manager does not say that it revoked them").into());
+    };
+    for serial in serials {
+        out::line(format_args!("revoked {}", shown(Serial(serial))));
+    }
+    Ok(())
+}
