@@ -1,15 +1,18 @@
-//! `/metrics`, `/health` and `/status` over HTTP, on a few threads that sleep in accept: who is slow keeps one of them, for a bounded time. `/health` is for supervisors: 200
-//! where every role serves, else 503. With a token they are for those who send it: 401 else, whatever was asked.
+//! `/metrics`, `/health` and `/status` over HTTP. One thread gathers the heads of requests ([`heads`]), a few answer them: a client that says
+//! nothing holds none of these, one that reads slowly one, for a bounded time. `/health` is for supervisors: 200 where every role serves, else 503. With a token they are for those who send it: 401 else, whatever was asked.
 
+mod heads;
 mod http;
 mod token;
 
 use crate::metrics::Metrics;
 use crate::seldom::Seldom;
+use heads::{Arrived, Heads};
 use http::{Answer, Asked};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -21,10 +24,12 @@ pub type StatusSource = Box<dyn Fn() -> serde_json::Value + Send + Sync>;
 /// Whether every role serves, for `/health`.
 pub type HealthSource = Box<dyn Fn() -> bool + Send + Sync>;
 
-/// Connections served at once.
+/// Requests answered at once.
 const THREADS: usize = 4;
+/// Requests that wait for that.
+const QUEUE: usize = 64;
 
-/// For a connection to our own port, and before another try to accept.
+/// For a connection to our own port.
 const WAKE: Duration = Duration::from_millis(100);
 
 /// The admin server. Dropping it ends its threads.
@@ -47,6 +52,8 @@ impl Admin {
         is_healthy: HealthSource,
     ) -> std::io::Result<Self> {
         let address = listener.local_addr()?;
+        // Who is gone before it is accepted is not waited for.
+        listener.set_nonblocking(true)?;
         let pages = Arc::new(Pages {
             listener,
             is_ending: AtomicBool::new(false),
@@ -61,11 +68,19 @@ impl Admin {
             address,
             threads: Vec::new(),
         };
+        let (give, take) = sync_channel(QUEUE);
+        let take = Arc::new(Mutex::new(take));
         for _ in 0..THREADS {
-            let pages = Arc::clone(&pages);
+            let (pages, take) = (Arc::clone(&pages), Arc::clone(&take));
             let thread = std::thread::Builder::new().name("admin".into());
-            admin.threads.push(thread.spawn(move || pages.serve())?);
+            admin
+                .threads
+                .push(thread.spawn(move || pages.serve(&take))?);
         }
+        let thread = std::thread::Builder::new().name("admin-heads".into());
+        admin
+            .threads
+            .push(thread.spawn(move || pages.gather(&give))?);
         Ok(admin)
     }
 
@@ -87,10 +102,8 @@ impl Drop for Admin {
                 Ipv6Addr::LOCALHOST.into()
             });
         }
-        for _ in &self.threads {
-            // Wakes one; a thread that serves somebody looks by itself when it is done.
-            drop(TcpStream::connect_timeout(&here, WAKE));
-        }
+        // Wakes the thread that gathers; the others end with its queue.
+        drop(TcpStream::connect_timeout(&here, WAKE));
         for thread in self.threads.drain(..) {
             // A panic was logged where it happened.
             let _ = thread.join();
@@ -109,34 +122,45 @@ struct Pages {
 }
 
 impl Pages {
-    fn serve(&self) {
+    /// Gathers heads, until the end.
+    fn gather(&self, give: &SyncSender<Arrived>) {
+        let mut heads = Heads::default();
         while !self.is_ending.load(Ordering::Acquire) {
-            match self.listener.accept() {
-                Ok((mut stream, peer)) => {
-                    if let Err(error) = self.one(&mut stream, peer) {
-                        tracing::debug!(%error, %peer, "an admin request went away");
-                    }
-                }
-                Err(error) => {
-                    tracing::debug!(%error, "an admin connection is not accepted");
-                    // Without descriptors it would fail at once, again and again.
-                    std::thread::sleep(WAKE);
+            for arrived in heads.wait(&self.listener) {
+                // Where all who answer are busy and the queue is full, it goes unanswered: its connection ends.
+                if let Err(TrySendError::Disconnected(_)) = give.try_send(arrived) {
+                    return;
                 }
             }
         }
     }
 
-    fn one(&self, stream: &mut TcpStream, peer: SocketAddr) -> std::io::Result<()> {
-        let Some(asked) = http::read(stream)? else {
-            return Ok(());
+    /// Answers, until nobody gathers any more.
+    fn serve(&self, take: &Mutex<Receiver<Arrived>>) {
+        loop {
+            let next = take.lock().unwrap_or_else(PoisonError::into_inner).recv();
+            let Ok(arrived) = next else {
+                return;
+            };
+            let peer = arrived.peer;
+            if let Err(error) = self.one(arrived) {
+                tracing::debug!(%error, %peer, "an admin request went away");
+            }
+        }
+    }
+
+    fn one(&self, mut arrived: Arrived) -> std::io::Result<()> {
+        let asked = match arrived.asked {
+            Ok(asked) => asked,
+            Err(code) => return http::refuse(&mut arrived.stream, code),
         };
-        let (code, headers, text) = self.answer(&asked, peer);
+        let (code, headers, text) = self.answer(&asked, arrived.peer);
         let answer = Answer {
             code,
             headers,
             text,
         };
-        http::write(stream, &asked, &answer)
+        http::write(&mut arrived.stream, &asked, &answer)
     }
 
     fn answer(&self, asked: &Asked, peer: SocketAddr) -> (u16, Headers, String) {
@@ -216,6 +240,41 @@ mod tests {
         assert!(get(admin.address(), "/status").contains("\"node\": 4"));
         assert!(get(admin.address(), "/other").starts_with("HTTP/1.0 404"));
     }
+
+    #[test]
+    fn half_sent_requests_hold_up_nobody() {
+        let listen = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (metrics, status) = (Arc::default(), Box::new(|| serde_json::json!({})));
+        let admin = Admin::start(listen, None, metrics, status, Box::new(|| true)).unwrap();
+        let address = admin.address();
+        let half: Vec<TcpStream> = (0..200)
+            .map(|index| {
+                let mut stream = TcpStream::connect(address).unwrap();
+                // Some say nothing at all.
+                let said: &[u8] = if index % 2 == 0 { b"GET /heal" } else { b"" };
+                stream.write_all(said).unwrap();
+                stream
+            })
+            .collect();
+        let start = std::time::Instant::now();
+        assert!(get(address, "/health").ends_with("ok\n"));
+        // The time of one half-sent request is 2 s.
+        assert!(
+            start.elapsed() < Duration::from_secs(2),
+            "{:?}",
+            start.elapsed()
+        );
+        // Byte by byte is as good as at once.
+        let mut slow = TcpStream::connect(address).unwrap();
+        for byte in b"GET /health HTTP/1.0\r\n\r\n" {
+            slow.write_all(&[*byte]).unwrap();
+        }
+        let mut text = String::new();
+        slow.read_to_string(&mut text).unwrap();
+        assert!(text.ends_with("ok\n"), "{text}");
+        drop(half);
+    }
+
     #[test]
     fn with_a_token_every_page_asks_for_it() {
         let metrics = Arc::new(Metrics::default());

@@ -3,16 +3,16 @@
 //! Whoever connects is not known yet, so everything is bounded before anything is looked at: the head by [`HEAD_MAX`], a connection by
 //! [`PATIENCE`] for the head and as long for each write of the answer.
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::TcpStream;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Bytes of a request's head.
-const HEAD_MAX: usize = 8 << 10;
+pub(super) const HEAD_MAX: usize = 8 << 10;
 /// Header lines of a request.
 const LINES_MAX: usize = 64;
 /// How long the head may take.
-const PATIENCE: Duration = Duration::from_secs(2);
+pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A request, as far as it matters.
 #[derive(Debug)]
@@ -35,32 +35,8 @@ pub(super) struct Answer {
     pub text: String,
 }
 
-/// The request that a connection brings. `None`: there was none in time, or it was refused, with an answer.
-pub(super) fn read(stream: &mut TcpStream) -> std::io::Result<Option<Asked>> {
-    let until = Instant::now() + PATIENCE;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    let mut head = [0; HEAD_MAX];
-    let mut length = 0;
-    loop {
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Ok(None);
-        }
-        stream.set_read_timeout(Some(left))?;
-        let count = stream.read(&mut head[length..])?;
-        length += count;
-        match parse(&head[..length]) {
-            Ok(Some(asked)) => return Ok(Some(asked)),
-            Ok(None) if count == 0 => return Ok(None),
-            Ok(None) if length < HEAD_MAX => {}
-            Ok(None) => return refuse(stream, 431).map(|()| None),
-            Err(code) => return refuse(stream, code).map(|()| None),
-        }
-    }
-}
-
 /// `None`: there is more to come. Else the code of a refusal.
-fn parse(head: &[u8]) -> Result<Option<Asked>, u16> {
+pub(super) fn parse(head: &[u8]) -> Result<Option<Asked>, u16> {
     let mut lines = [httparse::EMPTY_HEADER; LINES_MAX];
     let mut request = httparse::Request::new(&mut lines);
     match request.parse(head) {
@@ -91,7 +67,7 @@ fn parse(head: &[u8]) -> Result<Option<Asked>, u16> {
     }))
 }
 
-fn refuse(stream: &mut TcpStream, code: u16) -> std::io::Result<()> {
+pub(super) fn refuse(stream: &mut TcpStream, code: u16) -> std::io::Result<()> {
     let asked = Asked {
         path: String::new(),
         authorization: None,
@@ -122,6 +98,9 @@ pub(super) fn write(stream: &mut TcpStream, asked: &Asked, answer: &Answer) -> s
     if !asked.is_head {
         text.push_str(&answer.text);
     }
+    // It came without waits, from where heads are gathered.
+    stream.set_nonblocking(false)?;
+    stream.set_write_timeout(Some(PATIENCE))?;
     stream.write_all(text.as_bytes())
 }
 

@@ -1,0 +1,138 @@
+//! Heads of requests for admin pages, gathered on one thread, so that a connection that says nothing, or half of something, holds none
+//! of the threads that answer.
+//!
+//! At most [`PENDING_MAX`] connections have not said all; the oldest makes room for a new one. Each ends after [`PATIENCE`].
+
+use std::io::{ErrorKind, Read};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::http::{self, Asked, HEAD_MAX, PATIENCE};
+
+/// Connections whose request is not complete.
+const PENDING_MAX: usize = 64;
+/// Before another try, where the system has no descriptors.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// A connection with what it wants, or the code with which it is refused.
+pub(super) struct Arrived {
+    pub(super) stream: TcpStream,
+    pub(super) peer: SocketAddr,
+    pub(super) asked: Result<Asked, u16>,
+}
+
+struct Pending {
+    stream: TcpStream,
+    peer: SocketAddr,
+    head: Vec<u8>,
+    since: Instant,
+}
+
+enum Progress {
+    /// More is to come.
+    Waits,
+    /// Complete, or refused.
+    Done(Result<Asked, u16>),
+    /// The other side went away.
+    Gone,
+}
+
+impl Pending {
+    fn read(&mut self) -> Progress {
+        let mut some = [0; 2048];
+        loop {
+            match self.stream.read(&mut some) {
+                Ok(0) => return Progress::Gone,
+                Ok(count) => {
+                    self.head.extend_from_slice(&some[..count]);
+                    match http::parse(&self.head) {
+                        Ok(Some(asked)) => return Progress::Done(Ok(asked)),
+                        Err(code) => return Progress::Done(Err(code)),
+                        Ok(None) if self.head.len() >= HEAD_MAX => {
+                            return Progress::Done(Err(431));
+                        }
+                        Ok(None) => {}
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Progress::Waits,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(_) => return Progress::Gone,
+            }
+        }
+    }
+}
+
+/// The connections of a listener, until their heads are complete.
+#[derive(Default)]
+pub(super) struct Heads {
+    /// By age.
+    pending: Vec<Pending>,
+}
+
+impl Heads {
+    /// Waits for something to come; gives what is complete.
+    pub(super) fn wait(&mut self, listener: &TcpListener) -> Vec<Arrived> {
+        let mut fds = vec![PollFd::new(listener, PollFlags::IN)];
+        let streams = self.pending.iter();
+        fds.extend(streams.map(|pending| PollFd::new(&pending.stream, PollFlags::IN)));
+        let first = self.pending.first();
+        let limit = first.map(|first| PATIENCE.saturating_sub(first.since.elapsed()));
+        let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
+        // A signal ends the wait early, which does no harm.
+        let _ = poll(&mut fds, limit.as_ref());
+        let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+        let mut arrived = Vec::new();
+        let mut index = 0;
+        self.pending.retain_mut(|pending| {
+            index += 1;
+            if ready.get(index) != Some(&true) {
+                return pending.since.elapsed() < PATIENCE;
+            }
+            match pending.read() {
+                Progress::Waits => pending.since.elapsed() < PATIENCE,
+                Progress::Gone => false,
+                Progress::Done(asked) => {
+                    if let Ok(stream) = pending.stream.try_clone() {
+                        arrived.push(Arrived {
+                            stream,
+                            peer: pending.peer,
+                            asked,
+                        });
+                    }
+                    false
+                }
+            }
+        });
+        if ready.first() == Some(&true) {
+            self.accept(listener);
+        }
+        arrived
+    }
+
+    fn accept(&mut self, listener: &TcpListener) {
+        match listener.accept() {
+            Ok((stream, peer)) => {
+                if stream.set_nonblocking(true).is_err() {
+                    return;
+                }
+                if self.pending.len() >= PENDING_MAX {
+                    self.pending.remove(0);
+                }
+                self.pending.push(Pending {
+                    stream,
+                    peer,
+                    head: Vec::new(),
+                    since: Instant::now(),
+                });
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(error) => {
+                tracing::debug!(%error, "an admin connection is not accepted");
+                // Without descriptors it would fail at once, again and again.
+                std::thread::sleep(PAUSE);
+            }
+        }
+    }
+}
