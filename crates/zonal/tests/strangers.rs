@@ -161,6 +161,7 @@ fn servers_are_stopped_by_another_build_and_after_an_upgrade() {
         fs::copy(zonal().get_program(), &new).unwrap();
         fs::rename(&new, &program).unwrap();
     };
+    let _stopped = Stopped(&dir);
     let run = |program: &Path, command: &str| {
         let mut line = Command::new(program);
         line.arg(command).arg("--dir").arg(&dir);
@@ -195,6 +196,7 @@ fn servers_are_stopped_by_another_build_and_after_an_upgrade() {
 fn no_process_of_ours_leaves_a_core_dump() {
     let scratch = Scratch::new("core-dump");
     let (program, dir) = (zonal().get_program().to_owned(), scratch.join("cell"));
+    let _stopped = Stopped(&dir);
     // As where an operator wants dumps.
     let script = "ulimit -c unlimited 2>/dev/null; exec \"$@\"";
     let mut command = Command::new("sh");
@@ -238,6 +240,15 @@ fn no_process_of_ours_leaves_a_core_dump() {
         status.signal().is_some() && !status.core_dumped(),
         "{status}"
     );
+}
+
+/// Stops what runs in a folder when the test ends, also where an assertion fails.
+struct Stopped<'a>(&'a Path);
+
+impl Drop for Stopped<'_> {
+    fn drop(&mut self) {
+        let _ = zonal().args(["down", "--dir"]).arg(self.0).output();
+    }
 }
 
 /// Whether no manager answers.
