@@ -42,7 +42,7 @@ impl Drop for UnixListener {
         // What stays is replaced by the next server, and connects to nobody.
         let _ = unlinkat(CWD, &self.path, AtFlags::empty());
         if let Some(folder) = self.path.parent() {
-            let _ = unlinkat(CWD, folder, AtFlags::REMOVEDIR);
+            remove_folders(folder);
         }
     }
 }
@@ -170,7 +170,14 @@ pub fn forget(cell: CellId) {
     for entry in entries {
         let _ = unlinkat(CWD, entry.path(), AtFlags::empty());
     }
-    let _ = unlinkat(CWD, &folder, AtFlags::REMOVEDIR);
+    remove_folders(&folder);
+}
+
+/// Removes a cell's folder and the one above it, where they are empty.
+fn remove_folders(folder: &Path) {
+    for folder in folder.ancestors().take(2) {
+        let _ = unlinkat(CWD, folder, AtFlags::REMOVEDIR);
+    }
 }
 
 /// Walks to a folder without following a link, makes what is missing where `makes`, and refuses what others than root and `owner` may

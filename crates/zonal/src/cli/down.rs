@@ -60,6 +60,8 @@ fn refuse_strangers(folder: &Folder) -> anyhow::Result<()> {
         }
     }
     if answering.is_empty() {
+        // Sockets that killed servers left.
+        zonal_net::unix_socket::forget(cell.id);
         return Ok(());
     }
     let text = format!(
