@@ -28,6 +28,9 @@ pub struct Options {
     pub client: u64,
     /// For people.
     pub name: String,
+    /// Whether directories are listed as the superuser, after the right of their user was asked for. Not where its credential does not let it speak
+    /// for root.
+    pub lists_as_root: bool,
     /// Whether the kernel may cache names and attributes under call-back leases.
     pub cache: bool,
     /// How long the kernel may believe names and attributes without a lease, ms: nobody else writes what is mounted. Normally 0.
@@ -54,6 +57,7 @@ impl Options {
             zone,
             client,
             name: String::new(),
+            lists_as_root: true,
             cache: true,
             exclusive_ms: 0,
             deadline_ms: REQUEST_DEADLINE_MS,

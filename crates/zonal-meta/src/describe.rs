@@ -56,6 +56,12 @@ fn of_shard(tag: u8, key: &[u8], value: &[u8]) -> Result<Described, ErrorCode> {
                 .with("zone", record.zone.0)
                 .with("name", record.name)
         }
+        keys::TAG_HOLDER => {
+            let id = keys::ino_of(key).ok_or(ErrorCode::Corrupt)?;
+            Described::new("holder of a session")
+                .with("session", id.0)
+                .with("subject", decode::<String>(value)?)
+        }
         keys::TAG_SLOT => {
             let (session, slot) = keys::slot_of(key).ok_or(ErrorCode::Corrupt)?;
             let record: SlotRecord = decode(value)?;

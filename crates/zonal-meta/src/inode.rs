@@ -27,6 +27,8 @@ pub const FLAG_OWN_POLICY: u8 = 32;
 pub const FLAG_RESERVED: u8 = 32;
 /// It is being removed: accepts no entries.
 pub const FLAG_CLOSING: u8 = 64;
+/// Of what is no directory: it has lost a name while it had others, so `parent` may be a directory that it had.
+pub const FLAG_STRAYED: u8 = 64;
 /// The last number of a cut was pushed to no column; see `op/number.rs`.
 pub const FLAG_UNPUSHED: u8 = 128;
 

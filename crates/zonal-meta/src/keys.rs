@@ -32,6 +32,8 @@ pub const TAG_END: u8 = 0x80;
 pub const TAG_SESSION: u8 = 0x70;
 /// Last reply of a slot.
 pub const TAG_SLOT: u8 = 0x71;
+/// Whose a session is, where that was proved.
+pub const TAG_HOLDER: u8 = 0x72;
 
 fn start(partition: u32, tag: u8, room: usize) -> Vec<u8> {
     let mut key = Vec::with_capacity(5 + room);
@@ -131,6 +133,13 @@ pub fn detached(ino: Ino) -> Vec<u8> {
 /// A session.
 pub fn session(id: SessionId) -> Vec<u8> {
     let mut key = start(SHARD_PARTITION, TAG_SESSION, 8);
+    key.extend_from_slice(&id.0.to_be_bytes());
+    key
+}
+
+/// Whose a session is.
+pub fn holder(id: SessionId) -> Vec<u8> {
+    let mut key = start(SHARD_PARTITION, TAG_HOLDER, 8);
     key.extend_from_slice(&id.0.to_be_bytes());
     key
 }

@@ -31,6 +31,7 @@ mod recent;
 mod records;
 pub mod repair;
 pub mod restore;
+mod scope;
 mod session;
 pub mod shard;
 mod tx;

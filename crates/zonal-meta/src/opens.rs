@@ -14,6 +14,8 @@ pub(crate) struct Opens {
     files: BTreeMap<SessionId, u32>,
     /// Files of which what lies behind the end is known to one session that has them open: nobody else had them open since.
     owners: BTreeMap<Ino, SessionId>,
+    /// Which of them are for writing, of sessions that have proved whose they are.
+    writers: BTreeSet<(Ino, SessionId)>,
     /// Inodes without a name, with the sessions that hold them.
     pub orphans: BTreeMap<Ino, BTreeSet<SessionId>>,
 }
@@ -50,6 +52,7 @@ impl Opens {
             return false;
         }
         of.remove(&session);
+        self.writers.remove(&(ino, session));
         if of.is_empty() {
             self.counts.remove(&ino);
         }
@@ -83,6 +86,18 @@ impl Opens {
         self.owners.get(&ino).copied()
     }
 
+    /// The session has it open for writing, if it has it open.
+    pub fn write(&mut self, ino: Ino, session: SessionId) {
+        if self.count(ino, session) > 0 {
+            self.writers.insert((ino, session));
+        }
+    }
+
+    /// Whether the session has it open for writing, as far as that was noted.
+    pub fn writes(&self, ino: Ino, session: SessionId) -> bool {
+        self.writers.contains(&(ino, session))
+    }
+
     /// How often the session has it open.
     pub fn count(&self, ino: Ino, session: SessionId) -> u32 {
         let of = self.counts.get(&ino);
@@ -107,6 +122,7 @@ impl Opens {
             return;
         }
         self.owners.retain(|_ino, owner| *owner != session);
+        self.writers.retain(|(_ino, writer)| *writer != session);
         let entries = &mut self.entries;
         self.counts.retain(|_ino, of| {
             if of.remove(&session).is_some() {

@@ -1,7 +1,10 @@
 //! What a request leads to: a reply with its effect, a wait, or a question to another shard.
 
 use crate::config::Caller;
-use zonal_types::{Attr, ErrorCode, Ino, Instant, KvChange, Layout, SessionId, Timestamp, ZoneId};
+use std::sync::Arc;
+use zonal_types::{
+    Attr, ErrorCode, Holder, Ino, Instant, KvChange, Layout, SessionId, Timestamp, ZoneId,
+};
 use zonal_wire::{MetaReply, MetaRequest};
 
 /// Names a request that waits; given back to `handle`.
@@ -67,6 +70,7 @@ pub enum Outcome {
 #[derive(Debug, Clone)]
 pub struct PendingCall {
     pub(crate) caller: Caller,
+    pub(crate) from: Option<Arc<Holder>>,
     pub(crate) request: MetaRequest,
     pub(crate) asked: Question,
     pub(crate) facts: Facts,

@@ -1,5 +1,8 @@
 //! Sessions and their slots.
 //!
+//! A session belongs to who opened it: where a connection has proved that, its subject is stored beside it. Its number has 64 random
+//! bits, so that nobody guesses one.
+//!
 //! A session and the last replies with an effect are durable; replies without one are kept in memory only: after a restart
 //! such a request simply runs again. A slot's sequence must rise; a repeat of the last one gets the last reply. (It may
 //! rise by more than one, as what had no effect is forgotten by a restart.)
@@ -7,8 +10,9 @@
 use crate::keys;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
+use std::sync::Arc;
 use zonal_types::limits::{SESSION_SLOTS_MAX, SESSION_TERM_MS};
-use zonal_types::{Codec, ErrorCode, Instant, KvRead, SessionId, ZoneId, codec_struct};
+use zonal_types::{Codec, ErrorCode, Holder, Instant, KvRead, SessionId, ZoneId, codec_struct};
 use zonal_wire::MetaReply;
 
 codec_struct! {
@@ -48,10 +52,19 @@ struct Slot {
 #[derive(Debug)]
 pub(crate) struct Session {
     pub record: SessionRecord,
+    /// Whose it is: the subject that opened it. `None`: nobody had to prove anything.
+    pub holder: Option<String>,
     pub last_seen: Instant,
     /// It has told what it holds, in this life of ours: from then on what it opens and closes is counted here.
     pub has_told: bool,
     slots: BTreeMap<u32, Slot>,
+}
+
+impl Session {
+    /// Whether who has proved to be `from` may go on with it. Who had to prove nothing is trusted.
+    pub fn is_of(&self, from: Option<&Arc<Holder>>) -> bool {
+        from.is_none_or(|from| self.holder.as_deref() == Some(&from.subject))
+    }
 }
 
 #[expect(clippy::large_enum_variant, reason = "made and taken apart at once")]
@@ -68,8 +81,10 @@ pub(crate) enum SlotAnswer {
 #[derive(Debug, Default)]
 pub(crate) struct Sessions {
     by_id: BTreeMap<SessionId, Session>,
-    by_client: BTreeMap<u64, SessionId>,
+    by_client: BTreeMap<(u64, Option<String>), SessionId>,
     next_id: u64,
+    /// Random bits for the next session's number.
+    chance: u64,
     /// Sessions from before our start that have not told what they hold.
     pub silent: BTreeSet<SessionId>,
 }
@@ -85,10 +100,22 @@ impl Sessions {
             sessions.next_id = u64::from_bytes(&bytes).map_err(|_error| ErrorCode::Corrupt)?;
         }
         let mut broken = false;
+        let mut holders = BTreeMap::new();
+        let (start, end) = keys::tag_range(keys::SHARD_PARTITION, keys::TAG_HOLDER);
+        kv.scan(&start, &end, &mut |key, value| {
+            match (keys::ino_of(key), String::from_bytes(value)) {
+                (Some(id), Ok(holder)) => drop(holders.insert(id.0, holder)),
+                _ => broken = true,
+            }
+            !broken
+        })?;
         let (start, end) = keys::tag_range(keys::SHARD_PARTITION, keys::TAG_SESSION);
         kv.scan(&start, &end, &mut |key, value| {
             match (keys::ino_of(key), SessionRecord::from_bytes(value)) {
-                (Some(id), Ok(record)) => sessions.insert(SessionId(id.0), record, now),
+                (Some(id), Ok(record)) => {
+                    let holder = holders.remove(&id.0);
+                    sessions.insert(SessionId(id.0), record, holder, now);
+                }
                 _ => broken = true,
             }
             !broken
@@ -123,10 +150,17 @@ impl Sessions {
         Ok(sessions)
     }
 
-    pub fn insert(&mut self, id: SessionId, record: SessionRecord, now: Instant) {
-        self.by_client.insert(record.client, id);
+    pub fn insert(
+        &mut self,
+        id: SessionId,
+        record: SessionRecord,
+        holder: Option<String>,
+        now: Instant,
+    ) {
+        self.by_client.insert((record.client, holder.clone()), id);
         let session = Session {
             record,
+            holder,
             last_seen: now,
             has_told: false,
             slots: BTreeMap::new(),
@@ -134,11 +168,22 @@ impl Sessions {
         self.by_id.insert(id, session);
     }
 
-    /// A number for a new session. Session 0 is none.
+    /// Random bits for the number of the next session.
+    pub fn add_chance(&mut self, bits: u64) {
+        self.chance = bits;
+    }
+
+    /// A number for a new session: a count, so that none is given twice where chance is always the same, under random bits. Session 0 is none.
     pub fn take_id(&mut self) -> SessionId {
-        let id = SessionId(self.next_id.max(1));
-        self.next_id = id.0.saturating_add(1);
-        id
+        let chance = std::mem::take(&mut self.chance);
+        loop {
+            let count = self.next_id.max(1);
+            self.next_id = count.wrapping_add(1);
+            let id = SessionId(chance ^ count);
+            if id != SessionId(0) && !self.by_id.contains_key(&id) {
+                return id;
+            }
+        }
     }
 
     /// The value to store behind [`keys::session_ids`].
@@ -170,8 +215,26 @@ impl Sessions {
         self.by_id.contains_key(&id)
     }
 
-    pub fn of_client(&self, client: u64) -> Option<SessionId> {
-        self.by_client.get(&client).copied()
+    /// The session of a client that `holder` may have: its own; where it had to prove nothing, anybody's.
+    pub fn of_client(&self, client: u64, holder: Option<&str>) -> Option<SessionId> {
+        match holder {
+            Some(holder) => {
+                let name = (client, Some(holder.to_owned()));
+                self.by_client.get(&name).copied()
+            }
+            None => {
+                let all = self.by_client.range((client, None)..);
+                let mut of_client = all.take_while(|((other, _), _)| *other == client);
+                of_client.next().map(|(_, id)| *id)
+            }
+        }
+    }
+
+    /// Sessions of a subject.
+    pub fn of_holder<'a>(&'a self, subject: &'a str) -> impl Iterator<Item = SessionId> + 'a {
+        let all = self.by_id.iter();
+        all.filter(move |(_, session)| session.holder.as_deref() == Some(subject))
+            .map(|(id, _)| *id)
     }
 
     /// Forgets a session; returns its stored keys.
@@ -180,11 +243,16 @@ impl Sessions {
         let Some(session) = self.by_id.remove(&id) else {
             return Vec::new();
         };
-        if self.by_client.get(&session.record.client) == Some(&id) {
-            self.by_client.remove(&session.record.client);
+        let holder = session.holder.is_some().then(|| keys::holder(id));
+        let name = (session.record.client, session.holder);
+        if self.by_client.get(&name) == Some(&id) {
+            self.by_client.remove(&name);
         }
         let slots = session.slots.keys().map(|slot| keys::slot(id, *slot));
-        std::iter::once(keys::session(id)).chain(slots).collect()
+        std::iter::once(keys::session(id))
+            .chain(slots)
+            .chain(holder)
+            .collect()
     }
 
     /// Whether a slotted request is new.

@@ -9,6 +9,7 @@ mod calls;
 mod execution;
 mod housekeeping;
 mod load;
+mod scoped;
 
 pub(crate) use admission::opened_by;
 
@@ -21,10 +22,13 @@ use crate::leases::{Change, Leases};
 use crate::opens::Opens;
 use crate::outcome::{Attempt, Facts, JunctionChange, Outcome, WaitOn};
 use crate::recent::Recent;
+use crate::scope::{Scopes, Sight};
 use crate::session::Sessions;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use zonal_types::{ErrorCode, Ino, Instant, KvChange, KvRead, PartitionId, SessionId, ZoneId};
+use zonal_types::{
+    ErrorCode, Holder, Ino, Instant, KvChange, KvRead, PartitionId, SessionId, ZoneId,
+};
 use zonal_wire::storage::ErrorNumber;
 use zonal_wire::{MetaReply, MetaRequest};
 use zonal_zonemap::ZoneMap;
@@ -68,6 +72,7 @@ pub struct Shard {
     is_old: bool,
     pub(crate) woken: BTreeSet<SessionId>,
     pub(crate) recheck: bool,
+    pub(crate) scopes: Scopes,
 }
 
 impl Shard {
@@ -79,6 +84,7 @@ impl Shard {
             self.deletions.read_again();
         }
         self.map = map;
+        self.scopes.map_changed();
     }
 
     /// One request. `attempt` is what the last [`Outcome::Wait`] for this same request said (`None` first).
@@ -90,10 +96,23 @@ impl Shard {
         request: &MetaRequest,
         attempt: Option<Attempt>,
     ) -> Outcome {
+        self.handle_from(kv, now, caller, None, request, attempt)
+    }
+
+    /// As [`Self::handle`], from a connection that has proved who it is (`None`: it had to prove nothing).
+    pub fn handle_from(
+        &mut self,
+        kv: &dyn KvRead,
+        now: Now,
+        caller: Caller,
+        from: Option<&Arc<Holder>>,
+        request: &MetaRequest,
+        attempt: Option<Attempt>,
+    ) -> Outcome {
         self.recent.sweep(now.instant);
         let waited = attempt.and_then(|attempt| self.waiting.remove(&attempt));
         let waited = waited.unwrap_or_default();
-        self.handle_waited(kv, now, caller, request, waited)
+        self.handle_waited(kv, now, caller, from, request, waited)
     }
 
     /// As [`Self::handle`], where the disk has no room for what the request may write: one that was executed before gets its reply again, any
@@ -102,8 +121,13 @@ impl Shard {
         &mut self,
         kv: &dyn KvRead,
         caller: Caller,
+        from: Option<&Arc<Holder>>,
         request: &MetaRequest,
     ) -> Outcome {
+        let session = self.sessions.get_mut(caller.session);
+        if session.is_some_and(|session| !session.is_of(from)) {
+            return self.refuse(ErrorCode::UnknownSession);
+        }
         match self.repeated(kv, caller, request) {
             Ok(None) => self.fail(caller, request, ErrorCode::NoSpace, &Waiting::default()),
             Ok(Some(reply)) => self.reply(reply),
@@ -116,11 +140,50 @@ impl Shard {
         kv: &dyn KvRead,
         now: Now,
         caller: Caller,
+        from: Option<&Arc<Holder>>,
         request: &MetaRequest,
         waited: Waiting,
     ) -> Outcome {
-        match self.begin(kv, now, caller, request, &waited) {
-            Ok(None) => self.execute(kv, now, caller, request, waited),
+        match self.begin(kv, now, caller, from, request) {
+            Ok(None) => {}
+            Ok(Some(outcome)) => {
+                self.leases.finish(&waited.changes);
+                return outcome;
+            }
+            Err(code) => {
+                self.leases.finish(&waited.changes);
+                return self.refuse(code);
+            }
+        }
+        let scope = from.and_then(|from| from.scope.as_ref());
+        let Some(scope) = scope else {
+            let sight = Sight::default();
+            return self.run(kv, now, caller, (from, sight), request, waited);
+        };
+        match self.restrict(kv, now, caller, scope, request) {
+            Ok((request, sight)) => {
+                let outcome = self.run(kv, now, caller, (from, sight), &request, waited);
+                if let Outcome::Reply { reply, effect, .. } = &outcome {
+                    self.note_scoped(kv, now, caller, (sight, effect), &request, reply);
+                }
+                outcome
+            }
+            // Nothing was done, and a repeat hears the same.
+            Err(code) => self.fail(caller, request, code, &waited),
+        }
+    }
+
+    fn run(
+        &mut self,
+        kv: &dyn KvRead,
+        now: Now,
+        caller: Caller,
+        (from, sight): (Option<&Arc<Holder>>, Sight),
+        request: &MetaRequest,
+        waited: Waiting,
+    ) -> Outcome {
+        match self.in_memory(kv, now, caller, request, &waited) {
+            Ok(None) => self.execute(kv, now, caller, (from, sight), request, waited),
             Ok(Some(outcome)) => {
                 self.leases.finish(&waited.changes);
                 outcome

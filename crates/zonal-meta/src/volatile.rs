@@ -10,8 +10,11 @@ use crate::outcome::{Outcome, WaitOn};
 use crate::session::SessionRecord;
 use crate::shard::{Shard, Waiting};
 
+use std::sync::Arc;
 use zonal_types::limits::SESSION_TERM_MS;
-use zonal_types::{Codec, Epoch, ErrorCode, KvChange, KvRead, SessionId, ZoneId, is_title};
+use zonal_types::{
+    Codec, Epoch, ErrorCode, Holder, KvChange, KvRead, SessionId, ZoneId, is_title,
+};
 use zonal_wire::{MetaReply, MetaRequest};
 
 /// Events in one reply.
@@ -26,13 +29,17 @@ impl Shard {
         self.config.boot
     }
 
+    /// Random bits, for the number of the session that is opened next.
+    pub fn add_chance(&mut self, bits: u64) {
+        self.sessions.add_chance(bits);
+    }
+
     /// Opens a session, or gives a client back the one that it has.
     pub(crate) fn open_session(
         &mut self,
         now: Now,
-        client: u64,
-        zone: ZoneId,
-        name: &str,
+        from: Option<&Arc<Holder>>,
+        (client, zone, name): (u64, ZoneId, &str),
     ) -> Result<Outcome, ErrorCode> {
         if !is_title(name) {
             return Err(ErrorCode::Invalid);
@@ -42,7 +49,8 @@ impl Shard {
             zone,
             name: name.to_owned(),
         };
-        let known = self.sessions.of_client(client);
+        let holder = from.map(|holder| holder.subject.as_str());
+        let known = self.sessions.of_client(client, holder);
         let mut effect = Vec::new();
         let id = match known {
             Some(id) => {
@@ -65,7 +73,12 @@ impl Shard {
                     self.sessions.ids_record(),
                 ));
                 effect.push(KvChange::put(crate::keys::session(id), record.to_bytes()));
-                self.sessions.insert(id, record, now.instant);
+                let holder = holder.map(str::to_owned);
+                if let Some(holder) = &holder {
+                    let key = crate::keys::holder(id);
+                    effect.push(KvChange::put(key, holder.to_bytes()));
+                }
+                self.sessions.insert(id, record, holder, now.instant);
                 self.events.open(id);
                 id
             }

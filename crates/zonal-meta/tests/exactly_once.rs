@@ -367,7 +367,7 @@ fn what_was_executed_is_not_refused_because_the_disk_is_full_since() {
         let store = &mut cell.stores[1];
         let outcome = store
             .shard
-            .handle_full(&store.kv, client.caller(1), request);
+            .handle_full(&store.kv, client.caller(1), None, request);
         let Outcome::Reply { reply, effect, .. } = outcome else {
             panic!("{outcome:?}");
         };

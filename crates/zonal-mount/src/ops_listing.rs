@@ -58,7 +58,7 @@ impl ZonalFs {
         let outcome = if self.directories.is_at_end(read.fh, read.offset) {
             Ok(())
         } else {
-            self.fill(dir, read, plus, &mut buffer)
+            self.fill(ctx, dir, read, plus, &mut buffer)
         };
         match outcome {
             Ok(()) => {
@@ -73,6 +73,7 @@ impl ZonalFs {
 
     fn fill(
         &self,
+        ctx: &Context<'_>,
         dir: Ino,
         read: &zonal_fuse::request::Read,
         plus: bool,
@@ -105,12 +106,17 @@ impl ZonalFs {
         let cookie = if offset <= DOT_DOT { 0 } else { offset };
         let client = &self.client;
         let fills = read.fh & 1 == 1;
-        // The right to list is the handle's: its user was asked for it when it was opened, and may have lost it since.
+        // The right to list is the handle's: its user was asked for it when it was opened, and may have lost it since. But where this mount may
+        // not speak for root, the shard asks again.
+        let who = match client.options().lists_as_root {
+            true => Credentials::root(),
+            false => credentials(ctx),
+        };
         let part = Part {
             is_kept: fills,
             ..Part::new(cookie, entries, plus)
         };
-        let (entries, end) = block_on(client.readdir(&Credentials::root(), dir, part))?;
+        let (entries, end) = block_on(client.readdir(&who, dir, part))?;
         if fills && cookie == 0 {
             self.listings.keep(dir, client.listing_left_ms(dir));
         }

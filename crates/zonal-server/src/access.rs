@@ -1,15 +1,78 @@
 //! Who may ask a server what, by the role and the node that a connection has proved.
 //!
-//! | request | from |
-//! | --- | --- |
-//! | `Join`, with the starts of its stores | the server of that node, with the roles that it claims |
-//! | `Edit`, `Revoke`; the server's own state | commands |
-//! | what shards ask one another | servers |
-//! | all else | anybody in the cell |
+//! | asked of | request | from |
+//! | --- | --- | --- |
+//! | manager | `Join`, with the starts of its stores | the server of that node, with the roles that it claims |
+//! | manager | `Edit`, `Revoke` | commands |
+//! | manager | the map, the list of the revoked | anybody in the cell |
+//! | shard | `MakeDetachedDir`, `AttachDir`, `DetachDir`, `DropDir`, `HasEntry`, `SettleDir`, `HasOpen`, and all without a session but those that follow | servers |
+//! | shard | `EvictSession` | commands and servers |
+//! | shard | `OpenSession`, `StatFs`, `Sync`, and all else with a session of its own | anybody in the cell, within its scope |
+//! | target | `Delete` | servers |
+//! | target | all else | anybody in the cell; with a scope: `grants.rs` |
+//! | any server | `NumberClaimed` | servers |
+//! | any server | health, scrubs, sessions, lists of objects, snapshots | commands |
+//!
+//! By a Unix socket, and in a cell without keys, the role is the one that the peer claims.
 
 use zonal_net::{Peer, Role, ServerRoles};
-use zonal_types::ErrorCode;
-use zonal_wire::ManagerRequest;
+use zonal_types::{ErrorCode, SessionId};
+use zonal_wire::{AdminRequest, Header, ManagerRequest, MetaRequest, StorageRequest};
+
+fn permitted(may: bool) -> Result<(), ErrorCode> {
+    match may {
+        true => Ok(()),
+        false => Err(ErrorCode::NotPermitted),
+    }
+}
+
+/// Whether a peer may ask a shard for this. Whose session it names is the shard's to see.
+///
+/// # Errors
+/// `NotPermitted`; `UnknownSession` where it needs one.
+pub(crate) fn check_meta(
+    peer: &Peer,
+    header: &Header,
+    request: &MetaRequest,
+) -> Result<(), ErrorCode> {
+    if peer.role == Role::Server {
+        return Ok(());
+    }
+    match request {
+        // Not subject to anybody's permissions.
+        MetaRequest::MakeDetachedDir { .. }
+        | MetaRequest::AttachDir { .. }
+        | MetaRequest::DetachDir { .. }
+        | MetaRequest::DropDir { .. }
+        | MetaRequest::HasEntry { .. }
+        | MetaRequest::SettleDir { .. }
+        | MetaRequest::HasOpen { .. } => Err(ErrorCode::NotPermitted),
+        MetaRequest::EvictSession => permitted(peer.role == Role::Tool),
+        MetaRequest::OpenSession { .. } | MetaRequest::StatFs | MetaRequest::Sync => Ok(()),
+        _ if header.session == SessionId(0) => Err(ErrorCode::UnknownSession),
+        _ => Ok(()),
+    }
+}
+
+/// Whether a peer may ask a target for this.
+///
+/// # Errors
+/// `NotPermitted`.
+pub(crate) fn check_storage(peer: &Peer, request: &StorageRequest) -> Result<(), ErrorCode> {
+    let is_for_servers = matches!(request, StorageRequest::Delete { .. });
+    permitted(!is_for_servers || peer.role == Role::Server)
+}
+
+/// Whether a role may ask a server about itself.
+///
+/// # Errors
+/// `NotPermitted`.
+pub(crate) fn check_admin(role: Role, request: &AdminRequest) -> Result<(), ErrorCode> {
+    permitted(match request {
+        AdminRequest::NumberClaimed { .. } => role == Role::Server,
+        _ => role == Role::Tool,
+    })
+}
 
 /// Whether a peer may ask a manager for this.
 ///
@@ -38,14 +101,11 @@ pub(crate) fn check_manager(peer: &Peer, request: &ManagerRequest) -> Result<(),
                 && certified.is_none_or(|known| known.subject.roles().include(claimed))
         }
     };
-    match may {
-        true => Ok(()),
-        false => Err(ErrorCode::NotPermitted),
-    }
+    permitted(may)
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use std::sync::Arc;
     use zonal_net::{Certified, Serial, Subject};
@@ -54,7 +114,7 @@ mod tests {
 
     const CELL: CellId = CellId([3; 16]);
 
-    fn peer(role: Role, node: u32, subject: Option<&str>) -> Peer {
+    pub(crate) fn peer(role: Role, node: u32, subject: Option<&str>) -> Peer {
         let certified = subject.map(|subject| {
             let subject = Subject::parse(&format!("zonal://{CELL}/{subject}")).unwrap();
             Arc::new(Certified {
@@ -135,5 +195,89 @@ mod tests {
         };
         let client = peer(Role::Client, 0, Some("client/a"));
         assert_eq!(check_manager(&client, &get), Ok(()));
+    }
+
+    fn header(session: u64) -> Header {
+        let mut header = Header::request(zonal_wire::Service::Meta, CELL);
+        header.session = SessionId(session);
+        header
+    }
+
+    #[test]
+    fn what_shards_ask_one_another_is_for_servers() {
+        use zonal_types::{Ino, Timestamp};
+        let ino = Ino(17);
+        let server = peer(Role::Server, 3, Some("server/3?roles=meta"));
+        let own = [
+            MetaRequest::MakeDetachedDir {
+                uid: 0,
+                gid: 0,
+                mode: 0o777,
+                default_acl: None,
+                token: 1,
+            },
+            MetaRequest::AttachDir { ino },
+            MetaRequest::DetachDir { ino },
+            MetaRequest::DropDir { ino },
+            MetaRequest::HasEntry { ino },
+            MetaRequest::SettleDir {
+                ino,
+                since: Timestamp::default(),
+                has_entry: true,
+            },
+            MetaRequest::HasOpen {
+                subject: String::new(),
+                ino,
+                writes: false,
+            },
+        ];
+        for (role, subject) in [(Role::Client, "client/a"), (Role::Tool, "admin/a")] {
+            for peer in [peer(role, 0, Some(subject)), peer(role, 0, None)] {
+                for request in &own {
+                    let no = Err(ErrorCode::NotPermitted);
+                    assert_eq!(check_meta(&peer, &header(9), request), no, "{request:?}");
+                }
+                let data = false;
+                let attr = MetaRequest::GetAttr { ino, data };
+                let none = Err(ErrorCode::UnknownSession);
+                assert_eq!(check_meta(&peer, &header(0), &attr), none);
+                assert_eq!(check_meta(&peer, &header(9), &attr), Ok(()));
+                assert_eq!(check_meta(&peer, &header(0), &MetaRequest::StatFs), Ok(()));
+                let evict = check_meta(&peer, &header(9), &MetaRequest::EvictSession);
+                assert_eq!(evict.is_ok(), role == Role::Tool);
+            }
+        }
+        for request in &own {
+            assert_eq!(check_meta(&server, &header(0), request), Ok(()));
+        }
+        assert_eq!(
+            check_meta(&server, &header(9), &MetaRequest::EvictSession),
+            Ok(())
+        );
+    }
+
+    #[test]
+    fn deletions_come_from_servers_and_questions_about_servers_from_commands() {
+        let target = zonal_types::TargetId(1);
+        let delete = StorageRequest::Delete {
+            target,
+            objects: Vec::new(),
+        };
+        let claimed = AdminRequest::NumberClaimed {
+            node: NodeId(1),
+            claimed_by: String::new(),
+        };
+        for role in [Role::Client, Role::Tool, Role::Server] {
+            let peer = peer(role, 3, None);
+            let is_server = role == Role::Server;
+            assert_eq!(check_storage(&peer, &delete).is_ok(), is_server);
+            assert_eq!(
+                check_storage(&peer, &StorageRequest::Sync { target }),
+                Ok(())
+            );
+            assert_eq!(check_admin(role, &claimed).is_ok(), is_server);
+            let is_tool = role == Role::Tool;
+            assert_eq!(check_admin(role, &AdminRequest::Health).is_ok(), is_tool);
+        }
     }
 }

@@ -4,6 +4,7 @@
 //! one that nobody reads goes by itself (a thread that lives as long as the snapshot).
 //! Lock order: `Control::held` is held over nothing else.
 
+use crate::access::check_admin;
 use crate::clock;
 use crate::meta_role::MetaRole;
 use crate::scrub::Scrub;
@@ -84,13 +85,12 @@ impl Control {
 
     /// Answers a request.
     pub(crate) fn handle(self: &Arc<Self>, asking: Role, request: &AdminRequest) -> AdminReply {
-        let answer = if asking == Role::Client {
-            Err(Refused {
-                code: ErrorCode::NotPermitted,
+        let answer = match check_admin(asking, request) {
+            Ok(()) => self.answer(request),
+            Err(code) => Err(Refused {
+                code,
                 detail: "for commands, not for mounts".into(),
-            })
-        } else {
-            self.answer(request)
+            }),
         };
         answer.unwrap_or_else(|refused| AdminReply::Failed {
             code: ErrorNumber(refused.code),

@@ -12,7 +12,8 @@ mod control;
 #[cfg(test)]
 mod crash_tests;
 pub mod error;
-pub mod holders;
+pub mod grants;
+mod holders;
 mod join;
 pub mod logging;
 pub mod manager_role;
@@ -38,6 +39,7 @@ pub mod storage_role;
 #[cfg(test)]
 mod storage_tests;
 mod stores;
+mod subjects;
 mod trouble;
 pub mod units;
 

@@ -7,6 +7,7 @@ use crate::clock;
 use crate::peers::Peers;
 use std::net::SocketAddr;
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
+use std::time::Duration;
 use zonal_types::{CellId, Instant, MapVersion};
 use zonal_wire::{ManagerReply, ManagerRequest};
 use zonal_zonemap::ZoneMap;
@@ -102,6 +103,12 @@ impl MapCache {
         }
         self.refresh();
         self.current()
+    }
+
+    /// As [`Self::refresh`], also where the last answer has just come.
+    pub fn refresh_again(&self) {
+        std::thread::sleep(Duration::from_millis(REFETCH_MS));
+        self.refresh();
     }
 
     /// Asks the manager; an unreachable one leaves the map as it is.

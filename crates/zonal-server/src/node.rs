@@ -1,17 +1,19 @@
 //! One node: hands each request to the role it is for, measures it, and tells of slow ones.
 
-use crate::access::check_manager;
+use crate::access::{check_manager, check_meta, check_storage};
 use crate::control::Control;
+use crate::grants::{Grants, as_seen_by};
 use crate::manager_role::Manager;
 use crate::map_cache::MapCache;
 use crate::meta_role::MetaRole;
 use crate::metrics::Metrics;
 use crate::peers::as_part_of;
 use crate::storage_role::Storage;
+use crate::subjects::Subjects;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use zonal_net::{Handler, Peer, ReplyBuilder, Role};
-use zonal_types::{Codec, ErrorCode, SessionId};
+use zonal_net::{Handler, Peer, ReplyBuilder};
+use zonal_types::{Codec, ErrorCode};
 use zonal_wire::storage::ErrorNumber;
 use zonal_wire::{
     AdminReply, AdminRequest, Header, ManagerReply, ManagerRequest, MetaReply, MetaRequest,
@@ -32,6 +34,10 @@ pub struct Node {
     pub storage: Option<Arc<Storage>>,
     /// Answers commands.
     pub control: Arc<Control>,
+    /// What clients with a scope have open.
+    pub(crate) grants: Grants,
+    /// Who peers have proved to be.
+    pub(crate) subjects: Subjects,
     /// Requests that take longer are logged.
     pub slow: Duration,
 }
@@ -88,7 +94,7 @@ impl Node {
                     detail: "not for this role or node".into(),
                 }
             }
-            Some(manager) => manager.handle(request),
+            Some(manager) => as_seen_by(peer, manager.handle(request)),
             None => ManagerReply::Failed {
                 code: ErrorNumber(ErrorCode::WrongTarget),
                 detail: "no manager here".into(),
@@ -118,12 +124,13 @@ impl Node {
         let (tag, name) = (request.tag(), request.name());
         let waits = matches!(request, MetaRequest::PollEvents { .. });
         let answer = match &self.shard {
-            Some(_) if peer.role != Role::Server && is_for_servers(header, &request) => {
-                MetaReply::Failed {
-                    code: ErrorNumber(ErrorCode::UnknownSession),
-                }
+            Some(_) if let Err(code) = check_meta(peer, header, &request) => MetaReply::Failed {
+                code: ErrorNumber(code),
+            },
+            Some(shard) => {
+                let from = self.subjects.holder(peer);
+                shard.handle(header, from.as_ref(), &request)
             }
-            Some(shard) => shard.handle(header, &request),
             None => MetaReply::Failed {
                 code: ErrorNumber(ErrorCode::NotOwner),
             },
@@ -144,6 +151,7 @@ impl Node {
 
     fn storage(
         &self,
+        peer: &Peer,
         header: &Header,
         body: &[u8],
         payload: &[u8],
@@ -151,6 +159,20 @@ impl Node {
     ) -> Option<Done> {
         let request = StorageRequest::from_bytes(body).ok()?;
         let failed = match &self.storage {
+            Some(_) if let Err(code) = check_storage(peer, &request) => {
+                reply.message(&StorageReply::Failed {
+                    code: ErrorNumber(code),
+                    detail: "not for this peer".into(),
+                });
+                Some(code)
+            }
+            Some(_) if let Err(refused) = self.grants.check(peer, &request) => {
+                reply.message(&StorageReply::Failed {
+                    code: ErrorNumber(refused.code),
+                    detail: refused.detail,
+                });
+                Some(refused.code)
+            }
             Some(storage) => storage.handle(header, &request, payload, reply).err(),
             None => {
                 reply.message(&StorageReply::Failed {
@@ -167,24 +189,6 @@ impl Node {
             waits: false,
         })
     }
-}
-
-/// What shards ask of one another: without a session, and not subject to anybody's permissions.
-fn is_for_servers(header: &Header, request: &MetaRequest) -> bool {
-    let is_internal = matches!(
-        request,
-        MetaRequest::MakeDetachedDir { .. }
-            | MetaRequest::AttachDir { .. }
-            | MetaRequest::DetachDir { .. }
-            | MetaRequest::DropDir { .. }
-            | MetaRequest::HasEntry { .. }
-            | MetaRequest::SettleDir { .. }
-    );
-    let may_be_first = matches!(
-        request,
-        MetaRequest::OpenSession { .. } | MetaRequest::StatFs | MetaRequest::Sync
-    );
-    is_internal || (header.session == SessionId(0) && !may_be_first)
 }
 
 /// A message that cannot be decoded ends its connection; the sender hears why.
@@ -216,7 +220,7 @@ impl Handler for Node {
         let done = as_part_of(header.trace, || match header.service {
             Service::Manager => self.manager(peer, body, reply),
             Service::Meta => self.meta(peer, header, body, reply),
-            Service::Storage => self.storage(header, body, payload, reply),
+            Service::Storage => self.storage(peer, header, body, payload, reply),
             Service::Admin => self.admin(peer, body, reply),
             Service::Connection => None,
         });

@@ -1,6 +1,7 @@
-//! A server's list of revoked certificates, fetched from the manager every [`PERIOD`]. Only where connections have credentials.
+//! A server's list of revoked certificates, fetched from the manager every [`PERIOD`]. Only where connections have credentials. And its zone map:
+//! the path of a client's scope begins with a name that the map has.
 //!
-//! A manager that does not answer leaves the list as it is.
+//! A manager that does not answer leaves both as they are.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -10,6 +11,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::manager_role::Manager;
+use crate::map_cache::MapCache;
 use crate::peers::Peers;
 use zonal_net::{Revoker, Serial};
 use zonal_wire::{ManagerReply, ManagerRequest};
@@ -43,11 +45,15 @@ pub(crate) struct Revocations {
 
 impl Revocations {
     /// Fetches the list once, then keeps it.
-    pub(crate) fn start(source: RevokedSource, revoker: Revoker) -> std::io::Result<Self> {
+    pub(crate) fn start(
+        source: RevokedSource,
+        revoker: Revoker,
+        map: Arc<MapCache>,
+    ) -> std::io::Result<Self> {
         let (stop, stopped) = channel();
         let thread = std::thread::Builder::new()
             .name("revocations".into())
-            .spawn(move || keep(&source, &revoker, &stopped))?;
+            .spawn(move || keep(&source, (&revoker, &map), &stopped))?;
         Ok(Self {
             stop: Some(stop),
             thread: Some(thread),
@@ -65,7 +71,7 @@ impl Drop for Revocations {
     }
 }
 
-fn keep(source: &RevokedSource, revoker: &Revoker, stopped: &Receiver<()>) {
+fn keep(source: &RevokedSource, (revoker, map): (&Revoker, &MapCache), stopped: &Receiver<()>) {
     let mut have = 0;
     loop {
         if let Some(ManagerReply::Revoked { version, serials }) =
@@ -78,7 +84,7 @@ fn keep(source: &RevokedSource, revoker: &Revoker, stopped: &Receiver<()>) {
             have = version;
         }
         match stopped.recv_timeout(PERIOD) {
-            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Timeout) => map.refresh(),
             _ => return,
         }
     }

@@ -13,6 +13,7 @@ use crate::admin::Admin;
 use crate::config::NodeConfig;
 use crate::control::Control;
 use crate::error::ServerError;
+use crate::grants::Grants;
 use crate::holders::NetHolders;
 use crate::map_cache::MapCache;
 use crate::meta_background;
@@ -23,6 +24,7 @@ use crate::revocations::{Revocations, RevokedSource};
 use crate::scrub::{Scrub, Subject};
 use crate::scrub_record::Pace;
 use crate::storage_role::Storage;
+use crate::subjects::Subjects;
 use crate::{logging, storage_io, stores};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -190,6 +192,7 @@ impl Running {
             target.storage
         });
         let control = start_control(config, storage.clone(), shard.clone(), &mut background)?;
+        let grants = Grants::new(Arc::clone(&map), Arc::clone(&peers));
         let node = Arc::new(Node {
             metrics: Arc::default(),
             map,
@@ -197,6 +200,8 @@ impl Running {
             shard,
             storage,
             control,
+            grants,
+            subjects: Subjects::default(),
             slow: config.limits.slow_operation.duration(),
         });
         let serving = ServerConfig {
@@ -267,7 +272,7 @@ fn start_revocations(
         Some(manager) => RevokedSource::Here(Arc::clone(manager)),
         None => RevokedSource::Manager(config.manager, Arc::clone(peers)),
     };
-    Revocations::start(source, server.revoker())
+    Revocations::start(source, server.revoker(), Arc::clone(&node.map))
         .map(Some)
         .map_err(|source| ServerError::System {
             what: "a thread",

@@ -190,7 +190,7 @@ impl MetaNode {
             self.network.count(Fault::FullShard);
             self.refresh_map();
             let mut shard = self.shard.borrow_mut();
-            shard.handle_full(self.disk.as_ref(), caller, &request)
+            shard.handle_full(self.disk.as_ref(), caller, None, &request)
         } else {
             self.handle_once(caller, &request, None)
         };

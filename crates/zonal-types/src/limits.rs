@@ -67,6 +67,18 @@ limits! {
     SESSION_SLOTS_MAX: u32 = 64, "slots";
     /// Sessions of one shard.
     SESSIONS_MAX: usize = 65_536, "sessions";
+    /// Directories that a shard knows to be inside of a client's path, and, apart from them, files with several names that a client has reached there.
+    SCOPE_INSIDE_MAX: usize = 16_384, "inodes";
+    /// Files that clients with a scope have cut by name and may go on cutting at targets.
+    SCOPE_CUTS_MAX: usize = 4_096, "files";
+    /// How long.
+    SCOPE_CUT_MS: u64 = 60_000, "ms";
+    /// Answers of shards that a server keeps about what clients with a scope have open.
+    GRANTS_KEPT_MAX: usize = 65_536, "answers";
+    /// How long one is kept.
+    GRANT_MS: u64 = 5_000, "ms";
+    /// Certificates whose subject a server keeps in the form that its shard knows.
+    SUBJECTS_KNOWN_MAX: usize = 4_096, "certificates";
     /// Events waiting for one session.
     SESSION_EVENTS_MAX: usize = 65_536, "events";
     /// How long a session lives without a sign of its client.

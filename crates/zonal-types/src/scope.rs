@@ -22,6 +22,15 @@ pub struct Scope {
     pub squashes_root: bool,
 }
 
+/// Who a connection has proved to be: whose the sessions are that it opens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holder {
+    /// The subject of the certificate.
+    pub subject: String,
+    /// What its client is restricted to; `None`: to nothing.
+    pub scope: Option<Scope>,
+}
+
 /// Why a path cannot be a scope's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ScopeError {

@@ -260,6 +260,9 @@ codec_enum! {
         /// A zone shard to itself: what the root shard said of a directory that has been detached since then. Nothing happens where the
         /// root shard has asked for it again meanwhile.
         SettleDir = 85 { ino: Ino, since: Timestamp, has_entry: bool },
+        /// Target to shard: whether the client whose certificate has this subject has the file open, or open for writing, within its scope.
+        /// Reply `Yes`; `Failed(NotReady)` where it has not told yet what it holds.
+        HasOpen = 86 { subject: String, ino: Ino, writes: bool },
     }
 }
 

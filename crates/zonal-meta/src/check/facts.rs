@@ -347,6 +347,10 @@ fn of_shard(tag: u8, key: &[u8], value: &[u8]) -> Option<()> {
             SessionRecord::from_bytes(value).ok()?;
             13
         }
+        keys::TAG_HOLDER => {
+            String::from_bytes(value).ok()?;
+            13
+        }
         keys::TAG_SLOT => {
             SlotRecord::from_bytes(value).ok()?;
             17

@@ -1,7 +1,7 @@
 //! The end of an inode: without a name it lives while it is open; then its objects are to be deleted.
 
 use super::{Result, inline};
-use crate::inode::{FLAG_ORPHAN, Inode};
+use crate::inode::{FLAG_ORPHAN, FLAG_STRAYED, Inode};
 use crate::keys;
 use crate::recent::Removed;
 use crate::tx::{OrphanRecord, Tx, Volatile};
@@ -31,6 +31,7 @@ pub(crate) fn drop_link(tx: &mut Tx<'_>, mut inode: Inode) -> Result<Option<Inod
     inode.nlink = inode.nlink.saturating_sub(1);
     inode.changed(tx.now.wall);
     if inode.nlink > 0 {
+        inode.set(FLAG_STRAYED, true);
         tx.save(inode);
         return Ok(None);
     }

@@ -7,7 +7,7 @@
 
 use super::{Result, new, remove, root};
 use crate::dentry::Dentry;
-use crate::inode::Inode;
+use crate::inode::{FLAG_STRAYED, Inode};
 use crate::permission::{EXEC, Victim, WRITE, check, may_create, may_delete};
 use crate::tx::Tx;
 use std::collections::BTreeSet;
@@ -262,6 +262,10 @@ impl Move {
         let subdirectory = i64::from(inode.is_dir());
         let mut inode = tx.find(inode.ino)?.unwrap_or(inode);
         inode.parent = to;
+        if !inode.is_dir() && inode.nlink == 1 {
+            // Its only name is there.
+            inode.set(FLAG_STRAYED, false);
+        }
         inode.changed(tx.now.wall);
         tx.save(inode);
         self.count(tx, from, -1, -subdirectory)?;

@@ -4,25 +4,31 @@ use super::{Shard, Waiting};
 use crate::config::{Caller, Now};
 use crate::outcome::Outcome;
 use crate::session::SlotAnswer;
-use zonal_types::{ErrorCode, Ino, KvRead, SessionId};
+use std::sync::Arc;
+use zonal_types::{ErrorCode, Holder, Ino, KvRead, SessionId};
 use zonal_wire::frame::NO_SLOT;
 use zonal_wire::{MetaReply, MetaRequest};
 
 impl Shard {
-    /// What comes before an operation: session, slot, and requests that are not about the store. `None`: go on.
+    /// What comes before an operation: session and slot. `None`: go on.
     pub(super) fn begin(
         &mut self,
         kv: &dyn KvRead,
         now: Now,
         caller: Caller,
+        from: Option<&Arc<Holder>>,
         request: &MetaRequest,
-        waited: &Waiting,
     ) -> Result<Option<Outcome>, ErrorCode> {
         if let MetaRequest::OpenSession { client, zone, name } = request {
-            return self.open_session(now, *client, *zone, name).map(Some);
+            return self
+                .open_session(now, from, (*client, *zone, name))
+                .map(Some);
         }
         match self.sessions.get_mut(caller.session) {
-            Some(session) => session.last_seen = now.instant,
+            Some(session) if session.is_of(from) => session.last_seen = now.instant,
+            // By a command: the shell lets nobody else ask for it.
+            Some(_) if matches!(request, MetaRequest::EvictSession) => {}
+            Some(_) => return Err(ErrorCode::UnknownSession),
             None if caller.session == SessionId(0) && is_internal(request) => {}
             None => return Err(ErrorCode::UnknownSession),
         }
@@ -35,6 +41,18 @@ impl Shard {
         if let Some(reply) = self.repeated(kv, caller, request)? {
             return Ok(Some(self.reply(reply)));
         }
+        Ok(None)
+    }
+
+    /// Requests that are not about the store. `None`: go on.
+    pub(super) fn in_memory(
+        &mut self,
+        kv: &dyn KvRead,
+        now: Now,
+        caller: Caller,
+        request: &MetaRequest,
+        waited: &Waiting,
+    ) -> Result<Option<Outcome>, ErrorCode> {
         let outcome = self.run_volatile(kv, now, caller, request, waited)?;
         if let Some(Outcome::Reply { reply, effect, .. }) = &outcome
             && is_slotted(caller, request)
@@ -83,6 +101,8 @@ impl Shard {
     fn reopen(&mut self, reply: &MetaReply, session: SessionId) {
         if let Some(ino) = opened_by(reply) {
             self.opens.open(ino, session);
+            // How it was opened is not kept.
+            self.opens.write(ino, session);
         }
     }
 }

@@ -1,28 +1,14 @@
 //! Requests that need another shard's answer: they end with a question, and run again from their start with the answer.
 
 use super::{Shard, Waiting};
-use crate::config::{Caller, Now};
-use crate::outcome::{Facts, Outcome, PendingCall, Question};
+use crate::config::Now;
+use crate::outcome::{Outcome, PendingCall, Question};
 use zonal_types::{ErrorCode, Ino, KvRead, ZoneId};
 use zonal_wire::storage::ErrorNumber;
 use zonal_wire::{MetaReply, MetaRequest};
 
 impl Shard {
-    pub(super) fn ask(
-        &mut self,
-        zone: ZoneId,
-        ask: MetaRequest,
-        caller: Caller,
-        request: &MetaRequest,
-        asked: Question,
-        facts: Facts,
-    ) -> Outcome {
-        let call = PendingCall {
-            caller,
-            request: request.clone(),
-            asked,
-            facts,
-        };
+    pub(super) fn ask(&mut self, zone: ZoneId, ask: MetaRequest, call: PendingCall) -> Outcome {
         for ino in call.directories() {
             *self.asking.entry(ino).or_default() += 1;
         }
@@ -54,6 +40,7 @@ impl Shard {
         }
         let PendingCall {
             caller,
+            from,
             request,
             asked,
             facts,
@@ -82,7 +69,7 @@ impl Shard {
             (_, MetaReply::Failed { code }) => return self.fail(caller, &request, code.0, &waited),
             _ => return self.fail(caller, &request, ErrorCode::Protocol, &waited),
         }
-        self.handle_waited(kv, now, caller, &request, waited)
+        self.handle_waited(kv, now, caller, from.as_ref(), &request, waited)
     }
 
     /// Whether a request that is not over yet is about to make or remove the entry of this first-level directory.

@@ -8,10 +8,12 @@ use crate::config::{Caller, Now};
 use crate::dentry::siphash;
 use crate::dispatch;
 use crate::keys;
-use crate::outcome::{Outcome, WaitOn};
+use crate::outcome::{Outcome, PendingCall, WaitOn};
+use crate::scope::Sight;
 use crate::session::SlotRecord;
 use crate::tx::{Env, Finished, Tx, Volatile};
-use zonal_types::{Codec, ErrorCode, Instant, KvChange, KvRead, SessionId};
+use std::sync::Arc;
+use zonal_types::{Codec, ErrorCode, Holder, Instant, KvChange, KvRead, SessionId};
 use zonal_wire::frame::NO_SLOT;
 use zonal_wire::meta::Event;
 use zonal_wire::storage::ErrorNumber;
@@ -42,6 +44,7 @@ impl Shard {
         kv: &dyn KvRead,
         now: Now,
         caller: Caller,
+        (from, sight): (Option<&Arc<Holder>>, Sight),
         request: &MetaRequest,
         waited: Waiting,
     ) -> Outcome {
@@ -57,7 +60,14 @@ impl Shard {
             let finished = tx.finish();
             if let Some((zone, ask, asked)) = finished.call {
                 self.leases.finish(&waited.changes);
-                return self.ask(zone, ask, caller, request, asked, waited.facts);
+                let call = PendingCall {
+                    caller,
+                    from: from.cloned(),
+                    request: request.clone(),
+                    asked,
+                    facts: waited.facts,
+                };
+                return self.ask(zone, ask, call);
             }
             let mut reply = match result {
                 Ok(reply) => reply,
@@ -95,7 +105,7 @@ impl Shard {
                 }
             }
             let kept = is_slotted(caller, request).then(|| caching::without_times(&reply));
-            if self.config.caching {
+            if self.config.caching && self.may_cache(kv, now, sight, lease) {
                 caching::grant(
                     &mut reply,
                     lease,
@@ -178,6 +188,8 @@ impl Shard {
         finished: Finished,
     ) -> Outcome {
         let mut effect = finished.effect;
+        self.scopes
+            .note_changes(&finished.inodes, !finished.directories.is_empty());
         self.apply(caller.session, now, finished.volatile);
         if let Some(kept) = kept {
             let Caller {

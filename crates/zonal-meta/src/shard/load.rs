@@ -12,6 +12,7 @@ use crate::leases::Leases;
 use crate::opens::Opens;
 use crate::recent::Recent;
 use crate::records;
+use crate::scope::Scopes;
 use crate::session::Sessions;
 use crate::tx::OrphanRecord;
 use std::collections::{BTreeMap, BTreeSet};
@@ -88,6 +89,7 @@ impl Shard {
             deletions: Deletions::default(),
             ids: Ids::default(),
             sessions,
+            scopes: Scopes::default(),
             events,
             locks: crate::locks::LockTable::new(),
             tickets: Tickets::new(),

@@ -58,6 +58,8 @@ impl Shard {
             {
                 self.opens.open(*ino, session);
             }
+            // How they were opened is not told.
+            self.opens.write(*ino, session);
         }
         let mut lost = false;
         for (ino, range) in locks.iter().filter(|(ino, _)| !absent.contains(ino)) {

@@ -4,7 +4,10 @@ use super::{Client, none, seconds};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use zonal_meta::{Attempt, Caller, JunctionChange, Now, Outcome, Shard, ShardConfig};
-use zonal_types::{CellId, Credentials, Ino, Instant, KvChange, NodeId, ShardId, TargetId, ZoneId};
+use zonal_testkit::Rng;
+use zonal_types::{
+    CellId, Credentials, Holder, Ino, Instant, KvChange, NodeId, ShardId, TargetId, ZoneId,
+};
 use zonal_wire::{JoinTarget, MetaReply, MetaRequest};
 use zonal_zonemap::{MapEdit, ZoneMap};
 
@@ -57,6 +60,10 @@ pub struct Cell {
     pub last_effect: Vec<KvChange>,
     pub last_waits: u32,
     pub caching: bool,
+    /// Who has connected, where that was proved.
+    pub from: Option<Arc<Holder>>,
+    /// Where random bits for the numbers of sessions come from.
+    pub chance: Option<Rng>,
 }
 
 impl Cell {
@@ -87,6 +94,8 @@ impl Cell {
             last_effect: Vec::new(),
             last_waits: 0,
             caching,
+            from: None,
+            chance: None,
         }
     }
 
@@ -117,16 +126,26 @@ impl Cell {
     pub fn send(&mut self, shard: usize, caller: Caller, request: &MetaRequest) -> MetaReply {
         self.last_effect.clear();
         self.last_waits = 0;
-        self.send_on(shard, caller, request)
+        if let Some(chance) = &mut self.chance {
+            self.stores[shard].shard.add_chance(chance.bits());
+        }
+        let from = self.from.clone();
+        self.send_on(shard, caller, from.as_ref(), request)
     }
 
-    fn send_on(&mut self, shard: usize, caller: Caller, request: &MetaRequest) -> MetaReply {
+    fn send_on(
+        &mut self,
+        shard: usize,
+        caller: Caller,
+        from: Option<&Arc<Holder>>,
+        request: &MetaRequest,
+    ) -> MetaReply {
         let mut attempt: Option<Attempt> = None;
         loop {
             let store = &mut self.stores[shard];
             let mut outcome = store
                 .shard
-                .handle(&store.kv, self.now, caller, request, attempt);
+                .handle_from(&store.kv, self.now, caller, from, request, attempt);
             loop {
                 match outcome {
                     Outcome::Reply {
@@ -172,7 +191,7 @@ impl Cell {
 
     fn internal(&mut self, zone: ZoneId, request: &MetaRequest) -> MetaReply {
         let shard = self.map.shard_of_zone(zone).unwrap().id.0 as usize;
-        self.send_on(shard, none(), request)
+        self.send_on(shard, none(), None, request)
     }
 
     pub fn client(&mut self, client: u64) -> Client {

@@ -5,13 +5,28 @@ use crate::clock;
 use crate::peers::PeerError;
 use std::sync::{Arc, MutexGuard};
 use zonal_meta::{Attempt, Caller, Outcome, PendingCall, WaitOn};
-use zonal_types::{Epoch, ErrorCode, Instant, MapVersion, SessionId, ZoneId};
+use zonal_net::Subject;
+use zonal_types::{Epoch, ErrorCode, Holder, Instant, MapVersion, SessionId, ZoneId};
 use zonal_wire::{Header, MetaReply, MetaRequest};
+
+/// The client that a target asks about.
+fn holder_of(subject: &str) -> Result<Holder, ErrorCode> {
+    let parsed = Subject::parse(subject).map_err(|_error| ErrorCode::Invalid)?;
+    Ok(Holder {
+        subject: subject.to_owned(),
+        scope: parsed.scope().cloned(),
+    })
+}
 
 impl MetaRole {
     /// Answers a request, when it can be answered.
-    pub fn handle(&self, header: &Header, request: &MetaRequest) -> MetaReply {
-        let mut reply = self.answer(header, request).unwrap_or_else(failure);
+    pub fn handle(
+        &self,
+        header: &Header,
+        from: Option<&Arc<Holder>>,
+        request: &MetaRequest,
+    ) -> MetaReply {
+        let mut reply = self.answer(header, from, request).unwrap_or_else(failure);
         if let MetaReply::StatFs { names_left, .. } = &mut reply {
             *names_left = self.names_left();
         }
@@ -21,7 +36,12 @@ impl MetaRole {
         reply
     }
 
-    fn answer(&self, header: &Header, request: &MetaRequest) -> Result<MetaReply, ErrorCode> {
+    fn answer(
+        &self,
+        header: &Header,
+        from: Option<&Arc<Holder>>,
+        request: &MetaRequest,
+    ) -> Result<MetaReply, ErrorCode> {
         if !self.is_healthy() {
             return Err(ErrorCode::Io);
         }
@@ -56,15 +76,40 @@ impl MetaRole {
         };
         let mut state = self.lock();
         self.take_map(&mut state, header.map_version);
+        let scope = from.and_then(|from| from.scope.as_ref());
+        if let Some(scope) = scope.filter(|scope| !state.shard.knows_path(scope)) {
+            // Made a moment ago, perhaps.
+            drop(state);
+            self.map.refresh_again();
+            state = self.lock();
+            self.take_map(&mut state, header.map_version);
+            if !state.shard.knows_path(scope) {
+                tracing::debug!("the first directory of a client's path is not in the map");
+            }
+        }
+        if let MetaRequest::HasOpen {
+            subject,
+            ino,
+            writes,
+        } = request
+        {
+            let of = holder_of(subject)?;
+            let (shard, kv) = (&mut state.shard, &*self.engine);
+            let yes = shard.may_use(kv, now(), &of, *ino, *writes)?;
+            return Ok(MetaReply::Yes { yes });
+        }
         if matches!(request, MetaRequest::MakeDetachedDir { .. }) && state.detached_at.is_none() {
             state.detached_at = Some(clock::instant().plus_ms(DETACHED_CHECK_MS));
             self.pushing.notify_all();
         }
         let (shard, kv) = (&mut state.shard, &*self.engine);
+        if matches!(request, MetaRequest::OpenSession { .. }) {
+            shard.add_chance(getrandom::u64().map_err(|_error| ErrorCode::NotReady)?);
+        }
         let mut outcome = if has_room {
-            shard.handle(kv, now(), caller, request, None)
+            shard.handle_from(kv, now(), caller, from, request, None)
         } else {
-            shard.handle_full(kv, caller, request)
+            shard.handle_full(kv, caller, from, request)
         };
         loop {
             match outcome {
@@ -99,10 +144,10 @@ impl MetaRole {
                     self.wake(&state, &wake, recheck);
                     self.mind_deadline(&state);
                     state = self.wait(state, attempt, until, on)?;
-                    outcome =
-                        state
-                            .shard
-                            .handle(&*self.engine, now(), caller, request, Some(attempt));
+                    let (kv, attempt) = (&*self.engine, Some(attempt));
+                    outcome = state
+                        .shard
+                        .handle_from(kv, now(), caller, from, request, attempt);
                 }
                 Outcome::Call {
                     zone,
@@ -197,7 +242,7 @@ impl MetaRole {
     /// A request that this process makes of its own shard.
     pub(crate) fn own_request(&self, request: &MetaRequest) -> MetaReply {
         let header = Header::request(zonal_wire::Service::Meta, self.map.current().cell);
-        self.handle(&header, request)
+        self.handle(&header, None, request)
     }
 
     /// Asks the manager for its map, and goes by it from now on: the version. Without an answer it is the one known here.

@@ -1,7 +1,7 @@
 //! What can be said of a request to a shard without executing it.
 
 use super::MetaRequest;
-use zonal_types::Ino;
+use zonal_types::{Credentials, Ino};
 
 impl MetaRequest {
     /// True where everything is to be durable before the reply that the shard acknowledged before, this request included.
@@ -58,5 +58,60 @@ impl MetaRequest {
     #[must_use]
     pub fn is_mutation(&self) -> bool {
         matches!(self.tag(), 30..=50)
+    }
+
+    /// The user for whom it asks, where it is subject to a user's rights.
+    #[must_use]
+    pub fn who(&self) -> Option<&Credentials> {
+        match self {
+            Self::Lookup { who, .. }
+            | Self::Access { who, .. }
+            | Self::ReadDir { who, .. }
+            | Self::GetXattr { who, .. }
+            | Self::ListXattr { who, .. }
+            | Self::ReadDirs { who, .. }
+            | Self::Create { who, .. }
+            | Self::Mkdir { who, .. }
+            | Self::Tmpfile { who, .. }
+            | Self::Unlink { who, .. }
+            | Self::Rmdir { who, .. }
+            | Self::Rename { who, .. }
+            | Self::Link { who, .. }
+            | Self::Open { who, .. }
+            | Self::SetAttr { who, .. }
+            | Self::Truncate { who, .. }
+            | Self::SetXattr { who, .. }
+            | Self::RemoveXattr { who, .. }
+            | Self::SetPolicy { who, .. }
+            | Self::TakePrivileges { who, .. } => Some(who),
+            _ => None,
+        }
+    }
+
+    /// The same, to be changed.
+    pub fn who_mut(&mut self) -> Option<&mut Credentials> {
+        match self {
+            Self::Lookup { who, .. }
+            | Self::Access { who, .. }
+            | Self::ReadDir { who, .. }
+            | Self::GetXattr { who, .. }
+            | Self::ListXattr { who, .. }
+            | Self::ReadDirs { who, .. }
+            | Self::Create { who, .. }
+            | Self::Mkdir { who, .. }
+            | Self::Tmpfile { who, .. }
+            | Self::Unlink { who, .. }
+            | Self::Rmdir { who, .. }
+            | Self::Rename { who, .. }
+            | Self::Link { who, .. }
+            | Self::Open { who, .. }
+            | Self::SetAttr { who, .. }
+            | Self::Truncate { who, .. }
+            | Self::SetXattr { who, .. }
+            | Self::RemoveXattr { who, .. }
+            | Self::SetPolicy { who, .. }
+            | Self::TakePrivileges { who, .. } => Some(who),
+            _ => None,
+        }
     }
 }

@@ -249,6 +249,7 @@ pub fn meta_requests() -> Vec<MetaRequest> {
         M::DropDir { ino: dir },
         M::HasEntry { ino: dir },
         M::SettleDir { ino: dir, since: time(8), has_entry: true },
+        M::HasOpen { subject: "zonal://cell/client/a".into(), ino: dir, writes: true },
     ]
 }
 

@@ -2,12 +2,11 @@
 
 use crate::cell::connect::{Cell, CellArgs};
 use crate::exit::{Failure, NOT_FOUND};
-use crate::mount::dead::end_session;
 use crate::out;
 use serde_json::json;
 use std::collections::BTreeMap;
-use zonal_types::SessionId;
-use zonal_wire::{AdminReply, AdminRequest, MetaRequest, SessionEntry};
+use zonal_types::{Codec, ErrorCode, SessionId};
+use zonal_wire::{AdminReply, AdminRequest, Header, MetaReply, MetaRequest, Service, SessionEntry};
 use zonal_zonemap::{Shard, ZoneMap};
 
 /// Sessions asked for at once.
@@ -49,6 +48,8 @@ struct Client {
     open_files: u64,
     locked_files: u64,
     shards: Vec<u32>,
+    /// With their shards.
+    sessions: Vec<(u32, SessionId)>,
 }
 
 impl Session {
@@ -107,16 +108,26 @@ fn end(cell: &Cell, text: &str) -> anyhow::Result<()> {
         let failure = Failure::new(NOT_FOUND, format!("no session of a client {text}"));
         return Err(failed.unwrap_or_else(|| failure.hint("`zonal session ls` shows them").into()));
     };
-    let shards = map
-        .shards
-        .iter()
-        .filter(|shard| client.shards.contains(&shard.id.0));
-    for shard in shards {
-        let client = (number, client.zone);
-        end_session(cell, &map, shard, client, &MetaRequest::EvictSession)?;
-        out::line(format_args!("shard {}: ended", shard.id));
+    for (id, session) in &client.sessions {
+        if let Some(shard) = map.shards.iter().find(|shard| shard.id.0 == *id) {
+            evict(cell, &map, shard, *session)?;
+            out::line(format_args!("shard {id}: ended"));
+        }
     }
     failed.map_or(Ok(()), Err)
+}
+
+fn evict(cell: &Cell, map: &ZoneMap, shard: &Shard, session: SessionId) -> anyhow::Result<()> {
+    let to = Cell::address(map, shard.node)?;
+    let mut header = Header::request(Service::Meta, cell.id);
+    (header.epoch, header.session) = (shard.epoch, session);
+    let request = MetaRequest::EvictSession;
+    match cell.call_with(to, header, request.name(), &request.to_bytes())? {
+        MetaReply::Done => Ok(()),
+        // It has ended meanwhile.
+        MetaReply::Failed { code } if code.0 == ErrorCode::UnknownSession => Ok(()),
+        other => anyhow::bail!("shard {} answers {other:?}", shard.id),
+    }
 }
 
 /// All clients by number, and why a shard could not be asked.
@@ -147,6 +158,7 @@ fn note(client: &mut Client, shard: &Shard, entry: SessionEntry) {
     client.open_files += u64::from(entry.open_files);
     client.locked_files += u64::from(entry.locked_files);
     client.shards.push(shard.id.0);
+    client.sessions.push((shard.id.0, entry.session));
 }
 
 fn sessions(cell: &Cell, map: &ZoneMap, shard: &Shard) -> anyhow::Result<Vec<SessionEntry>> {

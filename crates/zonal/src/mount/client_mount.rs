@@ -79,6 +79,10 @@ fn config(
     let mut core = zonal_client::Options::new(&cell.manager.to_string(), zone, client);
     core.cell = cell.id;
     core.cache = !options.no_cache;
+    let credential = cell.credential.as_ref();
+    if let Some(scope) = credential.and_then(|credential| credential.subject().scope()) {
+        core.lists_as_root = scope.uids.is_none() && !scope.squashes_root;
+    }
     if let Some(time) = options.cache_time {
         let ms = u32::try_from(time.0).ok().filter(|ms| *ms <= 3_600_000);
         core.exclusive_ms = ms.ok_or_else(|| {

@@ -35,10 +35,10 @@ pub fn end_sessions(cell: &Cell) {
         }
     };
     for (records, record) in dead {
-        let ended = map.shards.iter().try_for_each(|shard| {
-            let end = MetaRequest::CloseSession;
-            end_session(cell, &map, shard, (record.client, record.zone), &end)
-        });
+        let ended = map
+            .shards
+            .iter()
+            .try_for_each(|shard| close_session(cell, &map, shard, (record.client, record.zone)));
         if let Err(error) = ended.and_then(|()| records.note_ended(&record)) {
             out::note(format_args!(
                 "the sessions of the dead mount {} end by themselves: {error:#}",
@@ -48,14 +48,12 @@ pub fn end_sessions(cell: &Cell) {
     }
 }
 
-/// Ends the session at one shard of a client with its number and zone, as `end` says: `CloseSession` where it is known to be dead,
-/// else `EvictSession`.
-pub fn end_session(
+/// Ends the session at one shard of a dead client with its number and zone.
+fn close_session(
     cell: &Cell,
     map: &ZoneMap,
     shard: &Shard,
     (client, zone): (u64, u16),
-    end: &MetaRequest,
 ) -> anyhow::Result<()> {
     let node = map.node(shard.node).context("a shard without a node")?;
     let to = Address::any_node(node.address.parse().context("address of a shard")?);
@@ -71,6 +69,7 @@ pub fn end_session(
         anyhow::bail!("shard {} answers {reply:?}", shard.id);
     };
     header.session = session;
+    let end = MetaRequest::CloseSession;
     match cell.call_with(to, header, end.name(), &end.to_bytes())? {
         MetaReply::Done => Ok(()),
         other => anyhow::bail!("shard {} answers {other:?}", shard.id),

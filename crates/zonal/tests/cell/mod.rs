@@ -60,11 +60,25 @@ impl Cell {
         cell
     }
 
+    /// One whose servers and clients prove who they are.
+    pub fn with_key(name: &str) -> Self {
+        let scratch = Scratch::new(name);
+        let cell = Self { scratch };
+        let output = cell.brought_up(&[]);
+        assert_eq!(code(&output), 0, "{}", said(&output));
+        cell
+    }
+
     pub fn dir(&self) -> &Path {
         &self.scratch
     }
 
     pub fn up_again(&self) -> Output {
+        // Tests talk to its servers themselves.
+        self.brought_up(&["--no-key"])
+    }
+
+    fn brought_up(&self, more: &[&str]) -> Output {
         let shape = [
             "--zones",
             "1",
@@ -72,14 +86,13 @@ impl Cell {
             "1",
             "--capacity",
             "1 GiB",
-            // Tests talk to its servers themselves.
-            "--no-key",
         ];
         zonal()
             .arg("up")
             .arg("--dir")
             .arg(self.dir())
             .args(shape)
+            .args(more)
             .output()
             .unwrap()
     }

@@ -1,14 +1,15 @@
 //! Requests that are well formed and ask for what cannot be, one list a role.
 
 use super::{EDGES, Server};
+use zonal_net::{Identity, Pool, PoolConfig, Role};
 use zonal_testkit::Rng;
 use zonal_types::{
-    Blob, Codec, Column, Credentials, DataId, ErrorCode, Ino, MapVersion, Name, NodeId,
+    Blob, CellId, Codec, Column, Credentials, DataId, ErrorCode, Ino, MapVersion, Name, NodeId,
     PartitionId, ShardId, StripePolicy, StripeSetId, TargetId, Timestamp, ZoneId,
 };
 use zonal_wire::{
     AttrChange, ErrorNumber, JoinTarget, LeaseKind, LockKind, LockRange, ManagerReply,
-    ManagerRequest, MetaReply, MetaRequest, NewKind, ObjectRef, SetTime, StorageReply,
+    ManagerRequest, MetaReply, MetaRequest, NewKind, ObjectRef, Service, SetTime, StorageReply,
     StorageRequest,
 };
 use zonal_zonemap::{MapEdit, TargetState, ZoneMap};
@@ -306,7 +307,17 @@ pub fn absurd_storage(server: &mut Server<'_>, target: TargetId) {
         target,
         objects: objects.collect(),
     };
-    assert_eq!(server.storage(&delete, &[]), StorageReply::Done);
+    let refused = server.storage(&delete, &[]);
+    let not_permitted = ErrorNumber(ErrorCode::NotPermitted);
+    assert!(
+        matches!(refused, StorageReply::Failed { code, .. } if code == not_permitted),
+        "{refused:?}"
+    );
+    // In a cell without keys who says to be a server is one.
+    let as_server = Identity::new(CellId::default(), Role::Server, NodeId(9), None);
+    let pool = Pool::new(as_server, PoolConfig::default());
+    let mut peer = Server::new(&pool, server.to, Service::Storage);
+    assert_eq!(peer.storage(&delete, &[]), StorageReply::Done);
 }
 
 pub fn absurd_manager(server: &mut Server<'_>, version: MapVersion, random: &mut Rng) {

@@ -1,0 +1,253 @@
+//! What a shard remembers for clients with a scope: which directories lie inside of a path, which files were reached there by a name, which
+//! were cut by name.
+//!
+//! *Invariants*: (1) a directory is in `inside` only while it is at or below the path's directory: each move or removal of a
+//! directory empties it; (2) a file is in `reached` only while none of its names has changed since a client of that path reached it; (3) all of
+//! it may be forgotten at any time.
+
+use crate::tx::Changed;
+use std::collections::{BTreeMap, BTreeSet};
+use zonal_types::limits::{SCOPE_CUT_MS, SCOPE_CUTS_MAX, SCOPE_INSIDE_MAX};
+use zonal_types::{Credentials, ErrorCode, Ino, Instant, Name, Scope, SessionId};
+use zonal_wire::MetaRequest;
+use zonal_wire::meta::flags::{O_ACCMODE, O_RDONLY, O_TRUNC};
+
+/// User and group of a root that counts as nobody.
+pub(crate) const NOBODY: u32 = 65_534;
+
+/// How a request sees the tree.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sight {
+    /// The client's whole view: this directory and what is below it. `None` for a client with a path: nothing of this shard.
+    pub dir: Option<Ino>,
+    /// True for a client with a path.
+    pub has_path: bool,
+    /// The reply may be cached, where its directory is inside.
+    pub may_cache: bool,
+}
+
+impl Default for Sight {
+    fn default() -> Self {
+        Self {
+            dir: None,
+            has_path: false,
+            may_cache: true,
+        }
+    }
+}
+
+/// The directories of a path at one shard, from its top.
+#[derive(Debug, Default)]
+pub(crate) struct Resolved {
+    /// Those above the path's directory, each with the next name.
+    pub above: Vec<(Ino, Name)>,
+    /// The path's directory.
+    pub dir: Option<Ino>,
+}
+
+impl Resolved {
+    /// The next name of the path, where the inode is one of the directories above.
+    pub fn next_name(&self, ino: Ino) -> Option<&Name> {
+        let found = self.above.iter().find(|(above, _)| *above == ino);
+        found.map(|(_, name)| name)
+    }
+}
+
+/// See above.
+#[derive(Debug, Default)]
+pub(crate) struct Scopes {
+    /// First-level directories by name, as the map has them; `None`: it has none of that name, or several.
+    pub junctions: BTreeMap<Name, Option<Ino>>,
+    /// Directory, and the path's directory that it is at or below.
+    inside: BTreeSet<(Ino, Ino)>,
+    /// File, and the path's directory below which it was reached.
+    reached: BTreeSet<(Ino, Ino)>,
+    /// Until when a session may cut a file at its targets.
+    cuts: BTreeMap<(Ino, SessionId), Instant>,
+}
+
+impl Scopes {
+    /// The zone map is another one.
+    pub fn map_changed(&mut self) {
+        self.junctions.clear();
+    }
+
+    pub fn note_junction(&mut self, name: &Name, ino: Option<Ino>) {
+        if self.junctions.len() >= SCOPE_INSIDE_MAX {
+            self.junctions.clear();
+        }
+        self.junctions.insert(name.clone(), ino);
+    }
+
+    pub fn is_inside(&self, dir: Ino, top: Ino) -> bool {
+        dir == top || self.inside.contains(&(dir, top))
+    }
+
+    pub fn note_inside(&mut self, dirs: &[Ino], top: Ino) {
+        if self.inside.len() + dirs.len() > SCOPE_INSIDE_MAX {
+            self.inside.clear();
+        }
+        let room = SCOPE_INSIDE_MAX;
+        self.inside
+            .extend(dirs.iter().take(room).map(|dir| (*dir, top)));
+    }
+
+    pub fn was_reached(&self, file: Ino, top: Ino) -> bool {
+        self.reached.contains(&(file, top))
+    }
+
+    pub fn note_reached(&mut self, file: Ino, top: Ino) {
+        if self.reached.len() >= SCOPE_INSIDE_MAX {
+            self.reached.clear();
+        }
+        self.reached.insert((file, top));
+    }
+
+    /// A request counts that changes these inodes; `entries`: and entries of directories.
+    pub fn note_changes(&mut self, changed: &[Changed], entries: bool) {
+        for change in changed {
+            let Changed { before, now } = change;
+            if before.is_dir() {
+                let parent = now.as_ref().map(|now| now.parent);
+                if parent != Some(before.parent) {
+                    self.inside.clear();
+                }
+            } else if entries && !self.reached.is_empty() {
+                let of = (before.ino, Ino(0))..=(before.ino, Ino(u64::MAX));
+                let tops: Vec<_> = self.reached.range(of).copied().collect();
+                for reached in tops {
+                    self.reached.remove(&reached);
+                }
+            }
+        }
+    }
+
+    /// The session has cut a file by its name, and goes on at its targets.
+    pub fn note_cut(&mut self, ino: Ino, session: SessionId, now: Instant) {
+        self.cuts.retain(|_, until| *until > now);
+        if self.cuts.len() >= SCOPE_CUTS_MAX {
+            let oldest = self.cuts.iter().min_by_key(|(_, until)| **until);
+            if let Some(key) = oldest.map(|(key, _)| *key) {
+                self.cuts.remove(&key);
+            }
+        }
+        self.cuts.insert((ino, session), now.plus_ms(SCOPE_CUT_MS));
+    }
+
+    pub fn may_cut(&self, ino: Ino, session: SessionId, now: Instant) -> bool {
+        let until = self.cuts.get(&(ino, session));
+        until.is_some_and(|until| *until > now)
+    }
+}
+
+/// For whom a client's request counts, where that is somebody else than it says.
+///
+/// # Errors
+/// `Access` where the client may not speak for that user.
+pub(crate) fn spoken_for(
+    scope: &Scope,
+    who: &Credentials,
+) -> Result<Option<Credentials>, ErrorCode> {
+    if scope.squashes_root && who.uid == 0 {
+        return Ok(Some(Credentials {
+            uid: NOBODY,
+            gid: NOBODY,
+            groups: Vec::new(),
+        }));
+    }
+    if !scope.covers_uid(who.uid) {
+        return Err(ErrorCode::Access);
+    }
+    if !scope.squashes_root || (who.gid != 0 && !who.groups.contains(&0)) {
+        return Ok(None);
+    }
+    let mut who = who.clone();
+    if who.gid == 0 {
+        who.gid = NOBODY;
+    }
+    who.groups.retain(|group| *group != 0);
+    Ok(Some(who))
+}
+
+/// Whether an open with these flags may change the file.
+pub(crate) fn opens_for_writing(open_flags: u32) -> bool {
+    open_flags & O_ACCMODE != O_RDONLY || open_flags & O_TRUNC != 0
+}
+
+/// Whether a client that changes nothing may ask for this.
+pub(crate) fn is_for_readers(request: &MetaRequest) -> bool {
+    match request {
+        MetaRequest::Open { open_flags, .. } => !opens_for_writing(*open_flags),
+        MetaRequest::Close { .. } | MetaRequest::Touch { .. } => true,
+        _ => !request.is_mutation(),
+    }
+}
+
+/// What of a file must be open for a request that names it by number; true: for writing.
+pub(crate) fn needs_open(request: &MetaRequest) -> Option<(Ino, bool)> {
+    match request {
+        MetaRequest::ReadInline { ino } => Some((*ino, false)),
+        MetaRequest::Truncate {
+            ino,
+            by_handle: true,
+            ..
+        }
+        | MetaRequest::ConfirmTruncate { ino, .. }
+        | MetaRequest::ReportWrite { ino, .. }
+        | MetaRequest::AppendBegin { ino, .. }
+        | MetaRequest::AppendEnd { ino, .. }
+        | MetaRequest::DisownBehind { ino, .. }
+        | MetaRequest::TakePrivileges { ino, .. } => Some((*ino, true)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn who(uid: u32, gid: u32, groups: &[u32]) -> Credentials {
+        Credentials {
+            uid,
+            gid,
+            groups: groups.to_vec(),
+        }
+    }
+
+    #[test]
+    fn a_squashed_root_is_nobody_and_no_group_is_roots() {
+        let scope = Scope {
+            squashes_root: true,
+            uids: Some((1000, 1999)),
+            ..Scope::default()
+        };
+        let nobody = Some(who(NOBODY, NOBODY, &[]));
+        assert_eq!(spoken_for(&scope, &who(0, 0, &[0, 7])), Ok(nobody));
+        assert_eq!(spoken_for(&scope, &who(1000, 7, &[8])), Ok(None));
+        let without = Some(who(1999, NOBODY, &[8]));
+        assert_eq!(spoken_for(&scope, &who(1999, 0, &[8, 0])), Ok(without));
+        for uid in [1, 999, 2000, NOBODY, u32::MAX] {
+            let refused = Err(ErrorCode::Access);
+            assert_eq!(spoken_for(&scope, &who(uid, 7, &[])), refused, "{uid}");
+        }
+    }
+
+    #[test]
+    fn what_is_remembered_has_a_bound() {
+        let mut scopes = Scopes::default();
+        let (top, now) = (Ino(1), Instant(0));
+        for number in 0..40_000 {
+            scopes.note_inside(&[Ino(number), Ino(number + 1)], top);
+            scopes.note_reached(Ino(number), top);
+            scopes.note_cut(Ino(number), SessionId(1), now.plus_ms(number));
+            assert!(scopes.is_inside(Ino(number), top));
+            assert!(scopes.was_reached(Ino(number), top));
+            assert!(scopes.may_cut(Ino(number), SessionId(1), now.plus_ms(number)));
+        }
+        assert!(scopes.inside.len() <= SCOPE_INSIDE_MAX);
+        assert!(scopes.reached.len() <= SCOPE_INSIDE_MAX);
+        assert!(scopes.cuts.len() <= SCOPE_CUTS_MAX);
+        let later = now.plus_ms(40_000 + SCOPE_CUT_MS);
+        assert!(!scopes.may_cut(Ino(39_999), SessionId(1), later));
+    }
+}

@@ -1,0 +1,480 @@
+//! Requests of clients with a scope, before the operation: for whom they count, what is refused, what lies inside of the path.
+//!
+//! docs/rfcs/2026-11-25-scopes.md has the table. The path is followed by names at each request; an inode that is named by number is looked for
+//! upwards, by back-links, until the path's directory. What is not found so does not exist for the client.
+
+use super::Shard;
+use crate::config::{Caller, Now};
+use crate::inode::{FLAG_STRAYED, Inode};
+use crate::scope::{
+    Resolved, Scopes, Sight, is_for_readers, needs_open, opens_for_writing, spoken_for,
+};
+use crate::tx::Tx;
+use std::borrow::Cow;
+use zonal_types::{ErrorCode, FileKind, Holder, Ino, KvChange, KvRead, Name, Scope, SessionId};
+use zonal_wire::meta::Entry;
+use zonal_wire::{MetaReply, MetaRequest};
+use zonal_zonemap::ZoneMap;
+
+/// Directories on the way up at most: as deep as any tree is by far.
+const DEPTH_MAX: usize = 65_536;
+
+/// Where an inode lies for a client with a path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Place {
+    Inside,
+    Above,
+    Outside,
+}
+
+impl Shard {
+    /// The request as it counts, and how its client sees the tree.
+    ///
+    /// # Errors
+    /// Why the scope does not cover it.
+    pub(super) fn restrict<'r>(
+        &mut self,
+        kv: &dyn KvRead,
+        now: Now,
+        caller: Caller,
+        scope: &Scope,
+        request: &'r MetaRequest,
+    ) -> Result<(Cow<'r, MetaRequest>, Sight), ErrorCode> {
+        let mut request = Cow::Borrowed(request);
+        if let Some(who) = request.who()
+            && let Some(counted) = spoken_for(scope, who)?
+            && let Some(who) = request.to_mut().who_mut()
+        {
+            *who = counted;
+        }
+        if scope.is_read_only {
+            if !is_for_readers(&request) {
+                return Err(ErrorCode::ReadOnly);
+            }
+            if let MetaRequest::Touch { .. } = &*request {
+                request = Cow::Owned(MetaRequest::Touch { reads: Vec::new() });
+            }
+        }
+        let mut sight = Sight::default();
+        if !scope.path.is_empty() {
+            let mut scopes = std::mem::take(&mut self.scopes);
+            let mut looking = Looking::new(self, &mut scopes, (kv, now, caller.session), scope);
+            let found = looking.and_then_check(&mut request);
+            self.scopes = scopes;
+            sight = found?;
+        }
+        if let Some((ino, writes)) = needs_open(&request)
+            && !self.has_open(ino, caller.session, writes, now)
+        {
+            return Err(ErrorCode::BadHandle);
+        }
+        Ok((request, sight))
+    }
+
+    /// Whether a session has a file open; for writing: opened so, or cut by its name a moment ago.
+    fn has_open(&self, ino: Ino, session: SessionId, writes: bool, now: Now) -> bool {
+        let is_open = self.opens.count(ino, session) > 0;
+        (is_open && (!writes || self.opens.writes(ino, session)))
+            || self.scopes.may_cut(ino, session, now.instant)
+    }
+
+    /// Whether the zone map names the first directory of a client's path. The root's shard needs no map for it.
+    pub fn knows_path(&mut self, scope: &Scope) -> bool {
+        let Some(first) = scope.path.first().filter(|_| !self.config.is_root()) else {
+            return true;
+        };
+        junction(&self.map, &mut self.scopes, first).is_some()
+    }
+
+    /// Asked by a target: whether a client may read or write the bytes of a file.
+    ///
+    /// # Errors
+    /// `NotReady` where a session of it has not told since our start what it holds; `NotOwner` where the inode is another shard's.
+    pub fn may_use(
+        &mut self,
+        kv: &dyn KvRead,
+        now: Now,
+        holder: &Holder,
+        ino: Ino,
+        writes: bool,
+    ) -> Result<bool, ErrorCode> {
+        if ino.is_valid() && self.partitions.binary_search(&ino.partition()).is_err() {
+            return Err(ErrorCode::NotOwner);
+        }
+        let sessions: Vec<SessionId> = self.sessions.of_holder(&holder.subject).collect();
+        let mut is_silent = false;
+        for session in sessions {
+            is_silent |= self.sessions.silent.contains(&session);
+            if !self.has_open(ino, session, writes, now) {
+                continue;
+            }
+            let Some(scope) = holder.scope.as_ref().filter(|scope| !scope.path.is_empty()) else {
+                return Ok(true);
+            };
+            let mut scopes = std::mem::take(&mut self.scopes);
+            let mut looking = Looking::new(self, &mut scopes, (kv, now, session), scope);
+            let place = looking.place(ino);
+            self.scopes = scopes;
+            if place? == Place::Inside {
+                return Ok(true);
+            }
+        }
+        match is_silent {
+            true => Err(ErrorCode::NotReady),
+            false => Ok(false),
+        }
+    }
+
+    /// Whether a reply under the lease of a directory may be cached: nobody hears of what happens outside of its path.
+    pub(super) fn may_cache(
+        &mut self,
+        kv: &dyn KvRead,
+        now: Now,
+        sight: Sight,
+        lease: Option<Ino>,
+    ) -> bool {
+        let (true, Some(directory)) = (sight.has_path, lease) else {
+            return sight.may_cache;
+        };
+        let Some(top) = sight.dir.filter(|_top| sight.may_cache) else {
+            return false;
+        };
+        let mut scopes = std::mem::take(&mut self.scopes);
+        let mut tx = self.tx(kv, now, SessionId(0));
+        let is_inside = lies_below(&mut tx, &mut scopes, directory, top);
+        self.scopes = scopes;
+        is_inside.unwrap_or(false)
+    }
+
+    /// After a request that counts: what its client has reached, opened for writing, cut.
+    pub(super) fn note_scoped(
+        &mut self,
+        kv: &dyn KvRead,
+        now: Now,
+        caller: Caller,
+        (sight, effect): (Sight, &[KvChange]),
+        request: &MetaRequest,
+        reply: &MetaReply,
+    ) {
+        let session = caller.session;
+        let opened = match reply {
+            MetaReply::Opened { entry, .. }
+            | MetaReply::OpenedSmall { entry, .. }
+            | MetaReply::MadeOpen { entry, .. } => Some(entry.ino),
+            _ => None,
+        };
+        if let Some(ino) = opened {
+            let writes = match request {
+                MetaRequest::Open { open_flags, .. } | MetaRequest::Create { open_flags, .. } => {
+                    opens_for_writing(*open_flags)
+                }
+                _ => true,
+            };
+            if writes {
+                self.opens.write(ino, session);
+            }
+        }
+        if let (MetaRequest::Truncate { ino, .. }, MetaReply::Truncated { .. }) = (request, reply) {
+            self.scopes.note_cut(*ino, session, now.instant);
+        }
+        let Some(top) = sight.dir.filter(|_top| sight.has_path) else {
+            return;
+        };
+        let entries: Vec<&Entry> = match reply {
+            MetaReply::Entry { entry }
+            | MetaReply::Made { entry, .. }
+            | MetaReply::Opened { entry, .. }
+            | MetaReply::OpenedSmall { entry, .. }
+            | MetaReply::MadeOpen { entry, .. } => vec![entry],
+            MetaReply::Dir { entries, .. } => entries.iter().map(|item| &item.entry).collect(),
+            MetaReply::Dirs { listings } => {
+                let items = listings.iter().flat_map(|listing| &listing.entries);
+                items.map(|item| &item.entry).collect()
+            }
+            _ => Vec::new(),
+        };
+        let is_one = entries.len() == 1;
+        for entry in entries {
+            let Some(attr) = &entry.attr else { continue };
+            if attr.kind == FileKind::Directory {
+                continue;
+            }
+            // A listing of many is not worth a look at each: who asks for one that has lost a name looks it up.
+            let may_have_lost = is_one && effect.is_empty();
+            if attr.nlink > 1 || (may_have_lost && self.has_strayed(kv, now, entry.ino)) {
+                self.scopes.note_reached(entry.ino, top);
+            }
+        }
+    }
+
+    fn has_strayed(&self, kv: &dyn KvRead, now: Now, ino: Ino) -> bool {
+        let inode = self.tx(kv, now, SessionId(0)).find(ino);
+        inode.is_ok_and(|inode| inode.is_some_and(|inode| inode.has(FLAG_STRAYED)))
+    }
+}
+
+/// One request's look at the tree.
+struct Looking<'a> {
+    tx: Tx<'a>,
+    scopes: &'a mut Scopes,
+    session: SessionId,
+    resolved: Result<Resolved, ErrorCode>,
+}
+
+impl<'a> Looking<'a> {
+    fn new(
+        shard: &'a Shard,
+        scopes: &'a mut Scopes,
+        (kv, now, session): (&'a dyn KvRead, Now, SessionId),
+        scope: &Scope,
+    ) -> Self {
+        let mut tx = shard.tx(kv, now, session);
+        let resolved = resolve(&mut tx, scopes, scope);
+        Self {
+            tx,
+            scopes,
+            session,
+            resolved,
+        }
+    }
+
+    fn resolved(&self) -> Result<&Resolved, ErrorCode> {
+        self.resolved.as_ref().map_err(|code| *code)
+    }
+
+    fn place(&mut self, ino: Ino) -> Result<Place, ErrorCode> {
+        if self.resolved()?.next_name(ino).is_some() {
+            return Ok(Place::Above);
+        }
+        let Some(top) = self.resolved()?.dir else {
+            return match !ino.is_valid() || self.tx.is_ours(ino) {
+                true => Ok(Place::Outside),
+                false => Err(ErrorCode::NotOwner),
+            };
+        };
+        match is_inside(&mut self.tx, self.scopes, self.session, ino, top)? {
+            true => Ok(Place::Inside),
+            false => Ok(Place::Outside),
+        }
+    }
+
+    /// What is to be used, changed or listed.
+    fn inside(&mut self, ino: Ino) -> Result<(), ErrorCode> {
+        match self.place(ino)? {
+            Place::Inside => Ok(()),
+            Place::Above => Err(ErrorCode::Access),
+            Place::Outside => Err(ErrorCode::Stale),
+        }
+    }
+
+    /// What is only looked at; false: it is above.
+    fn visible(&mut self, ino: Ino) -> Result<bool, ErrorCode> {
+        match self.place(ino)? {
+            Place::Inside => Ok(true),
+            Place::Above => Ok(false),
+            Place::Outside => Err(ErrorCode::Stale),
+        }
+    }
+
+    /// The directory that something is to move to.
+    fn takes(&mut self, dir: Ino) -> Result<(), ErrorCode> {
+        match self.place(dir) {
+            Ok(Place::Inside) => Ok(()),
+            _ => Err(ErrorCode::CrossShard),
+        }
+    }
+
+    fn keeps(&mut self, ino: Ino) -> bool {
+        self.place(ino) == Ok(Place::Inside)
+    }
+
+    /// Refuses what is outside, and takes it out of lists.
+    fn and_then_check(&mut self, request: &mut Cow<'_, MetaRequest>) -> Result<Sight, ErrorCode> {
+        let mut may_cache = true;
+        match &**request {
+            MetaRequest::Lookup { parent, name, .. } => match self.place(*parent)? {
+                Place::Inside => {}
+                Place::Above if self.resolved()?.next_name(*parent) == Some(name) => {
+                    may_cache = false;
+                }
+                Place::Above => return Err(ErrorCode::NotFound),
+                Place::Outside => return Err(ErrorCode::Stale),
+            },
+            MetaRequest::GetAttr { ino, .. }
+            | MetaRequest::Access { ino, .. }
+            | MetaRequest::Parent { ino } => may_cache = self.visible(*ino)?,
+            MetaRequest::GetXattr { ino, .. } if !self.visible(*ino)? => {
+                return Err(ErrorCode::NoData);
+            }
+            MetaRequest::Rename {
+                parent, new_parent, ..
+            } => {
+                self.inside(*parent)?;
+                self.takes(*new_parent)?;
+            }
+            MetaRequest::Link { ino, parent, .. } => {
+                self.inside(*ino)?;
+                self.takes(*parent)?;
+            }
+            MetaRequest::Readlink { ino }
+            | MetaRequest::GetXattr { ino, .. }
+            | MetaRequest::ListXattr { ino, .. }
+            | MetaRequest::GetLock { ino, .. }
+            | MetaRequest::ReadInline { ino }
+            | MetaRequest::Open { ino, .. }
+            | MetaRequest::SetAttr { ino, .. }
+            | MetaRequest::Truncate { ino, .. }
+            | MetaRequest::ConfirmTruncate { ino, .. }
+            | MetaRequest::ReportWrite { ino, .. }
+            | MetaRequest::AppendBegin { ino, .. }
+            | MetaRequest::AppendEnd { ino, .. }
+            | MetaRequest::SetXattr { ino, .. }
+            | MetaRequest::RemoveXattr { ino, .. }
+            | MetaRequest::DisownBehind { ino, .. }
+            | MetaRequest::TakePrivileges { ino, .. }
+            | MetaRequest::Lock { ino, .. }
+            | MetaRequest::TakeLease { ino, .. }
+            | MetaRequest::ReturnLease { ino, .. }
+            | MetaRequest::ReadDir { dir: ino, .. }
+            | MetaRequest::SetPolicy { dir: ino, .. }
+            | MetaRequest::Create { parent: ino, .. }
+            | MetaRequest::Mkdir { parent: ino, .. }
+            | MetaRequest::Tmpfile { parent: ino, .. }
+            | MetaRequest::Unlink { parent: ino, .. }
+            | MetaRequest::Rmdir { parent: ino, .. } => self.inside(*ino)?,
+            MetaRequest::ReadDirs { .. }
+            | MetaRequest::Touch { .. }
+            | MetaRequest::Reclaim { .. }
+            | MetaRequest::ReclaimAppends { .. }
+            | MetaRequest::RenewLeases { .. } => self.lists(request)?,
+            // What the session has, and what is no part of the tree.
+            MetaRequest::OpenSession { .. }
+            | MetaRequest::PollEvents { .. }
+            | MetaRequest::CloseSession
+            | MetaRequest::EvictSession
+            | MetaRequest::DropLeases
+            | MetaRequest::StatFs
+            | MetaRequest::Sync
+            | MetaRequest::Close { .. }
+            | MetaRequest::Unlock { .. }
+            | MetaRequest::CancelLock { .. }
+            | MetaRequest::ReleaseLocks { .. }
+            | MetaRequest::GiveUpAppends { .. } => {}
+            // Between servers.
+            MetaRequest::MakeDetachedDir { .. }
+            | MetaRequest::AttachDir { .. }
+            | MetaRequest::DetachDir { .. }
+            | MetaRequest::DropDir { .. }
+            | MetaRequest::HasEntry { .. }
+            | MetaRequest::SettleDir { .. }
+            | MetaRequest::HasOpen { .. } => return Err(ErrorCode::NotPermitted),
+        }
+        Ok(Sight {
+            dir: self.resolved()?.dir,
+            has_path: true,
+            may_cache,
+        })
+    }
+
+    fn lists(&mut self, request: &mut Cow<'_, MetaRequest>) -> Result<(), ErrorCode> {
+        match request.to_mut() {
+            MetaRequest::ReadDirs { dirs, .. } => {
+                if let Some(first) = dirs.first() {
+                    self.inside(*first)?;
+                }
+                dirs.retain(|dir| self.keeps(*dir));
+            }
+            MetaRequest::Touch { reads } => reads.retain(|(ino, _)| self.keeps(*ino)),
+            MetaRequest::Reclaim { opens, locks } => {
+                opens.retain(|ino| self.keeps(*ino));
+                locks.retain(|(ino, _)| self.keeps(*ino));
+            }
+            MetaRequest::ReclaimAppends { appends } => appends.retain(|(ino, _)| self.keeps(*ino)),
+            MetaRequest::RenewLeases { leases } => leases.retain(|(ino, _)| self.keeps(*ino)),
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// Follows a path by its names, as far as they lead at this shard.
+fn resolve(tx: &mut Tx<'_>, scopes: &mut Scopes, scope: &Scope) -> Result<Resolved, ErrorCode> {
+    let mut resolved = Resolved::default();
+    let (mut at, names) = match scope.path.split_first() {
+        Some(_) if tx.env.config.is_root() => (Ino::ROOT, &scope.path[..]),
+        Some((first, rest)) => match junction(tx.env.map, scopes, first) {
+            Some(ino) if tx.is_ours(ino) => (ino, rest),
+            _ => return Ok(resolved),
+        },
+        None => return Ok(resolved),
+    };
+    for name in names {
+        resolved.above.push((at, name.clone()));
+        match tx.lookup(at, name)? {
+            Some((_, found)) if found.kind == FileKind::Directory && tx.is_ours(found.ino) => {
+                at = found.ino;
+            }
+            _ => return Ok(resolved),
+        }
+    }
+    resolved.dir = Some(at);
+    Ok(resolved)
+}
+
+/// The first-level directory of a name. Names are shown so that each text is one name's.
+fn junction(map: &ZoneMap, scopes: &mut Scopes, name: &Name) -> Option<Ino> {
+    if let Some(known) = scopes.junctions.get(name) {
+        return *known;
+    }
+    let path = format!("/{name}");
+    let mut of_name = map.junctions.iter().filter(|of| of.path == path);
+    let found = match (of_name.next(), of_name.next()) {
+        (Some(junction), None) => Some(junction.ino),
+        _ => None,
+    };
+    scopes.note_junction(name, found);
+    found
+}
+
+/// Whether an inode is the directory `top` or below it, as far as that can be known by its number.
+fn is_inside(
+    tx: &mut Tx<'_>,
+    scopes: &mut Scopes,
+    session: SessionId,
+    ino: Ino,
+    top: Ino,
+) -> Result<bool, ErrorCode> {
+    let inode = match tx.inode_or_removed(ino) {
+        Ok(inode) => inode,
+        Err(ErrorCode::Stale) => return Ok(false),
+        Err(code) => return Err(code),
+    };
+    if inode.is_dir() {
+        return lies_below(tx, scopes, ino, top);
+    }
+    let has_strayed = inode.has(FLAG_STRAYED);
+    if !has_strayed && lies_below(tx, scopes, inode.parent, top)? {
+        return Ok(true);
+    }
+    // It has another name inside, or had one when the session opened it.
+    let may_be_elsewhere = inode.nlink != 1 || has_strayed;
+    let is_known = tx.env.opens.count(ino, session) > 0 || scopes.was_reached(ino, top);
+    Ok(may_be_elsewhere && is_known)
+}
+
+/// Whether a directory is `top` or below it.
+fn lies_below(tx: &mut Tx<'_>, scopes: &mut Scopes, dir: Ino, top: Ino) -> Result<bool, ErrorCode> {
+    let (mut at, mut way) = (dir, Vec::new());
+    while !scopes.is_inside(at, top) {
+        if at == Ino::ROOT || at == Ino(0) || !tx.is_ours(at) || way.len() >= DEPTH_MAX {
+            return Ok(false);
+        }
+        let Some(found) = tx.find(at)?.filter(Inode::is_dir) else {
+            return Ok(false);
+        };
+        way.push(at);
+        at = found.parent;
+    }
+    scopes.note_inside(&way, top);
+    Ok(true)
+}

@@ -1,0 +1,170 @@
+//! Sessions belong to who opened them: nobody goes on with another one's, and nobody guesses its number.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test ends where something is not as it should be"
+)]
+
+mod common;
+
+use common::{Cell, Client, name, whole_file};
+use std::sync::Arc;
+use zonal_meta::Caller;
+use zonal_testkit::Rng;
+use zonal_types::{ErrorCode, Holder, Ino, SessionId};
+use zonal_wire::frame::NO_SLOT;
+use zonal_wire::storage::ErrorNumber;
+use zonal_wire::{MetaReply, MetaRequest};
+
+fn holder(name: &str) -> Option<Arc<Holder>> {
+    Some(Arc::new(Holder {
+        subject: format!("zonal://cell/client/{name}"),
+        scope: None,
+    }))
+}
+
+fn of_session(session: SessionId) -> Caller {
+    Caller {
+        session,
+        slot: NO_SLOT,
+        sequence: 0,
+    }
+}
+
+fn unknown() -> MetaReply {
+    MetaReply::Failed {
+        code: ErrorNumber(ErrorCode::UnknownSession),
+    }
+}
+
+/// A cell whose sessions have random numbers, a file, and a client called "a" that has locked it.
+fn locked() -> (Cell, Client, Ino) {
+    let mut cell = Cell::new();
+    cell.chance = Some(Rng(0x5e55));
+    cell.from = holder("a");
+    let mut client = cell.client(1);
+    let home = client.mkdir(&mut cell, Ino::ROOT, "home").unwrap();
+    let file = client.create(&mut cell, home, "f", 0o644).unwrap();
+    assert_eq!(lock(&mut cell, &client, file), MetaReply::Done);
+    (cell, client, file)
+}
+
+fn lock(cell: &mut Cell, client: &Client, ino: Ino) -> MetaReply {
+    let request = MetaRequest::Lock {
+        ino,
+        range: whole_file(),
+        wait: false,
+        waiter: 0,
+        settled: 0,
+    };
+    cell.send(1, of_session(client.sessions[1]), &request)
+}
+
+fn would_block() -> MetaReply {
+    MetaReply::Failed {
+        code: ErrorNumber(ErrorCode::WouldBlock),
+    }
+}
+
+#[test]
+fn nobody_ends_a_session_by_its_number() {
+    let (mut cell, client, file) = locked();
+    for from in [holder("b"), None] {
+        cell.from = from;
+        for number in 1..=1_000 {
+            for request in [MetaRequest::CloseSession, MetaRequest::EvictSession] {
+                let reply = cell.send(1, of_session(SessionId(number)), &request);
+                assert_eq!(reply, unknown());
+            }
+        }
+    }
+    // Nor where it is known.
+    cell.from = holder("b");
+    let own = of_session(client.sessions[1]);
+    assert_eq!(cell.send(1, own, &MetaRequest::CloseSession), unknown());
+    let other = cell.client(2);
+    assert_eq!(lock(&mut cell, &other, file), would_block());
+    // A command may.
+    assert_eq!(
+        cell.send(1, own, &MetaRequest::EvictSession),
+        MetaReply::Done
+    );
+    assert_eq!(lock(&mut cell, &other, file), MetaReply::Done);
+    cell.assert_sound();
+}
+
+#[test]
+fn no_request_goes_on_with_the_session_of_another() {
+    let (mut cell, client, file) = locked();
+    let mut own = of_session(client.sessions[1]);
+    (own.slot, own.sequence) = (0, client.sequence);
+    let home = MetaRequest::Lookup {
+        who: zonal_types::Credentials::root(),
+        parent: file,
+        name: name("f"),
+    };
+    let data = false;
+    let requests = [
+        home,
+        MetaRequest::GetAttr { ino: file, data },
+        MetaRequest::DropLeases,
+        MetaRequest::PollEvents {
+            boot: 1,
+            acked: u64::MAX,
+            wait_ms: 0,
+        },
+        MetaRequest::Close { inos: vec![file] },
+    ];
+    for from in ["b", "aa"] {
+        cell.from = holder(from);
+        for request in &requests {
+            assert_eq!(cell.send(1, own, request), unknown(), "{request:?}");
+        }
+    }
+    // Also after a restart.
+    cell.restart(1);
+    assert_eq!(cell.send(1, own, &MetaRequest::CloseSession), unknown());
+    cell.from = holder("a");
+    assert_eq!(
+        cell.send(1, own, &MetaRequest::CloseSession),
+        MetaReply::Done
+    );
+    let left: Vec<_> = cell.stores[1].kv.keys().cloned().collect();
+    let session = client.sessions[1].0.to_be_bytes();
+    assert!(!left.iter().any(|key| key.get(5..13) == Some(&session)));
+    cell.assert_sound();
+}
+
+#[test]
+fn a_clients_number_gives_nobody_elses_session() {
+    let (mut cell, client, _file) = locked();
+    cell.from = holder("b");
+    let other = cell.client(1);
+    assert_ne!(other.sessions[1], client.sessions[1]);
+    cell.restart(1);
+    assert_eq!(cell.client(1).sessions[1], other.sessions[1]);
+    cell.from = holder("a");
+    assert_eq!(cell.client(1).sessions, client.sessions);
+    // On a Unix socket, where the peer is root.
+    cell.from = None;
+    let known = cell.client(1).sessions[1];
+    assert!([client.sessions[1], other.sessions[1]].contains(&known));
+}
+
+#[test]
+fn numbers_of_sessions_have_random_bits_and_come_once() {
+    let mut cell = Cell::new();
+    cell.chance = Some(Rng(1));
+    let mut numbers: Vec<u64> = Vec::new();
+    for client in 1..=500 {
+        numbers.push(cell.client(client).sessions[1].0);
+    }
+    assert!(numbers.iter().filter(|number| **number < 1 << 32).count() < 3);
+    numbers.sort_unstable();
+    numbers.dedup();
+    assert_eq!(numbers.len(), 500);
+    // The same bits again give another number.
+    cell.chance = None;
+    let (one, two) = (cell.client(1_001), cell.client(1_002));
+    assert_ne!(one.sessions[1], two.sessions[1]);
+    assert_ne!(one.sessions[1], SessionId(0));
+}

@@ -1,0 +1,669 @@
+//! Clients with a scope: what they may do at a shard, and that the rest of the tree does not exist for them.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test ends where something is not as it should be"
+)]
+
+mod common;
+mod noise;
+
+use common::{Cell, Client, MemKv, name, none};
+use noise::Noise;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use zonal_meta::{JunctionChange, keys};
+use zonal_testkit::Rng;
+use zonal_types::{Blob, Codec, Credentials, ErrorCode, Holder, Ino, Scope, SessionId, Timestamp};
+use zonal_wire::meta::flags::{O_RDONLY, O_RDWR, O_TRUNC, O_WRONLY, RENAME_EXCHANGE};
+use zonal_wire::meta::{Event, NewKind};
+use zonal_wire::{MetaReply, MetaRequest};
+use zonal_zonemap::MapEdit;
+
+const SECRET: &str = "S3CRET";
+
+fn holder(path: &str, change: impl FnOnce(&mut Scope)) -> Option<Arc<Holder>> {
+    let mut scope = Scope {
+        path: Scope::parse_path(path).unwrap(),
+        ..Scope::default()
+    };
+    change(&mut scope);
+    Some(Arc::new(Holder {
+        subject: format!("zonal://cell/client/a?{path}"),
+        scope: Some(scope),
+    }))
+}
+
+/// What managers and shards do after a first-level directory was made, renamed or removed.
+fn publish(cell: &mut Cell) {
+    let edits: Vec<MapEdit> = cell
+        .junctions
+        .drain(..)
+        .map(|change| match change {
+            JunctionChange::Add { ino, path, zone } => MapEdit::AddJunction { ino, path, zone },
+            JunctionChange::Move { ino, path } => MapEdit::MoveJunction { ino, path },
+            JunctionChange::Remove { ino } => MapEdit::RemoveJunction { ino },
+        })
+        .collect();
+    if let Some(map) = cell.map.edited(&edits).unwrap() {
+        cell.map = Arc::new(map);
+        for store in &mut cell.stores {
+            store.shard.set_map(cell.map.clone());
+        }
+    }
+}
+
+struct Tree {
+    cell: Cell,
+    admin: Client,
+    scoped: Client,
+    home: Ino,
+    inside: Ino,
+    outside: Ino,
+    file: Ino,
+    secret: Ino,
+}
+
+impl Tree {
+    /// `/home/d0` with a file `f`, for a client with that path; `/home/d1` with a file, and `/other`.
+    fn new(caching: bool, change: impl FnOnce(&mut Scope)) -> Self {
+        let mut cell = Cell::with(55, caching);
+        let mut admin = cell.client(1);
+        let home = admin.mkdir(&mut cell, Ino::ROOT, "home").unwrap();
+        admin.mkdir(&mut cell, Ino::ROOT, SECRET).unwrap();
+        publish(&mut cell);
+        let inside = admin.mkdir_mode(&mut cell, home, "d0", 0o777).unwrap();
+        let outside = admin.mkdir_mode(&mut cell, home, "d1", 0o777).unwrap();
+        let file = admin.create(&mut cell, inside, "f", 0o666).unwrap();
+        let secret = admin.create(&mut cell, outside, "f", 0o666).unwrap();
+        for ino in [file, secret] {
+            admin.open(&mut cell, ino, O_RDWR).unwrap();
+            let bytes = if ino == file { "public" } else { SECRET };
+            admin
+                .write_inline(&mut cell, ino, 0, bytes.as_bytes())
+                .unwrap();
+            admin
+                .setxattr(&mut cell, ino, "user.a", bytes.as_bytes(), 0)
+                .unwrap();
+            admin.close(&mut cell, ino).unwrap();
+        }
+        let hidden = format!("{SECRET}-name");
+        admin.mkdir(&mut cell, outside, &hidden).unwrap();
+        let text = Blob(SECRET.into());
+        let link = NewKind::Symlink { text };
+        let link = admin.create_request(outside, "x", link, 0o777, false);
+        admin.call(&mut cell, outside, &link).unwrap();
+        cell.from = holder("/home/d0", change);
+        let scoped = cell.client(2);
+        Self {
+            cell,
+            admin,
+            scoped,
+            home,
+            inside,
+            outside,
+            file,
+            secret,
+        }
+    }
+
+    fn as_admin<T>(&mut self, run: impl FnOnce(&mut Client, &mut Cell) -> T) -> T {
+        let from = self.cell.from.take();
+        let done = run(&mut self.admin, &mut self.cell);
+        self.cell.from = from;
+        publish(&mut self.cell);
+        done
+    }
+
+    fn ask(&mut self, at: Ino, request: &MetaRequest) -> Result<MetaReply, ErrorCode> {
+        self.scoped.call(&mut self.cell, at, request)
+    }
+
+    fn may_use(&mut self, ino: Ino, writes: bool) -> Result<bool, ErrorCode> {
+        let of = self.cell.from.clone().unwrap();
+        let store = &mut self.cell.stores[1];
+        store
+            .shard
+            .may_use(&store.kv, self.cell.now, &of, ino, writes)
+    }
+}
+
+#[test]
+fn a_client_sees_its_path_and_nothing_beside_it() {
+    let mut tree = Tree::new(false, |_scope| {});
+    let (home, inside, outside) = (tree.home, tree.inside, tree.outside);
+    let (file, secret) = (tree.file, tree.secret);
+    let Tree { cell, scoped, .. } = &mut tree;
+    assert_eq!(scoped.lookup(cell, Ino::ROOT, "home"), Ok(home));
+    assert_eq!(scoped.lookup(cell, home, "d0"), Ok(inside));
+    assert_eq!(scoped.lookup(cell, inside, "f"), Ok(file));
+    for (dir, text) in [
+        (Ino::ROOT, SECRET),
+        (Ino::ROOT, "d0"),
+        (home, "d1"),
+        (home, "none"),
+    ] {
+        assert_eq!(scoped.lookup(cell, dir, text), Err(ErrorCode::NotFound));
+    }
+    for above in [Ino::ROOT, home] {
+        assert_eq!(scoped.attr(cell, above).unwrap().ino, above);
+    }
+    // A number of something outside is as good as one of nothing.
+    let nothing = Ino::new(outside.partition(), 1 << 40);
+    for ino in [outside, secret, nothing] {
+        assert_eq!(scoped.attr(cell, ino), Err(ErrorCode::Stale));
+        assert_eq!(scoped.lookup(cell, ino, "f"), Err(ErrorCode::Stale));
+        assert_eq!(scoped.open(cell, ino, O_RDONLY), Err(ErrorCode::Stale));
+        assert_eq!(scoped.truncate(cell, ino, 0, 0), Err(ErrorCode::Stale));
+        let made = scoped.create(cell, ino, "new", 0o644);
+        assert_eq!(made, Err(ErrorCode::Stale));
+        for request in [
+            MetaRequest::Readlink { ino },
+            MetaRequest::ReadInline { ino },
+            MetaRequest::Parent { ino },
+        ] {
+            assert_eq!(scoped.call(cell, ino, &request), Err(ErrorCode::Stale));
+        }
+    }
+    let who = Credentials::root();
+    for (dir, code) in [
+        (Ino::ROOT, ErrorCode::Access),
+        (home, ErrorCode::Access),
+        (outside, ErrorCode::Stale),
+    ] {
+        let who = who.clone();
+        let (cookie, entries, plus) = (0, 100, true);
+        let list = MetaRequest::ReadDir {
+            who: who.clone(),
+            dir,
+            cookie,
+            entries,
+            plus,
+        };
+        assert_eq!(scoped.call(cell, dir, &list), Err(code));
+        let dirs = vec![dir];
+        let list = MetaRequest::ReadDirs { who, dirs, entries };
+        assert_eq!(scoped.call(cell, dir, &list), Err(code));
+        assert_eq!(scoped.mkdir(cell, dir, "new"), Err(code));
+        assert_eq!(scoped.unlink(cell, dir, "f"), Err(code));
+    }
+    assert_eq!(scoped.rmdir(cell, home, "d0"), Err(ErrorCode::Access));
+    let dirs = vec![inside, outside, home];
+    let list = MetaRequest::ReadDirs {
+        who,
+        dirs,
+        entries: 100,
+    };
+    let MetaReply::Dirs { listings } = scoped.call(cell, inside, &list).unwrap() else {
+        panic!();
+    };
+    assert_eq!(listings.len(), 1);
+    let name = Blob(b"user.a".to_vec());
+    let who = Credentials::root();
+    let ino = home;
+    let xattr = MetaRequest::GetXattr { who, ino, name };
+    assert_eq!(scoped.call(cell, ino, &xattr), Err(ErrorCode::NoData));
+    cell.assert_sound();
+}
+
+#[test]
+fn below_its_path_a_client_does_what_any_other_does() {
+    let mut tree = Tree::new(true, |_scope| {});
+    let inside = tree.inside;
+    let Tree { cell, scoped, .. } = &mut tree;
+    let sub = scoped.mkdir(cell, inside, "sub").unwrap();
+    let deep = scoped.mkdir(cell, sub, "deep").unwrap();
+    let (file, _) = scoped.create_open(cell, deep, "g").unwrap();
+    scoped.write_inline(cell, file, 0, b"bytes").unwrap();
+    scoped.report(cell, file, 9_000).unwrap();
+    scoped.link(cell, file, sub, "g2").unwrap();
+    scoped.unlink(cell, deep, "g").unwrap();
+    assert_eq!(scoped.lookup(cell, sub, "g2"), Ok(file));
+    scoped.moved(cell, (sub, "g2"), (inside, "g3"));
+    scoped
+        .rename(cell, (inside, "g3"), (inside, "f"), RENAME_EXCHANGE)
+        .unwrap();
+    scoped.truncate(cell, file, 100, 0).unwrap();
+    scoped.setxattr(cell, file, "user.b", b"1", 0).unwrap();
+    // Without a name, while it is open.
+    scoped.unlink(cell, inside, "f").unwrap();
+    scoped.report(cell, file, 10_000).unwrap();
+    scoped.close(cell, file).unwrap();
+    scoped.rmdir(cell, sub, "deep").unwrap();
+    assert_eq!(scoped.attr(cell, deep), Err(ErrorCode::Stale));
+    cell.assert_sound();
+}
+
+#[test]
+fn nothing_moves_into_or_out_of_the_path() {
+    let mut tree = Tree::new(false, |_scope| {});
+    let (home, inside, outside, file) = (tree.home, tree.inside, tree.outside, tree.file);
+    let secret = tree.secret;
+    let Tree { cell, scoped, .. } = &mut tree;
+    let across = Err(ErrorCode::CrossShard);
+    for there in [outside, home, Ino::new(outside.partition(), 1 << 40)] {
+        assert_eq!(
+            scoped.rename(cell, (inside, "f"), (there, "new"), 0),
+            across
+        );
+        assert_eq!(scoped.link(cell, file, there, "new"), across);
+    }
+    for (there, code) in [(outside, ErrorCode::Stale), (home, ErrorCode::Access)] {
+        let moved = scoped.rename(cell, (there, "d0"), (inside, "new"), 0);
+        assert_eq!(moved, Err(code));
+    }
+    let linked = scoped.link(cell, secret, inside, "new");
+    assert_eq!(linked, Err(ErrorCode::Stale));
+}
+
+#[test]
+fn what_moves_out_of_the_path_is_gone_for_its_client() {
+    let mut tree = Tree::new(true, |_scope| {});
+    let (home, inside, outside) = (tree.home, tree.inside, tree.outside);
+    let sub = tree.scoped.mkdir(&mut tree.cell, inside, "sub").unwrap();
+    let deep = tree.scoped.mkdir(&mut tree.cell, sub, "deep").unwrap();
+    let file = tree
+        .scoped
+        .create(&mut tree.cell, deep, "g", 0o644)
+        .unwrap();
+    tree.scoped.open(&mut tree.cell, file, O_RDWR).unwrap();
+    for ino in [sub, deep, file] {
+        assert!(tree.scoped.attr(&mut tree.cell, ino).is_ok());
+    }
+    assert_eq!(tree.may_use(file, true), Ok(true));
+    tree.as_admin(|admin, cell| admin.moved(cell, (inside, "sub"), (outside, "sub")));
+    for ino in [sub, deep, file] {
+        let attr = tree.scoped.attr(&mut tree.cell, ino);
+        assert_eq!(attr, Err(ErrorCode::Stale));
+    }
+    assert_eq!(tree.may_use(file, false), Ok(false));
+    tree.as_admin(|admin, cell| admin.moved(cell, (outside, "sub"), (inside, "sub")));
+    assert!(tree.scoped.attr(&mut tree.cell, file).is_ok());
+    // The path is a name, whichever directory has it.
+    tree.as_admin(|admin, cell| {
+        admin.moved(cell, (home, "d0"), (home, "d9"));
+        admin.moved(cell, (home, "d1"), (home, "d0"));
+    });
+    let secret = tree.secret;
+    let Tree { cell, scoped, .. } = &mut tree;
+    assert_eq!(scoped.attr(cell, inside), Err(ErrorCode::Stale));
+    assert_eq!(scoped.attr(cell, file), Err(ErrorCode::Stale));
+    assert_eq!(scoped.attr(cell, outside).unwrap().ino, outside);
+    assert_eq!(scoped.attr(cell, secret).unwrap().ino, secret);
+    // Its first name, too.
+    tree.as_admin(|admin, cell| {
+        admin.moved(cell, (Ino::ROOT, "home"), (Ino::ROOT, "away"));
+        admin.moved(cell, (Ino::ROOT, SECRET), (Ino::ROOT, "home"));
+    });
+    let Tree { cell, scoped, .. } = &mut tree;
+    assert_eq!(scoped.attr(cell, home), Err(ErrorCode::Stale));
+    assert_eq!(scoped.attr(cell, outside), Err(ErrorCode::Stale));
+    assert_eq!(scoped.lookup(cell, home, "d0"), Err(ErrorCode::Stale));
+}
+
+#[test]
+fn a_file_with_several_names_is_reached_by_one_below_the_path() {
+    let mut tree = Tree::new(false, |_scope| {});
+    let (inside, outside, file) = (tree.inside, tree.outside, tree.file);
+    // Its back-link lies inside, its names do not any more.
+    tree.as_admin(|admin, cell| {
+        admin.link(cell, file, outside, "g").unwrap();
+        admin.unlink(cell, inside, "f").unwrap();
+    });
+    let attr = tree.scoped.attr(&mut tree.cell, file);
+    assert_eq!(attr, Err(ErrorCode::Stale));
+    let open = tree.scoped.open(&mut tree.cell, file, O_RDONLY);
+    assert_eq!(open, Err(ErrorCode::Stale));
+    // Back again, under another name: by that one.
+    tree.as_admin(|admin, cell| admin.link(cell, file, inside, "h").unwrap());
+    assert!(tree.scoped.attr(&mut tree.cell, file).is_err());
+    let found = tree.scoped.lookup(&mut tree.cell, inside, "h");
+    assert_eq!(found, Ok(file));
+    assert!(tree.scoped.attr(&mut tree.cell, file).is_ok());
+    tree.as_admin(|admin, cell| admin.unlink(cell, inside, "h").unwrap());
+    assert!(tree.scoped.attr(&mut tree.cell, file).is_err());
+    // One whose back-link lies outside.
+    let secret = tree.secret;
+    tree.as_admin(|admin, cell| admin.link(cell, secret, inside, "s").unwrap());
+    assert!(tree.scoped.attr(&mut tree.cell, secret).is_err());
+    let found = tree.scoped.lookup(&mut tree.cell, inside, "s");
+    assert_eq!(found, Ok(secret));
+    tree.scoped.open(&mut tree.cell, secret, O_RDONLY).unwrap();
+    // It moves where its back-link says that it is: only its name tells.
+    tree.as_admin(|admin, cell| admin.moved(cell, (inside, "s"), (outside, "s")));
+    tree.scoped.close(&mut tree.cell, secret).unwrap();
+    assert!(tree.scoped.attr(&mut tree.cell, secret).is_err());
+    // One that is open stays open when it gets another name elsewhere.
+    let (open, _) = tree
+        .scoped
+        .create_open(&mut tree.cell, inside, "o")
+        .unwrap();
+    tree.as_admin(|admin, cell| {
+        admin.link(cell, open, outside, "o").unwrap();
+        admin.unlink(cell, inside, "o").unwrap();
+    });
+    tree.scoped.report(&mut tree.cell, open, 5_000).unwrap();
+    tree.scoped.close(&mut tree.cell, open).unwrap();
+    assert!(tree.scoped.attr(&mut tree.cell, open).is_err());
+    tree.cell.assert_sound();
+}
+
+#[test]
+fn nothing_above_the_path_is_granted_for_caching() {
+    let mut tree = Tree::new(true, |_scope| {});
+    let (home, inside, file) = (tree.home, tree.inside, tree.file);
+    let data = true;
+    for ino in [Ino::ROOT, home] {
+        let reply = tree.ask(ino, &MetaRequest::GetAttr { ino, data });
+        let Ok(MetaReply::Attr { attr_ms, .. }) = reply else {
+            panic!("{reply:?}");
+        };
+        assert_eq!(attr_ms, 0);
+    }
+    for (parent, text, is_cached) in [
+        (Ino::ROOT, "home", false),
+        (home, "d0", false),
+        (inside, "f", true),
+    ] {
+        let who = Credentials::root();
+        let name = name(text);
+        let reply = tree.ask(parent, &MetaRequest::Lookup { who, parent, name });
+        let Ok(MetaReply::Entry { entry }) = reply else {
+            panic!("{reply:?}");
+        };
+        assert_eq!(entry.entry_ms > 0, is_cached, "{text}");
+        assert_eq!(entry.attr_ms > 0, is_cached, "{text}");
+    }
+    let ino = file;
+    let reply = tree.ask(ino, &MetaRequest::GetAttr { ino, data });
+    assert!(matches!(reply, Ok(MetaReply::Attr { attr_ms: 1.., .. })));
+}
+
+#[test]
+fn a_reader_changes_nothing() {
+    let mut tree = Tree::new(false, |scope| scope.is_read_only = true);
+    let (home, inside, file) = (tree.home, tree.inside, tree.file);
+    let before = tree.cell.stores[1].kv.clone();
+    let Tree { cell, scoped, .. } = &mut tree;
+    assert_eq!(scoped.lookup(cell, inside, "f"), Ok(file));
+    scoped.open(cell, file, O_RDONLY).unwrap();
+    let read = scoped.call(cell, file, &MetaRequest::ReadInline { ino: file });
+    assert_eq!(
+        read.unwrap(),
+        MetaReply::Inline {
+            bytes: Blob(b"public".to_vec())
+        }
+    );
+    let reads = vec![(
+        file,
+        Timestamp {
+            seconds: 1 << 40,
+            nanos: 0,
+        },
+    )];
+    scoped
+        .call(cell, file, &MetaRequest::Touch { reads })
+        .unwrap();
+    let no = ErrorCode::ReadOnly;
+    for flags in [O_WRONLY, O_RDWR, O_TRUNC] {
+        assert_eq!(scoped.open(cell, file, flags), Err(no));
+    }
+    assert_eq!(scoped.report(cell, file, 1), Err(no));
+    assert_eq!(scoped.truncate(cell, file, 0, 0), Err(no));
+    assert_eq!(scoped.unlink(cell, inside, "f"), Err(no));
+    assert_eq!(scoped.mkdir(cell, inside, "new"), Err(no));
+    let mut noise = Noise {
+        random: Rng(3),
+        inos: vec![inside, file, home, Ino::ROOT],
+    };
+    let mut refused = 0;
+    for _ in 0..3_000 {
+        let request = noise.request();
+        scoped.sequence += 1;
+        let reply = cell.send(1, scoped.caller(1), &request);
+        let failed = matches!(reply, MetaReply::Failed { .. });
+        let may = matches!(
+            request,
+            MetaRequest::Open { .. } | MetaRequest::Close { .. } | MetaRequest::Touch { .. }
+        );
+        if request.is_mutation() && !may {
+            assert!(failed, "{request:?}: {reply:?}");
+            refused += 1;
+        }
+    }
+    assert!(refused > 1_000);
+    assert_same(&before, &tree.cell.stores[1].kv, |_ino| true);
+}
+
+#[test]
+fn a_client_speaks_for_its_users_only() {
+    let mut tree = Tree::new(false, |scope| {
+        scope.path = Vec::new();
+        scope.uids = Some((1000, 1999));
+    });
+    let (inside, secret) = (tree.inside, tree.secret);
+    let Tree { cell, scoped, .. } = &mut tree;
+    for uid in [0, 999, 2000, 65_534] {
+        let mut other = scoped.who(uid, 7);
+        other.sequence = scoped.sequence + 1;
+        assert_eq!(other.lookup(cell, inside, "f"), Err(ErrorCode::Access));
+        assert_eq!(other.mkdir(cell, inside, "new"), Err(ErrorCode::Access));
+        scoped.sequence = other.sequence;
+    }
+    let mut user = scoped.who(1000, 7);
+    let made = user.create(cell, inside, "own", 0o600).unwrap();
+    assert_eq!(user.attr(cell, made).unwrap().uid, 1000);
+    // No bytes without an open, and an open needs the right.
+    let no = Err(ErrorCode::BadHandle);
+    let read = MetaRequest::ReadInline { ino: secret };
+    assert_eq!(user.call(cell, secret, &read), no.clone());
+    assert_eq!(
+        user.write_inline(cell, secret, 0, b"x").map(drop),
+        no.clone().map(drop)
+    );
+    assert_eq!(
+        user.report(cell, secret, 1 << 20).map(drop),
+        no.clone().map(drop)
+    );
+    user.open(cell, secret, O_RDONLY).unwrap();
+    assert!(user.call(cell, secret, &read).is_ok());
+    assert_eq!(
+        user.write_inline(cell, secret, 0, b"x").map(drop),
+        no.map(drop)
+    );
+    user.close(cell, secret).unwrap();
+    user.open(cell, secret, O_RDWR).unwrap();
+    user.write_inline(cell, secret, 0, b"x").unwrap();
+}
+
+#[test]
+fn a_squashed_root_has_no_more_rights_than_nobody() {
+    let mut tree = Tree::new(false, |scope| scope.squashes_root = true);
+    let inside = tree.inside;
+    let private = tree.as_admin(|admin, cell| {
+        let private = admin.create(cell, inside, "private", 0o600).unwrap();
+        admin.mkdir_mode(cell, inside, "closed", 0o700).unwrap();
+        private
+    });
+    let Tree { cell, scoped, .. } = &mut tree;
+    let made = scoped.create(cell, inside, "own", 0o600).unwrap();
+    let attr = scoped.attr(cell, made).unwrap();
+    assert_eq!((attr.uid, attr.gid), (65_534, 65_534));
+    assert_eq!(scoped.open(cell, private, O_RDONLY), Err(ErrorCode::Access));
+    let closed = scoped.lookup(cell, inside, "closed").unwrap();
+    assert_eq!(
+        scoped.create(cell, closed, "x", 0o600),
+        Err(ErrorCode::Access)
+    );
+    let mut change = zonal_wire::meta::AttrChange::default();
+    change.uid = Some(0);
+    let who = Credentials::root();
+    let ino = made;
+    let chown = MetaRequest::SetAttr { who, ino, change };
+    assert_eq!(scoped.call(cell, ino, &chown), Err(ErrorCode::NotPermitted));
+}
+
+#[test]
+fn targets_hear_what_a_client_has_open() {
+    let mut tree = Tree::new(false, |_scope| {});
+    let (file, secret) = (tree.file, tree.secret);
+    for ino in [file, secret] {
+        assert_eq!(tree.may_use(ino, false), Ok(false));
+    }
+    tree.scoped.open(&mut tree.cell, file, O_RDONLY).unwrap();
+    assert_eq!(tree.may_use(file, false), Ok(true));
+    assert_eq!(tree.may_use(file, true), Ok(false));
+    tree.scoped.open(&mut tree.cell, file, O_RDWR).unwrap();
+    assert_eq!(tree.may_use(file, true), Ok(true));
+    assert_eq!(tree.may_use(secret, false), Ok(false));
+    // That others have it open says nothing.
+    tree.as_admin(|admin, cell| admin.open(cell, secret, O_RDWR).unwrap());
+    assert_eq!(tree.may_use(secret, false), Ok(false));
+    // After a restart nobody is asked before it has told, and what lies outside cannot be told.
+    tree.cell.restart(1);
+    assert_eq!(tree.may_use(file, false), Err(ErrorCode::NotReady));
+    tree.scoped
+        .reclaim(&mut tree.cell, 1, vec![file, secret, secret]);
+    assert_eq!(tree.may_use(file, true), Ok(true));
+    assert_eq!(tree.may_use(secret, false), Ok(false));
+    for _ in 0..2 {
+        tree.scoped.close(&mut tree.cell, file).unwrap();
+    }
+    assert_eq!(tree.may_use(file, false), Ok(false));
+    // Cut by its name: the columns follow.
+    tree.scoped.truncate(&mut tree.cell, file, 1, 0).unwrap();
+    assert_eq!(tree.may_use(file, true), Ok(true));
+    tree.cell.pass_ms(60_001);
+    assert_eq!(tree.may_use(file, true), Ok(false));
+    let elsewhere = Ino::new(zonal_types::PartitionId(60_000), 17);
+    assert_eq!(tree.may_use(elsewhere, false), Err(ErrorCode::NotOwner));
+}
+
+/// What belongs to inodes that are not inside of the path is as it was.
+fn assert_same(before: &MemKv, after: &MemKv, is_outside: impl Fn(Ino) -> bool) {
+    let of_tree = |kv: &MemKv| -> MemKv {
+        let own = kv.iter().filter(|(key, _)| {
+            key[..4] != [0xff; 4] && key[4] >= keys::TAG_INODE && key[4] < keys::TAG_SESSION
+        });
+        own.filter(|(key, _)| keys::ino_of(key).is_some_and(&is_outside))
+            .map(|(key, value)| (key.clone(), value.clone()))
+            .collect()
+    };
+    assert_eq!(of_tree(before), of_tree(after));
+}
+
+fn named_in(reply: &MetaReply) -> Vec<Ino> {
+    match reply {
+        MetaReply::Entry { entry }
+        | MetaReply::Made { entry, .. }
+        | MetaReply::Opened { entry, .. }
+        | MetaReply::OpenedSmall { entry, .. }
+        | MetaReply::MadeOpen { entry, .. } => vec![entry.ino],
+        MetaReply::Attr { attr, .. } | MetaReply::Truncated { attr, .. } => vec![attr.ino],
+        MetaReply::Dir { entries, .. } => entries.iter().map(|item| item.entry.ino).collect(),
+        MetaReply::Dirs { listings } => {
+            let entries = listings.iter().flat_map(|listing| &listing.entries);
+            entries.map(|item| item.entry.ino).collect()
+        }
+        MetaReply::Parent { parent } => vec![*parent],
+        MetaReply::Events { events, .. } => events
+            .iter()
+            .flat_map(|(_, event)| match event {
+                Event::Invalidate {
+                    entries, inodes, ..
+                } => [vec![*entries], inodes.clone()].concat(),
+                Event::LockGranted { ino, .. }
+                | Event::RecallLease { ino, .. }
+                | Event::FileCut { ino } => vec![*ino],
+            })
+            .collect(),
+        _ => Vec::new(),
+    }
+}
+
+#[test]
+fn a_hostile_client_changes_and_learns_nothing_outside_of_its_path() {
+    let rounds = 8;
+    let mut done = 0;
+    for seed in 0..rounds {
+        let mut tree = Tree::new(seed % 2 == 0, |_scope| {});
+        let beside = tree.outside;
+        let more: Vec<Ino> = tree.as_admin(|admin, cell| {
+            let lookup = |admin: &mut Client, cell: &mut Cell, of, text: &str| {
+                admin.lookup(cell, of, text).unwrap()
+            };
+            let other = lookup(admin, cell, Ino::ROOT, SECRET);
+            let hidden = lookup(admin, cell, beside, &format!("{SECRET}-name"));
+            let link = lookup(admin, cell, beside, "x");
+            vec![other, hidden, link]
+        });
+        let outside: BTreeSet<Ino> = [tree.outside, tree.secret]
+            .into_iter()
+            .chain(more)
+            .collect();
+        let above = [Ino::ROOT, tree.home];
+        let before: Vec<MemKv> = tree
+            .cell
+            .stores
+            .iter()
+            .map(|store| store.kv.clone())
+            .collect();
+        let mut noise = Noise {
+            random: Rng(seed),
+            inos: outside.iter().copied().chain(above).collect(),
+        };
+        noise
+            .inos
+            .extend([tree.inside, tree.file, tree.inside, tree.file]);
+        let owner = tree.admin.sessions.clone();
+        for step in 0..3_000_u64 {
+            tree.cell.pass_ms(7);
+            let request = match noise.random.below(20) {
+                0 => MetaRequest::PollEvents {
+                    boot: 1,
+                    acked: step,
+                    wait_ms: 0,
+                },
+                _ => noise.request(),
+            };
+            tree.scoped.sequence += 1;
+            let shard = noise.random.below(3) as usize;
+            let mut caller = tree.scoped.caller(shard);
+            if noise.random.below(30) == 0 {
+                caller.session = owner[shard];
+            }
+            let reply = tree.cell.send(shard, caller, &request);
+            let learnt = named_in(&reply);
+            assert!(
+                learnt.iter().all(|ino| !outside.contains(ino)),
+                "{request:?}: {reply:?}"
+            );
+            let bytes = reply.to_bytes();
+            let is_told = bytes
+                .windows(SECRET.len())
+                .any(|part| part == SECRET.as_bytes());
+            assert!(!is_told, "{request:?}: {reply:?}");
+            for ino in learnt {
+                if noise.inos.len() < 60 && ino.is_valid() {
+                    noise.inos.push(ino);
+                }
+            }
+            done += usize::from(!matches!(reply, MetaReply::Failed { .. }));
+            if step == 1_500 {
+                tree.cell.restart(1);
+            }
+        }
+        for (store, before) in tree.cell.stores.iter().zip(&before) {
+            assert_same(before, &store.kv, |ino| {
+                outside.contains(&ino) || above.contains(&ino)
+            });
+        }
+        tree.cell.assert_sound();
+        // What was made lies inside.
+        tree.cell.from = None;
+        let nobody = tree.cell.send(1, none(), &MetaRequest::StatFs);
+        assert!(matches!(nobody, MetaReply::Failed { .. }), "{nobody:?}");
+        assert_ne!(owner[1], SessionId(0));
+    }
+    // Most is refused; but not all.
+    assert!(done > 2_000, "{done}");
+}

@@ -1,0 +1,41 @@
+//! Who a connection has proved to be, in the form that shards know: made once for each certificate.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use zonal_net::{Certified, Peer, Serial};
+use zonal_types::Holder;
+use zonal_types::limits::SUBJECTS_KNOWN_MAX;
+
+type Known = BTreeMap<Serial, (Arc<Certified>, Arc<Holder>)>;
+
+/// Holders by the number of their certificate; forgotten together when there are [`SUBJECTS_KNOWN_MAX`].
+#[derive(Default)]
+pub(crate) struct Subjects {
+    known: Mutex<Known>,
+}
+
+impl Subjects {
+    /// `None`: the peer had to prove nothing.
+    pub(crate) fn holder(&self, peer: &Peer) -> Option<Arc<Holder>> {
+        let certified = peer.certified.as_ref()?;
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((of, holder)) = known.get(&certified.serial)
+            && (Arc::ptr_eq(of, certified) || of == certified)
+        {
+            return Some(Arc::clone(holder));
+        }
+        if known.len() >= SUBJECTS_KNOWN_MAX {
+            known.clear();
+        }
+        let holder = Arc::new(Holder {
+            subject: certified.subject.to_string(),
+            scope: certified.subject.scope().cloned(),
+        });
+        known.insert(
+            certified.serial,
+            (Arc::clone(certified), Arc::clone(&holder)),
+        );
+        Some(holder)
+    }
+}
