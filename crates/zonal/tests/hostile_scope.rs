@@ -1,0 +1,574 @@
+//! A client with a valid certificate for /projects/a asks everything of everybody: nothing outside of its path changes, and nothing is learnt.
+//!
+//! `ZONAL_HOSTILE_MESSAGES` says how many messages; `make test-long` sends 100,000.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test ends where something is not as it should be"
+)]
+
+mod cell;
+#[allow(dead_code, reason = "the other test uses the rest")]
+mod hostile;
+#[path = "../../zonal-meta/tests/noise/mod.rs"]
+mod noise;
+mod scoped;
+
+/// What the noise needs.
+mod common {
+    pub use crate::scoped::name;
+}
+
+use hostile::EDGES;
+use hostile::valid::{valid_admin, valid_manager};
+use noise::Noise;
+use scoped::{SECRET, World, ask, pool};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use zonal_net::{Pool, Role};
+use zonal_testkit::Rng;
+use zonal_types::{
+    Blob, CellId, Codec, Column, Credentials, DataId, Ino, MapVersion, NodeId, SessionId, ShardId,
+    TargetId, Timestamp, ZoneId,
+};
+use zonal_wire::{
+    AdminReply, AdminRequest, AppendPlace, ErrorNumber, Header, LeaseKind, ManagerReply,
+    ManagerRequest, MetaReply, MetaRequest, ObjectRef, Service, StorageReply, StorageRequest,
+};
+
+const SEED: u64 = 0x5c0de;
+
+fn messages() -> usize {
+    let given = std::env::var("ZONAL_HOSTILE_MESSAGES").ok();
+    given.map_or(20_000, |text| text.parse().unwrap())
+}
+
+/// What came back, counted.
+#[derive(Default)]
+struct Count {
+    sent: AtomicUsize,
+    done: AtomicUsize,
+    closed: AtomicUsize,
+}
+
+impl Count {
+    /// A reply without a secret; its body.
+    fn take(
+        &self,
+        asked: &dyn std::fmt::Debug,
+        reply: Option<(Vec<u8>, Vec<u8>)>,
+    ) -> Option<Vec<u8>> {
+        self.sent.fetch_add(1, Ordering::Relaxed);
+        let Some((body, payload)) = reply else {
+            self.closed.fetch_add(1, Ordering::Relaxed);
+            return None;
+        };
+        for bytes in [&body, &payload] {
+            assert!(
+                !tells(bytes),
+                "{asked:?}: {}",
+                String::from_utf8_lossy(bytes)
+            );
+        }
+        Some(body)
+    }
+
+    fn note(&self, is_done: bool) {
+        self.done.fetch_add(usize::from(is_done), Ordering::Relaxed);
+    }
+}
+
+fn tells(bytes: &[u8]) -> bool {
+    bytes.windows(SECRET.len()).any(|part| part == SECRET)
+}
+
+/// Requests that the noise does not have.
+fn odd(random: &mut Rng, inos: &[Ino]) -> MetaRequest {
+    let ino = inos[random.index(inos.len())];
+    let number = EDGES[random.index(EDGES.len())];
+    let who = Credentials::root();
+    let place = AppendPlace {
+        offset: number,
+        length: 100,
+        truncate_seq: 0,
+    };
+    match random.below(24) {
+        0 => MetaRequest::OpenSession {
+            client: [0xad, 1, 2][random.index(3)],
+            zone: ZoneId(1),
+            name: "hostile".into(),
+        },
+        1 => MetaRequest::PollEvents {
+            boot: random.below(2),
+            acked: number,
+            wait_ms: 1,
+        },
+        2 => MetaRequest::CloseSession,
+        3 => MetaRequest::EvictSession,
+        4 => MetaRequest::DropLeases,
+        5 => MetaRequest::ReclaimAppends {
+            appends: vec![(ino, place)],
+        },
+        6 => MetaRequest::GiveUpAppends {
+            appends: vec![(ino, number)],
+        },
+        7 => MetaRequest::StatFs,
+        8 => MetaRequest::Sync,
+        9 => MetaRequest::TakePrivileges { who, ino },
+        10 => MetaRequest::TakeLease {
+            ino,
+            kind: LeaseKind::Write,
+            start: 0,
+            end: number,
+        },
+        11 => MetaRequest::RenewLeases {
+            leases: vec![(ino, number)],
+        },
+        12 => MetaRequest::ReturnLease {
+            ino,
+            lease: number,
+            size: Some(number),
+            mtime: None,
+        },
+        13 => MetaRequest::MakeDetachedDir {
+            uid: 0,
+            gid: 0,
+            mode: 0o777,
+            default_acl: None,
+            token: number,
+        },
+        14 => MetaRequest::DropDir { ino },
+        15 => MetaRequest::HasEntry { ino },
+        16 => MetaRequest::SettleDir {
+            ino,
+            since: Timestamp::default(),
+            has_entry: false,
+        },
+        17 => MetaRequest::HasOpen {
+            subject: "zonal://cell/admin/a".into(),
+            ino,
+            writes: true,
+        },
+        18 => MetaRequest::ReadDirs {
+            who,
+            dirs: inos.iter().rev().take(16).copied().collect(),
+            entries: 100,
+        },
+        19 => MetaRequest::Reclaim {
+            opens: inos.to_vec(),
+            locks: Vec::new(),
+        },
+        20 => MetaRequest::Touch {
+            reads: inos
+                .iter()
+                .map(|ino| (*ino, Timestamp::default()))
+                .collect(),
+        },
+        _ => MetaRequest::ReadInline { ino },
+    }
+}
+
+/// All that can be asked of shards.
+fn at_shards(world: &mut World, pool: &Pool, count: &Count, messages: usize) {
+    let mut random = Rng(SEED);
+    let above = [Ino::ROOT, world.projects];
+    let mut noise = Noise {
+        random: Rng(SEED + 1),
+        inos: [&world.outside[..], &above, &world.inside, &world.inside].concat(),
+    };
+    let at = [world.manager, world.shard];
+    let mut own = [SessionId(0); 2];
+    let mut sequence = 0;
+    for number in 0..messages {
+        if number % 2_000 == 0 {
+            world.keep_alive();
+        }
+        let index = usize::from(random.below(4) > 0);
+        if own[index] == SessionId(0) {
+            let open = MetaRequest::OpenSession {
+                client: 0xbad,
+                zone: ZoneId(1),
+                name: "hostile".into(),
+            };
+            let header = Header::request(Service::Meta, CellId::default());
+            let body = count.take(&open, ask(pool, at[index], header, &open.to_bytes(), &[]));
+            match MetaReply::from_bytes(&body.unwrap()).unwrap() {
+                MetaReply::Session { session, .. } => own[index] = session,
+                other => panic!("{other:?}"),
+            }
+        }
+        let request = match random.below(5) {
+            0 => odd(&mut random, &noise.inos),
+            _ => noise.request(),
+        };
+        // Ends of appends wait for those before them, which nobody ends.
+        let waits = matches!(
+            request,
+            MetaRequest::AppendBegin { .. } | MetaRequest::AppendEnd { .. }
+        );
+        if waits && random.below(40) > 0 {
+            continue;
+        }
+        sequence += 1;
+        let mut header = Header::request(Service::Meta, CellId::default());
+        (header.slot, header.sequence) = (random.below(4) as u32, sequence);
+        header.session = match random.below(30) {
+            0 => SessionId(0),
+            1 => SessionId(random.bits()),
+            2 => SessionId(random.below(100)),
+            3 => world.sessions[index],
+            _ => own[index],
+        };
+        let reply = ask(pool, at[index], header, &request.to_bytes(), &[]);
+        let Some(body) = count.take(&request, reply) else {
+            continue;
+        };
+        let reply = MetaReply::from_bytes(&body).unwrap();
+        let failed = matches!(
+            reply,
+            MetaReply::Failed { .. } | MetaReply::StaleShard { .. }
+        );
+        count.note(!failed);
+        if header.session == own[index] && request == MetaRequest::CloseSession {
+            own[index] = SessionId(0);
+        } else if header.session != own[index] && header.session != SessionId(0) {
+            let is_first = matches!(
+                request,
+                MetaRequest::OpenSession { .. } | MetaRequest::StatFs | MetaRequest::Sync
+            );
+            assert!(failed || is_first, "{request:?}: {reply:?}");
+        }
+        let found = match &reply {
+            MetaReply::Entry { entry }
+            | MetaReply::Opened { entry, .. }
+            | MetaReply::Made { entry, .. } => entry.ino,
+            MetaReply::Attr { attr, .. } => attr.ino,
+            _ => continue,
+        };
+        assert!(!world.outside.contains(&found), "{request:?}: {reply:?}");
+        if noise.inos.len() < 80 && found.is_valid() {
+            noise.inos.push(found);
+        }
+    }
+}
+
+/// All that can be asked of a target.
+fn at_target(world: &Wanted, pool: &Pool, count: &Count, messages: usize) {
+    let mut random = Rng(SEED + 2);
+    for _ in 0..messages {
+        let ino = match random.below(6) {
+            0 => Ino(random.bits()),
+            _ => world.inos[random.index(world.inos.len())],
+        };
+        let edge = EDGES[random.index(EDGES.len())];
+        let object = ObjectRef {
+            target: match random.below(9) {
+                0 => TargetId(random.bits() as u32),
+                _ => world.target,
+            },
+            data_id: DataId(ino.0),
+            column: Column([0, 0, 0, 1][random.index(4)]),
+            layout_gen: random.below(2) as u32,
+            truncate_seq: [0, 1, edge][random.index(3)],
+            truncate_bytes: [0, edge][random.index(2)],
+        };
+        let (target, offset) = (object.target, [0, 0, 4096, edge][random.index(4)]);
+        let txn = edge;
+        let payload = vec![0x55; random.index(9_000)];
+        let length = payload.len() as u32;
+        let request = match random.below(18) {
+            0 | 1 => StorageRequest::Write {
+                object,
+                offset,
+                sync: random.below(50) == 0,
+                expected_version: 0,
+                txn: 0,
+                snap_epoch: 0,
+            },
+            2 => StorageRequest::Truncate { object },
+            3 => StorageRequest::Punch {
+                object,
+                offset,
+                length: edge,
+            },
+            4 => StorageRequest::Allocate {
+                object,
+                offset,
+                length: 8192,
+                zero: true,
+            },
+            5 => StorageRequest::Map {
+                object,
+                offset,
+                end: u64::MAX,
+                limit: 9,
+            },
+            6 => StorageRequest::Stat { object },
+            7 => StorageRequest::Sync { target },
+            8 => StorageRequest::Delete {
+                target,
+                objects: vec![(object.data_id, object.column)],
+            },
+            9 => StorageRequest::StatFs { target },
+            10 => StorageRequest::WriteRanges {
+                object,
+                ranges: vec![(offset, length)],
+            },
+            11 => StorageRequest::Prepare { object, txn },
+            12 => StorageRequest::Commit { object, txn },
+            13 => StorageRequest::Abort { object, txn },
+            14 => StorageRequest::Resolve { object, txn },
+            15 => StorageRequest::CommitExtents { object, txn },
+            16 => StorageRequest::MapExtents {
+                object,
+                offset,
+                length: edge,
+            },
+            _ => StorageRequest::Read {
+                object,
+                offset,
+                length: 65_536,
+            },
+        };
+        let mut header = Header::request(Service::Storage, CellId::default());
+        (header.session, header.sequence) = (SessionId(random.below(9)), random.below(9) as u32);
+        let reply = ask(pool, world.storage, header, &request.to_bytes(), &payload);
+        if let Some(body) = count.take(&request, reply) {
+            let reply = StorageReply::from_bytes(&body).unwrap();
+            count.note(!matches!(reply, StorageReply::Failed { .. }));
+        }
+    }
+}
+
+/// All that can be asked of a manager, and of servers about themselves.
+fn at_servers(world: &Wanted, pool: &Pool, count: &Count, messages: usize) {
+    let mut random = Rng(SEED + 3);
+    for _ in 0..messages {
+        let number = random.bits();
+        let to = world.at[random.index(3)];
+        if random.below(2) == 0 {
+            let body = match random.below(3) {
+                0 => AdminRequest::ListSessions {
+                    shard: ShardId(random.below(2) as u32),
+                    after: SessionId(0),
+                    limit: 100,
+                }
+                .to_bytes(),
+                1 => AdminRequest::NumberClaimed {
+                    node: NodeId(random.below(4) as u32),
+                    claimed_by: "127.0.0.1:1".into(),
+                }
+                .to_bytes(),
+                _ => {
+                    let valid = valid_admin(world.target);
+                    valid[random.index(valid.len())].clone()
+                }
+            };
+            let header = Header::request(Service::Admin, CellId::default());
+            let asked = AdminRequest::from_bytes(&body).unwrap();
+            if let Some(body) = count.take(&asked, ask(pool, to, header, &body, &[])) {
+                match AdminReply::from_bytes(&body).unwrap() {
+                    AdminReply::Failed { code, .. } => {
+                        assert_eq!(code, ErrorNumber(zonal_types::ErrorCode::NotPermitted));
+                    }
+                    other => panic!("{asked:?}: {other:?}"),
+                }
+            }
+            continue;
+        }
+        let request = match random.below(6) {
+            0 => ManagerRequest::GetMap {
+                have: MapVersion([0, number][random.index(2)]),
+            },
+            1 => ManagerRequest::GetRevoked { have: number },
+            2 => ManagerRequest::Revoke {
+                serials: vec![number],
+            },
+            3 => ManagerRequest::Junction { ino: Ino(number) },
+            4 => ManagerRequest::Edit {
+                expected: world.map.version,
+                edits: Blob(random.bytes(40)),
+            },
+            _ => {
+                let valid = valid_manager(&world.map);
+                let body = &valid[random.index(valid.len())];
+                ManagerRequest::from_bytes(body).unwrap()
+            }
+        };
+        let header = Header::request(Service::Manager, CellId::default());
+        let reply = ask(pool, world.at[0], header, &request.to_bytes(), &[]);
+        if let Some(body) = count.take(&request, reply) {
+            let reply = ManagerReply::from_bytes(&body).unwrap();
+            let failed = matches!(reply, ManagerReply::Failed { .. });
+            let may = matches!(
+                request,
+                ManagerRequest::GetMap { .. }
+                    | ManagerRequest::GetRevoked { .. }
+                    | ManagerRequest::Junction { .. }
+            );
+            assert_eq!(failed, !may, "{request:?}: {reply:?}");
+            count.note(!failed);
+        }
+    }
+}
+
+/// What the threads beside need to know.
+struct Wanted {
+    inos: Vec<Ino>,
+    target: TargetId,
+    storage: SocketAddr,
+    at: [SocketAddr; 3],
+    map: zonal_zonemap::ZoneMap,
+}
+
+#[test]
+fn a_hostile_client_with_a_path_changes_and_learns_nothing_beside_it() {
+    let messages = messages();
+    println!("{messages} messages, seed {SEED:#x}");
+    let mut world = World::new("hostile-scope");
+    let key = world.key("hostile", &["--path", "/projects/a"]);
+    let before = world.seen();
+    // What would be found if it were told.
+    assert!(
+        before.values().filter(|bytes| tells(bytes)).count() >= 12,
+        "{before:#?}"
+    );
+    let pools: [Pool; 3] = std::array::from_fn(|_| pool(Role::Client, &key));
+    let wanted = Wanted {
+        inos: [&world.outside[..], &world.inside].concat(),
+        target: world.target,
+        storage: world.storage,
+        at: [world.manager, world.shard, world.storage],
+        map: world.map.clone(),
+    };
+    let counts: [Count; 3] = std::array::from_fn(|_| Count::default());
+    std::thread::scope(|scope| {
+        let (wanted, pools, counts) = (&wanted, &pools, &counts);
+        scope.spawn(|| at_target(wanted, &pools[1], &counts[1], messages / 4));
+        scope.spawn(|| at_servers(wanted, &pools[2], &counts[2], messages / 10));
+        // A few are left out there.
+        at_shards(&mut world, &pools[0], &counts[0], messages * 7 / 10);
+    });
+    for (count, what) in counts.iter().zip(["shards", "target", "servers"]) {
+        let of = |count: &AtomicUsize| count.load(Ordering::Relaxed);
+        let (sent, done, closed) = (of(&count.sent), of(&count.done), of(&count.closed));
+        println!("{what}: {sent} sent, {done} done, {closed} ended their connection");
+        assert!(sent > messages / 12 && closed == 0);
+        // Most of it is refused, and not all.
+        assert!(done > 0 && done < sent, "{what}");
+    }
+    world.keep_alive();
+    let after = world.seen();
+    for (what, bytes) in &before {
+        assert_eq!(Some(bytes), after.get(what), "{what}");
+    }
+    assert_eq!(before.len(), after.len(), "{:?}", after.keys());
+    for node in cell::NODES {
+        let log = world.cell.log(node);
+        assert!(
+            !log.contains("panic") && !log.contains("ERROR"),
+            "{node}:\n{log}"
+        );
+    }
+}
+
+#[test]
+fn a_client_with_a_path_reads_and_writes_below_it_and_nowhere_else() {
+    let mut world = World::new("scope-bytes");
+    let key = world.key("a", &["--path", "/projects/a"]);
+    let pool = pool(Role::Client, &key);
+    let storage = |request: &StorageRequest, payload: &[u8]| {
+        let header = Header::request(Service::Storage, CellId::default());
+        let (body, bytes) =
+            ask(&pool, world.storage, header, &request.to_bytes(), payload).unwrap();
+        (StorageReply::from_bytes(&body).unwrap(), bytes)
+    };
+    let meta = |session, request: &MetaRequest| {
+        let mut header = Header::request(Service::Meta, CellId::default());
+        header.session = session;
+        let (body, _) = ask(&pool, world.shard, header, &request.to_bytes(), &[]).unwrap();
+        MetaReply::from_bytes(&body).unwrap()
+    };
+    let open = MetaRequest::OpenSession {
+        client: 7,
+        zone: ZoneId(1),
+        name: "a".into(),
+    };
+    let MetaReply::Session { session, .. } = meta(SessionId(0), &open) else {
+        panic!("no session");
+    };
+    let file = world.inside[1];
+    let object = world.object(file);
+    let read = |object| StorageRequest::Read {
+        object,
+        offset: 0,
+        length: 6,
+    };
+    let write = |object| StorageRequest::Write {
+        object,
+        offset: 0,
+        sync: false,
+        expected_version: 0,
+        txn: 0,
+        snap_epoch: 0,
+    };
+    let refused = |(reply, bytes): (StorageReply, Vec<u8>)| {
+        assert!(bytes.is_empty());
+        match reply {
+            StorageReply::Failed { code, .. } => assert_eq!(code.0, zonal_types::ErrorCode::Access),
+            other => panic!("{other:?}"),
+        }
+    };
+    // It has nothing open.
+    refused(storage(&read(object), &[]));
+    let open = |ino, open_flags| MetaRequest::Open {
+        who: Credentials::root(),
+        ino,
+        open_flags,
+    };
+    let opened = meta(session, &open(file, 0));
+    assert!(
+        matches!(
+            opened,
+            MetaReply::Opened { .. } | MetaReply::OpenedSmall { .. }
+        ),
+        "{opened:?}"
+    );
+    assert_eq!(storage(&read(object), &[]).1, b"public");
+    refused(storage(&write(object), b"x"));
+    refused(storage(&StorageRequest::Truncate { object }, &[]));
+    let opened = meta(session, &open(file, 2));
+    assert!(
+        matches!(
+            opened,
+            MetaReply::Opened { .. } | MetaReply::OpenedSmall { .. }
+        ),
+        "{opened:?}"
+    );
+    let (written, _) = storage(&write(object), b"Public");
+    assert!(
+        matches!(written, StorageReply::Written { .. }),
+        "{written:?}"
+    );
+    assert_eq!(storage(&read(object), &[]).1, b"Public");
+    for ino in world.outside.clone() {
+        let object = world.object(ino);
+        refused(storage(&read(object), &[]));
+        refused(storage(&write(object), b"x"));
+        let opened = meta(session, &open(ino, 0));
+        assert!(matches!(opened, MetaReply::Failed { .. }), "{opened:?}");
+    }
+    // 5 s after the last close no target serves it any more.
+    for _ in 0..2 {
+        let closed = meta(session, &MetaRequest::Close { inos: vec![file] });
+        assert_eq!(closed, MetaReply::Done);
+    }
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while !matches!(storage(&read(object), &[]).0, StorageReply::Failed { .. }) {
+        assert!(
+            std::time::Instant::now() < end,
+            "served 20 s after it was closed"
+        );
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    world.keep_alive();
+}
