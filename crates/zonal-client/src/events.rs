@@ -88,7 +88,9 @@ impl<N: Net> Client<N> {
                         file.state().outdate();
                     }
                 }
-                Event::Invalidate { .. } | Event::RecallLease { .. } => {}
+                Event::Invalidate { .. }
+                | Event::RecallLease { .. }
+                | Event::EndRecalled { .. } => {}
             }
         }
         if link.life() != life || life.0 != boot {

@@ -81,7 +81,7 @@ fn carry_out(fs: &ZonalFs, event: &Event) -> Vec<Ino> {
         Event::Invalidate { .. } => fs.listings.carried_out(event),
         Event::LockGranted { ino, waiter } => fs.lock_was_granted(*ino, *waiter),
         // Of a lease that nobody took; what the core does by itself.
-        Event::RecallLease { .. } | Event::FileCut { .. } => {}
+        Event::RecallLease { .. } | Event::FileCut { .. } | Event::EndRecalled { .. } => {}
     }
     dirs
 }
