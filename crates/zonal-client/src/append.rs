@@ -26,17 +26,32 @@ impl<N: Net> Client<N> {
         kill_suid: bool,
     ) -> Result<u64, ErrorCode> {
         let _gate = wait_for(&self.net, &file.gate).await?;
+        self.append_gated(file, bytes, kill_suid).await
+    }
+
+    /// [`Self::append`] for a caller that holds the gate.
+    pub(crate) async fn append_gated(
+        &self,
+        file: &File<N>,
+        bytes: &[u8],
+        kill_suid: bool,
+    ) -> Result<u64, ErrorCode> {
         self.settle_gated(file).await?;
         self.freshen(file).await?;
         let deadline = self.deadline();
-        loop {
+        let appended = loop {
             match self.append_once(file, bytes, kill_suid).await {
                 // The shard was restarted and has forgotten the reservation: nothing of it was published.
                 Err(ErrorCode::UnknownLease) if !self.is_over(deadline) => {}
-                Err(ErrorCode::UnknownLease) => return Err(ErrorCode::TimedOut),
-                other => return other,
+                Err(ErrorCode::UnknownLease) => break Err(ErrorCode::TimedOut),
+                other => break other,
             }
+        };
+        if appended.is_err() {
+            // It may hold a place behind the end still.
+            self.end_moves(file);
         }
+        appended
     }
 
     async fn append_once(
@@ -139,7 +154,7 @@ impl<N: Net> Client<N> {
     }
 
     /// Writes the last of what is appended, without gathering; `delta` is the change of allocated bytes, also where it fails.
-    async fn write_pieces(
+    pub(crate) async fn write_pieces(
         &self,
         file: &File<N>,
         (link, append, mut data): (&Link, Appending, FileData),

@@ -258,7 +258,7 @@ fn after_a_restart_an_end_is_told_again_before_others_get_places() {
     two.holds_nothing(&mut cell, 1);
     two.sequence += 1;
     let waits = ask(&two, &mut cell, &begin(f), None).unwrap_err();
-    let reply = one.call(&mut cell, f, &told(8000));
+    let reply = one.call(&mut cell, f, &told(8010));
     assert_eq!(reply, Ok(MetaReply::Done));
     one.reclaim(&mut cell, 1, vec![f]);
     let waits = ask(&two, &mut cell, &begin(f), Some(waits)).unwrap_err();
@@ -294,14 +294,28 @@ fn after_a_restart_an_end_is_told_again_before_others_get_places() {
     one.reclaim(&mut cell, 1, vec![f]);
     publish(&mut one, &mut cell, f, 8040, 10);
 
-    // A cut that it has not heard of ends it.
+    // So it is where others appended in a life of which it did not hear, and that is forgotten.
     give_back(&mut one, &mut cell, f);
     two.close(&mut cell, f).unwrap();
     assert_eq!(lend(&mut one, &mut cell, f), Ok(8050));
     cell.restart(1);
     two.holds_nothing(&mut cell, 1);
-    two.truncate(&mut cell, f, 100, 0).unwrap();
+    let place = two.call(&mut cell, f, &begin(f)).unwrap();
+    assert!(matches!(place, MetaReply::Appending { offset: 8050, .. }));
+    let over = end(&cell, f, 8050, 10);
+    two.call(&mut cell, f, &over).unwrap();
+    cell.restart(1);
+    two.holds_nothing(&mut cell, 1);
     let refused = one.call(&mut cell, f, &told(8050));
+    assert_eq!(refused, Err(ErrorCode::UnknownLease));
+    one.reclaim(&mut cell, 1, vec![f]);
+
+    // A cut that it has not heard of ends it.
+    assert_eq!(lend(&mut one, &mut cell, f), Ok(8060));
+    cell.restart(1);
+    two.holds_nothing(&mut cell, 1);
+    two.truncate(&mut cell, f, 100, 0).unwrap();
+    let refused = one.call(&mut cell, f, &told(100));
     assert_eq!(refused, Err(ErrorCode::UnknownLease));
     cell.assert_sound();
 }

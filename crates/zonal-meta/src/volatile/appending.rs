@@ -158,7 +158,8 @@ impl Shard {
         Some(self.wait(std::mem::take(waited), until, WaitOn::Recalls))
     }
 
-    /// The end that was lent to the session before our restart, where nobody got a place there since.
+    /// The end that was lent to the session in a former life, where it is what the session knows: nobody got a place there since, in
+    /// whatever life, and nobody cut the file.
     pub(super) fn reclaim_end(
         &mut self,
         kv: &dyn KvRead,
@@ -171,6 +172,7 @@ impl Shard {
         let inode = self.tx(kv, now, session).inode(ino);
         let is_same = inode.is_ok_and(|inode| {
             inode.is_file()
+                && inode.size == place.offset
                 && place
                     .left(inode.truncate_seq, inode.truncate_size)
                     .is_some()
