@@ -202,8 +202,9 @@ fn an_open_does_not_wait_for_long_and_an_append_does() {
     let waited = cell.now.instant.ms_since(before);
     assert!((5_500..6_000).contains(&waited), "{waited} ms");
     two.sequence += 1;
+    assert_eq!(place_at(&mut one, &mut cell, f, 8000, 10), Ok(8000));
     let waits = ask(&two, &mut cell, &begin(f), None).unwrap_err();
-    cell.pass_ms(20_000);
+    cell.pass_ms(40_000);
     let waits = ask(&two, &mut cell, &begin(f), Some(waits)).unwrap_err();
     // It comes after all: its records have the place that they had.
     publish(&mut one, &mut cell, f, 8000, 10);
@@ -213,6 +214,19 @@ fn an_open_does_not_wait_for_long_and_an_append_does() {
         panic!("{reply:?}")
     };
     assert_eq!(offset, 8010);
+    let over = end(&cell, f, 8010, 10);
+    two.call(&mut cell, f, &over).unwrap();
+
+    // Nothing is being written behind one: it is taken away after a while.
+    two.close(&mut cell, f).unwrap();
+    assert_eq!(lend(&mut one, &mut cell, f), Ok(8020));
+    let before = cell.now.instant;
+    let place = two.call(&mut cell, f, &begin(f)).unwrap();
+    assert!(matches!(place, MetaReply::Appending { offset: 8020, .. }));
+    let waited = cell.now.instant.ms_since(before);
+    assert!((8_000..9_000).contains(&waited), "{waited} ms");
+    let gone = Err(ErrorCode::UnknownLease);
+    assert_eq!(place_at(&mut one, &mut cell, f, 8020, 10), gone);
 }
 
 #[test]

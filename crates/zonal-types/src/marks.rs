@@ -53,6 +53,8 @@ marks! {
     EndLent,
     /// A lent end was wanted by another client.
     EndRecalled,
+    /// A lent end that was not given back was taken away.
+    EndTakenAway,
     /// A restarted shard was told of an end that is lent.
     EndReclaimed,
     /// Gathered appends were lost with the end that had been lent.

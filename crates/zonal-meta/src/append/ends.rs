@@ -1,8 +1,8 @@
 //! Ends of files that are lent: one session alone gets places in the file, at offsets that it names itself.
 //!
 //! It hands out offsets behind the end without asking, gathers what is appended, and asks for the place when it writes that. Others wait
-//! until it has given the end back: an open, a cut or a report at most [`RECALL_MS`] from the first of them; an append until the session is over,
-//! for what was gathered has its place, and the holder is told again and again.
+//! until it has given the end back: an open, a cut or a report at most [`RECALL_MS`] from the first of them, an append [`TAKE_AWAY_MS`], and for as
+//! long as a place behind the end is being written. The holder is told again and again.
 //!
 //! *Invariants*: an end is lent to a session that alone has the file open, while no append of the file is under way; volatile, as tickets
 //! are: after a restart of the shard it is told again before others get places.
@@ -13,6 +13,10 @@ use zonal_types::{ErrorCode, Ino, Instant, SessionId};
 
 /// How long others than appends wait for an end to be given back: as long as for what is cached.
 pub const RECALL_MS: u64 = CACHE_TERM_MS + CACHE_GRACE_MS;
+
+/// How long appends of others wait for an end behind which nothing is being written: longer than opens do, less than a request is tried
+/// (`REQUEST_DEADLINE_MS`). From then on the holder gets no place, and what it gathered is lost.
+pub const TAKE_AWAY_MS: u64 = 8_000;
 
 #[derive(Debug, Clone, Copy)]
 struct Lent {
@@ -97,18 +101,30 @@ impl Ends {
         is_due.then_some(lent.session)
     }
 
-    /// Before `by` does something with the end of the file. `appends`: it takes a place there.
-    pub fn recall(&mut self, ino: Ino, by: SessionId, now: Instant, appends: bool) -> Recall {
+    /// Before `by` does something with the end of the file. `appends`: it takes a place there, and this says whether places are being written.
+    pub fn recall(
+        &mut self,
+        ino: Ino,
+        by: SessionId,
+        now: Instant,
+        appends: Option<bool>,
+    ) -> Recall {
         let told = self.want(ino, by, now);
         let lent = self.lent.get(&ino).filter(|lent| lent.session != by);
         let Some((since, last)) = lent.and_then(|lent| lent.wanted) else {
             return Recall::Free;
         };
-        let until = if appends { last } else { since }.plus_ms(RECALL_MS);
-        if appends || now < until {
-            Recall::Wait(until, told)
-        } else {
-            Recall::Free
+        let again = last.plus_ms(RECALL_MS);
+        match appends {
+            None if now >= since.plus_ms(RECALL_MS) => Recall::Free,
+            None => Recall::Wait(since.plus_ms(RECALL_MS), told),
+            Some(true) => Recall::Wait(again, told),
+            Some(false) if now >= since.plus_ms(TAKE_AWAY_MS) => {
+                zonal_types::mark!(EndTakenAway);
+                self.lent.remove(&ino);
+                Recall::Free
+            }
+            Some(false) => Recall::Wait(again.min(since.plus_ms(TAKE_AWAY_MS)), told),
         }
     }
 
@@ -157,23 +173,24 @@ mod tests {
     #[test]
     fn an_end_is_lent_to_one_session_until_it_is_given_back() {
         let mut ends = Ends::default();
-        assert_eq!(ends.recall(F, B, at(0), true), Recall::Free);
+        assert_eq!(ends.recall(F, B, at(0), Some(false)), Recall::Free);
         assert_eq!(ends.lend(F, A, 100), Ok(()));
         assert_eq!(ends.lend(F, A, 100), Ok(()), "asked again");
         assert_eq!(ends.lend(F, B, 100), Err(ErrorCode::Busy));
         assert!(ends.allows(F, A, 100) && !ends.allows(F, B, 100));
-        assert_eq!(ends.recall(F, A, at(0), true), Recall::Free, "its own");
-        let until = at(1 + RECALL_MS);
         assert_eq!(
-            ends.recall(F, B, at(1), false),
-            Recall::Wait(until, Some(A))
+            ends.recall(F, A, at(0), Some(false)),
+            Recall::Free,
+            "its own"
         );
-        assert_eq!(ends.recall(F, B, at(2), false), Recall::Wait(until, None));
+        let until = at(1 + RECALL_MS);
+        assert_eq!(ends.recall(F, B, at(1), None), Recall::Wait(until, Some(A)));
+        assert_eq!(ends.recall(F, B, at(2), None), Recall::Wait(until, None));
         assert_eq!(ends.lend(F, A, 100), Err(ErrorCode::Busy), "wanted back");
         ends.give_back(F, B);
         assert!(ends.allows(F, A, 100), "by its holder only");
         ends.give_back(F, A);
-        assert_eq!(ends.recall(F, B, at(3), false), Recall::Free);
+        assert_eq!(ends.recall(F, B, at(3), None), Recall::Free);
         assert!(ends.is_empty());
     }
 
@@ -181,18 +198,23 @@ mod tests {
     fn one_that_does_not_answer_keeps_it_from_appends_and_is_told_again() {
         let mut ends = Ends::default();
         ends.lend(F, A, 0).unwrap();
-        let told = ends.recall(F, B, at(0), false);
+        let told = ends.recall(F, B, at(0), None);
         assert_eq!(told, Recall::Wait(at(RECALL_MS), Some(A)));
-        let append = ends.recall(F, B, at(1), true);
+        let append = ends.recall(F, B, at(1), Some(true));
         assert_eq!(append, Recall::Wait(at(RECALL_MS), None));
-        assert_eq!(ends.recall(F, B, at(RECALL_MS), false), Recall::Free);
-        let append = ends.recall(F, B, at(RECALL_MS), true);
+        assert_eq!(ends.recall(F, B, at(RECALL_MS), None), Recall::Free);
+        let append = ends.recall(F, B, at(RECALL_MS), Some(true));
         assert_eq!(append, Recall::Wait(at(2 * RECALL_MS), None), "told above");
-        let append = ends.recall(F, B, at(70_000), true);
+        let append = ends.recall(F, B, at(70_000), Some(true));
         assert_eq!(append, Recall::Wait(at(70_000 + RECALL_MS), Some(A)));
         assert!(ends.allows(F, A, 0), "what it gathered is still to come");
-        ends.session_gone(A);
-        assert_eq!(ends.recall(F, B, at(70_001), true), Recall::Free);
+        assert_eq!(ends.recall(F, B, at(70_001), Some(false)), Recall::Free);
+        assert!(!ends.allows(F, A, 0), "taken away");
+        ends.lend(F, A, 0).unwrap();
+        let append = ends.recall(F, B, at(0), Some(false));
+        assert_eq!(append, Recall::Wait(at(RECALL_MS), Some(A)));
+        let append = ends.recall(F, B, at(7_000), Some(false));
+        assert_eq!(append, Recall::Wait(at(TAKE_AWAY_MS), Some(A)));
     }
 
     #[test]

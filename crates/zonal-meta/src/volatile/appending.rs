@@ -60,7 +60,10 @@ impl Shard {
             zonal_types::mark!(AppendHeldBack);
             return self.wait(Waiting::default(), until, WaitOn::Recalls);
         }
-        let recall = self.ends.recall(ino, session, now.instant, true);
+        let is_written = self.tickets.has_any(ino);
+        let recall = self
+            .ends
+            .recall(ino, session, now.instant, Some(is_written));
         if let Recall::Wait(until, told) = recall {
             self.want_end(ino, told);
             return self.wait(Waiting::default(), until, WaitOn::Recalls);
@@ -151,7 +154,7 @@ impl Shard {
             _other => None,
         });
         let ino = by_request.or(by_change)?;
-        let Recall::Wait(until, told) = self.ends.recall(ino, session, now.instant, false) else {
+        let Recall::Wait(until, told) = self.ends.recall(ino, session, now.instant, None) else {
             return None;
         };
         self.want_end(ino, told);
