@@ -73,6 +73,7 @@ impl<N: Net> Client<N> {
         let MetaReply::Appending { offset, data } = asked else {
             return Err(ErrorCode::Protocol);
         };
+        let (_boot, session) = link.life();
         let end = offset.checked_add(u64::from(length));
         if end.is_none_or(|end| end > FILE_BYTES_MAX) {
             return Err(ErrorCode::Protocol);
@@ -115,7 +116,7 @@ impl<N: Net> Client<N> {
         link.end_append(append);
         if reply.as_ref().is_err_and(|code| is_unsure(*code)) {
             // The caller was killed, say: nobody else tells the shard.
-            link.give_up_append(file.ino, place);
+            link.give_up_append(file.ino, place, session);
         }
         if link.boot() != boot {
             // The shard may have heard of this place after it had executed the end: then it holds up the appends behind it.

@@ -364,6 +364,7 @@ impl<N: Net> Client<N> {
         records: &[u8],
     ) -> Step {
         let place = append.1;
+        let (_boot, session) = link.life();
         let (inline, own) = split(&given, place.offset, records);
         let mut delta = 0;
         let behind = &records[own..];
@@ -409,7 +410,7 @@ impl<N: Net> Client<N> {
         if self.meta(link, &request).await.is_ok() {
             file.state().gathered.allocated_delta = 0;
         } else {
-            link.give_up_append(file.ino, place);
+            link.give_up_append(file.ino, place, session);
         }
         link.end_append(append);
         Step::Lost(code)

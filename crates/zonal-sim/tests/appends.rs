@@ -29,7 +29,14 @@ fn options(plant: Plant, faults: bool) -> Options {
 fn records_are_there_once_whole_and_where_they_were_told_to_be() {
     let mut bad = Vec::new();
     // 1471: the shard was killed twice while the client that had been lent the end was cut off, and another one appended between.
-    for (first, seeds, faults) in [(1, 60, true), (1, 12, false), (1471, 1, true)] {
+    // 6051: a client told that it had given a place up in a session in which it had been given the same one again.
+    let runs = [
+        (1, 60, true),
+        (1, 12, false),
+        (1471, 1, true),
+        (6051, 1, true),
+    ];
+    for (first, seeds, faults) in runs {
         run_batch(first, seeds, options(Plant::None, faults), 2, |report| {
             if !report.is_good() {
                 bad.push(report.to_string());
