@@ -16,6 +16,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "posix"))
@@ -90,6 +91,74 @@ def _(c, d):
         c.end_mount(own)
 
 
+def records(path):
+    """How many records are there: each whole, in order, none of them twice."""
+    lines = read(path).split(b"\n")
+    equal(lines.pop(), b"", "the end of the last record")
+    for number, line in enumerate(lines):
+        equal(line, b"%08d" % number + b"." * 91, f"record {number}")
+    return len(lines)
+
+
+def append_records(fd, numbers):
+    for number in numbers:
+        os.write(fd, b"%08d" % number + b"." * 91 + b"\n")
+
+
+@check("mount-killed-appends", "of records that a process appended alone those before its fsync survive the kill of the mount's process, of the others the first ones, whole; another mount appends behind them", limit=120)
+def _(c, d):
+    own = c.own_mount("appends")
+    try:
+        e = below(own, d)
+        for turn in range(3):
+            fd = os.open(f"{e}/log{turn}", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            append_records(fd, range(500))
+            os.fsync(fd)
+            append_records(fd, range(500, 1000 + turn * 11_000))
+            if turn < 2:
+                os.close(fd)
+        c.kill_mount(own)
+        drop(fd)
+        equal([records(f"{d}/log{turn}") for turn in range(2)], [1000, 12_000], "closed ones")
+        kept = records(f"{d}/log2")
+        true(500 <= kept <= 23_000, f"{kept} records")
+        begun = time.monotonic()
+        fd = os.open(f"{d}/log2", os.O_WRONLY | os.O_APPEND)
+        append_records(fd, range(kept, kept + 100))
+        os.close(fd)
+        equal(records(f"{d}/log2"), kept + 100, "records of both")
+        print(f"  {kept} of 23000 records were kept; the next append waited {time.monotonic() - begun:.1f} s", flush=True)
+        true(time.monotonic() - begun < 12, "an append waited for the dead mount")
+    finally:
+        c.end_mount(own)
+
+
+@check("servers-killed-appends", "a process that appends records alone loses none, and none is there twice, when the metadata server, or all servers, are killed meanwhile and started again", limit=240)
+def _(c, d):
+    fd = os.open(f"{d}/log", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    count = 0
+
+    def append_for(seconds):
+        nonlocal count
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            append_records(fd, range(count, count + 50))
+            count += 50
+
+    append_for(0.5)
+    for kinds in (("meta",), ("manager", "meta", "storage"), ("meta",), ("storage",), ("meta",)):
+        c.kill_servers(*kinds)
+        starting = threading.Thread(target=c.up)
+        starting.start()
+        append_for(1.5)
+        starting.join()
+        append_for(0.5)
+    os.fsync(fd)
+    os.close(fd)
+    equal(records(f"{d}/log"), count, "records")
+    print(f"  {count} records", flush=True)
+
+
 @check("mount-killed-aged", "bytes of a file that stays open, without any fsync, are flushed when they are 5 s old: another mount reads them, and they survive the kill of the mount's process", limit=120)
 def _(c, d):
     own = c.own_mount("aged")
@@ -102,7 +171,7 @@ def _(c, d):
             fds.append(write_at(f"{e}/{name}", made[name], os.O_APPEND if name == "appended" else 0, sync=False))
         begun, late = time.monotonic(), set(made)
         while late:
-            # Looking makes nobody flush: an open sees what was flushed before.
+            # Looking makes nobody flush but appends: an open sees what was flushed before.
             late -= {name for name in late if read(f"{d}/{name}") == made[name]}
             true(time.monotonic() - begun < 15, f"not flushed after 15 s: {sorted(late)}")
             time.sleep(0.1)

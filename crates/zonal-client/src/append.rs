@@ -26,17 +26,32 @@ impl<N: Net> Client<N> {
         kill_suid: bool,
     ) -> Result<u64, ErrorCode> {
         let _gate = wait_for(&self.net, &file.gate).await?;
+        self.append_gated(file, bytes, kill_suid).await
+    }
+
+    /// [`Self::append`] for a caller that holds the gate.
+    pub(crate) async fn append_gated(
+        &self,
+        file: &File<N>,
+        bytes: &[u8],
+        kill_suid: bool,
+    ) -> Result<u64, ErrorCode> {
         self.settle_gated(file).await?;
         self.freshen(file).await?;
         let deadline = self.deadline();
-        loop {
+        let appended = loop {
             match self.append_once(file, bytes, kill_suid).await {
                 // The shard was restarted and has forgotten the reservation: nothing of it was published.
                 Err(ErrorCode::UnknownLease) if !self.is_over(deadline) => {}
-                Err(ErrorCode::UnknownLease) => return Err(ErrorCode::TimedOut),
-                other => return other,
+                Err(ErrorCode::UnknownLease) => break Err(ErrorCode::TimedOut),
+                other => break other,
             }
+        };
+        if appended.is_err() {
+            // It may hold a place behind the end still.
+            self.end_moves(file);
         }
+        appended
     }
 
     async fn append_once(
@@ -58,6 +73,7 @@ impl<N: Net> Client<N> {
         let MetaReply::Appending { offset, data } = asked else {
             return Err(ErrorCode::Protocol);
         };
+        let (_boot, session) = link.life();
         let end = offset.checked_add(u64::from(length));
         if end.is_none_or(|end| end > FILE_BYTES_MAX) {
             return Err(ErrorCode::Protocol);
@@ -100,7 +116,7 @@ impl<N: Net> Client<N> {
         link.end_append(append);
         if reply.as_ref().is_err_and(|code| is_unsure(*code)) {
             // The caller was killed, say: nobody else tells the shard.
-            link.give_up_append(file.ino, place);
+            link.give_up_append(file.ino, place, session);
         }
         if link.boot() != boot {
             // The shard may have heard of this place after it had executed the end: then it holds up the appends behind it.
@@ -139,7 +155,7 @@ impl<N: Net> Client<N> {
     }
 
     /// Writes the last of what is appended, without gathering; `delta` is the change of allocated bytes, also where it fails.
-    async fn write_pieces(
+    pub(crate) async fn write_pieces(
         &self,
         file: &File<N>,
         (link, append, mut data): (&Link, Appending, FileData),

@@ -36,7 +36,12 @@ impl<N: Net> Client<N> {
                 attr.ctime = attr.ctime.max(mtime);
             }
         }
-        let gathered = (state.dirty.bytes() as u64).next_multiple_of(4096);
+        if let Some(mtime) = state.gathered.mtime() {
+            attr.mtime = attr.mtime.max(mtime);
+            attr.ctime = attr.ctime.max(mtime);
+        }
+        let gathered = state.dirty.bytes() + state.gathered.bytes();
+        let gathered = (gathered as u64).next_multiple_of(4096);
         attr.allocated = attr.allocated.saturating_add(gathered);
         (attr, 0)
     }

@@ -88,6 +88,7 @@ impl<N: Net> Client<N> {
                         file.state().outdate();
                     }
                 }
+                Event::EndRecalled { ino } => self.end_recalled(link, *ino),
                 Event::Invalidate { .. } | Event::RecallLease { .. } => {}
             }
         }
@@ -156,7 +157,7 @@ impl<N: Net> Client<N> {
 
     /// Sends gathered closes and flushes old writes; true where something stays to be done.
     pub async fn keep_house(&self) -> bool {
-        let mut has_late = false;
+        let mut has_late = self.return_ends().await;
         for link in self.all_links() {
             self.net.begin();
             self.send_closes(&link).await.ok();

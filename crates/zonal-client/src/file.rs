@@ -1,13 +1,14 @@
 //! A file that this client has open or has unwritten data of.
 //!
 //! Lock order: `gate` (async, held across flush, truncation, append and the like) before `state` (never held across an
-//! await). Every byte that was written is in `dirty`, in `inflight`, or acknowledged by its target; reads lay the
-//! first two over what the targets say, in that order of age. (Or, for a moment, aside: `truncate.rs`.)
+//! await). Every byte that was written is in `gathered`, in `dirty`, in `inflight`, or acknowledged by its target; reads lay the
+//! first three over what the targets say, in that order of age. (Or, for a moment, aside: `truncate.rs`.)
 
 use crate::batch::Batch;
 use crate::behind::Behind;
 use crate::dirty::{Dirty, copy_overlap};
 use crate::failures::{Failures, Told};
+use crate::gathered::Gathered;
 use crate::inline::end_of_inline;
 use crate::net::Net;
 use crate::places::Place;
@@ -44,6 +45,8 @@ pub(crate) struct FileState<N: Net> {
     pub(crate) size: u64,
     /// Change counter of the last answer that was taken: answers may arrive out of order.
     pub(crate) change: u64,
+    /// Appends that are not published.
+    pub(crate) gathered: Gathered,
     pub(crate) dirty: Dirty,
     pub(crate) inflight: VecDeque<Inflight<N>>,
     /// What the shard has not been told yet.
@@ -110,6 +113,7 @@ impl<N: Net> File<N> {
                 outdatings: 0,
                 size: 0,
                 change: 0,
+                gathered: Gathered::default(),
                 dirty: Dirty::default(),
                 inflight: VecDeque::new(),
                 report: None,
@@ -188,6 +192,7 @@ impl<N: Net> FileState<N> {
     /// Nothing is written that the shard and the targets do not know.
     pub(crate) fn is_clean(&self) -> bool {
         self.dirty.is_empty()
+            && self.gathered.is_empty()
             && self.aside.is_none()
             && self.inflight.is_empty()
             && self.report.is_none()
@@ -275,7 +280,7 @@ impl<N: Net> FileState<N> {
         let reported = self.report.map_or(told, |report| report.size.max(told));
         let under_way = self.inflight.iter().map(|run| run.batch.end()).max();
         let aside = self.aside.as_ref().map_or(0, Aside::end);
-        let gathered = self.dirty.end().max(aside);
+        let gathered = self.dirty.end().max(aside).max(self.gathered.end());
         reported.max(gathered).max(under_way.unwrap_or(0))
     }
 
@@ -300,9 +305,9 @@ impl<N: Net> FileState<N> {
     /// Copies of everything unacknowledged within `offset..end`, oldest first.
     pub(crate) fn pending_copies(&self, offset: u64, end: u64) -> Vec<(u64, Vec<u8>)> {
         let under_way = self.inflight.iter();
-        let mut copies: Vec<(u64, Vec<u8>)> = under_way
-            .flat_map(|run| run.batch.copies(offset, end))
-            .collect();
+        let under_way = under_way.flat_map(|run| run.batch.copies(offset, end));
+        let appended = self.gathered.copies(offset, end).into_iter();
+        let mut copies: Vec<(u64, Vec<u8>)> = appended.chain(under_way).collect();
         let aside = self.aside.iter();
         copies.extend(aside.flat_map(|aside| aside.copies(offset, end)));
         copies.extend(self.dirty.copies(offset, end));

@@ -101,8 +101,12 @@ impl<N: Net> Client<N> {
             return;
         }
         let left: usize = state.inflight.iter().map(|run| run.batch.bytes()).sum();
+        let appended = match &link {
+            Some(link) => state.forget_gathered(link),
+            None => 0,
+        };
         self.dirty_bytes
-            .fetch_sub(left + state.dirty.bytes(), Ordering::Relaxed);
+            .fetch_sub(left + appended + state.dirty.bytes(), Ordering::Relaxed);
         state.inflight.clear();
         state.dirty = Dirty::default();
         files.remove(&file.ino);

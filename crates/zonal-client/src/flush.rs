@@ -13,7 +13,11 @@ use zonal_wire::MetaReply;
 impl<N: Net> Client<N> {
     /// Sends to the targets what is gathered for them and waits for all of it: the first failure of that. The caller holds the gate.
     pub(crate) async fn flush_data(&self, file: &File<N>) -> Result<(), ErrorCode> {
-        let mut done = Ok(());
+        let mut done = self.publish_gathered(file).await;
+        if done.is_err_and(leaves_gathered) {
+            // What was written later stays behind it.
+            return done;
+        }
         // What fails comes back among the gathered: each byte is tried once.
         let mut left = file.state().dirty.bytes();
         while left > 0 {

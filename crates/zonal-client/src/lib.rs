@@ -19,6 +19,7 @@ pub mod file;
 pub mod files;
 mod flush;
 pub mod fresh;
+pub mod gathered;
 pub mod ghosts;
 mod inline;
 pub mod known;

@@ -83,22 +83,28 @@ impl<N: Net> Client<N> {
         ino: Ino,
         open_flags: u32,
     ) -> Result<Opened<N>, ErrorCode> {
-        if let Some(file) = self.file(ino) {
+        let request = MetaRequest::Open {
+            who: who.clone(),
+            ino,
+            open_flags,
+        };
+        let file = self.file(ino);
+        if let Some(file) = &file
+            && open_flags & O_TRUNC != 0
+        {
+            self.cut_begins(file).await?;
+            let opened = self.opening(ino, &request).await;
+            self.cut_ends(file);
+            return opened;
+        }
+        if let Some(file) = file {
             // What was written here is part of what this open must see.
             let is_clean = file.state().is_clean();
             if !is_clean {
                 self.settle(&file).await?;
             }
         }
-        self.opening(
-            ino,
-            &MetaRequest::Open {
-                who: who.clone(),
-                ino,
-                open_flags,
-            },
-        )
-        .await
+        self.opening(ino, &request).await
     }
 
     /// Somebody's truncation of the file that this opens to cut was never confirmed: it is finished first.

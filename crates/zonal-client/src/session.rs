@@ -7,7 +7,7 @@ mod link;
 mod request;
 
 pub use link::Link;
-pub(crate) use link::{Appending, Links, lock};
+pub(crate) use link::{Appending, Links, SlotPlace, lock};
 pub use request::failure_code;
 pub(crate) use request::{Asked, both, is_passing, is_unsure, late, leaves_gathered};
 
@@ -16,6 +16,7 @@ use request::RETRY_MS;
 use crate::behind::Behind;
 use crate::client::Client;
 use crate::net::{Net, wait_for};
+use std::collections::BTreeSet;
 use zonal_types::{Codec, ErrorCode, Instant, SessionId, kept_of};
 use zonal_wire::{MetaReply, MetaRequest, Service};
 
@@ -120,16 +121,28 @@ impl<N: Net> Client<N> {
     /// A restarted shard has forgotten reservations, and gives places away again once it has heard this: places that appends are being
     /// written to come first.
     async fn reclaim(&self, link: &Link, always: bool) -> Result<(), ErrorCode> {
-        let appends = lock(&link.appending).clone();
-        for append in appends {
-            let appends = vec![append];
+        let mut places = lock(&link.appending).clone();
+        // Ends first: where one is another's, so are the places behind it.
+        places.sort_by_key(|(_ino, place)| place.length);
+        let mut lost = BTreeSet::new();
+        for append in places {
+            if lost.contains(&append.0) {
+                link.lose_append(append);
+                continue;
+            }
+            let appends = vec![self.place_to_tell(append)];
             match self
                 .tell_held(link, MetaRequest::ReclaimAppends { appends })
                 .await
             {
                 Ok(()) => {}
                 // The place is gone, and must not be claimed again; its append learns by itself.
-                Err(ErrorCode::UnknownLease) => link.end_append(append),
+                Err(ErrorCode::UnknownLease) => {
+                    link.lose_append(append);
+                    if append.1.length == 0 {
+                        lost.insert(append.0);
+                    }
+                }
                 Err(code) => return Err(code),
             }
         }

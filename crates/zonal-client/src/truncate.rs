@@ -129,7 +129,10 @@ impl<N: Net> Client<N> {
         self.set_aside(file, size);
         let cuts_unsent = file.state().aside.is_some();
         let mut shrunk = match self.settle_gated(file).await {
-            Ok(()) => self.truncate_at_shard(file.ino, request).await,
+            Ok(()) => {
+                self.end_moves(file);
+                self.truncate_at_shard(file.ino, request).await
+            }
             Err(code) => {
                 self.gather_again(&mut file.state());
                 return Err(code);

@@ -118,6 +118,7 @@ impl<N: Net> Client<N> {
     /// Sends whole units, what is too much of the rest, and everything where that does not help. The caller holds the gate.
     async fn send_full(&self, file: &File<N>, unit: u64) -> Result<(), ErrorCode> {
         self.hear_of_cut(file).await?;
+        self.publish_gathered(file).await?;
         let mut left = file.state().dirty.bytes();
         while left > 0 {
             // Taken in a statement of its own: the state's lock must not be held while sending.

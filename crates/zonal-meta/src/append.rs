@@ -11,9 +11,13 @@
 //! the file grew past it, it stays. Where the file was then cut behind its beginning, it stays, once, as far as the file goes: appended,
 //! then cut. The client finds the same from the last shrink that it knows.
 //!
+//! Where one session alone has the file open, the end may be lent to it ([`ends`]): it asks for places at offsets of its own.
+//!
 //! *Invariants*: tickets of an inode are disjoint and sorted; volatile (a restart of the shard forgets tickets, and
 //! [`Tickets::end`] refuses them then; nothing of them was acknowledged).
 //! *Units*: bytes.
+
+pub mod ends;
 
 use std::collections::{BTreeMap, BTreeSet};
 use zonal_types::limits::{APPEND_TICKETS_MAX, FILE_BYTES_MAX, SESSION_TERM_MS};
@@ -39,6 +43,8 @@ struct Ticket {
     /// Its caller is gone: it is not published any more, and nobody waits for it. Its place stays its own until it is ended, as a
     /// write of it may be on its way.
     is_given_up: bool,
+    /// At the end that was lent: its session may ask for it again, with what was appended since.
+    is_lent: bool,
 }
 
 impl Ticket {
@@ -50,6 +56,7 @@ impl Ticket {
             written: None,
             is_cut: false,
             is_given_up: false,
+            is_lent: false,
         }
     }
 
@@ -122,6 +129,76 @@ impl Tickets {
         Ok(offset)
     }
 
+    /// Reserves `length` bytes at `offset`, the end that is lent to the session; where it asked for that before, at least as much as then.
+    ///
+    /// # Errors
+    /// `FileTooBig`, `Overloaded` as [`Self::begin`]; `UnknownLease` where a part of it was given otherwise.
+    pub fn begin_at(
+        &mut self,
+        ino: Ino,
+        session: SessionId,
+        (offset, length): (u64, u64),
+        now: Instant,
+    ) -> Result<(), ErrorCode> {
+        let end = offset
+            .checked_add(length)
+            .filter(|end| *end <= FILE_BYTES_MAX);
+        let end = end.ok_or(ErrorCode::FileTooBig)?;
+        if length == 0 {
+            return Err(ErrorCode::Invalid);
+        }
+        let is_full = self.len() >= APPEND_TICKETS_MAX;
+        let known = self.files.get(&ino);
+        let mut within = known
+            .into_iter()
+            .flat_map(|tickets| tickets.range(..end).rev());
+        let last = within.next().filter(|(at, t)| *at + t.reserved > offset);
+        match last {
+            Some((at, ticket))
+                if *at == offset
+                    && ticket.session == session
+                    && ticket.written.is_none()
+                    && !ticket.is_cut
+                    && !ticket.is_given_up => {}
+            Some(_taken) => return Err(ErrorCode::UnknownLease),
+            None if self.passed.contains_key(&(ino, offset)) => {
+                return Err(ErrorCode::UnknownLease);
+            }
+            None if is_full => return Err(ErrorCode::Overloaded),
+            None => {}
+        }
+        let tickets = self.files.entry(ino).or_default();
+        let ticket = tickets
+            .entry(offset)
+            .or_insert(Ticket::new(session, length, now));
+        ticket.reserved = ticket.reserved.max(length);
+        (ticket.since, ticket.is_lent) = (now, true);
+        self.sessions.entry(session).or_default().insert(ino);
+        Ok(())
+    }
+
+    /// Whether an append of the file is under way, or was passed over.
+    #[must_use]
+    pub fn has_any(&self, ino: Ino) -> bool {
+        let mut passed = self.passed.range((ino, 0)..=(ino, u64::MAX));
+        self.files.contains_key(&ino) || passed.next().is_some()
+    }
+
+    /// Whether another session's append of the file is under way, or was passed over.
+    #[must_use]
+    pub fn has_others(&self, ino: Ino, session: SessionId) -> bool {
+        let known = self.files.get(&ino).into_iter().flat_map(BTreeMap::values);
+        let mut passed = self.passed.range((ino, 0)..=(ino, u64::MAX));
+        known.into_iter().any(|ticket| ticket.session != session)
+            || passed.any(|(_at, (of, _))| *of != session)
+    }
+
+    /// Whether a place of the file was given, since our start, to one that did not have it before.
+    #[must_use]
+    pub fn is_any_given(&self, ino: Ino) -> bool {
+        self.given.contains_key(&ino) || self.given.contains_key(&ANY)
+    }
+
     /// A place was given while sessions from before our start may have some in that file: only what lies before it is theirs still.
     pub fn note_given(&mut self, ino: Ino, offset: u64) {
         if self.given.len() >= APPEND_TICKETS_MAX && !self.given.contains_key(&ino) {
@@ -187,7 +264,8 @@ impl Tickets {
         if ticket.is_given_up && written > 0 {
             return Err(ErrorCode::UnknownLease);
         }
-        let is_fitting = ticket.reserved == reserved || ticket.is_cut;
+        let is_more = ticket.is_lent && reserved < ticket.reserved;
+        let is_fitting = ticket.reserved == reserved || ticket.is_cut || is_more;
         let written = match ticket.is_cut {
             true => written.min(ticket.reserved),
             false => written,

@@ -196,6 +196,8 @@ pub(crate) fn needs_open(request: &MetaRequest) -> Option<(Ino, bool)> {
         | MetaRequest::ReportWrite { ino, .. }
         | MetaRequest::AppendBegin { ino, .. }
         | MetaRequest::AppendEnd { ino, .. }
+        | MetaRequest::LendEnd { ino }
+        | MetaRequest::AppendAt { ino, .. }
         | MetaRequest::DisownBehind { ino, .. }
         | MetaRequest::TakePrivileges { ino, .. } => Some((*ino, true)),
         _ => None,

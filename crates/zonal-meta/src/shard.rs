@@ -14,6 +14,7 @@ mod scoped;
 pub(crate) use admission::opened_by;
 
 use crate::append::Tickets;
+use crate::append::ends::Ends;
 use crate::config::{Caller, Now, ShardConfig};
 use crate::deletions::Deletions;
 use crate::events::EventQueues;
@@ -59,6 +60,7 @@ pub struct Shard {
     pub(crate) events: EventQueues,
     pub(crate) locks: crate::locks::LockTable,
     pub(crate) tickets: Tickets,
+    pub(crate) ends: Ends,
     pub(crate) waiting: BTreeMap<Attempt, Waiting>,
     /// First-level directories of requests that wait for another shard's answer; how many each.
     asking: BTreeMap<Ino, u32>,

@@ -1,20 +1,18 @@
-//! Requests about what the shard keeps in memory: sessions, events, append tickets; [`holdings`] and [`locking`] have the rest.
+//! Requests about what the shard keeps in memory: sessions and events; [`appending`], [`holdings`] and [`locking`] have the rest.
 
+mod appending;
 mod holdings;
 mod locking;
 
 use crate::config::{Caller, Now};
 
-use crate::op;
 use crate::outcome::{Outcome, WaitOn};
 use crate::session::SessionRecord;
 use crate::shard::{Shard, Waiting};
 
 use std::sync::Arc;
 use zonal_types::limits::SESSION_TERM_MS;
-use zonal_types::{
-    Codec, Epoch, ErrorCode, Holder, KvChange, KvRead, SessionId, ZoneId, is_title,
-};
+use zonal_types::{Codec, Epoch, ErrorCode, Holder, KvChange, KvRead, SessionId, ZoneId, is_title};
 use zonal_wire::{MetaReply, MetaRequest};
 
 /// Events in one reply.
@@ -136,33 +134,12 @@ impl Shard {
             MetaRequest::ReclaimAppends { appends } => {
                 self.reclaim_appends(kv, now, session, appends)
             }
-            MetaRequest::GiveUpAppends { appends } => {
-                for (ino, offset) in appends {
-                    self.tickets.give_up(*ino, session, *offset);
-                }
-                self.recheck = true;
-                self.reply(MetaReply::Done)
-            }
             MetaRequest::Close { inos } => self.close(kv, now, caller, inos)?,
-            MetaRequest::AppendBegin { ino, length, limit } => {
-                // Places that were reserved before our start may still be written to.
-                let until = self.lock_grace_until;
-                if now.instant < until && !self.sessions.silent.is_empty() {
-                    zonal_types::mark!(AppendHeldBack);
-                    return Ok(Some(self.wait(Waiting::default(), until, WaitOn::Recalls)));
-                }
-                let mut tickets = std::mem::take(&mut self.tickets);
-                let mut tx = self.tx(kv, now, session);
-                let result = op::append::begin(&mut tx, &mut tickets, *ino, *length, *limit);
-                self.tickets = tickets;
-                if let Ok(MetaReply::Appending { offset, .. }) = &result
-                    && !self.sessions.silent.is_empty()
-                {
-                    self.tickets.note_given(*ino, *offset);
-                }
-                let reply = result.unwrap_or_else(failed);
-                self.reply(reply)
-            }
+            MetaRequest::AppendBegin { .. }
+            | MetaRequest::AppendAt { .. }
+            | MetaRequest::LendEnd { .. }
+            | MetaRequest::ReturnEnds { .. }
+            | MetaRequest::GiveUpAppends { .. } => self.append_request(kv, now, session, request),
             MetaRequest::GetLock { .. }
             | MetaRequest::Lock { .. }
             | MetaRequest::Unlock { .. }

@@ -573,7 +573,8 @@ fn named_in(reply: &MetaReply) -> Vec<Ino> {
                 } => [vec![*entries], inodes.clone()].concat(),
                 Event::LockGranted { ino, .. }
                 | Event::RecallLease { ino, .. }
-                | Event::FileCut { ino } => vec![*ino],
+                | Event::FileCut { ino }
+                | Event::EndRecalled { ino } => vec![*ino],
             })
             .collect(),
         _ => Vec::new(),

@@ -1,9 +1,10 @@
-//! The threads beside the workers: one for [`housekeeping`], three for [`jobs`], some for expiries, one a shard for its [`events`].
+//! The threads beside the workers: one for [`housekeeping`], one for [`recalls`], three for [`jobs`], some for expiries, one a shard for its [`events`].
 
 mod drops;
 mod events;
 mod housekeeping;
 mod jobs;
+mod recalls;
 
 pub(crate) use drops::drop_attributes_of;
 pub use jobs::{Cancel, JOBS_MAX, LastByte, Seek};
@@ -26,6 +27,7 @@ pub struct Signal {
     /// Writes that are answered when pages are dropped.
     held: Arc<AtomicUsize>,
     house: housekeeping::House,
+    recalls: recalls::Recalls,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -39,6 +41,7 @@ impl Signal {
         self.seeks.end();
         self.wake();
         self.house.end();
+        self.recalls.end();
     }
 
     fn is_ended(&self) -> bool {
@@ -63,6 +66,7 @@ impl Background {
             threads: Vec::new(),
         };
         background.spawn("housekeeping", housekeeping::run)?;
+        background.spawn("recalls", recalls::run)?;
         background.spawn("notifier", |fs| jobs::run(fs, &fs.signal.jobs))?;
         background.spawn("doubts", |fs| jobs::run(fs, &fs.signal.doubts))?;
         background.spawn("seeks", |fs| jobs::run(fs, &fs.signal.seeks))?;

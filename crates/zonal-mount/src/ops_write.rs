@@ -207,8 +207,13 @@ impl ZonalFs {
         write: &Write,
         data: Data<'_>,
     ) -> Result<u64, ErrorCode> {
-        let append = |bytes| block_on(self.client.append(file, bytes, write.kill_suidgid));
-        let appended = if data.bytes().len() < REGION_PAYLOAD_MIN {
+        let kill = write.kill_suidgid;
+        let append = |bytes| block_on(self.client.append(file, bytes, kill));
+        // What has to be durable at once is not gathered before.
+        let is_synced = write.fh & HANDLE_SYNC != 0 || write.flags & O_DSYNC != 0;
+        let appended = if data.bytes().len() < REGION_PAYLOAD_MIN && !is_synced {
+            block_on(self.client.append_gathered(file, data.bytes(), kill))
+        } else if data.bytes().len() < REGION_PAYLOAD_MIN {
             append(data.bytes())
         } else {
             // Out of the worker's hands: where this is given up, a target may still take bytes from there, and they must not be

@@ -1,11 +1,13 @@
 //! Who does what in a run: the clients, where they work, and their programs.
 
 use crate::net::NETWORK;
+use crate::plant::Plant;
 use crate::rng::Rng;
 use crate::scenario::Scenario;
 use crate::workload::cached::{KernelCache, Stage, Watched, change, lock_and_unlock, watch};
 use crate::workload::durable::DurableProgram;
 use crate::workload::hostile::{send_odd, use_garbled};
+use crate::workload::logs::{self, Logs};
 use crate::workload::media::{MediaProgram, write_anew};
 use crate::workload::mortal::Legacy;
 use crate::workload::roots::{change_roots, churn_roots};
@@ -14,7 +16,7 @@ use crate::workload::together::{self, Part, Together};
 use crate::workload::tree::TreeProgram;
 use crate::workload::turns::{Kernel, PROCESSES, Turns};
 use crate::workload::{SimClient, create, make_dir, remove_all};
-use crate::world::World;
+use crate::world::{Running, World};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use zonal_types::{ErrorCode, Ino};
@@ -30,6 +32,7 @@ pub struct Cast {
     scenario: Scenario,
     /// Faults are wanted at all.
     faults: bool,
+    plant: Plant,
     clients: RefCell<Vec<(Rc<SimClient>, Ino)>>,
     /// Directory of shared files, and the file that is handed on.
     shared_at: Cell<(Ino, Ino)>,
@@ -39,6 +42,7 @@ pub struct Cast {
     several: Cell<Ino>,
     together: Rc<Together>,
     turns: Rc<Turns>,
+    logs: Rc<Logs>,
     shared: Rc<Shared>,
     watched: Rc<Watched>,
     caches: RefCell<Vec<Rc<KernelCache>>>,
@@ -79,6 +83,9 @@ pub async fn prepare(world: Rc<World>, cast: Rc<Cast>, mut rng: Rng) -> Outcome 
                 let made = cast.turns.make(&client, shared).await;
                 made.map_err(text)?;
             }
+            if cast.scenario == Scenario::Appends {
+                cast.logs.make(&client, shared).await.map_err(text)?;
+            }
             if cast.scenario == Scenario::Together {
                 let targets = world.size().targets;
                 let several = together::make(&client, dir, targets).await;
@@ -97,10 +104,11 @@ pub async fn prepare(world: Rc<World>, cast: Rc<Cast>, mut rng: Rng) -> Outcome 
 impl Cast {
     /// Nobody yet.
     #[must_use]
-    pub fn new(scenario: Scenario, faults: bool) -> Self {
+    pub fn new(scenario: Scenario, faults: bool, plant: Plant) -> Self {
         Self {
             scenario,
             faults,
+            plant,
             clients: RefCell::default(),
             shared_at: Cell::default(),
             watched_file: Cell::default(),
@@ -108,6 +116,7 @@ impl Cast {
             several: Cell::default(),
             together: Rc::default(),
             turns: Rc::default(),
+            logs: Rc::default(),
             shared: Rc::default(),
             watched: Rc::default(),
             caches: RefCell::default(),
@@ -163,6 +172,20 @@ impl Cast {
                     spawn(world, index, part.play(steps / 6, is_impatient));
                 }
                 Scenario::Hostile => self.start_hostile(world, index, client, *top, steps, rng),
+                Scenario::Appends => {
+                    let how = (self.faults, self.plant);
+                    let (own, all) = (rng.fork(23), self.logs.clone());
+                    let lives = logs::live(
+                        Running::begin(world.clone()),
+                        world.clone(),
+                        all,
+                        index,
+                        own,
+                        steps,
+                        how,
+                    );
+                    world.clock.spawn(NETWORK, lives);
+                }
                 Scenario::Locks => self.start_turns(world, index, client, steps, rng),
                 Scenario::Kill | Scenario::Any => {
                     self.start_exact(world, index, client, *top, steps, rng);
@@ -282,6 +305,9 @@ impl Cast {
         }
         if self.scenario == Scenario::Locks {
             self.turns.check(&client).await?;
+        }
+        if self.scenario == Scenario::Appends {
+            self.logs.check(&client, self.faults).await?;
         }
         if self.scenario == Scenario::Together {
             self.together.check(&client, self.several.get()).await?;

@@ -2,6 +2,7 @@
 
 mod calls;
 mod house;
+mod lent;
 mod manager;
 
 use crate::clock::{Group, Signal};
@@ -10,12 +11,12 @@ use crate::disk::Disk;
 use crate::net::{Answer, Network, Role, Task};
 use crate::plant::Plant;
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
 use zonal_meta::keys;
 use zonal_meta::{Attempt, Caller, Flushed, Now, Outcome, Shard, ShardConfig, WaitOn};
-use zonal_types::{Codec, ErrorCode, Instant, KvChange, KvRead, SessionId};
+use zonal_types::{Codec, ErrorCode, Ino, Instant, KvChange, KvRead, SessionId};
 use zonal_wire::{ErrorNumber, Header, MetaReply, MetaRequest, NO_SLOT, Service};
 use zonal_zonemap::ZoneMap;
 
@@ -39,6 +40,8 @@ pub struct MetaNode {
     running: Cell<u64>,
     effects: Cell<u64>,
     plant: Plant,
+    /// Places that were given unchecked, by a bug.
+    lent: RefCell<BTreeSet<(Ino, u64)>>,
 }
 
 /// Counts a request while it is being answered.
@@ -96,6 +99,7 @@ impl MetaNode {
             running: Cell::new(0),
             effects: Cell::new(0),
             plant,
+            lent: RefCell::default(),
         });
         network.clock.spawn(group, node.clone().keep_house());
         Ok(node)
@@ -362,7 +366,12 @@ impl Role for MetaNode {
                         };
                         let deadline_ms = u64::from(header.deadline_ms);
                         let deadline = self.network.clock.now().plus_ms(deadline_ms);
-                        self.run(caller, request, deadline).await.to_bytes()
+                        let reply = if self.plant == Plant::EndsOutliveSessions {
+                            self.run_lent(caller, request, deadline).await
+                        } else {
+                            self.run(caller, request, deadline).await
+                        };
+                        reply.to_bytes()
                     }
                     Err(error) => {
                         assert!(

@@ -38,10 +38,14 @@ pub enum Plant {
     ClosesNameOwners,
     /// Shards take back whatever an owner holds, also what its repeated request got.
     TakeBacksNameOwners,
+    /// Shards give a client that comes back its old session, and places at whatever end it says that it was lent.
+    EndsOutliveSessions,
+    /// Mounts append again what they gathered and do not know to be published.
+    LostAppendsAreRepeated,
 }
 
 /// Names of all bugs, as they are typed.
-pub const PLANTS: [(&str, Plant); 16] = [
+pub const PLANTS: [(&str, Plant); 18] = [
     ("replies-forgotten", Plant::ShardForgetsReplies),
     ("changes-lost", Plant::ShardLosesChanges),
     ("sync-nothing", Plant::SyncDoesNothing),
@@ -58,6 +62,8 @@ pub const PLANTS: [(&str, Plant); 16] = [
     ("columns-mixed", Plant::ColumnsAreMixed),
     ("closes-by-owner", Plant::ClosesNameOwners),
     ("take-backs-by-owner", Plant::TakeBacksNameOwners),
+    ("ends-outlive-sessions", Plant::EndsOutliveSessions),
+    ("lost-appends-repeated", Plant::LostAppendsAreRepeated),
 ];
 
 impl Plant {

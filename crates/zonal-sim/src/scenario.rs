@@ -39,12 +39,14 @@ pub enum Scenario {
     Media,
     /// Messages that nobody should send: no process ends.
     Hostile,
+    /// One log to which all append, gathered where they are alone; clients are killed, and cut off for longer than a session.
+    Appends,
     /// Processes that take turns under locks, by owners that repeat, with late closes and signals; processes are killed.
     Locks,
 }
 
 /// Names of the scenarios.
-pub const SCENARIOS: [(&str, Scenario); 7] = [
+pub const SCENARIOS: [(&str, Scenario); 8] = [
     ("any", Scenario::Any),
     ("kill", Scenario::Kill),
     ("together", Scenario::Together),
@@ -52,6 +54,7 @@ pub const SCENARIOS: [(&str, Scenario); 7] = [
     ("media", Scenario::Media),
     ("hostile", Scenario::Hostile),
     ("locks", Scenario::Locks),
+    ("appends", Scenario::Appends),
 ];
 
 impl Scenario {
@@ -71,7 +74,8 @@ impl Scenario {
 
     fn choose(self, rng: &mut Rng) -> Self {
         let chosen = match rng.below(100) {
-            0..27 => Self::Kill,
+            0..24 => Self::Kill,
+            24..27 => Self::Appends,
             27..32 => Self::Locks,
             32..45 => Self::Together,
             45..75 => Self::Power,
@@ -114,7 +118,8 @@ impl Default for Options {
 pub fn run(seed: u64, options: Options) -> Report {
     let mut rng = Rng::new(seed);
     let scenario = options.scenario.choose(&mut rng);
-    let fewest = if scenario == Scenario::Together { 2 } else { 1 };
+    let is_shared = matches!(scenario, Scenario::Together | Scenario::Appends);
+    let fewest = if is_shared { 2 } else { 1 };
     let size = Size {
         zones: if rng.chance(300) { 2 } else { 1 },
         targets: rng.between(1, 4) as u32,
@@ -141,7 +146,7 @@ pub fn run(seed: u64, options: Options) -> Report {
             let run = Run {
                 world: world.clone(),
                 scenario,
-                cast: Rc::new(Cast::new(scenario, options.faults)),
+                cast: Rc::new(Cast::new(scenario, options.faults, options.plant)),
                 options,
             };
             if let Err(broken) = survival::watch(|| run.drive(plan, &mut rng)) {
@@ -213,7 +218,7 @@ impl Run {
     /// A quiet cell is as its clients know it.
     fn compare(&self, rng: &mut Rng) {
         let world = &self.world;
-        if self.scenario == Scenario::Together {
+        if matches!(self.scenario, Scenario::Together | Scenario::Appends) {
             // What a client opened and heard nothing of is its session's for as long as that lasts.
             (0..world.client_count() as usize).for_each(|index| world.kill_client(index));
         }
@@ -232,7 +237,7 @@ impl Run {
             let power = self.scenario == Scenario::Power;
             let media = self.scenario == Scenario::Media;
             // What an append that was given up left.
-            let is_shared = self.scenario == Scenario::Together;
+            let is_shared = matches!(self.scenario, Scenario::Together | Scenario::Appends);
             let may_be_longer = power || media || is_shared || self.cast.has_mortal();
             placement::check(world, power, may_be_longer);
             if !self.options.faults {

@@ -131,6 +131,7 @@ fn the_same_seed_gives_the_same_trace() {
         Scenario::Media,
         Scenario::Hostile,
         Scenario::Locks,
+        Scenario::Appends,
     ] {
         for seed in [3, 7] {
             assert_eq!(run(seed, of(scenario)), run(seed, of(scenario)));
@@ -159,6 +160,9 @@ fn finder(plant: Plant) -> (&'static str, Scenario) {
         Plant::DeletionsAreLost => ("invariant 9", Scenario::Kill),
         Plant::AllocatedIsMiscounted => ("allocated bytes; its targets hold", Scenario::Kill),
         Plant::ColumnsAreMixed => ("invariant 10", Scenario::Kill),
+        Plant::EndsOutliveSessions | Plant::LostAppendsAreRepeated => {
+            ("records:", Scenario::Appends)
+        }
         Plant::ClosesNameOwners | Plant::TakeBacksNameOwners => ("locks:", Scenario::Locks),
     }
 }

@@ -49,6 +49,18 @@ marks! {
     AppendReclaimed,
     /// An append waited for clients that had not told a restarted shard what they hold.
     AppendHeldBack,
+    /// The end of a file was lent.
+    EndLent,
+    /// A lent end was wanted by another client.
+    EndRecalled,
+    /// A lent end that was not given back was taken away.
+    EndTakenAway,
+    /// A restarted shard was told of an end that is lent.
+    EndReclaimed,
+    /// Gathered appends were lost with the end that had been lent.
+    AppendsLost,
+    /// The end of gathered appends was not answered, and was asked for again.
+    AppendsUnconfirmed,
     /// A first-level directory that nobody had settled was asked for again meanwhile.
     SettledMeanwhile,
     /// A client from before a restart was sent to tell what it holds first.

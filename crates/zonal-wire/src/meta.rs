@@ -153,7 +153,7 @@ codec_enum! {
         /// After the shard's restart: this session uses nothing that it was allowed to cache before.
         DropLeases = 5,
         /// Places behind the ends of files that this session's appends are being written to: before `Reclaim`, and where a write takes
-        /// long. Reply `Failed(UnknownLease)` where one of them is not the session's any more, or is from before a shrink
+        /// long. One of no bytes is an end that is lent (`LendEnd`). Reply `Failed(UnknownLease)` where one of them is not the session's any more, or is from before a shrink
         /// that left nothing of it (`AppendPlace::left`).
         ReclaimAppends = 6 { appends: Vec<(Ino, AppendPlace)> },
         /// Ends the session for its client, which may still be there: its locks and opens are gone, its leases run to their end.
@@ -239,6 +239,14 @@ codec_enum! {
 
         /// The callers of these appends of the session are gone: those behind them wait no more for their ends, which come later, without bytes.
         GiveUpAppends = 64 { appends: Vec<(Ino, u64)> },
+        /// The session, which alone has the file open, wants to append without asking where: nobody else gets a place in the file before it
+        /// has given the end back. Reply `Appending` with the end; `Failed(Busy)` where others have the file open, append, or may do so.
+        LendEnd = 65 { ino: Ino },
+        /// A place at `offset`, behind the end that is lent to the session; asked for again, with what was appended since, it is the same
+        /// place. Reply `Appending`; `Failed(UnknownLease)` where the end is not lent to the session.
+        AppendAt = 66 { ino: Ino, offset: u64, length: u32 },
+        /// What was appended to these files is published, and their ends are the shard's again. After `EndRecalled`, or before.
+        ReturnEnds = 67 { inos: Vec<Ino> },
 
         /// Reserved: a lease on bytes `start..end`, or on size and times.
         TakeLease = 70 { ino: Ino, kind: LeaseKind, start: u64, end: u64 },
@@ -431,5 +439,8 @@ codec_enum! {
         RecallLease = 3 { ino: Ino, lease: u64, keep: Option<LeaseKind> },
         /// Another session has made the file shorter: ask for it before it is written or read again.
         FileCut = 4 { ino: Ino },
+        /// Another session wants to use the end of the file, which is lent to this one: what was appended is to be published, and the end
+        /// given back (`ReturnEnds`).
+        EndRecalled = 5 { ino: Ino },
     }
 }

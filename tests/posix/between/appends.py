@@ -71,6 +71,82 @@ def _(a, b):
     equal(read(f"{b}/f"), want)
 
 
+def line_of(writer, number):
+    return b"%03d %06d %s\n" % (writer, number, b"." * 88)
+
+
+def a_append_on(_state, path, writer, numbers):
+    """Through a descriptor that stays open: another agent's command."""
+    fd = _state.get("fd")
+    if fd is None:
+        fd = _state["fd"] = os.open(path, os.O_WRONLY | os.O_APPEND)
+    for i in numbers:
+        os.write(fd, line_of(writer, i))
+
+
+def lines_of(path, writers):
+    """How many records of each writer are there, whole and in order."""
+    following = [0] * writers
+    for line in read(path).split(b"\n")[:-1]:
+        writer, i = int(line[:3]), int(line[4:10])
+        true(line + b"\n" == line_of(writer, i), f"torn: {line[:60]!r}")
+        equal(i, following[writer], f"next record of writer {writer}")
+        following[writer] += 1
+    return following
+
+
+@check("append-alone-then-both", "records that one mount's process appends alone are there for another mount's open, and for its appends, whole and in order; stat sees what is published", limit=120)
+def _(a, b):
+    write(f"{a}/log", b"")
+    one, = agents(1)
+    slowest = count = 0
+    for turn in range(rounds(8)):
+        numbers = range(turn * 2000, turn * 2000 + 1000)
+        one.start(a_append_on, f"{a}/log", 0, numbers)
+        one.finish(60)
+        size = os.stat(f"{b}/log").st_size
+        true(size % 100 == 0 and size <= os.stat(f"{a}/log").st_size, f"{size} bytes are published")
+        equal(os.stat(f"{a}/log").st_size, (turn * 2000 + 1000 + count) * 100, "size for who appended")
+        begun = time.monotonic()
+        equal(lines_of(f"{b}/log", 2), [turn * 2000 + 1000, count], "records that the other mount sees")
+        slowest = max(slowest, time.monotonic() - begun)
+        # Both at once, then the first one alone again.
+        one.start(a_append_on, f"{a}/log", 0, range(turn * 2000 + 1000, turn * 2000 + 1500))
+        fd = os.open(f"{b}/log", os.O_WRONLY | os.O_APPEND)
+        for i in range(count, count + 200):
+            os.write(fd, line_of(1, i))
+        count += 200
+        one.finish(60)
+        equal(lines_of(f"{b}/log", 2), [turn * 2000 + 1500, count], "records of both")
+        os.close(fd)
+        one.start(a_append_on, f"{a}/log", 0, range(turn * 2000 + 1500, turn * 2000 + 2000))
+        one.finish(60)
+    close_all(one)
+    equal(lines_of(f"{a}/log", 2), [rounds(8) * 2000, count], "records at the end")
+    print(f"  an open of the other mount took {slowest * 1000:.0f} ms at most", flush=True)
+    true(slowest < 4, f"an open waited {slowest:.1f} s")
+
+
+@check("append-synced", "a record appended with O_DSYNC, or with RWF_DSYNC, or before fsync, is published at once", limit=60)
+def _(a, b):
+    write(f"{a}/log", b"")
+    plain = os.open(f"{a}/log", os.O_WRONLY | os.O_APPEND)
+    synced = os.open(f"{a}/log", os.O_WRONLY | os.O_APPEND | os.O_DSYNC)
+    size = 0
+    for turn in range(rounds(30)):
+        for _ in range(5):
+            size += os.write(plain, b"r" * 100)
+        if turn % 3 == 0:
+            size += os.write(synced, b"s" * 100)
+        elif turn % 3 == 1:
+            size += os.pwritev(plain, [b"t" * 100], 0, os.RWF_DSYNC)
+        else:
+            os.fsync(plain)
+        equal(os.stat(f"{b}/log").st_size, size, "size that the other mount sees")
+    os.close(plain)
+    os.close(synced)
+
+
 def append_for_ever(path, tag):
     fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     n = 0

@@ -10,8 +10,8 @@ use super::request::{is_passing, is_unsure};
 use crate::client::Client;
 use crate::net::Net;
 use zonal_types::limits::SESSION_SLOTS_MAX;
-use zonal_types::{ErrorCode, Ino, SessionId};
-use zonal_wire::{AppendPlace, MetaReply, MetaRequest};
+use zonal_types::{Codec, ErrorCode, Ino, SessionId};
+use zonal_wire::{AppendPlace, MetaReply, MetaRequest, Service};
 
 /// Requests of one link that keep their slot.
 const ASKED_MAX: usize = SESSION_SLOTS_MAX as usize / 4;
@@ -49,8 +49,7 @@ impl Link {
         given_up.asked.len() + given_up.places.len()
     }
 
-    fn give_up_place(&self, ino: Ino, offset: u64, reserved: u32) {
-        let session = lock(&self.state).session;
+    fn give_up_place(&self, ino: Ino, offset: u64, reserved: u32, session: SessionId) {
         let mut given_up = lock(&self.given_up);
         if given_up.places.len() < PLACES_MAX {
             given_up.places.push(Place {
@@ -63,9 +62,9 @@ impl Link {
         }
     }
 
-    /// The place is not needed, and nobody may tell the shard now.
-    pub(crate) fn give_up_append(&self, ino: Ino, place: AppendPlace) {
-        self.give_up_place(ino, place.offset, place.length);
+    /// The place, given in that session, is not needed, and nobody may tell the shard now. (A later session may have been given the same one.)
+    pub(crate) fn give_up_append(&self, ino: Ino, place: AppendPlace, session: SessionId) {
+        self.give_up_place(ino, place.offset, place.length, session);
     }
 }
 
@@ -115,8 +114,13 @@ impl<N: Net> Client<N> {
 
     /// Nobody is to wait for these.
     async fn tell_given_up(&self, link: &Link) {
+        let mut header = self.header(Service::Meta, self.trace());
         let untold: Vec<Place> = {
-            let session = lock(&link.state).session;
+            let session = {
+                let state = lock(&link.state);
+                (header.session, header.epoch) = (state.session, state.epoch);
+                state.session
+            };
             let mut given_up = lock(&link.given_up);
             given_up.places.retain(|place| place.session == session);
             let places = given_up.places.iter();
@@ -129,7 +133,9 @@ impl<N: Net> Client<N> {
         let request = MetaRequest::GiveUpAppends {
             appends: appends.collect(),
         };
-        if self.meta(link, &request).await.is_ok() {
+        // In this session or not at all: a later one may have been given the same places.
+        let (body, name) = (request.to_bytes(), request.name());
+        if let Ok(MetaReply::Done) = self.send(link, header, &body, name, 0).await {
             for place in &mut lock(&link.given_up).places {
                 place.is_told |= untold.contains(place);
             }
@@ -150,7 +156,7 @@ impl<N: Net> Client<N> {
             Ok(MetaReply::Appending { offset, .. }) => {
                 link.free_slot(&asked.place);
                 if let MetaRequest::AppendBegin { length, .. } = asked.request {
-                    link.give_up_place(asked.ino, offset, length);
+                    link.give_up_place(asked.ino, offset, length, session);
                 }
             }
             _refused => link.free_slot(&asked.place),

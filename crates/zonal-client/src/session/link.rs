@@ -6,7 +6,7 @@
 
 use super::request::is_unsure;
 use crate::changes::Changes;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use zonal_types::limits::SESSION_SLOTS_MAX;
@@ -23,6 +23,10 @@ pub struct Link {
     pub(super) events: AtomicU64,
     /// Appends whose bytes are on their way to places that the shard reserved.
     pub(super) appending: Mutex<Vec<Appending>>,
+    /// How often places were lost that were this session's.
+    places_lost: AtomicU64,
+    /// Files whose ends, lent to this client, others want.
+    wanted_ends: Mutex<BTreeSet<Ino>>,
     /// Appends that their callers gave up.
     pub(super) given_up: Mutex<super::given_up::GivenUp>,
     /// Changes that are not durable yet.
@@ -71,7 +75,7 @@ pub(crate) struct Closes {
 }
 
 /// A slot, and where its request was sent last.
-pub(super) struct SlotPlace {
+pub(crate) struct SlotPlace {
     pub(super) index: u32,
     /// The next attempt takes a new sequence.
     is_new: bool,
@@ -111,6 +115,8 @@ impl Link {
             }),
             events: AtomicU64::new(0),
             appending: Mutex::default(),
+            places_lost: AtomicU64::new(0),
+            wanted_ends: Mutex::default(),
             given_up: Mutex::default(),
             changes: Mutex::default(),
             telling: Mutex::new(()),
@@ -192,12 +198,12 @@ impl Link {
     }
 
     /// A slot that was kept is free again.
-    pub(super) fn free_slot(&self, place: &SlotPlace) {
+    pub(crate) fn free_slot(&self, place: &SlotPlace) {
         lock(&self.state).free.push(place.index);
         self.slots.add_permits(1);
     }
 
-    pub(super) async fn take_slot(&self) -> Slot<'_> {
+    pub(crate) async fn take_slot(&self) -> Slot<'_> {
         let permit = self.slots.acquire().await;
         // There are as many permits as slots, so one is free.
         let index = lock(&self.state).free.pop().unwrap_or(0);
@@ -244,6 +250,33 @@ impl Link {
     /// All places were another session's.
     pub(super) fn forget_appends(&self) {
         lock(&self.appending).clear();
+        self.places_lost.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// A restarted shard has given its place to others, perhaps.
+    pub(super) fn lose_append(&self, append: Appending) {
+        self.end_append(append);
+        self.places_lost.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Differs where some place is not this session's any more.
+    pub(crate) fn places_lost(&self) -> u64 {
+        self.places_lost.load(Ordering::SeqCst)
+    }
+
+    /// Others want the end of a file.
+    pub(crate) fn want_end(&self, ino: Ino) {
+        lock(&self.wanted_ends).insert(ino);
+    }
+
+    /// Files whose ends others want.
+    pub(crate) fn wanted_ends(&self) -> BTreeSet<Ino> {
+        lock(&self.wanted_ends).clone()
+    }
+
+    /// It was given back.
+    pub(crate) fn end_returned(&self, ino: Ino) {
+        lock(&self.wanted_ends).remove(&ino);
     }
 
     /// They are written, and the shard knows, or has forgotten it.
@@ -286,7 +319,7 @@ impl Link {
 }
 
 /// A slot in use; given back when dropped.
-pub(super) struct Slot<'a> {
+pub(crate) struct Slot<'a> {
     link: &'a Link,
     pub(super) index: u32,
     permit: Option<async_lock::SemaphoreGuard<'a>>,
@@ -294,7 +327,7 @@ pub(super) struct Slot<'a> {
 
 impl Slot<'_> {
     /// The slot stays taken.
-    pub(super) fn keep(mut self) -> SlotPlace {
+    pub(crate) fn keep(mut self) -> SlotPlace {
         if let Some(permit) = self.permit.take() {
             permit.forget();
         }
@@ -319,7 +352,7 @@ impl SlotPlace {
         }
     }
 
-    pub(super) fn was_sent(&self) -> bool {
+    pub(crate) fn was_sent(&self) -> bool {
         !self.is_new
     }
 

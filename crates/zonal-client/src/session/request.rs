@@ -125,7 +125,7 @@ impl<N: Net> Client<N> {
         self.meta_at(link, &request, place).await.map(|_done| ())
     }
 
-    pub(super) async fn meta_at(
+    pub(crate) async fn meta_at(
         &self,
         link: &Link,
         request: &MetaRequest,

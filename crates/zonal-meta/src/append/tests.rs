@@ -238,3 +238,27 @@ fn random_appends_never_overlap_nor_show_reserved_bytes() {
     }
     assert_eq!(tickets.passed.len(), 0);
 }
+
+#[test]
+fn a_place_at_a_lent_end_is_given_again_and_ends_with_what_was_written() {
+    let mut tickets = Tickets::new();
+    let gone = Err(ErrorCode::UnknownLease);
+    assert_eq!(tickets.begin_at(F, A, (100, 10), T), Ok(()));
+    assert_eq!(tickets.begin_at(F, A, (100, 30), at(5)), Ok(()), "more");
+    assert_eq!(tickets.begin_at(F, A, (100, 20), at(6)), Ok(()), "late");
+    assert_eq!(tickets.begin_at(F, B, (100, 10), T), gone);
+    assert_eq!(tickets.begin_at(F, A, (90, 20), T), gone, "overlaps");
+    assert_eq!(tickets.begin_at(F, A, (110, 5), T), gone, "within");
+    assert!(tickets.has_any(F) && !tickets.has_any(Ino(6)));
+    assert_eq!(tickets.end(F, A, 100, (31, 31), T), Err(ErrorCode::Invalid));
+    assert_eq!(tickets.end(F, A, 100, (20, 20), T), published(120));
+    assert!(tickets.is_empty() && tickets.sessions.is_empty());
+    assert_eq!(tickets.begin(F, B, 5, 120, T), Ok(120), "no hole is left");
+    assert_eq!(tickets.begin_at(F, A, (120, 5), T), gone);
+    let big = tickets.begin_at(F, A, (FILE_BYTES_MAX - 5, 6), T);
+    assert_eq!(big, Err(ErrorCode::FileTooBig));
+    // One that was given up is not taken up again.
+    tickets.begin(Ino(6), A, 10, 0, T).unwrap();
+    tickets.give_up(Ino(6), A, 0);
+    assert_eq!(tickets.begin_at(Ino(6), A, (0, 10), T), gone);
+}

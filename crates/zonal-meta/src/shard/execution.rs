@@ -46,7 +46,7 @@ impl Shard {
         caller: Caller,
         (from, sight): (Option<&Arc<Holder>>, Sight),
         request: &MetaRequest,
-        waited: Waiting,
+        mut waited: Waiting,
     ) -> Outcome {
         let mut published = None;
         loop {
@@ -74,6 +74,11 @@ impl Shard {
                 Err(code) => return self.fail(caller, request, code, &waited),
             };
             if published.is_none() {
+                let session = caller.session;
+                let ends = self.recall_end(now, session, request, &finished, &mut waited);
+                if let Some(wait) = ends {
+                    return wait;
+                }
                 if let Some(wait) = self.recall(now, caller, request, &finished, &waited) {
                     return wait;
                 }
@@ -86,13 +91,13 @@ impl Shard {
                 } = request
                 {
                     let numbers = (u64::from(*reserved), u64::from(*length));
-                    let session = caller.session;
                     match self
                         .tickets
                         .end(*ino, session, *offset, numbers, now.instant)
                     {
                         Ok(End::Published(end)) => {
                             published = Some(end.unwrap_or(0));
+                            self.ends.published(*ino, session, end.unwrap_or(0));
                             // Appends behind this one may be published with it.
                             self.recheck = true;
                         }
@@ -241,11 +246,13 @@ impl Shard {
                     }
                     self.live_inodes = self.live_inodes.saturating_sub(1);
                     self.tickets.inode_gone(ino);
+                    self.ends.ended(ino);
                     let granted = self.locks.release_inode(ino);
                     self.tell(granted);
                 }
                 Volatile::Cut(ino, size) => {
                     self.tickets.cut(ino, size);
+                    self.ends.ended(ino);
                     // Who cuts it may be gone before targets hear of it: what others write until then would be cut, too.
                     let others = self.opens.holders(ino).into_iter();
                     let others = others.filter(|holder| *holder != session);

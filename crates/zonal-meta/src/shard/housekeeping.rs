@@ -113,6 +113,8 @@ impl Shard {
             ("longest_event_queue_max", self.events.limit() as u64),
             ("append_tickets", self.tickets.len() as u64),
             ("append_tickets_max", APPEND_TICKETS_MAX as u64),
+            ("append_ends", self.ends.len() as u64),
+            ("append_ends_max", APPEND_TICKETS_MAX as u64),
             ("waiting_requests", self.waiting.len() as u64),
             ("inodes", self.live_inodes),
         ]

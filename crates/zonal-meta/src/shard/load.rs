@@ -2,6 +2,7 @@
 
 use super::Shard;
 use crate::append::Tickets;
+use crate::append::ends::Ends;
 use crate::config::ShardConfig;
 use crate::deletions::Deletions;
 use crate::events::EventQueues;
@@ -93,6 +94,7 @@ impl Shard {
             events,
             locks: crate::locks::LockTable::new(),
             tickets: Tickets::new(),
+            ends: Ends::default(),
             waiting: BTreeMap::new(),
             asking: BTreeMap::new(),
             next_attempt: 1,

@@ -328,6 +328,8 @@ impl<'a> Looking<'a> {
             | MetaRequest::ReportWrite { ino, .. }
             | MetaRequest::AppendBegin { ino, .. }
             | MetaRequest::AppendEnd { ino, .. }
+            | MetaRequest::LendEnd { ino }
+            | MetaRequest::AppendAt { ino, .. }
             | MetaRequest::SetXattr { ino, .. }
             | MetaRequest::RemoveXattr { ino, .. }
             | MetaRequest::DisownBehind { ino, .. }
@@ -359,7 +361,8 @@ impl<'a> Looking<'a> {
             | MetaRequest::Unlock { .. }
             | MetaRequest::CancelLock { .. }
             | MetaRequest::ReleaseLocks { .. }
-            | MetaRequest::GiveUpAppends { .. } => {}
+            | MetaRequest::GiveUpAppends { .. }
+            | MetaRequest::ReturnEnds { .. } => {}
             // Between servers.
             MetaRequest::MakeDetachedDir { .. }
             | MetaRequest::AttachDir { .. }

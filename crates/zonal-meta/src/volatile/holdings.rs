@@ -60,6 +60,7 @@ impl Shard {
             }
             // How they were opened is not told.
             self.opens.write(*ino, session);
+            self.recall_shared(*ino, session, now);
         }
         let mut lost = false;
         for (ino, range) in locks.iter().filter(|(ino, _)| !absent.contains(ino)) {
@@ -121,6 +122,13 @@ impl Shard {
     ) -> Outcome {
         let mut is_gone = false;
         for (ino, place) in appends {
+            if place.length == 0 {
+                if !self.ends.is_lent_to(*ino, session) {
+                    self.reclaim_end(kv, now, session, *ino, *place);
+                    is_gone |= !self.ends.is_lent_to(*ino, session);
+                }
+                continue;
+            }
             if !self.tickets.is_known(*ino, session, place.offset) {
                 self.reclaim_append(kv, now, session, *ino, *place);
                 is_gone |= !self.tickets.is_known(*ino, session, place.offset);
@@ -170,6 +178,10 @@ impl Shard {
         }
         let mut closed = inos.to_vec();
         closed.retain(|ino| self.opens.close(*ino, session));
+        for ino in &closed {
+            self.ends.give_back(*ino, session);
+            self.recheck = true;
+        }
         let (effect, _unread) = self.release_orphans(kv, now, session, &closed);
         if !effect.is_empty() && caller.slot != zonal_wire::frame::NO_SLOT {
             let kept = Some(MetaReply::Done);
@@ -187,6 +199,7 @@ impl Shard {
         session: SessionId,
     ) -> (Vec<KvChange>, Option<ErrorCode>) {
         self.tickets.session_gone(session);
+        self.ends.session_gone(session);
         let orphans = self.opens.orphans_of(session);
         let (mut effect, unread) = self.release_orphans(kv, now, session, &orphans);
         self.opens.drop_session(session);

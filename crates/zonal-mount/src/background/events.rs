@@ -80,6 +80,7 @@ fn carry_out(fs: &ZonalFs, event: &Event) -> Vec<Ino> {
     match event {
         Event::Invalidate { .. } => fs.listings.carried_out(event),
         Event::LockGranted { ino, waiter } => fs.lock_was_granted(*ino, *waiter),
+        Event::EndRecalled { .. } => fs.signal.return_ends(),
         // Of a lease that nobody took; what the core does by itself.
         Event::RecallLease { .. } | Event::FileCut { .. } => {}
     }

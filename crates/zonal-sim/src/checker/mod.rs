@@ -21,6 +21,7 @@ pub mod healing;
 pub mod names;
 pub mod oracle;
 pub mod placement;
+pub mod records;
 pub mod space;
 pub mod strict;
 pub mod survival;

@@ -58,7 +58,7 @@ impl KernelCache {
                         .retain(|(dir, _name), _| dir != entries);
                 }
                 Event::LockGranted { waiter, .. } => self.grant(*waiter),
-                Event::RecallLease { .. } | Event::FileCut { .. } => {}
+                Event::RecallLease { .. } | Event::FileCut { .. } | Event::EndRecalled { .. } => {}
             }
         }
     }

@@ -3,6 +3,7 @@
 pub mod cached;
 pub mod durable;
 pub mod hostile;
+pub mod logs;
 pub mod media;
 pub mod mortal;
 pub mod roots;

@@ -9,6 +9,7 @@ use crate::workload::cached::KernelCache;
 use std::rc::Rc;
 use zonal_client::{Client, Options as ClientOptions, QueuedAgain};
 use zonal_types::{ErrorCode, ShardId, ZoneId};
+use zonal_wire::Event;
 
 /// Groups of clients begin here; those of servers rise from 1 with each start.
 const CLIENT_GROUPS: Group = 1 << 40;
@@ -71,6 +72,16 @@ impl World {
                         Ok(_polled) if is_deaf => {}
                         Ok(polled) => {
                             cache.take(&polled);
+                            let events = &polled.events;
+                            if events
+                                .iter()
+                                .any(|e| matches!(e, Event::EndRecalled { .. }))
+                            {
+                                let returning = client.clone();
+                                clock.spawn(group, async move {
+                                    returning.return_ends().await;
+                                });
+                            }
                             if polled.restarted || !are_locks_queued {
                                 let over;
                                 (over, are_locks_queued) = client.queue_locks_again(shard).await;

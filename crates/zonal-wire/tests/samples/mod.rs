@@ -240,6 +240,9 @@ pub fn meta_requests() -> Vec<MetaRequest> {
         M::CancelLock { ino: file, range: lock(), waiter: 3, before: vec![lock()] },
         M::ReleaseLocks { ino: file, owner: 0xabcd, whole_file: true, handle: Some(0x300), number: 78 },
         M::GiveUpAppends { appends: vec![(file, 200), (ino(20), 0)] },
+        M::LendEnd { ino: file },
+        M::AppendAt { ino: file, offset: 1 << 40, length: 1 << 20 },
+        M::ReturnEnds { inos: vec![file, ino(20)] },
         M::TakeLease { ino: file, kind: LeaseKind::Write, start: 4096, end: u64::MAX },
         M::RenewLeases { leases: vec![(file, 7), (ino(20), 8)] },
         M::ReturnLease { ino: file, lease: 7, size: Some(1 << 40), mtime: Some(time(9)) },
@@ -298,6 +301,7 @@ pub fn events() -> Vec<Event> {
         Event::LockGranted { ino: ino(17), waiter: 3 },
         Event::RecallLease { ino: ino(17), lease: 7, keep: Some(LeaseKind::Read) },
         Event::FileCut { ino: ino(17) },
+        Event::EndRecalled { ino: ino(17) },
     ]
 }
 

@@ -1,0 +1,335 @@
+//! Ends of files that are lent to the session which alone has them open: others get them back, restarts and ends of sessions included.
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+mod common;
+
+use common::*;
+use zonal_meta::{Attempt, Outcome};
+use zonal_types::{ErrorCode, Ino};
+use zonal_wire::{AppendPlace, Event, MetaReply, MetaRequest};
+
+fn lend(client: &mut Client, cell: &mut Cell, ino: Ino) -> Result<u64, ErrorCode> {
+    match client.call(cell, ino, &MetaRequest::LendEnd { ino })? {
+        MetaReply::Appending { offset, .. } => Ok(offset),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn place_at(
+    client: &mut Client,
+    cell: &mut Cell,
+    ino: Ino,
+    offset: u64,
+    length: u32,
+) -> Result<u64, ErrorCode> {
+    let request = MetaRequest::AppendAt {
+        ino,
+        offset,
+        length,
+    };
+    match client.call(cell, ino, &request)? {
+        MetaReply::Appending { offset, .. } => Ok(offset),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn end(cell: &Cell, ino: Ino, offset: u64, length: u32) -> MetaRequest {
+    MetaRequest::AppendEnd {
+        ino,
+        offset,
+        reserved: length,
+        length,
+        mtime: cell.now.wall,
+        allocated_delta: 0,
+        kill_suid: false,
+        inline: None,
+    }
+}
+
+fn publish(client: &mut Client, cell: &mut Cell, ino: Ino, offset: u64, length: u32) {
+    assert_eq!(place_at(client, cell, ino, offset, length), Ok(offset));
+    let end = end(cell, ino, offset, length);
+    client.call(cell, ino, &end).unwrap();
+}
+
+fn give_back(client: &mut Client, cell: &mut Cell, ino: Ino) {
+    let inos = vec![ino];
+    let reply = client.call(cell, ino, &MetaRequest::ReturnEnds { inos });
+    assert_eq!(reply, Ok(MetaReply::Done));
+}
+
+fn begin(ino: Ino) -> MetaRequest {
+    MetaRequest::AppendBegin {
+        ino,
+        length: 10,
+        limit: 0,
+    }
+}
+
+fn open(client: &Client, ino: Ino) -> MetaRequest {
+    MetaRequest::Open {
+        who: client.who.clone(),
+        ino,
+        open_flags: 0,
+    }
+}
+
+/// One step of a request, without the passing of time.
+fn ask(
+    client: &Client,
+    cell: &mut Cell,
+    request: &MetaRequest,
+    attempt: Option<Attempt>,
+) -> Result<MetaReply, Attempt> {
+    let caller = client.caller(1);
+    let store = &mut cell.stores[1];
+    match store
+        .shard
+        .handle(&store.kv, cell.now, caller, request, attempt)
+    {
+        Outcome::Reply { reply, effect, .. } => {
+            apply(&mut store.kv, &effect);
+            Ok(reply)
+        }
+        Outcome::Wait { attempt, .. } => Err(attempt),
+        other @ Outcome::Call { .. } => panic!("{other:?}"),
+    }
+}
+
+fn events(client: &mut Client, cell: &mut Cell) -> Vec<Event> {
+    let boot = cell.stores[1].shard.boot();
+    let request = MetaRequest::PollEvents {
+        boot,
+        acked: 0,
+        wait_ms: 0,
+    };
+    match cell.send(1, client.caller(1), &request) {
+        MetaReply::Events { events, .. } => events.into_iter().map(|(_n, event)| event).collect(),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn file() -> (Cell, Client, Client, Ino) {
+    let mut cell = Cell::new();
+    let (mut one, two) = (cell.client(1), cell.client(2));
+    let home = one.mkdir(&mut cell, Ino::ROOT, "home").unwrap();
+    let (ino, _) = one.create_open(&mut cell, home, "f").unwrap();
+    one.report(&mut cell, ino, 8000).unwrap();
+    (cell, one, two, ino)
+}
+
+#[test]
+fn an_end_is_lent_only_to_who_alone_has_the_file_open() {
+    let (mut cell, mut one, mut two, f) = file();
+    assert_eq!(lend(&mut two, &mut cell, f), Err(ErrorCode::Busy), "closed");
+    two.open(&mut cell, f, 0).unwrap();
+    assert_eq!(lend(&mut one, &mut cell, f), Err(ErrorCode::Busy), "shared");
+    two.close(&mut cell, f).unwrap();
+    // An append is under way.
+    let place = one.call(&mut cell, f, &begin(f)).unwrap();
+    assert_eq!(lend(&mut one, &mut cell, f), Err(ErrorCode::Busy));
+    let MetaReply::Appending { offset, .. } = place else {
+        panic!("{place:?}")
+    };
+    let over = end(&cell, f, offset, 10);
+    one.call(&mut cell, f, &over).unwrap();
+    assert_eq!(lend(&mut one, &mut cell, f), Ok(8010));
+    assert_eq!(lend(&mut one, &mut cell, f), Ok(8010), "the same again");
+    publish(&mut one, &mut cell, f, 8010, 20);
+    publish(&mut one, &mut cell, f, 8030, 20);
+    assert_eq!(one.attr(&mut cell, f).unwrap().size, 8050);
+    // Late, or with a gap.
+    let gone = Err(ErrorCode::UnknownLease);
+    assert_eq!(place_at(&mut one, &mut cell, f, 8030, 5), gone);
+    assert_eq!(place_at(&mut one, &mut cell, f, 8051, 5), gone);
+    assert_eq!(place_at(&mut two, &mut cell, f, 8050, 5), gone);
+    // The last close gives it back.
+    one.close(&mut cell, f).unwrap();
+    assert_eq!(place_at(&mut one, &mut cell, f, 8050, 5), gone);
+    cell.assert_sound();
+}
+
+#[test]
+fn an_open_a_cut_and_an_append_of_another_session_wait_until_it_is_given_back() {
+    let (mut cell, mut one, mut two, f) = file();
+    let cut = MetaRequest::Truncate {
+        who: two.who.clone(),
+        ino: f,
+        size: 100,
+        by_handle: false,
+        confirmed_seq: 0,
+        kill_suid: false,
+    };
+    let opens = open(&two, f);
+    let mut at = 8000;
+    for request in [opens, begin(f), cut] {
+        assert_eq!(lend(&mut one, &mut cell, f), Ok(at));
+        two.sequence += 1;
+        let waits = ask(&two, &mut cell, &request, None).unwrap_err();
+        let told = events(&mut one, &mut cell);
+        let recalled = Event::EndRecalled { ino: f };
+        assert_eq!(told.last(), Some(&recalled), "{request:?}");
+        assert_eq!(lend(&mut one, &mut cell, f), Err(ErrorCode::Busy));
+        let waits = ask(&two, &mut cell, &request, Some(waits)).unwrap_err();
+        publish(&mut one, &mut cell, f, at, 10);
+        at += 10;
+        give_back(&mut one, &mut cell, f);
+        let reply = ask(&two, &mut cell, &request, Some(waits)).unwrap();
+        match reply {
+            MetaReply::OpenedSmall { entry, .. } | MetaReply::Opened { entry, .. } => {
+                assert_eq!(entry.attr.unwrap().size, at);
+                two.close(&mut cell, f).unwrap();
+            }
+            MetaReply::Appending { offset, .. } => {
+                assert_eq!(offset, at);
+                let over = end(&cell, f, at, 10);
+                two.call(&mut cell, f, &over).unwrap();
+                at += 10;
+            }
+            MetaReply::Truncated { attr, .. } => assert_eq!(attr.size, 100),
+            other => panic!("{other:?}"),
+        }
+    }
+    cell.assert_sound();
+}
+
+#[test]
+fn an_open_does_not_wait_for_long_and_an_append_does() {
+    let (mut cell, mut one, mut two, f) = file();
+    assert_eq!(lend(&mut one, &mut cell, f), Ok(8000));
+    let before = cell.now.instant;
+    two.open(&mut cell, f, 2).unwrap();
+    let waited = cell.now.instant.ms_since(before);
+    assert!((5_500..6_000).contains(&waited), "{waited} ms");
+    two.sequence += 1;
+    assert_eq!(place_at(&mut one, &mut cell, f, 8000, 10), Ok(8000));
+    let waits = ask(&two, &mut cell, &begin(f), None).unwrap_err();
+    cell.pass_ms(40_000);
+    let waits = ask(&two, &mut cell, &begin(f), Some(waits)).unwrap_err();
+    // It comes after all: its records have the place that they had.
+    publish(&mut one, &mut cell, f, 8000, 10);
+    give_back(&mut one, &mut cell, f);
+    let reply = ask(&two, &mut cell, &begin(f), Some(waits)).unwrap();
+    let MetaReply::Appending { offset, .. } = reply else {
+        panic!("{reply:?}")
+    };
+    assert_eq!(offset, 8010);
+    let over = end(&cell, f, 8010, 10);
+    two.call(&mut cell, f, &over).unwrap();
+
+    // Nothing is being written behind one: it is taken away after a while.
+    two.close(&mut cell, f).unwrap();
+    assert_eq!(lend(&mut one, &mut cell, f), Ok(8020));
+    let before = cell.now.instant;
+    let place = two.call(&mut cell, f, &begin(f)).unwrap();
+    assert!(matches!(place, MetaReply::Appending { offset: 8020, .. }));
+    let waited = cell.now.instant.ms_since(before);
+    assert!((8_000..9_000).contains(&waited), "{waited} ms");
+    let gone = Err(ErrorCode::UnknownLease);
+    assert_eq!(place_at(&mut one, &mut cell, f, 8020, 10), gone);
+}
+
+#[test]
+fn an_end_goes_with_its_session_and_with_a_cut() {
+    let (mut cell, mut one, mut two, f) = file();
+    let gone = Err(ErrorCode::UnknownLease);
+    assert_eq!(lend(&mut one, &mut cell, f), Ok(8000));
+    assert_eq!(place_at(&mut one, &mut cell, f, 8000, 50), Ok(8000));
+    let reply = cell.send(1, one.caller(1), &MetaRequest::EvictSession);
+    assert_eq!(reply, MetaReply::Done);
+    let mut again = cell.client(1);
+    assert_eq!(place_at(&mut again, &mut cell, f, 8000, 50), gone);
+    let place = two.call(&mut cell, f, &begin(f)).unwrap();
+    assert!(matches!(place, MetaReply::Appending { offset: 8000, .. }));
+    let over = end(&cell, f, 8000, 10);
+    two.call(&mut cell, f, &over).unwrap();
+
+    two.open(&mut cell, f, 2).unwrap();
+    assert_eq!(lend(&mut two, &mut cell, f), Ok(8010));
+    // Nobody answers: it is cut all the same.
+    again.truncate(&mut cell, f, 100, 0).unwrap();
+    assert_eq!(place_at(&mut two, &mut cell, f, 8010, 5), gone);
+    cell.assert_sound();
+}
+
+#[test]
+fn after_a_restart_an_end_is_told_again_before_others_get_places() {
+    let (mut cell, mut one, mut two, f) = file();
+    assert_eq!(lend(&mut one, &mut cell, f), Ok(8000));
+    publish(&mut one, &mut cell, f, 8000, 10);
+    let truncate_seq = 0;
+    let told = |offset| MetaRequest::ReclaimAppends {
+        appends: vec![(
+            f,
+            AppendPlace {
+                offset,
+                length: 0,
+                truncate_seq,
+            },
+        )],
+    };
+    cell.restart(1);
+    two.holds_nothing(&mut cell, 1);
+    two.sequence += 1;
+    let waits = ask(&two, &mut cell, &begin(f), None).unwrap_err();
+    let reply = one.call(&mut cell, f, &told(8010));
+    assert_eq!(reply, Ok(MetaReply::Done));
+    one.reclaim(&mut cell, 1, vec![f]);
+    let waits = ask(&two, &mut cell, &begin(f), Some(waits)).unwrap_err();
+    let recalled = Event::EndRecalled { ino: f };
+    assert!(events(&mut one, &mut cell).contains(&recalled));
+    publish(&mut one, &mut cell, f, 8010, 10);
+    give_back(&mut one, &mut cell, f);
+    let reply = ask(&two, &mut cell, &begin(f), Some(waits)).unwrap();
+    assert!(matches!(reply, MetaReply::Appending { offset: 8020, .. }));
+    let over = end(&cell, f, 8020, 10);
+    two.call(&mut cell, f, &over).unwrap();
+
+    // Who tells too late does not get it back.
+    assert_eq!(lend(&mut one, &mut cell, f), Ok(8030));
+    cell.restart(1);
+    two.holds_nothing(&mut cell, 1);
+    let place = two.call(&mut cell, f, &begin(f)).unwrap();
+    assert!(matches!(place, MetaReply::Appending { offset: 8030, .. }));
+    let over = end(&cell, f, 8030, 10);
+    two.call(&mut cell, f, &over).unwrap();
+    let refused = one.call(&mut cell, f, &told(8030));
+    assert_eq!(refused, Err(ErrorCode::UnknownLease));
+    one.reclaim(&mut cell, 1, vec![f]);
+
+    // Others opened it meanwhile: it is wanted back at once.
+    assert_eq!(lend(&mut one, &mut cell, f), Ok(8040));
+    cell.restart(1);
+    two.holds_nothing(&mut cell, 1);
+    two.open(&mut cell, f, 0).unwrap();
+    let reply = one.call(&mut cell, f, &told(8040));
+    assert_eq!(reply, Ok(MetaReply::Done));
+    assert!(events(&mut one, &mut cell).contains(&recalled));
+    one.reclaim(&mut cell, 1, vec![f]);
+    publish(&mut one, &mut cell, f, 8040, 10);
+
+    // So it is where others appended in a life of which it did not hear, and that is forgotten.
+    give_back(&mut one, &mut cell, f);
+    two.close(&mut cell, f).unwrap();
+    assert_eq!(lend(&mut one, &mut cell, f), Ok(8050));
+    cell.restart(1);
+    two.holds_nothing(&mut cell, 1);
+    let place = two.call(&mut cell, f, &begin(f)).unwrap();
+    assert!(matches!(place, MetaReply::Appending { offset: 8050, .. }));
+    let over = end(&cell, f, 8050, 10);
+    two.call(&mut cell, f, &over).unwrap();
+    cell.restart(1);
+    two.holds_nothing(&mut cell, 1);
+    let refused = one.call(&mut cell, f, &told(8050));
+    assert_eq!(refused, Err(ErrorCode::UnknownLease));
+    one.reclaim(&mut cell, 1, vec![f]);
+
+    // A cut that it has not heard of ends it.
+    assert_eq!(lend(&mut one, &mut cell, f), Ok(8060));
+    cell.restart(1);
+    two.holds_nothing(&mut cell, 1);
+    two.truncate(&mut cell, f, 100, 0).unwrap();
+    let refused = one.call(&mut cell, f, &told(100));
+    assert_eq!(refused, Err(ErrorCode::UnknownLease));
+    cell.assert_sound();
+}

@@ -1,0 +1,72 @@
+//! The bug of a shard whose lent ends outlive their sessions: a client that comes back gets its old session, as it is told, and places at
+//! whatever end it says that it was lent.
+
+use super::MetaNode;
+use std::rc::Rc;
+use zonal_meta::Caller;
+use zonal_types::Instant;
+use zonal_wire::{MetaReply, MetaRequest};
+
+impl MetaNode {
+    pub(super) async fn run_lent(
+        self: Rc<Self>,
+        caller: Caller,
+        request: MetaRequest,
+        deadline: Instant,
+    ) -> MetaReply {
+        match request {
+            MetaRequest::AppendAt { ino, offset, .. } => {
+                let asked = MetaRequest::GetAttr { ino, data: true };
+                match self.clone().run(caller, asked, deadline).await {
+                    MetaReply::Attr {
+                        data: Some(data), ..
+                    } => {
+                        self.lent.borrow_mut().insert((ino, offset));
+                        MetaReply::Appending { offset, data }
+                    }
+                    other => other,
+                }
+            }
+            MetaRequest::AppendEnd {
+                ino,
+                offset,
+                length: length @ 1..,
+                mtime,
+                allocated_delta,
+                kill_suid,
+                inline,
+                ..
+            } if self.lent.borrow().contains(&(ino, offset)) => {
+                let report = MetaRequest::ReportWrite {
+                    ino,
+                    size: offset + u64::from(length),
+                    truncate_seq: u64::MAX,
+                    mtime: Some(mtime),
+                    allocated_delta,
+                    kill_suid,
+                    inline,
+                    sync: false,
+                };
+                self.run(caller, report, deadline).await
+            }
+            request => match self.run(caller, request, deadline).await {
+                MetaReply::Session {
+                    session,
+                    boot,
+                    epoch,
+                    term_ms,
+                    now,
+                    ..
+                } => MetaReply::Session {
+                    session,
+                    boot,
+                    epoch,
+                    term_ms,
+                    now,
+                    resumed: true,
+                },
+                reply => reply,
+            },
+        }
+    }
+}

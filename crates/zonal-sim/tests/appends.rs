@@ -1,0 +1,108 @@
+//! Appends that are gathered: no record is lost, doubled, torn or moved but with its mount or an error, and both bugs that would do it are found.
+
+#![expect(
+    clippy::expect_used,
+    reason = "a test may end where the cell cannot be made"
+)]
+
+#[allow(dead_code, reason = "for several test programs")]
+mod common;
+
+use common::{contents, run};
+use std::rc::Rc;
+use zonal_sim::rng::Rng;
+use zonal_sim::workload::{create, make_dir};
+use zonal_sim::world::World;
+use zonal_sim::{Options, Plant, Scenario, run_batch};
+use zonal_types::{ErrorCode, Ino};
+
+fn options(plant: Plant, faults: bool) -> Options {
+    Options {
+        scenario: Scenario::Appends,
+        faults,
+        plant,
+        ..Options::default()
+    }
+}
+
+#[test]
+fn records_are_there_once_whole_and_where_they_were_told_to_be() {
+    let mut bad = Vec::new();
+    // 1471: the shard was killed twice while the client that had been lent the end was cut off, and another one appended between.
+    // 6051: a client told that it had given a place up in a session in which it had been given the same one again.
+    let runs = [
+        (1, 60, true),
+        (1, 12, false),
+        (1471, 1, true),
+        (6051, 1, true),
+    ];
+    for (first, seeds, faults) in runs {
+        run_batch(first, seeds, options(Plant::None, faults), 2, |report| {
+            if !report.is_good() {
+                bad.push(report.to_string());
+            }
+            true
+        });
+    }
+    assert!(bad.is_empty(), "{}", bad.join("\n"));
+}
+
+/// One client appends records of 100 bytes; returns its messages.
+async fn messages_of(world: &Rc<World>, records: u64) -> Result<u64, ErrorCode> {
+    let client = Rc::new(world.connect(0, Rng::new(1)).await?);
+    let home = make_dir(&client, Ino::ROOT, "home").await?;
+    let file = create(&client, home, "log", true).await?.file;
+    let before = world.network.messages();
+    for number in 0..records {
+        let at = client.append_gathered(&file, &[b'r'; 100], false).await?;
+        assert_eq!(at, number * 100);
+    }
+    let messages = world.network.messages() - before;
+    client.release(file.ino).await?;
+    assert_eq!(
+        contents(&client, file.ino).await?.len() as u64,
+        records * 100
+    );
+    Ok(messages)
+}
+
+#[test]
+fn one_client_asks_twice_where_to_append_and_not_again() {
+    run(|world| async move {
+        let messages = messages_of(&world, 1_000).await?;
+        // Two appends of two questions each, one for the end.
+        assert_eq!(messages, 10, "with their answers");
+        Ok(())
+    });
+}
+
+#[test]
+fn another_client_sees_what_was_appended_before_it_opened_and_appends_behind_it() {
+    run(|world| async move {
+        let one = Rc::new(world.connect(0, Rng::new(1)).await?);
+        world.serve_client(0, &one, &Rc::default());
+        let two = Rc::new(world.connect(1, Rng::new(2)).await?);
+        world.serve_client(1, &two, &Rc::default());
+        let home = make_dir(&one, Ino::ROOT, "home").await?;
+        let file = create(&one, home, "log", true).await?.file;
+        for _ in 0..100 {
+            one.append_gathered(&file, b"one\n", false).await?;
+        }
+        let before = world.clock.now();
+        assert_eq!(
+            contents(&two, file.ino).await?.len(),
+            400,
+            "an open recalls"
+        );
+        let opened = create(&two, home, "log", false).await?.file;
+        for turn in 0..100 {
+            let at = two.append_gathered(&opened, b"two\n", false).await?;
+            assert_eq!(at, 400 + turn * 8);
+            let at = one.append_gathered(&file, b"one\n", false).await?;
+            assert_eq!(at, 404 + turn * 8);
+        }
+        let waited = world.clock.now().ms_since(before);
+        assert!(waited < 3_000, "{waited} ms");
+        Ok(())
+    });
+}
