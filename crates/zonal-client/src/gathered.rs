@@ -243,7 +243,8 @@ impl<N: Net> Client<N> {
         {
             let mut state = file.state();
             let is_lent = state.gathers(&link);
-            if !is_lent {
+            // What is gathered was gathered behind it: a restarted shard has to hear of both.
+            if !is_lent && state.gathered.is_empty() {
                 state.unlend(&link);
             }
             let gathered = &mut state.gathered;
@@ -251,7 +252,7 @@ impl<N: Net> Client<N> {
             let follows = appended.is_some_and(|(at, _end)| last_end == Some(at));
             // What was given up may get a place yet.
             let is_quiet = gathered.cuts == 0 && link.given_up() == 0;
-            let may_ask = !is_lent && is_quiet && now >= gathered.ask_from;
+            let may_ask = !is_lent && gathered.is_empty() && is_quiet && now >= gathered.ask_from;
             if !follows || !may_ask {
                 return;
             }

@@ -74,8 +74,7 @@ impl Scenario {
 
     fn choose(self, rng: &mut Rng) -> Self {
         let chosen = match rng.below(100) {
-            0..24 => Self::Kill,
-            24..27 => Self::Appends,
+            0..27 => Self::Kill,
             27..32 => Self::Locks,
             32..45 => Self::Together,
             45..75 => Self::Power,

@@ -35,6 +35,8 @@ fn records_are_there_once_whole_and_where_they_were_told_to_be() {
         (1, 12, false),
         (1471, 1, true),
         (6051, 1, true),
+        // 30351: an append that could not publish what was gathered forgot under which end that was.
+        (30351, 1, true),
     ];
     for (first, seeds, faults) in runs {
         run_batch(first, seeds, options(Plant::None, faults), 2, |report| {
