@@ -303,7 +303,7 @@ fn list(cell: &CellArgs, authority: &AuthorityArgs, as_json: bool) -> anyhow::Re
             })
             .collect();
         let cell = keyring.cell().to_string();
-        out::line(format_args!(
+        out::json(format_args!(
             "{:#}",
             json!({ "cell": cell, "credentials": list })
         ));
@@ -348,7 +348,7 @@ fn show(file: &Path, as_json: bool) -> anyhow::Result<()> {
     let (subject, serial) = (credential.subject().to_string(), shown(credential.serial()));
     if as_json {
         let value = json!({ "subject": subject, "serial": serial, "valid": problem.is_none() });
-        out::line(format_args!("{value:#}"));
+        out::json(format_args!("{value:#}"));
     } else {
         out::line(format_args!("{subject}"));
         out::line(format_args!("serial {serial}"));
