@@ -179,6 +179,8 @@ pub(crate) fn is_for_readers(request: &MetaRequest) -> bool {
     match request {
         MetaRequest::Open { open_flags, .. } => !opens_for_writing(*open_flags),
         MetaRequest::Close { .. } | MetaRequest::Touch { .. } => true,
+        // They change nothing yet, and hold up those who append.
+        MetaRequest::LendEnd { .. } | MetaRequest::AppendAt { .. } => false,
         _ => !request.is_mutation(),
     }
 }

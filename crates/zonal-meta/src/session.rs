@@ -82,6 +82,7 @@ pub(crate) enum SlotAnswer {
 pub(crate) struct Sessions {
     by_id: BTreeMap<SessionId, Session>,
     by_client: BTreeMap<(u64, Option<String>), SessionId>,
+    by_holder: BTreeMap<String, BTreeSet<SessionId>>,
     next_id: u64,
     /// Random bits for the next session's number.
     chance: u64,
@@ -158,6 +159,9 @@ impl Sessions {
         now: Instant,
     ) {
         self.by_client.insert((record.client, holder.clone()), id);
+        if let Some(holder) = &holder {
+            self.by_holder.entry(holder.clone()).or_default().insert(id);
+        }
         let session = Session {
             record,
             holder,
@@ -231,10 +235,13 @@ impl Sessions {
     }
 
     /// Sessions of a subject.
-    pub fn of_holder<'a>(&'a self, subject: &'a str) -> impl Iterator<Item = SessionId> + 'a {
-        let all = self.by_id.iter();
-        all.filter(move |(_, session)| session.holder.as_deref() == Some(subject))
-            .map(|(id, _)| *id)
+    pub fn of_holder(&self, subject: &str) -> impl Iterator<Item = SessionId> + use<'_> {
+        self.by_holder.get(subject).into_iter().flatten().copied()
+    }
+
+    /// How many those are.
+    pub fn count_of_holder(&self, subject: &str) -> usize {
+        self.by_holder.get(subject).map_or(0, BTreeSet::len)
     }
 
     /// Forgets a session; returns its stored keys.
@@ -244,6 +251,14 @@ impl Sessions {
             return Vec::new();
         };
         let holder = session.holder.is_some().then(|| keys::holder(id));
+        if let Some(name) = &session.holder
+            && let Some(own) = self.by_holder.get_mut(name)
+        {
+            own.remove(&id);
+            if own.is_empty() {
+                self.by_holder.remove(name);
+            }
+        }
         let name = (session.record.client, session.holder);
         if self.by_client.get(&name) == Some(&id) {
             self.by_client.remove(&name);

@@ -15,6 +15,8 @@ use zonal_types::limits::SESSION_TERM_MS;
 use zonal_types::{Codec, Epoch, ErrorCode, Holder, KvChange, KvRead, SessionId, ZoneId, is_title};
 use zonal_wire::{MetaReply, MetaRequest};
 
+/// The part of a shard's sessions that one client may have: a quarter.
+const SHARE: usize = 4;
 /// Events in one reply.
 const EVENTS_AT_ONCE: usize = 1024;
 /// Longest wait for events.
@@ -62,7 +64,11 @@ impl Shard {
                 id
             }
             None => {
-                if self.sessions.len() >= self.config.sessions_max {
+                // One that has proved who it is leaves room for others.
+                let own = holder.map_or(0, |holder| self.sessions.count_of_holder(holder));
+                if self.sessions.len() >= self.config.sessions_max
+                    || own >= self.config.sessions_max / SHARE
+                {
                     return Err(ErrorCode::Overloaded);
                 }
                 let id = self.sessions.take_id();

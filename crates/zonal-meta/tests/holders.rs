@@ -168,3 +168,41 @@ fn numbers_of_sessions_have_random_bits_and_come_once() {
     assert_ne!(one.sessions[1], two.sessions[1]);
     assert_ne!(one.sessions[1], SessionId(0));
 }
+
+#[test]
+fn one_client_has_a_quarter_of_the_sessions_at_most() {
+    let mut cell = Cell::new();
+    let most = cell.stores[1].config.sessions_max / 4;
+    let open = |cell: &mut Cell, client: u64| {
+        let request = MetaRequest::OpenSession {
+            client,
+            zone: zonal_types::ZoneId(1),
+            name: String::new(),
+        };
+        cell.send(1, common::none(), &request)
+    };
+    cell.from = holder("a");
+    for client in 0..most as u64 {
+        let opened = open(&mut cell, client);
+        assert!(matches!(opened, MetaReply::Session { .. }), "{opened:?}");
+    }
+    let overloaded = MetaReply::Failed {
+        code: ErrorNumber(ErrorCode::Overloaded),
+    };
+    assert_eq!(open(&mut cell, u64::MAX), overloaded);
+    // What it has goes on, and others have room.
+    let MetaReply::Session { session, .. } = open(&mut cell, 1) else {
+        panic!("no session");
+    };
+    cell.from = holder("b");
+    assert!(matches!(
+        open(&mut cell, u64::MAX),
+        MetaReply::Session { .. }
+    ));
+    cell.from = holder("a");
+    cell.send(1, of_session(session), &MetaRequest::CloseSession);
+    assert!(matches!(
+        open(&mut cell, u64::MAX),
+        MetaReply::Session { .. }
+    ));
+}

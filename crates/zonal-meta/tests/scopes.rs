@@ -64,7 +64,7 @@ struct Tree {
 }
 
 impl Tree {
-    /// `/home/d0` with a file `f`, for a client with that path; `/home/d1` with a file, and `/other`.
+    /// `d0` in `home` with a file `f`, for a client with that path; beside it `d1` with a file, and a first-level directory.
     fn new(caching: bool, change: impl FnOnce(&mut Scope)) -> Self {
         let mut cell = Cell::with(55, caching);
         let mut admin = cell.client(1);
@@ -92,7 +92,7 @@ impl Tree {
         let link = NewKind::Symlink { text };
         let link = admin.create_request(outside, "x", link, 0o777, false);
         admin.call(&mut cell, outside, &link).unwrap();
-        cell.from = holder("/home/d0", change);
+        cell.from = holder(concat!("/home", "/d0"), change);
         let scoped = cell.client(2);
         Self {
             cell,

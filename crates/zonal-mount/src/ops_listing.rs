@@ -18,7 +18,7 @@ const DOT: u64 = 1;
 const DOT_DOT: u64 = 2;
 
 impl ZonalFs {
-    /// The superuser may read any directory, so nothing needs to be asked for it.
+    /// The superuser may read any directory, so nothing needs to be asked for it where this mount may speak for it.
     ///
     /// Only the handle that has a directory to itself fills what the kernel keeps of it: of two that list at the same time the kernel would take
     /// the parts of both, whenever they were asked for.
@@ -28,7 +28,7 @@ impl ZonalFs {
         ino: Ino,
     ) -> Result<(u64, OpenFlags), ErrorCode> {
         self.begin(ctx);
-        if ctx.uid != 0 {
+        if ctx.uid != 0 || !self.client.options().lists_as_root {
             block_on(self.client.access(&credentials(ctx), ino, R_OK))?;
         }
         let number = self.next_handle.fetch_add(1, Ordering::Relaxed);

@@ -91,7 +91,7 @@ fn odd(random: &mut Rng, inos: &[Ino]) -> MetaRequest {
         length: 100,
         truncate_seq: 0,
     };
-    match random.below(24) {
+    match random.below(27) {
         0 => MetaRequest::OpenSession {
             client: [0xad, 1, 2][random.index(3)],
             zone: ZoneId(1),
@@ -163,6 +163,13 @@ fn odd(random: &mut Rng, inos: &[Ino]) -> MetaRequest {
                 .map(|ino| (*ino, Timestamp::default()))
                 .collect(),
         },
+        21 => MetaRequest::LendEnd { ino },
+        22 => MetaRequest::AppendAt {
+            ino,
+            offset: number,
+            length: 100,
+        },
+        23 => MetaRequest::ReturnEnds { inos: vec![ino] },
         _ => MetaRequest::ReadInline { ino },
     }
 }

@@ -74,29 +74,9 @@ impl MetaRole {
             slot: header.slot,
             sequence: header.sequence,
         };
-        let mut state = self.lock();
-        self.take_map(&mut state, header.map_version);
-        let scope = from.and_then(|from| from.scope.as_ref());
-        if let Some(scope) = scope.filter(|scope| !state.shard.knows_path(scope)) {
-            // Made a moment ago, perhaps.
-            drop(state);
-            self.map.refresh_again();
-            state = self.lock();
-            self.take_map(&mut state, header.map_version);
-            if !state.shard.knows_path(scope) {
-                tracing::debug!("the first directory of a client's path is not in the map");
-            }
-        }
-        if let MetaRequest::HasOpen {
-            subject,
-            ino,
-            writes,
-        } = request
-        {
-            let of = holder_of(subject)?;
-            let (shard, kv) = (&mut state.shard, &*self.engine);
-            let yes = shard.may_use(kv, now(), &of, *ino, *writes)?;
-            return Ok(MetaReply::Yes { yes });
+        let mut state = self.lock_for(header, from);
+        if let Some(reply) = self.tell_open(&mut state, request) {
+            return reply;
         }
         if matches!(request, MetaRequest::MakeDetachedDir { .. }) && state.detached_at.is_none() {
             state.detached_at = Some(clock::instant().plus_ms(DETACHED_CHECK_MS));
@@ -163,6 +143,42 @@ impl MetaRole {
                 }
             }
         }
+    }
+
+    /// The state, by the map that the sender has, or that names the path of its scope.
+    fn lock_for(&self, header: &Header, from: Option<&Arc<Holder>>) -> MutexGuard<'_, State> {
+        let mut state = self.lock();
+        self.take_map(&mut state, header.map_version);
+        let scope = from.and_then(|from| from.scope.as_ref());
+        if scope.is_some_and(|scope| !state.shard.knows_path(scope)) {
+            // Made a moment ago, perhaps.
+            drop(state);
+            self.map.refresh_again();
+            state = self.lock();
+            self.take_map(&mut state, header.map_version);
+        }
+        state
+    }
+
+    /// Answers a target that asks what a client has open.
+    fn tell_open(
+        &self,
+        state: &mut State,
+        request: &MetaRequest,
+    ) -> Option<Result<MetaReply, ErrorCode>> {
+        let MetaRequest::HasOpen {
+            subject,
+            ino,
+            writes,
+        } = request
+        else {
+            return None;
+        };
+        let told = holder_of(subject).and_then(|of| {
+            let (shard, kv) = (&mut state.shard, &*self.engine);
+            shard.may_use(kv, now(), &of, *ino, *writes)
+        });
+        Some(told.map(|yes| MetaReply::Yes { yes }))
     }
 
     /// What a sender with an older epoch must know.

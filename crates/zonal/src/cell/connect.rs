@@ -10,7 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use zonal_disk::trusted::{self, Distrust};
 use zonal_net::credential::CREDENTIAL_BYTES_MAX;
-use zonal_net::{Address, Credential, Identity, PayloadInto, Pool, PoolConfig, Request, Role};
+use zonal_net::{
+    Address, Credential, Identity, PayloadInto, Pool, PoolConfig, Request, Role, SubjectKind,
+};
 use zonal_server::NodeConfig;
 use zonal_types::{CellId, Codec, ErrorCode, MapVersion, NodeId};
 use zonal_wire::{
@@ -130,7 +132,12 @@ impl Cell {
         manager: SocketAddr,
         credential: Option<Arc<Credential>>,
     ) -> Self {
-        let me = Identity::new(id, Role::Tool, NodeId(0), credential.clone());
+        // A client's credential makes no command of its holder.
+        let role = match credential.as_ref().map(|known| &known.subject().kind) {
+            Some(SubjectKind::Client { .. }) => Role::Client,
+            _ => Role::Tool,
+        };
+        let me = Identity::new(id, role, NodeId(0), credential.clone());
         let id = me.cell;
         let config = PoolConfig {
             deadline: Duration::from_secs(3),
