@@ -5,7 +5,7 @@ use crate::net::{Message, Net, wait_for};
 use crate::session::{failure_code, is_passing, lock};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
-use zonal_types::{CellId, Codec, ErrorCode, MapVersion};
+use zonal_types::{CellId, Codec, ErrorCode, MapVersion, NodeId};
 use zonal_wire::{ManagerReply, ManagerRequest, Service};
 use zonal_zonemap::ZoneMap;
 
@@ -116,6 +116,7 @@ impl<N: Net> Client<N> {
             let pending = self.net.start(
                 manager,
                 &Message {
+                    node: NodeId(0),
                     header,
                     body: &body,
                     payload: &[],

@@ -6,12 +6,14 @@
 use crate::run::Brought;
 use std::future::Future;
 use std::task::Poll;
-use zonal_types::{ErrorCode, Instant, Timestamp, TraceId};
+use zonal_types::{ErrorCode, Instant, NodeId, Timestamp, TraceId};
 use zonal_wire::Header;
 
 /// One request to a server.
 #[derive(Debug)]
 pub struct Message<'a> {
+    /// The node expected at the address; 0: whichever answers.
+    pub node: NodeId,
     /// Service, cell, session, slot, deadline and so on; lengths are filled in by the transport.
     pub header: Header,
     /// The encoded message.
@@ -91,7 +93,7 @@ pub trait Net {
     ) -> impl Future<Output = Result<Reply, NetFailure>>;
 
     /// Whether payloads from `address` can go into a sink for less than into a buffer.
-    fn suits_sink(&self, address: &str) -> bool;
+    fn suits_sink(&self, address: &str, node: NodeId) -> bool;
 
     /// As [`Self::finish`] of a request that gave room for `bytes` bytes: they go into an empty sink. Where the reply has no payload of that
     /// length, the sink is empty again.

@@ -3,13 +3,14 @@
 use crate::client::Client;
 use crate::net::Net;
 use zonal_layout::{Piece, object_bytes};
-use zonal_types::{Column, Component, Epoch, ErrorCode, FileData, TargetId};
+use zonal_types::{Column, Component, Epoch, ErrorCode, FileData, NodeId, TargetId};
 use zonal_wire::ObjectRef;
 
 /// A target with what a request to it needs.
 #[derive(Debug, Clone)]
 pub(crate) struct Place {
     pub(crate) target: TargetId,
+    pub(crate) node: NodeId,
     pub(crate) address: String,
     pub(crate) epoch: Epoch,
 }
@@ -79,10 +80,11 @@ impl<N: Net> Client<N> {
         let node = map
             .target(slot.target)
             .and_then(|target| map.node(target.node));
-        let address = node.ok_or(ErrorCode::StaleEpoch)?.address.clone();
+        let node = node.ok_or(ErrorCode::StaleEpoch)?;
         Ok(Place {
             target: slot.target,
-            address,
+            node: node.id,
+            address: node.address.clone(),
             epoch: slot.slot_epoch,
         })
     }
@@ -108,10 +110,11 @@ impl<N: Net> Client<N> {
     pub(crate) fn target_place(&self, target: TargetId) -> Result<Place, ErrorCode> {
         let map = self.map();
         let node = map.target(target).and_then(|target| map.node(target.node));
-        let address = node.ok_or(ErrorCode::WrongTarget)?.address.clone();
+        let node = node.ok_or(ErrorCode::WrongTarget)?;
         Ok(Place {
             target,
-            address,
+            node: node.id,
+            address: node.address.clone(),
             epoch: Epoch(0),
         })
     }

@@ -133,7 +133,7 @@ impl<N: Net> Client<N> {
         let Ok(place) = self.place(component, piece.column) else {
             return Ok(false);
         };
-        if !self.net.suits_sink(&place.address) {
+        if !self.net.suits_sink(&place.address, place.node) {
             return Ok(false);
         }
         let object = Self::object(data, component, piece.column, place.target);

@@ -36,6 +36,7 @@ impl<N: Net> Client<N> {
                 let epoch = zonal_types::Epoch(0);
                 let place = crate::places::Place {
                     target: target.id,
+                    node: node.id,
                     address: node.address.clone(),
                     epoch,
                 };

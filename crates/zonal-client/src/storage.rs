@@ -57,6 +57,7 @@ impl<N: Net> Client<N> {
         self.net.start(
             &place.address,
             &Message {
+                node: place.node,
                 header,
                 body: &request.to_bytes(),
                 payload,

@@ -494,8 +494,10 @@ fn a_squashed_root_has_no_more_rights_than_nobody() {
         scoped.create(cell, closed, "x", 0o600),
         Err(ErrorCode::Access)
     );
-    let mut change = zonal_wire::meta::AttrChange::default();
-    change.uid = Some(0);
+    let change = zonal_wire::meta::AttrChange {
+        uid: Some(0),
+        ..Default::default()
+    };
     let who = Credentials::root();
     let ino = made;
     let chown = MetaRequest::SetAttr { who, ino, change };

@@ -21,7 +21,7 @@ use zonal_client::net::{Ends, Message, Net, NetFailure, Reply};
 use zonal_client::run::Brought;
 use zonal_net::{Address, Canceller, Flight, NetError, PayloadInto, Pool, Request};
 use zonal_types::limits::{REGION_PAYLOAD_MIN, REQUEST_DEADLINE_MS};
-use zonal_types::{ErrorCode, Instant, Timestamp, TraceId};
+use zonal_types::{ErrorCode, Instant, NodeId, Timestamp, TraceId};
 use zonal_wire::Service;
 
 /// At most one complaint about a server in this time.
@@ -328,7 +328,7 @@ impl Net for RealNet {
             payload: message.payload,
             room: message.room,
         };
-        let to = Address::any_node(tcp);
+        let to = Address::new(tcp, message.node);
         let started = self.pool.start_cancellable(to, request, &canceller);
         RealPending(match started {
             Ok(flight) => Ok(Sent {
@@ -359,9 +359,9 @@ impl Net for RealNet {
         })
     }
 
-    fn suits_sink(&self, address: &str) -> bool {
+    fn suits_sink(&self, address: &str, node: NodeId) -> bool {
         let address = address.parse::<SocketAddr>();
-        address.is_ok_and(|tcp| self.pool.shares_with(Address::any_node(tcp)))
+        address.is_ok_and(|tcp| self.pool.shares_with(Address::new(tcp, node)))
     }
 
     async fn finish_into(

@@ -18,7 +18,7 @@ use zonal_sim::net::{LinkFaults, Pending, SimNet};
 use zonal_sim::rng::Rng;
 use zonal_sim::workload::{create, lookup, make_dir, name, who};
 use zonal_sim::world::World;
-use zonal_types::{ErrorCode, Ino, Instant, Timestamp, ZoneId};
+use zonal_types::{ErrorCode, Ino, Instant, NodeId, Timestamp, ZoneId};
 use zonal_wire::meta::flags::O_RDWR;
 use zonal_wire::{LockKind, LockRange, NewKind};
 
@@ -60,7 +60,7 @@ impl Net for Killable {
         }
         self.net.finish(pending, payload).await
     }
-    fn suits_sink(&self, _address: &str) -> bool {
+    fn suits_sink(&self, _address: &str, _node: NodeId) -> bool {
         false
     }
     async fn finish_into(

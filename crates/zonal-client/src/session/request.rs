@@ -227,6 +227,7 @@ impl<N: Net> Client<N> {
         let pending = self.net.start(
             &node.address,
             &Message {
+                node: node.id,
                 header,
                 body,
                 payload: &[],

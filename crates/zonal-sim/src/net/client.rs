@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use std::future::Future;
 use std::rc::Rc;
 use zonal_client::{Message, Net, NetFailure, Reply};
-use zonal_types::{Instant, Timestamp};
+use zonal_types::{Instant, NodeId, Timestamp};
 
 /// The network as one client sees it.
 pub struct SimNet {
@@ -75,7 +75,7 @@ impl Net for SimNet {
         })
     }
 
-    fn suits_sink(&self, _address: &str) -> bool {
+    fn suits_sink(&self, _address: &str, _node: NodeId) -> bool {
         true
     }
 
