@@ -24,11 +24,14 @@ MIB = 1 << 20
 class ScopedCell(OwnCell):
     """A cell with files, and mounts of it with credentials of clients."""
 
+    def __init__(self, work):
+        super().__init__(work)
+        self.mounts = []
+
     def make(self):
         super().make()
         # Users have a way to the mounts.
         os.chmod(self.base, 0o755)
-        self.mounts = []
         for name in ("a", "b"):
             os.mkdir(f"{self.mount}/one/{name}")
             os.chmod(f"{self.mount}/one/{name}", 0o777)
