@@ -424,6 +424,15 @@ impl Tickets {
         }
     }
 
+    /// Tickets of a session. Costs a look at each file of which it has any.
+    #[must_use]
+    pub fn of_session(&self, session: SessionId) -> usize {
+        let inos = self.sessions.get(&session).into_iter().flatten();
+        let files = inos.filter_map(|ino| self.files.get(ino));
+        let tickets = files.flat_map(|tickets| tickets.values());
+        tickets.filter(|ticket| ticket.session == session).count()
+    }
+
     /// Tickets held, finished ones that wait for others included.
     #[must_use]
     pub fn len(&self) -> usize {

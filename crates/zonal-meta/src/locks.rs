@@ -124,6 +124,26 @@ impl LockTable {
         u32::try_from(files).unwrap_or(u32::MAX)
     }
 
+    /// Ranges that a session holds. Costs a look at each file at which it has any.
+    #[must_use]
+    pub fn ranges_of(&self, session: SessionId) -> usize {
+        let inos = self.sessions.get(&session).into_iter().flatten();
+        let files = inos.filter_map(|ino| self.files.get(ino));
+        let owners = (session, 0)..=(session, u64::MAX);
+        files
+            .flat_map(|file| [&file.posix, &file.flock])
+            .flat_map(|space| space.range(owners.clone()))
+            .map(|(_owner, ranges)| ranges.len())
+            .sum()
+    }
+
+    /// Requests of a session that wait.
+    #[must_use]
+    pub fn waiters_of(&self, session: SessionId) -> usize {
+        let own = self.waiters.range((session, 0)..=(session, u64::MAX));
+        own.count()
+    }
+
     /// Requests waiting.
     #[must_use]
     pub fn waiter_count(&self) -> usize {

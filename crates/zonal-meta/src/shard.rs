@@ -10,6 +10,7 @@ mod execution;
 mod housekeeping;
 mod load;
 mod scoped;
+mod table_shares;
 
 pub(crate) use admission::opened_by;
 

@@ -206,3 +206,38 @@ fn one_client_has_a_quarter_of_the_sessions_at_most() {
         MetaReply::Session { .. }
     ));
 }
+
+#[test]
+fn one_client_leaves_half_of_each_table_to_others() {
+    let mut cell = Cell::new();
+    let max = 40;
+    cell.stores[1].config.opens_max = max;
+    cell.restart(1);
+    cell.from = None;
+    let mut trusted = cell.client(9);
+    let home = trusted.mkdir(&mut cell, Ino::ROOT, "home").unwrap();
+    let opened = |cell: &mut Cell, client: &mut Client, name: &str, wanted: usize| {
+        let made = (0..wanted).map(|index| {
+            let name = format!("{name}{index}");
+            client
+                .create_open(cell, home, &name)
+                .map(|(ino, _data)| ino)
+        });
+        let all: Vec<Result<Ino, ErrorCode>> = made.collect();
+        let refused = all.iter().filter_map(|made| made.err());
+        assert!(refused.clone().all(|code| code == ErrorCode::Overloaded));
+        wanted - refused.count()
+    };
+    cell.from = holder("a");
+    let mut first = cell.client(1);
+    let of_first = opened(&mut cell, &mut first, "a", max);
+    // Half of the table, and the one that made it so.
+    assert!((max / 2..=max / 2 + 1).contains(&of_first), "{of_first}");
+    cell.from = holder("b");
+    let mut second = cell.client(2);
+    assert_eq!(opened(&mut cell, &mut second, "b", max), max / 4);
+    // Who has no certificate is root or the servers' user.
+    cell.from = None;
+    let left = max - max / 4 - of_first;
+    assert_eq!(opened(&mut cell, &mut trusted, "c", max), left);
+}

@@ -41,6 +41,9 @@ impl Shard {
         if let Some(reply) = self.repeated(kv, caller, request)? {
             return Ok(Some(self.reply(reply)));
         }
+        if let Some(holder) = from {
+            self.check_share(holder, request)?;
+        }
         Ok(None)
     }
 
