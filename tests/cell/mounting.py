@@ -7,7 +7,6 @@ Each check has a cell of its own below DIR (2 zones, 2 storage nodes each) and a
 binary, fusermount3 is needed. Root only. What mounts by an address leave in /run/zonal and /var/log/zonal is taken away.
 """
 import glob
-import json
 import os
 import re
 import sys
@@ -283,9 +282,8 @@ def _(work):
         c.within(c.binary, "umount", path)
         said = c.within(c.binary, "mount", "--cell", "no-such-host.invalid:7100", path, code=4).stderr
         true("no-such-host.invalid" in said and "Hint: " in said, said)
-        # Another authority's credential for the same cell.
-        cell = json.loads(c.within(c.binary, "key", "ls", "--cell", c.folder, "--json").stdout)["cell"]
-        c.within(c.binary, "key", "init", "--to", f"{c.base}/other", "--cell-id", cell)
+        # Another cell's credential. (One of another authority for this cell would do here: root needs none on the servers' machine.)
+        c.within(c.binary, "key", "init", "--to", f"{c.base}/other")
         c.within(c.binary, "key", "create", "--authority", f"{c.base}/other/authority.pem", "--admin", "a", "--to", f"{c.base}/other.key")
         said = c.within(c.binary, "mount", "--cell", host, "--key-file", f"{c.base}/other.key", path, code=4).stderr
         true("--key-file" in said, f"of a wrong key: {said}")

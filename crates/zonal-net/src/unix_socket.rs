@@ -114,12 +114,14 @@ pub(crate) fn listen_at(
     let mut tries = 0;
     loop {
         tries += 1;
-        open_folder(folder, own_uid(), true).map_err(|error| failed(error.to_string()))?;
-        match listen_on(&path, buffer_bytes) {
-            // The last server that used the folder took it away meanwhile.
-            Err(Errno::NOENT) if tries < 10 => {}
-            Err(errno) => return Err(failed(io::Error::from(errno).to_string())),
-            Ok(listener) => return Ok(listener),
+        let opened = open_folder(folder, own_uid(), true);
+        let bound = opened.and_then(|()| Ok(listen_on(&path, buffer_bytes)?));
+        match bound {
+            // The last server that used the folder takes it away at this moment.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && tries < 100 => {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+            other => return other.map_err(|error| failed(error.to_string())),
         }
     }
 }

@@ -14,7 +14,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
-use zonal_net::{Address, PayloadInto, Request};
+use zonal_net::{Address, Identity, PayloadInto, Pool, PoolConfig, Request, Role};
 use zonal_types::{CellId, Codec, Epoch, ErrorCode, NodeId, ZoneId};
 use zonal_wire::{Header, ManagerReply, ManagerRequest, MetaReply, MetaRequest, Service};
 
@@ -29,7 +29,7 @@ const ODD: [&str; 7] = [
     "a\u{202e}b",
 ];
 
-fn ask<T: Codec>(address: &str, header: Header, body: &[u8]) -> T {
+fn ask<T: Codec>(pool: &Pool, address: &str, header: Header, body: &[u8]) -> T {
     let request = Request {
         operation: "a test's request",
         header,
@@ -38,7 +38,7 @@ fn ask<T: Codec>(address: &str, header: Header, body: &[u8]) -> T {
         room: 0,
     };
     let to = Address::any_node(address.parse().unwrap());
-    let reply = pool().call(to, request, PayloadInto::Owned).unwrap();
+    let reply = pool.call(to, request, PayloadInto::Owned).unwrap();
     T::from_bytes(&reply.body).unwrap()
 }
 
@@ -51,7 +51,7 @@ fn open_session(cell: &Cell, name: &str) -> MetaReply {
         name: name.to_owned(),
     };
     let address = cell.address("meta1", false).to_string();
-    ask(&address, header, &request.to_bytes())
+    ask(&pool(), &address, header, &request.to_bytes())
 }
 
 fn join(cell: &Cell, zone_name: &str, address: &str) -> ManagerReply {
@@ -66,7 +66,9 @@ fn join(cell: &Cell, zone_name: &str, address: &str) -> ManagerReply {
     };
     let header = Header::request(Service::Manager, CellId::default());
     let manager = cell.address("manager", false).to_string();
-    ask(&manager, header, &request.to_bytes())
+    let me = Identity::new(CellId::default(), Role::Server, NodeId(99), None);
+    let pool = Pool::new(me, PoolConfig::default());
+    ask(&pool, &manager, header, &request.to_bytes())
 }
 
 #[test]

@@ -16,7 +16,12 @@ pub(super) fn look_at_ports(
     me: &Identity,
     holders: &dyn Holders,
 ) -> Result<(), ServerError> {
-    let Err(taken) = Listeners::bind(listen, me) else {
+    // Without Unix sockets: they come and go with their folder, which others are about to use.
+    let listen = ListenConfig {
+        has_unix: false,
+        ..listen.clone()
+    };
+    let Err(taken) = Listeners::bind(&listen, me) else {
         return look_for_another(config, holders);
     };
     let roles = [
