@@ -159,6 +159,9 @@ fn the_cell_is_learnt_from_the_credential() {
     );
 }
 
+/// What a relay does to bytes.
+type Spoil = fn(&mut Vec<u8>);
+
 /// What a relay has passed on to the server, and whether it spoils what comes next.
 #[derive(Default)]
 struct Passed {
@@ -167,7 +170,7 @@ struct Passed {
 }
 
 /// Passes bytes both ways, as somebody between a client and a server; `spoil` changes what the client sends, where that is wanted.
-fn relay(server: SocketAddr, spoil: fn(&mut Vec<u8>)) -> (SocketAddr, Arc<Passed>) {
+fn relay(server: SocketAddr, spoil: Spoil) -> (SocketAddr, Arc<Passed>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let passed = Arc::new(Passed::default());
@@ -212,7 +215,7 @@ fn a_relay_can_neither_read_nor_change_nor_add_anything() {
     let secret = [0x77_u8; 4096];
     let frames = || counter(&server.metrics().snapshot(), "frames_in");
     // How a relay behaves, and how many of three requests arrive at most.
-    let relays: [(fn(&mut Vec<u8>), u64); 5] = [
+    let relays: [(Spoil, u64); 5] = [
         (|bytes| bytes[7] ^= 1, 0),
         (
             |bytes| {
