@@ -16,6 +16,8 @@ pub(crate) struct Opens {
     owners: BTreeMap<Ino, SessionId>,
     /// Which of them are for writing, of sessions that have proved whose they are.
     writers: BTreeSet<(Ino, SessionId)>,
+    /// Which were opened by a request that was permitted, not only told.
+    granted: BTreeSet<(Ino, SessionId)>,
     /// Inodes without a name, with the sessions that hold them.
     pub orphans: BTreeMap<Ino, BTreeSet<SessionId>>,
 }
@@ -53,6 +55,7 @@ impl Opens {
         }
         of.remove(&session);
         self.writers.remove(&(ino, session));
+        self.granted.remove(&(ino, session));
         if of.is_empty() {
             self.counts.remove(&ino);
         }
@@ -98,6 +101,18 @@ impl Opens {
         self.writers.contains(&(ino, session))
     }
 
+    /// The session has opened it by a request that was permitted, if it has it open.
+    pub fn grant(&mut self, ino: Ino, session: SessionId) {
+        if self.count(ino, session) > 0 {
+            self.granted.insert((ino, session));
+        }
+    }
+
+    /// Whether that is so.
+    pub fn is_granted(&self, ino: Ino, session: SessionId) -> bool {
+        self.granted.contains(&(ino, session))
+    }
+
     /// How often the session has it open.
     pub fn count(&self, ino: Ino, session: SessionId) -> u32 {
         let of = self.counts.get(&ino);
@@ -123,6 +138,7 @@ impl Opens {
         }
         self.owners.retain(|_ino, owner| *owner != session);
         self.writers.retain(|(_ino, writer)| *writer != session);
+        self.granted.retain(|(_ino, reader)| *reader != session);
         let entries = &mut self.entries;
         self.counts.retain(|_ino, of| {
             if of.remove(&session).is_some() {

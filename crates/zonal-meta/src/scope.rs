@@ -188,7 +188,7 @@ pub(crate) fn is_for_readers(request: &MetaRequest) -> bool {
 /// What of a file must be open for a request that names it by number; true: for writing.
 pub(crate) fn needs_open(request: &MetaRequest) -> Option<(Ino, bool)> {
     match request {
-        MetaRequest::ReadInline { ino } => Some((*ino, false)),
+        MetaRequest::ReadInline { ino } | MetaRequest::Lock { ino, .. } => Some((*ino, false)),
         MetaRequest::Truncate {
             ino,
             by_handle: true,

@@ -505,6 +505,42 @@ fn a_squashed_root_has_no_more_rights_than_nobody() {
 }
 
 #[test]
+fn what_a_client_tells_after_a_restart_gives_none_of_its_users_a_right() {
+    let mut tree = Tree::new(false, |scope| scope.uids = Some((1000, 1999)));
+    let inside = tree.inside;
+    let private = tree.as_admin(|admin, cell| admin.create(cell, inside, "s", 0o600).unwrap());
+    let tell = |locks| MetaRequest::Reclaim {
+        opens: vec![private],
+        locks,
+    };
+    let read = MetaRequest::ReadInline { ino: private };
+    let lock = MetaRequest::Lock {
+        ino: private,
+        range: common::whole_file(),
+        wait: false,
+        waiter: 0,
+        settled: 0,
+    };
+    for life in 0..2 {
+        // In a new session, and in one from before the shard's start.
+        let locks = vec![(private, common::whole_file())];
+        if life == 0 {
+            assert_eq!(tree.ask(private, &read), Err(ErrorCode::BadHandle));
+            let refused = tree.ask(private, &tell(locks));
+            assert_eq!(refused, Err(ErrorCode::UnknownLease));
+        }
+        let told = tree.ask(private, &tell(Vec::new()));
+        assert_eq!(told, Ok(MetaReply::Done));
+        assert_eq!(tree.ask(private, &read), Err(ErrorCode::BadHandle));
+        assert_eq!(tree.ask(private, &lock), Err(ErrorCode::BadHandle));
+        for writes in [false, true] {
+            assert_eq!(tree.may_use(private, writes), Ok(false));
+        }
+        tree.cell.restart(1);
+    }
+}
+
+#[test]
 fn targets_hear_what_a_client_has_open() {
     let mut tree = Tree::new(false, |_scope| {});
     let (file, secret) = (tree.file, tree.secret);

@@ -1,6 +1,6 @@
 //! Who may hold how many of a server's connections.
 //!
-//! A client is a process on this machine, or an address: several mounts of one other machine are one. It holds a quarter of the bound at
+//! A client is a process on this machine, or a credential at an address: several mounts of one other machine with one credential are one. It holds a quarter of the bound at
 //! most. The last eighth is for clients that hold few, and for servers and commands; the last sixteenth for servers and commands
 //! alone: `zonal status` is answered and a new mount begins, however many connections others hold. Past its share a client is told
 //! `Overloaded` in the handshake, and waits for one of its own. A server with a bound below [`SHARED_FROM`] has no shares.
@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use crate::address::Endpoint;
+use crate::credential::Serial;
 use crate::identity::{Peer, Role};
 
 /// From this bound on connections are shared out.
@@ -23,8 +24,8 @@ pub(crate) enum Party {
     Own,
     /// A client on this machine: its process.
     Process(i32),
-    /// A client elsewhere.
-    Machine(IpAddr),
+    /// A client that came by TCP, with the serial number of its certificate.
+    Machine(IpAddr, Option<Serial>),
 }
 
 impl Party {
@@ -33,7 +34,8 @@ impl Party {
             (Role::Server | Role::Tool, _) => Self::Own,
             (Role::Client, Endpoint::Local { pid, .. }) => Self::Process(pid),
             (Role::Client, Endpoint::Tcp(address) | Endpoint::Unix(address)) => {
-                Self::Machine(address.ip())
+                let certified = peer.certified.as_ref();
+                Self::Machine(address.ip(), certified.map(|certified| certified.serial))
             }
         }
     }
@@ -95,7 +97,7 @@ mod tests {
         for pid in 1..=3 {
             assert_eq!(join(Party::Process(pid), 10_000), 256);
         }
-        let elsewhere = Party::Machine([10, 0, 0, 1].into());
+        let elsewhere = Party::Machine([10, 0, 0, 1].into(), Some(Serial(1)));
         // Up to the reserve.
         assert_eq!(join(elsewhere, 10_000), 128);
         // New ones get a few of that, until servers and commands alone get some.

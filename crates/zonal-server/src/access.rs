@@ -5,10 +5,11 @@
 //! | manager | `Join`, with the starts of its stores | the server of that node, with the roles that it claims |
 //! | manager | `Edit`, `Revoke` | commands |
 //! | manager | the map, the list of the revoked | anybody in the cell |
-//! | shard | `MakeDetachedDir`, `AttachDir`, `DetachDir`, `DropDir`, `HasEntry`, `SettleDir`, `HasOpen`, and all without a session but those that follow | servers |
+//! | shard | `MakeDetachedDir`, `AttachDir`, `DetachDir`, `DropDir`, `HasEntry`, `SettleDir`, and all without a session but those that follow | servers with a shard |
+//! | shard | `HasOpen` | servers with a target |
 //! | shard | `EvictSession` | commands and servers |
 //! | shard | `OpenSession`, `StatFs`, `Sync`, and all else with a session of its own | anybody in the cell, within its scope |
-//! | target | `Delete` | servers |
+//! | target | `Delete` | servers with a shard; other servers ask a target for nothing |
 //! | target | all else | anybody in the cell; with a scope: `grants.rs` |
 //! | any server | `NumberClaimed` | servers |
 //! | any server | health, scrubs, sessions, lists of objects, snapshots | commands |
@@ -26,6 +27,17 @@ fn permitted(may: bool) -> Result<(), ErrorCode> {
     }
 }
 
+/// Whether a server's certificate has a role; one that has shown none is trusted.
+fn has_role(peer: &Peer, role: impl Fn(ServerRoles) -> bool) -> bool {
+    let certified = peer.certified.as_ref();
+    certified.is_none_or(|known| role(known.subject.roles()))
+}
+
+/// Whether a peer, a server, has a shard: the root's is beside the manager.
+fn is_shards(peer: &Peer) -> bool {
+    has_role(peer, |roles| roles.meta || roles.manager)
+}
+
 /// Whether a peer may ask a shard for this. Whose session it names is the shard's to see.
 ///
 /// # Errors
@@ -36,7 +48,11 @@ pub(crate) fn check_meta(
     request: &MetaRequest,
 ) -> Result<(), ErrorCode> {
     if peer.role == Role::Server {
-        return Ok(());
+        return permitted(match request {
+            MetaRequest::HasOpen { .. } => has_role(peer, |roles| roles.storage),
+            MetaRequest::OpenSession { .. } => peer.certified.is_none(),
+            _ => is_shards(peer),
+        });
     }
     match request {
         // Not subject to anybody's permissions.
@@ -60,7 +76,10 @@ pub(crate) fn check_meta(
 /// `NotPermitted`.
 pub(crate) fn check_storage(peer: &Peer, request: &StorageRequest) -> Result<(), ErrorCode> {
     let is_for_servers = matches!(request, StorageRequest::Delete { .. });
-    permitted(!is_for_servers || peer.role == Role::Server)
+    permitted(match peer.role {
+        Role::Server => is_shards(peer),
+        Role::Client | Role::Tool => !is_for_servers,
+    })
 }
 
 /// Whether a role may ask a server about itself.
@@ -207,7 +226,7 @@ pub(crate) mod tests {
     fn what_shards_ask_one_another_is_for_servers() {
         use zonal_types::{Ino, Timestamp};
         let ino = Ino(17);
-        let server = peer(Role::Server, 3, Some("server/3?roles=meta"));
+        let server = peer(Role::Server, 3, Some("server/3?roles=meta,storage"));
         let own = [
             MetaRequest::MakeDetachedDir {
                 uid: 0,
@@ -279,5 +298,32 @@ pub(crate) mod tests {
             let is_tool = role == Role::Tool;
             assert_eq!(check_admin(role, &AdminRequest::Health).is_ok(), is_tool);
         }
+    }
+
+    #[test]
+    fn a_storage_server_is_no_shard() {
+        let header = Header::request(zonal_wire::Service::Meta, CELL);
+        let storage = peer(Role::Server, 3, Some("server/3?roles=storage"));
+        let meta = peer(Role::Server, 2, Some("server/2?roles=meta"));
+        let root = peer(Role::Server, 1, Some("server/1?roles=manager"));
+        let no = Err(ErrorCode::NotPermitted);
+        let settle = MetaRequest::StatFs;
+        assert_eq!(check_meta(&storage, &header, &settle), no);
+        for shard in [&meta, &root] {
+            assert_eq!(check_meta(shard, &header, &settle), Ok(()));
+        }
+        let session = MetaRequest::OpenSession {
+            client: 1,
+            zone: ZoneId(1),
+            name: String::new(),
+        };
+        for server in [&storage, &meta, &root] {
+            assert_eq!(check_meta(server, &header, &session), no);
+        }
+        let target = StorageRequest::StatFs {
+            target: zonal_types::TargetId(1),
+        };
+        assert_eq!(check_storage(&storage, &target), no);
+        assert_eq!(check_storage(&meta, &target), Ok(()));
     }
 }

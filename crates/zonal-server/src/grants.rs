@@ -89,7 +89,12 @@ impl Grants {
     }
 
     fn ask(&self, subject: String, ino: Ino, writes: bool) -> Result<bool, Refused> {
-        let map = self.map.current();
+        let mut map = self.map.current();
+        if ino.is_valid() && map.shard_of(ino.partition()).is_none() {
+            // Its shard has joined since.
+            self.map.refresh();
+            map = self.map.current();
+        }
         let Some(shard) = map.shard_of(ino.partition()).filter(|_| ino.is_valid()) else {
             return Ok(false);
         };

@@ -60,6 +60,12 @@ impl Scope {
         *self == Self::default()
     }
 
+    /// True where the client may not speak for everybody: what it says of its open files is no proof that a user might open them.
+    #[must_use]
+    pub fn limits_users(&self) -> bool {
+        self.uids.is_some() || self.squashes_root
+    }
+
     /// Takes a path apart.
     ///
     /// # Errors

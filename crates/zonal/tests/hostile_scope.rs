@@ -540,7 +540,8 @@ fn a_client_with_a_path_reads_and_writes_below_it_and_nowhere_else() {
         ),
         "{opened:?}"
     );
-    assert_eq!(storage(&read(object), &[]).1, b"public");
+    let (reply, bytes) = storage(&read(object), &[]);
+    assert_eq!(bytes, b"public", "{reply:?}");
     refused(storage(&write(object), b"x"));
     refused(storage(&StorageRequest::Truncate { object }, &[]));
     let opened = meta(session, &open(file, 2));

@@ -106,6 +106,7 @@ impl Shard {
             self.opens.open(ino, session);
             // How it was opened is not kept.
             self.opens.write(ino, session);
+            self.opens.grant(ino, session);
         }
     }
 }

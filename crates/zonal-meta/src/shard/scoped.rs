@@ -55,6 +55,14 @@ impl Shard {
                 request = Cow::Owned(MetaRequest::Touch { reads: Vec::new() });
             }
         }
+        if let MetaRequest::Reclaim { locks, .. } = &*request
+            && scope.limits_users()
+            && !locks.is_empty()
+            && !self.sessions.silent.contains(&caller.session)
+        {
+            // A session from after our start has none.
+            return Err(ErrorCode::UnknownLease);
+        }
         let mut sight = Sight::default();
         if !scope.path.is_empty() {
             let mut scopes = std::mem::take(&mut self.scopes);
@@ -64,16 +72,24 @@ impl Shard {
             sight = found?;
         }
         if let Some((ino, writes)) = needs_open(&request)
-            && !self.has_open(ino, caller.session, writes, now)
+            && !self.has_open(ino, caller.session, writes, (scope, now))
         {
             return Err(ErrorCode::BadHandle);
         }
         Ok((request, sight))
     }
 
-    /// Whether a session has a file open; for writing: opened so, or cut by its name a moment ago.
-    fn has_open(&self, ino: Ino, session: SessionId, writes: bool, now: Now) -> bool {
-        let is_open = self.opens.count(ino, session) > 0;
+    /// Whether a session has a file open; for writing: opened so, or cut by its name a moment ago. A client that may not speak for everybody
+    /// has open what a request of a user opened, not what it tells after a restart: that user's rights were never seen.
+    fn has_open(
+        &self,
+        ino: Ino,
+        session: SessionId,
+        writes: bool,
+        (scope, now): (&Scope, Now),
+    ) -> bool {
+        let is_open = self.opens.count(ino, session) > 0
+            && (!scope.limits_users() || self.opens.is_granted(ino, session));
         (is_open && (!writes || self.opens.writes(ino, session)))
             || self.scopes.may_cut(ino, session, now.instant)
     }
@@ -105,7 +121,9 @@ impl Shard {
         let mut is_silent = false;
         for session in sessions {
             is_silent |= self.sessions.silent.contains(&session);
-            if !self.has_open(ino, session, writes, now) {
+            let whole = Scope::default();
+            let scope = holder.scope.as_ref().unwrap_or(&whole);
+            if !self.has_open(ino, session, writes, (scope, now)) {
                 continue;
             }
             let Some(scope) = holder.scope.as_ref().filter(|scope| !scope.path.is_empty()) else {
@@ -173,6 +191,7 @@ impl Shard {
             if writes {
                 self.opens.write(ino, session);
             }
+            self.opens.grant(ino, session);
         }
         if let (MetaRequest::Truncate { ino, .. }, MetaReply::Truncated { .. }) = (request, reply) {
             self.scopes.note_cut(*ino, session, now.instant);

@@ -327,6 +327,21 @@ impl Record {
         }
     }
 
+    /// Whether its process is a mount of a cell in another folder, of which this one is a copy.
+    pub fn is_of_another(&self, folder: &Path) -> bool {
+        let Some(pid) = Pid::from_raw(self.pid).filter(|_| self.lives()) else {
+            return false;
+        };
+        let arguments = processes::arguments(pid);
+        let mut values = arguments.iter().skip_while(|part| *part != "--cell");
+        let Some(cell) = values.nth(1).map(Path::new) else {
+            return false;
+        };
+        // A folder that was moved since is not where it was.
+        let there = fs::canonicalize(cell);
+        there.is_ok_and(|there| there.is_dir() && there != folder)
+    }
+
     /// Unmounts it and waits for its process to write what it has and end.
     pub fn unmount(&self, records: &Records) -> anyhow::Result<()> {
         // Before it may end.

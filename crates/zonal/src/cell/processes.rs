@@ -4,9 +4,10 @@ use super::folder::{self, replace};
 use super::held::Held;
 use crate::exit::{FAILED, Failure, IN_USE};
 use anyhow::Context;
+use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, Signal};
 use std::ffi::{OsStr, OsString};
-use std::fs;
+use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -152,14 +153,21 @@ pub fn mounts(pid: Pid, arguments: &[OsString], path: &Path) -> bool {
 
 /// The pid in a file.
 pub fn read_pid(path: &Path) -> Option<Pid> {
-    let text = fs::read_to_string(path).ok()?;
+    // The opening of a pipe would wait.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = File::from(rustix::fs::open(path, flags, Mode::empty()).ok()?);
+    if !file.metadata().ok()?.is_file() {
+        return None;
+    }
+    let mut text = String::new();
+    file.take(64).read_to_string(&mut text).ok()?;
     Pid::from_raw(text.trim().parse().ok()?)
 }
 
 /// Its last lines, of those that it has behind its first `from` bytes.
 pub fn tail(log: &Path, from: u64) -> String {
     let read = || {
-        let mut file = fs::File::open(log)?;
+        let mut file = File::open(log)?;
         let end = file.metadata()?.len();
         file.seek(SeekFrom::Start(from.max(end.saturating_sub(TAIL_BYTES))))?;
         let mut bytes = Vec::new();

@@ -25,6 +25,13 @@ impl Down {
         let mut unmounted = 0;
         let records = Records::below(&folder);
         for record in records.list() {
+            if record.is_of_another(&folder.dir) {
+                out::note(format_args!(
+                    "zonal: what is mounted at {} is of another cell's folder and stays",
+                    out::path(&record.path)
+                ));
+                continue;
+            }
             record.unmount(&records)?;
             unmounted += 1;
         }

@@ -122,8 +122,12 @@ pub struct Create {
 }
 
 fn uid_range(text: &str) -> Result<(u32, u32), String> {
+    let number = |text: &str| {
+        let is_plain = text.bytes().all(|digit| digit.is_ascii_digit());
+        text.parse::<u32>().ok().filter(|_number| is_plain)
+    };
     let range = text.split_once('-').and_then(|(first, last)| {
-        let range = (first.parse().ok()?, last.parse().ok()?);
+        let range = (number(first)?, number(last)?);
         (range.0 <= range.1).then_some(range)
     });
     range.ok_or_else(|| "a range of user ids, such as 1000-1999".to_owned())
@@ -213,6 +217,20 @@ impl Create {
                 .map(|()| name.clone())
                 .map_err(|error| Failure::new(2, format!("{name}: {error}")))
         };
+        let is_scoped =
+            self.path.is_some() || self.read_only || self.uid_range.is_some() || self.squash_root;
+        if is_scoped && self.client.is_none() {
+            let text = "--path, --read-only, --uid-range and --squash-root are for --client";
+            return Err(Failure::new(2, text)
+                .hint("an administrator and a server have no scope")
+                .into());
+        }
+        if !self.roles.is_empty() && self.node.is_empty() {
+            let text = "--roles is for --node";
+            return Err(Failure::new(2, text)
+                .hint("name the node with --node N")
+                .into());
+        }
         if let Some(name) = &self.admin {
             return Ok(SubjectKind::Admin { name: named(name)? });
         }

@@ -1,0 +1,107 @@
+//! `zonal key` without a cell: what it makes, what it lists, and what it refuses.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test ends where something is not as it should be"
+)]
+
+mod cell;
+
+use cell::{code, said, zonal};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Output;
+use zonal_testkit::Scratch;
+
+fn key(folder: &Path, words: &[&str]) -> Output {
+    let mut command = zonal();
+    command.arg("key").args(words).current_dir(folder);
+    command.output().unwrap()
+}
+
+fn made(folder: &Path, words: &[&str]) -> String {
+    let output = key(folder, words);
+    assert_eq!(code(&output), 0, "{words:?}: {}", said(&output));
+    said(&output)
+}
+
+fn create<'a>(words: &[&'a str]) -> Vec<&'a str> {
+    let mut all = vec![
+        "create",
+        "--authority",
+        "a/authority.pem",
+        "--to",
+        "new.key",
+    ];
+    all.extend(words);
+    all
+}
+
+#[test]
+fn keys_are_made_shown_and_listed() {
+    let scratch = Scratch::new("keys");
+    made(&scratch, &["init", "--to", "a"]);
+    let words = [
+        "--client",
+        "ci",
+        "--path",
+        "/projects/a b",
+        "--read-only",
+        "--uid-range",
+        "1000-1999",
+    ];
+    let text = made(&scratch, &create(&words));
+    let subject = "client/ci?path=/projects/a%20b&read-only&uids=1000-1999";
+    assert!(text.contains(subject), "{text}");
+    let mode = fs::metadata(scratch.join("new.key"))
+        .unwrap()
+        .permissions()
+        .mode();
+    assert_eq!(mode & 0o7777, 0o600);
+    assert!(made(&scratch, &["show", "new.key"]).contains(subject));
+    let listed = made(
+        &scratch,
+        &["ls", "--authority", "a/authority.pem", "--json"],
+    );
+    let start = listed.find('{').unwrap();
+    let end = listed.rfind('}').unwrap();
+    let list: serde_json::Value = serde_json::from_str(&listed[start..=end]).unwrap();
+    let first = &list["credentials"][0];
+    assert!(
+        first["subject"].as_str().unwrap().ends_with(subject),
+        "{first}"
+    );
+}
+
+#[test]
+fn what_would_be_ignored_or_overwritten_is_refused() {
+    let scratch = Scratch::new("keys-refused");
+    made(&scratch, &["init", "--to", "a"]);
+    assert_eq!(code(&key(&scratch, &["init", "--to", "a"])), 6);
+    for words in [
+        &["--admin", "x", "--path", "/p"][..],
+        &["--admin", "x", "--read-only"],
+        &["--admin", "x", "--uid-range", "5-6", "--squash-root"],
+        &["--node", "1", "--roles", "meta", "--path", "/a"],
+        &["--node", "1", "--roles", "root"],
+        &["--node", "1"],
+        &["--node", "0", "--roles", "meta"],
+        &["--client", "x", "--roles", "meta"],
+        &["--client", "x", "--admin", "y"],
+        &["--client", "a b"],
+        &["--client", "x", "--path", "p"],
+        &["--client", "x", "--path", "/a/../b"],
+        &["--client", "x", "--uid-range", "+1-2"],
+        &["--client", "x", "--uid-range", "2-1"],
+        &["--client", "x", "--days", "0"],
+        &[],
+    ] {
+        let output = key(&scratch, &create(words));
+        assert_eq!(code(&output), 2, "{words:?}: {}", said(&output));
+        assert!(!scratch.join("new.key").exists(), "{words:?}");
+    }
+    made(&scratch, &create(&["--admin", "x"]));
+    let before = fs::read(scratch.join("new.key")).unwrap();
+    assert_eq!(code(&key(&scratch, &create(&["--admin", "x"]))), 6);
+    assert_eq!(fs::read(scratch.join("new.key")).unwrap(), before);
+}
