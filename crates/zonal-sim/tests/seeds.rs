@@ -66,6 +66,13 @@ fn seeds_with_faults_are_good_and_meet_every_kind_of_fault() {
         "TruncateUnconfirmed",
         "LockAskedAgain",
         "MapReplaced",
+        // Of the scenario `appends`, which runs by name only (tests/appends.rs).
+        "EndLent",
+        "EndRecalled",
+        "EndTakenAway",
+        "EndReclaimed",
+        "AppendsLost",
+        "AppendsUnconfirmed",
     ];
     let missing = summary.missing_marks();
     let unexpected: Vec<_> = missing
