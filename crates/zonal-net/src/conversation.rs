@@ -92,9 +92,9 @@ impl<'a> Conversation<'a> {
 
     fn run(&mut self) -> Result<(), NetError> {
         loop {
-            self.place.use_.ends(self.shared);
+            self.place.activity.ends(self.shared);
             match self.await_request() {
-                Ok(()) => self.place.use_.begins(),
+                Ok(()) => self.place.activity.begins(),
                 Err(IoFail::Closed(_)) => return Ok(()),
                 Err(fail) => return Err(self.named(&fail)),
             }

@@ -209,12 +209,6 @@ impl Conn {
         self.tls = None;
     }
 
-    /// True where bytes are encrypted.
-    #[must_use]
-    pub fn is_encrypted(&self) -> bool {
-        self.tls.is_some()
-    }
-
     /// Gives back what is not needed while nothing comes.
     pub(crate) fn free(&mut self) {
         if let Some(tls) = &mut self.tls {

@@ -167,6 +167,7 @@ pub fn dial(
         node: reply.node,
         version: reply.version,
         features,
+        offers_plain: reply.features & FEATURE_PLAIN != 0,
         certified,
     })
 }
@@ -242,6 +243,7 @@ fn answer_inner(
         node: hello.node,
         version,
         features: hello.features & own.features,
+        offers_plain: hello.features & FEATURE_PLAIN != 0,
         certified,
     };
     admit(&peer)?;

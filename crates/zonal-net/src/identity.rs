@@ -110,6 +110,8 @@ pub struct Peer {
     pub version: u16,
     /// Features that both sides have.
     pub features: u64,
+    /// It is configured to go in the clear with those who are, too.
+    pub offers_plain: bool,
     /// What its certificate says, where it has shown one.
     pub certified: Option<Arc<Certified>>,
 }

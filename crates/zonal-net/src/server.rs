@@ -103,7 +103,7 @@ struct Registry {
 struct Open {
     stream: Arc<Stream>,
     thread: Option<JoinHandle<()>>,
-    use_: Arc<Use>,
+    activity: Arc<Activity>,
     /// Of a known connection.
     serial: Option<Serial>,
     /// It was shut to make room.
@@ -112,12 +112,12 @@ struct Open {
 
 /// When something came on a connection last.
 #[derive(Debug, Default)]
-pub(crate) struct Use {
+pub(crate) struct Activity {
     /// Milliseconds of the server's clock since when it is idle; 0: it is not.
     idle_since: AtomicU64,
 }
 
-impl Use {
+impl Activity {
     /// A request has begun.
     pub(crate) fn begins(&self) {
         self.idle_since.store(0, Ordering::Relaxed);
@@ -134,10 +134,12 @@ impl Registry {
     fn make_room(&mut self, now_ms: u64) -> bool {
         let enough = u64::try_from(IDLE_ENOUGH.as_millis()).unwrap_or(u64::MAX);
         let idle = self.open.values_mut().filter(|open| !open.is_ending);
-        let idle = idle.filter_map(|open| match open.use_.idle_since.load(Ordering::Relaxed) {
-            0 => None,
-            since => Some((since, open)),
-        });
+        let idle = idle.filter_map(
+            |open| match open.activity.idle_since.load(Ordering::Relaxed) {
+                0 => None,
+                since => Some((since, open)),
+            },
+        );
         let longest = idle.min_by_key(|(since, _open)| *since);
         let Some((_since, open)) = longest.filter(|(since, _)| since + enough <= now_ms) else {
             return false;
@@ -427,7 +429,7 @@ fn admit(shared: &Arc<Shared>, accepted: OwnedFd, mut endpoint: Endpoint) {
         shared.config.buffer_bytes,
     ));
     let source = Source::of(endpoint);
-    let use_ = Arc::new(Use::default());
+    let activity = Arc::new(Activity::default());
     let mut registry = shared.registry();
     let ended = std::mem::take(&mut registry.ended);
     let id = registry.next;
@@ -442,7 +444,7 @@ fn admit(shared: &Arc<Shared>, accepted: OwnedFd, mut endpoint: Endpoint) {
     let open = Open {
         stream: Arc::clone(&stream),
         thread: None,
-        use_: Arc::clone(&use_),
+        activity: Arc::clone(&activity),
         serial: None,
         is_ending: false,
     };
@@ -457,7 +459,7 @@ fn admit(shared: &Arc<Shared>, accepted: OwnedFd, mut endpoint: Endpoint) {
         id,
         source,
         party: OnceLock::new(),
-        use_,
+        activity,
     };
     let for_thread = Arc::clone(&stream);
     let spawned = thread::Builder::new()
@@ -498,7 +500,7 @@ pub(crate) struct Place {
     id: u64,
     source: Source,
     party: OnceLock<Party>,
-    pub(crate) use_: Arc<Use>,
+    pub(crate) activity: Arc<Activity>,
 }
 
 impl Place {

@@ -148,6 +148,7 @@ pub(crate) mod tests {
             node: NodeId(node),
             version: 1,
             features: 0,
+            offers_plain: false,
             certified,
         }
     }

@@ -295,6 +295,8 @@ fn a_new_cell_has_a_key_and_refuses_those_without() {
     // Ended also where an assertion fails.
     let cell = Cell { scratch };
     assert_eq!(code(&cell.status()), 0, "{}", said(&cell.status()));
+    assert!(said(&cell.status()).contains("\"transport\": \"tls\""));
+    assert!(!said(&cell.status()).contains("plain"));
     let key = cell.dir().join("cell.key");
     let mode = std::os::unix::fs::PermissionsExt::mode(&fs::metadata(&key).unwrap().permissions());
     assert_eq!(mode & 0o777, 0o600);
@@ -336,8 +338,18 @@ fn a_new_cell_has_a_key_and_refuses_those_without() {
     assert!(copied.unwrap().success());
     fs::remove_dir_all(&here).unwrap();
     std::os::unix::fs::symlink(&there, &here).unwrap();
+    // And one that goes in the clear says so.
+    let config = fs::read_to_string(cell.config("meta1")).unwrap();
+    let plain = config.replace("[zone]", "transport = \"plain\"\n[zone]");
+    fs::write(cell.config("meta1"), plain).unwrap();
+    let clear = "\"transport\": \"plain\"";
     let output = cell.up_again();
     assert_eq!(cell::code(&output), 0, "{}", said(&output));
     assert_eq!(cell::code(&cell.status()), 0, "{}", said(&cell.status()));
+    assert!(
+        said(&cell.status()).contains(clear),
+        "{}",
+        said(&cell.status())
+    );
     cell.down();
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use zonal_disk::trusted::{self, Distrust};
 use zonal_net::credential::CREDENTIAL_BYTES_MAX;
 use zonal_net::{
-    Address, Credential, Identity, PayloadInto, Pool, PoolConfig, Request, Role, SubjectKind,
+    Address, Credential, Identity, PayloadInto, Peer, Pool, PoolConfig, Request, Role, SubjectKind,
 };
 use zonal_server::NodeConfig;
 use zonal_types::{CellId, Codec, ErrorCode, MapVersion, NodeId};
@@ -177,8 +177,8 @@ impl Cell {
     }
 
     /// Whether a node's server answers.
-    pub fn probe(&self, address: SocketAddr, node: NodeId) -> Result<(), zonal_net::NetError> {
-        self.pool.probe(Address::new(address, node)).map(drop)
+    pub fn probe(&self, address: SocketAddr, node: NodeId) -> Result<Peer, zonal_net::NetError> {
+        self.pool.probe(Address::new(address, node))
     }
 
     /// Asks a server.

@@ -27,6 +27,8 @@ pub struct Status {
 
 /// What was learnt of one node.
 struct Seen {
+    /// It goes in the clear with clients that are configured so.
+    offers_plain: bool,
     /// The first thing that is wrong.
     error: Option<String>,
     inodes: Option<u64>,
@@ -75,8 +77,18 @@ impl Status {
 fn nothing(error: &str) -> Seen {
     Seen {
         error: Some(error.to_owned()),
+        offers_plain: false,
         inodes: None,
         targets: Vec::new(),
+    }
+}
+
+/// What protects a node's connections by TCP.
+fn transport(cell: &Cell, seen: &Seen) -> &'static str {
+    match (&cell.credential, seen.offers_plain) {
+        (None, _) => "none",
+        (Some(_), true) => "plain",
+        (Some(_), false) => "tls",
     }
 }
 
@@ -85,11 +97,10 @@ fn look_at(cell: &Cell, map: &ZoneMap, node: &Node) -> Seen {
         return nothing("its address cannot be read");
     };
     let to = Address::new(tcp, node.id);
+    let probed = cell.probe(tcp, node.id);
     let mut seen = Seen {
-        error: cell
-            .probe(tcp, node.id)
-            .err()
-            .map(|error| error.to_string()),
+        offers_plain: probed.as_ref().is_ok_and(|peer| peer.offers_plain),
+        error: probed.err().map(|error| error.to_string()),
         inodes: None,
         targets: Vec::new(),
     };
@@ -216,6 +227,15 @@ fn print(cell: &Cell, map: &ZoneMap, seen: &[Seen]) {
         ]);
     }
     out::table(&rows);
+    let plain = map.nodes.iter().zip(seen);
+    let plain = plain.filter(|(_, seen)| transport(cell, seen) == "plain");
+    let plain: Vec<String> = plain.map(|(node, _)| node.id.to_string()).collect();
+    if !plain.is_empty() {
+        out::line(format_args!(
+            "in the clear by TCP with mounts that are configured so: nodes {}",
+            plain.join(", ")
+        ));
+    }
     for mount in mounts::of(cell) {
         let state = if mount.lives() {
             ""
@@ -246,6 +266,7 @@ fn to_json(cell: &Cell, map: &ZoneMap, seen: &[Seen]) -> Value {
             "address": node.address,
             "healthy": seen.error.is_none(),
             "error": seen.error,
+            "transport": transport(cell, seen),
             "shards": shards.map(|shard| shard.id.0).collect::<Vec<_>>(),
             "inodes": seen.inodes,
             "targets": targets.collect::<Vec<_>>(),
