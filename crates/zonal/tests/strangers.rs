@@ -6,7 +6,7 @@
 
 mod cell;
 
-use cell::{Cell, code, lives, said, zonal};
+use cell::{Cell, code, copy_program, lives, said, zonal};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -118,7 +118,7 @@ fn a_process_of_another_user_is_not_taken_for_a_server() {
     // A program of our name, with the command line of a server.
     let scratch = Scratch::new("forged-user-program");
     let program = scratch.join("zonal");
-    fs::copy(fs::canonicalize("/bin/sh").unwrap(), &program).unwrap();
+    copy_program(fs::canonicalize("/bin/sh").unwrap(), &program);
     fs::write(scratch.join("server"), "sleep 600 & wait\n").unwrap();
     let mut command = Command::new(&program);
     command
@@ -158,7 +158,7 @@ fn servers_are_stopped_by_another_build_and_after_an_upgrade() {
     let (program, dir) = (scratch.join("zonal"), scratch.join("cell"));
     let install = || {
         let new = scratch.join("zonal.new");
-        fs::copy(zonal().get_program(), &new).unwrap();
+        copy_program(zonal().get_program(), &new);
         fs::rename(&new, &program).unwrap();
     };
     let _stopped = Stopped(&dir);

@@ -6,7 +6,7 @@
 
 mod cell;
 
-use cell::{code, said, zonal};
+use cell::{code, copy_program, said, zonal};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::os::unix::process::CommandExt;
@@ -191,7 +191,7 @@ fn a_folder_of_another_user_is_refused_by_every_command_of_root() {
     assert_eq!(code(&refused), 5, "{}", said(&refused));
     // A cell that a user made.
     let program = scratch.join("zonal");
-    fs::copy(zonal().get_program(), &program).unwrap();
+    copy_program(zonal().get_program(), &program);
     set(&program, 0o755);
     let dir = scratch.join("of-user");
     let of_user = |command: &str| {

@@ -7,7 +7,7 @@
 
 mod cell;
 
-use cell::{code, said, zonal};
+use cell::{code, copy_program, said, zonal};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -72,14 +72,14 @@ fn a_list_of_what_is_unfinished_removes_nothing_that_no_plan_has() {
 }
 
 /// Copies a program and the libraries that it is linked with to where they are found below another root.
-fn copy_program(program: &str, root: &Path) {
+fn copy_linked(program: &str, root: &Path) {
     let output = Command::new("ldd").arg(program).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     let libraries = text.split_whitespace().filter(|word| word.starts_with('/'));
     for file in libraries.chain([program]) {
         let to = root.join(file.trim_start_matches('/'));
         fs::create_dir_all(to.parent().unwrap()).unwrap();
-        fs::copy(file, &to).unwrap();
+        copy_program(file, &to);
     }
 }
 
@@ -91,7 +91,7 @@ fn a_list_of_what_is_unfinished_does_not_remove_the_root() {
     }
     let root = Scratch::new("forged-root");
     let program = zonal().get_program().to_str().unwrap().to_owned();
-    copy_program(&program, &root);
+    copy_linked(&program, &root);
     for dir in ["cell", "home", "tmp"] {
         fs::create_dir_all(root.join(dir)).unwrap();
     }

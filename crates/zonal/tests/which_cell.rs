@@ -7,7 +7,7 @@
 
 mod cell;
 
-use cell::{Cell, NODES, code, said, zonal};
+use cell::{Cell, NODES, code, copy_program, said, zonal};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, chown};
 use std::os::unix::process::CommandExt;
@@ -178,7 +178,7 @@ impl User {
         let uid = is_root.then_some(64_321);
         if let Some(uid) = uid {
             // They may have no way to where it was built.
-            fs::copy(&program, home.join("zonal")).unwrap();
+            copy_program(&program, &home.join("zonal"));
             program = home.join("zonal");
             chown(&*home, Some(uid), Some(uid)).unwrap();
         }

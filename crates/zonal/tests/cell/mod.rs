@@ -45,6 +45,13 @@ pub fn write_secret(path: &Path, bytes: impl AsRef<[u8]>) {
     fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
 }
 
+/// Copies a program that is to be run. By a process of its own: a descriptor of ours that is open for writing would be inherited for a
+/// moment by what other tests of this process start, and running the copy would fail meanwhile ("text file busy").
+pub fn copy_program(from: impl AsRef<Path>, to: &Path) {
+    let copied = Command::new("cp").arg(from.as_ref()).arg(to).status();
+    assert!(copied.unwrap().success());
+}
+
 /// A cell of one zone and one target.
 pub struct Cell {
     pub scratch: Scratch,
