@@ -313,6 +313,7 @@ fn a_panicking_handler_ends_its_connection_only() {
     assert!(call(&pool, to, b"panic").is_err());
     works(&pool, to);
     counted(&server, "handler_panics", 1);
+    counted(&server, "frames_in", 3);
     server.shutdown();
     // What ran when the server was stopped is answered.
     flight.finish(PayloadInto::Owned).unwrap();
