@@ -232,6 +232,8 @@ def _(c, d):
     true(os.statvfs(d).f_ffree > 1000, "free inodes of a shard with room")
     for number in range(count):
         os.close(os.open(f"{d}/{name}{number}", os.O_CREAT | os.O_WRONLY))
+    # A disk that others fill while a checkpoint is under way ends the shard's changes until it is started again: none is, after an orderly end.
+    c.restart("shard", by=signal.SIGTERM)
     # Less than what has to be free on the disk for checkpoints; then nothing at all.
     for left in (31 * MIB, 0):
         c.order("shard", f"budget {c.used('shard') + left}")
