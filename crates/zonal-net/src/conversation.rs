@@ -1,4 +1,4 @@
-//! One connection of a server: handshake, then request after request on the thread that owns it.
+//! One connection of a server: handshake, then request after request on the thread that has it.
 //!
 //! *Invariants*: (1) the handler sees only requests of this cell, complete, with their checksum verified; (2) a panic
 //! of the handler ends here.
@@ -19,21 +19,30 @@ use crate::frame_io::{Clock, Conn, FrameBounds, IoFail};
 use crate::handler::ReplyBuilder;
 use crate::handshake::{answer, refuse};
 use crate::identity::Peer;
+use crate::idle::STAY;
 use crate::metrics::add;
 use crate::pool::named;
 use crate::server::{Place, Shared};
 use crate::stream::Stream;
 
-/// One connection from handshake to end.
-pub(crate) fn converse(place: &Place, stream: Arc<Stream>) {
-    let shared = &*place.shared;
+/// The handshake, and what follows at once. `None`: the connection has ended.
+pub(crate) fn begin(place: Place, stream: Arc<Stream>) -> Option<Box<Conversation>> {
+    let shared = Arc::clone(&place.shared);
     let is_checked = !stream.endpoint().is_unix() || shared.config.is_unix_checked;
     let mut conn = Conn::new(stream, is_checked);
     let clock = Clock::start(shared.config.handshake_limit);
     let admit = |peer: &Peer| place.take(peer);
-    let outcome = answer(&mut conn, &shared.config.identity, &clock, admit)
-        .and_then(|peer| Conversation::new(place, &mut conn, peer).run());
-    count_bytes(shared, &mut conn);
+    match answer(&mut conn, &shared.config.identity, &clock, admit) {
+        Ok(peer) => Box::new(Conversation::new(place, conn, peer)).serve(),
+        Err(error) => {
+            end(&shared, &mut conn, Err(error));
+            None
+        }
+    }
+}
+
+fn end(shared: &Shared, conn: &mut Conn, outcome: Result<(), NetError>) {
+    count_bytes(shared, conn);
     if let Err(error) = outcome
         && !shared.is_stopping.load(Ordering::SeqCst)
     {
@@ -51,16 +60,27 @@ fn count_bytes(shared: &Shared, conn: &mut Conn) {
     );
 }
 
-struct Conversation<'a> {
-    shared: &'a Shared,
-    place: &'a Place,
-    conn: &'a mut Conn,
+/// A connection whose handshake is done.
+pub(crate) struct Conversation {
+    shared: Arc<Shared>,
+    conn: Conn,
     peer: Peer,
+    /// It was put aside once.
+    pub(crate) is_watched: bool,
     body: Vec<u8>,
     payload: AlignedBuf,
     /// The client's region that came last.
     region: Option<Arc<Mapping>>,
     reply: ReplyBuilder,
+    /// Given back last, also where a thread panics.
+    place: Place,
+}
+
+/// How it goes on with a connection.
+enum Rest {
+    /// No request came for a while.
+    Idle,
+    Ended(Result<(), NetError>),
 }
 
 /// A request that has arrived.
@@ -71,18 +91,19 @@ struct Arrived {
     room: Option<Part>,
 }
 
-impl<'a> Conversation<'a> {
-    fn new(place: &'a Place, conn: &'a mut Conn, peer: Peer) -> Self {
+impl Conversation {
+    fn new(place: Place, mut conn: Conn, peer: Peer) -> Self {
         let stream = Arc::clone(conn.stream());
         if peer.shares_regions() {
             conn.take_regions();
         }
         let reply = ReplyBuilder::new(Header::request(Service::Connection, peer.cell), stream);
         Self {
-            shared: &place.shared,
-            place,
+            shared: Arc::clone(&place.shared),
             conn,
+            place,
             peer,
+            is_watched: false,
             body: Vec::new(),
             payload: AlignedBuf::new(),
             region: None,
@@ -90,61 +111,72 @@ impl<'a> Conversation<'a> {
         }
     }
 
-    fn run(&mut self) -> Result<(), NetError> {
+    /// The number of its place.
+    pub(crate) fn id(&self) -> u64 {
+        self.place.id()
+    }
+
+    pub(crate) fn stream(&self) -> &Arc<Stream> {
+        self.conn.stream()
+    }
+
+    /// Answers requests until none comes for a while: then it is to be put aside. `None`: it has ended.
+    pub(crate) fn serve(mut self: Box<Self>) -> Option<Box<Self>> {
         loop {
-            self.place.activity.ends(self.shared);
-            match self.await_request() {
-                Ok(()) => self.place.activity.begins(),
-                Err(IoFail::Closed(_)) => return Ok(()),
-                Err(fail) => return Err(self.named(&fail)),
-            }
-            // TCP goes on receiving after its end was asked for.
-            if self.shared.is_stopping.load(Ordering::SeqCst) {
-                return Ok(());
-            }
-            let clock = Clock::start(self.shared.config.patience);
-            let arrived = match self.receive(&clock) {
-                Ok(arrived) => arrived,
-                Err(IoFail::Closed(_)) => return Ok(()),
-                Err(fail) => return Err(self.give_up(&fail)),
-            };
-            add(&self.shared.metrics.frames_in, 1);
-            let header = arrived.header;
-            if !self.execute(arrived) {
-                return Ok(());
-            }
-            let clock = Clock::start(self.shared.config.patience);
-            match self.reply.send(self.conn, &clock) {
-                Ok(()) => add(&self.shared.metrics.frames_out, 1),
-                Err(fail) => {
-                    if matches!(fail, IoFail::TooLong { .. }) {
-                        refuse(self.conn, header, ErrorCode::TooBig);
-                    }
-                    return Err(self.named(&fail));
+            match self.answer_one() {
+                None => {}
+                Some(Rest::Idle) => return Some(self),
+                Some(Rest::Ended(outcome)) => {
+                    end(&self.shared, &mut self.conn, outcome);
+                    return None;
                 }
-            }
-            count_bytes(self.shared, self.conn);
-            if self.reply.is_last() {
-                return Ok(());
             }
         }
     }
 
-    /// Sleeps until a request begins; on the way, gives the buffers back once.
-    fn await_request(&mut self) -> Result<(), IoFail> {
-        match self
-            .conn
-            .await_bytes(&Clock::start(self.shared.config.patience))
-        {
-            Err(IoFail::TimedOut) => {
-                self.body = Vec::new();
-                self.payload.free();
-                self.reply.free();
-                self.conn.free();
-                self.conn.await_bytes(&Clock::endless())
-            }
-            other => other,
+    /// Gives the buffers back.
+    pub(crate) fn free(&mut self) {
+        self.body = Vec::new();
+        self.payload.free();
+        self.reply.free();
+        self.conn.free();
+    }
+
+    /// Receives a request, executes it and sends the reply. `None`: another may come.
+    fn answer_one(&mut self) -> Option<Rest> {
+        self.place.activity.ends(&self.shared);
+        match self.conn.await_bytes(&Clock::in_steps(STAY, STAY)) {
+            Ok(()) => self.place.activity.begins(),
+            Err(IoFail::TimedOut) => return Some(Rest::Idle),
+            Err(IoFail::Closed(_)) => return Some(Rest::Ended(Ok(()))),
+            Err(fail) => return Some(Rest::Ended(Err(self.named(&fail)))),
         }
+        // TCP goes on receiving after its end was asked for.
+        if self.shared.is_stopping.load(Ordering::SeqCst) {
+            return Some(Rest::Ended(Ok(())));
+        }
+        let patience = self.shared.config.patience;
+        let arrived = match self.receive(&Clock::in_steps(patience, STAY)) {
+            Ok(arrived) => arrived,
+            Err(IoFail::Closed(_)) => return Some(Rest::Ended(Ok(()))),
+            Err(fail) => return Some(Rest::Ended(Err(self.give_up(&fail)))),
+        };
+        add(&self.shared.metrics.frames_in, 1);
+        let header = arrived.header;
+        if !self.execute(arrived) {
+            return Some(Rest::Ended(Ok(())));
+        }
+        match self.reply.send(&mut self.conn, &Clock::start(patience)) {
+            Ok(()) => add(&self.shared.metrics.frames_out, 1),
+            Err(fail) => {
+                if matches!(fail, IoFail::TooLong { .. }) {
+                    refuse(&mut self.conn, header, ErrorCode::TooBig);
+                }
+                return Some(Rest::Ended(Err(self.named(&fail))));
+            }
+        }
+        count_bytes(&self.shared, &mut self.conn);
+        self.reply.is_last().then_some(Rest::Ended(Ok(())))
     }
 
     fn receive(&mut self, clock: &Clock) -> Result<Arrived, IoFail> {
@@ -229,7 +261,7 @@ impl<'a> Conversation<'a> {
             _ => ErrorCode::Protocol,
         };
         let head = Header::request(Service::Connection, self.peer.cell);
-        refuse(self.conn, head, code);
+        refuse(&mut self.conn, head, code);
         self.named(fail)
     }
 

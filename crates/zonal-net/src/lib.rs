@@ -30,6 +30,7 @@ pub mod frame_io;
 pub mod handler;
 pub mod handshake;
 pub mod identity;
+mod idle;
 pub mod listen;
 mod loan;
 pub mod metrics;
