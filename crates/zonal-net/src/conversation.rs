@@ -25,8 +25,8 @@ use crate::pool::named;
 use crate::server::{Place, Shared};
 use crate::stream::Stream;
 
-/// The handshake, and what follows at once. `None`: the connection has ended.
-pub(crate) fn begin(place: Place, stream: Arc<Stream>) -> Option<Box<Conversation>> {
+/// The handshake, and what follows at once.
+pub(crate) fn begin(place: Place, stream: Arc<Stream>) -> Left {
     let shared = Arc::clone(&place.shared);
     let is_checked = !stream.endpoint().is_unix() || shared.config.is_unix_checked;
     let mut conn = Conn::new(stream, is_checked);
@@ -36,7 +36,7 @@ pub(crate) fn begin(place: Place, stream: Arc<Stream>) -> Option<Box<Conversatio
         Ok(peer) => Box::new(Conversation::new(place, conn, peer)).serve(),
         Err(error) => {
             end(&shared, &mut conn, Err(error));
-            None
+            Left::Nothing
         }
     }
 }
@@ -65,8 +65,8 @@ pub(crate) struct Conversation {
     shared: Arc<Shared>,
     conn: Conn,
     peer: Peer,
-    /// It was put aside once.
-    pub(crate) is_watched: bool,
+    /// The request that was parked.
+    parked: Option<Arrived>,
     body: Vec<u8>,
     payload: AlignedBuf,
     /// The client's region that came last.
@@ -76,10 +76,20 @@ pub(crate) struct Conversation {
     place: Place,
 }
 
+/// What is left of a connection that a thread has served.
+pub(crate) enum Left {
+    /// It has ended.
+    Nothing,
+    /// No request came for a while.
+    Aside(Box<Conversation>),
+    /// Its request waits.
+    Parked(Box<Conversation>),
+}
+
 /// How it goes on with a connection.
 enum Rest {
-    /// No request came for a while.
     Idle,
+    Parked,
     Ended(Result<(), NetError>),
 }
 
@@ -88,7 +98,6 @@ struct Arrived {
     header: Header,
     /// The payload, where it is not in the connection's buffer.
     payload: Option<Part>,
-    room: Option<Part>,
 }
 
 impl Conversation {
@@ -97,13 +106,15 @@ impl Conversation {
         if peer.shares_regions() {
             conn.take_regions();
         }
-        let reply = ReplyBuilder::new(Header::request(Service::Connection, peer.cell), stream);
+        let head = Header::request(Service::Connection, peer.cell);
+        let (shared, id) = (Arc::downgrade(&place.shared), place.id());
+        let reply = ReplyBuilder::new(head, stream, (shared, id));
         Self {
             shared: Arc::clone(&place.shared),
             conn,
             place,
             peer,
-            is_watched: false,
+            parked: None,
             body: Vec::new(),
             payload: AlignedBuf::new(),
             region: None,
@@ -120,15 +131,23 @@ impl Conversation {
         self.conn.stream()
     }
 
-    /// Answers requests until none comes for a while: then it is to be put aside. `None`: it has ended.
-    pub(crate) fn serve(mut self: Box<Self>) -> Option<Box<Self>> {
+    /// Answers requests, beginning with one that was parked, until none comes for a while.
+    pub(crate) fn serve(mut self: Box<Self>) -> Left {
         loop {
-            match self.answer_one() {
+            let rest = match self.parked.take() {
+                Some(request) => {
+                    self.reply.resume();
+                    self.answer(request)
+                }
+                None => self.answer_next(),
+            };
+            match rest {
                 None => {}
-                Some(Rest::Idle) => return Some(self),
+                Some(Rest::Idle) => return Left::Aside(self),
+                Some(Rest::Parked) => return Left::Parked(self),
                 Some(Rest::Ended(outcome)) => {
                     end(&self.shared, &mut self.conn, outcome);
-                    return None;
+                    return Left::Nothing;
                 }
             }
         }
@@ -142,8 +161,8 @@ impl Conversation {
         self.conn.free();
     }
 
-    /// Receives a request, executes it and sends the reply. `None`: another may come.
-    fn answer_one(&mut self) -> Option<Rest> {
+    /// Receives a request and answers it. `None`: another may come.
+    fn answer_next(&mut self) -> Option<Rest> {
         self.place.activity.ends(&self.shared);
         match self.conn.await_bytes(&Clock::in_steps(STAY, STAY)) {
             Ok(()) => self.place.activity.begins(),
@@ -156,21 +175,31 @@ impl Conversation {
             return Some(Rest::Ended(Ok(())));
         }
         let patience = self.shared.config.patience;
-        let arrived = match self.receive(&Clock::in_steps(patience, STAY)) {
+        let (arrived, room) = match self.receive(&Clock::in_steps(patience, STAY)) {
             Ok(arrived) => arrived,
             Err(IoFail::Closed(_)) => return Some(Rest::Ended(Ok(()))),
             Err(fail) => return Some(Rest::Ended(Err(self.give_up(&fail)))),
         };
         add(&self.shared.metrics.frames_in, 1);
-        let header = arrived.header;
-        if !self.execute(arrived) {
+        self.reply.reset(arrived.header.reply(), room);
+        self.answer(arrived)
+    }
+
+    /// Executes a request and sends the reply, unless it is parked.
+    fn answer(&mut self, arrived: Arrived) -> Option<Rest> {
+        let patience = self.shared.config.patience;
+        if !self.execute(&arrived) {
             return Some(Rest::Ended(Ok(())));
+        }
+        if self.reply.is_parked() {
+            self.parked = Some(arrived);
+            return Some(Rest::Parked);
         }
         match self.reply.send(&mut self.conn, &Clock::start(patience)) {
             Ok(()) => add(&self.shared.metrics.frames_out, 1),
             Err(fail) => {
                 if matches!(fail, IoFail::TooLong { .. }) {
-                    refuse(&mut self.conn, header, ErrorCode::TooBig);
+                    refuse(&mut self.conn, arrived.header, ErrorCode::TooBig);
                 }
                 return Some(Rest::Ended(Err(self.named(&fail))));
             }
@@ -179,7 +208,8 @@ impl Conversation {
         self.reply.is_last().then_some(Rest::Ended(Ok(())))
     }
 
-    fn receive(&mut self, clock: &Clock) -> Result<Arrived, IoFail> {
+    /// A request, and the room for its reply's payload.
+    fn receive(&mut self, clock: &Clock) -> Result<(Arrived, Option<Part>), IoFail> {
         let header = self
             .conn
             .receive_head(FrameBounds::FULL, &mut self.body, clock)?;
@@ -195,11 +225,7 @@ impl Conversation {
         let (payload, room) = self
             .parts(&header)
             .map_err(|fault| IoFail::Fault(Fault::Region(fault)))?;
-        Ok(Arrived {
-            header,
-            payload,
-            room,
-        })
+        Ok((Arrived { header, payload }, room))
     }
 
     /// The parts of the client's region that a request names: its payload, and room for the reply's.
@@ -220,9 +246,8 @@ impl Conversation {
     }
 
     /// False where the handler panicked.
-    fn execute(&mut self, arrived: Arrived) -> bool {
+    fn execute(&mut self, arrived: &Arrived) -> bool {
         let header = &arrived.header;
-        self.reply.reset(header.reply(), arrived.room);
         let payload = match &arrived.payload {
             Some(part) => part.as_slice(),
             None => self.payload.as_slice(),

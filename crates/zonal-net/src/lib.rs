@@ -50,6 +50,7 @@ pub use error::{Fault, NetError, RegionFault, TlsFault};
 pub use flight::{Canceller, Flight, InFlight, PayloadInto, Reply, Request};
 pub use handler::{Handler, ReplyBuilder};
 pub use identity::{Certified, Identity, Peer, Role, Transport};
+pub use idle::Resumer;
 pub use listen::{ListenConfig, Listeners};
 pub use metrics::{PoolMetrics, ServerMetrics};
 pub use pool::{CONNECTING, Pool, PoolConfig};
