@@ -54,12 +54,14 @@ fn idle_connections_take_no_threads_and_are_served_again() {
     let accepted = counter(&server.metrics().snapshot(), "accepted");
     assert_eq!(accepted, 400, "a connection was lost");
     // As many requests as wait have threads, and others are answered beside them.
+    let received = counter(&server.metrics().snapshot(), "frames_in");
     let waiting: Vec<_> = clients[..100]
         .iter()
         .map(|client| client.start(to, request(b"hang", &[], 60_000)).unwrap())
         .collect();
     works(&clients[399], to);
-    until("all wait", || threads() >= 100);
+    counted(&server, "frames_in", received + 101);
+    assert!(threads() >= 100);
     works(&clients[398], to);
     server.shutdown();
     for flight in waiting {

@@ -56,10 +56,8 @@ impl Grants {
         let asked = clock::instant();
         let subject = certified.subject.to_string();
         if !self.ask(subject, ino, writes)? {
-            return Err(Refused {
-                code: ErrorCode::Access,
-                detail: "this client does not have the file open so".into(),
-            });
+            let detail = "this client does not have the file open so";
+            return Err(Refused::new(ErrorCode::Access, detail.into()));
         }
         let mut kept = self.kept();
         if kept.len() >= GRANTS_KEPT_MAX {
@@ -104,9 +102,9 @@ impl Grants {
             writes,
         };
         let reply = self.peers.shard(&self.map, shard.node, &request);
-        let reply = reply.map_err(|error| Refused {
-            code: error.code(),
-            detail: format!("shard {} does not say who has it open: {error}", shard.id),
+        let reply = reply.map_err(|error| {
+            let detail = format!("shard {} does not say who has it open: {error}", shard.id);
+            Refused::new(error.code(), detail)
         })?;
         match reply {
             MetaReply::Yes { yes } => Ok(yes),
@@ -166,7 +164,7 @@ mod tests {
     use super::*;
     use crate::access::tests::peer;
     use zonal_net::Role;
-    use zonal_types::{Column, MapVersion, TargetId, ZoneId};
+    use zonal_types::{Column, MapVersion, StripeSetId, TargetId, ZoneId};
     use zonal_wire::ObjectRef;
     use zonal_zonemap::map::Junction;
 
@@ -189,6 +187,8 @@ mod tests {
     fn object(id: u64) -> ObjectRef {
         ObjectRef {
             target: TargetId(1),
+            set: StripeSetId(1),
+            slot: 0,
             data_id: DataId(id),
             column: Column(0),
             layout_gen: 0,

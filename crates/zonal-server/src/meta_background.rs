@@ -296,7 +296,7 @@ fn settle_detached(role: &MetaRole) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::map_cache::MapCache;
     use crate::meta_role::Parts;
@@ -311,7 +311,7 @@ mod tests {
 
     const CELL: CellId = CellId([7; 16]);
 
-    fn shard(dir: &std::path::Path) -> MetaRole {
+    pub(crate) fn shard(dir: &std::path::Path) -> MetaRole {
         let join = MapEdit::Join {
             node: NodeId(2),
             zone: ZoneId(1),

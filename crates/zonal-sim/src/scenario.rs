@@ -232,6 +232,9 @@ impl Run {
         healing::settle(world);
         names::check(world);
         bounds::check_servers(world);
+        for what in world.carried_out.take() {
+            world.report(what);
+        }
         if self.scenario != Scenario::Hostile {
             let power = self.scenario == Scenario::Power;
             let media = self.scenario == Scenario::Media;
@@ -287,6 +290,9 @@ impl Run {
 async fn look(world: Rc<World>, cast: Rc<Cast>) {
     while world.running() > 0 && world.broken().is_empty() {
         bounds::check_servers(&world);
+        for what in world.carried_out.take() {
+            world.report(what);
+        }
         cast.each_client(|client| bounds::check_client(&world, client));
         world.clock.sleep(LOOK_MS * 1_000_000).await;
     }

@@ -5,6 +5,7 @@ mod servers;
 
 pub use clients::{DEADLINE_MS, Running};
 
+use crate::checker::slots::CarriedOut;
 use crate::clock::{Clock, Group};
 use crate::coverage::Fault;
 use crate::meta_node::MapCell;
@@ -55,6 +56,8 @@ pub struct World {
     pub network: Rc<Network>,
     /// The zone map.
     pub map: MapCell,
+    /// By what slots targets were asked.
+    pub carried_out: Rc<CarriedOut>,
     servers: Vec<Server>,
     size: Size,
     plant: Plant,
@@ -102,6 +105,7 @@ impl World {
             clock,
             network,
             map: Rc::new(RefCell::new(Arc::new(map))),
+            carried_out: Rc::default(),
             servers,
             size,
             plant,

@@ -1,7 +1,8 @@
 //! The zone map: what is where, as one versioned value.
 //!
 //! Invariants (checked by [`ZoneMap::check`]): ids are unique and references lead somewhere; partitions do not
-//! overlap; the slots of a stripe set are targets of its zone; a set's width and order never change.
+//! overlap; the slots of a stripe set are targets of its zone; a set's width and order never change;
+//! a slot's epoch is the map version that made or last changed it.
 
 mod check;
 
@@ -115,7 +116,7 @@ codec_struct! {
         previous: Option<TargetId>,
         /// Its state.
         state: SlotState,
-        /// Rises with each change of the slot.
+        /// The map version that made or last changed the slot: no two changes have the same one.
         slot_epoch: Epoch,
     }
 }
@@ -220,6 +221,10 @@ impl ZoneMap {
         map.version = MapVersion(map.version.0.saturating_add(RESTORE_STEP));
         for shard in &mut map.shards {
             shard.epoch = Epoch(shard.epoch.0.saturating_add(RESTORE_STEP));
+        }
+        let slot_epoch = Epoch(map.version.0);
+        for slot in map.sets.iter_mut().flat_map(|set| &mut set.slots) {
+            slot.slot_epoch = slot_epoch;
         }
         map
     }

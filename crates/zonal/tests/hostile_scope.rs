@@ -28,7 +28,7 @@ use zonal_net::{Pool, Role};
 use zonal_testkit::Rng;
 use zonal_types::{
     Blob, CellId, Codec, Column, Credentials, DataId, Ino, MapVersion, NodeId, SessionId, ShardId,
-    TargetId, Timestamp, ZoneId,
+    StripeSetId, TargetId, Timestamp, ZoneId,
 };
 use zonal_wire::{
     AdminReply, AdminRequest, AppendPlace, ErrorNumber, Header, LeaseKind, ManagerReply,
@@ -272,6 +272,8 @@ fn at_target(world: &Wanted, pool: &Pool, count: &Count, messages: usize) {
                 0 => TargetId(random.bits() as u32),
                 _ => world.target,
             },
+            set: StripeSetId([0, 0, 0, 1, edge as u32][random.index(5)]),
+            slot: [0, 1, edge as u16][random.index(3)],
             data_id: DataId(ino.0),
             column: Column([0, 0, 0, 1][random.index(4)]),
             layout_gen: random.below(2) as u32,

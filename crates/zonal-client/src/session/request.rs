@@ -188,7 +188,11 @@ impl<N: Net> Client<N> {
                     zonal_types::mark!(SessionLost);
                     self.lose_session(link, header.session);
                 }
-                ErrorCode::NotOwner | ErrorCode::StaleEpoch => self.try_refresh_map().await?,
+                ErrorCode::StaleEpoch => self.try_refresh_map().await?,
+                ErrorCode::NotOwner => {
+                    self.try_refresh_map().await?;
+                    self.take_epoch(link);
+                }
                 // It waits to be told what is open, perhaps by this very thread.
                 ErrorCode::NotReady if matches!(request, MetaRequest::Close { .. }) => {
                     return Err(failed);
@@ -204,6 +208,13 @@ impl<N: Net> Client<N> {
             }
             self.net.sleep(pause).await;
             pause = (pause * 2).min(RETRY_MS.1);
+        }
+    }
+
+    /// Goes by the owner that the map has: what a server told may be of one that no map has.
+    fn take_epoch(&self, link: &Link) {
+        if let Some(shard) = self.map().shard(link.shard) {
+            lock(&link.state).epoch = shard.epoch;
         }
     }
 

@@ -6,8 +6,9 @@ use crate::peers::PeerError;
 use std::sync::{Arc, MutexGuard};
 use zonal_meta::{Attempt, Caller, Outcome, PendingCall, WaitOn};
 use zonal_net::Subject;
-use zonal_types::{Epoch, ErrorCode, Holder, Instant, MapVersion, SessionId, ZoneId};
+use zonal_types::{ErrorCode, Holder, Instant, MapVersion, NodeId, SessionId, ZoneId};
 use zonal_wire::{Header, MetaReply, MetaRequest};
+use zonal_zonemap::ShardVerdict;
 
 /// The client that a target asks about.
 fn holder_of(subject: &str) -> Result<Holder, ErrorCode> {
@@ -45,8 +46,8 @@ impl MetaRole {
         if !self.is_healthy() {
             return Err(ErrorCode::Io);
         }
-        if header.epoch != Epoch(0) && header.epoch < self.epoch {
-            return self.stale();
+        if let Some(refused) = self.check_epoch(header) {
+            return refused;
         }
         if let Some(reply) = self.answer_aside(header, request) {
             return reply;
@@ -195,16 +196,23 @@ impl MetaRole {
         Some(told.map(|yes| MetaReply::Yes { yes }))
     }
 
-    /// What a sender with an older epoch must know.
-    fn stale(&self) -> Result<MetaReply, ErrorCode> {
+    /// The refusal of a sender that knows another owner of this shard: an earlier one, or a later one. Of a later one this server's
+    /// map hears, too.
+    fn check_epoch(&self, header: &Header) -> Option<Result<MetaReply, ErrorCode>> {
         let map = self.map.current();
-        let own = map.shard(self.id).ok_or(ErrorCode::StaleEpoch)?;
-        Ok(MetaReply::StaleShard {
-            shard: self.id,
-            node: own.node,
-            epoch: self.epoch,
-            map_version: map.version,
-        })
+        match map.judge_shard(self.id, self.epoch, header.epoch) {
+            ShardVerdict::Current => None,
+            ShardVerdict::Stale => Some(Ok(MetaReply::StaleShard {
+                shard: self.id,
+                node: map.shard(self.id).map_or(NodeId(0), |own| own.node),
+                epoch: self.epoch,
+                map_version: map.version,
+            })),
+            ShardVerdict::Lost => {
+                self.map.refresh();
+                Some(Err(ErrorCode::NotOwner))
+            }
+        }
     }
 
     fn ask(
@@ -295,5 +303,65 @@ impl MetaRole {
                 "a sender names a map that the manager does not give"
             );
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::meta_background::tests::shard;
+    use std::sync::Arc;
+    use zonal_testkit::Scratch;
+    use zonal_types::{Epoch, ErrorCode, NodeId, ShardId, ZoneId};
+    use zonal_wire::{ErrorNumber, Header, MetaReply, MetaRequest, Service};
+    use zonal_zonemap::MapEdit;
+
+    #[test]
+    fn a_shard_is_asked_only_as_its_owner() {
+        let scratch = Scratch::new("epochs");
+        let role = shard(&scratch);
+        let ask = |epoch| {
+            let mut header = Header::request(Service::Meta, role.map.current().cell);
+            header.epoch = Epoch(epoch);
+            role.handle(&header, None, &MetaRequest::StatFs)
+        };
+        let lost = MetaReply::Failed {
+            code: ErrorNumber(ErrorCode::NotOwner),
+        };
+        for served in [0, 1] {
+            assert!(matches!(ask(served), MetaReply::StatFs { .. }));
+        }
+        assert_eq!(ask(2), lost);
+        assert_eq!(ask(u64::MAX), lost);
+        // Its own map says so.
+        let moved = MapEdit::Join {
+            node: NodeId(3),
+            zone: ZoneId(1),
+            zone_name: String::new(),
+            address: "127.0.0.1:2".into(),
+            shard: Some(ShardId(1)),
+            targets: Vec::new(),
+        };
+        let map = role.map.current().edited(&[moved]).unwrap().unwrap();
+        role.map.publish(Arc::new(map));
+        for refused in 0..3 {
+            assert_eq!(ask(refused), lost);
+        }
+    }
+
+    #[test]
+    fn a_sender_that_knows_an_earlier_owner_is_told_of_this_one() {
+        let scratch = Scratch::new("epochs");
+        let mut role = shard(&scratch);
+        // As if it had become the owner later.
+        role.epoch = Epoch(5);
+        let mut header = Header::request(Service::Meta, role.map.current().cell);
+        header.epoch = Epoch(4);
+        let told = MetaReply::StaleShard {
+            shard: ShardId(1),
+            node: NodeId(2),
+            epoch: Epoch(5),
+            map_version: role.map.current().version,
+        };
+        assert_eq!(role.handle(&header, None, &MetaRequest::StatFs), told);
     }
 }

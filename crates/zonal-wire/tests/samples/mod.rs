@@ -175,6 +175,8 @@ fn lock() -> LockRange {
 fn object() -> ObjectRef {
     ObjectRef {
         target: TargetId(6),
+        set: StripeSetId(2),
+        slot: 5,
         data_id: DataId(0x99),
         column: Column(2),
         layout_gen: 1,
@@ -342,7 +344,7 @@ pub fn storage_replies() -> Vec<StorageReply> {
         R::Done,
         R::Synced { verifier: 78 },
         R::StatFs { total: 1 << 40, free: 1 << 39, objects: 12 },
-        R::Stale { map_version: MapVersion(7), slots: vec![(StripeSetId(2), 5, TargetId(6), Epoch(4))] },
+        R::Stale { map_version: MapVersion(7), set: StripeSetId(2), slot: 5, target: TargetId(6), epoch: Epoch(4) },
     ]
 }
 

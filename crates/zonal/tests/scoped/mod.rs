@@ -10,8 +10,8 @@ use zonal_net::{
     Address, Credential, Identity, NetError, PayloadInto, Pool, PoolConfig, Request, Role,
 };
 use zonal_types::{
-    Blob, CellId, Codec, Column, Credentials, DataId, Ino, Name, NodeId, SessionId, TargetId,
-    ZoneId,
+    Blob, CellId, Codec, Column, Credentials, DataId, Ino, Name, NodeId, SessionId, StripeSetId,
+    TargetId, ZoneId,
 };
 use zonal_wire::meta::{LockKind, LockRange, NewKind};
 use zonal_wire::{
@@ -226,6 +226,8 @@ impl World {
     pub fn object(&self, ino: Ino) -> ObjectRef {
         ObjectRef {
             target: self.target,
+            set: StripeSetId(0),
+            slot: 0,
             data_id: DataId(ino.0),
             column: Column(0),
             layout_gen: 0,
