@@ -14,7 +14,9 @@ pub use key::repair_key;
 use crate::check::Broken;
 use crate::config::Now;
 use crate::dentry::{Dentry, name_cookie};
-use crate::inode::{FLAG_CLOSING, FLAG_DETACHED, FLAG_ORPHAN, FLAG_UNLINKABLE, Inode};
+use crate::inode::{
+    FLAG_CLOSING, FLAG_DETACHED, FLAG_ORPHAN, FLAG_STRAYED, FLAG_UNLINKABLE, Inode,
+};
 use crate::keys;
 use crate::op::detached::DetachedRecord;
 use crate::op::{inline, new, remove};
@@ -274,7 +276,7 @@ fn name_it(tx: &mut Tx<'_>, ino: Ino, lost_found: Option<Ino>) -> Result {
     let kind = inode.kind;
     inode.parent = lost_found;
     inode.set(
-        FLAG_ORPHAN | FLAG_UNLINKABLE | FLAG_DETACHED | FLAG_CLOSING,
+        FLAG_ORPHAN | FLAG_UNLINKABLE | FLAG_DETACHED | FLAG_CLOSING | FLAG_STRAYED,
         false,
     );
     if !inode.is_dir() {

@@ -7,7 +7,7 @@
 //! refuse nothing as older than they know.
 
 use crate::ids;
-use crate::inode::{FLAG_UNCONFIRMED, FLAG_UNPUSHED, Inode};
+use crate::inode::{FLAG_UNCONFIRMED, FLAG_UNPUSHED, FLAG_WRITTEN, Inode};
 use crate::keys;
 use zonal_types::limits::RESTORE_STEP;
 use zonal_types::{Codec, ErrorCode, KvChange, PartitionId};
@@ -47,7 +47,7 @@ pub fn value(key: &[u8], value: Vec<u8>) -> Result<Vec<u8>, ErrorCode> {
             if inode.is_file() && !inode.layout.components.is_empty() {
                 inode.truncate_seq = inode.truncate_seq.saturating_add(RESTORE_STEP);
                 inode.truncate_size = inode.size;
-                inode.set(FLAG_UNPUSHED, false);
+                inode.set(FLAG_UNPUSHED | FLAG_WRITTEN, false);
                 inode.set(FLAG_UNCONFIRMED, true);
             }
             Ok(inode.to_bytes())

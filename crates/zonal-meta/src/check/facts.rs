@@ -57,7 +57,7 @@ codec_enum! {
             /// The directory of its entry.
             parent: Ino,
             /// Its flags.
-            flags: u8,
+            flags: u32,
             /// Kinds of extended attributes that it knows.
             xattrs: u8,
         },

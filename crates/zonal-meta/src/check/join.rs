@@ -50,7 +50,7 @@ pub enum Joined {
 #[derive(Default)]
 struct Group {
     ino: Ino,
-    inode: Option<(FileKind, u32, u64, Ino, u8, u8)>,
+    inode: Option<(FileKind, u32, u64, Ino, u32, u8)>,
     data: Option<Data>,
     inline: Option<u32>,
     xattrs: Option<u8>,
