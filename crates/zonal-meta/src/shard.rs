@@ -29,7 +29,7 @@ use crate::session::Sessions;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use zonal_types::{
-    ErrorCode, Holder, Ino, Instant, KvChange, KvRead, PartitionId, SessionId, ZoneId,
+    ErrorCode, Holder, Ino, Instant, KvChange, KvRead, PartitionId, SessionId, ShardId,
 };
 use zonal_wire::storage::ErrorNumber;
 use zonal_wire::{MetaReply, MetaRequest};
@@ -235,7 +235,7 @@ impl Shard {
         reply: MetaReply,
         effect: Vec<KvChange>,
         junctions: Vec<JunctionChange>,
-        after: Vec<(ZoneId, MetaRequest)>,
+        after: Vec<(ShardId, MetaRequest)>,
     ) -> Outcome {
         Outcome::Reply {
             reply,

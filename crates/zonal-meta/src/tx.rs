@@ -12,7 +12,7 @@ use crate::recent::{Recent, Removed};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use zonal_types::{
-    Codec, ErrorCode, FileKind, Ino, KvChange, KvRead, Name, PartitionId, SessionId, ZoneId,
+    Codec, ErrorCode, FileKind, Ino, KvChange, KvRead, Name, PartitionId, SessionId, ShardId,
     codec_struct,
 };
 use zonal_wire::MetaRequest;
@@ -81,8 +81,8 @@ pub(crate) struct Finished {
     pub directories: BTreeSet<Ino>,
     pub volatile: Vec<Volatile>,
     pub junctions: Vec<JunctionChange>,
-    pub after: Vec<(ZoneId, MetaRequest)>,
-    pub call: Option<(ZoneId, MetaRequest, Question)>,
+    pub after: Vec<(ShardId, MetaRequest)>,
+    pub call: Option<(ShardId, MetaRequest, Question)>,
 }
 
 pub(crate) struct Tx<'a> {
@@ -96,11 +96,11 @@ pub(crate) struct Tx<'a> {
     pub facts: Facts,
     pub volatile: Vec<Volatile>,
     pub junctions: Vec<JunctionChange>,
-    pub after: Vec<(ZoneId, MetaRequest)>,
+    pub after: Vec<(ShardId, MetaRequest)>,
     /// The directory whose lease covers what the reply marks as cacheable.
     pub lease: Option<Ino>,
     /// Set by an operation that needs another shard's answer first (it then fails with any code).
-    pub call: Option<(ZoneId, MetaRequest, Question)>,
+    pub call: Option<(ShardId, MetaRequest, Question)>,
     kv: &'a dyn KvRead,
     raw: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
     inodes: BTreeMap<Ino, Cached>,
@@ -384,16 +384,16 @@ impl<'a> Tx<'a> {
     // --- other shards ---
 
     /// Asks another shard; the operation ends here and runs again with the answer.
-    pub fn ask(&mut self, zone: ZoneId, request: MetaRequest, question: Question) -> ErrorCode {
-        self.call = Some((zone, request, question));
+    pub fn ask(&mut self, shard: ShardId, request: MetaRequest, question: Question) -> ErrorCode {
+        self.call = Some((shard, request, question));
         ErrorCode::NotReady
     }
 
-    /// The zone whose shard owns an inode elsewhere.
-    pub fn zone_of(&self, ino: Ino) -> Result<ZoneId, ErrorCode> {
+    /// The shard that owns an inode elsewhere.
+    pub fn shard_of(&self, ino: Ino) -> Result<ShardId, ErrorCode> {
         let shard = self.env.map.shard_of(ino.partition());
         match shard {
-            Some(shard) if shard.id != self.env.config.shard => Ok(shard.zone),
+            Some(shard) if shard.id != self.env.config.shard => Ok(shard.id),
             _ => Err(ErrorCode::NotOwner),
         }
     }

@@ -103,7 +103,7 @@ impl Grants {
             ino,
             writes,
         };
-        let reply = self.peers.shard(&self.map, shard.node, &request);
+        let reply = self.peers.shard(&self.map, shard.id, &request);
         let reply = reply.map_err(|error| Refused {
             code: error.code(),
             detail: format!("shard {} does not say who has it open: {error}", shard.id),

@@ -4,6 +4,7 @@
 //! overlap; the slots of a stripe set are targets of its zone; a set's width and order never change.
 
 mod check;
+mod placement;
 
 use std::collections::BTreeMap;
 use zonal_types::limits::RESTORE_STEP;
@@ -266,14 +267,6 @@ impl ZoneMap {
         } else {
             None
         }
-    }
-
-    /// The shard of a zone (not the root's).
-    #[must_use]
-    pub fn shard_of_zone(&self, zone: ZoneId) -> Option<&Shard> {
-        self.shards
-            .iter()
-            .find(|shard| shard.zone == zone && shard.id != ShardId(0))
     }
 
     /// The partitions of a shard.

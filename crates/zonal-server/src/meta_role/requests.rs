@@ -2,11 +2,10 @@
 
 use super::{DETACHED_CHECK_MS, MetaRole, State, failure, now, wait_timeout};
 use crate::clock;
-use crate::peers::PeerError;
 use std::sync::{Arc, MutexGuard};
 use zonal_meta::{Attempt, Caller, Outcome, PendingCall, WaitOn};
 use zonal_net::Subject;
-use zonal_types::{Epoch, ErrorCode, Holder, Instant, MapVersion, SessionId, ZoneId};
+use zonal_types::{Epoch, ErrorCode, Holder, Instant, MapVersion, SessionId, ShardId};
 use zonal_wire::{Header, MetaReply, MetaRequest};
 
 /// The client that a target asks about.
@@ -130,14 +129,14 @@ impl MetaRole {
                         .handle_from(kv, now(), caller, from, request, attempt);
                 }
                 Outcome::Call {
-                    zone,
+                    shard,
                     request: question,
                     call,
                     wake,
                 } => {
                     self.wake(&state, &wake, false);
                     drop(state);
-                    let (resumed, next) = self.ask(zone, &question, call);
+                    let (resumed, next) = self.ask(shard, &question, call);
                     state = resumed;
                     outcome = next;
                 }
@@ -195,12 +194,12 @@ impl MetaRole {
 
     fn ask(
         &self,
-        zone: ZoneId,
+        shard: ShardId,
         question: &MetaRequest,
         call: PendingCall,
     ) -> (MutexGuard<'_, State>, Outcome) {
-        let reply = self.call_zone(zone, question).unwrap_or_else(|error| {
-            tracing::warn!(%error, zone = zone.0, operation = question.name(), "a shard does not help");
+        let reply = self.peers.shard(&self.map, shard, question).unwrap_or_else(|error| {
+            tracing::warn!(%error, shard = shard.0, operation = question.name(), "a shard does not help");
             failure(error.code())
         });
         let mut state = self.lock();
@@ -235,24 +234,12 @@ impl MetaRole {
     }
 
     /// Sends what nobody waits for; what fails is settled by housekeeping later.
-    pub(crate) fn make_calls(&self, calls: Vec<(ZoneId, MetaRequest)>) {
-        for (zone, request) in calls {
-            if let Err(error) = self.call_zone(zone, &request) {
-                tracing::warn!(%error, zone = zone.0, operation = request.name(), "left to housekeeping");
+    pub(crate) fn make_calls(&self, calls: Vec<(ShardId, MetaRequest)>) {
+        for (shard, request) in calls {
+            if let Err(error) = self.peers.shard(&self.map, shard, &request) {
+                tracing::warn!(%error, shard = shard.0, operation = request.name(), "left to housekeeping");
             }
         }
-    }
-
-    fn call_zone(&self, zone: ZoneId, request: &MetaRequest) -> Result<MetaReply, PeerError> {
-        let node = self
-            .map
-            .current()
-            .shard_of_zone(zone)
-            .map(|shard| shard.node);
-        let node = node.ok_or_else(|| PeerError::Unknown {
-            what: format!("metadata of zone {zone}"),
-        })?;
-        self.peers.shard(&self.map, node, request)
     }
 
     /// A request that this process makes of its own shard.
