@@ -71,8 +71,6 @@ pub struct Shard {
     /// Sessions to be ended because their events overflowed.
     pub(crate) doomed: BTreeSet<SessionId>,
     has_lost_orphans: bool,
-    /// The store is of an older format: the next step of housekeeping makes it one of ours.
-    is_old: bool,
     pub(crate) woken: BTreeSet<SessionId>,
     pub(crate) recheck: bool,
     pub(crate) scopes: Scopes,

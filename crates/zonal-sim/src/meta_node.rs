@@ -213,7 +213,7 @@ impl MetaNode {
                         let is_durable = effect.iter().any(|change| {
                             matches!(
                                 change.key.get(4),
-                                Some(&keys::TAG_IDS | &keys::TAG_DETACHED)
+                                Some(&keys::TAG_IDS | &keys::TAG_DATA_IDS | &keys::TAG_DETACHED)
                             )
                         });
                         self.disk.append_changes(effect);

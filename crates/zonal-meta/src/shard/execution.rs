@@ -30,11 +30,7 @@ impl Shard {
             recent: &self.recent,
             silent: &self.sessions.silent,
             live_inodes: self.live_inodes,
-            inline_bytes: if self.is_old {
-                0
-            } else {
-                self.config.inline_bytes
-            },
+            inline_bytes: self.config.inline_bytes,
         };
         Tx::new(env, kv, now, session)
     }

@@ -167,7 +167,7 @@ impl MetaRole {
     ) -> Option<Result<MetaReply, ErrorCode>> {
         let MetaRequest::HasOpen {
             subject,
-            ino,
+            data_id,
             writes,
         } = request
         else {
@@ -175,7 +175,7 @@ impl MetaRole {
         };
         let told = holder_of(subject).and_then(|of| {
             let (shard, kv) = (&mut state.shard, &*self.engine);
-            shard.may_use(kv, now(), &of, *ino, *writes)
+            shard.may_use(kv, now(), &of, *data_id, *writes)
         });
         Some(told.map(|yes| MetaReply::Yes { yes }))
     }
