@@ -150,6 +150,40 @@ fn a_clients_number_gives_nobody_elses_session() {
     assert!([client.sessions[1], other.sessions[1]].contains(&known));
 }
 
+/// A mount that finds no Unix socket of a server that starts goes by TCP, and back later.
+#[test]
+fn a_session_of_a_unix_socket_goes_on_by_tcp() {
+    let mut cell = Cell::new();
+    cell.chance = Some(Rng(0x5e55));
+    let mut client = cell.client(1);
+    let home = client.mkdir(&mut cell, Ino::ROOT, "home").unwrap();
+    let file = client.create(&mut cell, home, "f", 0o644).unwrap();
+    assert_eq!(lock(&mut cell, &client, file), MetaReply::Done);
+    let release = MetaRequest::Unlock {
+        ino: file,
+        range: whole_file(),
+    };
+    for from in [holder("a"), None, holder("a")] {
+        cell.from = from;
+        assert_eq!(cell.client(1).sessions, client.sessions);
+        let own = of_session(client.sessions[1]);
+        assert_eq!(cell.send(1, own, &release), MetaReply::Done);
+        assert_eq!(lock(&mut cell, &client, file), MetaReply::Done);
+    }
+    // A client with a scope is never on such a socket.
+    let scope = zonal_types::Scope {
+        is_read_only: true,
+        ..zonal_types::Scope::default()
+    };
+    cell.from = Some(Arc::new(Holder {
+        subject: "zonal://cell/client/a?read-only".to_owned(),
+        scope: Some(scope),
+    }));
+    let own = of_session(client.sessions[1]);
+    assert_eq!(cell.send(1, own, &MetaRequest::CloseSession), unknown());
+    assert_ne!(cell.client(1).sessions[1], client.sessions[1]);
+}
+
 #[test]
 fn numbers_of_sessions_have_random_bits_and_come_once() {
     let mut cell = Cell::new();

@@ -47,20 +47,8 @@ impl MetaRole {
         if header.epoch != Epoch(0) && header.epoch < self.epoch {
             return self.stale();
         }
-        if matches!(request, MetaRequest::Sync) {
-            self.sync()?;
-            let boot = self.lock().shard.boot();
-            return Ok(MetaReply::Synced { boot });
-        }
-        if matches!(request, MetaRequest::StatFs) && header.session == SessionId(0) {
-            // A tool without a session.
-            let gauges = self.lock().shard.gauges();
-            let found = gauges.iter().find(|(name, _)| *name == "inodes");
-            let inodes = found.map_or(0, |(_, value)| *value);
-            return Ok(MetaReply::StatFs {
-                inodes,
-                names_left: u64::MAX,
-            });
+        if let Some(reply) = self.answer_aside(header, request) {
+            return reply;
         }
         self.map.at_least(header.map_version);
         let has_room = match self.check_room(request) {
@@ -73,6 +61,9 @@ impl MetaRole {
             slot: header.slot,
             sequence: header.sequence,
         };
+        if self.engine.is_cold() {
+            zonal_meta::prefetch(&*self.engine, self.hash_bits, request);
+        }
         let mut state = self.lock_for(header, from);
         if let Some(reply) = self.tell_open(&mut state, request) {
             return reply;
@@ -142,6 +133,29 @@ impl MetaRole {
                 }
             }
         }
+    }
+
+    /// Answers what is asked of the store, or by a tool, and not of the shard's contents.
+    fn answer_aside(
+        &self,
+        header: &Header,
+        request: &MetaRequest,
+    ) -> Option<Result<MetaReply, ErrorCode>> {
+        if matches!(request, MetaRequest::Sync) {
+            return Some(self.sync().map(|()| {
+                let boot = self.lock().shard.boot();
+                MetaReply::Synced { boot }
+            }));
+        }
+        if matches!(request, MetaRequest::StatFs) && header.session == SessionId(0) {
+            // A tool without a session.
+            let gauges = self.lock().shard.gauges();
+            let found = gauges.iter().find(|(name, _)| *name == "inodes");
+            let inodes = found.map_or(0, |(_, value)| *value);
+            let names_left = u64::MAX;
+            return Some(Ok(MetaReply::StatFs { inodes, names_left }));
+        }
+        None
     }
 
     /// The state, by the map that the sender has, or that names the path of its scope.

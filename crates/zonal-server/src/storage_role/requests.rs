@@ -73,6 +73,9 @@ impl Storage {
         reply: &mut ReplyBuilder,
     ) -> Result<StorageReply, Refused> {
         self.admit(header, request)?;
+        if self.engine.is_cold() {
+            self.prefetch(request, payload.len());
+        }
         let is_gone = || reply.is_peer_gone();
         match request {
             StorageRequest::Read {
@@ -168,6 +171,29 @@ impl Storage {
             | StorageRequest::MapExtents { .. }
             | StorageRequest::CommitExtents { .. } => Err(ErrorCode::NotSupported.into()),
         }
+    }
+
+    /// Reads the index for a request before the target's mutex is taken.
+    fn prefetch(&self, request: &StorageRequest, payload_bytes: usize) {
+        let (object, ranges) = match request {
+            StorageRequest::Read {
+                object,
+                offset,
+                length,
+            } => (object, vec![(*offset, u64::from(*length))]),
+            StorageRequest::Write { object, offset, .. } => {
+                (object, vec![(*offset, payload_bytes as u64)])
+            }
+            StorageRequest::WriteRanges { object, ranges } => {
+                let wide = ranges.iter().map(|(at, length)| (*at, u64::from(*length)));
+                (object, wide.collect())
+            }
+            StorageRequest::Truncate { object } | StorageRequest::Stat { object } => {
+                (object, Vec::new())
+            }
+            _ => return,
+        };
+        zonal_object::prefetch(&*self.engine, named(object).0, &ranges);
     }
 
     /// Is this target meant, and does the sender know the slot's last change? Which slot a request came by is not in
