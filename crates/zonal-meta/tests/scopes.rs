@@ -11,9 +11,12 @@ use common::{Cell, Client, MemKv, name, none};
 use noise::Noise;
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use zonal_meta::inode::Inode;
 use zonal_meta::{JunctionChange, keys};
 use zonal_testkit::Rng;
-use zonal_types::{Blob, Codec, Credentials, ErrorCode, Holder, Ino, Scope, SessionId, Timestamp};
+use zonal_types::{
+    Blob, Codec, Credentials, DataId, ErrorCode, Holder, Ino, Scope, SessionId, Timestamp,
+};
 use zonal_wire::meta::flags::{O_RDONLY, O_RDWR, O_TRUNC, O_WRONLY, RENAME_EXCHANGE};
 use zonal_wire::meta::{Event, NewKind};
 use zonal_wire::{MetaReply, MetaRequest};
@@ -121,9 +124,15 @@ impl Tree {
     fn may_use(&mut self, ino: Ino, writes: bool) -> Result<bool, ErrorCode> {
         let of = self.cell.from.clone().unwrap();
         let store = &mut self.cell.stores[1];
+        let stored = store.kv.get(&keys::inode(ino));
+        let stored = stored.map(|bytes| Inode::decode(ino, bytes).unwrap());
+        let id = stored.and_then(|inode| inode.layout.data_ids().next());
+        // Another one than any that was given, where there is no such file here.
+        let id = id.unwrap_or(DataId::new(ino.partition(), 5));
+        assert_ne!(id.0, ino.0);
         store
             .shard
-            .may_use(&store.kv, self.cell.now, &of, ino, writes)
+            .may_use(&store.kv, self.cell.now, &of, id, writes)
     }
 }
 

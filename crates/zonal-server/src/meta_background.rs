@@ -269,15 +269,11 @@ fn settle_detached(role: &MetaRole) {
         tracing::error!("directories without an entry cannot be read");
         return;
     };
-    let root = role.map.current().shard(ShardId(0)).map(|shard| shard.node);
     for directory in found {
         let ino = directory.ino;
-        let Some(root) = root else {
-            return;
-        };
         let request = match role
             .peers
-            .shard(&role.map, root, &MetaRequest::HasEntry { ino })
+            .shard(&role.map, ShardId(0), &MetaRequest::HasEntry { ino })
         {
             Ok(MetaReply::Yes { yes }) => MetaRequest::SettleDir {
                 ino,

@@ -237,7 +237,7 @@ impl MetaNode {
                         let is_durable = effect.iter().any(|change| {
                             matches!(
                                 change.key.get(4),
-                                Some(&keys::TAG_IDS | &keys::TAG_DETACHED)
+                                Some(&keys::TAG_IDS | &keys::TAG_DATA_IDS | &keys::TAG_DETACHED)
                             )
                         });
                         self.disk.append_changes(effect);
@@ -248,10 +248,10 @@ impl MetaNode {
                     }
                     self.change_map(junctions);
                     self.wake(&wake, recheck);
-                    for (zone, request) in after {
+                    for (shard, request) in after {
                         let node = self.clone();
                         clock.spawn(self.group, async move {
-                            node.ask(zone, &request).await;
+                            node.ask(shard, &request).await;
                         });
                     }
                     let is_missing = self.flushed.borrow().is_missing(&request, &reply);
@@ -293,13 +293,13 @@ impl MetaNode {
                     outcome = self.handle_once(caller, &request, Some(attempt));
                 }
                 Outcome::Call {
-                    zone,
+                    shard: asked,
                     request: question,
                     call,
                     wake,
                 } => {
                     self.wake(&wake, false);
-                    let reply = self.ask(zone, &question).await;
+                    let reply = self.ask(asked, &question).await;
                     let now = self.now();
                     let mut shard = self.shard.borrow_mut();
                     outcome = shard.resume(self.disk.as_ref(), now, call, reply);

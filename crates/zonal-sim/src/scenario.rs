@@ -121,6 +121,7 @@ pub fn run(seed: u64, options: Options) -> Report {
     let fewest = if is_shared { 2 } else { 1 };
     let size = Size {
         zones: if rng.chance(300) { 2 } else { 1 },
+        shards: if rng.chance(200) { 2 } else { 1 },
         targets: rng.between(1, 4) as u32,
         clients: rng.between(fewest, 3),
         target: if scenario == Scenario::Media && rng.chance(500) {

@@ -5,6 +5,7 @@
 //! a slot's epoch is the map version that made or last changed it.
 
 mod check;
+mod placement;
 
 use std::collections::BTreeMap;
 use zonal_types::limits::RESTORE_STEP;
@@ -271,14 +272,6 @@ impl ZoneMap {
         } else {
             None
         }
-    }
-
-    /// The shard of a zone (not the root's).
-    #[must_use]
-    pub fn shard_of_zone(&self, zone: ZoneId) -> Option<&Shard> {
-        self.shards
-            .iter()
-            .find(|shard| shard.zone == zone && shard.id != ShardId(0))
     }
 
     /// The partitions of a shard.

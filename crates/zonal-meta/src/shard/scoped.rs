@@ -11,7 +11,9 @@ use crate::scope::{
 };
 use crate::tx::Tx;
 use std::borrow::Cow;
-use zonal_types::{ErrorCode, FileKind, Holder, Ino, KvChange, KvRead, Name, Scope, SessionId};
+use zonal_types::{
+    DataId, ErrorCode, FileKind, Holder, Ino, KvChange, KvRead, Name, Scope, SessionId,
+};
 use zonal_wire::meta::Entry;
 use zonal_wire::{MetaReply, MetaRequest};
 use zonal_zonemap::ZoneMap;
@@ -105,18 +107,21 @@ impl Shard {
     /// Asked by a target: whether a client may read or write the bytes of a file.
     ///
     /// # Errors
-    /// `NotReady` where a session of it has not told since our start what it holds; `NotOwner` where the inode is another shard's.
+    /// `NotReady` where a session of it has not told since our start what it holds; `NotOwner` where the data id is another shard's.
     pub fn may_use(
         &mut self,
         kv: &dyn KvRead,
         now: Now,
         holder: &Holder,
-        ino: Ino,
+        data_id: DataId,
         writes: bool,
     ) -> Result<bool, ErrorCode> {
-        if ino.is_valid() && self.partitions.binary_search(&ino.partition()).is_err() {
+        if self.partitions.binary_search(&data_id.partition()).is_err() {
             return Err(ErrorCode::NotOwner);
         }
+        let Some(ino) = self.tx(kv, now, SessionId(0)).file_of(data_id)? else {
+            return Ok(false);
+        };
         let sessions: Vec<SessionId> = self.sessions.of_holder(&holder.subject).collect();
         let mut is_silent = false;
         for session in sessions {
@@ -389,7 +394,9 @@ impl<'a> Looking<'a> {
             | MetaRequest::DropDir { .. }
             | MetaRequest::HasEntry { .. }
             | MetaRequest::SettleDir { .. }
-            | MetaRequest::HasOpen { .. } => return Err(ErrorCode::NotPermitted),
+            | MetaRequest::HasOpen { .. }
+            // Of commands.
+            | MetaRequest::FileOf { .. } => return Err(ErrorCode::NotPermitted),
         }
         Ok(Sight {
             dir: self.resolved()?.dir,

@@ -2,11 +2,10 @@
 
 use super::{DETACHED_CHECK_MS, MetaRole, State, failure, now, wait_timeout};
 use crate::clock;
-use crate::peers::PeerError;
 use std::sync::{Arc, MutexGuard};
 use zonal_meta::{Attempt, Caller, Outcome, PendingCall, WaitOn};
 use zonal_net::Subject;
-use zonal_types::{ErrorCode, Holder, Instant, MapVersion, NodeId, SessionId, ZoneId};
+use zonal_types::{ErrorCode, Holder, Instant, MapVersion, NodeId, SessionId, ShardId};
 use zonal_wire::{Header, MetaReply, MetaRequest};
 use zonal_zonemap::ShardVerdict;
 
@@ -122,14 +121,14 @@ impl MetaRole {
                         .handle_from(kv, now(), caller, from, request, attempt);
                 }
                 Outcome::Call {
-                    zone,
+                    shard,
                     request: question,
                     call,
                     wake,
                 } => {
                     self.wake(&state, &wake, false);
                     drop(state);
-                    let (resumed, next) = self.ask(zone, &question, call);
+                    let (resumed, next) = self.ask(shard, &question, call);
                     state = resumed;
                     outcome = next;
                 }
@@ -183,7 +182,7 @@ impl MetaRole {
     ) -> Option<Result<MetaReply, ErrorCode>> {
         let MetaRequest::HasOpen {
             subject,
-            ino,
+            data_id,
             writes,
         } = request
         else {
@@ -191,7 +190,7 @@ impl MetaRole {
         };
         let told = holder_of(subject).and_then(|of| {
             let (shard, kv) = (&mut state.shard, &*self.engine);
-            shard.may_use(kv, now(), &of, *ino, *writes)
+            shard.may_use(kv, now(), &of, *data_id, *writes)
         });
         Some(told.map(|yes| MetaReply::Yes { yes }))
     }
@@ -217,12 +216,12 @@ impl MetaRole {
 
     fn ask(
         &self,
-        zone: ZoneId,
+        shard: ShardId,
         question: &MetaRequest,
         call: PendingCall,
     ) -> (MutexGuard<'_, State>, Outcome) {
-        let reply = self.call_zone(zone, question).unwrap_or_else(|error| {
-            tracing::warn!(%error, zone = zone.0, operation = question.name(), "a shard does not help");
+        let reply = self.peers.shard(&self.map, shard, question).unwrap_or_else(|error| {
+            tracing::warn!(%error, shard = shard.0, operation = question.name(), "a shard does not help");
             failure(error.code())
         });
         let mut state = self.lock();
@@ -257,24 +256,12 @@ impl MetaRole {
     }
 
     /// Sends what nobody waits for; what fails is settled by housekeeping later.
-    pub(crate) fn make_calls(&self, calls: Vec<(ZoneId, MetaRequest)>) {
-        for (zone, request) in calls {
-            if let Err(error) = self.call_zone(zone, &request) {
-                tracing::warn!(%error, zone = zone.0, operation = request.name(), "left to housekeeping");
+    pub(crate) fn make_calls(&self, calls: Vec<(ShardId, MetaRequest)>) {
+        for (shard, request) in calls {
+            if let Err(error) = self.peers.shard(&self.map, shard, &request) {
+                tracing::warn!(%error, shard = shard.0, operation = request.name(), "left to housekeeping");
             }
         }
-    }
-
-    fn call_zone(&self, zone: ZoneId, request: &MetaRequest) -> Result<MetaReply, PeerError> {
-        let node = self
-            .map
-            .current()
-            .shard_of_zone(zone)
-            .map(|shard| shard.node);
-        let node = node.ok_or_else(|| PeerError::Unknown {
-            what: format!("metadata of zone {zone}"),
-        })?;
-        self.peers.shard(&self.map, node, request)
     }
 
     /// A request that this process makes of its own shard.

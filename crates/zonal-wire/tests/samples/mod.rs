@@ -211,6 +211,7 @@ pub fn meta_requests() -> Vec<MetaRequest> {
         M::StatFs,
         M::Sync,
         M::Parent { ino: dir },
+        M::FileOf { data_id: DataId(0x99) },
         M::ReadInline { ino: file },
         M::ReadDirs { who: who.clone(), dirs: vec![dir, Ino(0x77)], entries: 204 },
         create(NewKind::File),
@@ -254,7 +255,7 @@ pub fn meta_requests() -> Vec<MetaRequest> {
         M::DropDir { ino: dir },
         M::HasEntry { ino: dir },
         M::SettleDir { ino: dir, since: time(8), has_entry: true },
-        M::HasOpen { subject: "zonal://cell/client/a".into(), ino: dir, writes: true },
+        M::HasOpen { subject: "zonal://cell/client/a".into(), data_id: DataId(0x99), writes: true },
     ]
 }
 
@@ -281,6 +282,7 @@ pub fn meta_replies() -> Vec<MetaReply> {
         R::Locked { holder: Some(lock()) },
         R::StatFs { inodes: 24_000, names_left: 7_000_000 },
         R::Parent { parent: Ino::ROOT },
+        R::File { ino: Ino(0x55) },
         R::Inline { bytes: Blob(vec![0, 1, 255]) },
         R::Opened { entry: entry(), data: file_data(), push: true },
         R::OpenedSmall { entry: entry(), data: file_data(), bytes: Blob(vec![0, 1, 255]) },
