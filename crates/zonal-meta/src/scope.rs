@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use zonal_types::limits::{SCOPE_CUT_MS, SCOPE_CUTS_MAX, SCOPE_INSIDE_MAX};
 use zonal_types::{Credentials, ErrorCode, Ino, Instant, Name, Scope, SessionId};
 use zonal_wire::MetaRequest;
+use zonal_wire::meta::LockKind;
 use zonal_wire::meta::flags::{O_ACCMODE, O_RDONLY, O_TRUNC};
 
 /// User and group of a root that counts as nobody.
@@ -182,7 +183,11 @@ pub(crate) fn is_for_readers(request: &MetaRequest) -> bool {
         MetaRequest::Open { open_flags, .. } => !opens_for_writing(*open_flags),
         MetaRequest::Close { .. } | MetaRequest::Touch { .. } => true,
         // They change nothing yet, and hold up those who append.
-        MetaRequest::LendEnd { .. } | MetaRequest::AppendAt { .. } => false,
+        MetaRequest::LendEnd { .. }
+        | MetaRequest::AppendAt { .. }
+        | MetaRequest::ReclaimAppends { .. } => false,
+        // A write lock of fcntl needs a file that is open for writing. (LOCK_EX of flock does not.)
+        MetaRequest::Lock { range, .. } => range.whole_file || range.kind == LockKind::Shared,
         _ => !request.is_mutation(),
     }
 }

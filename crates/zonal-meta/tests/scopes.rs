@@ -15,7 +15,7 @@ use zonal_meta::{JunctionChange, keys};
 use zonal_testkit::Rng;
 use zonal_types::{Blob, Codec, Credentials, ErrorCode, Holder, Ino, Scope, SessionId, Timestamp};
 use zonal_wire::meta::flags::{O_RDONLY, O_RDWR, O_TRUNC, O_WRONLY, RENAME_EXCHANGE};
-use zonal_wire::meta::{Event, NewKind};
+use zonal_wire::meta::{AppendPlace, Event, LockKind, NewKind};
 use zonal_wire::{MetaReply, MetaRequest};
 use zonal_zonemap::MapEdit;
 
@@ -483,6 +483,28 @@ fn a_reader_changes_nothing() {
     assert_eq!(scoped.truncate(cell, file, 0, 0), Err(no));
     assert_eq!(scoped.unlink(cell, inside, "f"), Err(no));
     assert_eq!(scoped.mkdir(cell, inside, "new"), Err(no));
+    let mut range = common::whole_file();
+    (range.whole_file, range.kind) = (false, LockKind::Exclusive);
+    let lock = |range| MetaRequest::Lock {
+        ino: file,
+        range,
+        wait: false,
+        waiter: 0,
+        settled: 0,
+    };
+    assert_eq!(scoped.call(cell, file, &lock(range)), Err(no));
+    range.kind = LockKind::Shared;
+    scoped.call(cell, file, &lock(range)).unwrap();
+    // Nor after a restart, when it could claim what it never had.
+    cell.restart(1);
+    let place = AppendPlace {
+        offset: 6,
+        length: 1 << 20,
+        truncate_seq: 0,
+    };
+    let appends = vec![(file, place)];
+    let claimed = scoped.call(cell, file, &MetaRequest::ReclaimAppends { appends });
+    assert_eq!(claimed, Err(no));
     let mut noise = Noise {
         random: Rng(3),
         inos: vec![inside, file, home, Ino::ROOT],
