@@ -145,7 +145,7 @@ impl Shard {
         request: &MetaRequest,
         waited: Waiting,
     ) -> Outcome {
-        match self.begin(kv, now, caller, from, request) {
+        match self.begin(kv, now, caller, from, request, &waited) {
             Ok(None) => {}
             Ok(Some(outcome)) => {
                 self.leases.finish(&waited.changes);

@@ -205,6 +205,8 @@ impl Shard {
             return;
         };
         let entries: Vec<&Entry> = match reply {
+            // By its number: that it is open says nothing of its names.
+            _opened if matches!(request, MetaRequest::Open { .. }) => Vec::new(),
             MetaReply::Entry { entry }
             | MetaReply::Made { entry, .. }
             | MetaReply::Opened { entry, .. }
@@ -291,6 +293,23 @@ impl<'a> Looking<'a> {
         }
     }
 
+    /// What is to get one more name. A file that is only open still would come back for good.
+    fn named_inside(&mut self, ino: Ino) -> Result<(), ErrorCode> {
+        self.inside(ino)?;
+        let Some(top) = self.resolved()?.dir else {
+            return Err(ErrorCode::Stale);
+        };
+        let inode = self.tx.inode_or_removed(ino)?;
+        let is_named = inode.nlink == 0
+            || self.scopes.was_reached(ino, top)
+            || (!inode.has(FLAG_STRAYED)
+                && lies_below(&mut self.tx, self.scopes, inode.parent, top)?);
+        match is_named {
+            true => Ok(()),
+            false => Err(ErrorCode::Stale),
+        }
+    }
+
     /// What is only looked at; false: it is above.
     fn visible(&mut self, ino: Ino) -> Result<bool, ErrorCode> {
         match self.place(ino)? {
@@ -337,7 +356,7 @@ impl<'a> Looking<'a> {
                 self.takes(*new_parent)?;
             }
             MetaRequest::Link { ino, parent, .. } => {
-                self.inside(*ino)?;
+                self.named_inside(*ino)?;
                 self.takes(*parent)?;
             }
             MetaRequest::Readlink { ino }
