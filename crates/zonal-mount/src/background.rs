@@ -6,7 +6,6 @@ mod housekeeping;
 mod jobs;
 mod recalls;
 
-pub(crate) use drops::drop_attributes_of;
 pub use jobs::{Cancel, JOBS_MAX, LastByte, Seek};
 
 use crate::block::block_on;

@@ -7,6 +7,7 @@ mod down;
 mod dump;
 mod fsck;
 mod key;
+mod key_revoke;
 mod layout;
 mod locate;
 mod man;
