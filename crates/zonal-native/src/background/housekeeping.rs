@@ -1,8 +1,7 @@
 //! Housekeeping: one thread sends closes and flushes old writes; it sleeps while there is nothing.
 
-use super::{Signal, lock};
+use super::{Listener, Signal, lock};
 use crate::block::block_on;
-use crate::fs::ZonalFs;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
@@ -36,8 +35,8 @@ impl Signal {
     }
 }
 
-pub(super) fn run(fs: &ZonalFs) {
-    let signal = &fs.signal;
+pub(super) fn run(listener: &impl Listener) {
+    let signal = listener.signal();
     while !signal.is_ended() {
         {
             let mut is_due = lock(&signal.house.is_due);
@@ -52,8 +51,8 @@ pub(super) fn run(fs: &ZonalFs) {
         }
         signal.house.has_work.store(false, Ordering::SeqCst);
         std::thread::sleep(HOUSEKEEPING);
-        fs.touch_opened();
-        if block_on(fs.client.keep_house()) {
+        listener.keep_house();
+        if block_on(listener.client().keep_house()) {
             signal.wake();
         }
     }
