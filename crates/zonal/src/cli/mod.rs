@@ -5,6 +5,7 @@ mod completions;
 mod config;
 mod down;
 mod dump;
+mod fs;
 mod fsck;
 mod key;
 mod layout;
@@ -59,6 +60,8 @@ enum Command {
     Meta(meta::Meta),
     #[command(subcommand)]
     ZoneMap(zone_map::ZoneMapCommand),
+    #[command(subcommand)]
+    Fs(fs::Fs),
     Fsck(fsck::Fsck),
     #[command(subcommand)]
     Scrub(scrub::Scrub),
@@ -105,6 +108,7 @@ impl Cli {
             Command::Locate(command) => command.run(),
             Command::Meta(command) => command.run(),
             Command::ZoneMap(command) => command.run(),
+            Command::Fs(command) => command.run(),
             Command::Fsck(command) => command.run(),
             Command::Scrub(command) => command.run(),
             Command::Session(command) => command.run(),
