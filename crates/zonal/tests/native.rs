@@ -8,6 +8,9 @@ mod cell;
 
 use cell::{Cell, said, zonal};
 use std::io::SeekFrom;
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use zonal_native::{
     CellId, Error, ErrorCode, FileKind, Identity, Lock, LockKind, Native, NewTime, NodeId,
@@ -159,7 +162,8 @@ fn files_have_positions_ends_and_holes() {
     assert!(back[..much.len()] == much[..]);
     let hole = file.find(0, Whence::Hole).unwrap();
     let data = file.find(hole, Whence::Data).unwrap();
-    assert!(hole >= 14 && hole < 1 << 20 && data <= far && data > far - (1 << 20));
+    assert!((14..1 << 20).contains(&hole));
+    assert!((far - (1 << 20)..=far).contains(&data));
     file.truncate(3).unwrap();
     assert_eq!(read(&native, "/d/f"), b"01x");
     file.close().unwrap();
@@ -354,4 +358,50 @@ fn two_connections_see_one_another_and_leave_nothing() {
     std::thread::sleep(Duration::from_millis(300));
     assert!(!sessions().contains("first"), "{}", sessions());
     two.close().unwrap();
+}
+
+/// What a forked child is told, before it becomes another program.
+#[expect(unsafe_code, reason = "only a fork has a child with our memory")]
+fn fork(check: impl Fn() -> bool + Send + Sync + 'static) -> std::io::Result<()> {
+    let mut child = Command::new("true");
+    let checked = move || match check() {
+        true => Ok(()),
+        false => Err(std::io::Error::from_raw_os_error(131)),
+    };
+    // SAFETY: the check compares process ids and returns: it takes no lock and no memory.
+    unsafe { child.pre_exec(checked) };
+    let status = child.status()?;
+    assert!(status.success());
+    Ok(())
+}
+
+#[test]
+fn a_forked_child_is_refused_and_its_parent_goes_on() {
+    let cell = Cell::up("native-fork");
+    let native = Arc::new(connect(&cell, "fork"));
+    let root = User::root();
+    native.mkdir(&root, "/d", 0o755).unwrap();
+    let both = OpenOptions::new().read(true).write(true);
+    let file = Arc::new(native.open(&root, "/d/f", both.create(0o600)).unwrap());
+    file.write(b"before").unwrap();
+    let (child, childs_file, childs_root) = (native.clone(), file.clone(), root.clone());
+    let refused = |outcome: Option<Error>| outcome == Some(Error::Forked);
+    fork(move || {
+        let mut byte = [0];
+        refused(child.stat(&childs_root, "/d").err())
+            && refused(child.read_dir(&childs_root, "/d").err())
+            && refused(child.open(&childs_root, "/d/f", both).err())
+            && refused(child.sync_all().err())
+            && refused(childs_file.write(b"x").err())
+            && refused(childs_file.pread(0, &mut byte).err())
+            && refused(childs_file.fsync().err())
+    })
+    .unwrap();
+    // One that is not refused would be told.
+    let told = fork(|| false).unwrap_err();
+    assert_eq!(told.raw_os_error(), Some(131));
+    file.write(b" and after").unwrap();
+    file.fsync().unwrap();
+    assert_eq!(read(&native, "/d/f"), b"before and after");
+    assert!(Error::Forked.to_string().contains("connect again"));
 }
