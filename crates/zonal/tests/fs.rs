@@ -336,6 +336,39 @@ fn an_end_in_the_middle_leaves_the_old_file() {
 }
 
 #[test]
+fn a_full_cell_keeps_the_old_file_and_nothing_of_the_new_one() {
+    let scratch = Scratch::new("fs-full");
+    let cell = Cell { scratch };
+    let shape = [
+        "--zones",
+        "1",
+        "--storage-nodes",
+        "1",
+        "--capacity",
+        "64 MiB",
+    ];
+    let mut up = zonal();
+    up.arg("up").arg("--dir").arg(cell.dir()).args(shape);
+    assert!(up.stdout(Stdio::null()).status().unwrap().success());
+    done(&cell, ["mkdir", "/d"]);
+    let here = cell.dir().join("here");
+    fs::create_dir(&here).unwrap();
+    fs::write(here.join("f"), "old").unwrap();
+    done(&cell, words(&here.join("f"), &["put"], &["/d/f"]));
+    let much = File::create(here.join("f")).unwrap();
+    much.write_all_at(&vec![b'x'; 100 << 20], 0).unwrap();
+    let put = words(&here.join("f"), &["put"], &["/d/f"]);
+    refused(
+        &cell,
+        put,
+        1,
+        "no space left\nHint: `zonal status` shows what is full",
+    );
+    assert_eq!(halves(&cell), "");
+    assert_eq!(done(&cell, ["cat", "/d/f"]), "old");
+}
+
+#[test]
 fn servers_that_are_down_are_told_in_bounded_time() {
     let cell = Cell::up("fs-down");
     done(&cell, ["mkdir", "/d"]);

@@ -33,6 +33,14 @@ impl Signal {
             self.house.wakes.notify_one();
         }
     }
+
+    /// Lets closes and writes come together; the end cuts it short.
+    fn gather(&self) {
+        let is_due = lock(&self.house.is_due);
+        let wakes = &self.house.wakes;
+        let slept = wakes.wait_timeout_while(is_due, HOUSEKEEPING, |_| !self.is_ended());
+        drop(slept.unwrap_or_else(PoisonError::into_inner));
+    }
 }
 
 pub(super) fn run(listener: &impl Listener) {
@@ -50,10 +58,35 @@ pub(super) fn run(listener: &impl Listener) {
             *is_due = false;
         }
         signal.house.has_work.store(false, Ordering::SeqCst);
-        std::thread::sleep(HOUSEKEEPING);
+        signal.gather();
         listener.keep_house();
         if block_on(listener.client().keep_house()) {
             signal.wake();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Instant;
+
+    #[test]
+    fn the_end_does_not_wait_for_what_gathers() {
+        let signal = Signal::default();
+        let begun = Instant::now();
+        std::thread::scope(|scope| {
+            let gathers = scope.spawn(|| {
+                signal.gather();
+                begun.elapsed()
+            });
+            // More work is no reason to stop gathering.
+            signal.wake();
+            assert!(gathers.join().unwrap() >= HOUSEKEEPING);
+        });
+        signal.end();
+        let begun = Instant::now();
+        signal.gather();
+        assert!(begun.elapsed() < HOUSEKEEPING);
     }
 }
