@@ -13,6 +13,10 @@ limits! {
     NAME_BYTES_MAX: usize = 255, "bytes";
     /// Bytes of a symbolic link's text.
     SYMLINK_BYTES_MAX: usize = 4095, "bytes";
+    /// Bytes of a path that a program names without a mount.
+    PATH_BYTES_MAX: usize = 4095, "bytes";
+    /// Symbolic links that one path leads through without a mount, as in Linux.
+    SYMLINKS_MAX: usize = 40, "links";
     /// Bytes of an extended attribute's name.
     XATTR_NAME_BYTES_MAX: usize = 255, "bytes";
     /// Bytes of an extended attribute's value.

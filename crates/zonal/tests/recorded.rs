@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use zonal_client::names::NewFile;
 use zonal_client::{Client, Options};
 use zonal_disk::recording::Recording;
-use zonal_mount::{RealNet, block_on};
+use zonal_native::{RealNet, block_on};
 use zonal_testkit::{Rng, Scratch};
 use zonal_types::{CellId, Credentials, Ino, Name, ZoneId};
 use zonal_wire::NewKind;

@@ -12,7 +12,7 @@ use cell::Cell;
 use file::{commands_pool, connect, create};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use zonal_mount::block_on;
+use zonal_native::block_on;
 use zonal_net::{Address, PayloadInto, Pool, Request};
 use zonal_types::{Blob, Codec, Column, DataId, Epoch, ErrorCode};
 use zonal_wire::{

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use zonal_client::directories::Part;
 use zonal_client::{Client, Options};
-use zonal_mount::{RealNet, block_on};
+use zonal_native::{RealNet, block_on};
 use zonal_net::{Identity, Pool, PoolConfig, Role};
 use zonal_types::limits::READDIR_ENTRIES_MAX;
 use zonal_types::{Credentials, DataId, ErrorCode, Ino, NodeId, ZoneId};

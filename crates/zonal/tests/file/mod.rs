@@ -5,7 +5,7 @@ use super::cell::Cell;
 use std::sync::Arc;
 use zonal_client::names::{NewFile, Opened};
 use zonal_client::{Client, Options};
-use zonal_mount::{RealNet, block_on};
+use zonal_native::{RealNet, block_on};
 use zonal_net::{Identity, Pool, PoolConfig, Role};
 use zonal_types::{CellId, Credentials, Ino, Name, NodeId, ZoneId};
 use zonal_wire::NewKind;
