@@ -3,6 +3,7 @@ import argparse
 import atexit
 import contextlib
 import errno
+import glob
 import hashlib
 import json
 import os
@@ -164,10 +165,12 @@ class Cell:
             return f.read()
 
     def show_logs(self):
-        """How each node's log ends."""
-        for name in NODES:
-            lines = "\n    ".join(self.log(name).splitlines()[-12:])
-            print(f"  {name}:\n    {lines}", flush=True)
+        """How the logs of nodes and mounts end."""
+        logs = [f"{self.dir}/{node}/log" for node in NODES.values()] + glob.glob(f"{self.dir}/mounts/*.log")
+        for path in logs:
+            with open(path, encoding="utf-8", errors="replace") as f:
+                lines = "\n    ".join(f.read().splitlines()[-12:])
+            print(f"  {os.path.relpath(path, self.dir)}:\n    {lines}", flush=True)
 
     def metric(self, name, metric):
         with open(f"{self.dir}/{NODES[name]}/node.toml", encoding="utf-8") as f:

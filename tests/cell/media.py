@@ -396,6 +396,71 @@ def _(c, d):
     print(f"  one reader {alone:.2f} s, eight {took:.2f} s with {most} reads at once", flush=True)
 
 
+def side_by_side(c, disk, ask, names):
+    """How many reads of a slow disk there were at once when 16 ask, for names that each is asked for once; alone, together and their ratio are printed."""
+    names = list(names)
+    random.shuffle(names)
+
+    def ask_all(part):
+        for name in part:
+            ask(name)
+
+    def together(part, askers):
+        start = time.monotonic()
+        threads = [threading.Thread(target=ask_all, args=[part[n::askers]]) for n in range(askers)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return len(part) / (time.monotonic() - start)
+    # Reads that no request waits for, after a start.
+    time.sleep(1)
+    for ms in (5, 20, 80):
+        c.order(disk, f"slow-reads {ms}")
+        few, names = names[:20], names[20:]
+        alone = together(few, 1)
+        c.order(disk, f"slow-reads {ms}")
+        many, names = names[:200], names[200:]
+        at_once = together(many, 16)
+        most = int(c.order(disk, "status").split()[5])
+        print(f"  {ms} ms a read: {alone:.0f} a second alone, {at_once:.0f} by 16 ({at_once / alone:.1f} times), {most} reads at once", flush=True)
+        if most >= 8:
+            break
+    c.order(disk, "clear")
+    return most
+
+
+@check("media-cold-names", "names that are not in a shard's memory, on a slow disk: requests read it side by side", limit=180)
+def _(c, d):
+    with c.changed(("shard",), "meta", 'overlay = "1 MiB"\ncache = "4 MiB"'):
+        for number in range(3000):
+            with open(f"{d}/f{number}", "wb") as f:
+                f.write(bytes_of(number, 4000))
+        os.sync()
+        c.restart("shard", by=signal.SIGTERM)
+
+        def ask(number):
+            # The kernel may know the name; an open is the shard's.
+            with open(f"{d}/f{number}", "rb") as f:
+                equal(f.read(), bytes_of(number, 4000), f"file {number}")
+        true(side_by_side(c, "shard", ask, range(3000)) >= 8, "requests of a shard read its disk one after the other")
+
+
+@check("media-cold-objects", "objects that are not in a target's memory, on a slow disk: requests read its index side by side", limit=240)
+def _(c, d):
+    with c.changed(("target1",), "storage", 'overlay = "1 MiB"\ncache = "1 MiB"'):
+        data = bytes_of(1, 8192)
+        for number in range(6000):
+            with open(f"{d}/f{number}", "wb") as f:
+                f.write(data)
+        os.sync()
+        c.restart("target1", by=signal.SIGTERM)
+
+        def ask(number):
+            true(fresh(f"{d}/f{number}") == data, f"file {number}")
+        true(side_by_side(c, "target1", ask, range(0, 6000, 3)) >= 8, "requests of a target read its index one after the other")
+
+
 def check_shard_reads(c, d, break_it, count, words):
     """A shard whose index is not in its memory, on a disk that `break_it` spoils."""
     with c.changed(("shard",), "meta", 'overlay = "1 MiB"\ncache = "1 MiB"'):

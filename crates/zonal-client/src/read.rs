@@ -136,7 +136,7 @@ impl<N: Net> Client<N> {
         if !self.net.suits_sink(&place.address, place.node) {
             return Ok(false);
         }
-        let object = Self::object(data, component, piece.column, place.target);
+        let object = Self::object(data, component, piece.column, &place);
         let pending = self.start_sunk(&place, &read_request(object, piece), length);
         match self.net.finish_into(pending, sink, length).await {
             Ok(reply) => Ok(reply.payload_bytes == length),
@@ -165,7 +165,7 @@ impl<N: Net> Client<N> {
         for piece in &pieces {
             let component = &data.layout.components[piece.component];
             let first = self.place(component, piece.column).map(|place| {
-                let object = Self::object(data, component, piece.column, place.target);
+                let object = Self::object(data, component, piece.column, &place);
                 let pending = self.start_storage(&place, &read_request(object, piece));
                 (place, pending)
             });

@@ -179,7 +179,7 @@ impl<N: Net> Client<N> {
                     continue;
                 }
             };
-            let request = make(Self::object(&data, component, column, place.target));
+            let request = make(Self::object(&data, component, column, &place));
             let pieces = [payload];
             let pieces = if payload.is_empty() {
                 &[][..]
@@ -216,7 +216,7 @@ impl<N: Net> Client<N> {
         for (index, component) in data.layout.components.iter().enumerate() {
             for column in (0..component.count).map(Column) {
                 let first = self.place(component, column).map(|place| {
-                    let request = make(Self::object(&data, component, column, place.target));
+                    let request = make(Self::object(&data, component, column, &place));
                     let pending = self.start_change(file, &place, &request, &[]);
                     (place, pending)
                 });

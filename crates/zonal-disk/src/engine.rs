@@ -27,6 +27,7 @@ use crate::index::Index;
 use crate::index_copy::IndexCopy;
 use crate::inside::Inside;
 use crate::log;
+use crate::misses::Misses;
 use crate::overlay::Overlay;
 use crate::power::Past;
 use crate::read::Views;
@@ -115,6 +116,7 @@ pub struct Engine {
     pub(crate) checkpoint_turn: Mutex<Option<IndexCopy>>,
     pub(crate) free_space: Option<Box<dyn Fn() -> std::io::Result<u64> + Send + Sync>>,
     pub(crate) inside: Inside,
+    pub(crate) misses: Misses,
     pub(crate) past: Past,
     pub(crate) verifier: u64,
     /// Held, so that no other process opens the store.
@@ -167,6 +169,7 @@ impl Engine {
             checkpoint_turn: Mutex::new(None),
             free_space: None,
             inside: Inside::default(),
+            misses: Misses::default(),
             past: Past::Lost,
             verifier: 0,
             _directory_lock: None,

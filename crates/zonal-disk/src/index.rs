@@ -14,14 +14,14 @@ use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use redb::{Database, Durability, ReadableDatabase, StorageBackend, TableDefinition};
 
 use crate::error::DiskError;
 use crate::files::{StoreDir, StoreFile};
 use crate::guarded::guarded;
-use crate::sums::{Summed, SumsStore};
+use crate::sums::{Reads, Summed, SumsStore};
 use progress::PROGRESS;
 
 /// Of the file with the checksums, beside the index.
@@ -35,7 +35,7 @@ const DISK_BLOCK: u64 = 512;
 pub struct Index {
     /// There until the drop.
     database: Option<Database>,
-    damaged: Arc<AtomicU64>,
+    reads: Arc<Reads>,
     /// The file that it lies in, where it is one.
     file: Option<File>,
 }
@@ -109,18 +109,23 @@ impl Index {
         sums: Box<dyn SumsStore>,
         cache_bytes: usize,
     ) -> Result<Self, DiskError> {
-        let damaged = Arc::new(AtomicU64::new(0));
-        let summed = Summed::new(backend, sums, Arc::clone(&damaged))
+        let reads = Arc::new(Reads::default());
+        let summed = Summed::new(backend, sums, Arc::clone(&reads))
             .map_err(|error| DiskError::io("checksums of the index", error))?;
         let mut index = Self::open_backend(summed, cache_bytes)?;
-        index.damaged = damaged;
+        index.reads = reads;
         Ok(index)
     }
 
     /// Reads of blocks that failed their checksum, since opening.
     #[must_use]
     pub fn damaged(&self) -> u64 {
-        self.damaged.load(Ordering::Relaxed)
+        self.reads.damaged.load(Ordering::Relaxed)
+    }
+
+    /// Reads that no cache answered, since opening.
+    pub(crate) fn missed(&self) -> u64 {
+        self.reads.missed.load(Ordering::Relaxed)
     }
 
     /// Opens an index over `backend`; an empty one is made ready.
@@ -146,7 +151,7 @@ impl Index {
     fn over(database: Database) -> Self {
         Self {
             database: Some(database),
-            damaged: Arc::default(),
+            reads: Arc::default(),
             file: None,
         }
     }

@@ -22,6 +22,7 @@ mod inside;
 pub mod log;
 mod medium;
 pub mod mend;
+mod misses;
 mod overlay;
 pub mod power;
 mod probe;

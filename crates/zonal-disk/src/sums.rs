@@ -82,7 +82,16 @@ pub(crate) struct Summed<B> {
     known: RwLock<Known>,
     /// One flush at a time: whoever comes second must not return before the first one's checksums are durable.
     flushing: Mutex<()>,
-    damaged: Arc<AtomicU64>,
+    reads: Arc<Reads>,
+}
+
+/// Reads of blocks since opening.
+#[derive(Debug, Default)]
+pub(crate) struct Reads {
+    /// Asked of the disk, as no cache of the library's had the page.
+    pub(crate) missed: AtomicU64,
+    /// Blocks that failed their checksum.
+    pub(crate) damaged: AtomicU64,
 }
 
 impl<B> fmt::Debug for Summed<B> {
@@ -92,12 +101,8 @@ impl<B> fmt::Debug for Summed<B> {
 }
 
 impl<B: StorageBackend> Summed<B> {
-    /// Puts the checksums of `store` over `below`; `damaged` counts blocks that fail.
-    pub(crate) fn new(
-        below: B,
-        store: Box<dyn SumsStore>,
-        damaged: Arc<AtomicU64>,
-    ) -> io::Result<Self> {
+    /// Puts the checksums of `store` over `below`.
+    pub(crate) fn new(below: B, store: Box<dyn SumsStore>, reads: Arc<Reads>) -> io::Result<Self> {
         // Those of blocks that the index does not have are none.
         let blocks = number(below.len()?.next_multiple_of(BLOCK));
         let bytes = store.load(blocks.saturating_mul(4))?;
@@ -111,7 +116,7 @@ impl<B: StorageBackend> Summed<B> {
             store,
             known: RwLock::new(known),
             flushing: Mutex::new(()),
-            damaged,
+            reads,
         })
     }
 
@@ -172,6 +177,7 @@ impl<B: StorageBackend> StorageBackend for Summed<B> {
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.reads.missed.fetch_add(1, Ordering::Relaxed);
         self.below.read(offset, out)?;
         if !offset.is_multiple_of(BLOCK) {
             return Ok(());
@@ -184,7 +190,7 @@ impl<B: StorageBackend> StorageBackend for Summed<B> {
         };
         let bad = blocks.filter(|pair| differs(*pair)).count();
         if bad > 0 {
-            self.damaged.fetch_add(bad as u64, Ordering::Relaxed);
+            self.reads.damaged.fetch_add(bad as u64, Ordering::Relaxed);
             out.fill(NO_PAGE);
         }
         Ok(())

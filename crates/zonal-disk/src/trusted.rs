@@ -343,6 +343,28 @@ impl Folder {
         written.inspect_err(|_error| drop(self.unlink(&new)))
     }
 
+    /// Writes another text of the same length over that of a file, which needs no more room on the disk.
+    ///
+    /// # Errors
+    /// See [`Distrust`]; where there is no such file.
+    pub fn overwrite(&self, name: &str, text: &[u8]) -> Result<(), Distrust> {
+        use std::os::unix::fs::FileExt;
+        let path = self.path.join(name);
+        let file = self.open_with(name, OFlags::WRONLY)?;
+        let file = file.ok_or_else(|| io_at(&path)(Errno::NOENT))?;
+        let written = file.write_all_at(text, 0);
+        let cut = written.and_then(|()| file.set_len(text.len() as u64));
+        cut.map_err(|source| Distrust::Io { path, source })
+    }
+
+    /// Gives a file of the folder another name; what has that name is gone.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn rename(&self, name: &str, to: &str) -> io::Result<()> {
+        Ok(rustix::fs::renameat(&self.dir, name, &self.dir, to)?)
+    }
+
     /// Takes a file, or a link as such, away.
     ///
     /// # Errors

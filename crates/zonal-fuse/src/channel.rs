@@ -3,11 +3,13 @@
 //! A reply has to be written to the descriptor its request was read from.
 
 use std::io::IoSlice;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
+use rustix::thread::UnshareFlags;
 
 use crate::abi;
 use crate::bytes::{Fixed, Put};
@@ -37,6 +39,21 @@ impl Channel {
         let fd = open_device()?;
         clone_ioctl(fd.as_fd(), self.fd.as_fd())?;
         Ok(Self { fd })
+    }
+
+    /// A descriptor of the same mount that only this thread has, in a table of descriptors of its own that has no other of the mount: while
+    /// the thread is in a call on it, all others are closed where the process is killed. This one itself where that cannot be had.
+    pub(crate) fn alone(self: &Arc<Self>) -> Arc<Self> {
+        // Linux 5.9.
+        if close_range(u32::MAX, u32::MAX).is_err() || unshare_files().is_err() {
+            return self.clone();
+        }
+        let own = self.try_clone().map_or_else(|_| self.clone(), Arc::new);
+        let kept = own.fd.as_raw_fd().unsigned_abs();
+        // Nothing of the standard streams; the table is this thread's, and what is asked for is there.
+        let _ = close_range(FIRST, kept.saturating_sub(1));
+        let _ = close_range(kept.saturating_add(1), u32::MAX);
+        own
     }
 
     pub(crate) fn read(&self, buffer: &mut [u8]) -> Result<usize, Errno> {
@@ -86,10 +103,33 @@ impl Channel {
     }
 }
 
+/// The first descriptor behind the standard streams.
+const FIRST: u32 = 3;
+
+#[expect(unsafe_code, reason = "the safe wrapper is deprecated")]
+fn unshare_files() -> Result<(), Errno> {
+    // SAFETY: who asks for it uses no descriptor of another thread afterwards: see `Notifier::alone`.
+    unsafe { rustix::thread::unshare_unsafe(UnshareFlags::FILES) }
+}
+
+/// Closes descriptors from `first` to `last`, in the table of this thread.
+#[expect(unsafe_code, reason = "no safe wrapper exists for close_range")]
+fn close_range(first: u32, last: u32) -> Result<(), Errno> {
+    if first > last {
+        return Ok(());
+    }
+    // SAFETY: the call takes three numbers. The table is this thread's alone, or the range has no descriptor.
+    let done = unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
+    if done == 0 {
+        Ok(())
+    } else {
+        Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO))
+    }
+}
+
 #[expect(unsafe_code, reason = "an ioctl that no safe wrapper exists for")]
 fn clone_ioctl(new: BorrowedFd<'_>, of: BorrowedFd<'_>) -> Result<(), Errno> {
     use rustix::ioctl::{Setter, ioctl, opcode};
-    use std::os::fd::AsRawFd;
     const CLONE: rustix::ioctl::Opcode = opcode::read::<u32>(229, 0);
     // SAFETY: FUSE_DEV_IOC_CLONE reads one u32, the descriptor to bind to, from the pointer.
     let setter = unsafe { Setter::<CLONE, u32>::new(of.as_raw_fd().unsigned_abs()) };

@@ -44,6 +44,7 @@ mod data;
 mod dirbuf;
 mod dispatch;
 mod encode;
+mod ending;
 mod flags;
 mod fs;
 mod init;
@@ -59,11 +60,12 @@ mod types;
 
 pub use data::Data;
 pub use dirbuf::DirBuffer;
+pub use ending::Abort;
 pub use flags::Flags;
 pub use fs::{Context, FileSystem};
 pub use init::{InitError, KernelInfo, SessionConfig};
 pub use mount::{MountError, MountOptions, abort, end_connection, unmount};
-pub use notify::Notifier;
+pub use notify::{LoneNotifier, Notifier};
 pub use reply::{
     ReplyAttr, ReplyCopy, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry,
     ReplyIoctl, ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyStatx, ReplyWrite, ReplyXattr,

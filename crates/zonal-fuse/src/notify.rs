@@ -8,6 +8,7 @@
 //! `store` waits for page locks. `prune` may write back and drops inodes. `inval_entry` that does not only expire takes away
 //! what is mounted on the name or below it, as does a look-up that finds something else there.
 
+use std::marker::PhantomData;
 use std::sync::Arc;
 
 use rustix::io::Errno;
@@ -22,6 +23,29 @@ use crate::init::KernelInfo;
 pub struct Notifier {
     channel: Arc<Channel>,
     kernel: KernelInfo,
+}
+
+/// Sends notifications that wait for directories' locks, from the one thread that it was made on.
+///
+/// A thread that sleeps in such a call keeps the descriptors of its table open, also when its process is killed; the kernel fails what the
+/// process had read only when they are closed, and of that something may hold the lock. So this thread's table has one of its own and no other.
+#[derive(Debug)]
+pub struct LoneNotifier {
+    notifier: Notifier,
+    /// Its descriptor means nothing on another thread.
+    _here: PhantomData<*const ()>,
+}
+
+impl LoneNotifier {
+    /// See [`Notifier::inval_entry`].
+    pub fn inval_entry(&self, parent: u64, name: &[u8], expire_only: bool) -> Result<bool, Errno> {
+        self.notifier.inval_entry(parent, name, expire_only)
+    }
+
+    /// Drops the attributes of an inode.
+    pub fn inval_attributes(&self, ino: u64) -> Result<bool, Errno> {
+        self.notifier.inval_inode(ino, -1, 0)
+    }
 }
 
 /// Most node ids in one PRUNE.
@@ -39,6 +63,15 @@ fn known(result: Result<(), Errno>) -> Result<bool, Errno> {
 impl Notifier {
     pub(crate) fn new(channel: Arc<Channel>, kernel: KernelInfo) -> Self {
         Self { channel, kernel }
+    }
+
+    /// For this thread, which from now on uses no other descriptor of the process but the standard streams.
+    #[must_use]
+    pub fn alone(&self) -> LoneNotifier {
+        LoneNotifier {
+            notifier: Self::new(self.channel.alone(), self.kernel),
+            _here: PhantomData,
+        }
     }
 
     /// Whether [`Notifier::inval_entry`] can only expire (Linux 6.3); else it drops.

@@ -5,12 +5,14 @@
 mod support;
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use support::{Mount, child, dies_at_once, until};
-use zonal_fuse::{Attr, Context, Entry, Errno, FileSystem, ReplyAttr, ReplyEntry};
+use zonal_fuse::{Abort, Attr, Context, Entry, Errno, FileSystem, ReplyAttr, ReplyEntry};
 
 const LONG: Duration = Duration::from_secs(600);
 
@@ -101,9 +103,109 @@ fn mounted() -> Option<(Arc<Moody>, Mount)> {
 /// What a child of a test does; not a test by itself.
 #[test]
 fn task_of_a_child() {
-    if let Ok(path) = std::env::var("ZONAL_FUSE_PATH") {
-        let _ = fs::metadata(path);
+    let Ok(path) = std::env::var("ZONAL_FUSE_PATH") else {
+        return;
+    };
+    if std::env::var("ZONAL_FUSE_TASK").as_deref() == Ok("mount") {
+        waits_for_a_lock(Path::new(&path));
     }
+    let _ = fs::metadata(path);
+}
+
+/// Mounts in `dir`, looks a name up that is never found, and has the kernel drop a name of that directory: `dir/waits` is there then.
+fn waits_for_a_lock(dir: &Path) -> ! {
+    let moody = Arc::new(Moody::default());
+    let mount = Mount::at_point(moody.clone(), &dir.join("point")).unwrap();
+    let notifier = mount.session().notifier();
+    until("it is parked", || moody.parked.lock().unwrap().is_some());
+    std::thread::spawn(move || notifier.alone().inval_entry(1, b"file", false));
+    let drops = || {
+        let tasks = fs::read_dir("/proc/self/task").unwrap().flatten();
+        let mut at = tasks.filter_map(|task| fs::read_to_string(task.path().join("wchan")).ok());
+        at.any(|function| function.contains("inval_entry") || function.contains("rwsem"))
+    };
+    until("it waits for the directory", drops);
+    fs::write(dir.join("waits"), "").unwrap();
+    loop {
+        std::thread::park();
+    }
+}
+
+/// Waits for the end of a child, at most `limit`.
+fn ends_within(child: &mut std::process::Child, limit: Duration) -> bool {
+    let begun = Instant::now();
+    while begun.elapsed() < limit {
+        if child.try_wait().unwrap().is_some() {
+            return true;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    false
+}
+
+/// A mount of another process, which waits for the lock of a directory that a look-up of its own holds; and that look-up.
+fn other_process(dir: &Path) -> Option<(std::process::Child, std::process::Child, Abort)> {
+    if !rustix::process::geteuid().is_root() {
+        zonal_testkit::skip_mount(&"only root sees where another process waits");
+        return None;
+    }
+    let point = dir.join("point");
+    fs::create_dir(&point).unwrap();
+    let mount = child("mount", dir);
+    let root = fs::metadata(dir).unwrap().dev();
+    until("it is mounted", || {
+        fs::metadata(&point).is_ok_and(|found| found.dev() != root)
+    });
+    let abort = Abort::of(&point).unwrap();
+    let lookup = child("stat", &point.join("parked"));
+    until("it waits", || dir.join("waits").exists());
+    Some((mount, lookup, abort))
+}
+
+#[test]
+fn a_mount_that_waits_for_a_directory_ends_when_it_is_killed() {
+    let dir = zonal_testkit::Scratch::new("killed-while-it-waits");
+    let Some((mut mount, mut lookup, abort)) = other_process(&dir) else {
+        return;
+    };
+    mount.kill().unwrap();
+    let ended = [&mut mount, &mut lookup].map(|child| ends_within(child, Duration::from_secs(5)));
+    // Where that failed nobody else could end them.
+    abort.end().unwrap();
+    let _ = zonal_fuse::unmount(&dir.join("point"));
+    mount.wait().unwrap();
+    lookup.wait().unwrap();
+    assert_eq!(ended, [true, true]);
+}
+
+#[test]
+fn a_connection_is_ended_when_its_mount_point_is_gone() {
+    let Some((moody, mount)) = mounted() else {
+        return;
+    };
+    if !rustix::process::geteuid().is_root() {
+        return zonal_testkit::skip_mount(&"fusectl may not be mounted");
+    }
+    let abort = Abort::of(&mount.path).unwrap();
+    let abort = Abort::from_file(abort.into_file()).unwrap();
+    let mut waiter = child("stat", &mount.at("parked"));
+    until("it is parked", || moody.parked.lock().unwrap().is_some());
+    zonal_fuse::unmount(&mount.path).unwrap();
+    assert!(Abort::of(&mount.path).is_err(), "nothing is mounted there");
+    assert!(!ends_within(&mut waiter, Duration::from_millis(50)));
+    abort.end().unwrap();
+    assert!(ends_within(&mut waiter, Duration::from_secs(5)));
+    until("its workers end", || mount.session().is_ended());
+    // Another connection may have its number by now.
+    let (_moody, later) = mounted().unwrap();
+    abort.end().unwrap();
+    assert!(fs::metadata(later.at("file")).is_ok());
+    later.unmount();
+    let null = fs::OpenOptions::new()
+        .write(true)
+        .open("/dev/null")
+        .unwrap();
+    assert!(Abort::from_file(null).is_none());
 }
 
 #[test]

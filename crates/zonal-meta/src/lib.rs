@@ -27,6 +27,7 @@ mod op;
 mod opens;
 pub mod outcome;
 pub mod permission;
+mod prefetch;
 mod recent;
 mod records;
 pub mod repair;
@@ -42,4 +43,5 @@ pub use flushed::{FLUSHED_MAX, Flushed};
 pub use outcome::{
     Attempt, Deletion, Detached, JunctionChange, Outcome, PendingCall, Ticked, WaitOn,
 };
+pub use prefetch::prefetch;
 pub use shard::Shard;

@@ -61,9 +61,13 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// Whether who has proved to be `from` may go on with it. Who had to prove nothing is trusted.
+    /// Whether a client that has proved to be `from` may go on with the session. A client that had to prove nothing is trusted,
+    /// and goes on by a connection where it has to: the session's number, which nobody guesses, is its proof then.
     pub fn is_of(&self, from: Option<&Arc<Holder>>) -> bool {
-        from.is_none_or(|from| self.holder.as_deref() == Some(&from.subject))
+        from.is_none_or(|from| match &self.holder {
+            Some(holder) => *holder == from.subject,
+            None => from.scope.is_none(),
+        })
     }
 }
 
@@ -219,19 +223,15 @@ impl Sessions {
         self.by_id.contains_key(&id)
     }
 
-    /// The session of a client that `holder` may have: its own; where it had to prove nothing, anybody's.
-    pub fn of_client(&self, client: u64, holder: Option<&str>) -> Option<SessionId> {
-        match holder {
-            Some(holder) => {
-                let name = (client, Some(holder.to_owned()));
-                self.by_client.get(&name).copied()
-            }
-            None => {
-                let all = self.by_client.range((client, None)..);
-                let mut of_client = all.take_while(|((other, _), _)| *other == client);
-                of_client.next().map(|(_, id)| *id)
-            }
-        }
+    /// The session of a client that `from` may go on with ([`Session::is_of`]).
+    pub fn of_client(&self, client: u64, from: Option<&Arc<Holder>>) -> Option<SessionId> {
+        let all = self.by_client.range((client, None)..);
+        let of_client = all.take_while(|((other, _), _)| *other == client);
+        let mut ids = of_client.map(|(_, id)| *id);
+        ids.find(|id| {
+            let session = self.by_id.get(id);
+            session.is_some_and(|session| session.is_of(from))
+        })
     }
 
     /// Sessions of a subject.

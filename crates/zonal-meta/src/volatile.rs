@@ -50,7 +50,7 @@ impl Shard {
             name: name.to_owned(),
         };
         let holder = from.map(|holder| holder.subject.as_str());
-        let known = self.sessions.of_client(client, holder);
+        let known = self.sessions.of_client(client, from);
         let mut effect = Vec::new();
         let id = match known {
             Some(id) => {

@@ -8,8 +8,9 @@ mod common;
 
 use common::{Cell, Client, name, whole_file};
 use std::sync::Arc;
-use zonal_meta::Caller;
+use zonal_meta::{Caller, Outcome};
 use zonal_testkit::Rng;
+use zonal_types::limits::SESSION_TERM_MS;
 use zonal_types::{ErrorCode, Holder, Ino, SessionId};
 use zonal_wire::frame::NO_SLOT;
 use zonal_wire::storage::ErrorNumber;
@@ -148,6 +149,72 @@ fn a_clients_number_gives_nobody_elses_session() {
     cell.from = None;
     let known = cell.client(1).sessions[1];
     assert!([client.sessions[1], other.sessions[1]].contains(&known));
+}
+
+/// Its client may be stopped, or revoked, since it asked.
+#[test]
+fn the_end_of_a_poll_does_not_renew_a_session() {
+    let (mut cell, client, file) = locked();
+    let other = cell.client(2);
+    let boot = cell.stores[1].shard.boot();
+    let polled = common::poll_as(&mut cell, &client, boot, 0, 20_000);
+    let Outcome::Wait { attempt, .. } = polled else {
+        panic!("{polled:?}");
+    };
+    let poll = MetaRequest::PollEvents {
+        boot,
+        acked: 0,
+        wait_ms: 20_000,
+    };
+    cell.pass_ms(20_000);
+    let store = &mut cell.stores[1];
+    let attempt = Some(attempt);
+    let ended = store
+        .shard
+        .handle(&store.kv, cell.now, client.caller(1), &poll, attempt);
+    assert!(matches!(ended, Outcome::Reply { .. }), "{ended:?}");
+    cell.pass_ms(SESSION_TERM_MS - 20_000 - 1);
+    cell.tick();
+    let still = cell.send(1, of_session(other.sessions[1]), &MetaRequest::DropLeases);
+    assert_eq!(still, MetaReply::Done);
+    assert_eq!(lock(&mut cell, &other, file), would_block());
+    cell.pass_ms(2);
+    cell.tick();
+    assert_eq!(lock(&mut cell, &other, file), MetaReply::Done);
+}
+
+/// A mount that finds no Unix socket of a server that starts goes by TCP, and back later.
+#[test]
+fn a_session_of_a_unix_socket_goes_on_by_tcp() {
+    let mut cell = Cell::new();
+    cell.chance = Some(Rng(0x5e55));
+    let mut client = cell.client(1);
+    let home = client.mkdir(&mut cell, Ino::ROOT, "home").unwrap();
+    let file = client.create(&mut cell, home, "f", 0o644).unwrap();
+    assert_eq!(lock(&mut cell, &client, file), MetaReply::Done);
+    let release = MetaRequest::Unlock {
+        ino: file,
+        range: whole_file(),
+    };
+    for from in [holder("a"), None, holder("a")] {
+        cell.from = from;
+        assert_eq!(cell.client(1).sessions, client.sessions);
+        let own = of_session(client.sessions[1]);
+        assert_eq!(cell.send(1, own, &release), MetaReply::Done);
+        assert_eq!(lock(&mut cell, &client, file), MetaReply::Done);
+    }
+    // A client with a scope is never on such a socket.
+    let scope = zonal_types::Scope {
+        is_read_only: true,
+        ..zonal_types::Scope::default()
+    };
+    cell.from = Some(Arc::new(Holder {
+        subject: "zonal://cell/client/a?read-only".to_owned(),
+        scope: Some(scope),
+    }));
+    let own = of_session(client.sessions[1]);
+    assert_eq!(cell.send(1, own, &MetaRequest::CloseSession), unknown());
+    assert_ne!(cell.client(1).sessions[1], client.sessions[1]);
 }
 
 #[test]

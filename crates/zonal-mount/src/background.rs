@@ -3,7 +3,6 @@
 mod drops;
 mod jobs;
 
-pub(crate) use drops::drop_attributes_of;
 pub use jobs::{Cancel, JOBS_MAX, LastByte, Seek};
 
 use crate::fs::ZonalFs;

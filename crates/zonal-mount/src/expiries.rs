@@ -15,7 +15,6 @@
 //! A directory is worked on by one thread at a time, and what comes meanwhile is added to what waits: [`THREADS`] directories whose locks are held for long
 //! hold up the others. A wait is bounded by the longest lease ([`LONGEST`]).
 
-use crate::background::drop_attributes_of;
 use crate::fs::ZonalFs;
 use crate::names::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,7 +22,7 @@ use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use zonal_fuse::Notifier;
+use zonal_fuse::LoneNotifier;
 use zonal_types::Ino;
 use zonal_types::limits::{CACHE_GRACE_MS, CACHE_TERM_MS};
 
@@ -241,6 +240,7 @@ impl Expiries {
 /// Expires names until the end.
 pub fn run(fs: &ZonalFs) {
     let expiries = &fs.expiries;
+    let mut notifier = None;
     loop {
         let mut state = expiries.state();
         let (dir, work) = loop {
@@ -254,7 +254,11 @@ pub fn run(fs: &ZonalFs) {
             state = woken.unwrap_or_else(PoisonError::into_inner);
         };
         drop(state);
-        if let Some(notifier) = fs.notifier.get() {
+        if notifier.is_none() {
+            // This thread needs no descriptor but that one.
+            notifier = fs.notifier.get().map(|shared| shared.alone());
+        }
+        if let Some(notifier) = &notifier {
             carry_out(expiries, notifier, dir, &work);
         }
         let mut state = expiries.state();
@@ -270,7 +274,7 @@ pub fn run(fs: &ZonalFs) {
     }
 }
 
-fn carry_out(expiries: &Expiries, notifier: &Notifier, dir: Ino, work: &Work) {
+fn carry_out(expiries: &Expiries, notifier: &LoneNotifier, dir: Ino, work: &Work) {
     let expire = |names: &[Bytes]| names.iter().for_each(|name| expire(notifier, dir, name));
     expire(&work.names);
     if !work.fresh.is_empty() {
@@ -280,7 +284,9 @@ fn carry_out(expiries: &Expiries, notifier: &Notifier, dir: Ino, work: &Work) {
     if !work.inodes.is_empty() {
         self::expire(notifier, dir, NO_NAME);
         for ino in &work.inodes {
-            drop_attributes_of(notifier, *ino);
+            if let Err(error) = notifier.inval_attributes(ino.0) {
+                tracing::debug!(%ino, %error, "the kernel refused to drop attributes");
+            }
         }
     }
     let count = work.names.len() as u64;
@@ -288,7 +294,7 @@ fn carry_out(expiries: &Expiries, notifier: &Notifier, dir: Ino, work: &Work) {
 }
 
 /// A name that the kernel does not know is no error.
-fn expire(notifier: &Notifier, dir: Ino, name: &[u8]) {
+fn expire(notifier: &LoneNotifier, dir: Ino, name: &[u8]) {
     if let Err(error) = notifier.inval_entry(dir.0, name, true) {
         tracing::debug!(%dir, %error, "the kernel refused to expire a name");
     }

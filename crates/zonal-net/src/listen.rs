@@ -69,7 +69,7 @@ impl Listeners {
                 address: *address,
                 source: errno.into(),
             };
-            let (socket, bound) = listen_tcp(*address, config.buffer_bytes).map_err(failed)?;
+            let (socket, bound) = bind_tcp(*address, config.buffer_bytes).map_err(failed)?;
             listeners.tcp.push(socket);
             listeners.addresses.push(bound);
         }
@@ -83,6 +83,13 @@ impl Listeners {
                 let listener = listen_at(identity.cell, address, config.buffer_bytes)?;
                 listeners.unix.push(listener);
             }
+        }
+        // Last: a client on this machine that finds no Unix socket would stay with TCP.
+        for (socket, address) in listeners.tcp.iter().zip(&listeners.addresses) {
+            listen(socket, BACKLOG).map_err(|errno| NetError::Bind {
+                address: *address,
+                source: errno.into(),
+            })?;
         }
         Ok(listeners)
     }
@@ -101,7 +108,8 @@ impl Listeners {
     }
 }
 
-fn listen_tcp(address: SocketAddr, buffer_bytes: usize) -> Result<(OwnedFd, SocketAddr), Errno> {
+/// A socket that has its address, and takes no connections yet.
+fn bind_tcp(address: SocketAddr, buffer_bytes: usize) -> Result<(OwnedFd, SocketAddr), Errno> {
     let family = if address.is_ipv4() {
         AddressFamily::INET
     } else {
@@ -113,7 +121,6 @@ fn listen_tcp(address: SocketAddr, buffer_bytes: usize) -> Result<(OwnedFd, Sock
     // Accepted sockets inherit these; the window's scale is settled before accept returns.
     set_buffers(socket.as_fd(), false, buffer_bytes);
     bind(&socket, &address)?;
-    listen(&socket, BACKLOG)?;
     let bound = getsockname(&socket)?.try_into()?;
     Ok((socket, bound))
 }

@@ -8,6 +8,7 @@
 //! | shard | `MakeDetachedDir`, `AttachDir`, `DetachDir`, `DropDir`, `HasEntry`, `SettleDir`, and all without a session but those that follow | servers with a shard |
 //! | shard | `HasOpen` | servers with a target |
 //! | shard | `EvictSession` | commands and servers |
+//! | shard | `FileOf` | commands |
 //! | shard | `OpenSession`, `StatFs`, `Sync`, and all else with a session of its own | anybody in the cell, within its scope |
 //! | target | `Delete` | servers with a shard; other servers ask a target for nothing |
 //! | target | all else | anybody in the cell; with a scope: `grants.rs` |
@@ -64,6 +65,7 @@ pub(crate) fn check_meta(
         | MetaRequest::SettleDir { .. }
         | MetaRequest::HasOpen { .. } => Err(ErrorCode::NotPermitted),
         MetaRequest::EvictSession => permitted(peer.role == Role::Tool),
+        MetaRequest::FileOf { .. } if peer.role != Role::Tool => Err(ErrorCode::NotPermitted),
         MetaRequest::OpenSession { .. } | MetaRequest::StatFs | MetaRequest::Sync => Ok(()),
         _ if header.session == SessionId(0) => Err(ErrorCode::UnknownSession),
         _ => Ok(()),
@@ -247,7 +249,7 @@ pub(crate) mod tests {
             },
             MetaRequest::HasOpen {
                 subject: String::new(),
-                ino,
+                data_id: zonal_types::DataId(9),
                 writes: false,
             },
         ];

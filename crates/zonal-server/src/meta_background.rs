@@ -269,15 +269,11 @@ fn settle_detached(role: &MetaRole) {
         tracing::error!("directories without an entry cannot be read");
         return;
     };
-    let root = role.map.current().shard(ShardId(0)).map(|shard| shard.node);
     for directory in found {
         let ino = directory.ino;
-        let Some(root) = root else {
-            return;
-        };
         let request = match role
             .peers
-            .shard(&role.map, root, &MetaRequest::HasEntry { ino })
+            .shard(&role.map, ShardId(0), &MetaRequest::HasEntry { ino })
         {
             Ok(MetaReply::Yes { yes }) => MetaRequest::SettleDir {
                 ino,
@@ -296,7 +292,7 @@ fn settle_detached(role: &MetaRole) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::map_cache::MapCache;
     use crate::meta_role::Parts;
@@ -311,7 +307,7 @@ mod tests {
 
     const CELL: CellId = CellId([7; 16]);
 
-    fn shard(dir: &std::path::Path) -> MetaRole {
+    pub(crate) fn shard(dir: &std::path::Path) -> MetaRole {
         let join = MapEdit::Join {
             node: NodeId(2),
             zone: ZoneId(1),

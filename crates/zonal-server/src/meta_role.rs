@@ -48,6 +48,7 @@ pub(crate) struct State {
 pub struct MetaRole {
     id: ShardId,
     epoch: Epoch,
+    hash_bits: u32,
     pub(crate) engine: Arc<Engine>,
     manager: Option<Arc<Manager>>,
     pub(crate) map: Arc<MapCache>,
@@ -112,10 +113,12 @@ impl MetaRole {
         let known = map.current();
         let epoch = known.shard(id).map_or(Epoch(0), |shard| shard.epoch);
         let map_version = known.version;
+        let hash_bits = config.hash_bits;
         let shard = Shard::load(config, known, &*engine, clock::instant())?;
         Ok(Self {
             id,
             epoch,
+            hash_bits,
             engine,
             manager,
             map,

@@ -2,15 +2,19 @@
 //!
 //! Between plan and commit of a write there may be a pause in which other requests run, as with threads.
 
+mod admission;
 mod changes;
 
+use crate::checker::slots::CarriedOut;
 use crate::clock::Clock;
 use crate::disk::Disk;
+use crate::meta_node::MapCell;
 use crate::net::{Answer, Network, Role, Task};
 use crate::plant::Plant;
 use crate::rng::Rng;
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::sync::Arc;
 use zonal_object::key::{Named, OBJECT, parse};
 use zonal_object::{
     Attempt, Cut, Edit, ObjectId, ObjectStat, Outcome, ReadPlan, Record, Target, TargetConfig,
@@ -19,6 +23,7 @@ use zonal_object::{
 use zonal_types::limits::BLOCK_BYTES;
 use zonal_types::{Codec, ErrorCode, KvRead, TargetId};
 use zonal_wire::{ErrorNumber, Header, ObjectRef, StorageReply, StorageRequest};
+use zonal_zonemap::ZoneMap;
 
 /// Size of simulated targets: 64 MiB in segments of 4 MiB, and few pending blocks, so that checkpoints happen.
 pub const LARGE: TargetConfig = TargetConfig {
@@ -42,6 +47,10 @@ pub struct Parts {
     pub config: TargetConfig,
     /// What connects it.
     pub network: Rc<Network>,
+    /// The map as the manager has it.
+    pub map: MapCell,
+    /// Who watches by what slots requests come.
+    pub carried_out: Rc<CarriedOut>,
     /// What it has.
     pub disk: Rc<Disk>,
     /// A bug.
@@ -53,6 +62,10 @@ pub struct StorageNode {
     id: TargetId,
     clock: Clock,
     network: Rc<Network>,
+    map: MapCell,
+    /// The newest map of which this process has heard.
+    known: RefCell<Arc<ZoneMap>>,
+    carried_out: Rc<CarriedOut>,
     disk: Rc<Disk>,
     target: RefCell<Target>,
     rng: RefCell<Rng>,
@@ -69,15 +82,21 @@ impl StorageNode {
             id,
             config,
             network,
+            map,
+            carried_out,
             disk,
             plant,
         } = parts;
         let notes = disk.notes();
         let target = Target::open(config, disk.as_ref(), notes.iter().map(Vec::as_slice))?;
+        let known = RefCell::new(map.borrow().clone());
         let node = Self {
             id,
             clock: network.clock.clone(),
             network,
+            map,
+            known,
+            carried_out,
             disk,
             target: RefCell::new(target),
             rng: RefCell::new(rng),
@@ -225,6 +244,11 @@ impl StorageNode {
         }
     }
 
+    /// Hears of the newest map.
+    pub fn hear_of_map(&self) {
+        self.known.replace(self.map.borrow().clone());
+    }
+
     fn log(&self, record: Record) {
         self.disk.append(record, true);
     }
@@ -362,7 +386,10 @@ impl Role for StorageNode {
     fn handle(self: Rc<Self>, header: Header, body: Vec<u8>, payload: Vec<u8>) -> Task<Answer> {
         Box::pin(async move {
             let outcome = match StorageRequest::from_bytes(&body) {
-                Ok(request) => self.answer(&header, request, &payload).await,
+                Ok(request) => match self.refusal(&header, &request) {
+                    Some(refused) => Ok((refused, Vec::new())),
+                    None => self.answer(&header, request, &payload).await,
+                },
                 Err(error) => {
                     assert!(
                         self.plant != Plant::DecoderTrusts,

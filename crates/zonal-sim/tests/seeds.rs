@@ -163,6 +163,7 @@ fn finder(plant: Plant) -> (&'static str, Scenario) {
         Plant::DecoderTrusts => ("invariant 6", Scenario::Hostile),
         Plant::CutsAreForgotten => ("invariant 4", Scenario::Together),
         Plant::TargetIgnoresTruncation => ("the model has", Scenario::Kill),
+        Plant::EpochsAreMixed => ("invariant 7: target", Scenario::Kill),
         Plant::WaitsAreKept => ("invariant 8", Scenario::Kill),
         Plant::DeletionsAreLost => ("invariant 9", Scenario::Kill),
         Plant::AllocatedIsMiscounted => ("allocated bytes; its targets hold", Scenario::Kill),

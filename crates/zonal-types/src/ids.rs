@@ -32,7 +32,8 @@ ids! {
     PartitionId(u32);
     /// An ordered list of slots in the zone map.
     StripeSetId(u32);
-    /// The identity of a file's stored bytes, apart from its inode number; never reused.
+    /// The identity of a file's stored bytes, apart from its inode number; never reused. As an inode number it names the partition that
+    /// gave it.
     DataId(u64);
     /// A client's identity at one server.
     SessionId(u64);
@@ -121,6 +122,32 @@ impl Ino {
     }
 }
 
+impl DataId {
+    /// The data id with this sequence in this partition.
+    #[must_use]
+    pub fn new(partition: PartitionId, sequence: u64) -> Self {
+        Self(Ino::new(partition, sequence).0)
+    }
+
+    /// The partition that gave it: its shard knows whose the bytes are.
+    #[must_use]
+    pub fn partition(self) -> PartitionId {
+        Ino(self.0).partition()
+    }
+
+    /// The sequence inside the partition.
+    #[must_use]
+    pub fn sequence(self) -> u64 {
+        Ino(self.0).sequence()
+    }
+
+    /// True where the top bit is clear and the sequence is not 0.
+    #[must_use]
+    pub fn is_valid(self) -> bool {
+        Ino(self.0).is_valid()
+    }
+}
+
 impl Codec for Ino {
     fn put(&self, out: &mut Vec<u8>) {
         self.0.put(out);
@@ -167,6 +194,15 @@ mod tests {
         assert!(ino.is_valid());
         assert!(!Ino(1 << 63 | 1).is_valid());
         assert_eq!(Ino::ROOT.partition(), PartitionId(0));
+    }
+
+    #[test]
+    fn data_ids_name_their_partition() {
+        let id = DataId::new(PartitionId(7), 9);
+        assert_eq!((id.partition(), id.sequence()), (PartitionId(7), 9));
+        assert!(id.is_valid());
+        assert!(!DataId(1 << 63 | 1).is_valid());
+        assert!(!DataId::new(PartitionId(7), 0).is_valid());
     }
 
     #[test]

@@ -11,8 +11,8 @@ mod kinds;
 use crate::lease::{LeaseGrant, LeaseKind};
 use crate::storage::ErrorNumber;
 use zonal_types::{
-    Attr, Blob, Credentials, Epoch, FileData, FileKind, Ino, MapVersion, Name, NodeId, SessionId,
-    ShardId, StripePolicy, Timestamp, ZoneId, codec_enum, codec_struct, cut,
+    Attr, Blob, Credentials, DataId, Epoch, FileData, FileKind, Ino, MapVersion, Name, NodeId,
+    SessionId, ShardId, StripePolicy, Timestamp, ZoneId, codec_enum, codec_struct, cut,
 };
 
 /// Linux flag values that cross the wire.
@@ -180,6 +180,8 @@ codec_enum! {
         /// The first entries of several directories, with attributes. Reply `Dirs`: the first, which may fail, and of the others those that can be
         /// listed, while there is room.
         ReadDirs = 22 { who: Credentials, dirs: Vec<Ino>, entries: u32 },
+        /// The file that has the bytes of a data id. Reply `File`; `Failed(Stale)` where none has them.
+        FileOf = 23 { data_id: DataId },
 
         /// New inode, not a directory. `open`: also opens it (files). `exclusive`: fails where the name exists; else an
         /// existing file is opened with `open_flags` (O_TRUNC honoured). `zone`: home where the parent is the root.
@@ -268,9 +270,9 @@ codec_enum! {
         /// A zone shard to itself: what the root shard said of a directory that has been detached since then. Nothing happens where the
         /// root shard has asked for it again meanwhile.
         SettleDir = 85 { ino: Ino, since: Timestamp, has_entry: bool },
-        /// Target to shard: whether the client whose certificate has this subject has the file open, or open for writing, within its scope.
+        /// Target to shard: whether the client whose certificate has this subject has the file with these bytes open, or open for writing, within its scope.
         /// Reply `Yes`; `Failed(NotReady)` where it has not told yet what it holds.
-        HasOpen = 86 { subject: String, ino: Ino, writes: bool },
+        HasOpen = 86 { subject: String, data_id: DataId, writes: bool },
     }
 }
 
@@ -339,6 +341,7 @@ codec_enum! {
         /// May end before the bytes that the layout leaves to the shard: zeros follow, to the file's size.
         Inline = 19 { bytes: Blob },
         Dirs = 20 { listings: Vec<Listing> },
+        File = 21 { ino: Ino },
         /// Parent directory and, where it is known, the zone of the inode.
         Parent = 18 { parent: Ino },
         /// A file was made or opened. `push`: the layout's columns must see `data.truncate_seq` before anything else

@@ -1,6 +1,7 @@
 //! Exit codes, hints, and how errors are shown.
 
 use crate::out;
+use std::io::ErrorKind;
 use std::sync::atomic::{AtomicBool, Ordering};
 use zonal_disk::DiskError;
 use zonal_disk::trusted::Distrust;
@@ -11,6 +12,8 @@ use zonal_server::error::{store_exit_code, store_hint};
 
 /// Something failed.
 pub const FAILED: u8 = 1;
+/// Wrong usage; clap's too.
+pub const USAGE: u8 = 2;
 /// A config is not valid.
 pub const CONFIG: u8 = 3;
 /// A server does not answer, or refuses us.
@@ -28,14 +31,14 @@ pub const NOT_CHECKED: u8 = 8;
 /// A signal ended a copy in good order.
 pub const INTERRUPTED: u8 = 130;
 
-/// Every exit code with its meaning, for the reference. 2 is clap's.
+/// Every exit code with its meaning, for the reference.
 pub const TABLE: &[(u8, &str)] = &[
     (0, "done"),
     (
         FAILED,
         "failed (also: `zonal status` found something that does not serve; standard output cannot be written)",
     ),
-    (2, "wrong usage"),
+    (USAGE, "wrong usage"),
     (CONFIG, "a config is not valid"),
     (
         UNREACHABLE,
@@ -135,6 +138,18 @@ pub fn code(error: &anyhow::Error) -> u8 {
 /// What to do about an error.
 pub fn hint(error: &anyhow::Error) -> Option<String> {
     judge(error).1
+}
+
+/// Whether there was no room on a disk.
+pub fn is_full(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        let io = cause.downcast_ref::<std::io::Error>();
+        let kind = io.map(std::io::Error::kind);
+        matches!(
+            kind,
+            Some(ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
+        )
+    })
 }
 
 /// The cell was named by its manager's address. A process runs one command, which names one cell.

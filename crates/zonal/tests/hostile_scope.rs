@@ -28,7 +28,7 @@ use zonal_net::{Pool, Role};
 use zonal_testkit::Rng;
 use zonal_types::{
     Blob, CellId, Codec, Column, Credentials, DataId, Ino, MapVersion, NodeId, SessionId, ShardId,
-    TargetId, Timestamp, ZoneId,
+    StripeSetId, TargetId, Timestamp, ZoneId,
 };
 use zonal_wire::{
     AdminReply, AdminRequest, AppendPlace, ErrorNumber, Header, LeaseKind, ManagerReply,
@@ -145,7 +145,7 @@ fn odd(random: &mut Rng, inos: &[Ino]) -> MetaRequest {
         },
         17 => MetaRequest::HasOpen {
             subject: "zonal://cell/admin/a".into(),
-            ino,
+            data_id: DataId(ino.0),
             writes: true,
         },
         18 => MetaRequest::ReadDirs {
@@ -262,9 +262,9 @@ fn at_shards(world: &mut World, pool: &Pool, count: &Count, messages: usize) {
 fn at_target(world: &Wanted, pool: &Pool, count: &Count, messages: usize) {
     let mut random = Rng(SEED + 2);
     for _ in 0..messages {
-        let ino = match random.below(6) {
-            0 => Ino(random.bits()),
-            _ => world.inos[random.index(world.inos.len())],
+        let data_id = match random.below(6) {
+            0 => DataId(random.bits()),
+            _ => world.data[random.index(world.data.len())],
         };
         let edge = EDGES[random.index(EDGES.len())];
         let object = ObjectRef {
@@ -272,7 +272,9 @@ fn at_target(world: &Wanted, pool: &Pool, count: &Count, messages: usize) {
                 0 => TargetId(random.bits() as u32),
                 _ => world.target,
             },
-            data_id: DataId(ino.0),
+            set: StripeSetId([0, 0, 0, 1, edge as u32][random.index(5)]),
+            slot: [0, 1, edge as u16][random.index(3)],
+            data_id,
             column: Column([0, 0, 0, 1][random.index(4)]),
             layout_gen: random.below(2) as u32,
             truncate_seq: [0, 1, edge][random.index(3)],
@@ -420,7 +422,7 @@ fn at_servers(world: &Wanted, pool: &Pool, count: &Count, messages: usize) {
 
 /// What the threads beside need to know.
 struct Wanted {
-    inos: Vec<Ino>,
+    data: Vec<DataId>,
     target: TargetId,
     storage: SocketAddr,
     at: [SocketAddr; 3],
@@ -441,7 +443,7 @@ fn a_hostile_client_with_a_path_changes_and_learns_nothing_beside_it() {
     );
     let pools: [Pool; 3] = std::array::from_fn(|_| pool(Role::Client, &key));
     let wanted = Wanted {
-        inos: [&world.outside[..], &world.inside].concat(),
+        data: world.data.values().copied().collect(),
         target: world.target,
         storage: world.storage,
         at: [world.manager, world.shard, world.storage],

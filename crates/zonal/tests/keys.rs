@@ -105,3 +105,74 @@ fn what_would_be_ignored_or_overwritten_is_refused() {
     assert_eq!(code(&key(&scratch, &create(&["--admin", "x"]))), 6);
     assert_eq!(fs::read(scratch.join("new.key")).unwrap(), before);
 }
+
+#[test]
+fn names_that_could_be_taken_for_others_are_refused() {
+    let scratch = Scratch::new("keys-names");
+    made(&scratch, &["init", "--to", "a"]);
+    made(&scratch, &create(&["--admin", "operator"]));
+    fs::remove_file(scratch.join("new.key")).unwrap();
+    made(&scratch, &create(&["--client", "ci"]));
+    fs::remove_file(scratch.join("new.key")).unwrap();
+    for (words, why) in [
+        (
+            ["--client", "deadbeefdeadbeef"],
+            "looks like a serial number",
+        ),
+        (
+            ["--admin", "DEADBEEF00000001"],
+            "looks like a serial number",
+        ),
+        (["--client", "commands"], "the name of an administrator"),
+        (["--client", "operator"], "the name of an administrator"),
+        (["--admin", "ci"], "the name of a client"),
+    ] {
+        let output = key(&scratch, &create(&words));
+        assert_eq!(code(&output), 2, "{words:?}: {}", said(&output));
+        assert!(said(&output).contains(why), "{words:?}: {}", said(&output));
+        assert!(!scratch.join("new.key").exists(), "{words:?}");
+    }
+    // A renewal.
+    made(&scratch, &create(&["--client", "ci"]));
+    let list = fs::read_to_string(scratch.join("a/issued.jsonl")).unwrap();
+    assert_eq!(list.lines().count(), 3);
+}
+
+#[test]
+fn only_what_is_meant_is_revoked() {
+    let cell = cell::Cell::with_key("revoke");
+    let revoke = |words: &[&str]| {
+        let mut command = zonal();
+        command
+            .args(["key", "revoke", "--cell"])
+            .arg(cell.dir())
+            .args(words);
+        command.output().unwrap()
+    };
+    for (words, status, part) in [
+        (&["commands"][..], 5, "--force"),
+        (&["node 1"], 5, "nobody reaches that server"),
+        (&["ffffffffffffffff"], 7, "nothing was revoked"),
+        (&["nobody"], 7, "no credential of the name"),
+        (&["commands", "--serial"], 2, "no serial number"),
+        (&["ffffffffffffffff", "--but-newest"], 2, "goes with a name"),
+    ] {
+        let output = revoke(words);
+        assert_eq!(code(&output), status, "{words:?}: {}", said(&output));
+        assert!(said(&output).contains(part), "{words:?}: {}", said(&output));
+        assert!(
+            said(&output).contains("Hint:"),
+            "{words:?}: {}",
+            said(&output)
+        );
+    }
+    let output = revoke(&["ffffffffffffffff", "--force"]);
+    assert_eq!(code(&output), 0, "{}", said(&output));
+    let mut list = zonal();
+    let listed = list
+        .args(["key", "ls", "--cell"])
+        .arg(cell.dir())
+        .output()
+        .unwrap();
+    assert!(!said(&listed).contains("revoked"), "{}", said(&listed));
+}

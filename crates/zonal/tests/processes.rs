@@ -126,6 +126,24 @@ fn a_server_that_cannot_be_recorded_does_not_go_on() {
 }
 
 #[test]
+fn a_server_without_its_pid_file_is_found_all_the_same() {
+    let cell = Cell::up("no-pid-file");
+    let pid = cell.pid("meta1");
+    // As where there was no room for it.
+    fs::remove_file(cell.dir().join("meta1/pid")).unwrap();
+    let output = cell.up_again();
+    assert_eq!(code(&output), 0, "{}", said(&output));
+    assert!(lives(pid) && !cell.dir().join("meta1/pid").exists());
+    let output = cell.down();
+    assert!(
+        said(&output).contains("stopped 3 of 3"),
+        "{}",
+        said(&output)
+    );
+    assert!(!lives(pid));
+}
+
+#[test]
 fn killed_servers_come_back_with_the_same_map() {
     let cell = Cell::up("kill");
     let map = || {

@@ -153,6 +153,38 @@ fn umount_ends_no_other_program() {
 }
 
 #[test]
+fn umount_of_a_cell_that_is_mounted_names_its_mount_points_and_ends_none() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: mounting as another user needs fusermount3");
+        return;
+    }
+    let cell = Cell::up("umount-cell");
+    let scratch = Scratch::new("umount-cell-points");
+    let point = scratch.join("point");
+    fs::create_dir(&point).unwrap();
+    let run = |words: &[&str], path: &Path| {
+        let mut command = zonal();
+        command.args(words).arg(path).output().unwrap()
+    };
+    let dir = cell.dir().to_str().unwrap();
+    let output = run(&["mount", "--cell", dir], &point);
+    assert_eq!(code(&output), 0, "{}", said(&output));
+    let begun = Instant::now();
+    for words in [&["umount"][..], &["umount", "--force"]] {
+        let output = run(words, cell.dir());
+        assert_eq!(code(&output), 2, "{}", said(&output));
+        let hint = format!("`zonal umount {}`", point.display());
+        assert!(said(&output).contains(&hint), "{}", said(&output));
+        let output = run(words, Path::new("127.0.0.1:7100"));
+        assert_eq!(code(&output), 2, "{}", said(&output));
+    }
+    assert!(begun.elapsed() < Duration::from_secs(15));
+    fs::write(point.join("f"), "kept").unwrap_or_else(|error| panic!("the mount ended: {error}"));
+    let output = run(&["umount"], &point);
+    assert_eq!(code(&output), 0, "{}", said(&output));
+}
+
+#[test]
 fn servers_are_stopped_by_another_build_and_after_an_upgrade() {
     let scratch = Scratch::new("upgrade");
     let (program, dir) = (scratch.join("zonal"), scratch.join("cell"));

@@ -23,6 +23,12 @@ impl Mount {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let path = std::env::temp_dir().join(format!("zonal-fuse-{}-{number}", std::process::id()));
         fs::create_dir_all(&path).unwrap();
+        Self::at_point(fs, &path)
+    }
+
+    /// The same at a place of the caller's.
+    pub fn at_point<F: FileSystem>(fs: Arc<F>, path: &Path) -> Option<Self> {
+        let path = path.to_owned();
         match Session::mount(
             fs,
             &path,

@@ -18,6 +18,7 @@ impl Shard {
         caller: Caller,
         from: Option<&Arc<Holder>>,
         request: &MetaRequest,
+        waited: &Waiting,
     ) -> Result<Option<Outcome>, ErrorCode> {
         if let MetaRequest::OpenSession { client, zone, name } = request {
             return self
@@ -25,7 +26,12 @@ impl Shard {
                 .map(Some);
         }
         match self.sessions.get_mut(caller.session) {
-            Some(session) if session.is_of(from) => session.last_seen = now.instant,
+            Some(session) if session.is_of(from) => {
+                // The end of a poll is no sign of life: its client may be stopped, or have been refused since.
+                if waited.until.is_none() {
+                    session.last_seen = now.instant;
+                }
+            }
             // By a command: the shell lets nobody else ask for it.
             Some(_) if matches!(request, MetaRequest::EvictSession) => {}
             Some(_) => return Err(ErrorCode::UnknownSession),

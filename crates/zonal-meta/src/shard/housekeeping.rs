@@ -17,9 +17,6 @@ impl Shard {
     pub fn tick(&mut self, kv: &dyn KvRead, now: Now) -> Ticked {
         self.leases.sweep(now.instant, 4096);
         let mut effect = Vec::new();
-        if std::mem::take(&mut self.is_old) {
-            effect.push(self.config.format());
-        }
         let mut ending = self.sessions.expired(now.instant);
         ending.extend(std::mem::take(&mut self.doomed));
         if ending.len() > ENDED_AT_ONCE {
@@ -54,7 +51,7 @@ impl Shard {
     /// When [`Self::tick`] is due.
     #[must_use]
     pub fn poll_deadline(&self) -> Option<Instant> {
-        if !self.doomed.is_empty() || self.has_lost_orphans || self.is_old {
+        if !self.doomed.is_empty() || self.has_lost_orphans {
             return Some(Instant(0));
         }
         self.sessions.next_expiry()

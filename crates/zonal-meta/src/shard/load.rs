@@ -24,14 +24,12 @@ use zonal_types::{
 };
 use zonal_zonemap::ZoneMap;
 
-/// Version of the store's format record. In format 1 shards keep no bytes of files.
-const STORE_FORMAT: u16 = 2;
-/// The oldest format that becomes this one.
-const STORE_FORMAT_MIN: u16 = 1;
+/// Version of the store's format record.
+const STORE_FORMAT: u16 = 3;
 
 impl ShardConfig {
     /// The store's format record.
-    pub(super) fn format(&self) -> KvChange {
+    fn format(&self) -> KvChange {
         let record = (STORE_FORMAT, (self.shard, self.hash_bits));
         KvChange::put(keys::format(), record.to_bytes())
     }
@@ -66,7 +64,7 @@ impl Shard {
         let bytes = kv.get(&keys::format())?.ok_or(ErrorCode::WrongVersion)?;
         let record = <(u16, (zonal_types::ShardId, u32))>::from_bytes(&bytes);
         let (format, (shard, hash_bits)) = record.map_err(|_error| ErrorCode::Corrupt)?;
-        if !(STORE_FORMAT_MIN..=STORE_FORMAT).contains(&format) || hash_bits != config.hash_bits {
+        if format != STORE_FORMAT || hash_bits != config.hash_bits {
             return Err(ErrorCode::WrongVersion);
         }
         if shard != config.shard {
@@ -100,7 +98,6 @@ impl Shard {
             next_attempt: 1,
             doomed: BTreeSet::new(),
             has_lost_orphans: true,
-            is_old: format < STORE_FORMAT,
             woken: BTreeSet::new(),
             recheck: false,
         })

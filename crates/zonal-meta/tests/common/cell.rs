@@ -158,8 +158,8 @@ impl Cell {
                         apply(&mut self.stores[shard].kv, &effect);
                         self.last_effect.extend(effect);
                         self.junctions.extend(junctions);
-                        for (zone, request) in after {
-                            self.internal(zone, &request);
+                        for (shard, request) in after {
+                            self.internal(shard, &request);
                         }
                         return reply;
                     }
@@ -175,12 +175,12 @@ impl Cell {
                         break;
                     }
                     Outcome::Call {
-                        zone,
+                        shard: asked,
                         request,
                         call,
                         ..
                     } => {
-                        let reply = self.internal(zone, &request);
+                        let reply = self.internal(asked, &request);
                         let store = &mut self.stores[shard];
                         outcome = store.shard.resume(&store.kv, self.now, call, reply);
                     }
@@ -189,9 +189,8 @@ impl Cell {
         }
     }
 
-    fn internal(&mut self, zone: ZoneId, request: &MetaRequest) -> MetaReply {
-        let shard = self.map.shard_of_zone(zone).unwrap().id.0 as usize;
-        self.send_on(shard, none(), None, request)
+    fn internal(&mut self, shard: ShardId, request: &MetaRequest) -> MetaReply {
+        self.send_on(shard.0 as usize, none(), None, request)
     }
 
     pub fn client(&mut self, client: u64) -> Client {

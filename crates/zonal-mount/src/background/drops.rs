@@ -148,7 +148,7 @@ impl ZonalFs {
 }
 
 /// Makes the kernel drop an inode's attributes.
-pub(crate) fn drop_attributes_of(notifier: &Notifier, ino: Ino) {
+fn drop_attributes_of(notifier: &Notifier, ino: Ino) {
     drop_pages(notifier, ino.0, false);
 }
 

@@ -40,11 +40,9 @@ impl Asker<'_> {
     /// The last look before a commit.
     fn check(self) -> Result<(), Refused> {
         if (self.is_gone)() {
-            return Err(Refused {
-                // One that lives asks again: a server that stops ends its connections, too.
-                code: ErrorCode::NotReady,
-                detail: "who asked has hung up".into(),
-            });
+            // One that lives asks again: a server that stops ends its connections, too.
+            let detail = "who asked has hung up";
+            return Err(Refused::new(ErrorCode::NotReady, detail.into()));
         }
         Ok(())
     }
@@ -187,10 +185,7 @@ impl Storage {
     fn damaged_base(&self, damage: &zonal_object::Damage) -> Refused {
         self.damaged.fetch_add(1, Ordering::Relaxed);
         tracing::error!(target_id = self.id.0, %damage, "stored data is damaged");
-        Refused {
-            code: damage.code(),
-            detail: damage.to_string(),
-        }
+        Refused::new(damage.code(), damage.to_string())
     }
 
     /// A hole or a reservation.

@@ -4,15 +4,27 @@ use super::changes::Asker;
 use super::{Refused, Storage, named};
 use zonal_net::ReplyBuilder;
 use zonal_object::{Attempt, Delete, Edit, ObjectId};
-use zonal_types::{Epoch, ErrorCode, TargetId};
+use zonal_types::ErrorCode;
 use zonal_wire::storage::ErrorNumber;
 use zonal_wire::{Header, StorageReply, StorageRequest};
+use zonal_zonemap::{SlotClaim, SlotVerdict};
 
 /// Ranges in one reply of `Map`.
 const MAP_RANGES_MAX: u32 = 16_384;
 
-/// Slots in one refusal of an epoch.
-const STALE_SLOTS_MAX: usize = 16_384;
+/// Why a request is not carried out at all.
+pub(crate) enum NotAdmitted {
+    /// Its sender knows an older entry of the map: the newer one.
+    Stale(StorageReply),
+    /// Anything else.
+    Refused(Refused),
+}
+
+impl From<Refused> for NotAdmitted {
+    fn from(refused: Refused) -> Self {
+        Self::Refused(refused)
+    }
+}
 
 impl Storage {
     /// Answers a request.
@@ -23,7 +35,15 @@ impl Storage {
         payload: &[u8],
         reply: &mut ReplyBuilder,
     ) -> Result<(), ErrorCode> {
-        match self.answer(header, request, payload, reply) {
+        let outcome = match self.admit(header, request) {
+            Ok(()) => self.answer(header, request, payload, reply),
+            Err(NotAdmitted::Stale(newer)) => {
+                reply.message(&newer);
+                return Err(ErrorCode::StaleEpoch);
+            }
+            Err(NotAdmitted::Refused(refused)) => Err(refused),
+        };
+        match outcome {
             Ok(message) => {
                 reply.message(&message);
                 Ok(())
@@ -35,13 +55,9 @@ impl Storage {
                     _ => {}
                 }
                 reply.truncate_payload(0);
-                reply.message(&if refused.code == ErrorCode::StaleEpoch {
-                    self.stale()
-                } else {
-                    StorageReply::Failed {
-                        code: ErrorNumber(refused.code),
-                        detail: refused.detail,
-                    }
+                reply.message(&StorageReply::Failed {
+                    code: ErrorNumber(refused.code),
+                    detail: refused.detail,
                 });
                 Err(refused.code)
             }
@@ -49,19 +65,20 @@ impl Storage {
     }
 
     /// Is it one for this target as it is now?
-    fn admit(&self, header: &Header, request: &StorageRequest) -> Result<(), Refused> {
+    fn admit(&self, header: &Header, request: &StorageRequest) -> Result<(), NotAdmitted> {
         if !self.is_healthy() {
-            return Err(Refused {
-                code: ErrorCode::Io,
-                detail: format!(
+            return Err(Refused::new(
+                ErrorCode::Io,
+                format!(
                     "target {} does not serve until it is restarted: {}",
                     self.id,
                     self.failure().unwrap_or_default()
                 ),
-            });
+            )
+            .into());
         }
-        self.check_sender(header, target_of(request))?;
-        refuse_conditions(request)?;
+        self.check_sender(header, request)?;
+        refuse_conditions(request).map_err(Refused::from)?;
         Ok(())
     }
 
@@ -72,7 +89,9 @@ impl Storage {
         payload: &[u8],
         reply: &mut ReplyBuilder,
     ) -> Result<StorageReply, Refused> {
-        self.admit(header, request)?;
+        if self.engine.is_cold() {
+            self.prefetch(request, payload.len());
+        }
         let is_gone = || reply.is_peer_gone();
         match request {
             StorageRequest::Read {
@@ -170,64 +189,77 @@ impl Storage {
         }
     }
 
-    /// Is this target meant, and does the sender know the slot's last change? Which slot a request came by is not in
-    /// it, so an epoch is refused where no slot of this target has it.
-    pub(crate) fn check_sender(&self, header: &Header, meant: TargetId) -> Result<(), Refused> {
-        if meant != self.id {
-            return Err(Refused {
-                code: ErrorCode::WrongTarget,
-                detail: format!("this is target {}", self.id),
-            });
+    /// Reads the index for a request before the target's mutex is taken.
+    fn prefetch(&self, request: &StorageRequest, payload_bytes: usize) {
+        let (object, ranges) = match request {
+            StorageRequest::Read {
+                object,
+                offset,
+                length,
+            } => (object, vec![(*offset, u64::from(*length))]),
+            StorageRequest::Write { object, offset, .. } => {
+                (object, vec![(*offset, payload_bytes as u64)])
+            }
+            StorageRequest::WriteRanges { object, ranges } => {
+                let wide = ranges.iter().map(|(at, length)| (*at, u64::from(*length)));
+                (object, wide.collect())
+            }
+            StorageRequest::Truncate { object } | StorageRequest::Stat { object } => {
+                (object, Vec::new())
+            }
+            _ => return,
+        };
+        zonal_object::prefetch(&*self.engine, named(object).0, &ranges);
+    }
+
+    /// Is this target meant, and does the sender know the slot by which it came as it is?
+    pub(crate) fn check_sender(
+        &self,
+        header: &Header,
+        request: &StorageRequest,
+    ) -> Result<(), NotAdmitted> {
+        if request.target() != self.id {
+            return Err(Refused::new(
+                ErrorCode::WrongTarget,
+                format!("this is target {}", self.id),
+            )
+            .into());
         }
-        if header.epoch == Epoch(0) {
-            return Ok(());
-        }
-        let Some(newest) = self.epochs(header)? else {
+        let Some(object) = request.object() else {
             return Ok(());
         };
-        Err(Refused {
-            code: ErrorCode::StaleEpoch,
-            detail: format!(
-                "slot epoch {newest}, map version {}",
-                self.map.current().version
-            ),
-        })
-    }
-
-    /// What a sender with an epoch that no slot has must know.
-    fn stale(&self) -> StorageReply {
-        let map = self.map.current();
-        let slots = map.sets.iter().flat_map(|set| {
-            let numbered = set.slots.iter().zip(0_u16..);
-            numbered.map(|(slot, number)| (set.id, number, slot.target, slot.slot_epoch))
-        });
-        StorageReply::Stale {
-            map_version: map.version,
-            slots: slots
-                .filter(|(_, _, target, _)| *target == self.id)
-                .take(STALE_SLOTS_MAX)
-                .collect(),
+        let claim = SlotClaim {
+            set: object.set,
+            slot: object.slot,
+            epoch: header.epoch,
+            map_version: header.map_version,
+        };
+        let mut map = self.map.current();
+        let mut verdict = map.judge_slot(self.id, claim);
+        if verdict == SlotVerdict::Newer {
+            map = self.map.at_least(header.map_version);
+            verdict = map.judge_slot(self.id, claim);
         }
-    }
-
-    /// `None` where the epoch is a current one; else the newest.
-    fn epochs(&self, header: &Header) -> Result<Option<Epoch>, Refused> {
-        for map in [self.map.current(), self.map.at_least(header.map_version)] {
-            let slots = map.sets.iter().flat_map(|set| &set.slots);
-            let mut epochs: Vec<Epoch> = slots
-                .filter(|slot| slot.target == self.id)
-                .map(|slot| slot.slot_epoch)
-                .collect();
-            epochs.sort_unstable();
-            if epochs.contains(&header.epoch) {
-                return Ok(None);
-            }
-            if header.map_version <= map.version {
-                return Ok(Some(epochs.last().copied().unwrap_or(Epoch(0))));
-            }
+        match verdict {
+            SlotVerdict::Current => Ok(()),
+            SlotVerdict::Stale { target, epoch } => Err(NotAdmitted::Stale(StorageReply::Stale {
+                map_version: map.version,
+                set: object.set,
+                slot: object.slot,
+                target,
+                epoch,
+            })),
+            SlotVerdict::Absent => Err(Refused::new(
+                ErrorCode::WrongTarget,
+                format!(
+                    "slot {} of set {} is not target {}'s in map version {}",
+                    object.slot, object.set, self.id, map.version
+                ),
+            )
+            .into()),
+            // It may be right: the manager does not give us so new a map.
+            SlotVerdict::Newer => Err(Refused::from(ErrorCode::NotReady).into()),
         }
-        // The sender knows a newer map than the manager gives us: it may be right.
-        Err(ErrorCode::NotReady.into())
     }
 }
 
@@ -249,27 +281,5 @@ fn refuse_conditions(request: &StorageRequest) -> Result<(), ErrorCode> {
             ..
         } if (*expected_version, *txn, *snap_epoch) != (0, 0, 0) => Err(ErrorCode::NotSupported),
         _ => Ok(()),
-    }
-}
-
-fn target_of(request: &StorageRequest) -> TargetId {
-    match request {
-        StorageRequest::Read { object, .. }
-        | StorageRequest::Write { object, .. }
-        | StorageRequest::WriteRanges { object, .. }
-        | StorageRequest::Truncate { object }
-        | StorageRequest::Punch { object, .. }
-        | StorageRequest::Allocate { object, .. }
-        | StorageRequest::Map { object, .. }
-        | StorageRequest::Stat { object }
-        | StorageRequest::Prepare { object, .. }
-        | StorageRequest::Commit { object, .. }
-        | StorageRequest::Abort { object, .. }
-        | StorageRequest::Resolve { object, .. }
-        | StorageRequest::MapExtents { object, .. }
-        | StorageRequest::CommitExtents { object, .. } => object.target,
-        StorageRequest::Sync { target }
-        | StorageRequest::Delete { target, .. }
-        | StorageRequest::StatFs { target } => *target,
     }
 }

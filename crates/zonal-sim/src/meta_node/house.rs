@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use zonal_layout::slot_of;
 use zonal_meta::Caller;
-use zonal_types::{Codec, Column, DataId, Layout, SessionId, TargetId, ZoneId};
+use zonal_types::{Codec, Column, DataId, Layout, SessionId, ShardId, TargetId};
 use zonal_wire::{MetaReply, MetaRequest, NO_SLOT, Service, StorageReply, StorageRequest};
 
 /// Objects of one target.
@@ -104,7 +104,7 @@ impl MetaNode {
             .detached(self.disk.as_ref(), now, DELETIONS);
         for detached in detached.unwrap_or_default() {
             let ino = detached.ino;
-            let request = match self.ask(ZoneId(0), &MetaRequest::HasEntry { ino }).await {
+            let request = match self.ask(ShardId(0), &MetaRequest::HasEntry { ino }).await {
                 MetaReply::Yes { yes } => MetaRequest::SettleDir {
                     ino,
                     since: detached.since,

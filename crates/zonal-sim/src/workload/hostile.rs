@@ -9,7 +9,9 @@ use crate::world::World;
 use std::rc::Rc;
 use zonal_client::Reserve;
 use zonal_client::directories::Part;
-use zonal_types::{Blob, Codec, Column, Credentials, DataId, Ino, SessionId, TargetId};
+use zonal_types::{
+    Blob, Codec, Column, Credentials, DataId, Ino, SessionId, StripeSetId, TargetId,
+};
 use zonal_wire::{
     Header, LockKind, LockRange, ManagerRequest, MetaRequest, ObjectRef, Service, StorageRequest,
 };
@@ -147,6 +149,8 @@ fn odd_storage(rng: &mut Rng) -> StorageRequest {
     // No file's data: numbers of data begin far below.
     let object = ObjectRef {
         target: TargetId(1),
+        set: StripeSetId(0),
+        slot: 0,
         data_id: DataId(u64::MAX - rng.below(3)),
         column: Column(odd(rng) as u16),
         layout_gen: odd(rng) as u32,

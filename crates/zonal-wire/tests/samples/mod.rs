@@ -175,6 +175,8 @@ fn lock() -> LockRange {
 fn object() -> ObjectRef {
     ObjectRef {
         target: TargetId(6),
+        set: StripeSetId(2),
+        slot: 5,
         data_id: DataId(0x99),
         column: Column(2),
         layout_gen: 1,
@@ -209,6 +211,7 @@ pub fn meta_requests() -> Vec<MetaRequest> {
         M::StatFs,
         M::Sync,
         M::Parent { ino: dir },
+        M::FileOf { data_id: DataId(0x99) },
         M::ReadInline { ino: file },
         M::ReadDirs { who: who.clone(), dirs: vec![dir, Ino(0x77)], entries: 204 },
         create(NewKind::File),
@@ -252,7 +255,7 @@ pub fn meta_requests() -> Vec<MetaRequest> {
         M::DropDir { ino: dir },
         M::HasEntry { ino: dir },
         M::SettleDir { ino: dir, since: time(8), has_entry: true },
-        M::HasOpen { subject: "zonal://cell/client/a".into(), ino: dir, writes: true },
+        M::HasOpen { subject: "zonal://cell/client/a".into(), data_id: DataId(0x99), writes: true },
     ]
 }
 
@@ -279,6 +282,7 @@ pub fn meta_replies() -> Vec<MetaReply> {
         R::Locked { holder: Some(lock()) },
         R::StatFs { inodes: 24_000, names_left: 7_000_000 },
         R::Parent { parent: Ino::ROOT },
+        R::File { ino: Ino(0x55) },
         R::Inline { bytes: Blob(vec![0, 1, 255]) },
         R::Opened { entry: entry(), data: file_data(), push: true },
         R::OpenedSmall { entry: entry(), data: file_data(), bytes: Blob(vec![0, 1, 255]) },
@@ -342,7 +346,7 @@ pub fn storage_replies() -> Vec<StorageReply> {
         R::Done,
         R::Synced { verifier: 78 },
         R::StatFs { total: 1 << 40, free: 1 << 39, objects: 12 },
-        R::Stale { map_version: MapVersion(7), slots: vec![(StripeSetId(2), 5, TargetId(6), Epoch(4))] },
+        R::Stale { map_version: MapVersion(7), set: StripeSetId(2), slot: 5, target: TargetId(6), epoch: Epoch(4) },
     ]
 }
 

@@ -25,6 +25,37 @@ pub const ISSUED_FILE: &str = "issued.jsonl";
 /// More than any list has: some hundred thousand credentials.
 const ISSUED_MAX: u64 = 64 << 20;
 
+/// Name of the administrator that is the commands of a cell's folder.
+pub const COMMANDS: &str = "commands";
+
+/// What a credential is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A node's server.
+    Server,
+    /// Commands.
+    Admin,
+    /// A mount.
+    Client,
+}
+
+impl std::fmt::Display for Kind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Server => "a server",
+            Self::Admin => "an administrator",
+            Self::Client => "a client",
+        })
+    }
+}
+
+/// The serial number that a word is, as people type it.
+pub fn serial_in(word: &str) -> Option<Serial> {
+    let is_one = word.len() == 16 && word.bytes().all(|digit| digit.is_ascii_hexdigit());
+    let number = is_one.then(|| u64::from_str_radix(word, 16).ok());
+    number.flatten().map(Serial)
+}
+
 /// An authority that can issue credentials.
 pub struct Keyring {
     folder: trusted::Folder,
@@ -46,6 +77,16 @@ impl IssuedLine {
     /// The number.
     pub fn number(&self) -> Option<Serial> {
         u64::from_str_radix(&self.serial, 16).ok().map(Serial)
+    }
+
+    /// What it is for; none where a later program made it.
+    pub fn kind(&self) -> Option<Kind> {
+        let subject = Subject::parse(&self.subject).ok()?;
+        Some(match subject.kind {
+            SubjectKind::Server { .. } => Kind::Server,
+            SubjectKind::Admin { .. } => Kind::Admin,
+            SubjectKind::Client { .. } => Kind::Client,
+        })
     }
 
     /// The name that people use: `node 3`, or a client's or an admin's.

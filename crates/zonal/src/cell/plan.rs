@@ -1,7 +1,7 @@
 //! What `zonal up` makes of nothing: nodes with their numbers, ports and configs.
 
 use super::folder::{CellFile, Folder, replace};
-use super::keyring::{AUTHORITY_FILE, ISSUED_FILE, Keyring};
+use super::keyring::{AUTHORITY_FILE, COMMANDS, ISSUED_FILE, Keyring};
 use crate::exit::{FAILED, Failure, REFUSED};
 use anyhow::Context;
 use std::fmt::Write;
@@ -312,7 +312,7 @@ fn make_in(dir: &Path, nodes: &[PlannedNode], key: bool) -> anyhow::Result<Folde
         replace(&folder.join("node.toml"), &text)?;
     }
     if let Some(keyring) = &keyring {
-        let name = "commands".to_owned();
+        let name = COMMANDS.to_owned();
         keyring.issue(SubjectKind::Admin { name }, TERM, &dir.join(KEY_FILE))?;
     }
     let folder = Folder {

@@ -1,8 +1,8 @@
 //! The processes that `zonal up` started: found again by their pid file and their command line; see [`super::held`] for what has to be true besides.
 
-use super::folder::{self, replace};
+use super::folder;
 use super::held::Held;
-use crate::exit::{FAILED, Failure, IN_USE};
+use crate::exit::{FAILED, Failure, IN_USE, is_full};
 use anyhow::Context;
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, Signal};
@@ -36,9 +36,29 @@ pub struct Process {
 }
 
 const LOG: &str = "log";
+const PID: &str = "pid";
+/// What the pid file is while no process runs: its room on the disk is kept, which may be full when the next one is started.
+const NO_PID: &str = "pid.none";
 
 fn pid_file(config: &Path) -> PathBuf {
-    config.with_file_name("pid")
+    config.with_file_name(PID)
+}
+
+/// Notes a process, in the room of the one before where there was one.
+fn note_pid(folder: &trusted::Folder, pid: u32) -> anyhow::Result<()> {
+    // Always as long.
+    let text = format!("{pid:<10}\n");
+    if matches!(folder.file(PID), Ok(Some(_))) {
+        // What cannot be renamed is replaced.
+        let _ = folder.rename(PID, NO_PID);
+    }
+    if folder.overwrite(NO_PID, text.as_bytes()).is_ok() && folder.rename(NO_PID, PID).is_ok() {
+        return Ok(());
+    }
+    // Nothing may be left that names an earlier one.
+    let _ = folder.unlink(NO_PID);
+    let noted = folder.replace(PID, text.as_bytes(), 0o644);
+    noted.with_context(|| folder.path().join(PID).display().to_string())
 }
 
 /// Where its log is.
@@ -129,6 +149,38 @@ fn serves(pid: Pid, arguments: &[OsString], config: &Path) -> bool {
     is_server && (has() || moved())
 }
 
+/// Options of `zonal mount` that have a value behind them.
+const WITH_VALUE: &[&str] = &[
+    "--cell",
+    "--key-file",
+    "--zone",
+    "-o",
+    "--transport",
+    "--cache-time",
+    "--write-behind",
+    "--deadline",
+    "--log",
+    "--workers",
+    "--source",
+];
+
+/// The words of a command line of `zonal mount` that are neither options nor their values.
+fn positional(arguments: &[OsString]) -> impl Iterator<Item = &OsString> {
+    let mut is_value = false;
+    let mut is_behind = false;
+    arguments.iter().filter(move |argument| {
+        if std::mem::take(&mut is_value) {
+            return false;
+        }
+        if is_behind {
+            return true;
+        }
+        is_behind = *argument == "--";
+        is_value = WITH_VALUE.iter().any(|option| *argument == option);
+        !argument.as_bytes().starts_with(b"-")
+    })
+}
+
 /// Whether `pid`, with this command line, is the process of a mount at `path`: in the foreground, as `zonal mount` starts it, too.
 pub fn mounts(pid: Pid, arguments: &[OsString], path: &Path) -> bool {
     let has = |wanted: &str| arguments.iter().skip(2).any(|argument| argument == wanted);
@@ -136,7 +188,9 @@ pub fn mounts(pid: Pid, arguments: &[OsString], path: &Path) -> bool {
     if !is_mount || !(has("--foreground") || has("-f")) {
         return false;
     }
-    if arguments.iter().any(|argument| Path::new(argument) == path) {
+    // The cell that is mounted, say, is no mount point.
+    let named: Vec<&OsString> = positional(arguments.get(2..).unwrap_or_default()).collect();
+    if named.iter().any(|argument| Path::new(argument) == path) {
         return true;
     }
     // One that was started by hand may name it as seen from where it runs.
@@ -146,8 +200,17 @@ pub fn mounts(pid: Pid, arguments: &[OsString], path: &Path) -> bool {
             let path = cwd.join(argument).components().collect::<PathBuf>();
             folder::absolute(&path).ok()
         };
-        let mut named = arguments.iter().skip(2).filter_map(seen);
+        let mut named = named.iter().copied().filter_map(seen);
         named.any(|named| named == path)
+    })
+}
+
+/// All processes that this user may see.
+pub fn all() -> impl Iterator<Item = Pid> {
+    let entries = fs::read_dir("/proc").into_iter().flatten();
+    entries.filter_map(|entry| {
+        let name = entry.ok()?.file_name();
+        Pid::from_raw(name.to_str()?.parse().ok()?)
     })
 }
 
@@ -183,8 +246,15 @@ pub fn tail(log: &Path, from: u64) -> String {
 impl Process {
     /// The process, where it runs.
     pub fn running(&self) -> Option<Held> {
-        let pid = read_pid(&pid_file(&self.config))?;
-        Held::own(pid, |arguments| serves(pid, arguments, &self.config))
+        let own = |pid: Pid| Held::own(pid, |arguments| serves(pid, arguments, &self.config));
+        let is_there = |name| fs::symlink_metadata(self.config.with_file_name(name)).is_ok();
+        if is_there(PID) || is_there(NO_PID) {
+            return own(read_pid(&pid_file(&self.config))?);
+        }
+        // It may have been started when there was no room for the file.
+        all()
+            .filter(|pid| serves(*pid, &arguments(*pid), &self.config))
+            .find_map(own)
     }
 
     /// Where its config was when it started, where that is not where it is now.
@@ -197,7 +267,14 @@ impl Process {
     /// Starts it in a session of its own, with its output in the node's log: behind so many bytes.
     pub fn start(&self, roles: &str) -> anyhow::Result<(Child, u64)> {
         let folder = self.config.parent().context("a config without a folder")?;
-        let log = trusted::open(folder)?.append(LOG)?;
+        let folder = trusted::open(folder)?;
+        let log = match folder.append(LOG).map_err(anyhow::Error::from) {
+            Err(error) if is_full(&error) => {
+                self.tell(&error, "it starts without a log");
+                File::options().write(true).open("/dev/null")?
+            }
+            log => log?,
+        };
         let log_from = log.metadata().map_or(0, |log| log.len());
         let mut child = Command::new(std::env::current_exe().context("own executable")?)
             .args(["server", "--config"])
@@ -208,18 +285,28 @@ impl Process {
             .stderr(log)
             .spawn()
             .with_context(|| format!("start {}", self.name))?;
-        // One that nothing tells of could never be found again.
-        replace(&pid_file(&self.config), &format!("{}\n", child.id())).inspect_err(|_error| {
-            let _ = child.kill();
-            let _ = child.wait();
-        })?;
+        match note_pid(&folder, child.id()) {
+            Ok(()) => {}
+            // Who would make room needs the server. It is found by its command line.
+            Err(error) if is_full(&error) => self.tell(&error, "it runs without its pid file"),
+            Err(error) => {
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(error);
+            }
+        }
         Ok((child, log_from))
+    }
+
+    fn tell(&self, error: &anyhow::Error, what: &str) {
+        crate::out::note(format_args!("zonal: {}: {what}: {error:#}", self.name));
     }
 
     /// Forgets a process that has ended.
     pub fn forget(&self) {
+        let file = pid_file(&self.config);
         // It may never have been written.
-        let _ = fs::remove_file(pid_file(&self.config));
+        let _ = fs::rename(&file, file.with_file_name(NO_PID));
     }
 }
 
@@ -289,6 +376,63 @@ mod tests {
     }
 
     #[test]
+    fn a_process_is_noted_on_a_full_disk_where_one_was_before() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let scratch = zonal_testkit::Scratch::new("full-disk");
+        let dir = scratch.join("disk");
+        fs::create_dir(&dir).unwrap();
+        let mounted = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", "size=64k,mode=0700", "none"])
+            .arg(&dir)
+            .status();
+        if !mounted.unwrap().success() {
+            return zonal_testkit::skip_mount(&"no tmpfs");
+        }
+        let fill = || fs::write(dir.join("filler"), vec![0; 1 << 20]).unwrap_err();
+        let process = Process {
+            name: "meta1".to_owned(),
+            config: dir.join("node.toml"),
+        };
+        let noted = || read_pid(&dir.join(PID)).map(|pid| pid.as_raw_nonzero().get());
+        let folder = trusted::open(&dir).unwrap();
+        fill();
+        let full = note_pid(&folder, 4_294_967).unwrap_err();
+        assert!(is_full(&full), "{full:#}");
+        fs::remove_file(dir.join("filler")).unwrap();
+        note_pid(&folder, 4_294_967).unwrap();
+        fill();
+        assert_eq!(noted(), Some(4_294_967));
+        // Killed.
+        note_pid(&folder, 7).unwrap();
+        assert_eq!(noted(), Some(7));
+        process.forget();
+        assert_eq!(noted(), None);
+        note_pid(&folder, 123_456).unwrap();
+        assert_eq!(noted(), Some(123_456));
+        drop(folder);
+        assert!(Command::new("umount").arg(&dir).status().unwrap().success());
+    }
+
+    #[test]
+    fn options_of_a_mount_that_have_values_are_known() {
+        use clap::CommandFactory;
+        let mount = crate::cli::Cli::command();
+        let mount = mount.find_subcommand("mount").unwrap();
+        let with_value = mount
+            .get_arguments()
+            .filter(|option| !option.is_positional() && option.get_action().takes_values());
+        for option in with_value {
+            let long = option.get_long().map(|long| format!("--{long}"));
+            let short = option.get_short().map(|short| format!("-{short}"));
+            for name in long.into_iter().chain(short) {
+                assert!(WITH_VALUE.contains(&name.as_str()), "{name}");
+            }
+        }
+    }
+
+    #[test]
     fn a_command_line_says_what_a_process_is_for() {
         let line = |text: &str| text.split(' ').map(OsString::from).collect::<Vec<_>>();
         let own = rustix::process::getpid();
@@ -316,6 +460,10 @@ mod tests {
             ("zonal mount /nowhere/point", false),
             ("zonal umount -f /nowhere/point", false),
             ("zonal mount -f /nowhere/other", false),
+            ("zonal mount -f --cell /nowhere/point /m", false),
+            ("zonal mount --cell=/nowhere/point /m -f", false),
+            ("zonal mount /m --log /nowhere/point -f", false),
+            ("zonal mount -f --cell /c -- /nowhere/point", true),
         ] {
             assert_eq!(mounts(own, &line(text), path), is_it, "{text}");
         }

@@ -1,10 +1,11 @@
 //! `zonal key`: the authority of a cell, and the credentials that it makes.
 
+use super::key_revoke::Revoke;
 use crate::cell::Named;
 use crate::cell::connect::{Cell, CellArgs};
 use crate::cell::folder::{Folder, default_dir};
-use crate::cell::keyring::{AUTHORITY_FILE, IssuedLine, Keyring, shown};
-use crate::exit::{CONFIG, FAILED, Failure, NOT_FOUND, REFUSED};
+use crate::cell::keyring::{AUTHORITY_FILE, COMMANDS, IssuedLine, Keyring, Kind, serial_in, shown};
+use crate::exit::{CONFIG, Failure, NOT_FOUND, REFUSED, USAGE};
 use crate::out;
 use serde_json::json;
 use std::collections::BTreeSet;
@@ -54,19 +55,10 @@ pub enum Key {
         #[arg(long)]
         json: bool,
     },
-    /// Revoke credentials: within 5 s no server serves their holders
-    Revoke {
-        #[command(flatten)]
-        cell: CellArgs,
-        #[command(flatten)]
-        authority: AuthorityArgs,
-        /// A serial number, or the name of a client or an administrator: all credentials of that name, but with --but-newest
-        #[arg(value_name = "SERIAL|NAME")]
-        which: String,
-        /// Keep the newest credential of that name: the others are revoked after a renewal
-        #[arg(long)]
-        but_newest: bool,
-    },
+    /// Revoke credentials: within 5 s no server serves their holders by TCP
+    ///
+    /// A Unix socket asks for no credential: on a server's machine root and the servers' user go on, mounts and commands, whatever is revoked.
+    Revoke(Revoke),
 }
 
 /// Which authority is meant.
@@ -144,12 +136,7 @@ impl Key {
                 json,
             } => list(&cell, &authority, json),
             Self::Show { file, json } => show(&file, json),
-            Self::Revoke {
-                cell,
-                authority,
-                which,
-                but_newest,
-            } => revoke(&cell, &authority, &which, but_newest),
+            Self::Revoke(revoke) => revoke.run(),
         }
     }
 }
@@ -176,7 +163,7 @@ fn init(to: &Path, cell: Option<CellId>) -> anyhow::Result<()> {
 }
 
 impl AuthorityArgs {
-    fn open(&self, cell: &CellArgs) -> anyhow::Result<Keyring> {
+    pub(super) fn open(&self, cell: &CellArgs) -> anyhow::Result<Keyring> {
         if let Some(path) = &self.authority {
             return Keyring::open(path);
         }
@@ -199,6 +186,7 @@ impl Create {
     fn run(self) -> anyhow::Result<()> {
         let kind = self.kind()?;
         let keyring = self.authority.open(&self.cell)?;
+        refuse_taken(&kind, &keyring)?;
         let term = Duration::from_secs(self.days * 24 * 3600);
         let line = keyring.issue(kind, term, &self.to)?;
         out::line(format_args!("{}", line.subject));
@@ -270,6 +258,33 @@ impl Create {
     }
 }
 
+/// A name and a serial number are told apart, and so are a client and an administrator: `zonal key revoke` takes either.
+fn refuse_taken(kind: &SubjectKind, keyring: &Keyring) -> anyhow::Result<()> {
+    let (name, own) = match kind {
+        SubjectKind::Client { name, .. } => (name, Kind::Client),
+        SubjectKind::Admin { name } => (name, Kind::Admin),
+        SubjectKind::Server { .. } => return Ok(()),
+    };
+    if serial_in(name).is_some() {
+        let text = format!("{name} looks like a serial number");
+        let failure = Failure::new(USAGE, text);
+        return Err(failure.hint("name it otherwise").into());
+    }
+    let is_commands = own == Kind::Client && name == COMMANDS;
+    // A list that is damaged keeps nobody from a new credential.
+    let issued = keyring.issued().unwrap_or_default();
+    let other = issued
+        .iter()
+        .find(|line| line.name() == *name && line.kind() != Some(own));
+    let taken = other.and_then(IssuedLine::kind);
+    if let Some(kind) = taken.or(is_commands.then_some(Kind::Admin)) {
+        let text = format!("{name} is the name of {kind} of this cell");
+        let failure = Failure::new(USAGE, text);
+        return Err(failure.hint("name it otherwise").into());
+    }
+    Ok(())
+}
+
 fn now() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     since.map_or(0, |since| since.as_secs())
@@ -284,7 +299,7 @@ fn revoked_serials(cell: &CellArgs) -> Option<BTreeSet<Serial>> {
     }
 }
 
-fn ask(cell: &Cell, request: &ManagerRequest) -> anyhow::Result<ManagerReply> {
+pub(super) fn ask(cell: &Cell, request: &ManagerRequest) -> anyhow::Result<ManagerReply> {
     let to = Address::any_node(cell.manager);
     match cell.call(to, Service::Manager, request.name(), &request.to_bytes())? {
         ManagerReply::Failed { detail, .. } => {
@@ -377,53 +392,4 @@ fn show(file: &Path, as_json: bool) -> anyhow::Result<()> {
             .into()),
         None => Ok(()),
     }
-}
-
-fn revoke(
-    cell: &CellArgs,
-    authority: &AuthorityArgs,
-    which: &str,
-    but_newest: bool,
-) -> anyhow::Result<()> {
-    let issued = authority.open(cell).and_then(|keyring| keyring.issued());
-    let mut lines: Vec<IssuedLine> = match &issued {
-        Ok(issued) => issued
-            .iter()
-            .filter(|line| line.name() == which)
-            .cloned()
-            .collect(),
-        Err(_) => Vec::new(),
-    };
-    if but_newest {
-        lines.pop();
-    }
-    let number = (which.len() == 16)
-        .then(|| u64::from_str_radix(which, 16).ok())
-        .flatten();
-    let mut serials: Vec<u64> = lines
-        .iter()
-        .filter_map(|line| Some(line.number()?.0))
-        .collect();
-    if serials.is_empty() && !but_newest {
-        serials.extend(number);
-    }
-    if serials.is_empty() {
-        // A serial number needs no list.
-        issued?;
-        let text = format!("no credential of the name {which} to revoke");
-        return Err(Failure::new(NOT_FOUND, text)
-            .hint("`zonal key ls` shows names and serial numbers")
-            .into());
-    }
-    let cell = cell.open()?;
-    let request = ManagerRequest::Revoke {
-        serials: serials.clone(),
-    };
-    let ManagerReply::Revoked { .. } = ask(&cell, &request)? else {
-        return Err(Failure::new(FAILED, "the manager does not say that it revoked them").into());
-    };
-    for serial in serials {
-        out::line(format_args!("revoked {}", shown(Serial(serial))));
-    }
-    Ok(())
 }

@@ -8,6 +8,7 @@ mod dump;
 mod fs;
 mod fsck;
 mod key;
+mod key_revoke;
 mod layout;
 mod locate;
 mod man;

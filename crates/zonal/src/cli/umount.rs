@@ -1,7 +1,8 @@
 //! `zonal umount`.
 
-use crate::cell::{Held, folder, points, processes};
-use crate::exit::{FAILED, Failure, NOT_FOUND};
+use crate::cell::mounts::Records;
+use crate::cell::{Folder, Held, Named, folder, points, processes};
+use crate::exit::{FAILED, Failure, NOT_FOUND, USAGE};
 use crate::mount::farewell::{self, Said};
 use crate::out;
 use anyhow::Context;
@@ -37,10 +38,7 @@ impl Umount {
         let processes = mount_processes(&path);
         let is_mounted = points::is_mounted(&path);
         if !is_mounted && processes.is_empty() {
-            let text = format!("no cell is mounted on {}", path.display());
-            return Err(Failure::new(NOT_FOUND, text)
-                .hint("`findmnt -t fuse.zonal` lists mounts")
-                .into());
+            return Err(no_point(&self.path, &path).into());
         }
         // Before it may end.
         let heard: Vec<_> = processes
@@ -75,6 +73,34 @@ impl Umount {
             .find_map(|heard| lost(&path, &heard.at_the_end()?))
             .map_or(Ok(()), |failure| Err(failure.into()))
     }
+}
+
+/// Why nothing is taken away: a cell that is mounted is no mount point.
+fn no_point(said: &Path, path: &Path) -> Failure {
+    let is_address = !path.exists() && said.to_str().is_some_and(Named::is_address);
+    if !is_address && !Folder::is_cell(path) {
+        let text = format!("no cell is mounted on {}", path.display());
+        return Failure::new(NOT_FOUND, text).hint("`findmnt -t fuse.zonal` lists mounts");
+    }
+    let what = if is_address {
+        "the address"
+    } else {
+        "the folder"
+    };
+    let text = format!(
+        "{} is {what} of a cell, no mount point; nothing was unmounted",
+        said.display()
+    );
+    let records = Folder::open(path).map(|folder| Records::below(&folder).list());
+    let points = records.unwrap_or_default().into_iter();
+    let points: Vec<String> = points
+        .filter(|record| points::is_mounted(&record.path))
+        .map(|record| format!("`zonal umount {}`", record.path.display()))
+        .collect();
+    Failure::new(USAGE, text).hint(match points.as_slice() {
+        [] => "`findmnt -t fuse.zonal` lists mounts".to_owned(),
+        _ => format!("it is mounted: {}", points.join(", ")),
+    })
 }
 
 fn no_answer(servers: &str) -> String {
@@ -130,13 +156,8 @@ fn lost(path: &Path, said: &Said) -> Option<Failure> {
 fn mount_processes(path: &Path) -> Vec<Held> {
     let own = rustix::process::geteuid().as_raw();
     let uid = points::user(path).unwrap_or(own);
-    let entries = std::fs::read_dir("/proc").into_iter().flatten();
-    let pids = entries.filter_map(|entry| {
-        let name = entry.ok()?.file_name();
-        Pid::from_raw(name.to_str()?.parse().ok()?)
-    });
     let me = rustix::process::getpid();
-    let others = pids.filter(|pid| *pid != me);
+    let others = processes::all().filter(|pid| *pid != me);
     let held = others.filter_map(|pid| {
         Held::of(pid, uid, |arguments| {
             processes::mounts(pid, arguments, path)

@@ -4,7 +4,7 @@ use super::options::Options;
 use super::{background, client_mount};
 use crate::cell::connect::CellArgs;
 use crate::cell::{Named, folder, mounts, points};
-use crate::exit::{Failure, IN_USE, NOT_FOUND};
+use crate::exit::{Failure, IN_USE, NOT_FOUND, is_full};
 use crate::out;
 use anyhow::Context;
 use std::fs::{File, OpenOptions};
@@ -27,7 +27,8 @@ impl Ready {
         if let Some(records) = &self.records
             && let Err(error) = records.add(&self.record)
         {
-            if records.is_of_cell() {
+            // Who would make room on a full disk needs the mount.
+            if records.is_of_cell() && !is_full(&error) {
                 return Err(error);
             }
             self.tell(&format!("the mount is not recorded: {error:#}"));
@@ -178,12 +179,17 @@ fn open_log(options: &Options) -> anyhow::Result<Option<File>> {
         file.with_context(|| path.display().to_string())
     };
     if let Named::Folder(dir) = Named::of(&options.cell)? {
-        let path = mounts::log_below(&folder::Folder::open(&dir)?, &options.path)?;
-        return open(&path).map(Some);
+        let path = mounts::log_below(&folder::Folder::open(&dir)?, &options.path);
+        return match path.and_then(|path| open(&path)) {
+            Err(error) if is_full(&error) => Ok(no_log(&error)),
+            opened => opened.map(Some),
+        };
     }
     let opened = mounts::log_of_machine(&options.path).and_then(|path| open(&path));
-    if let Err(error) = &opened {
-        out::note(format_args!("zonal: the mount does not log: {error:#}"));
-    }
-    Ok(opened.ok())
+    Ok(opened.map_or_else(|error| no_log(&error), Some))
+}
+
+fn no_log(error: &anyhow::Error) -> Option<File> {
+    out::note(format_args!("zonal: the mount does not log: {error:#}"));
+    None
 }

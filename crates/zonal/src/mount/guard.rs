@@ -13,10 +13,11 @@ use rustix::process::{
 };
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+use zonal_fuse::Abort;
 
 /// The hidden subcommand that is this process.
 pub const COMMAND: &str = "mount-guard";
@@ -29,7 +30,12 @@ const LOOK: Duration = Duration::from_millis(20);
 pub fn start(path: &Path) -> std::io::Result<()> {
     let mut command = Command::new(std::env::current_exe()?);
     command.arg(COMMAND).arg(std::process::id().to_string());
-    command.arg(path).stdin(Stdio::null());
+    command.arg(path);
+    // Here, not there: nobody has heard of the mount yet, so its number is its own.
+    match Abort::of(path) {
+        Ok(abort) => command.stdin(abort.into_file()),
+        Err(_denied) => command.stdin(Stdio::null()),
+    };
     command.stdout(Stdio::null()).stderr(Stdio::null());
     // Nobody waits for it: it ends after us.
     command.current_dir("/").spawn().map(drop)
@@ -43,6 +49,8 @@ pub fn run(mount: u32, path: &Path) -> anyhow::Result<()> {
     let all = [SIGUSR1, SIGTERM, SIGINT, SIGHUP, SIGQUIT];
     let mut signals = Signals::new(all).context("signals")?;
     set_parent_process_death_signal(Some(Signal::USR1)).context("parent's death")?;
+    let given = std::io::stdin().as_fd().try_clone_to_owned();
+    let abort = given.ok().and_then(|given| Abort::from_file(given.into()));
     let device = device(path);
     // Opened before it is known to live: of nobody else, however numbers are used again.
     let opened = pidfd_open(pid, PidfdFlags::empty()).ok();
@@ -55,6 +63,9 @@ pub fn run(mount: u32, path: &Path) -> anyhow::Result<()> {
             return Ok(());
         }
         std::thread::sleep(LOOK);
+    }
+    if let Some(abort) = abort {
+        return abort.end().context("end the connection");
     }
     match device {
         Some(device) if self::device(path).as_ref() == Some(&device) => end(&device, path),

@@ -1,4 +1,4 @@
-//! Paths of objects: a data id is the number of an inode, which knows its directory, which knows its names.
+//! Paths of objects: the shard that gave a data id knows its inode, which knows its directory, which knows its names.
 
 use crate::cell::connect::Cell;
 use anyhow::Context;
@@ -51,7 +51,12 @@ impl Names {
 
     /// A path below the cell's root of the file with these bytes; `None` where it has none.
     pub fn path(&mut self, data: DataId) -> Option<String> {
-        let mut ino = Ino(data.0);
+        let ino = block_on(self.client.file_of(data)).ok()?;
+        self.path_of(ino)
+    }
+
+    /// A path below the cell's root of an inode; `None` where it has none.
+    pub fn path_of(&mut self, mut ino: Ino) -> Option<String> {
         let mut parts = Vec::new();
         while ino != Ino::ROOT {
             if parts.len() > DEPTH_MAX {

@@ -220,6 +220,8 @@ pub fn absurd_root(server: &mut Server<'_>) {
 pub fn object(target: TargetId, edge: u64) -> ObjectRef {
     ObjectRef {
         target,
+        set: StripeSetId(0),
+        slot: edge as u16,
         data_id: DataId(edge),
         column: Column(edge as u16),
         layout_gen: edge as u32,

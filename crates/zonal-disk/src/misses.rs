@@ -1,0 +1,60 @@
+//! Whether reads of the index have missed its cache lately.
+//!
+//! Where they have, a server reads what a request needs before it takes a lock under which requests
+//! run one at a time. Where all is cached that would only be done twice: then it costs one load and a
+//! comparison a request. No clock is read: "lately" is counted in requests.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use crate::engine::Engine;
+
+/// Requests that read ahead after the last miss.
+const COLD_REQUESTS: u32 = 1024;
+
+/// What was seen of an index's misses.
+#[derive(Debug, Default)]
+pub(crate) struct Misses {
+    seen: AtomicU64,
+    /// Requests that still read ahead. Races lose some counts, which changes nothing that matters.
+    left: AtomicU32,
+}
+
+impl Misses {
+    fn judge(&self, missed: u64) -> bool {
+        if missed != self.seen.load(Ordering::Relaxed) {
+            self.seen.store(missed, Ordering::Relaxed);
+            self.left.store(COLD_REQUESTS, Ordering::Relaxed);
+            return true;
+        }
+        let left = self.left.load(Ordering::Relaxed);
+        if left > 0 {
+            self.left.store(left - 1, Ordering::Relaxed);
+        }
+        left > 0
+    }
+}
+
+impl Engine {
+    /// Whether the request that begins now should read what it needs before it takes a lock. Counts
+    /// the request.
+    pub fn is_cold(&self) -> bool {
+        self.misses.judge(self.index.missed())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_after_a_miss_read_ahead_and_those_of_a_warm_index_do_not() {
+        let misses = Misses::default();
+        assert!(!misses.judge(0));
+        assert!(misses.judge(1));
+        for _request in 0..COLD_REQUESTS {
+            assert!(misses.judge(1));
+        }
+        assert!(!misses.judge(1));
+        assert!(misses.judge(2));
+    }
+}
