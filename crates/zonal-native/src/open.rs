@@ -151,8 +151,10 @@ impl Native {
     /// ```no_run
     /// # use zonal_native::{Error, Native, OpenOptions, User};
     /// # fn example(cell: &Native) -> Result<(), Error> {
-    /// let file = cell.open(&User::root(), "/data/log",
-    /// OpenOptions::new().append(true).create(0o644))?; file.write(b"one line\n")?; file.fsync()?;
+    /// let options = OpenOptions::new().append(true).create(0o644);
+    /// let file = cell.open(&User::root(), "/data/log", options)?;
+    /// file.write(b"one line\n")?;
+    /// file.fsync()?;
     /// file.close()?;
     /// # Ok(())
     /// # }
