@@ -1,6 +1,8 @@
-//! The threads beside those that call: one for [`housekeeping`], one for [`recalls`], one a shard for its [`events`].
+//! The threads beside those that call: one for [`housekeeping`], one for [`recalls`], one a shard
+//! for its [`events`].
 //!
-//! What an event means beyond the client core (pages and names that a kernel keeps, callers that wait for a lock) is the [`Listener`]'s.
+//! What an event means beyond the client core (pages and names that a kernel keeps, callers that
+//! wait for a lock) is the [`Listener`]'s.
 
 mod events;
 mod housekeeping;
@@ -33,10 +35,12 @@ pub trait Listener: Send + Sync + 'static {
     /// How the threads are reached.
     fn signal(&self) -> &Signal;
 
-    /// Begins what an event asks for beyond the client core. Returns the directories that [`Self::settle`] is asked about.
+    /// Begins what an event asks for beyond the client core. Returns the directories that
+    /// [`Self::settle`] is asked about.
     fn carry_out(&self, event: &Event) -> Vec<Ino>;
 
-    /// Waits until what was begun for these directories may be acknowledged; false where the leases were over before.
+    /// Waits until what was begun for these directories may be acknowledged; false where the leases
+    /// were over before.
     fn settle(&self, dirs: &[Ino]) -> bool;
 
     /// A lock that was waited for under this number is held.
@@ -112,8 +116,8 @@ impl<L: Listener> Background<L> {
         Ok(())
     }
 
-    /// Ends the threads that watch shards, for a process that goes on: a poll after the end of its session would open another one. What shards
-    /// want back is not heard of from here on.
+    /// Ends the threads that watch shards, for a process that goes on: a poll after the end of its
+    /// session would open another one. What shards want back is not heard of from here on.
     pub fn end_watches(&self) {
         let signal = self.listener.signal();
         signal.are_watches_ended.store(true, Ordering::SeqCst);

@@ -16,7 +16,8 @@ pub enum Error {
     /// What a server answers, or the client itself: most have the errno that a mount would give.
     #[error("{0}")]
     Cell(ErrorCode),
-    /// The process is a child of the one that connected: its sockets and threads are the parent's. It has to connect itself.
+    /// The process is a child of the one that connected: its sockets and threads are the parent's.
+    /// It has to connect itself.
     #[error("this process was forked from the one that connected: connect again")]
     Forked,
     /// The connection was closed.

@@ -1,6 +1,7 @@
 //! Open files: positions, appends, what is told to whom.
 //!
-//! 1. Bytes that a write has accepted and a server then did not take are told to each handle that was open: at its next write, at its close,
+//! 1. Bytes that a write has accepted and a server then did not take are told to each handle that
+//!    was open: at its next write, at its close,
 //!    and once at its next fsync, as by a mount.
 //! 2. Reads and writes by offset may run at the same time; those by position go one by one.
 //! 3. Who drops a file without closing it does not hear what its close would have told; a log does.
@@ -147,16 +148,19 @@ impl File {
         Ok(bytes)
     }
 
-    /// Writes all of it at an offset; of a file that was opened to append, at its end, wherever the offset is (as pwrite(2)).
+    /// Writes all of it at an offset; of a file that was opened to append, at its end, wherever the
+    /// offset is (as pwrite(2)).
     ///
     /// # Errors
-    /// EFBIG, ENOSPC, EIO; what an earlier write of anybody here lost; a server that does not answer. Part of it may be written then.
+    /// EFBIG, ENOSPC, EIO; what an earlier write of anybody here lost; a server that does not
+    /// answer. Part of it may be written then.
     pub fn pwrite(&self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
         self.begin_write()?;
         self.write_at(offset, bytes).map(drop)
     }
 
-    /// Writes all of it at the position, which moves behind it; of a file that was opened to append, at its end.
+    /// Writes all of it at the position, which moves behind it; of a file that was opened to
+    /// append, at its end.
     ///
     /// # Errors
     /// As [`Self::pwrite`].
@@ -196,7 +200,8 @@ impl File {
         Ok(end)
     }
 
-    /// Set-id bits and capabilities go before a write by one who may not keep them. True where there may be some.
+    /// Set-id bits and capabilities go before a write by one who may not keep them. True where
+    /// there may be some.
     fn take_privileges(&self) -> Result<bool, ErrorCode> {
         let client = &self.inner.client;
         if self.user.is_root() || client.has_no_privileges(&self.file) {
@@ -303,8 +308,8 @@ impl File {
         done
     }
 
-    /// Sends what was written, gives the locks of this handle back, and ends it. The bytes survive a kill of servers then, not a loss of power:
-    /// see [`Self::fsync`].
+    /// Sends what was written, gives the locks of this handle back, and ends it. The bytes survive
+    /// a kill of servers then, not a loss of power: see [`Self::fsync`].
     ///
     /// # Errors
     /// What was lost since this handle was told last; it is closed all the same.

@@ -1,22 +1,26 @@
 //! A client of a cell that needs no kernel.
 //!
-//! [`Native`] connects to a cell and offers what a mount offers, by paths: it looks names up through symbolic links and `..`, opens files that have
-//! positions, reads and writes them in parallel on all targets of their zone, takes locks, lists directories, tells where bytes lie. A program
-//! that uses it and programs on mounts see the same files at once, under the same rules (docs/semantics.md).
+//! [`Native`] connects to a cell and offers what a mount offers, by paths: it looks names up
+//! through symbolic links and `..`, opens files that have positions, reads and writes them in
+//! parallel on all targets of their zone, takes locks, lists directories, tells where bytes lie. A
+//! program that uses it and programs on mounts see the same files at once, under the same rules
+//! (docs/semantics.md).
 //!
 //! # Who asks
-//! Each call names a [`User`]; the shards decide what that one may do. An open file keeps the user of its open.
+//! Each call names a [`User`]; the shards decide what that one may do. An open file keeps the user
+//! of its open.
 //!
 //! # Threads and forks
-//! Everything may be used from many threads at once; a call runs on the thread that makes it. After a fork the child's calls fail with
-//! [`Error::Forked`]: it must connect itself.
+//! Everything may be used from many threads at once; a call runs on the thread that makes it. After
+//! a fork the child's calls fail with [`Error::Forked`]: it must connect itself.
 //!
 //! # Errors
-//! [`Error`] has the errno that a mount would give. What a write accepted and a server then lost is told to each open file: at its next write, at its
-//! close, and once at its next fsync.
+//! [`Error`] has the errno that a mount would give. What a write accepted and a server then lost is
+//! told to each open file: at its next write, at its close, and once at its next fsync.
 //!
 //! # What a mount uses
-//! [`RealNet`], [`background`] and [`waiters`]: the client core's sockets, its threads, and callers that wait for locks. A mount puts the kernel before them.
+//! [`RealNet`], [`background`] and [`waiters`]: the client core's sockets, its threads, and callers
+//! that wait for locks. A mount puts the kernel before them.
 
 pub mod background;
 mod block;

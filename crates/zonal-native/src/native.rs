@@ -1,6 +1,7 @@
 //! A cell by paths, for programs: what a mount does, without a kernel.
 //!
-//! [`Native`] is a connection. It is safe to use from many threads; each call runs on the thread that makes it.
+//! [`Native`] is a connection. It is safe to use from many threads; each call runs on the thread
+//! that makes it.
 
 mod attributes;
 mod connect;

@@ -81,7 +81,8 @@ impl OpenOptions {
         }
     }
 
-    /// Makes the file; EEXIST where anything has the name, a symbolic link too (O_CREAT and O_EXCL).
+    /// Makes the file; EEXIST where anything has the name, a symbolic link too (O_CREAT and
+    /// O_EXCL).
     #[must_use]
     pub fn create_new(self, mode: u32) -> Self {
         Self {
@@ -150,7 +151,8 @@ impl Native {
     /// ```no_run
     /// # use zonal_native::{Error, Native, OpenOptions, User};
     /// # fn example(cell: &Native) -> Result<(), Error> {
-    /// let file = cell.open(&User::root(), "/data/log", OpenOptions::new().append(true).create(0o644))?;
+    /// let options = OpenOptions::new().append(true).create(0o644);
+    /// let file = cell.open(&User::root(), "/data/log", options)?;
     /// file.write(b"one line\n")?;
     /// file.fsync()?;
     /// file.close()?;
@@ -159,7 +161,8 @@ impl Native {
     /// ```
     ///
     /// # Errors
-    /// ENOENT, EEXIST, EISDIR, EACCES, ELOOP, ENXIO of pipes, sockets and devices (which are a kernel's), and as the shard answers.
+    /// ENOENT, EEXIST, EISDIR, EACCES, ELOOP, ENXIO of pipes, sockets and devices (which are a
+    /// kernel's), and as the shard answers.
     pub fn open(
         &self,
         user: &User,
@@ -171,7 +174,8 @@ impl Native {
         let mut last = ErrorCode::Stale;
         for _ in 0..TRIES {
             match open_once(inner, user, path.as_ref(), options) {
-                // What had the name when it was looked up has been removed, or another thing has it.
+                // What had the name when it was looked up has been removed, or another thing has
+                // it.
                 Err(Error::Cell(code @ (ErrorCode::Stale | ErrorCode::NotFound)))
                     if options.creates.is_some() || code == ErrorCode::Stale =>
                 {

@@ -3,8 +3,8 @@
 use zonal_types::Credentials;
 use zonal_types::limits::GROUPS_MAX;
 
-/// Who a call is made for. The shards decide by it what may be done, as for the processes of a mount; what they believe of a client is said by its
-/// credential.
+/// Who a call is made for. The shards decide by it what may be done, as for the processes of a
+/// mount; what they believe of a client is said by its credential.
 ///
 /// ```
 /// use zonal_native::User;
@@ -37,7 +37,8 @@ impl User {
         Self::new(0, 0)
     }
 
-    /// With supplementary groups; those past the bound (32) are not named. The superuser needs none.
+    /// With supplementary groups; those past the bound (32) are not named. The superuser needs
+    /// none.
     #[must_use]
     pub fn with_groups(mut self, groups: &[u32]) -> Self {
         if self.who.uid != 0 {

@@ -1,4 +1,5 @@
-//! Events of shards: one thread a shard polls them and has the listener carry them out *before* it acknowledges.
+//! Events of shards: one thread a shard polls them and has the listener carry them out *before* it
+//! acknowledges.
 
 use super::{Listener, watch_number};
 use crate::block::block_on;
@@ -13,7 +14,8 @@ use zonal_wire::Event;
 /// Pause after a shard did not answer a poll.
 const POLL_PAUSE: Duration = Duration::from_millis(200);
 
-/// Starts a thread for each shard that has none; one that cannot be made is tried again with the next map.
+/// Starts a thread for each shard that has none; one that cannot be made is tried again with the
+/// next map.
 pub(super) fn watch_new(
     watched: &mut BTreeSet<ShardId>,
     shards: impl Iterator<Item = ShardId>,
@@ -30,7 +32,8 @@ pub(super) fn watch_new(
     }
 }
 
-/// A mount's threads end with the process: a poll may be under way for as long as a shard holds one. See [`super::Background::end_watches`].
+/// A mount's threads end with the process: a poll may be under way for as long as a shard holds
+/// one. See [`super::Background::end_watches`].
 pub(super) fn start_watch<L: Listener>(
     listener: &Arc<L>,
     shard: ShardId,

@@ -1,5 +1,6 @@
-//! Recalls of the ends of files: one thread publishes what was appended, and gives the ends back, while others wait to open the files. Not the
-//! thread of the events: a target may not answer. Where something stays to be done housekeeping goes on with it.
+//! Recalls of the ends of files: one thread publishes what was appended, and gives the ends back,
+//! while others wait to open the files. Not the thread of the events: a target may not answer.
+//! Where something stays to be done housekeeping goes on with it.
 
 use super::{Listener, lock};
 use crate::block::block_on;

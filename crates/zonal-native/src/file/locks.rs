@@ -1,7 +1,8 @@
 //! Locks of files: those of fcntl(2), by ranges with owners, and of flock(2), of a whole file.
 //!
-//! A range is owned by the handle, where no owner is named, and goes with it, as with open file descriptions; a named owner may use several handles, and what it locked
-//! through one goes with that. A program that waits is freed by the grant, by its deadline, or where the shard refuses.
+//! A range is owned by the handle, where no owner is named, and goes with it, as with open file
+//! descriptions; a named owner may use several handles, and what it locked through one goes with
+//! that. A program that waits is freed by the grant, by its deadline, or where the shard refuses.
 
 use super::File;
 use crate::block::block_on;
@@ -38,7 +39,8 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// Of the bytes `start..=end`; `u64::MAX`: for ever behind. Meets the locks of fcntl(2) on mounts.
+    /// Of the bytes `start..=end`; `u64::MAX`: for ever behind. Meets the locks of fcntl(2) on
+    /// mounts.
     #[must_use]
     pub fn range(kind: LockKind, start: u64, end: u64) -> Self {
         Self {
@@ -59,7 +61,8 @@ impl Lock {
         }
     }
 
-    /// For an owner of the program's choice: one owner's locks do not exclude one another. A lock of a whole file is always its handle's.
+    /// For an owner of the program's choice: one owner's locks do not exclude one another. A lock
+    /// of a whole file is always its handle's.
     #[must_use]
     pub fn owned_by(self, owner: u64) -> Self {
         Self {
@@ -127,7 +130,8 @@ impl File {
     /// ```
     ///
     /// # Errors
-    /// EAGAIN where it is another's (and the time is over), EDEADLK, ENOLCK; a server that does not answer.
+    /// EAGAIN where it is another's (and the time is over), EDEADLK, ENOLCK; a server that does not
+    /// answer.
     pub fn lock(&self, lock: Lock, wait: Wait) -> Result<(), Error> {
         self.inner.begin()?;
         if lock.start > lock.end {
@@ -224,7 +228,8 @@ impl File {
         Ok(unlocked?)
     }
 
-    /// The first lock that is in the way of this one: kind, first and last byte, and the process, where it is of this machine.
+    /// The first lock that is in the way of this one: kind, first and last byte, and the process,
+    /// where it is of this machine.
     ///
     /// # Errors
     /// A server that does not answer.

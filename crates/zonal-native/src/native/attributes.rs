@@ -207,7 +207,8 @@ impl Native {
     /// Sets an extended attribute. A symbolic link is not followed.
     ///
     /// # Errors
-    /// ENOTSUP of a name that the cell does not keep, E2BIG, ERANGE, ENOSPC, EPERM, and as [`Self::lstat`].
+    /// ENOTSUP of a name that the cell does not keep, E2BIG, ERANGE, ENOSPC, EPERM, and as
+    /// [`Self::lstat`].
     pub fn set_xattr(
         &self,
         user: &User,
@@ -251,7 +252,8 @@ impl Native {
         inner.ask(ino, inner.client.statfs(ino))
     }
 
-    /// In which zones and on which targets a file's bytes lie, and the home zone: what a scheduler asks.
+    /// In which zones and on which targets a file's bytes lie, and the home zone: what a scheduler
+    /// asks.
     ///
     /// # Errors
     /// As [`Self::stat`].

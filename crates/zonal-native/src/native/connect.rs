@@ -1,7 +1,7 @@
 //! Connecting and closing, and what each call begins with.
 //!
-//! A process that was forked from the one that connected shares its sockets: two that read one reply would each get a part. So every call, and every
-//! destructor, compares the process id first.
+//! A process that was forked from the one that connected shares its sockets: two that read one
+//! reply would each get a part. So every call, and every destructor, compares the process id first.
 
 use crate::background::{Background, Listener, Signal, watch_one};
 use crate::block::block_on;
@@ -156,7 +156,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Before anything is asked about an inode: its shard grants leases with its answers, and somebody must hear it when it wants them back.
+    /// Before anything is asked about an inode: its shard grants leases with its answers, and
+    /// somebody must hear it when it wants them back.
     pub(crate) fn watch(self: &Arc<Self>, ino: Ino) {
         if let Some(shard) = self.client.map().shard_of(ino.partition()) {
             watch_one(self, shard.id);
@@ -197,7 +198,8 @@ pub struct Native {
 }
 
 impl Native {
-    /// Connects to the cell whose manager listens at `manager` (IP:PORT), as `identity` says who this process is.
+    /// Connects to the cell whose manager listens at `manager` (IP:PORT), as `identity` says who
+    /// this process is.
     ///
     /// # Errors
     /// See [`ConnectError`].
@@ -241,8 +243,8 @@ impl Native {
         })
     }
 
-    /// Sends everything that was written, gives locks and leases back, and ends the sessions. What is called afterwards, also of files that are open
-    /// still, fails with [`Error::Closed`].
+    /// Sends everything that was written, gives locks and leases back, and ends the sessions. What
+    /// is called afterwards, also of files that are open still, fails with [`Error::Closed`].
     ///
     /// # Errors
     /// The first file that could not be flushed, where nobody was told of it before.
@@ -272,7 +274,8 @@ impl Native {
         &self.inner.client
     }
 
-    /// Sends everything that was written through this connection and makes it durable, with the names that it made.
+    /// Sends everything that was written through this connection and makes it durable, with the
+    /// names that it made.
     ///
     /// # Errors
     /// The first failure; the rest is done all the same.

@@ -1,4 +1,5 @@
-//! Directories as streams of entries: a part at a time, so that a directory of any size takes as much memory.
+//! Directories as streams of entries: a part at a time, so that a directory of any size takes as
+//! much memory.
 
 use super::{Inner, Native};
 use crate::error::Error;
@@ -44,15 +45,16 @@ impl DirEntry {
         self.kind
     }
 
-    /// Its attributes, where they were asked for, its shard answers, and the user may search the directory.
+    /// Its attributes, where they were asked for, its shard answers, and the user may search the
+    /// directory.
     #[must_use]
     pub fn attr(&self) -> Option<&Attr> {
         self.attr.as_ref()
     }
 }
 
-/// A directory's entries, see [`Native::read_dir`]. What is there from the beginning to the end comes once; what is made or removed meanwhile comes once or
-/// not at all.
+/// A directory's entries, see [`Native::read_dir`]. What is there from the beginning to the end
+/// comes once; what is made or removed meanwhile comes once or not at all.
 pub struct ReadDir {
     inner: Arc<Inner>,
     user: User,

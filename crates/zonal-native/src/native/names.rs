@@ -39,7 +39,8 @@ impl Native {
     /// Makes a first-level directory with its home in a zone.
     ///
     /// # Errors
-    /// As [`Self::mkdir`]; EXDEV below a directory that has another home; ENXIO where there is no such zone.
+    /// As [`Self::mkdir`]; EXDEV below a directory that has another home; ENXIO where there is no
+    /// such zone.
     pub fn mkdir_in_zone(
         &self,
         user: &User,
@@ -115,8 +116,8 @@ impl Native {
         inner.ask(place.dir, client.rmdir(who, place.dir, place.name))
     }
 
-    /// Renames; what has the new name is replaced where rename(2) does so. Both names must lie in one shard: below one first-level directory, or
-    /// both in the root.
+    /// Renames; what has the new name is replaced where rename(2) does so. Both names must lie in
+    /// one shard: below one first-level directory, or both in the root.
     ///
     /// # Errors
     /// ENOENT, EXDEV, ENOTEMPTY, EISDIR, ENOTDIR, EINVAL, EACCES, EPERM, and as the shard answers.

@@ -1,9 +1,12 @@
 //! From a path to an inode: name by name, as the kernel walks.
 //!
-//! 1. Each name is looked up at its shard for the user who asks, who needs the right to search its directory.
+//! 1. Each name is looked up at its shard for the user who asks, who needs the right to search its
+//!    directory.
 //! 2. `..` leads to the directory that the walk came from, in the root to the root.
-//! 3. A symbolic link is followed where a name follows it, a slash, or the call says so: 40 of them in all.
-//! 4. Whatever has a slash behind it must be a directory. A path without a slash in front begins in the root, too.
+//! 3. A symbolic link is followed where a name follows it, a slash, or the call says so: 40 of them
+//!    in all.
+//! 4. Whatever has a slash behind it must be a directory. A path without a slash in front begins in
+//!    the root, too.
 //!
 //! One look-up is one round trip, but in directories of which the client knows all names.
 

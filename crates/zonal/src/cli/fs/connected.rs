@@ -16,7 +16,8 @@ use zonal_types::limits::NAME_BYTES_MAX;
 pub struct Access {
     #[command(flatten)]
     cell: CellArgs,
-    /// The zone that this machine is in: new first-level directories are homed there [default: as `zonal mount` finds it]
+    /// The zone that this machine is in: new first-level directories are homed there [default: as
+    /// `zonal mount` finds it]
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
     zone: Option<u16>,
     /// What protects connections by TCP: tls, or plain, as for `zonal mount`

@@ -1,7 +1,9 @@
-//! What `put` and `get` share: several files at a time, what was done so far, an end by a signal, names beside names.
+//! What `put` and `get` share: several files at a time, what was done so far, an end by a signal,
+//! names beside names.
 //!
-//! A file gets its name when it is complete: it is written beside, made durable, and renamed. So whoever looks sees the old one or the new one. What a
-//! command leaves that is killed with -9 has a name like `.NAME.zonal-put.0123456789abcdef`.
+//! A file gets its name when it is complete: it is written beside, made durable, and renamed. So
+//! whoever looks sees the old one or the new one. What a command leaves that is killed with -9 has
+//! a name like `.NAME.zonal-put.0123456789abcdef`.
 
 use super::connected::{Failures, interrupted};
 use crate::exit::{FAILED, Failure, INTERRUPTED};
@@ -146,7 +148,8 @@ impl Work {
     }
 }
 
-/// Copies what `feed` names, so many at a time, each by `copy`. A failure of one is noted, and the others go on.
+/// Copies what `feed` names, so many at a time, each by `copy`. A failure of one is noted, and the
+/// others go on.
 pub fn run<J: Send>(
     work: &Work,
     jobs: u8,

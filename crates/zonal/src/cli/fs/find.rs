@@ -13,7 +13,8 @@ use zonal_server::units::Size;
 
 /// Find files in a tree
 ///
-/// Prints what all conditions hold of, each directory before what is in it. Symbolic links are not followed.
+/// Prints what all conditions hold of, each directory before what is in it. Symbolic links are not
+/// followed.
 #[derive(Debug, clap::Args)]
 pub struct Find {
     #[command(flatten)]
@@ -21,7 +22,8 @@ pub struct Find {
     /// The last name is of this pattern: *, ?, [a-z], [!a-z]
     #[arg(long, value_name = "PATTERN")]
     name: Option<OsString>,
-    /// It is a file (f), directory (d), symbolic link (l), pipe (p), socket (s), block device (b) or character device (c)
+    /// It is a file (f), directory (d), symbolic link (l), pipe (p), socket (s), block device (b)
+    /// or character device (c)
     #[arg(long = "type", value_name = "f|d|l|p|s|b|c", value_parser = ["f", "d", "l", "p", "s", "b", "c"])]
     kind: Option<String>,
     /// It has more than (+), less than (-) or just so many bytes, such as "+10 MiB"

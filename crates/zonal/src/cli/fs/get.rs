@@ -10,8 +10,10 @@ use std::path::{Path, PathBuf};
 
 /// Copy files from the cell onto this machine
 ///
-/// Keeps modes, times, holes, extended attributes, symbolic links and hard links among what is copied; owners where root copies. What has a name already
-/// is replaced. Each file is written beside as `.NAME.zonal-get.RANDOM`, made durable, and renamed: there is never half a file under its name.
+/// Keeps modes, times, holes, extended attributes, symbolic links and hard links among what is
+/// copied; owners where root copies. What has a name already is replaced. Each file is written
+/// beside as `.NAME.zonal-get.RANDOM`, made durable, and renamed: there is never half a file under
+/// its name.
 #[derive(Debug, clap::Args)]
 pub struct Get {
     #[command(flatten)]

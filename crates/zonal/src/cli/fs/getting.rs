@@ -1,4 +1,5 @@
-//! How `get` copies, as `put` does: one thread walks the tree and makes directories and links, others copy files.
+//! How `get` copies, as `put` does: one thread walks the tree and makes directories and links,
+//! others copy files.
 
 use super::connected::{Connected, about, about_local};
 use super::copying::{STEP, Work, beside};

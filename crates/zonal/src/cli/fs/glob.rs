@@ -1,4 +1,5 @@
-//! Patterns of names: `*`, `?`, `[a-z]`, `[!a-z]`, and a backslash before what stands for itself. Bytes, not letters, as names are.
+//! Patterns of names: `*`, `?`, `[a-z]`, `[!a-z]`, and a backslash before what stands for itself.
+//! Bytes, not letters, as names are.
 
 /// Whether a name is of a pattern. Time: length of pattern times length of name at most.
 pub fn matches(pattern: &[u8], name: &[u8]) -> bool {

@@ -130,7 +130,8 @@ pub fn last_name(path: &Path) -> Option<&std::ffi::OsStr> {
     path.file_name().filter(|_| !is_inside)
 }
 
-/// Names of a directory with attributes, in order. One whose shard does not answer is a failure of its own.
+/// Names of a directory with attributes, in order. One whose shard does not answer is a failure of
+/// its own.
 pub fn entries(
     cell: &Connected,
     dir: &Path,
@@ -157,7 +158,8 @@ pub fn entries(
     Ok(entries)
 }
 
-/// What is in a directory, and with `recursive` all that is below, each directory before what is in it. Symbolic links are not followed.
+/// What is in a directory, and with `recursive` all that is below, each directory before what is in
+/// it. Symbolic links are not followed.
 pub fn below(
     cell: &Connected,
     dir: &Path,

@@ -86,9 +86,11 @@ pub fn kept_mode(mode: u32, uid: u32) -> u32 {
     mode & if keeps { 0o7777 } else { 0o1777 }
 }
 
-/// Owner, extended attributes, mode and times of what was copied from the cell. A symbolic link has no mode.
+/// Owner, extended attributes, mode and times of what was copied from the cell. A symbolic link has
+/// no mode.
 ///
-/// A new owner takes capabilities away, and a mode may take the right to set attributes: so they are set in between.
+/// A new owner takes capabilities away, and a mode may take the right to set attributes: so they
+/// are set in between.
 pub fn set_attributes(path: &Path, attr: &Attr, xattrs: &[Xattr]) -> std::io::Result<()> {
     if gives_owners() {
         std::os::unix::fs::lchown(path, Some(attr.uid), Some(attr.gid))?;

@@ -72,7 +72,8 @@ impl Mkdir {
 
 /// Rename, or move into a directory
 ///
-/// What has the new name is replaced, as by rename(2). Both must lie below one first-level directory, or in the root.
+/// What has the new name is replaced, as by rename(2). Both must lie below one first-level
+/// directory, or in the root.
 #[derive(Debug, clap::Args)]
 pub struct Mv {
     #[command(flatten)]

@@ -11,15 +11,18 @@ use std::path::{Path, PathBuf};
 
 /// Copy files from this machine into the cell
 ///
-/// Keeps modes, times, holes, extended attributes, symbolic links and hard links among what is copied; owners where root copies. What has a name already
-/// is replaced. Each file is written beside as `.NAME.zonal-put.RANDOM`, made durable, and renamed: there is never half a file under its name.
+/// Keeps modes, times, holes, extended attributes, symbolic links and hard links among what is
+/// copied; owners where root copies. What has a name already is replaced. Each file is written
+/// beside as `.NAME.zonal-put.RANDOM`, made durable, and renamed: there is never half a file under
+/// its name.
 #[derive(Debug, clap::Args)]
 pub struct Put {
     #[command(flatten)]
     access: Access,
     #[command(flatten)]
     copying: Copying,
-    /// Files of this machine (- is standard input); the last path is a new name in the cell, or a directory there
+    /// Files of this machine (- is standard input); the last path is a new name in the cell, or a
+    /// directory there
     #[arg(required = true, num_args = 2.., value_name = "SOURCE... PATH")]
     paths: Vec<PathBuf>,
 }

@@ -1,6 +1,7 @@
 //! How `put` copies: one thread walks the tree and makes directories and links, others copy files.
 //!
-//! A hard link is made when the first name of its file has been copied; modes and times of directories are set last.
+//! A hard link is made when the first name of its file has been copied; modes and times of
+//! directories are set last.
 
 use super::connected::{Connected, about, about_local};
 use super::copying::{STEP, Work, beside};
@@ -195,7 +196,8 @@ impl Sender<'_> {
         Ok(())
     }
 
-    /// A new owner takes capabilities away, and a mode may take the right to set attributes: so they are set in between.
+    /// A new owner takes capabilities away, and a mode may take the right to set attributes: so
+    /// they are set in between.
     fn set_attributes(
         &self,
         from: &Path,

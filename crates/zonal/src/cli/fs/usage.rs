@@ -18,7 +18,8 @@ pub struct Du {
     /// Only the sum of each path
     #[arg(long, short)]
     summarize: bool,
-    /// As JSON, one object a directory, with sizes as files show them and bytes as targets hold them
+    /// As JSON, one object a directory, with sizes as files show them and bytes as targets hold
+    /// them
     #[arg(long)]
     json: bool,
     /// Paths
