@@ -52,7 +52,8 @@ fn of_shard(tag: u8, key: &[u8], value: &[u8]) -> Result<Described, ErrorCode> {
             let record: SessionRecord = decode(value)?;
             Described::new("session")
                 .with("session", id.0)
-                .with("client", record.client)
+                .with("client", record.identity.client.0)
+                .with("incarnation", record.identity.incarnation.0)
                 .with("zone", record.zone.0)
                 .with("name", record.name)
         }

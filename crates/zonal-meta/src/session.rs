@@ -12,15 +12,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
 use zonal_types::limits::{SESSION_SLOTS_MAX, SESSION_TERM_MS};
-use zonal_types::{Codec, ErrorCode, Holder, Instant, KvRead, SessionId, ZoneId, codec_struct};
+use zonal_types::{
+    ClientId, ClientIdentity, Codec, ErrorCode, Holder, Instant, KvRead, SessionId, ZoneId,
+    codec_struct,
+};
 use zonal_wire::MetaReply;
 
 codec_struct! {
     /// The stored session.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct SessionRecord {
-        /// The client's own number.
-        client: u64,
+        /// The client, as it opened the session last.
+        identity: ClientIdentity,
         /// The client's zone.
         zone: ZoneId,
         /// The client's name, for people.
@@ -81,7 +84,7 @@ pub(crate) enum SlotAnswer {
 #[derive(Debug, Default)]
 pub(crate) struct Sessions {
     by_id: BTreeMap<SessionId, Session>,
-    by_client: BTreeMap<(u64, Option<String>), SessionId>,
+    by_client: BTreeMap<(ClientId, Option<String>), SessionId>,
     by_holder: BTreeMap<String, BTreeSet<SessionId>>,
     next_id: u64,
     /// Random bits for the next session's number.
@@ -158,7 +161,8 @@ impl Sessions {
         holder: Option<String>,
         now: Instant,
     ) {
-        self.by_client.insert((record.client, holder.clone()), id);
+        let client = record.identity.client;
+        self.by_client.insert((client, holder.clone()), id);
         if let Some(holder) = &holder {
             self.by_holder.entry(holder.clone()).or_default().insert(id);
         }
@@ -220,7 +224,7 @@ impl Sessions {
     }
 
     /// The session of a client that `holder` may have: its own; where it had to prove nothing, anybody's.
-    pub fn of_client(&self, client: u64, holder: Option<&str>) -> Option<SessionId> {
+    pub fn of_client(&self, client: ClientId, holder: Option<&str>) -> Option<SessionId> {
         match holder {
             Some(holder) => {
                 let name = (client, Some(holder.to_owned()));
@@ -232,6 +236,13 @@ impl Sessions {
                 of_client.next().map(|(_, id)| *id)
             }
         }
+    }
+
+    /// Whether another subject than `holder` has a session of this client.
+    pub fn is_others(&self, client: ClientId, holder: &str) -> bool {
+        let all = self.by_client.range((client, None)..);
+        let mut of_client = all.take_while(|((other, _), _)| *other == client);
+        of_client.any(|((_, of), _)| of.as_deref().is_some_and(|of| of != holder))
     }
 
     /// Sessions of a subject.
@@ -259,7 +270,7 @@ impl Sessions {
                 self.by_holder.remove(name);
             }
         }
-        let name = (session.record.client, session.holder);
+        let name = (session.record.identity.client, session.holder);
         if self.by_client.get(&name) == Some(&id) {
             self.by_client.remove(&name);
         }

@@ -10,7 +10,7 @@ use common::{Cell, Client, name, whole_file};
 use std::sync::Arc;
 use zonal_meta::Caller;
 use zonal_testkit::Rng;
-use zonal_types::{ErrorCode, Holder, Ino, SessionId};
+use zonal_types::{ClientId, ClientIdentity, ErrorCode, Holder, Ino, SessionId};
 use zonal_wire::frame::NO_SLOT;
 use zonal_wire::storage::ErrorNumber;
 use zonal_wire::{MetaReply, MetaRequest};
@@ -22,8 +22,10 @@ fn holder(name: &str) -> Option<Arc<Holder>> {
     }))
 }
 
+/// As the first client.
 fn of_session(session: SessionId) -> Caller {
     Caller {
+        identity: ClientIdentity::first(ClientId(1)),
         session,
         slot: NO_SLOT,
         sequence: 0,
@@ -175,14 +177,18 @@ fn one_client_has_a_quarter_of_the_sessions_at_most() {
     let most = cell.stores[1].config.sessions_max / 4;
     let open = |cell: &mut Cell, client: u64| {
         let request = MetaRequest::OpenSession {
-            client,
             zone: zonal_types::ZoneId(1),
             name: String::new(),
         };
-        cell.send(1, common::none(), &request)
+        let identity = ClientIdentity::first(ClientId(client));
+        let caller = Caller {
+            identity,
+            ..common::none()
+        };
+        cell.send(1, caller, &request)
     };
     cell.from = holder("a");
-    for client in 0..most as u64 {
+    for client in 1..=most as u64 {
         let opened = open(&mut cell, client);
         assert!(matches!(opened, MetaReply::Session { .. }), "{opened:?}");
     }

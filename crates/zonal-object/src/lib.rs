@@ -50,7 +50,7 @@ pub use check::{Broken, KnownObject, Survey, Told};
 pub use checkpoint::CheckpointPlan;
 pub use delete::{Delete, DeleteStep};
 pub use edit::{Edit, Step};
-pub use ids::{Attempt, Cut, Extent, ObjectId, Place, TargetConfig};
+pub use ids::{Attempt, Cut, Extent, ObjectId, Place, Sender, TargetConfig};
 pub use map::DataMap;
 pub use note::{BlockCheck, Record, replay_checks};
 pub use read::{Damage, ReadPlan, SegmentRead};

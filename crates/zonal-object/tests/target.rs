@@ -5,7 +5,7 @@ mod harness;
 use harness::*;
 use zonal_object::*;
 use zonal_testkit::Rng;
-use zonal_types::ErrorCode;
+use zonal_types::{ClientId, ClientIdentity, ErrorCode};
 
 #[test]
 fn a_full_target_still_overwrites_cuts_and_deletes() {
@@ -182,12 +182,20 @@ fn the_hot_paths_cost_what_their_comments_say() {
     assert!(plan.reads().count() <= 3);
 }
 
+fn attempt(number: u32) -> Attempt {
+    let sender = Sender {
+        identity: ClientIdentity::first(ClientId(7)),
+        ..Sender::default()
+    };
+    Attempt { sender, number }
+}
+
 #[test]
 fn a_change_that_was_sent_again_is_refused_when_it_comes_late() {
     let (mut shell, mut want) = filled();
     let plan = |shell: &mut Shell, number, offset: u64, length: usize| {
         shell.plan(WriteRequest {
-            attempt: Attempt { sender: 7, number },
+            attempt: attempt(number),
             object: object(1),
             cut: CUT,
             ranges: &[(offset, length as u32)],
@@ -210,7 +218,7 @@ fn a_change_that_was_sent_again_is_refused_when_it_comes_late() {
     assert_eq!(shell.commit(&mut large, &older).map(drop), late);
     assert_eq!(shell.commit(&mut small, b"older").map(drop), late);
     assert_eq!(plan(&mut shell, 0, 0, 5).map(drop), late);
-    let sent_by = |edit: Edit, number| edit.sent_by(Attempt { sender: 7, number });
+    let sent_by = |edit: Edit, number| edit.sent_by(attempt(number));
     let punch = Edit::punch(object(1), CUT, 0, 8192).unwrap();
     assert_eq!(shell.run_edit(sent_by(punch, 0)).map(drop), late);
     let zero = Edit::allocate(object(1), CUT, 0, 8192, true).unwrap();
@@ -226,10 +234,7 @@ fn a_change_that_was_sent_again_is_refused_when_it_comes_late() {
 
 fn many(ranges: &[(u64, u32)]) -> WriteRequest<'_> {
     WriteRequest {
-        attempt: Attempt {
-            sender: 7,
-            number: 0,
-        },
+        attempt: attempt(0),
         object: object(1),
         cut: CUT,
         ranges,

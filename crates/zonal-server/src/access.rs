@@ -314,7 +314,6 @@ pub(crate) mod tests {
             assert_eq!(check_meta(shard, &header, &settle), Ok(()));
         }
         let session = MetaRequest::OpenSession {
-            client: 1,
             zone: ZoneId(1),
             name: String::new(),
         };

@@ -13,8 +13,8 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use zonal_object::key::{Named, OBJECT, parse};
 use zonal_object::{
-    Attempt, Cut, Edit, ObjectId, ObjectStat, Outcome, ReadPlan, Record, Target, TargetConfig,
-    replay_checks,
+    Attempt, Cut, Edit, ObjectId, ObjectStat, Outcome, ReadPlan, Record, Sender, Target,
+    TargetConfig, replay_checks,
 };
 use zonal_types::limits::BLOCK_BYTES;
 use zonal_types::{Codec, ErrorCode, KvRead, TargetId};
@@ -208,7 +208,10 @@ impl StorageNode {
             header.sequence
         };
         Attempt {
-            sender: header.session.0,
+            sender: Sender {
+                identity: header.identity,
+                ..Sender::default()
+            },
             number,
         }
     }

@@ -33,6 +33,8 @@ marks! {
     SlotRepeatedAfterRestart,
     /// A request of a slot came later than its successor.
     SlotLate,
+    /// A request of another incarnation than its session's was refused.
+    IncarnationRefused,
     /// A change waited for a caching client.
     RecallWaited,
     /// An append waited for one before it.

@@ -31,6 +31,31 @@ pub struct Holder {
     pub scope: Option<Scope>,
 }
 
+/// A subject, as a number: 0 where nobody had to prove anything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct HolderNumber(pub u64);
+
+impl HolderNumber {
+    /// The number of a subject (FNV-1a): stores keep it, so it is for ever.
+    #[must_use]
+    pub fn of(subject: Option<&str>) -> Self {
+        let Some(subject) = subject else {
+            return Self(0);
+        };
+        let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+        Self(subject.bytes().fold(0xcbf2_9ce4_8422_2325, mix).max(1))
+    }
+}
+
+impl crate::codec::Codec for HolderNumber {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.0.put(out);
+    }
+    fn get(from: &mut crate::codec::Reader<'_>) -> Result<Self, crate::codec::CodecError> {
+        Ok(Self(u64::get(from)?))
+    }
+}
+
 /// Why a path cannot be a scope's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ScopeError {

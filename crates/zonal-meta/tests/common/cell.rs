@@ -6,7 +6,8 @@ use std::sync::Arc;
 use zonal_meta::{Attempt, Caller, JunctionChange, Now, Outcome, Shard, ShardConfig};
 use zonal_testkit::Rng;
 use zonal_types::{
-    CellId, Credentials, Holder, Ino, Instant, KvChange, NodeId, ShardId, TargetId, ZoneId,
+    CellId, ClientId, ClientIdentity, Credentials, Holder, Ino, Instant, KvChange, NodeId, ShardId,
+    TargetId, ZoneId,
 };
 use zonal_wire::{JoinTarget, MetaReply, MetaRequest};
 use zonal_zonemap::{MapEdit, ZoneMap};
@@ -195,19 +196,25 @@ impl Cell {
     }
 
     pub fn client(&mut self, client: u64) -> Client {
+        let identity = ClientIdentity::first(ClientId(client));
+        self.client_as(identity)
+    }
+
+    pub fn client_as(&mut self, identity: ClientIdentity) -> Client {
         let mut sessions = Vec::new();
         for shard in 0..self.stores.len() {
             let request = MetaRequest::OpenSession {
-                client,
                 zone: ZoneId(1),
                 name: "test".into(),
             };
-            match self.send(shard, none(), &request) {
+            let caller = Caller { identity, ..none() };
+            match self.send(shard, caller, &request) {
                 MetaReply::Session { session, .. } => sessions.push(session),
                 other => panic!("{other:?}"),
             }
         }
         Client {
+            identity,
             sessions,
             sequence: 0,
             who: Credentials::root(),

@@ -69,11 +69,7 @@ impl MetaRole {
             Err(ErrorCode::NoSpace) => false,
             Err(code) => return Err(code),
         };
-        let caller = Caller {
-            session: header.session,
-            slot: header.slot,
-            sequence: header.sequence,
-        };
+        let caller = Caller::of(header);
         let mut state = self.lock_for(header, from);
         if let Some(reply) = self.tell_open(&mut state, request) {
             return reply;

@@ -3,8 +3,8 @@
 use super::changes::Asker;
 use super::{Refused, Storage, named};
 use zonal_net::ReplyBuilder;
-use zonal_object::{Attempt, Delete, Edit, ObjectId};
-use zonal_types::{Epoch, ErrorCode, TargetId};
+use zonal_object::{Attempt, Delete, Edit, ObjectId, Sender};
+use zonal_types::{Epoch, ErrorCode, HolderNumber, TargetId};
 use zonal_wire::storage::ErrorNumber;
 use zonal_wire::{Header, StorageReply, StorageRequest};
 
@@ -18,12 +18,12 @@ impl Storage {
     /// Answers a request.
     pub fn handle(
         &self,
-        header: &Header,
+        (header, holder): (&Header, HolderNumber),
         request: &StorageRequest,
         payload: &[u8],
         reply: &mut ReplyBuilder,
     ) -> Result<(), ErrorCode> {
-        match self.answer(header, request, payload, reply) {
+        match self.answer((header, holder), request, payload, reply) {
             Ok(message) => {
                 reply.message(&message);
                 Ok(())
@@ -67,7 +67,7 @@ impl Storage {
 
     fn answer(
         &self,
-        header: &Header,
+        (header, holder): (&Header, HolderNumber),
         request: &StorageRequest,
         payload: &[u8],
         reply: &mut ReplyBuilder,
@@ -86,14 +86,14 @@ impl Storage {
                 sync,
                 ..
             } => {
-                let asker = asker(header, &is_gone);
+                let asker = asker(header, holder, &is_gone);
                 let length = u32::try_from(payload.len()).map_err(|_error| ErrorCode::Invalid)?;
                 let (outcome, lsn) = self.write(object, asker, &[(*offset, length)], payload)?;
                 sync.then(|| self.sync(lsn)).transpose()?;
                 Ok(self.written(outcome))
             }
             StorageRequest::WriteRanges { object, ranges } => {
-                let asker = asker(header, &is_gone);
+                let asker = asker(header, holder, &is_gone);
                 let (outcome, _lsn) = self.write(object, asker, ranges, payload)?;
                 Ok(self.written(outcome))
             }
@@ -109,7 +109,7 @@ impl Storage {
             } => {
                 let (id, cut) = named(object);
                 let punch = Edit::punch(id, cut, *offset, *length)?;
-                self.edit_range(punch, asker(header, &is_gone))
+                self.edit_range(punch, asker(header, holder, &is_gone))
                     .map(|outcome| self.written(outcome))
             }
             StorageRequest::Allocate {
@@ -120,7 +120,7 @@ impl Storage {
             } => {
                 let (id, cut) = named(object);
                 let allocate = Edit::allocate(id, cut, *offset, *length, *zero)?;
-                self.edit_range(allocate, asker(header, &is_gone))
+                self.edit_range(allocate, asker(header, holder, &is_gone))
                     .map(|outcome| self.written(outcome))
             }
             StorageRequest::Map {
@@ -231,9 +231,12 @@ impl Storage {
     }
 }
 
-fn asker<'a>(header: &Header, is_gone: &'a dyn Fn() -> bool) -> Asker<'a> {
+fn asker<'a>(header: &Header, holder: HolderNumber, is_gone: &'a dyn Fn() -> bool) -> Asker<'a> {
     let attempt = Attempt {
-        sender: header.session.0,
+        sender: Sender {
+            identity: header.identity,
+            holder,
+        },
         number: header.sequence,
     };
     Asker { attempt, is_gone }

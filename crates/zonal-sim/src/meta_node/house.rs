@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use zonal_layout::slot_of;
 use zonal_meta::Caller;
-use zonal_types::{Codec, Column, DataId, Layout, SessionId, TargetId, ZoneId};
+use zonal_types::{ClientIdentity, Codec, Column, DataId, Layout, SessionId, TargetId, ZoneId};
 use zonal_wire::{MetaReply, MetaRequest, NO_SLOT, Service, StorageReply, StorageRequest};
 
 /// Objects of one target.
@@ -113,6 +113,7 @@ impl MetaNode {
                 _other => continue,
             };
             let nobody = Caller {
+                identity: ClientIdentity::default(),
                 session: SessionId(0),
                 slot: NO_SLOT,
                 sequence: 0,

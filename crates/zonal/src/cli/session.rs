@@ -44,6 +44,8 @@ pub enum Session {
 struct Client {
     name: String,
     zone: u16,
+    /// The highest that a shard knows.
+    incarnation: u32,
     idle_ms: u64,
     open_files: u64,
     locked_files: u64,
@@ -69,6 +71,7 @@ fn show(cell: &Cell, as_json: bool) -> anyhow::Result<()> {
             .map(|(number, client)| {
                 json!({
                     "client": format!("{number:016x}"),
+                    "incarnation": client.incarnation,
                     "name": client.name,
                     "zone": client.zone,
                     "idle_ms": client.idle_ms,
@@ -137,7 +140,11 @@ fn clients(cell: &Cell, map: &ZoneMap) -> (BTreeMap<u64, Client>, Option<anyhow:
         match sessions(cell, map, shard) {
             Ok(sessions) => {
                 for entry in sessions {
-                    note(clients.entry(entry.client).or_default(), shard, entry);
+                    note(
+                        clients.entry(entry.identity.client.0).or_default(),
+                        shard,
+                        entry,
+                    );
                 }
             }
             Err(error) => {
@@ -155,6 +162,7 @@ fn note(client: &mut Client, shard: &Shard, entry: SessionEntry) {
         client.idle_ms.min(entry.idle_ms)
     };
     (client.name, client.zone) = (entry.name, entry.zone.0);
+    client.incarnation = client.incarnation.max(entry.identity.incarnation.0);
     client.open_files += u64::from(entry.open_files);
     client.locked_files += u64::from(entry.locked_files);
     client.shards.push(shard.id.0);
