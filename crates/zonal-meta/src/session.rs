@@ -58,6 +58,8 @@ pub(crate) struct Session {
     /// Whose it is: the subject that opened it. `None`: nobody had to prove anything.
     pub holder: Option<String>,
     pub last_seen: Instant,
+    /// It answers nothing any more, and ends when its client is fenced.
+    pub is_ending: bool,
     /// It has told what it holds, in this life of ours: from then on what it opens and closes is counted here.
     pub has_told: bool,
     slots: BTreeMap<u32, Slot>,
@@ -170,6 +172,7 @@ impl Sessions {
             record,
             holder,
             last_seen: now,
+            is_ending: false,
             has_told: false,
             slots: BTreeMap::new(),
         };
@@ -213,6 +216,10 @@ impl Sessions {
         of: (Bound<SessionId>, Bound<SessionId>),
     ) -> impl Iterator<Item = (&SessionId, &Session)> {
         self.by_id.range(of)
+    }
+
+    pub fn get(&self, id: SessionId) -> Option<&Session> {
+        self.by_id.get(&id)
     }
 
     pub fn get_mut(&mut self, id: SessionId) -> Option<&mut Session> {
@@ -344,13 +351,15 @@ impl Sessions {
         let gone = self
             .by_id
             .iter()
+            .filter(|(_, session)| !session.is_ending)
             .filter(|(_, session)| session.last_seen.plus_ms(SESSION_TERM_MS) <= now);
         gone.map(|(id, _)| *id).collect()
     }
 
     /// When the next session may expire.
     pub fn next_expiry(&self) -> Option<Instant> {
-        let seen = self.by_id.values().map(|session| session.last_seen).min()?;
+        let live = self.by_id.values().filter(|session| !session.is_ending);
+        let seen = live.map(|session| session.last_seen).min()?;
         Some(seen.plus_ms(SESSION_TERM_MS))
     }
 

@@ -13,8 +13,8 @@ use crate::shard::{Shard, Waiting};
 use std::sync::Arc;
 use zonal_types::limits::SESSION_TERM_MS;
 use zonal_types::{
-    ClientId, ClientIdentity, Codec, Epoch, ErrorCode, Holder, KvChange, KvRead, SessionId, ZoneId,
-    is_title,
+    ClientId, ClientIdentity, Codec, Epoch, ErrorCode, Holder, HolderNumber, KvChange, KvRead,
+    SessionId, ZoneId, is_title,
 };
 use zonal_wire::{MetaReply, MetaRequest};
 
@@ -57,7 +57,12 @@ impl Shard {
         if holder.is_some_and(|holder| self.sessions.is_others(client, holder)) {
             return Err(ErrorCode::Access);
         }
+        let number = HolderNumber::of(holder);
+        if identity.incarnation < self.fencing.lowest(client, number) {
+            return Err(ErrorCode::Fenced);
+        }
         let known = self.sessions.of_client(client, holder);
+        let known = known.filter(|id| !self.fencing.is_ending(*id));
         let mut effect = Vec::new();
         let id = match known {
             Some(id) => {
@@ -131,6 +136,11 @@ impl Shard {
             MetaRequest::HasEntry { ino } if self.is_being_settled(*ino) => {
                 zonal_types::mark!(SettledMeanwhile);
                 return Err(ErrorCode::NotReady);
+            }
+            MetaRequest::EvictSession if let Some(effect) = self.begin_ending(now, session) => {
+                // It is asked for again until the session is unknown.
+                let reply = failed(ErrorCode::NotReady);
+                self.outcome(reply, effect, Vec::new(), Vec::new())
             }
             MetaRequest::CloseSession | MetaRequest::EvictSession => {
                 // One that is evicted has not said that it uses nothing any more.

@@ -31,6 +31,7 @@ pub mod delete;
 pub mod describe;
 mod draft;
 pub mod edit;
+mod fences;
 mod gone;
 pub mod ids;
 pub mod key;

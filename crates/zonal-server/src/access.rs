@@ -9,7 +9,7 @@
 //! | shard | `HasOpen` | servers with a target |
 //! | shard | `EvictSession` | commands and servers |
 //! | shard | `OpenSession`, `StatFs`, `Sync`, and all else with a session of its own | anybody in the cell, within its scope |
-//! | target | `Delete` | servers with a shard; other servers ask a target for nothing |
+//! | target | `Delete`, `Fence` | servers with a shard; other servers ask a target for nothing |
 //! | target | all else | anybody in the cell; with a scope: `grants.rs` |
 //! | any server | `NumberClaimed` | servers |
 //! | any server | health, scrubs, sessions, lists of objects, snapshots | commands |
@@ -75,7 +75,10 @@ pub(crate) fn check_meta(
 /// # Errors
 /// `NotPermitted`.
 pub(crate) fn check_storage(peer: &Peer, request: &StorageRequest) -> Result<(), ErrorCode> {
-    let is_for_servers = matches!(request, StorageRequest::Delete { .. });
+    let is_for_servers = matches!(
+        request,
+        StorageRequest::Delete { .. } | StorageRequest::Fence { .. }
+    );
     permitted(match peer.role {
         Role::Server => is_shards(peer),
         Role::Client | Role::Tool => !is_for_servers,
@@ -283,6 +286,10 @@ pub(crate) mod tests {
             target,
             objects: Vec::new(),
         };
+        let fence = StorageRequest::Fence {
+            target,
+            fences: Vec::new(),
+        };
         let claimed = AdminRequest::NumberClaimed {
             node: NodeId(1),
             claimed_by: String::new(),
@@ -291,6 +298,7 @@ pub(crate) mod tests {
             let peer = peer(role, 3, None);
             let is_server = role == Role::Server;
             assert_eq!(check_storage(&peer, &delete).is_ok(), is_server);
+            assert_eq!(check_storage(&peer, &fence).is_ok(), is_server);
             assert_eq!(
                 check_storage(&peer, &StorageRequest::Sync { target }),
                 Ok(())

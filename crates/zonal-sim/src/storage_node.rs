@@ -239,6 +239,13 @@ impl StorageNode {
         payload: &[u8],
     ) -> Result<(StorageReply, Vec<u8>), ErrorCode> {
         let attempt = self.attempt(header);
+        let is_about_target = matches!(
+            request,
+            StorageRequest::Sync { .. } | StorageRequest::StatFs { .. }
+        );
+        if !is_about_target {
+            self.target.borrow().admit(attempt.sender)?;
+        }
         let reply = match request {
             StorageRequest::Read {
                 object,
@@ -323,6 +330,12 @@ impl StorageNode {
                     ranges: map.ranges,
                     object_bytes: map.object_bytes,
                 }
+            }
+            StorageRequest::Fence { fences, .. } => {
+                let record = self.target.borrow_mut().fence(&fences);
+                self.log(record);
+                self.disk.sync();
+                StorageReply::Done
             }
             StorageRequest::StatFs { .. } => {
                 let space = self.target.borrow().statfs();

@@ -26,6 +26,6 @@ pub use ids::{
 };
 pub use layout::{Component, ComponentKind, FileData, Layout, Redundancy, StripePolicy};
 pub use name::{Name, OneLine, Shown, is_shown, is_title};
-pub use scope::{Holder, HolderNumber, Scope, ScopeError};
+pub use scope::{Fence, Holder, HolderNumber, Scope, ScopeError};
 pub use store::{KvChange, KvRead};
 pub use time::{Instant, Timestamp};

@@ -2,6 +2,7 @@
 //!
 //! *Invariants*: (1) a path is absolute, and each of its names is a valid [`Name`]; (2) an empty scope covers everything.
 
+use crate::ids::{ClientId, Incarnation};
 use crate::name::Name;
 
 /// Bytes of a scope's path at most.
@@ -44,6 +45,19 @@ impl HolderNumber {
         };
         let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
         Self(subject.bytes().fold(0xcbf2_9ce4_8422_2325, mix).max(1))
+    }
+}
+
+crate::codec_struct! {
+    /// That incarnations of a client are over.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+    pub struct Fence {
+        /// The client.
+        client: ClientId,
+        /// Who opened its session; 0: whoever names it.
+        holder: HolderNumber,
+        /// The lowest incarnation that is served.
+        lowest: Incarnation,
     }
 }
 

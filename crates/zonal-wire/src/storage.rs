@@ -6,7 +6,8 @@
 #![expect(missing_docs, reason = "fields are described with their variant")]
 
 use zonal_types::{
-    Column, DataId, Epoch, ErrorCode, MapVersion, StripeSetId, TargetId, codec_enum, codec_struct,
+    Column, DataId, Epoch, ErrorCode, Fence, MapVersion, StripeSetId, TargetId, codec_enum,
+    codec_struct,
 };
 
 codec_struct! {
@@ -57,6 +58,8 @@ codec_enum! {
         /// Writes the payload to many ranges (offset, length), `WRITE_RANGES_MAX` at most: in order, none over another, their bytes one
         /// behind the other, as many as the payload has. Where it fails some of them may be written.
         WriteRanges = 11 { object: ObjectRef, ranges: Vec<(u64, u32)> },
+        /// Incarnations of clients are over: nothing of them is carried out or answered from now on. Durable before the reply.
+        Fence = 12 { target: TargetId, fences: Vec<Fence> },
         /// Reserved for erasure coding and shared disks.
         Prepare = 32 { object: ObjectRef, txn: u64 },
         /// Reserved.

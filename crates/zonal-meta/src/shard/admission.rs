@@ -27,6 +27,7 @@ impl Shard {
         match self.sessions.get_mut(caller.session) {
             // By a command: the shell lets nobody else ask for it.
             Some(_) if matches!(request, MetaRequest::EvictSession) => {}
+            Some(session) if session.is_ending => return Err(ErrorCode::UnknownSession),
             Some(session) if session.is_of(from) => {
                 let known = session.record.identity;
                 if caller.identity.client != known.client {

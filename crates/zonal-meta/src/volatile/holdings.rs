@@ -205,6 +205,7 @@ impl Shard {
         self.opens.drop_session(session);
         self.events.close(session);
         self.doomed.remove(&session);
+        self.fencing.ended(session);
         if self.sessions.silent.iter().all(|silent| *silent == session) {
             self.tickets.forget_given();
         }

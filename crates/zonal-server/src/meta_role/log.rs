@@ -48,6 +48,7 @@ impl MetaRole {
         let deletes = puts(&effect, zonal_meta::keys::TAG_DELETION);
         let reserves = puts(&effect, zonal_meta::keys::TAG_IDS);
         let is_half = puts(&effect, zonal_meta::keys::TAG_DETACHED);
+        let fences = puts(&effect, zonal_meta::keys::TAG_FENCE);
         let map = match &self.manager {
             Some(manager) if !junctions.is_empty() => {
                 let edits: Vec<MapEdit> = junctions.into_iter().map(edit_of).collect();
@@ -69,6 +70,9 @@ impl MetaRole {
         if deletes && !state.has_deletions {
             state.has_deletions = true;
             self.pushing.notify_all();
+        }
+        if fences {
+            self.fencing.notify_all();
         }
         Ok(map)
     }

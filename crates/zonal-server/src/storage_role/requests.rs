@@ -4,6 +4,7 @@ use super::changes::Asker;
 use super::{Refused, Storage, named};
 use zonal_net::ReplyBuilder;
 use zonal_object::{Attempt, Delete, Edit, ObjectId, Sender};
+use zonal_types::limits::FENCES_AT_ONCE_MAX;
 use zonal_types::{Epoch, ErrorCode, HolderNumber, TargetId};
 use zonal_wire::storage::ErrorNumber;
 use zonal_wire::{Header, StorageReply, StorageRequest};
@@ -73,6 +74,13 @@ impl Storage {
         reply: &mut ReplyBuilder,
     ) -> Result<StorageReply, Refused> {
         self.admit(header, request)?;
+        let is_about_target = matches!(
+            request,
+            StorageRequest::Sync { .. } | StorageRequest::StatFs { .. }
+        );
+        if !is_about_target {
+            self.lock().admit(sender(header, holder))?;
+        }
         let is_gone = || reply.is_peer_gone();
         match request {
             StorageRequest::Read {
@@ -160,6 +168,23 @@ impl Storage {
                 self.delete(Delete::new(ids.collect()))?;
                 Ok(StorageReply::Done)
             }
+            StorageRequest::Fence { fences, .. } => {
+                if fences.len() > FENCES_AT_ONCE_MAX {
+                    return Err(ErrorCode::Invalid.into());
+                }
+                let lsn = {
+                    let mut target = self.lock_with_room()?;
+                    let record = target.fence(fences);
+                    self.append(record)?
+                };
+                self.sync(lsn)?;
+                tracing::info!(
+                    target_id = self.id.0,
+                    fences = fences.len(),
+                    "clients are fenced"
+                );
+                Ok(StorageReply::Done)
+            }
             StorageRequest::StatFs { .. } => self.statfs(),
             StorageRequest::Prepare { .. }
             | StorageRequest::Commit { .. }
@@ -231,12 +256,16 @@ impl Storage {
     }
 }
 
+fn sender(header: &Header, holder: HolderNumber) -> Sender {
+    Sender {
+        identity: header.identity,
+        holder,
+    }
+}
+
 fn asker<'a>(header: &Header, holder: HolderNumber, is_gone: &'a dyn Fn() -> bool) -> Asker<'a> {
     let attempt = Attempt {
-        sender: Sender {
-            identity: header.identity,
-            holder,
-        },
+        sender: sender(header, holder),
         number: header.sequence,
     };
     Asker { attempt, is_gone }
@@ -273,6 +302,7 @@ fn target_of(request: &StorageRequest) -> TargetId {
         | StorageRequest::CommitExtents { object, .. } => object.target,
         StorageRequest::Sync { target }
         | StorageRequest::Delete { target, .. }
+        | StorageRequest::Fence { target, .. }
         | StorageRequest::StatFs { target } => *target,
     }
 }

@@ -9,9 +9,9 @@ pub use corpus::{Kind, corpus, corpus_path, kinds};
 use zonal_types::layout::{Component, ComponentKind};
 use zonal_types::{
     Attr, Blob, CellId, ClientId, ClientIdentity, Codec, Column, Credentials, DataId, Epoch,
-    ErrorCode, FileData, FileKind, Incarnation, Ino, Layout, LayoutGen, MapVersion, Name, NodeId,
-    Redundancy, SessionId, ShardId, StripePolicy, StripeSetId, TargetId, Timestamp, TraceId,
-    ZoneId,
+    ErrorCode, Fence, FileData, FileKind, HolderNumber, Incarnation, Ino, Layout, LayoutGen,
+    MapVersion, Name, NodeId, Redundancy, SessionId, ShardId, StripePolicy, StripeSetId, TargetId,
+    Timestamp, TraceId, ZoneId,
 };
 use zonal_wire::frame::{PayloadAt, Room};
 use zonal_wire::meta::Listing;
@@ -319,6 +319,7 @@ pub fn storage_requests() -> Vec<StorageRequest> {
         S::Map { object, offset: 5, end: 6, limit: 7 },
         S::Stat { object },
         S::Sync { target },
+        S::Fence { target, fences: vec![Fence { client: ClientId(0x77), holder: HolderNumber(0xabcd), lowest: Incarnation(4) }] },
         S::Delete { target, objects: vec![(DataId(0x99), Column(0)), (DataId(0x9a), Column(1))] },
         S::StatFs { target },
         S::WriteRanges { object, ranges: vec![(1, 256), (4097, 512), (1 << 33, 1)] },

@@ -5,12 +5,16 @@ use crate::exit::{Failure, NOT_FOUND};
 use crate::out;
 use serde_json::json;
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 use zonal_types::{Codec, ErrorCode, SessionId};
 use zonal_wire::{AdminReply, AdminRequest, Header, MetaReply, MetaRequest, Service, SessionEntry};
 use zonal_zonemap::{Shard, ZoneMap};
 
 /// Sessions asked for at once.
 const AT_ONCE: u32 = 1_000;
+/// How long a shard may take to have a client fenced, and how often it is asked.
+const ENDING: Duration = Duration::from_secs(20);
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// Show who uses the cell, and end the sessions of a client that is gone
 ///
@@ -125,11 +129,20 @@ fn evict(cell: &Cell, map: &ZoneMap, shard: &Shard, session: SessionId) -> anyho
     let mut header = Header::request(Service::Meta, cell.id);
     (header.epoch, header.session) = (shard.epoch, session);
     let request = MetaRequest::EvictSession;
-    match cell.call_with(to, header, request.name(), &request.to_bytes())? {
-        MetaReply::Done => Ok(()),
-        // It has ended meanwhile.
-        MetaReply::Failed { code } if code.0 == ErrorCode::UnknownSession => Ok(()),
-        other => anyhow::bail!("shard {} answers {other:?}", shard.id),
+    let until = Instant::now() + ENDING;
+    loop {
+        match cell.call_with(to, header, request.name(), &request.to_bytes())? {
+            MetaReply::Done => return Ok(()),
+            // It has ended meanwhile.
+            MetaReply::Failed { code } if code.0 == ErrorCode::UnknownSession => return Ok(()),
+            // Targets are told first that the client is fenced.
+            MetaReply::Failed { code }
+                if code.0 == ErrorCode::NotReady && Instant::now() < until =>
+            {
+                std::thread::sleep(PAUSE);
+            }
+            other => anyhow::bail!("shard {} answers {other:?}", shard.id),
+        }
     }
 }
 
