@@ -95,10 +95,7 @@ fn nobody_ends_a_session_by_its_number() {
     let other = cell.client(2);
     assert_eq!(lock(&mut cell, &other, file), would_block());
     // A command may.
-    assert_eq!(
-        cell.send(1, own, &MetaRequest::EvictSession),
-        MetaReply::Done
-    );
+    cell.evict(1, own);
     assert_eq!(lock(&mut cell, &other, file), MetaReply::Done);
     cell.assert_sound();
 }

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use zonal_meta::{Attempt, Caller, JunctionChange, Now, Outcome, Shard, ShardConfig};
 use zonal_testkit::Rng;
 use zonal_types::{
-    CellId, ClientId, ClientIdentity, Credentials, Holder, Ino, Instant, KvChange, NodeId, ShardId,
-    TargetId, ZoneId,
+    CellId, ClientId, ClientIdentity, Credentials, ErrorCode, Holder, Ino, Instant, KvChange,
+    NodeId, ShardId, TargetId, ZoneId,
 };
+use zonal_wire::storage::ErrorNumber;
 use zonal_wire::{JoinTarget, MetaReply, MetaRequest};
 use zonal_zonemap::{MapEdit, ZoneMap};
 
@@ -229,10 +230,39 @@ impl Cell {
         }
     }
 
+    /// Housekeeping. Targets acknowledge fences at once.
     pub fn tick(&mut self) {
+        self.tick_without_targets();
+        self.acknowledge_fences();
+        self.tick_without_targets();
+    }
+
+    pub fn tick_without_targets(&mut self) {
         for store in &mut self.stores {
             let ticked = store.shard.tick(&store.kv, self.now);
             apply(&mut store.kv, &ticked.effect);
+        }
+    }
+
+    pub fn acknowledge_fences(&mut self) {
+        for store in &mut self.stores {
+            for (target, fences) in store.shard.fences() {
+                let changes = store.shard.fenced(target, &fences);
+                apply(&mut store.kv, &changes);
+            }
+        }
+    }
+
+    /// Ends a session for its client.
+    pub fn evict(&mut self, shard: usize, caller: Caller) {
+        let not_ready = MetaReply::Failed {
+            code: ErrorNumber(ErrorCode::NotReady),
+        };
+        let reply = self.send(shard, caller, &MetaRequest::EvictSession);
+        if reply == not_ready {
+            self.tick();
+        } else {
+            assert_eq!(reply, MetaReply::Done);
         }
     }
 }
