@@ -6,7 +6,7 @@
 use crate::run::Brought;
 use std::future::Future;
 use std::task::Poll;
-use zonal_types::{ClientIdentity, ErrorCode, Instant, NodeId, ShardId, Timestamp, TraceId};
+use zonal_types::{ClientIdentity, ErrorCode, Ino, Instant, NodeId, ShardId, Timestamp, TraceId};
 use zonal_wire::Header;
 
 /// One request to a server.
@@ -64,6 +64,8 @@ pub enum News {
     Session(ShardId, ClientIdentity),
     /// It has begun anew: a shard has forgotten it.
     Incarnation(ClientIdentity),
+    /// Others have got the locks that it held on a file: what was gathered under them is dropped.
+    Forfeited(Ino),
 }
 
 /// Transport, clock and randomness.

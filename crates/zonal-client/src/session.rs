@@ -141,7 +141,7 @@ impl<N: Net> Client<N> {
                 .tell_held(link, MetaRequest::ReclaimAppends { appends })
                 .await
             {
-                Ok(()) => {}
+                Ok(_done) => {}
                 // The place is gone, and must not be claimed again; its append learns by itself.
                 Err(ErrorCode::UnknownLease) => {
                     link.lose_append(append);
@@ -164,8 +164,10 @@ impl<N: Net> Client<N> {
             return Ok(());
         }
         zonal_types::mark!(Reclaimed);
-        self.tell_held(link, MetaRequest::Reclaim { opens, locks })
-            .await?;
+        let told = self.tell_held(link, MetaRequest::Reclaim { opens, locks });
+        if let MetaReply::Reclaimed { lost } = told.await? {
+            lost.into_iter().for_each(|ino| self.forfeit(ino));
+        }
         // A truncation by others that its former life did not tell us of.
         for file in self.all_files() {
             if self
@@ -178,7 +180,7 @@ impl<N: Net> Client<N> {
         Ok(())
     }
 
-    async fn tell_held(&self, link: &Link, request: MetaRequest) -> Result<(), ErrorCode> {
+    async fn tell_held(&self, link: &Link, request: MetaRequest) -> Result<MetaReply, ErrorCode> {
         let mut header = self.header(Service::Meta, self.trace());
         {
             let state = lock(&link.state);
@@ -191,7 +193,7 @@ impl<N: Net> Client<N> {
             .await
         {
             Ok(MetaReply::Failed { code }) => code.0,
-            Ok(_done) => return Ok(()),
+            Ok(done) => return Ok(done),
             Err(code) => code,
         };
         if failed != ErrorCode::UnknownLease {

@@ -148,6 +148,11 @@ impl<N: Net> Client<N> {
         let mut is_change = out.is_none();
         // Of the attempt before, where that was ours.
         let mut incarnation = None;
+        let forfeits = file.state().forfeits;
+        if is_change && forfeits > 0 && failed == Some(ErrorCode::Fenced) {
+            // Sent under locks that others have got.
+            return Err(ErrorCode::Io);
+        }
         loop {
             if let Some(code) = failed {
                 if is_change && may_come_late(code) {
@@ -181,6 +186,9 @@ impl<N: Net> Client<N> {
                     self.doubt_map();
                     return Err(late(code));
                 }
+            }
+            if is_change && file.state().forfeits != forfeits {
+                return Err(ErrorCode::Io);
             }
             let data = file.state().data.clone();
             let component = data

@@ -421,6 +421,10 @@ impl Net for RealNet {
                 let incarnation = identity.incarnation.0;
                 tracing::info!(shard = shard.0, %client, incarnation, "a session is opened");
             }
+            News::Forfeited(ino) => {
+                tracing::error!(%ino, "others have got the locks that were held on a file: what was written under them and not sent is dropped, \
+                    and who has the file open gets EIO");
+            }
             News::Incarnation(identity) => {
                 let client = format_args!("{:016x}", identity.client.0);
                 let incarnation = identity.incarnation.0;

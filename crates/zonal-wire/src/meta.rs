@@ -325,6 +325,8 @@ codec_enum! {
         StaleShard = 4 { shard: ShardId, node: NodeId, epoch: Epoch, map_version: MapVersion },
         /// Everything is durable that the shard acknowledged since the start with this `boot`.
         Synced = 5 { boot: u64 },
+        /// To `Reclaim`: files whose locks others have got. None of the sender's locks at them was taken over.
+        Reclaimed = 6 { lost: Vec<Ino> },
         Entry = 10 { entry: Entry },
         /// No such name; the absence may be cached for `entry_ms`.
         NoEntry = 11 { entry_ms: u32 },

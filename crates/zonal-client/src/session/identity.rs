@@ -49,6 +49,23 @@ impl<N: Net> Client<N> {
         }
     }
 
+    /// Others have got the locks that were held here on a file: what was gathered under them is dropped, and each open of the file is told.
+    pub(super) fn forfeit(&self, ino: Ino) {
+        lock(&self.locks).held.forget_inode(ino);
+        self.net.tell(News::Forfeited(ino));
+        let Some(file) = self.file(ino) else {
+            return;
+        };
+        let mut state = file.state();
+        let gone = state.dirty.bytes();
+        state.dirty.cut(0, u64::MAX);
+        let gone = gone - state.dirty.bytes();
+        state.forfeits += 1;
+        state.failures.note(ErrorCode::Io);
+        drop(state);
+        self.dirty_bytes.fetch_sub(gone, Ordering::Relaxed);
+    }
+
     /// What asks a shard for a session.
     pub(super) fn opening_request(&self) -> MetaRequest {
         MetaRequest::OpenSession {
