@@ -343,7 +343,6 @@ pub fn storage_replies() -> Vec<StorageReply> {
         R::Map { ranges: vec![(0, 4096), (8192, 1)], object_bytes: 8193 },
         R::Stat { object_bytes: 1, allocated: 4096, truncate_seq: 6 },
         R::Done,
-        R::Reclaimed { lost: vec![Ino(0x11)] },
         R::Synced { verifier: 78 },
         R::StatFs { total: 1 << 40, free: 1 << 39, objects: 12 },
         R::Stale { map_version: MapVersion(7), slots: vec![(StripeSetId(2), 5, TargetId(6), Epoch(4))] },
