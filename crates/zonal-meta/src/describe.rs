@@ -2,6 +2,7 @@
 //! not described here.
 
 use crate::dentry::Dentry;
+use crate::fencing::FenceRecord;
 use crate::inode::Inode;
 use crate::keys;
 use crate::session::{SessionRecord, SlotRecord};
@@ -54,9 +55,19 @@ fn of_shard(tag: u8, key: &[u8], value: &[u8]) -> Result<Described, ErrorCode> {
             let record: SessionRecord = decode(value)?;
             Described::new("session")
                 .with("session", id.0)
-                .with("client", record.client)
+                .with("client", record.identity.client.0)
+                .with("incarnation", record.identity.incarnation.0)
                 .with("zone", record.zone.0)
                 .with("name", record.name)
+        }
+        keys::TAG_FENCE => {
+            let (client, holder) = keys::fence_of(key).ok_or(ErrorCode::Corrupt)?;
+            let record: FenceRecord = decode(value)?;
+            Described::new("fence that targets have to hear of")
+                .with("client", client.0)
+                .with("holder", holder.0)
+                .with("lowest", record.lowest.0)
+                .with("targets", record.targets.len() as u64)
         }
         keys::TAG_HOLDER => {
             let id = keys::ino_of(key).ok_or(ErrorCode::Corrupt)?;

@@ -3,7 +3,7 @@
 //! A key begins with the partition (u32) and a tag (u8). What belongs to the shard and not to a partition has the
 //! partition `u32::MAX`. docs/on-disk-format.md has the same table under "Shard".
 
-use zonal_types::{DataId, Ino, PartitionId, SessionId};
+use zonal_types::{ClientId, DataId, HolderNumber, Ino, PartitionId, SessionId};
 
 /// The partition number of keys that belong to the whole shard.
 pub const SHARD_PARTITION: u32 = u32::MAX;
@@ -38,6 +38,8 @@ pub const TAG_SESSION: u8 = 0x70;
 pub const TAG_SLOT: u8 = 0x71;
 /// Whose a session is, where that was proved.
 pub const TAG_HOLDER: u8 = 0x72;
+/// A client that is to be fenced at targets.
+pub const TAG_FENCE: u8 = 0x73;
 
 fn start(partition: u32, tag: u8, room: usize) -> Vec<u8> {
     let mut key = Vec::with_capacity(5 + room);
@@ -162,6 +164,21 @@ pub fn holder(id: SessionId) -> Vec<u8> {
     let mut key = start(SHARD_PARTITION, TAG_HOLDER, 8);
     key.extend_from_slice(&id.0.to_be_bytes());
     key
+}
+
+/// A fence that targets have to hear of.
+pub fn fence(client: ClientId, of: HolderNumber) -> Vec<u8> {
+    let mut key = start(SHARD_PARTITION, TAG_FENCE, 16);
+    key.extend_from_slice(&client.0.to_be_bytes());
+    key.extend_from_slice(&of.0.to_be_bytes());
+    key
+}
+
+/// Client and holder of a fence's key.
+pub fn fence_of(key: &[u8]) -> Option<(ClientId, HolderNumber)> {
+    let client = u64::from_be_bytes(key.get(5..13)?.try_into().ok()?);
+    let holder = u64::from_be_bytes(key.get(13..21)?.try_into().ok()?);
+    (key.len() == 21).then_some((ClientId(client), HolderNumber(holder)))
 }
 
 /// A slot's last reply.

@@ -74,6 +74,7 @@ pub struct Shard {
     pub(crate) woken: BTreeSet<SessionId>,
     pub(crate) recheck: bool,
     pub(crate) scopes: Scopes,
+    pub(crate) fencing: crate::fencing::Fencing,
 }
 
 impl Shard {

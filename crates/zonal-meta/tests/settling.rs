@@ -109,6 +109,8 @@ fn a_session_ends_though_an_orphan_of_its_cannot_be_read_and_a_later_start_relea
     let reply = cell.send(1, closes.caller(1), &MetaRequest::CloseSession);
     assert_eq!(reply, MetaReply::Done, "closed");
     cell.pass_ms(zonal_types::limits::SESSION_TERM_MS);
+    cell.tick_without_targets();
+    cell.acknowledge_fences();
     let now = cell.now;
     let store = &mut cell.stores[1];
     let ticked = store.shard.tick(&store.kv, now);

@@ -17,7 +17,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use zonal_client::net::{Ends, Message, Net, NetFailure, Reply};
+use zonal_client::net::{Ends, Message, Net, NetFailure, News, Reply};
 use zonal_client::run::Brought;
 use zonal_net::{Address, Canceller, Flight, NetError, PayloadInto, Pool, Request};
 use zonal_types::limits::{REGION_PAYLOAD_MIN, REQUEST_DEADLINE_MS};
@@ -430,6 +430,25 @@ impl Net for RealNet {
             complaints.insert(server.to_owned(), now);
             let trace = format_args!("{:016x}", TRACE.get().map_or(0, |trace| trace.0));
             tracing::warn!(server, doing, ?failure, trace, "no answer");
+        }
+    }
+
+    fn tell(&self, news: News) {
+        match news {
+            News::Session(shard, identity) => {
+                let client = format_args!("{:016x}", identity.client.0);
+                let incarnation = identity.incarnation.0;
+                tracing::info!(shard = shard.0, %client, incarnation, "a session is opened");
+            }
+            News::Forfeited(ino) => {
+                tracing::error!(%ino, "others have got the locks that were held on a file: what was written under them and not sent is dropped, \
+                    and who has the file open gets EIO");
+            }
+            News::Incarnation(identity) => {
+                let client = format_args!("{:016x}", identity.client.0);
+                let incarnation = identity.incarnation.0;
+                tracing::warn!(%client, incarnation, "a server has forgotten this client: it begins anew");
+            }
         }
     }
 }

@@ -10,7 +10,7 @@
 //! | shard | `EvictSession` | commands and servers |
 //! | shard | `FileOf` | commands |
 //! | shard | `OpenSession`, `StatFs`, `Sync`, and all else with a session of its own | anybody in the cell, within its scope |
-//! | target | `Delete` | servers with a shard; other servers ask a target for nothing |
+//! | target | `Delete`, `Fence` | servers with a shard; other servers ask a target for nothing |
 //! | target | all else | anybody in the cell; with a scope: `grants.rs` |
 //! | any server | `NumberClaimed` | servers |
 //! | any server | health, scrubs, sessions, lists of objects, snapshots | commands |
@@ -77,7 +77,10 @@ pub(crate) fn check_meta(
 /// # Errors
 /// `NotPermitted`.
 pub(crate) fn check_storage(peer: &Peer, request: &StorageRequest) -> Result<(), ErrorCode> {
-    let is_for_servers = matches!(request, StorageRequest::Delete { .. });
+    let is_for_servers = matches!(
+        request,
+        StorageRequest::Delete { .. } | StorageRequest::Fence { .. }
+    );
     permitted(match peer.role {
         Role::Server => is_shards(peer),
         Role::Client | Role::Tool => !is_for_servers,
@@ -285,6 +288,10 @@ pub(crate) mod tests {
             target,
             objects: Vec::new(),
         };
+        let fence = StorageRequest::Fence {
+            target,
+            fences: Vec::new(),
+        };
         let claimed = AdminRequest::NumberClaimed {
             node: NodeId(1),
             claimed_by: String::new(),
@@ -293,6 +300,7 @@ pub(crate) mod tests {
             let peer = peer(role, 3, None);
             let is_server = role == Role::Server;
             assert_eq!(check_storage(&peer, &delete).is_ok(), is_server);
+            assert_eq!(check_storage(&peer, &fence).is_ok(), is_server);
             assert_eq!(
                 check_storage(&peer, &StorageRequest::Sync { target }),
                 Ok(())
@@ -316,7 +324,6 @@ pub(crate) mod tests {
             assert_eq!(check_meta(shard, &header, &settle), Ok(()));
         }
         let session = MetaRequest::OpenSession {
-            client: 1,
             zone: ZoneId(1),
             name: String::new(),
         };

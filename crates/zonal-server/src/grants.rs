@@ -137,6 +137,7 @@ fn bytes_of(request: &StorageRequest) -> Option<(DataId, bool)> {
         StorageRequest::Sync { .. }
         | StorageRequest::StatFs { .. }
         // Of servers, as `access.rs` sees to.
+        | StorageRequest::Fence { .. }
         | StorageRequest::Delete { .. } => None,
     }
 }

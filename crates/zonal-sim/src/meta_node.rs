@@ -383,11 +383,7 @@ impl Role for MetaNode {
             } else {
                 match MetaRequest::from_bytes(&body) {
                     Ok(request) => {
-                        let caller = Caller {
-                            session: header.session,
-                            slot: header.slot,
-                            sequence: header.sequence,
-                        };
+                        let caller = Caller::of(&header);
                         let deadline_ms = u64::from(header.deadline_ms);
                         let deadline = self.network.clock.now().plus_ms(deadline_ms);
                         let reply = if let Some(refused) = self.refusal(&header) {

@@ -17,8 +17,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use zonal_object::key::{Named, OBJECT, parse};
 use zonal_object::{
-    Attempt, Cut, Edit, ObjectId, ObjectStat, Outcome, ReadPlan, Record, Target, TargetConfig,
-    replay_checks,
+    Attempt, Cut, Edit, ObjectId, ObjectStat, Outcome, ReadPlan, Record, Sender, Target,
+    TargetConfig, replay_checks,
 };
 use zonal_types::limits::BLOCK_BYTES;
 use zonal_types::{Codec, ErrorCode, KvRead, TargetId};
@@ -227,7 +227,10 @@ impl StorageNode {
             header.sequence
         };
         Attempt {
-            sender: header.session.0,
+            sender: Sender {
+                identity: header.identity,
+                ..Sender::default()
+            },
             number,
         }
     }
@@ -260,6 +263,13 @@ impl StorageNode {
         payload: &[u8],
     ) -> Result<(StorageReply, Vec<u8>), ErrorCode> {
         let attempt = self.attempt(header);
+        let is_about_target = matches!(
+            request,
+            StorageRequest::Sync { .. } | StorageRequest::StatFs { .. }
+        );
+        if !is_about_target {
+            self.target.borrow().admit(attempt.sender)?;
+        }
         let reply = match request {
             StorageRequest::Read {
                 object,
@@ -344,6 +354,12 @@ impl StorageNode {
                     ranges: map.ranges,
                     object_bytes: map.object_bytes,
                 }
+            }
+            StorageRequest::Fence { fences, .. } => {
+                let record = self.target.borrow_mut().fence(&fences);
+                self.log(record);
+                self.disk.sync();
+                StorageReply::Done
             }
             StorageRequest::StatFs { .. } => {
                 let space = self.target.borrow().statfs();

@@ -183,6 +183,8 @@ error_codes! {
     Overloaded = 214, EAGAIN, "server overloaded";
     /// The sender has made a later attempt to change the object, because it had no answer; send it again with that one's number.
     Superseded = 215, EIO, "a later attempt was made";
+    /// The sender's incarnation is over: what it held may be another's. It opens its sessions again.
+    Fenced = 216, EIO, "the client is fenced";
 }
 
 impl std::fmt::Display for ErrorCode {

@@ -35,8 +35,12 @@ ids! {
     /// The identity of a file's stored bytes, apart from its inode number; never reused. As an inode number it names the partition that
     /// gave it.
     DataId(u64);
-    /// A client's identity at one server.
+    /// What a client has at one shard.
     SessionId(u64);
+    /// A client, in the whole cell: drawn at random when it starts. 0: none.
+    ClientId(u64);
+    /// Rises when a shard has forgotten a session of the client. 1 and up; 0 is "none".
+    Incarnation(u32);
     /// Follows one operation through all servers.
     TraceId(u64);
     /// The zone map's version; 1 is the first.
@@ -47,6 +51,45 @@ ids! {
     LayoutGen(u32);
     /// The place of an object in a stripe; also the index of a slot in a stripe set.
     Column(u16);
+}
+
+impl Incarnation {
+    /// The first.
+    pub const FIRST: Self = Self(1);
+
+    /// The one after it; the last has none.
+    #[must_use]
+    pub fn next(self) -> Self {
+        Self(self.0.saturating_add(1))
+    }
+}
+
+crate::codec_struct! {
+    /// Who sends a request. Servers and commands have none: both are 0.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+    pub struct ClientIdentity {
+        /// Which client.
+        client: ClientId,
+        /// How often it has begun anew.
+        incarnation: Incarnation,
+    }
+}
+
+impl ClientIdentity {
+    /// A client in its first incarnation.
+    #[must_use]
+    pub fn first(client: ClientId) -> Self {
+        Self {
+            client,
+            incarnation: Incarnation::FIRST,
+        }
+    }
+
+    /// Both are there, or none.
+    #[must_use]
+    pub fn is_valid(self) -> bool {
+        (self.client == ClientId(0)) == (self.incarnation == Incarnation(0))
+    }
 }
 
 /// The identity of a cell: random bytes, made when the cell is formatted.

@@ -107,6 +107,12 @@ limits! {
     DELETED_OBJECTS_MAX: usize = 65_536, "objects";
     /// Objects for which one target remembers that a change was sent again, to refuse the late one.
     ATTEMPTS_MAX: usize = 65_536, "objects";
+    /// Fences of clients that one target keeps.
+    FENCES_MAX: usize = 65_536, "fences";
+    /// How long an ending session waits for targets that do not acknowledge its fence.
+    FENCE_WAIT_MS: u64 = 10_000, "ms";
+    /// Fences in one request to a target.
+    FENCES_AT_ONCE_MAX: usize = 1_024, "fences";
     /// Objects of one target of which it cut something and nobody was told yet how much that freed.
     UNTOLD_CUTS_MAX: usize = 65_536, "objects";
     /// Entries in one readdir reply.

@@ -141,8 +141,8 @@ codec_enum! {
     /// What a client asks of a shard.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub enum MetaRequest {
-        /// Opens a session. `client` is random and names the client over reconnects: the same one gets its session back.
-        OpenSession = 1 { client: u64, zone: ZoneId, name: String },
+        /// Opens a session for the client of the header: the same one gets its session back, which from now on is of the header's incarnation.
+        OpenSession = 1 { zone: ZoneId, name: String },
         /// Acknowledges all events to `acked`, then waits up to `wait_ms` for the next. A shard whose boot is not `boot`, the one that the
         /// last poll heard of (0: none), answers at once and takes nothing as acknowledged.
         PollEvents = 2 { boot: u64, acked: u64, wait_ms: u32 },
@@ -327,6 +327,8 @@ codec_enum! {
         StaleShard = 4 { shard: ShardId, node: NodeId, epoch: Epoch, map_version: MapVersion },
         /// Everything is durable that the shard acknowledged since the start with this `boot`.
         Synced = 5 { boot: u64 },
+        /// To `Reclaim`: files whose locks others have got. None of the sender's locks at them was taken over.
+        Reclaimed = 6 { lost: Vec<Ino> },
         Entry = 10 { entry: Entry },
         /// No such name; the absence may be cached for `entry_ms`.
         NoEntry = 11 { entry_ms: u32 },

@@ -7,7 +7,8 @@
 #![expect(missing_docs, reason = "fields are described with their variant")]
 
 use zonal_types::{
-    Column, DataId, Epoch, ErrorCode, MapVersion, StripeSetId, TargetId, codec_enum, codec_struct,
+    Column, DataId, Epoch, ErrorCode, Fence, MapVersion, StripeSetId, TargetId, codec_enum,
+    codec_struct,
 };
 
 codec_struct! {
@@ -62,6 +63,8 @@ codec_enum! {
         /// Writes the payload to many ranges (offset, length), `WRITE_RANGES_MAX` at most: in order, none over another, their bytes one
         /// behind the other, as many as the payload has. Where it fails some of them may be written.
         WriteRanges = 11 { object: ObjectRef, ranges: Vec<(u64, u32)> },
+        /// Incarnations of clients are over: nothing of them is carried out or answered from now on. Durable before the reply.
+        Fence = 12 { target: TargetId, fences: Vec<Fence> },
         /// Reserved for erasure coding and shared disks.
         Prepare = 32 { object: ObjectRef, txn: u64 },
         /// Reserved.
@@ -96,7 +99,9 @@ impl StorageRequest {
             | Self::Resolve { object, .. }
             | Self::MapExtents { object, .. }
             | Self::CommitExtents { object, .. } => Some(object),
-            Self::Sync { .. } | Self::Delete { .. } | Self::StatFs { .. } => None,
+            Self::Sync { .. } | Self::Delete { .. } | Self::Fence { .. } | Self::StatFs { .. } => {
+                None
+            }
         }
     }
 
@@ -104,9 +109,10 @@ impl StorageRequest {
     #[must_use]
     pub fn target(&self) -> TargetId {
         match self {
-            Self::Sync { target } | Self::Delete { target, .. } | Self::StatFs { target } => {
-                *target
-            }
+            Self::Sync { target }
+            | Self::Delete { target, .. }
+            | Self::Fence { target, .. }
+            | Self::StatFs { target } => *target,
             of_an_object => of_an_object
                 .object()
                 .map_or(TargetId(0), |object| object.target),

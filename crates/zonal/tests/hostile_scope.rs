@@ -27,8 +27,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use zonal_net::{Pool, Role};
 use zonal_testkit::Rng;
 use zonal_types::{
-    Blob, CellId, Codec, Column, Credentials, DataId, Ino, MapVersion, NodeId, SessionId, ShardId,
-    StripeSetId, TargetId, Timestamp, ZoneId,
+    Blob, CellId, ClientId, ClientIdentity, Codec, Column, Credentials, DataId, Ino, MapVersion,
+    NodeId, SessionId, ShardId, StripeSetId, TargetId, Timestamp, ZoneId,
 };
 use zonal_wire::{
     AdminReply, AdminRequest, AppendPlace, ErrorNumber, Header, LeaseKind, ManagerReply,
@@ -93,7 +93,6 @@ fn odd(random: &mut Rng, inos: &[Ino]) -> MetaRequest {
     };
     match random.below(27) {
         0 => MetaRequest::OpenSession {
-            client: [0xad, 1, 2][random.index(3)],
             zone: ZoneId(1),
             name: "hostile".into(),
         },
@@ -184,6 +183,7 @@ fn at_shards(world: &mut World, pool: &Pool, count: &Count, messages: usize) {
     };
     let at = [world.manager, world.shard];
     let mut own = [SessionId(0); 2];
+    let own_identity = ClientIdentity::first(ClientId(0xbad));
     let mut sequence = 0;
     for number in 0..messages {
         if number % 2_000 == 0 {
@@ -192,11 +192,11 @@ fn at_shards(world: &mut World, pool: &Pool, count: &Count, messages: usize) {
         let index = usize::from(random.below(4) > 0);
         if own[index] == SessionId(0) {
             let open = MetaRequest::OpenSession {
-                client: 0xbad,
                 zone: ZoneId(1),
                 name: "hostile".into(),
             };
-            let header = Header::request(Service::Meta, CellId::default());
+            let mut header = Header::request(Service::Meta, CellId::default());
+            header.identity = own_identity;
             let body = count.take(&open, ask(pool, at[index], header, &open.to_bytes(), &[]));
             match MetaReply::from_bytes(&body.unwrap()).unwrap() {
                 MetaReply::Session { session, .. } => own[index] = session,
@@ -218,6 +218,11 @@ fn at_shards(world: &mut World, pool: &Pool, count: &Count, messages: usize) {
         sequence += 1;
         let mut header = Header::request(Service::Meta, CellId::default());
         (header.slot, header.sequence) = (random.below(4) as u32, sequence);
+        header.identity = match random.below(30) {
+            0 => ClientIdentity::first(ClientId([0xad, 1, 2][random.index(3)])),
+            1 => ClientIdentity::default(),
+            _ => own_identity,
+        };
         header.session = match random.below(30) {
             0 => SessionId(0),
             1 => SessionId(random.bits()),
@@ -339,7 +344,8 @@ fn at_target(world: &Wanted, pool: &Pool, count: &Count, messages: usize) {
             },
         };
         let mut header = Header::request(Service::Storage, CellId::default());
-        (header.session, header.sequence) = (SessionId(random.below(9)), random.below(9) as u32);
+        let client = ClientIdentity::first(ClientId(1 + random.below(9)));
+        (header.identity, header.sequence) = (client, random.below(9) as u32);
         let reply = ask(pool, world.storage, header, &request.to_bytes(), &payload);
         if let Some(body) = count.take(&request, reply) {
             let reply = StorageReply::from_bytes(&body).unwrap();
@@ -494,11 +500,11 @@ fn a_client_with_a_path_reads_and_writes_below_it_and_nowhere_else() {
     let meta = |session, request: &MetaRequest| {
         let mut header = Header::request(Service::Meta, CellId::default());
         header.session = session;
+        header.identity = ClientIdentity::first(ClientId(7));
         let (body, _) = ask(&pool, world.shard, header, &request.to_bytes(), &[]).unwrap();
         MetaReply::from_bytes(&body).unwrap()
     };
     let open = MetaRequest::OpenSession {
-        client: 7,
         zone: ZoneId(1),
         name: "a".into(),
     };

@@ -173,6 +173,7 @@ impl<N: Net> Client<N> {
                 let mut state = lock(&link.state);
                 header.session = state.session;
                 header.epoch = state.epoch;
+                header.identity = self.identity_at(link);
                 header.slot = NO_SLOT;
                 if let Some(place) = &mut place {
                     header.slot = place.index;
@@ -198,7 +199,14 @@ impl<N: Net> Client<N> {
             match failed {
                 ErrorCode::UnknownSession => {
                     zonal_types::mark!(SessionLost);
-                    self.lose_session(link, header.session);
+                    self.lose_session(link, header.session, header.identity.incarnation);
+                }
+                ErrorCode::Fenced => {
+                    let refused = header.identity.incarnation;
+                    match self.renew(link, refused, false).await {
+                        Err(code) if !is_passing(code) => return Err(code),
+                        _told => {}
+                    }
                 }
                 ErrorCode::StaleEpoch => self.try_refresh_map().await?,
                 ErrorCode::NotOwner => {
@@ -309,6 +317,7 @@ impl<N: Net> Client<N> {
         let mut header = Header::request(service, map.cell);
         header.map_version = map.version;
         header.trace = trace;
+        header.identity = self.identity();
         header.deadline_ms = u32::try_from(self.attempt_ms()).unwrap_or(u32::MAX);
         header
     }
@@ -324,6 +333,7 @@ pub(crate) fn late(code: ErrorCode) -> ErrorCode {
         | ErrorCode::StaleTruncate
         | ErrorCode::TruncateUnconfirmed
         | ErrorCode::Superseded
+        | ErrorCode::Fenced
         | ErrorCode::WrongTarget => ErrorCode::TimedOut,
         other => other,
     }
@@ -359,7 +369,10 @@ pub(crate) fn is_unsure(code: ErrorCode) -> bool {
     is_passing(code)
         || matches!(
             code,
-            ErrorCode::Interrupted | ErrorCode::StaleEpoch | ErrorCode::NotOwner
+            ErrorCode::Interrupted
+                | ErrorCode::StaleEpoch
+                | ErrorCode::NotOwner
+                | ErrorCode::Fenced
         )
 }
 

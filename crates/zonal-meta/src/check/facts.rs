@@ -6,6 +6,7 @@
 use super::Broken;
 use super::sorted::{self, FACT_BYTES};
 use crate::dentry::{Dentry, name_cookie};
+use crate::fencing::FenceRecord;
 use crate::ids::Counter;
 use crate::inode::Inode;
 use crate::keys;
@@ -387,6 +388,10 @@ fn of_shard(tag: u8, key: &[u8], value: &[u8]) -> Option<()> {
         keys::TAG_SESSION => {
             SessionRecord::from_bytes(value).ok()?;
             13
+        }
+        keys::TAG_FENCE => {
+            FenceRecord::from_bytes(value).ok()?;
+            21
         }
         keys::TAG_HOLDER => {
             String::from_bytes(value).ok()?;

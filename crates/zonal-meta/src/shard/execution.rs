@@ -197,6 +197,7 @@ impl Shard {
                 session,
                 slot,
                 sequence,
+                ..
             } = caller;
             if effect.is_empty() {
                 self.sessions.replied(session, slot, sequence, Some(kept));

@@ -35,7 +35,16 @@ impl Shard {
         for session in ending {
             if self.sessions.contains(session) {
                 zonal_types::mark!(SessionExpired);
+                if let Some(begun) = self.begin_ending(now, session) {
+                    effect.extend(begun);
+                    continue;
+                }
             }
+            let (ended, failed) = self.end_session(kv, now, session);
+            effect.extend(ended);
+            unread = failed.or(unread);
+        }
+        for session in self.fencing.over(now.instant) {
             let (ended, failed) = self.end_session(kv, now, session);
             effect.extend(ended);
             unread = failed.or(unread);
@@ -54,7 +63,8 @@ impl Shard {
         if !self.doomed.is_empty() || self.has_lost_orphans {
             return Some(Instant(0));
         }
-        self.sessions.next_expiry()
+        let times = [self.sessions.next_expiry(), self.fencing.next()];
+        times.into_iter().flatten().min()
     }
 
     /// Directories that have been detached for more than a minute.
@@ -113,6 +123,8 @@ impl Shard {
             ("append_ends", self.ends.len() as u64),
             ("append_ends_max", APPEND_TICKETS_MAX as u64),
             ("waiting_requests", self.waiting.len() as u64),
+            ("fences", self.fencing.len() as u64),
+            ("fences_max", zonal_types::limits::FENCES_MAX as u64),
             ("inodes", self.live_inodes),
         ]
     }

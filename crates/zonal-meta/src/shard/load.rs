@@ -6,6 +6,7 @@ use crate::append::ends::Ends;
 use crate::config::ShardConfig;
 use crate::deletions::Deletions;
 use crate::events::EventQueues;
+use crate::fencing::Fencing;
 use crate::ids::Ids;
 use crate::inode::Inode;
 use crate::keys;
@@ -76,7 +77,7 @@ impl Shard {
         sessions.ids().for_each(|id| events.open(id));
         let mut opens = Opens::default();
         opens.orphans = load_orphans(kv, &partitions)?;
-        Ok(Self {
+        let mut shard = Self {
             live_inodes: Ids::load_live_inodes(kv, &partitions)?,
             leases: Leases::new(now, sessions.silent.clone()),
             lock_grace_until: now.plus_ms(CACHE_TERM_MS + CACHE_GRACE_MS),
@@ -100,7 +101,10 @@ impl Shard {
             has_lost_orphans: true,
             woken: BTreeSet::new(),
             recheck: false,
-        })
+            fencing: Fencing::load(kv)?,
+        };
+        shard.resume_ending(now);
+        Ok(shard)
     }
 }
 

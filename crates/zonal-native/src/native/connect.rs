@@ -35,7 +35,7 @@ impl Options {
     /// Defaults for a program on a machine of `zone`: new first-level directories are homed there.
     #[must_use]
     pub fn new(zone: ZoneId) -> Self {
-        let mut core = zonal_client::Options::new("", zone, 0);
+        let mut core = zonal_client::Options::new("", zone, zonal_types::ClientId(0));
         core.name = format!("process {}", std::process::id());
         Self { core }
     }
@@ -220,7 +220,7 @@ impl Native {
             },
         );
         let net = RealNet::new(Arc::new(pool)).with_deadline(core.deadline_ms);
-        core.client = zonal_client::Net::random(&net);
+        core.client = zonal_types::ClientId(zonal_client::Net::random(&net));
         let zone = core.zone;
         let client = block_on(Client::connect(net, core)).map_err(ConnectError::Refused)?;
         if client.map().zone(zone).is_none() {

@@ -49,6 +49,7 @@ impl MetaRole {
         let reserves = [zonal_meta::keys::TAG_IDS, zonal_meta::keys::TAG_DATA_IDS];
         let reserves = reserves.iter().any(|tag| puts(&effect, *tag));
         let is_half = puts(&effect, zonal_meta::keys::TAG_DETACHED);
+        let fences = puts(&effect, zonal_meta::keys::TAG_FENCE);
         let map = match &self.manager {
             Some(manager) if !junctions.is_empty() => {
                 let edits: Vec<MapEdit> = junctions.into_iter().map(edit_of).collect();
@@ -70,6 +71,9 @@ impl MetaRole {
         if deletes && !state.has_deletions {
             state.has_deletions = true;
             self.pushing.notify_all();
+        }
+        if fences {
+            self.fencing.notify_all();
         }
         Ok(map)
     }

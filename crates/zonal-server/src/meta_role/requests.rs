@@ -57,11 +57,7 @@ impl MetaRole {
             Err(ErrorCode::NoSpace) => false,
             Err(code) => return Err(code),
         };
-        let caller = Caller {
-            session: header.session,
-            slot: header.slot,
-            sequence: header.sequence,
-        };
+        let caller = Caller::of(header);
         if self.engine.is_cold() {
             zonal_meta::prefetch(&*self.engine, self.hash_bits, request);
         }

@@ -31,7 +31,13 @@ impl Asker<'_> {
     #[cfg(test)]
     pub(crate) const WAITS: Self = Self {
         attempt: Attempt {
-            sender: 0,
+            sender: zonal_object::Sender {
+                identity: zonal_types::ClientIdentity {
+                    client: zonal_types::ClientId(0),
+                    incarnation: zonal_types::Incarnation(0),
+                },
+                holder: zonal_types::HolderNumber(0),
+            },
             number: 0,
         },
         is_gone: &|| false,

@@ -3,8 +3,9 @@
 use super::changes::Asker;
 use super::{Refused, Storage, named};
 use zonal_net::ReplyBuilder;
-use zonal_object::{Attempt, Delete, Edit, ObjectId};
-use zonal_types::ErrorCode;
+use zonal_object::{Attempt, Delete, Edit, ObjectId, Sender};
+use zonal_types::limits::FENCES_AT_ONCE_MAX;
+use zonal_types::{ErrorCode, HolderNumber};
 use zonal_wire::storage::ErrorNumber;
 use zonal_wire::{Header, StorageReply, StorageRequest};
 use zonal_zonemap::{SlotClaim, SlotVerdict};
@@ -30,13 +31,13 @@ impl Storage {
     /// Answers a request.
     pub fn handle(
         &self,
-        header: &Header,
+        (header, holder): (&Header, HolderNumber),
         request: &StorageRequest,
         payload: &[u8],
         reply: &mut ReplyBuilder,
     ) -> Result<(), ErrorCode> {
         let outcome = match self.admit(header, request) {
-            Ok(()) => self.answer(header, request, payload, reply),
+            Ok(()) => self.answer((header, holder), request, payload, reply),
             Err(NotAdmitted::Stale(newer)) => {
                 reply.message(&newer);
                 return Err(ErrorCode::StaleEpoch);
@@ -84,11 +85,18 @@ impl Storage {
 
     fn answer(
         &self,
-        header: &Header,
+        (header, holder): (&Header, HolderNumber),
         request: &StorageRequest,
         payload: &[u8],
         reply: &mut ReplyBuilder,
     ) -> Result<StorageReply, Refused> {
+        let is_about_target = matches!(
+            request,
+            StorageRequest::Sync { .. } | StorageRequest::StatFs { .. }
+        );
+        if !is_about_target {
+            self.lock().admit(sender(header, holder))?;
+        }
         if self.engine.is_cold() {
             self.prefetch(request, payload.len());
         }
@@ -105,14 +113,14 @@ impl Storage {
                 sync,
                 ..
             } => {
-                let asker = asker(header, &is_gone);
+                let asker = asker(header, holder, &is_gone);
                 let length = u32::try_from(payload.len()).map_err(|_error| ErrorCode::Invalid)?;
                 let (outcome, lsn) = self.write(object, asker, &[(*offset, length)], payload)?;
                 sync.then(|| self.sync(lsn)).transpose()?;
                 Ok(self.written(outcome))
             }
             StorageRequest::WriteRanges { object, ranges } => {
-                let asker = asker(header, &is_gone);
+                let asker = asker(header, holder, &is_gone);
                 let (outcome, _lsn) = self.write(object, asker, ranges, payload)?;
                 Ok(self.written(outcome))
             }
@@ -128,7 +136,7 @@ impl Storage {
             } => {
                 let (id, cut) = named(object);
                 let punch = Edit::punch(id, cut, *offset, *length)?;
-                self.edit_range(punch, asker(header, &is_gone))
+                self.edit_range(punch, asker(header, holder, &is_gone))
                     .map(|outcome| self.written(outcome))
             }
             StorageRequest::Allocate {
@@ -139,7 +147,7 @@ impl Storage {
             } => {
                 let (id, cut) = named(object);
                 let allocate = Edit::allocate(id, cut, *offset, *length, *zero)?;
-                self.edit_range(allocate, asker(header, &is_gone))
+                self.edit_range(allocate, asker(header, holder, &is_gone))
                     .map(|outcome| self.written(outcome))
             }
             StorageRequest::Map {
@@ -177,6 +185,23 @@ impl Storage {
                     column: *column,
                 });
                 self.delete(Delete::new(ids.collect()))?;
+                Ok(StorageReply::Done)
+            }
+            StorageRequest::Fence { fences, .. } => {
+                if fences.len() > FENCES_AT_ONCE_MAX {
+                    return Err(ErrorCode::Invalid.into());
+                }
+                let lsn = {
+                    let mut target = self.lock_with_room()?;
+                    let record = target.fence(fences);
+                    self.append(record)?
+                };
+                self.sync(lsn)?;
+                tracing::info!(
+                    target_id = self.id.0,
+                    fences = fences.len(),
+                    "clients are fenced"
+                );
                 Ok(StorageReply::Done)
             }
             StorageRequest::StatFs { .. } => self.statfs(),
@@ -263,9 +288,16 @@ impl Storage {
     }
 }
 
-fn asker<'a>(header: &Header, is_gone: &'a dyn Fn() -> bool) -> Asker<'a> {
+fn sender(header: &Header, holder: HolderNumber) -> Sender {
+    Sender {
+        identity: header.identity,
+        holder,
+    }
+}
+
+fn asker<'a>(header: &Header, holder: HolderNumber, is_gone: &'a dyn Fn() -> bool) -> Asker<'a> {
     let attempt = Attempt {
-        sender: header.session.0,
+        sender: sender(header, holder),
         number: header.sequence,
     };
     Asker { attempt, is_gone }

@@ -9,7 +9,7 @@ use zonal_client::{Client, Options};
 use zonal_native::{RealNet, block_on};
 use zonal_net::{Identity, Pool, PoolConfig, Role};
 use zonal_types::limits::READDIR_ENTRIES_MAX;
-use zonal_types::{Credentials, DataId, ErrorCode, Ino, NodeId, ZoneId};
+use zonal_types::{ClientId, Credentials, DataId, ErrorCode, Ino, NodeId, ZoneId};
 
 /// Entries remembered; past it all are forgotten.
 const ENTRIES_MAX: usize = 1 << 20;
@@ -34,7 +34,7 @@ impl Names {
         let options = Options::new(
             &cell.manager.to_string(),
             ZoneId(1),
-            u64::from_le_bytes(random),
+            ClientId(u64::from_le_bytes(random) | 1),
         );
         let client = block_on(Client::connect(RealNet::new(pool), options));
         Ok(Self {

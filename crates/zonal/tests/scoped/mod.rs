@@ -10,8 +10,8 @@ use zonal_net::{
     Address, Credential, Identity, NetError, PayloadInto, Pool, PoolConfig, Request, Role,
 };
 use zonal_types::{
-    Blob, CellId, Codec, Column, Credentials, DataId, Ino, Name, NodeId, SessionId, StripeSetId,
-    TargetId, ZoneId,
+    Blob, CellId, ClientId, ClientIdentity, Codec, Column, Credentials, DataId, Ino, Name, NodeId,
+    SessionId, StripeSetId, TargetId, ZoneId,
 };
 use zonal_wire::meta::{LockKind, LockRange, NewKind};
 use zonal_wire::{
@@ -120,7 +120,6 @@ impl World {
         };
         for index in 0..2 {
             let open = MetaRequest::OpenSession {
-                client: 0xad,
                 zone: ZoneId(1),
                 name: "an administrator's".into(),
             };
@@ -153,6 +152,7 @@ impl World {
         self.sequence += 1;
         let mut header = Header::request(Service::Meta, CellId::default());
         (header.session, header.slot) = (self.sessions[index], 0);
+        header.identity = ClientIdentity::first(ClientId(0xad));
         (header.sequence, header.map_version) = (self.sequence, self.map.version);
         let to = [self.manager, self.shard][index];
         let (body, _) = ask(&self.admin, to, header, &request.to_bytes(), &[]).unwrap();
