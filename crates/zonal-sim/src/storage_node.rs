@@ -318,15 +318,7 @@ impl StorageNode {
                 let allocate = || Edit::allocate(self.id_of(&object), cut, offset, length, zero);
                 self.edit(|| Ok(allocate()?.sent_by(attempt))).await?
             }
-            StorageRequest::Stat { object } => {
-                let target = self.target.borrow();
-                let stat = target.stat(self.disk.as_ref(), self.id_of(&object))?;
-                StorageReply::Stat {
-                    object_bytes: stat.object_bytes,
-                    allocated: stat.allocated,
-                    truncate_seq: stat.truncate_seq,
-                }
-            }
+            StorageRequest::Stat { object } => self.stat(&object)?,
             StorageRequest::Sync { .. } => {
                 if self.plant != Plant::SyncDoesNothing {
                     self.disk.sync();
@@ -346,15 +338,7 @@ impl StorageNode {
                 offset,
                 end,
                 limit,
-            } => {
-                let target = self.target.borrow();
-                let (id, cut) = (self.id_of(&object), self.cut(&object));
-                let map = target.map(self.disk.as_ref(), id, cut, offset, end, limit as usize)?;
-                StorageReply::Map {
-                    ranges: map.ranges,
-                    object_bytes: map.object_bytes,
-                }
-            }
+            } => self.data_map(&object, (offset, end), limit as usize)?,
             StorageRequest::Fence { fences, .. } => {
                 let record = self.target.borrow_mut().fence(&fences);
                 self.log(record);
@@ -372,6 +356,31 @@ impl StorageNode {
             _reserved => return Err(ErrorCode::NotSupported),
         };
         Ok((reply, Vec::new()))
+    }
+
+    fn stat(&self, object: &ObjectRef) -> Result<StorageReply, ErrorCode> {
+        let target = self.target.borrow();
+        let stat = target.stat(self.disk.as_ref(), self.id_of(object))?;
+        Ok(StorageReply::Stat {
+            object_bytes: stat.object_bytes,
+            allocated: stat.allocated,
+            truncate_seq: stat.truncate_seq,
+        })
+    }
+
+    fn data_map(
+        &self,
+        object: &ObjectRef,
+        (offset, end): (u64, u64),
+        limit: usize,
+    ) -> Result<StorageReply, ErrorCode> {
+        let target = self.target.borrow();
+        let (id, cut) = (self.id_of(object), self.cut(object));
+        let map = target.map(self.disk.as_ref(), id, cut, offset, end, limit)?;
+        Ok(StorageReply::Map {
+            ranges: map.ranges,
+            object_bytes: map.object_bytes,
+        })
     }
 
     fn read(

@@ -5,7 +5,7 @@ use super::{Refused, Storage, named};
 use zonal_net::ReplyBuilder;
 use zonal_object::{Attempt, Delete, Edit, ObjectId, Sender};
 use zonal_types::limits::FENCES_AT_ONCE_MAX;
-use zonal_types::{ErrorCode, HolderNumber};
+use zonal_types::{ErrorCode, Fence, HolderNumber};
 use zonal_wire::storage::ErrorNumber;
 use zonal_wire::{Header, StorageReply, StorageRequest};
 use zonal_zonemap::{SlotClaim, SlotVerdict};
@@ -90,13 +90,7 @@ impl Storage {
         payload: &[u8],
         reply: &mut ReplyBuilder,
     ) -> Result<StorageReply, Refused> {
-        let is_about_target = matches!(
-            request,
-            StorageRequest::Sync { .. } | StorageRequest::StatFs { .. }
-        );
-        if !is_about_target {
-            self.lock().admit(sender(header, holder))?;
-        }
+        self.refuse_fenced(sender(header, holder), request)?;
         if self.engine.is_cold() {
             self.prefetch(request, payload.len());
         }
@@ -187,23 +181,7 @@ impl Storage {
                 self.delete(Delete::new(ids.collect()))?;
                 Ok(StorageReply::Done)
             }
-            StorageRequest::Fence { fences, .. } => {
-                if fences.len() > FENCES_AT_ONCE_MAX {
-                    return Err(ErrorCode::Invalid.into());
-                }
-                let lsn = {
-                    let mut target = self.lock_with_room()?;
-                    let record = target.fence(fences);
-                    self.append(record)?
-                };
-                self.sync(lsn)?;
-                tracing::info!(
-                    target_id = self.id.0,
-                    fences = fences.len(),
-                    "clients are fenced"
-                );
-                Ok(StorageReply::Done)
-            }
+            StorageRequest::Fence { fences, .. } => self.fence(fences),
             StorageRequest::StatFs { .. } => self.statfs(),
             StorageRequest::Prepare { .. }
             | StorageRequest::Commit { .. }
@@ -212,6 +190,30 @@ impl Storage {
             | StorageRequest::MapExtents { .. }
             | StorageRequest::CommitExtents { .. } => Err(ErrorCode::NotSupported.into()),
         }
+    }
+
+    /// Refuses a client whose incarnation is over; what is asked of the whole target it may.
+    fn refuse_fenced(&self, sender: Sender, request: &StorageRequest) -> Result<(), ErrorCode> {
+        match request {
+            StorageRequest::Sync { .. } | StorageRequest::StatFs { .. } => Ok(()),
+            _ => self.lock().admit(sender),
+        }
+    }
+
+    /// Fences clients, durably.
+    fn fence(&self, fences: &[Fence]) -> Result<StorageReply, Refused> {
+        if fences.len() > FENCES_AT_ONCE_MAX {
+            return Err(ErrorCode::Invalid.into());
+        }
+        let lsn = {
+            let mut target = self.lock_with_room()?;
+            let record = target.fence(fences);
+            self.append(record)?
+        };
+        self.sync(lsn)?;
+        let fences = fences.len();
+        tracing::info!(target_id = self.id.0, fences, "clients are fenced");
+        Ok(StorageReply::Done)
     }
 
     /// Reads the index for a request before the target's mutex is taken.
