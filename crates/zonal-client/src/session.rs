@@ -44,7 +44,11 @@ impl<N: Net> Client<N> {
     }
 
     /// Opens the session where there is none.
-    async fn open_session(&self, link: &Link, deadline: Instant) -> Result<(), ErrorCode> {
+    pub(crate) async fn open_session(
+        &self,
+        link: &Link,
+        deadline: Instant,
+    ) -> Result<(), ErrorCode> {
         if link.is_open() {
             return Ok(());
         }

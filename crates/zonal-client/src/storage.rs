@@ -173,7 +173,7 @@ impl<N: Net> Client<N> {
                             self.try_refresh_map().await?;
                         }
                     }
-                    ErrorCode::Fenced => self.was_fenced(file, incarnation).await?,
+                    ErrorCode::Fenced => self.was_fenced(file, incarnation, deadline).await?,
                     ErrorCode::Superseded => {}
                     other => return Err(other),
                 }
@@ -224,17 +224,23 @@ impl<N: Net> Client<N> {
     }
 
     /// A target refused a request of this incarnation, or of one before it: the shard of the file is told of a newer one. What it has
-    /// forgotten meanwhile is told to who has the file open.
+    /// forgotten meanwhile is told to who has the file open. A session is opened where there is none: until then the shard has not
+    /// acknowledged the incarnation that targets serve.
     async fn was_fenced(
         &self,
         file: &File<N>,
         incarnation: Option<Incarnation>,
+        deadline: Instant,
     ) -> Result<(), ErrorCode> {
         let Some(incarnation) = incarnation else {
             return Ok(());
         };
         let link = self.reach(file.ino).await?;
-        match self.renew(&link, incarnation, true).await {
+        let mut told = self.renew(&link, incarnation, true).await;
+        if told.is_ok() {
+            told = self.open_session(&link, deadline).await;
+        }
+        match told {
             Err(code) if !is_passing(code) => Err(code),
             _told => Ok(()),
         }

@@ -236,7 +236,7 @@ fn the_end_of_a_poll_does_not_renew_a_session() {
     assert!(matches!(ended, Outcome::Reply { .. }), "{ended:?}");
     cell.pass_ms(SESSION_TERM_MS - 20_000 - 1);
     cell.tick();
-    let still = cell.send(1, of_session(other.sessions[1]), &MetaRequest::DropLeases);
+    let still = cell.send(1, other.caller(1), &MetaRequest::DropLeases);
     assert_eq!(still, MetaReply::Done);
     assert_eq!(lock(&mut cell, &other, file), would_block());
     cell.pass_ms(2);
