@@ -494,7 +494,9 @@ def _(work):
         nowhere = [path for path in missing if cell.sums[path] not in sums]
         print(f"  {len(spoilt)} pages; {len(whole)} whole, {len(missing)} without a name, of which {nowhere} are not in lost+found", flush=True)
         equal(errors, [], "files that give errors")
-        true(all("/one/" in path for path in missing) and len(nowhere) <= 4, f"missing {missing}, {nowhere} of them not in lost+found")
+        # Some had their inodes there: what is left of those has no size, and not always its first bytes.
+        gone = sum(one["name"] == "object-no-inode" for one in findings)
+        true(all("/one/" in path for path in missing) and len(nowhere) <= max(4, gone), f"missing {missing}, {nowhere} of them not in lost+found")
         cell.works()
 
 

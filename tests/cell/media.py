@@ -268,7 +268,8 @@ def _(c, d):
     c.order("shard", f"budget {c.used('shard') + 64 * MIB + 16 * MIB}")
 
     def fill_names(folder):
-        os.mkdir(folder)
+        # Room is counted while deletions go on: it comes and goes at first.
+        wait_for("room for a directory", lambda: os.mkdir(folder) is None, 60)
         for number in range(20_000):
             try:
                 with open(f"{folder}/{number}", "wb") as f:
