@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use zonal_types::limits::{SCOPE_CUT_MS, SCOPE_CUTS_MAX, SCOPE_INSIDE_MAX};
 use zonal_types::{Credentials, ErrorCode, Ino, Instant, Name, Scope, SessionId};
 use zonal_wire::MetaRequest;
-use zonal_wire::meta::LockKind;
 use zonal_wire::meta::flags::{O_ACCMODE, O_RDONLY, O_TRUNC};
+use zonal_wire::meta::{LockKind, LockRange};
 
 /// User and group of a root that counts as nobody.
 pub(crate) const NOBODY: u32 = 65_534;
@@ -186,10 +186,15 @@ pub(crate) fn is_for_readers(request: &MetaRequest) -> bool {
         MetaRequest::LendEnd { .. }
         | MetaRequest::AppendAt { .. }
         | MetaRequest::ReclaimAppends { .. } => false,
-        // A write lock of fcntl needs a file that is open for writing. (LOCK_EX of flock does not.)
-        MetaRequest::Lock { range, .. } => range.whole_file || range.kind == LockKind::Shared,
+        MetaRequest::Lock { range, .. } => reader_may_lock(range),
         _ => !request.is_mutation(),
     }
+}
+
+/// Whether a client that changes nothing may have this lock: a write lock of fcntl needs a file that is open for writing, LOCK_EX of flock
+/// does not.
+pub(crate) fn reader_may_lock(range: &LockRange) -> bool {
+    range.whole_file || range.kind == LockKind::Shared
 }
 
 /// What of a file must be open for a request that names it by number; true: for writing.

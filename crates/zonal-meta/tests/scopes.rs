@@ -514,6 +514,10 @@ fn a_reader_changes_nothing() {
     let appends = vec![(file, place)];
     let claimed = scoped.call(cell, file, &MetaRequest::ReclaimAppends { appends });
     assert_eq!(claimed, Err(no));
+    range.kind = LockKind::Exclusive;
+    let (opens, locks) = (vec![file], vec![(file, range)]);
+    let claimed = scoped.call(cell, file, &MetaRequest::Reclaim { opens, locks });
+    assert_eq!(claimed, Err(no));
     let mut noise = Noise {
         random: Rng(3),
         inos: vec![inside, file, home, Ino::ROOT],

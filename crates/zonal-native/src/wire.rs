@@ -447,7 +447,7 @@ impl Net for RealNet {
             News::Incarnation(identity) => {
                 let client = format_args!("{:016x}", identity.client.0);
                 let incarnation = identity.incarnation.0;
-                tracing::warn!(%client, incarnation, "a server has forgotten this client: it begins anew");
+                tracing::info!(%client, incarnation, "a session was lost, or its server started anew: a new incarnation begins");
             }
         }
     }

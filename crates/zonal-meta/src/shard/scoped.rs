@@ -7,7 +7,8 @@ use super::Shard;
 use crate::config::{Caller, Now};
 use crate::inode::{FLAG_STRAYED, Inode};
 use crate::scope::{
-    Resolved, Scopes, Sight, is_for_readers, needs_open, opens_for_writing, spoken_for,
+    Resolved, Scopes, Sight, is_for_readers, needs_open, opens_for_writing, reader_may_lock,
+    spoken_for,
 };
 use crate::tx::Tx;
 use std::borrow::Cow;
@@ -55,6 +56,11 @@ impl Shard {
             }
             if let MetaRequest::Touch { .. } = &*request {
                 request = Cow::Owned(MetaRequest::Touch { reads: Vec::new() });
+            }
+            if let MetaRequest::Reclaim { locks, .. } = &*request
+                && !locks.iter().all(|(_ino, range)| reader_may_lock(range))
+            {
+                return Err(ErrorCode::ReadOnly);
             }
         }
         if let MetaRequest::Reclaim { locks, .. } = &*request
