@@ -14,6 +14,11 @@ ZONAL = os.environ.get("ZONAL", "zonal")
 MIB = 1 << 20
 
 
+def data_id(path):
+    """The identity of a file's bytes, as its layout tells it."""
+    return int(re.search(r"data=(\d+)", os.getxattr(path, "zonal.layout").decode())[1])
+
+
 class Cell:
     """The cell under test."""
 

@@ -20,7 +20,7 @@ import sys
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "posix"))
-from cell import MIB, run  # noqa: E402
+from cell import MIB, data_id, run  # noqa: E402
 from checks import Registry, equal, fails, pattern, read, reap, true, write, write_all  # noqa: E402
 
 R = Registry()
@@ -75,11 +75,11 @@ INLINE = 4096
 
 def on_targets(c, path):
     """The bytes of a file that each target says it has: {target: bytes}. `zonal locate` would compute them from the size."""
-    ino, found = os.stat(path).st_ino, {}
+    number, found = data_id(path), {}
     for target in range(1, 7):
         lines = c.zonal("target", "ls", "--json", "--cell", c.folder, "--target", str(target)).stdout.splitlines()
         for line in map(json.loads, lines):
-            if line["data_id"] == ino:
+            if line["data_id"] == number:
                 found[target] = found.get(target, 0) + line["allocated_bytes"]
     return found
 

@@ -22,6 +22,7 @@ import threading
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "posix"))
+from cell import data_id  # noqa: E402
 from checks import Registry, equal, true  # noqa: E402
 from own_cell import ZONAL, OwnCell, run  # noqa: E402
 
@@ -577,15 +578,16 @@ def _(work):
                     file.seek(at)
                     file.write(random.Random(name).randbytes(length))
         os.sync()
-        # What it has, as it says itself: {inode: column}.
+        # What it has, as it says itself: {data id: column}.
         lines = cell.zonal("target", "ls", "--json", "--cell", cell.folder, "--target", "3").stdout.splitlines()
         columns = {line["data_id"]: line["column"] for line in map(json.loads, lines)}
         wanted = {}
         for base, _folders, names in os.walk(cell.mount):
             for name in names:
-                s = os.stat(f"{base}/{name}")
-                if s.st_ino in columns:
-                    wanted[f"{base}/{name}".removeprefix(cell.mount)] = pieces(columns[s.st_ino], s.st_size)
+                path = f"{base}/{name}"
+                number = data_id(path) if os.path.isfile(path) and not os.path.islink(path) else 0
+                if number in columns:
+                    wanted[path.removeprefix(cell.mount)] = pieces(columns[number], os.path.getsize(path))
         true(len(wanted) == len(columns) > 20 and {"/two/large", "/two/holes"} <= set(wanted), f"files on the target: {sorted(wanted)}")
         cell.down()
         shutil.rmtree(f"{cell.folder}/storage2-1/target")

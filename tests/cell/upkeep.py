@@ -21,6 +21,7 @@ import threading
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "posix"))
+from cell import data_id  # noqa: E402
 from checks import Registry, equal, read, true, write  # noqa: E402
 from own_cell import ZONAL, OwnCell, run  # noqa: E402
 
@@ -183,6 +184,8 @@ def _(work):
             tree(f"{c.mount}/{zone}/kept")
         before = {zone: manifest(f"{c.mount}/{zone}/kept") for zone in ("one", "two")}
         inodes = {s[5] for seen in before.values() for s in seen.values()}
+        kept = [os.path.join(c.mount, zone, "kept", path) for zone, seen in before.items() for path in seen]
+        data_ids = {data_id(path) for path in kept if os.path.isfile(path) and not os.path.islink(path)}
         os.sync()
         backup = f"{c.base}/backup"
         with Load(c.mount) as load:
@@ -202,7 +205,7 @@ def _(work):
             os.truncate(cut, size)
         write(cut, b"anew")
         cut_before = before["two"].pop("c/f20")
-        young = os.stat(f"{c.mount}/one/young").st_ino
+        young, young_data = os.stat(f"{c.mount}/one/young").st_ino, data_id(f"{c.mount}/one/young")
         c.zonal("meta", "restore", "--cell", c.folder, "--from", backup, "--force", code=6)
         c.down()
         c.zonal("meta", "restore", "--cell", c.folder, "--from", backup, code=5)
@@ -212,7 +215,7 @@ def _(work):
         equal(len(restored["shards"]), 3, "shards restored")
         # What is younger than the backup has objects and no name: a check lists it.
         listed = c.zonal("fsck", "--cell", c.folder, "--json", code=4).stdout
-        true(str(young) in listed, "the check does not list the object of a file that is younger than the backup")
+        true(str(young_data) in listed, "the check does not list the object of a file that is younger than the backup")
         c.up()
         after = {zone: manifest(f"{c.mount}/{zone}/kept") for zone in ("one", "two")}
         equal(after["two"].pop("c/f20")[:7], cut_before[:7], "attributes of a file that was cut")
@@ -241,6 +244,7 @@ def _(work):
             write(path, b"x" * i)
             made = os.stat(path).st_ino
             true(made not in inodes and made != young, f"inode number {made} is given twice")
+            true(data_id(path) not in {*data_ids, young_data}, f"data id {data_id(path)} is given twice")
         # What is cut and grown again shows zeros, not what was behind it; rewriting works.
         path = f"{c.mount}/one/kept/a/f27"
         size = os.path.getsize(path)
@@ -338,7 +342,7 @@ def _(work):
         listed = [json.loads(line) for line in c.zonal("target", "ls", *at, "1", "--paths", "--json").stdout.splitlines()]
         paths = {o["path"] for o in listed}
         true("/one/big" in paths and any(str(p).startswith("/one/kept/a/b/f") for p in paths), f"these paths only: {sorted(map(str, paths))}")
-        number = os.stat(f"{c.mount}/one/big").st_ino
+        number = data_id(f"{c.mount}/one/big")
         mine = [o for o in listed if o["data_id"] == number]
         equal([o["path"] for o in mine], ["/one/big"], "path of an object")
         one, two, again = (f"{c.base}/{name}" for name in ("one.out", "two.out", "again.out"))

@@ -179,7 +179,7 @@ impl<N: Net> Client<N> {
                 let component = &data.layout.components[piece.component];
                 // Of the file as it was when the place was given, or after the shrink that left this of it.
                 let make = |object: ObjectRef| StorageRequest::Write {
-                    object: Self::object(&data, component, piece.column, object.target),
+                    object: Self::object(&data, component, piece.column, &object),
                     offset: piece.object_offset,
                     sync: false,
                     expected_version: 0,

@@ -195,7 +195,7 @@ pub(crate) fn write_request(object: ObjectRef, pieces: &[Piece]) -> StorageReque
 #[cfg(test)]
 mod tests {
     use super::*;
-    use zonal_types::{Column, DataId, TargetId};
+    use zonal_types::{Column, DataId, StripeSetId, TargetId};
 
     fn piece(column: u16, object_offset: u64, length: u64) -> Piece {
         Piece {
@@ -211,6 +211,8 @@ mod tests {
     fn object() -> ObjectRef {
         ObjectRef {
             target: TargetId(1),
+            set: StripeSetId(1),
+            slot: 0,
             data_id: DataId(2),
             column: Column(0),
             layout_gen: 0,

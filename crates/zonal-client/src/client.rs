@@ -12,7 +12,9 @@ use zonal_types::limits::{
     LOCKS_MAX, OPENS_MAX, REQUEST_DEADLINE_MS, WRITE_BEHIND_AGE_MS, WRITE_BEHIND_BYTES_DEFAULT,
     WRITE_BEHIND_FILE_BYTES_MAX,
 };
-use zonal_types::{CellId, ErrorCode, Ino, MapVersion, SessionId, ShardId, TraceId, ZoneId};
+use zonal_types::{
+    CellId, ClientId, ErrorCode, Incarnation, Ino, MapVersion, ShardId, TraceId, ZoneId,
+};
 use zonal_wire::LockRange;
 
 /// What a mount is told at its start.
@@ -24,8 +26,8 @@ pub struct Options {
     pub managers: Vec<String>,
     /// The zone in which the mount is: home of what it makes in the root.
     pub zone: ZoneId,
-    /// Random, names this client over reconnects.
-    pub client: u64,
+    /// Random, names this client in the whole cell.
+    pub client: ClientId,
     /// For people.
     pub name: String,
     /// Whether directories are listed as the superuser, after the right of their user was asked for. Not where its credential does not let it speak
@@ -50,7 +52,7 @@ pub struct Options {
 impl Options {
     /// Defaults for a mount in `zone` that asks `manager`.
     #[must_use]
-    pub fn new(manager: &str, zone: ZoneId, client: u64) -> Self {
+    pub fn new(manager: &str, zone: ZoneId, client: ClientId) -> Self {
         Self {
             cell: CellId::default(),
             managers: vec![manager.to_owned()],
@@ -95,8 +97,8 @@ pub struct Client<N: Net> {
     pub(crate) under_way: crate::under_way::UnderWay,
     /// Truncations of files that nobody here had open which have ended.
     pub(crate) cuts_by_name: AtomicU64,
-    /// A random number by which targets know this client.
-    pub(crate) sender: SessionId,
+    /// How often this client has begun.
+    pub(crate) incarnation: AtomicU32,
     /// The highest number of an attempt.
     pub(crate) attempts: AtomicU32,
     traces: AtomicU64,
@@ -114,7 +116,6 @@ impl<N: Net> Client<N> {
     /// `Unreachable`, `TimedOut` where no manager answers; what a manager refuses with.
     pub async fn connect(net: N, options: Options) -> Result<Self, ErrorCode> {
         let first_trace = net.random();
-        let sender = SessionId(net.random() | 1);
         let client = Self {
             net,
             map: KnownMap::new(options.cell),
@@ -135,7 +136,7 @@ impl<N: Net> Client<N> {
             dirty_bytes: AtomicUsize::new(0),
             under_way: crate::under_way::UnderWay::default(),
             cuts_by_name: AtomicU64::new(0),
-            sender,
+            incarnation: AtomicU32::new(Incarnation::FIRST.0),
             attempts: AtomicU32::new(0),
             traces: AtomicU64::new(first_trace),
             dropper: OnceLock::new(),

@@ -5,7 +5,7 @@ use crate::client::Client;
 use crate::names::{Found, Looked};
 use crate::net::Net;
 use crate::session::{Asked, Link};
-use zonal_types::{Credentials, ErrorCode, Ino, Name, ZoneId};
+use zonal_types::{Credentials, DataId, ErrorCode, Ino, Name, ZoneId};
 use zonal_wire::meta::Listing;
 use zonal_wire::{DirEntry, MetaReply, MetaRequest};
 
@@ -212,6 +212,18 @@ impl<N: Net> Client<N> {
     /// tells what was listed ahead to those alone. And nothing is kept without leases.
     fn lists_ahead(&self, who: &Credentials, part: Part) -> bool {
         part.plus && self.caches() && *who == Credentials::root()
+    }
+
+    /// The file that has the bytes of a data id. For commands.
+    ///
+    /// # Errors
+    /// `Stale` where none has them; as the shard answers.
+    pub async fn file_of(&self, data_id: DataId) -> Result<Ino, ErrorCode> {
+        let link = self.reach_partition(data_id.partition()).await?;
+        match self.meta(&link, &MetaRequest::FileOf { data_id }).await? {
+            MetaReply::File { ino } => Ok(ino),
+            _other => Err(ErrorCode::Protocol),
+        }
     }
 
     /// The directory above a directory.

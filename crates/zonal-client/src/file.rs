@@ -48,6 +48,8 @@ pub(crate) struct FileState<N: Net> {
     /// Appends that are not published.
     pub(crate) gathered: Gathered,
     pub(crate) dirty: Dirty,
+    /// How often others have got locks on the file that were held here.
+    pub(crate) forfeits: u64,
     pub(crate) inflight: VecDeque<Inflight<N>>,
     /// What the shard has not been told yet.
     pub(crate) report: Option<Report>,
@@ -115,6 +117,7 @@ impl<N: Net> File<N> {
                 change: 0,
                 gathered: Gathered::default(),
                 dirty: Dirty::default(),
+                forfeits: 0,
                 inflight: VecDeque::new(),
                 report: None,
                 reporting: None,

@@ -6,7 +6,7 @@
 use crate::run::Brought;
 use std::future::Future;
 use std::task::Poll;
-use zonal_types::{ErrorCode, Instant, NodeId, Timestamp, TraceId};
+use zonal_types::{ClientIdentity, ErrorCode, Ino, Instant, NodeId, ShardId, Timestamp, TraceId};
 use zonal_wire::Header;
 
 /// One request to a server.
@@ -55,6 +55,17 @@ pub struct Ends {
     pub repeats: Instant,
     /// Nobody is waited for any more.
     pub all: Instant,
+}
+
+/// What people are to hear of a client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum News {
+    /// A shard has given it its first session there.
+    Session(ShardId, ClientIdentity),
+    /// It has begun anew: a shard has forgotten it.
+    Incarnation(ClientIdentity),
+    /// Others have got the locks that it held on a file: what was gathered under them is dropped.
+    Forfeited(Ino),
 }
 
 /// Transport, clock and randomness.
@@ -106,6 +117,9 @@ pub trait Net {
 
     /// Tells people, once and rarely, that a server does not answer.
     fn complain(&self, server: &str, doing: &str, failure: NetFailure);
+
+    /// Tells people what became of this client.
+    fn tell(&self, _news: News) {}
 
     /// The caller begins another operation: what went wrong before does not concern it.
     fn begin(&self) {}

@@ -3,8 +3,39 @@
 use crate::client::Client;
 use crate::net::Net;
 use zonal_layout::{Piece, object_bytes};
-use zonal_types::{Column, Component, Epoch, ErrorCode, FileData, NodeId, TargetId};
+use zonal_types::{Column, Component, Epoch, ErrorCode, FileData, NodeId, StripeSetId, TargetId};
 use zonal_wire::ObjectRef;
+
+/// The slot by which a target is asked for an object.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ThroughSlot {
+    pub(crate) target: TargetId,
+    pub(crate) set: StripeSetId,
+    pub(crate) slot: u16,
+}
+
+/// That of a request which is made anew.
+impl From<&ObjectRef> for ThroughSlot {
+    fn from(object: &ObjectRef) -> Self {
+        Self {
+            target: object.target,
+            set: object.set,
+            slot: object.slot,
+        }
+    }
+}
+
+/// That of a place; of the target itself where that is meant.
+impl From<&Place> for ThroughSlot {
+    fn from(place: &Place) -> Self {
+        let (set, slot) = place.slot;
+        Self {
+            target: place.target,
+            set,
+            slot,
+        }
+    }
+}
 
 /// A target with what a request to it needs.
 #[derive(Debug, Clone)]
@@ -12,6 +43,9 @@ pub(crate) struct Place {
     pub(crate) target: TargetId,
     pub(crate) node: NodeId,
     pub(crate) address: String,
+    /// Set and slot; set 0: the target itself.
+    pub(crate) slot: (StripeSetId, u16),
+    /// Of that slot.
     pub(crate) epoch: Epoch,
 }
 
@@ -74,9 +108,10 @@ impl<N: Net> Client<N> {
         let map = self.map();
         let set = map.set(component.set).ok_or(ErrorCode::StaleEpoch)?;
         let width = u16::try_from(set.slots.len()).unwrap_or(u16::MAX);
-        let slot = zonal_layout::slot_of(component, column, width)
+        let number = zonal_layout::slot_of(component, column, width)
             .map_err(zonal_layout::LayoutError::code)?;
-        let slot = set.slots.get(usize::from(slot)).ok_or(ErrorCode::Corrupt)?;
+        let slot = set.slots.get(usize::from(number));
+        let slot = slot.ok_or(ErrorCode::Corrupt)?;
         let node = map
             .target(slot.target)
             .and_then(|target| map.node(target.node));
@@ -85,6 +120,7 @@ impl<N: Net> Client<N> {
             target: slot.target,
             node: node.id,
             address: node.address.clone(),
+            slot: (set.id, number),
             epoch: slot.slot_epoch,
         })
     }
@@ -94,10 +130,13 @@ impl<N: Net> Client<N> {
         data: &FileData,
         component: &Component,
         column: Column,
-        target: TargetId,
+        through: impl Into<ThroughSlot>,
     ) -> ObjectRef {
+        let ThroughSlot { target, set, slot } = through.into();
         ObjectRef {
             target,
+            set,
+            slot,
             data_id: component.data_id,
             column,
             layout_gen: data.layout.layout_gen.0,
@@ -115,6 +154,7 @@ impl<N: Net> Client<N> {
             target,
             node: node.id,
             address: node.address.clone(),
+            slot: (StripeSetId(0), 0),
             epoch: Epoch(0),
         })
     }

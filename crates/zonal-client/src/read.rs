@@ -7,7 +7,7 @@ use crate::file::{File, lay_over};
 use crate::inline::{copy_out, end_of_inline};
 use crate::net::{Net, NetFailure};
 use crate::session::lock;
-use zonal_types::{ErrorCode, FileData};
+use zonal_types::{ErrorCode, FileData, Ino};
 use zonal_wire::{ObjectRef, StorageRequest};
 
 /// Reads shorter than this go into a buffer, sink or not: a copy of a few pages costs less than moving them.
@@ -104,7 +104,9 @@ impl<N: Net> Client<N> {
             && offset >= end_of_inline(&data);
         if let Some(sink) = sink
             && is_whole
-            && self.read_sunk(&data, offset, length, sink).await?
+            && self
+                .read_sunk((file.ino, &data), offset, length, sink)
+                .await?
         {
             return Ok((ReadInto::Sink, None));
         }
@@ -119,7 +121,7 @@ impl<N: Net> Client<N> {
     /// Reads a range that lies in one piece into an empty sink. False: not done, for whatever reason; the sink is empty.
     async fn read_sunk(
         &self,
-        data: &FileData,
+        (ino, data): (Ino, &FileData),
         offset: u64,
         length: usize,
         sink: &mut N::Sink,
@@ -136,8 +138,8 @@ impl<N: Net> Client<N> {
         if !self.net.suits_sink(&place.address, place.node) {
             return Ok(false);
         }
-        let object = Self::object(data, component, piece.column, place.target);
-        let pending = self.start_sunk(&place, &read_request(object, piece), length);
+        let object = Self::object(data, component, piece.column, &place);
+        let pending = self.start_sunk(ino, &place, &read_request(object, piece), length);
         match self.net.finish_into(pending, sink, length).await {
             Ok(reply) => Ok(reply.payload_bytes == length),
             // It took all the time there is.
@@ -165,8 +167,8 @@ impl<N: Net> Client<N> {
         for piece in &pieces {
             let component = &data.layout.components[piece.component];
             let first = self.place(component, piece.column).map(|place| {
-                let object = Self::object(data, component, piece.column, place.target);
-                let pending = self.start_storage(&place, &read_request(object, piece));
+                let object = Self::object(data, component, piece.column, &place);
+                let pending = self.start_read(file.ino, &place, &read_request(object, piece));
                 (place, pending)
             });
             started.push(first);

@@ -136,7 +136,7 @@ impl<N: Net> Client<N> {
             (first.component, first.column)
         });
         let component = &data.layout.components[component];
-        let object = Self::object(data, component, column, place.target);
+        let object = Self::object(data, component, column, &place);
         let request = write_request(object, &pieces);
         let length = length_of(&pieces);
         // Such as the transport need not copy again, where there is some.

@@ -3,6 +3,7 @@
 //! [`link`] is what there is at a shard, [`request`] sends requests in it.
 
 mod given_up;
+mod identity;
 mod link;
 mod request;
 
@@ -15,14 +16,15 @@ use request::RETRY_MS;
 
 use crate::behind::Behind;
 use crate::client::Client;
-use crate::net::{Net, wait_for};
+use crate::net::{Net, News, wait_for};
 use std::collections::BTreeSet;
-use zonal_types::{Codec, ErrorCode, Instant, SessionId, kept_of};
+use zonal_types::{Codec, ErrorCode, Incarnation, Instant, SessionId, kept_of};
 use zonal_wire::{MetaReply, MetaRequest, Service};
 
 impl<N: Net> Client<N> {
-    /// The shard does not know the session: with it goes what may be cached. The next request opens another.
-    fn lose_session(&self, link: &Link, session: SessionId) {
+    /// The shard does not know the session: with it goes what may be cached, and the incarnation is over. The next request opens another.
+    fn lose_session(&self, link: &Link, session: SessionId, incarnation: Incarnation) {
+        self.begin_anew(incarnation);
         // So that no answer under way is cached: its lease is nobody's now.
         link.count_event();
         self.forget_granted();
@@ -42,7 +44,11 @@ impl<N: Net> Client<N> {
     }
 
     /// Opens the session where there is none.
-    async fn open_session(&self, link: &Link, deadline: Instant) -> Result<(), ErrorCode> {
+    pub(crate) async fn open_session(
+        &self,
+        link: &Link,
+        deadline: Instant,
+    ) -> Result<(), ErrorCode> {
         if link.is_open() {
             return Ok(());
         }
@@ -69,12 +75,10 @@ impl<N: Net> Client<N> {
 
     /// Opens the session and tells what is held: only then it counts as open. `is_old`: an earlier attempt resumed it.
     async fn open_once(&self, link: &Link, is_old: &mut bool) -> Result<(), ErrorCode> {
-        let request = MetaRequest::OpenSession {
-            client: self.options.client,
-            zone: self.options.zone,
-            name: self.options.name.clone(),
-        };
-        let header = self.header(Service::Meta, self.trace());
+        let request = self.opening_request();
+        let mut header = self.header(Service::Meta, self.trace());
+        let identity = self.identity();
+        header.identity = identity;
         match self
             .send(link, header, &request.to_bytes(), request.name(), 0)
             .await
@@ -93,11 +97,17 @@ impl<N: Net> Client<N> {
                 state.is_untold = false;
                 state.kept = kept_of(boot);
                 state.acked = 0;
+                link.acknowledge(identity.incarnation);
                 *is_old |= resumed;
                 if !resumed {
+                    self.net.tell(News::Session(link.shard, identity));
                     state.sequences.fill(0);
                     link.forget_appends();
                 }
+            }
+            Ok(MetaReply::Failed { code }) if code.0 == ErrorCode::Fenced => {
+                self.begin_anew(identity.incarnation);
+                return Err(ErrorCode::NotReady);
             }
             Ok(MetaReply::Failed { code }) => return Err(code.0),
             Ok(_other) => return Err(ErrorCode::Protocol),
@@ -109,7 +119,7 @@ impl<N: Net> Client<N> {
                 lock(&link.state).is_open = true;
                 Ok(())
             }
-            Err(ErrorCode::UnknownSession) => Err(ErrorCode::NotReady),
+            Err(ErrorCode::UnknownSession | ErrorCode::Fenced) => Err(ErrorCode::NotReady),
             Err(code) => Err(code),
         }
     }
@@ -135,7 +145,7 @@ impl<N: Net> Client<N> {
                 .tell_held(link, MetaRequest::ReclaimAppends { appends })
                 .await
             {
-                Ok(()) => {}
+                Ok(_done) => {}
                 // The place is gone, and must not be claimed again; its append learns by itself.
                 Err(ErrorCode::UnknownLease) => {
                     link.lose_append(append);
@@ -158,8 +168,10 @@ impl<N: Net> Client<N> {
             return Ok(());
         }
         zonal_types::mark!(Reclaimed);
-        self.tell_held(link, MetaRequest::Reclaim { opens, locks })
-            .await?;
+        let told = self.tell_held(link, MetaRequest::Reclaim { opens, locks });
+        if let MetaReply::Reclaimed { lost } = told.await? {
+            lost.into_iter().for_each(|ino| self.forfeit(ino));
+        }
         // A truncation by others that its former life did not tell us of.
         for file in self.all_files() {
             if self
@@ -172,19 +184,20 @@ impl<N: Net> Client<N> {
         Ok(())
     }
 
-    async fn tell_held(&self, link: &Link, request: MetaRequest) -> Result<(), ErrorCode> {
+    async fn tell_held(&self, link: &Link, request: MetaRequest) -> Result<MetaReply, ErrorCode> {
         let mut header = self.header(Service::Meta, self.trace());
         {
             let state = lock(&link.state);
             header.session = state.session;
             header.epoch = state.epoch;
+            header.identity = self.identity_at(link);
         }
         let failed = match self
             .send(link, header, &request.to_bytes(), request.name(), 0)
             .await
         {
             Ok(MetaReply::Failed { code }) => code.0,
-            Ok(_done) => return Ok(()),
+            Ok(done) => return Ok(done),
             Err(code) => code,
         };
         if failed != ErrorCode::UnknownLease {

@@ -38,6 +38,7 @@ impl<N: Net> Client<N> {
                     target: target.id,
                     node: node.id,
                     address: node.address.clone(),
+                    slot: (zonal_types::StripeSetId(0), 0),
                     epoch,
                 };
                 let pending =

@@ -4,9 +4,9 @@ use crate::client::Client;
 use crate::file::File;
 use crate::net::{Message, Net, Reply};
 use crate::places::Place;
-use crate::session::{failure_code, late};
+use crate::session::{failure_code, is_passing, late};
 use std::sync::atomic::Ordering;
-use zonal_types::{Codec, Column, ErrorCode, Instant, TargetId};
+use zonal_types::{ClientIdentity, Codec, Column, ErrorCode, Incarnation, Ino, Instant, TargetId};
 use zonal_wire::{ObjectRef, Service, StorageReply, StorageRequest};
 
 /// Pause before a request is repeated, at first and at most.
@@ -16,19 +16,30 @@ pub(crate) const RETRY_MS: (u64, u64) = (20, 500);
 pub(crate) type MakeRequest<'a> = &'a dyn Fn(ObjectRef) -> StorageRequest;
 
 impl<N: Net> Client<N> {
-    /// Sends one request that changes no range of an object; the reply is for [`Self::storage_reply`].
+    /// Sends one request that is about a target; the reply is for [`Self::storage_reply`].
     pub(crate) fn start_storage(&self, place: &Place, request: &StorageRequest) -> N::Pending {
-        self.start_numbered(place, request, (&[], 0), 0)
+        self.start_numbered(self.identity(), place, request, (&[], 0), 0)
+    }
+
+    /// Sends a read of a file.
+    pub(crate) fn start_read(
+        &self,
+        ino: Ino,
+        place: &Place,
+        request: &StorageRequest,
+    ) -> N::Pending {
+        self.start_sunk(ino, place, request, 0)
     }
 
     /// Sends a read whose payload, of so many bytes at most, is for a sink.
     pub(crate) fn start_sunk(
         &self,
+        ino: Ino,
         place: &Place,
         request: &StorageRequest,
         room: usize,
     ) -> N::Pending {
-        self.start_numbered(place, request, (&[], room), 0)
+        self.start_numbered(self.identity_for(ino), place, request, (&[], room), 0)
     }
 
     /// Sends one request as an attempt with the file's number of now. (A number that was read earlier may have been raised since.)
@@ -40,11 +51,13 @@ impl<N: Net> Client<N> {
         payload: &[&[u8]],
     ) -> N::Pending {
         let attempt = file.state().attempt;
-        self.start_numbered(place, request, (payload, 0), attempt)
+        let identity = self.identity_for(file.ino);
+        self.start_numbered(identity, place, request, (payload, 0), attempt)
     }
 
     fn start_numbered(
         &self,
+        identity: ClientIdentity,
         place: &Place,
         request: &StorageRequest,
         (payload, room): (&[&[u8]], usize),
@@ -52,7 +65,7 @@ impl<N: Net> Client<N> {
     ) -> N::Pending {
         let mut header = self.header(Service::Storage, self.trace());
         header.epoch = place.epoch;
-        header.session = self.sender;
+        header.identity = identity;
         header.sequence = attempt;
         self.net.start(
             &place.address,
@@ -133,6 +146,13 @@ impl<N: Net> Client<N> {
         let mut failed = first;
         // Of attempts that were made before: reads have a place for their bytes.
         let mut is_change = out.is_none();
+        // Of the attempt before, where that was ours.
+        let mut incarnation = None;
+        let forfeits = file.state().forfeits;
+        if is_change && forfeits > 0 && failed == Some(ErrorCode::Fenced) {
+            // Sent under locks that others have got.
+            return Err(ErrorCode::Io);
+        }
         loop {
             if let Some(code) = failed {
                 if is_change && may_come_late(code) {
@@ -153,6 +173,7 @@ impl<N: Net> Client<N> {
                             self.try_refresh_map().await?;
                         }
                     }
+                    ErrorCode::Fenced => self.was_fenced(file, incarnation, deadline).await?,
                     ErrorCode::Superseded => {}
                     other => return Err(other),
                 }
@@ -165,6 +186,9 @@ impl<N: Net> Client<N> {
                     self.doubt_map();
                     return Err(late(code));
                 }
+            }
+            if is_change && file.state().forfeits != forfeits {
+                return Err(ErrorCode::Io);
             }
             let data = file.state().data.clone();
             let component = data
@@ -179,7 +203,7 @@ impl<N: Net> Client<N> {
                     continue;
                 }
             };
-            let request = make(Self::object(&data, component, column, place.target));
+            let request = make(Self::object(&data, component, column, &place));
             let pieces = [payload];
             let pieces = if payload.is_empty() {
                 &[][..]
@@ -187,6 +211,7 @@ impl<N: Net> Client<N> {
                 &pieces[..]
             };
             is_change = request.changes_range();
+            incarnation = Some(self.identity_for(file.ino).incarnation);
             let pending = self.start_change(file, &place, &request, pieces);
             match self
                 .storage_reply(&place, pending, out.as_deref_mut())
@@ -195,6 +220,29 @@ impl<N: Net> Client<N> {
                 Ok((reply, bytes)) => return Ok((reply, bytes, place.target)),
                 Err(code) => failed = Some(code),
             }
+        }
+    }
+
+    /// A target refused a request of this incarnation, or of one before it: the shard of the file is told of a newer one. What it has
+    /// forgotten meanwhile is told to who has the file open. A session is opened where there is none: until then the shard has not
+    /// acknowledged the incarnation that targets serve.
+    async fn was_fenced(
+        &self,
+        file: &File<N>,
+        incarnation: Option<Incarnation>,
+        deadline: Instant,
+    ) -> Result<(), ErrorCode> {
+        let Some(incarnation) = incarnation else {
+            return Ok(());
+        };
+        let link = self.reach(file.ino).await?;
+        let mut told = self.renew(&link, incarnation, true).await;
+        if told.is_ok() {
+            told = self.open_session(&link, deadline).await;
+        }
+        match told {
+            Err(code) if !is_passing(code) => Err(code),
+            _told => Ok(()),
         }
     }
 
@@ -216,7 +264,7 @@ impl<N: Net> Client<N> {
         for (index, component) in data.layout.components.iter().enumerate() {
             for column in (0..component.count).map(Column) {
                 let first = self.place(component, column).map(|place| {
-                    let request = make(Self::object(&data, component, column, place.target));
+                    let request = make(Self::object(&data, component, column, &place));
                     let pending = self.start_change(file, &place, &request, &[]);
                     (place, pending)
                 });

@@ -16,16 +16,16 @@ const STORES: &[(&str, &str, StoreKind, u64, u32)] = &[
         "v0.1.0",
         "manager/manager",
         StoreKind::Manager,
-        11,
-        3_887_392_810,
+        15,
+        1_224_661_218,
     ),
-    ("v0.1.0", "meta1/shard", StoreKind::Shard, 27, 3_139_415_560),
+    ("v0.1.0", "meta1/shard", StoreKind::Shard, 44, 650_651_315),
     (
         "v0.1.0",
         "storage1-1/target",
         StoreKind::Target,
-        18,
-        3_199_868_343,
+        13,
+        3_196_461_030,
     ),
 ];
 

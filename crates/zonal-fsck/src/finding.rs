@@ -292,6 +292,8 @@ impl What {
                 Meta::Inline { .. } => "inode-bytes",
                 Meta::Homeless { .. } => "inode-remains",
                 Meta::Ids { .. } => "inode-numbers",
+                Meta::DataIds { .. } => "data-numbers",
+                Meta::Unindexed { .. } | Meta::StrayData { .. } => "data-inode",
             },
             Self::Target(broken) => match broken {
                 Object::Unreadable(_) | Object::Key { .. } => "target-key",

@@ -141,7 +141,24 @@ mod tests {
                 bytes: 5,
                 room: 4,
             },
-            OfShard::Homeless { ino },
+            OfShard::Homeless { ino, data_id: None },
+            OfShard::Homeless {
+                ino,
+                data_id: Some(DataId(6)),
+            },
+            OfShard::DataIds {
+                partition,
+                reserved: 8,
+                last: 9,
+            },
+            OfShard::Unindexed {
+                ino,
+                data_id: DataId(6),
+            },
+            OfShard::StrayData {
+                ino,
+                data_id: DataId(6),
+            },
         ];
         comes_back(&broken.map(What::Shard));
     }

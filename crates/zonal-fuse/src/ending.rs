@@ -51,7 +51,7 @@ impl Abort {
     #[must_use]
     pub fn from_file(file: File) -> Option<Self> {
         let kind = rustix::fs::fstatfs(&file).ok()?.f_type;
-        (i64::try_from(kind) == Ok(MAGIC)).then_some(Self(file))
+        (kind == MAGIC).then_some(Self(file))
     }
 
     /// Ends the connection: everything under way and after it fails. It is no error where it has ended.

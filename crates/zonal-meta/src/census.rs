@@ -25,7 +25,7 @@ impl Shard {
             .take(limit)
             .map(|(id, session)| SessionEntry {
                 session: *id,
-                client: session.record.client,
+                identity: session.record.identity,
                 zone: session.record.zone,
                 name: session.record.name.clone(),
                 idle_ms: now.ms_since(session.last_seen),

@@ -1,7 +1,8 @@
 //! What a shard is told from outside: its identity, the time, and who asks.
 
 use zonal_types::limits::{INLINE_BYTES_DEFAULT, OPENS_MAX, SESSIONS_MAX};
-use zonal_types::{Instant, SessionId, ShardId, Timestamp, ZoneId};
+use zonal_types::{ClientIdentity, Instant, SessionId, ShardId, Timestamp, ZoneId};
+use zonal_wire::Header;
 
 /// The time of a request: `instant` for deadlines, `wall` for what inodes store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,12 +16,27 @@ pub struct Now {
 /// Who sent a request, from the frame's header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Caller {
+    /// The client; none where a server or a command asks.
+    pub identity: ClientIdentity,
     /// The session; 0 where there is none yet.
     pub session: SessionId,
     /// The slot, or [`zonal_wire::frame::NO_SLOT`].
     pub slot: u32,
     /// The sequence in the slot.
     pub sequence: u32,
+}
+
+impl Caller {
+    /// Who a frame says that it is from.
+    #[must_use]
+    pub fn of(header: &Header) -> Self {
+        Self {
+            identity: header.identity,
+            session: header.session,
+            slot: header.slot,
+            sequence: header.sequence,
+        }
+    }
 }
 
 /// Identity and bounds of a shard.

@@ -2,12 +2,13 @@
 //! not described here.
 
 use crate::dentry::Dentry;
+use crate::fencing::FenceRecord;
 use crate::inode::Inode;
 use crate::keys;
 use crate::session::{SessionRecord, SlotRecord};
 use crate::tx::OrphanRecord;
 use zonal_types::describe::{Described, Field};
-use zonal_types::{Codec, ErrorCode, Layout, Timestamp};
+use zonal_types::{Codec, ErrorCode, Ino, Layout, Timestamp};
 
 fn decode<T: Codec>(value: &[u8]) -> Result<T, ErrorCode> {
     T::from_bytes(value).map_err(|_error| ErrorCode::Corrupt)
@@ -29,6 +30,8 @@ pub fn entry(key: &[u8], value: &[u8]) -> Result<Described, ErrorCode> {
         Described::new("reserved inode numbers")
             .with("first_free", reserved)
             .with("inodes", live)
+    } else if tag == keys::TAG_DATA_IDS {
+        Described::new("reserved data ids").with("first_free", decode::<u64>(value)?)
     } else {
         of_ino(tag, key, value)?
     };
@@ -52,9 +55,19 @@ fn of_shard(tag: u8, key: &[u8], value: &[u8]) -> Result<Described, ErrorCode> {
             let record: SessionRecord = decode(value)?;
             Described::new("session")
                 .with("session", id.0)
-                .with("client", record.client)
+                .with("client", record.identity.client.0)
+                .with("incarnation", record.identity.incarnation.0)
                 .with("zone", record.zone.0)
                 .with("name", record.name)
+        }
+        keys::TAG_FENCE => {
+            let (client, holder) = keys::fence_of(key).ok_or(ErrorCode::Corrupt)?;
+            let record: FenceRecord = decode(value)?;
+            Described::new("fence that targets have to hear of")
+                .with("client", client.0)
+                .with("holder", holder.0)
+                .with("lowest", record.lowest.0)
+                .with("targets", record.targets.len() as u64)
         }
         keys::TAG_HOLDER => {
             let id = keys::ino_of(key).ok_or(ErrorCode::Corrupt)?;
@@ -81,6 +94,12 @@ fn of_ino(tag: u8, key: &[u8], value: &[u8]) -> Result<Described, ErrorCode> {
     Ok(match tag {
         keys::TAG_INODE => inode(&Inode::decode(ino, value)?),
         keys::TAG_INLINE => named("first bytes of a file").with("bytes", value),
+        keys::TAG_DATA => {
+            let id = keys::data_of(key).ok_or(ErrorCode::Corrupt)?;
+            Described::new("file of a data id")
+                .with("data_id", id.0)
+                .with("ino", decode::<Ino>(value)?.0)
+        }
         keys::TAG_DENTRY => {
             let dentry = Dentry::decode(value)?;
             let cookie = keys::dentry_cookie(key).ok_or(ErrorCode::Corrupt)?;
@@ -189,6 +208,8 @@ mod tests {
             &[0, 0, 0, 3, 0x10][..],
             &[0, 0, 0, 3, 0x20],
             &[0, 0, 0, 3, 0x01],
+            &[0, 0, 0, 3, 0x02],
+            &[0, 0, 0, 3, 0x1c],
             &[0xff, 0xff, 0xff, 0xff, 0x71],
             &[0, 0, 0, 3, 0x50],
             &[],

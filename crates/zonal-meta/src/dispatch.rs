@@ -31,6 +31,7 @@ pub(crate) fn run(tx: &mut Tx<'_>, request: &MetaRequest) -> Result {
             boot: tx.env.config.boot,
         }),
         MetaRequest::Parent { ino } => op::lookup::parent(tx, *ino),
+        MetaRequest::FileOf { data_id } => op::lookup::file_of(tx, *data_id),
         MetaRequest::HasEntry { ino } => op::lookup::has_entry(tx, *ino),
         _ => run_mutation(tx, request),
     }

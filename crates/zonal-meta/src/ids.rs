@@ -1,22 +1,103 @@
-//! Inode numbers. Each partition counts its own; a range is reserved in the store before a number of it is given,
-//! so that a crash skips numbers and never gives one twice. A file's data id is the number of its inode.
+//! Inode numbers and data ids. Each partition counts both, apart from one another; a range is reserved in the store before a number of it is
+//! given, so that a crash skips numbers and never gives one twice.
 
 use crate::keys;
 use std::collections::BTreeMap;
 use zonal_types::limits::RESTORE_STEP;
 use zonal_types::{Codec, ErrorCode, KvRead, PartitionId, codec_struct};
 
-/// Numbers reserved at a time.
-const RESERVE: u64 = 1024;
-/// First number given; smaller ones are for what the shard makes itself (the root is 1).
+/// First inode number given; smaller ones are for what the shard makes itself (the root is 1).
 pub(crate) const FIRST: u64 = 16;
+/// First data id given: far above the inode numbers of a young partition, so that who takes one for the other is found out.
+pub(crate) const DATA_FIRST: u64 = 1 << 20;
 /// First number that does not fit any more.
 const END: u64 = 1 << zonal_types::ids::INO_SEQUENCE_BITS;
 
+/// What a partition counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Counter {
+    Inodes,
+    Data,
+}
+
+impl Counter {
+    pub const ALL: [Self; 2] = [Self::Inodes, Self::Data];
+
+    /// The key of a partition's record.
+    pub fn key(self, partition: PartitionId) -> Vec<u8> {
+        match self {
+            Self::Inodes => keys::ids(partition),
+            Self::Data => keys::data_ids(partition),
+        }
+    }
+
+    /// The counter whose records have this tag.
+    pub fn of_tag(tag: u8) -> Option<Self> {
+        match tag {
+            keys::TAG_IDS => Some(Self::Inodes),
+            keys::TAG_DATA_IDS => Some(Self::Data),
+            _ => None,
+        }
+    }
+
+    /// The first number given.
+    pub fn first(self) -> u64 {
+        match self {
+            Self::Inodes => FIRST,
+            Self::Data => DATA_FIRST,
+        }
+    }
+
+    /// Numbers reserved at a time. Each time costs a flush: of a thousand files that is one, and a quarter more for their data.
+    fn step(self) -> u64 {
+        match self {
+            Self::Inodes => 1024,
+            Self::Data => 4096,
+        }
+    }
+
+    /// A value to store: no number from `reserved` on has been given.
+    pub fn record(self, reserved: u64, live_inodes: u64) -> Vec<u8> {
+        match self {
+            Self::Inodes => InodeRecord {
+                reserved,
+                live_inodes,
+            }
+            .to_bytes(),
+            Self::Data => reserved.to_bytes(),
+        }
+    }
+
+    /// The first number that was not given, as a stored value says.
+    pub fn reserved_in(self, bytes: &[u8]) -> Option<u64> {
+        match self {
+            Self::Inodes => Some(InodeRecord::from_bytes(bytes).ok()?.reserved),
+            Self::Data => u64::from_bytes(bytes).ok(),
+        }
+    }
+
+    /// What a record becomes when its shard is restored from a backup: what was given since is never given again.
+    pub fn restored(self, stored: Option<&[u8]>) -> Result<Vec<u8>, ErrorCode> {
+        let (reserved, live) = match stored {
+            Some(bytes) => {
+                let reserved = self.reserved_in(bytes).ok_or(ErrorCode::Corrupt)?;
+                let live = InodeRecord::from_bytes(bytes).map_or(0, |record| record.live_inodes);
+                (reserved, live)
+            }
+            None => (self.first(), 0),
+        };
+        let reserved = reserved.saturating_add(RESTORE_STEP);
+        if reserved >= END {
+            return Err(ErrorCode::NoSpace);
+        }
+        Ok(self.record(reserved, live))
+    }
+}
+
 codec_struct! {
-    /// The stored value.
+    /// The stored value of a partition's inode numbers.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    struct Record {
+    struct InodeRecord {
         /// No number from here on has been given.
         reserved: u64,
         /// Inodes of the shard at that time, for statfs.
@@ -24,23 +105,10 @@ codec_struct! {
     }
 }
 
-/// The first number that was not given, as a stored value says.
-pub(crate) fn reserved_in(bytes: &[u8]) -> Option<u64> {
-    Some(Record::from_bytes(bytes).ok()?.reserved)
-}
-
-/// A value to store.
-pub(crate) fn record(reserved: u64, live_inodes: u64) -> Vec<u8> {
-    Record {
-        reserved,
-        live_inodes,
-    }
-    .to_bytes()
-}
-
 /// Numbers of a partition that may be given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct IdRange {
+    counter: Counter,
     next: u64,
     reserved: u64,
 }
@@ -53,65 +121,49 @@ impl IdRange {
         }
         let grew = self.next >= self.reserved;
         if grew {
-            self.reserved = self.next + RESERVE;
+            self.reserved = self.next + self.counter.step();
         }
         self.next += 1;
         Ok((self.next - 1, grew))
     }
 
+    pub fn counts(&self, counter: Counter) -> bool {
+        self.counter == counter
+    }
+
     /// The value to store.
     pub fn record(&self, live_inodes: u64) -> Vec<u8> {
-        let reserved = self.reserved;
-        Record {
-            reserved,
-            live_inodes,
-        }
-        .to_bytes()
+        self.counter.record(self.reserved, live_inodes)
     }
-}
-
-/// What a partition's record becomes when its shard is restored from a backup: what was given since is never given again.
-pub(crate) fn restored(stored: Option<&[u8]>) -> Result<Vec<u8>, ErrorCode> {
-    let mut record = match stored {
-        Some(bytes) => Record::from_bytes(bytes).map_err(|_error| ErrorCode::Corrupt)?,
-        None => Record {
-            reserved: FIRST,
-            live_inodes: 0,
-        },
-    };
-    record.reserved = record.reserved.saturating_add(RESTORE_STEP);
-    if record.reserved >= END {
-        return Err(ErrorCode::NoSpace);
-    }
-    Ok(record.to_bytes())
 }
 
 /// The ranges of all partitions, read when first used.
 #[derive(Debug, Default)]
 pub(crate) struct Ids {
-    ranges: BTreeMap<PartitionId, IdRange>,
+    ranges: BTreeMap<(Counter, PartitionId), IdRange>,
 }
 
 impl Ids {
-    pub fn get(&self, partition: PartitionId) -> Option<IdRange> {
-        self.ranges.get(&partition).copied()
+    pub fn get(&self, counter: Counter, partition: PartitionId) -> Option<IdRange> {
+        self.ranges.get(&(counter, partition)).copied()
     }
 
     pub fn set(&mut self, partition: PartitionId, range: IdRange) {
-        self.ranges.insert(partition, range);
+        self.ranges.insert((range.counter, partition), range);
     }
 
     /// What the store says of a partition.
-    pub fn load(kv: &dyn KvRead, partition: PartitionId) -> Result<IdRange, ErrorCode> {
-        let next = match kv.get(&keys::ids(partition))? {
-            Some(bytes) => {
-                Record::from_bytes(&bytes)
-                    .map_err(|_error| ErrorCode::Corrupt)?
-                    .reserved
-            }
-            None => FIRST,
+    pub fn load(
+        kv: &dyn KvRead,
+        counter: Counter,
+        partition: PartitionId,
+    ) -> Result<IdRange, ErrorCode> {
+        let next = match kv.get(&counter.key(partition))? {
+            Some(bytes) => counter.reserved_in(&bytes).ok_or(ErrorCode::Corrupt)?,
+            None => counter.first(),
         };
         Ok(IdRange {
+            counter,
             next,
             reserved: next,
         })
@@ -119,16 +171,14 @@ impl Ids {
 
     /// Inodes of the shard when numbers were last reserved.
     pub fn load_live_inodes(kv: &dyn KvRead, partitions: &[PartitionId]) -> Result<u64, ErrorCode> {
-        let mut newest = Record {
-            reserved: 0,
-            live_inodes: 0,
-        };
+        let mut newest = 0;
         for partition in partitions {
             if let Some(bytes) = kv.get(&keys::ids(*partition))? {
-                let record = Record::from_bytes(&bytes).map_err(|_error| ErrorCode::Corrupt)?;
-                newest.live_inodes = newest.live_inodes.max(record.live_inodes);
+                let record = InodeRecord::from_bytes(&bytes);
+                let record = record.map_err(|_error| ErrorCode::Corrupt)?;
+                newest = record.live_inodes.max(newest);
             }
         }
-        Ok(newest.live_inodes)
+        Ok(newest)
     }
 }

@@ -1,6 +1,6 @@
 //! The stored inode.
 //!
-//! Format 1. The record names its own inode number, so that a record under a wrong key is found out.
+//! Format 2. The record names its own inode number, so that a record under a wrong key is found out.
 
 use zonal_types::limits::xattr_flags;
 use zonal_types::{
@@ -9,28 +9,32 @@ use zonal_types::{
 };
 
 /// Version of the record.
-pub const INODE_FORMAT: u8 = 1;
+pub const INODE_FORMAT: u8 = 2;
 
-/// Its entry in the root shard is not settled: just made, or being removed.
-pub const FLAG_DETACHED: u8 = 1;
+/// Of a first-level directory: its entry in the root shard is not settled. It was just made, or is being removed.
+pub const FLAG_DETACHED: u32 = 1 << 0;
 /// It has no name (any more) and lives while it is open.
-pub const FLAG_ORPHAN: u8 = 2;
+pub const FLAG_ORPHAN: u32 = 1 << 1;
 /// Made by `O_TMPFILE | O_EXCL`: never gets a name.
-pub const FLAG_UNLINKABLE: u8 = 4;
-/// The last shrink has not reached all columns, as far as we know.
-pub const FLAG_UNCONFIRMED: u8 = 8;
+pub const FLAG_UNLINKABLE: u32 = 1 << 2;
+/// The last cut was pushed, and has not reached all columns, as far as we know. States of a cut: `op/number.rs`.
+pub const FLAG_UNCONFIRMED: u32 = 1 << 3;
 /// `mtime` was set by utimens; reports of writes made before `times_set` do not change it.
-pub const FLAG_MTIME_SET: u8 = 16;
-/// The layout policy was set on this directory, not inherited.
-pub const FLAG_OWN_POLICY: u8 = 32;
+pub const FLAG_MTIME_SET: u32 = 1 << 4;
+/// Of a directory: the layout policy was set on it, not inherited.
+pub const FLAG_OWN_POLICY: u32 = 1 << 5;
+/// Of a directory: it is being removed and accepts no entries.
+pub const FLAG_CLOSING: u32 = 1 << 6;
+/// The last number of a cut was pushed to no column.
+pub const FLAG_UNPUSHED: u32 = 1 << 7;
 /// Of a file: space was reserved behind its end since the last cut.
-pub const FLAG_RESERVED: u8 = 32;
-/// It is being removed: accepts no entries.
-pub const FLAG_CLOSING: u8 = 64;
+pub const FLAG_RESERVED: u32 = 1 << 8;
 /// Of what is no directory: it has lost a name while it had others, so `parent` may be a directory that it had.
-pub const FLAG_STRAYED: u8 = 64;
-/// The last number of a cut was pushed to no column; see `op/number.rs`.
-pub const FLAG_UNPUSHED: u8 = 128;
+pub const FLAG_STRAYED: u32 = 1 << 9;
+/// Something was written at targets since the last number of a cut was given, which was pushed to no column.
+pub const FLAG_WRITTEN: u32 = 1 << 10;
+/// All flags that have a meaning.
+const FLAGS_KNOWN: u32 = (1 << 11) - 1;
 
 codec_struct! {
     /// One inode, as stored.
@@ -82,8 +86,8 @@ codec_struct! {
         change: u64,
         /// [`xattr_flags`].
         xattrs: u8,
-        /// Flags above.
-        flags: u8,
+        /// Flags above, each with one meaning.
+        flags: u32,
         /// Reserved: consistency of caches; 0 is close-to-open.
         consistency: u8,
         /// Reserved: encryption context.
@@ -149,9 +153,13 @@ impl Inode {
     /// `Corrupt` where it is damaged or another inode's.
     pub fn decode(ino: Ino, bytes: &[u8]) -> Result<Self, ErrorCode> {
         match Self::from_bytes(bytes) {
-            Ok(inode) if inode.format == INODE_FORMAT && inode.ino == ino => Ok(inode),
+            Ok(inode) if inode.is_of(ino) => Ok(inode),
             _ => Err(ErrorCode::Corrupt),
         }
+    }
+
+    fn is_of(&self, ino: Ino) -> bool {
+        self.format == INODE_FORMAT && self.ino == ino && self.flags & !FLAGS_KNOWN == 0
     }
 
     /// True for a directory.
@@ -166,14 +174,14 @@ impl Inode {
         self.kind == FileKind::File
     }
 
-    /// True where the flag is set.
+    /// True where the flag (of several: one of them) is set.
     #[must_use]
-    pub fn has(&self, flag: u8) -> bool {
+    pub fn has(&self, flag: u32) -> bool {
         self.flags & flag != 0
     }
 
-    /// Sets or clears a flag.
-    pub fn set(&mut self, flag: u8, on: bool) {
+    /// Sets or clears flags.
+    pub fn set(&mut self, flag: u32, on: bool) {
         self.flags = if on {
             self.flags | flag
         } else {
@@ -245,6 +253,45 @@ impl Inode {
             layout: self.layout.clone(),
             truncate_seq: self.truncate_seq,
             truncate_size: self.truncate_size,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: [u32; 11] = [
+        FLAG_DETACHED,
+        FLAG_ORPHAN,
+        FLAG_UNLINKABLE,
+        FLAG_UNCONFIRMED,
+        FLAG_MTIME_SET,
+        FLAG_OWN_POLICY,
+        FLAG_CLOSING,
+        FLAG_UNPUSHED,
+        FLAG_RESERVED,
+        FLAG_STRAYED,
+        FLAG_WRITTEN,
+    ];
+
+    #[test]
+    fn each_flag_has_a_bit_of_its_own() {
+        let sum: u64 = ALL.iter().map(|flag| u64::from(*flag)).sum();
+        assert!(ALL.iter().all(|flag| flag.is_power_of_two()));
+        assert_eq!(sum, u64::from(FLAGS_KNOWN));
+    }
+
+    #[test]
+    fn flags_come_back_and_those_without_a_meaning_are_damage() {
+        let (ino, wall) = (Ino(77), Timestamp::default());
+        let mut inode = Inode::new(ino, FileKind::File, Ino::ROOT, ZoneId(1), wall);
+        inode.set(FLAG_WRITTEN | FLAG_STRAYED, true);
+        assert_eq!(Inode::decode(ino, &inode.to_bytes()), Ok(inode.clone()));
+        for unknown in [FLAGS_KNOWN + 1, 1 << 31] {
+            inode.flags = unknown;
+            let decoded = Inode::decode(ino, &inode.to_bytes());
+            assert_eq!(decoded, Err(ErrorCode::Corrupt));
         }
     }
 }

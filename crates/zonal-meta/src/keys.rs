@@ -3,7 +3,7 @@
 //! A key begins with the partition (u32) and a tag (u8). What belongs to the shard and not to a partition has the
 //! partition `u32::MAX`. docs/on-disk-format.md has the same table under "Shard".
 
-use zonal_types::{Ino, PartitionId, SessionId};
+use zonal_types::{ClientId, DataId, HolderNumber, Ino, PartitionId, SessionId};
 
 /// The partition number of keys that belong to the whole shard.
 pub const SHARD_PARTITION: u32 = u32::MAX;
@@ -12,10 +12,14 @@ pub const SHARD_PARTITION: u32 = u32::MAX;
 pub const TAG_FORMAT: u8 = 0x00;
 /// Reserved inode numbers of a partition, or session ids of the shard.
 pub const TAG_IDS: u8 = 0x01;
+/// Reserved data ids of a partition.
+pub const TAG_DATA_IDS: u8 = 0x02;
 /// Inode.
 pub const TAG_INODE: u8 = 0x10;
 /// First bytes of a file.
 pub const TAG_INLINE: u8 = 0x18;
+/// Data id, leading to its inode.
+pub const TAG_DATA: u8 = 0x1c;
 /// Directory entry.
 pub const TAG_DENTRY: u8 = 0x20;
 /// Extended attribute.
@@ -34,6 +38,8 @@ pub const TAG_SESSION: u8 = 0x70;
 pub const TAG_SLOT: u8 = 0x71;
 /// Whose a session is, where that was proved.
 pub const TAG_HOLDER: u8 = 0x72;
+/// A client that is to be fenced at targets.
+pub const TAG_FENCE: u8 = 0x73;
 
 fn start(partition: u32, tag: u8, room: usize) -> Vec<u8> {
     let mut key = Vec::with_capacity(5 + room);
@@ -63,6 +69,11 @@ pub fn ids(partition: PartitionId) -> Vec<u8> {
     start(partition.0, TAG_IDS, 0)
 }
 
+/// Reserved data ids of a partition.
+pub fn data_ids(partition: PartitionId) -> Vec<u8> {
+    start(partition.0, TAG_DATA_IDS, 0)
+}
+
 /// Reserved session ids.
 pub fn session_ids() -> Vec<u8> {
     start(SHARD_PARTITION, TAG_IDS, 0)
@@ -76,6 +87,17 @@ pub fn inode(ino: Ino) -> Vec<u8> {
 /// The first bytes of a file.
 pub fn inline(ino: Ino) -> Vec<u8> {
     of_ino(ino, TAG_INLINE, 0)
+}
+
+/// The inode that has the bytes of a data id.
+pub fn data(id: DataId) -> Vec<u8> {
+    of_ino(Ino(id.0), TAG_DATA, 0)
+}
+
+/// The data id of a key that leads to its inode.
+pub fn data_of(key: &[u8]) -> Option<DataId> {
+    let id = DataId(ino_of(key)?.0);
+    (key == data(id) && id.is_valid()).then_some(id)
 }
 
 /// A directory entry.
@@ -142,6 +164,21 @@ pub fn holder(id: SessionId) -> Vec<u8> {
     let mut key = start(SHARD_PARTITION, TAG_HOLDER, 8);
     key.extend_from_slice(&id.0.to_be_bytes());
     key
+}
+
+/// A fence that targets have to hear of.
+pub fn fence(client: ClientId, of: HolderNumber) -> Vec<u8> {
+    let mut key = start(SHARD_PARTITION, TAG_FENCE, 16);
+    key.extend_from_slice(&client.0.to_be_bytes());
+    key.extend_from_slice(&of.0.to_be_bytes());
+    key
+}
+
+/// Client and holder of a fence's key.
+pub fn fence_of(key: &[u8]) -> Option<(ClientId, HolderNumber)> {
+    let client = u64::from_be_bytes(key.get(5..13)?.try_into().ok()?);
+    let holder = u64::from_be_bytes(key.get(13..21)?.try_into().ok()?);
+    (key.len() == 21).then_some((ClientId(client), HolderNumber(holder)))
 }
 
 /// A slot's last reply.

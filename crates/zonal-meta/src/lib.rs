@@ -16,6 +16,7 @@ pub mod dentry;
 pub mod describe;
 mod dispatch;
 pub mod events;
+mod fencing;
 mod flushed;
 mod ids;
 pub mod inode;

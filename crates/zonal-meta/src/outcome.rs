@@ -3,7 +3,7 @@
 use crate::config::Caller;
 use std::sync::Arc;
 use zonal_types::{
-    Attr, ErrorCode, Holder, Ino, Instant, KvChange, Layout, SessionId, Timestamp, ZoneId,
+    Attr, ErrorCode, Holder, Ino, Instant, KvChange, Layout, SessionId, ShardId, Timestamp, ZoneId,
 };
 use zonal_wire::{MetaReply, MetaRequest};
 
@@ -37,7 +37,7 @@ pub enum Outcome {
         /// Requests that wait on [`WaitOn::Recalls`] should be tried again.
         recheck: bool,
         /// Requests to other shards that nobody waits for; unslotted and idempotent.
-        after: Vec<(ZoneId, MetaRequest)>,
+        after: Vec<(ShardId, MetaRequest)>,
     },
     /// Wait until woken or until `until`, then call `handle` again with `attempt`.
     Wait {
@@ -52,11 +52,11 @@ pub enum Outcome {
         /// As in `Reply`.
         recheck: bool,
     },
-    /// Send `request` to the shard of `zone` (unslotted), then call `resume` with the answer; where there is none, with
+    /// Send `request` to `shard` (unslotted), then call `resume` with the answer; where there is none, with
     /// `MetaReply::Failed`.
     Call {
-        /// The zone whose shard is asked.
-        zone: ZoneId,
+        /// The shard that is asked.
+        shard: ShardId,
         /// The question.
         request: MetaRequest,
         /// To be given back.
@@ -80,7 +80,7 @@ impl PendingCall {
     /// First-level directories that the request is about.
     pub(crate) fn directories(&self) -> Vec<Ino> {
         let asked = match self.asked {
-            Question::Detach(_zone, ino) => Some(ino),
+            Question::Detach(_shard, ino) => Some(ino),
             Question::Make(_) | Question::Attr(_) => None,
         };
         self.facts.directories().chain(asked).collect()
@@ -91,9 +91,9 @@ impl PendingCall {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Question {
     /// Make a detached directory.
-    Make(ZoneId),
+    Make(ShardId),
     /// Detach this directory.
-    Detach(ZoneId, Ino),
+    Detach(ShardId, Ino),
     /// Attributes of this inode.
     Attr(Ino),
 }
@@ -102,9 +102,9 @@ pub(crate) enum Question {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Facts {
     /// A directory was made there.
-    pub made: Option<(ZoneId, Ino)>,
+    pub made: Option<(ShardId, Ino)>,
     /// This directory is empty and accepts no entries any more.
-    pub detached: Option<(ZoneId, Ino)>,
+    pub detached: Option<(ShardId, Ino)>,
     /// Attributes of inodes elsewhere (`None`: it does not exist).
     pub attrs: Vec<(Ino, Option<Attr>)>,
 }
@@ -113,7 +113,7 @@ impl Facts {
     /// First-level directories that the operation is about.
     pub fn directories(&self) -> impl Iterator<Item = Ino> + use<> {
         let both = [self.made, self.detached];
-        both.into_iter().flatten().map(|(_zone, ino)| ino)
+        both.into_iter().flatten().map(|(_shard, ino)| ino)
     }
 }
 

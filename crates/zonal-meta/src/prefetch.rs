@@ -76,6 +76,9 @@ pub fn prefetch(kv: &dyn KvRead, hash_bits: u32, request: &MetaRequest) {
                 reader.inode(*ino);
             }
         }
+        MetaRequest::FileOf { data_id } | MetaRequest::HasOpen { data_id, .. } => {
+            reader.key(&keys::data(*data_id));
+        }
         MetaRequest::GetAttr { ino, .. }
         | MetaRequest::Access { ino, .. }
         | MetaRequest::Readlink { ino }

@@ -14,13 +14,16 @@ pub use key::repair_key;
 use crate::check::Broken;
 use crate::config::Now;
 use crate::dentry::{Dentry, name_cookie};
-use crate::inode::{FLAG_CLOSING, FLAG_DETACHED, FLAG_ORPHAN, FLAG_UNLINKABLE, Inode};
+use crate::ids::Counter;
+use crate::inode::{
+    FLAG_CLOSING, FLAG_DETACHED, FLAG_ORPHAN, FLAG_STRAYED, FLAG_UNLINKABLE, Inode,
+};
 use crate::keys;
 use crate::op::detached::DetachedRecord;
 use crate::op::{inline, new, remove};
 use crate::shard::Shard;
 use crate::tx::Tx;
-use zonal_types::{Codec, ErrorCode, FileKind, Ino, KvChange, KvRead, Name, SessionId};
+use zonal_types::{Codec, DataId, ErrorCode, FileKind, Ino, KvChange, KvRead, Name, SessionId};
 
 /// Entries taken out of what is no directory in one effect.
 const ENTRIES_AT_ONCE: usize = 256;
@@ -55,8 +58,14 @@ impl Shard {
         if let Broken::Key { key } = broken {
             return repair_key(kv, key);
         }
-        if let Broken::Ids { partition, .. } = broken {
-            return key::reserve_again(kv, *partition);
+        match broken {
+            Broken::Ids { partition, .. } => {
+                return key::reserve_again(kv, Counter::Inodes, *partition);
+            }
+            Broken::DataIds { partition, .. } => {
+                return key::reserve_again(kv, Counter::Data, *partition);
+            }
+            _ => {}
         }
         let mut tx = self.tx(kv, now, SessionId(0));
         match *broken {
@@ -104,9 +113,27 @@ impl Shard {
                     tx.save(inode);
                 }
             }
-            Broken::Homeless { ino } => {
+            Broken::Unindexed { ino, data_id } => {
+                if has_data(&mut tx, ino, data_id)? && owner(&mut tx, data_id)?.is_none() {
+                    tx.put(keys::data(data_id), ino.to_bytes());
+                }
+            }
+            Broken::StrayData { ino, data_id } => {
+                if tx.file_of(data_id)? == Some(ino) && !has_data(&mut tx, ino, data_id)? {
+                    tx.remove(keys::data(data_id));
+                }
+            }
+            Broken::Homeless { ino, data_id } => {
                 if tx.find(ino)?.is_none() {
-                    bytes_anew(&mut tx, ino)?;
+                    let mut data_id = data_id;
+                    if let Some(id) = data_id
+                        && tx.file_of(id)? == Some(ino)
+                    {
+                        tx.remove(keys::data(id));
+                    } else {
+                        data_id = None;
+                    }
+                    bytes_anew(&mut tx, ino, data_id)?;
                     let (start, end) = keys::xattrs(ino);
                     for key in tx.range(&start, &end)?.into_keys() {
                         tx.remove(key);
@@ -115,7 +142,7 @@ impl Shard {
                     tx.remove(keys::detached(ino));
                 }
             }
-            Broken::Key { .. } | Broken::Ids { .. } => {}
+            Broken::Key { .. } | Broken::Ids { .. } | Broken::DataIds { .. } => {}
         }
         Ok(tx.finish().effect)
     }
@@ -133,6 +160,19 @@ fn change(tx: &mut Tx<'_>, ino: Ino, change: impl FnOnce(&mut Inode)) -> Result 
         tx.save(inode);
     }
     Ok(())
+}
+
+fn has_data(tx: &mut Tx<'_>, ino: Ino, data_id: DataId) -> Result<bool> {
+    let inode = tx.find(ino)?;
+    Ok(inode.is_some_and(|inode| inode.layout.data_ids().any(|id| id == data_id)))
+}
+
+/// The inode that a data id leads to and that has these bytes.
+fn owner(tx: &mut Tx<'_>, data_id: DataId) -> Result<Option<Ino>> {
+    match tx.file_of(data_id)? {
+        Some(ino) if has_data(tx, ino, data_id)? => Ok(Some(ino)),
+        _ => Ok(None),
+    }
 }
 
 /// Adds an entry and counts it.
@@ -186,15 +226,19 @@ fn directory_anew(tx: &mut Tx<'_>, ino: Ino, parent: Ino) -> Result {
 }
 
 /// The inode of a file is lost, its first bytes are not: a file is made for them, without a name until the next pass, which
-/// brings it to lost+found. The layout is that of a new file, a guess about what its objects have.
-fn bytes_anew(tx: &mut Tx<'_>, ino: Ino) -> Result {
+/// brings it to lost+found. The layout is that of a new file, a guess about what its objects have; `data_id`: bytes that led to it.
+fn bytes_anew(tx: &mut Tx<'_>, ino: Ino, data_id: Option<DataId>) -> Result {
     let Some(bytes) = tx.get(&keys::inline(ino))? else {
         return Ok(());
     };
     let home = tx.env.config.zone;
     let mut inode = Inode::new(ino, FileKind::File, Ino(0), home, tx.now.wall);
     (inode.mode, inode.nlink) = (0o600, 0);
-    inode.layout = new::layout(tx, home, None, ino)?;
+    let data_id = match data_id {
+        Some(id) => id,
+        None => tx.new_data_id(ino.partition())?,
+    };
+    inode.layout = new::layout(tx, home, None, data_id)?;
     inode.size = bytes.len() as u64;
     inode.allocated = inline::allocated(bytes.len());
     inline::cut_to_fit(tx, &mut inode)?;
@@ -274,7 +318,7 @@ fn name_it(tx: &mut Tx<'_>, ino: Ino, lost_found: Option<Ino>) -> Result {
     let kind = inode.kind;
     inode.parent = lost_found;
     inode.set(
-        FLAG_ORPHAN | FLAG_UNLINKABLE | FLAG_DETACHED | FLAG_CLOSING,
+        FLAG_ORPHAN | FLAG_UNLINKABLE | FLAG_DETACHED | FLAG_CLOSING | FLAG_STRAYED,
         false,
     );
     if !inode.is_dir() {

@@ -1,13 +1,13 @@
 //! What a backup's entries become in the store that takes the shard's place.
 //!
 //! Between the backup and its restoring numbers were given, files were cut, and caches were filled, of which the backup
-//! knows nothing. So every number that must never be given twice goes up by [`RESTORE_STEP`]: inode numbers (which are data
-//! ids) and sessions; change counters, so that no cache takes its copy for the present one; and the number of the last
+//! knows nothing. So every number that must never be given twice goes up by [`RESTORE_STEP`]: inode numbers, data
+//! ids and sessions; change counters, so that no cache takes its copy for the present one; and the number of the last
 //! shrink of each file with data, which is then its size in the backup: targets cut what was written behind it later, and
 //! refuse nothing as older than they know.
 
-use crate::ids;
-use crate::inode::{FLAG_UNCONFIRMED, FLAG_UNPUSHED, Inode};
+use crate::ids::Counter;
+use crate::inode::{FLAG_UNCONFIRMED, FLAG_UNPUSHED, FLAG_WRITTEN, Inode};
 use crate::keys;
 use zonal_types::limits::RESTORE_STEP;
 use zonal_types::{Codec, ErrorCode, KvChange, PartitionId};
@@ -18,14 +18,11 @@ fn parts(key: &[u8]) -> Option<(u32, u8)> {
     Some((u32::from_be_bytes(*partition), *rest.first()?))
 }
 
-/// The partition whose reserved numbers `key` holds.
+/// Whether `key` holds reserved numbers: of a partition, or of sessions.
 #[must_use]
-pub fn ids_of(key: &[u8]) -> Option<PartitionId> {
-    match parts(key)? {
-        (keys::SHARD_PARTITION, _) => None,
-        (partition, keys::TAG_IDS) => Some(PartitionId(partition)),
-        _ => None,
-    }
+pub fn is_reserved(key: &[u8]) -> bool {
+    let counter = parts(key).and_then(|(_, tag)| Counter::of_tag(tag));
+    key.len() == 5 && counter.is_some()
 }
 
 /// The value of an entry in the new store.
@@ -39,7 +36,6 @@ pub fn value(key: &[u8], value: Vec<u8>) -> Result<Vec<u8>, ErrorCode> {
             Ok(next.saturating_add(RESTORE_STEP).to_bytes())
         }
         (keys::SHARD_PARTITION, _) => Ok(value),
-        (_, keys::TAG_IDS) => ids::restored(Some(&value)),
         (_, keys::TAG_INODE) => {
             let ino = keys::ino_of(key).ok_or(ErrorCode::Corrupt)?;
             let mut inode = Inode::decode(ino, &value)?;
@@ -47,12 +43,15 @@ pub fn value(key: &[u8], value: Vec<u8>) -> Result<Vec<u8>, ErrorCode> {
             if inode.is_file() && !inode.layout.components.is_empty() {
                 inode.truncate_seq = inode.truncate_seq.saturating_add(RESTORE_STEP);
                 inode.truncate_size = inode.size;
-                inode.set(FLAG_UNPUSHED, false);
+                inode.set(FLAG_UNPUSHED | FLAG_WRITTEN, false);
                 inode.set(FLAG_UNCONFIRMED, true);
             }
             Ok(inode.to_bytes())
         }
-        _ => Ok(value),
+        (_, tag) => match Counter::of_tag(tag) {
+            Some(counter) => counter.restored(Some(&value)),
+            None => Ok(value),
+        },
     }
 }
 
@@ -71,9 +70,11 @@ pub fn missing(
         changes.push(KvChange::put(keys::session_ids(), value));
     }
     for partition in partitions {
-        let key = keys::ids(*partition);
-        if !is_there(&key) {
-            changes.push(KvChange::put(key, ids::restored(None)?));
+        for counter in Counter::ALL {
+            let key = counter.key(*partition);
+            if !is_there(&key) {
+                changes.push(KvChange::put(key, counter.restored(None)?));
+            }
         }
     }
     Ok(changes)
@@ -102,7 +103,7 @@ mod tests {
                 kind: ComponentKind::Striped,
                 start: 0,
                 end: u64::MAX,
-                data_id: DataId(ino.0),
+                data_id: DataId::new(PartitionId(3), 1 << 20),
                 zone: ZoneId(1),
                 set: StripeSetId(1),
                 start_column: Column(0),
@@ -135,14 +136,23 @@ mod tests {
 
     #[test]
     fn no_number_is_given_twice() {
-        let partitions = [PartitionId(1), PartitionId(2)];
-        let stored = ids::restored(None).unwrap();
-        let again = value(&keys::ids(PartitionId(1)), stored.clone()).unwrap();
-        assert!(u64::from_bytes(&again[..8]).unwrap() >= 2 * RESTORE_STEP);
-        let added = missing(&partitions, |key| key == keys::ids(PartitionId(1))).unwrap();
-        let keys: Vec<_> = added.iter().map(|change| change.key.clone()).collect();
-        assert_eq!(keys, [keys::session_ids(), keys::ids(PartitionId(2))]);
-        assert_eq!(added[1].value, Some(stored));
+        let [one, two] = [PartitionId(1), PartitionId(2)];
+        for counter in Counter::ALL {
+            let stored = counter.restored(None).unwrap();
+            let again = value(&counter.key(one), stored.clone()).unwrap();
+            let reserved = counter.reserved_in(&again).unwrap();
+            assert_eq!(reserved, counter.first() + 2 * RESTORE_STEP);
+            let added = missing(&[one, two], |key| key == counter.key(one)).unwrap();
+            let keys: Vec<_> = added.iter().map(|change| change.key.clone()).collect();
+            assert!(keys.contains(&keys::session_ids()) && keys.len() == 4);
+            assert!(keys.contains(&keys::ids(two)) && keys.contains(&keys::data_ids(two)));
+            assert!(!keys.contains(&counter.key(one)));
+            let other = added.iter().find(|change| change.key == counter.key(two));
+            assert_eq!(other.unwrap().value, Some(stored));
+        }
+        let live = Counter::Inodes.record(20, 7);
+        let restored = value(&keys::ids(one), live).unwrap();
+        assert_eq!(restored, Counter::Inodes.record(20 + RESTORE_STEP, 7));
         let sessions = value(&keys::session_ids(), 5_u64.to_bytes()).unwrap();
         assert_eq!(u64::from_bytes(&sessions), Ok(5 + RESTORE_STEP));
     }
@@ -152,6 +162,7 @@ mod tests {
         for key in [
             keys::inode(Ino(9)),
             keys::ids(PartitionId(0)),
+            keys::data_ids(PartitionId(0)),
             keys::session_ids(),
         ] {
             assert_eq!(value(&key, vec![1, 2, 3]), Err(ErrorCode::Corrupt));

@@ -2,14 +2,15 @@
 //! were cut by name.
 //!
 //! *Invariants*: (1) a directory is in `inside` only while it is at or below the path's directory: each move or removal of a
-//! directory empties it; (2) a file is in `reached` only while none of its names has changed since a client of that path reached it; (3) all of
-//! it may be forgotten at any time.
+//! directory empties it; (2) a file is in `reached` only while none of its names has changed, and no directory moved, since a client of that
+//! path reached it by a name; (3) all of it may be forgotten at any time.
 
 use crate::tx::Changed;
 use std::collections::{BTreeMap, BTreeSet};
 use zonal_types::limits::{SCOPE_CUT_MS, SCOPE_CUTS_MAX, SCOPE_INSIDE_MAX};
 use zonal_types::{Credentials, ErrorCode, Ino, Instant, Name, Scope, SessionId};
 use zonal_wire::MetaRequest;
+use zonal_wire::meta::LockKind;
 use zonal_wire::meta::flags::{O_ACCMODE, O_RDONLY, O_TRUNC};
 
 /// User and group of a root that counts as nobody.
@@ -60,7 +61,7 @@ pub(crate) struct Scopes {
     pub junctions: BTreeMap<Name, Option<Ino>>,
     /// Directory, and the path's directory that it is at or below.
     inside: BTreeSet<(Ino, Ino)>,
-    /// File, and the path's directory below which it was reached.
+    /// File, and the path's directory below which a name led to it.
     reached: BTreeSet<(Ino, Ino)>,
     /// Until when a session may cut a file at its targets.
     cuts: BTreeMap<(Ino, SessionId), Instant>,
@@ -111,6 +112,8 @@ impl Scopes {
                 let parent = now.as_ref().map(|now| now.parent);
                 if parent != Some(before.parent) {
                     self.inside.clear();
+                    // A name below it leads elsewhere now.
+                    self.reached.clear();
                 }
             } else if entries && !self.reached.is_empty() {
                 let of = (before.ino, Ino(0))..=(before.ino, Ino(u64::MAX));
@@ -180,7 +183,11 @@ pub(crate) fn is_for_readers(request: &MetaRequest) -> bool {
         MetaRequest::Open { open_flags, .. } => !opens_for_writing(*open_flags),
         MetaRequest::Close { .. } | MetaRequest::Touch { .. } => true,
         // They change nothing yet, and hold up those who append.
-        MetaRequest::LendEnd { .. } | MetaRequest::AppendAt { .. } => false,
+        MetaRequest::LendEnd { .. }
+        | MetaRequest::AppendAt { .. }
+        | MetaRequest::ReclaimAppends { .. } => false,
+        // A write lock of fcntl needs a file that is open for writing. (LOCK_EX of flock does not.)
+        MetaRequest::Lock { range, .. } => range.whole_file || range.kind == LockKind::Shared,
         _ => !request.is_mutation(),
     }
 }

@@ -12,15 +12,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
 use zonal_types::limits::{SESSION_SLOTS_MAX, SESSION_TERM_MS};
-use zonal_types::{Codec, ErrorCode, Holder, Instant, KvRead, SessionId, ZoneId, codec_struct};
+use zonal_types::{
+    ClientId, ClientIdentity, Codec, ErrorCode, Holder, Instant, KvRead, SessionId, ZoneId,
+    codec_struct,
+};
 use zonal_wire::MetaReply;
 
 codec_struct! {
     /// The stored session.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct SessionRecord {
-        /// The client's own number.
-        client: u64,
+        /// The client, as it opened the session last.
+        identity: ClientIdentity,
         /// The client's zone.
         zone: ZoneId,
         /// The client's name, for people.
@@ -55,6 +58,8 @@ pub(crate) struct Session {
     /// Whose it is: the subject that opened it. `None`: nobody had to prove anything.
     pub holder: Option<String>,
     pub last_seen: Instant,
+    /// It answers nothing any more, and ends when its client is fenced.
+    pub is_ending: bool,
     /// It has told what it holds, in this life of ours: from then on what it opens and closes is counted here.
     pub has_told: bool,
     slots: BTreeMap<u32, Slot>,
@@ -85,7 +90,7 @@ pub(crate) enum SlotAnswer {
 #[derive(Debug, Default)]
 pub(crate) struct Sessions {
     by_id: BTreeMap<SessionId, Session>,
-    by_client: BTreeMap<(u64, Option<String>), SessionId>,
+    by_client: BTreeMap<(ClientId, Option<String>), SessionId>,
     by_holder: BTreeMap<String, BTreeSet<SessionId>>,
     next_id: u64,
     /// Random bits for the next session's number.
@@ -162,7 +167,8 @@ impl Sessions {
         holder: Option<String>,
         now: Instant,
     ) {
-        self.by_client.insert((record.client, holder.clone()), id);
+        let client = record.identity.client;
+        self.by_client.insert((client, holder.clone()), id);
         if let Some(holder) = &holder {
             self.by_holder.entry(holder.clone()).or_default().insert(id);
         }
@@ -170,6 +176,7 @@ impl Sessions {
             record,
             holder,
             last_seen: now,
+            is_ending: false,
             has_told: false,
             slots: BTreeMap::new(),
         };
@@ -215,6 +222,10 @@ impl Sessions {
         self.by_id.range(of)
     }
 
+    pub fn get(&self, id: SessionId) -> Option<&Session> {
+        self.by_id.get(&id)
+    }
+
     pub fn get_mut(&mut self, id: SessionId) -> Option<&mut Session> {
         self.by_id.get_mut(&id)
     }
@@ -224,7 +235,7 @@ impl Sessions {
     }
 
     /// The session of a client that `from` may go on with ([`Session::is_of`]).
-    pub fn of_client(&self, client: u64, from: Option<&Arc<Holder>>) -> Option<SessionId> {
+    pub fn of_client(&self, client: ClientId, from: Option<&Arc<Holder>>) -> Option<SessionId> {
         let all = self.by_client.range((client, None)..);
         let of_client = all.take_while(|((other, _), _)| *other == client);
         let mut ids = of_client.map(|(_, id)| *id);
@@ -232,6 +243,13 @@ impl Sessions {
             let session = self.by_id.get(id);
             session.is_some_and(|session| session.is_of(from))
         })
+    }
+
+    /// Whether another subject than `holder` has a session of this client.
+    pub fn is_others(&self, client: ClientId, holder: &str) -> bool {
+        let all = self.by_client.range((client, None)..);
+        let mut of_client = all.take_while(|((other, _), _)| *other == client);
+        of_client.any(|((_, of), _)| of.as_deref().is_some_and(|of| of != holder))
     }
 
     /// Sessions of a subject.
@@ -259,7 +277,7 @@ impl Sessions {
                 self.by_holder.remove(name);
             }
         }
-        let name = (session.record.client, session.holder);
+        let name = (session.record.identity.client, session.holder);
         if self.by_client.get(&name) == Some(&id) {
             self.by_client.remove(&name);
         }
@@ -333,13 +351,15 @@ impl Sessions {
         let gone = self
             .by_id
             .iter()
+            .filter(|(_, session)| !session.is_ending)
             .filter(|(_, session)| session.last_seen.plus_ms(SESSION_TERM_MS) <= now);
         gone.map(|(id, _)| *id).collect()
     }
 
     /// When the next session may expire.
     pub fn next_expiry(&self) -> Option<Instant> {
-        let seen = self.by_id.values().map(|session| session.last_seen).min()?;
+        let live = self.by_id.values().filter(|session| !session.is_ending);
+        let seen = live.map(|session| session.last_seen).min()?;
         Some(seen.plus_ms(SESSION_TERM_MS))
     }
 

@@ -29,7 +29,7 @@ use crate::session::Sessions;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use zonal_types::{
-    ErrorCode, Holder, Ino, Instant, KvChange, KvRead, PartitionId, SessionId, ZoneId,
+    ErrorCode, Holder, Ino, Instant, KvChange, KvRead, PartitionId, SessionId, ShardId,
 };
 use zonal_wire::storage::ErrorNumber;
 use zonal_wire::{MetaReply, MetaRequest};
@@ -71,11 +71,10 @@ pub struct Shard {
     /// Sessions to be ended because their events overflowed.
     pub(crate) doomed: BTreeSet<SessionId>,
     has_lost_orphans: bool,
-    /// The store is of an older format: the next step of housekeeping makes it one of ours.
-    is_old: bool,
     pub(crate) woken: BTreeSet<SessionId>,
     pub(crate) recheck: bool,
     pub(crate) scopes: Scopes,
+    pub(crate) fencing: crate::fencing::Fencing,
 }
 
 impl Shard {
@@ -147,7 +146,7 @@ impl Shard {
         request: &MetaRequest,
         waited: Waiting,
     ) -> Outcome {
-        match self.begin(kv, now, caller, from, request) {
+        match self.begin(kv, now, caller, from, request, &waited) {
             Ok(None) => {}
             Ok(Some(outcome)) => {
                 self.leases.finish(&waited.changes);
@@ -235,7 +234,7 @@ impl Shard {
         reply: MetaReply,
         effect: Vec<KvChange>,
         junctions: Vec<JunctionChange>,
-        after: Vec<(ZoneId, MetaRequest)>,
+        after: Vec<(ShardId, MetaRequest)>,
     ) -> Outcome {
         Outcome::Reply {
             reply,

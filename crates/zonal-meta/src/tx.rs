@@ -3,7 +3,7 @@
 
 use crate::config::{Now, ShardConfig};
 use crate::dentry::{Dentry, name_cookie};
-use crate::ids::{IdRange, Ids};
+use crate::ids::{Counter, IdRange, Ids};
 use crate::inode::Inode;
 use crate::keys;
 use crate::opens::Opens;
@@ -12,8 +12,8 @@ use crate::recent::{Recent, Removed};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use zonal_types::{
-    Codec, ErrorCode, FileKind, Ino, KvChange, KvRead, Name, PartitionId, SessionId, ZoneId,
-    codec_struct,
+    Codec, DataId, ErrorCode, FileKind, Ino, KvChange, KvRead, Name, PartitionId, SessionId,
+    ShardId, codec_struct,
 };
 use zonal_wire::MetaRequest;
 use zonal_zonemap::ZoneMap;
@@ -81,8 +81,8 @@ pub(crate) struct Finished {
     pub directories: BTreeSet<Ino>,
     pub volatile: Vec<Volatile>,
     pub junctions: Vec<JunctionChange>,
-    pub after: Vec<(ZoneId, MetaRequest)>,
-    pub call: Option<(ZoneId, MetaRequest, Question)>,
+    pub after: Vec<(ShardId, MetaRequest)>,
+    pub call: Option<(ShardId, MetaRequest, Question)>,
 }
 
 pub(crate) struct Tx<'a> {
@@ -96,11 +96,11 @@ pub(crate) struct Tx<'a> {
     pub facts: Facts,
     pub volatile: Vec<Volatile>,
     pub junctions: Vec<JunctionChange>,
-    pub after: Vec<(ZoneId, MetaRequest)>,
+    pub after: Vec<(ShardId, MetaRequest)>,
     /// The directory whose lease covers what the reply marks as cacheable.
     pub lease: Option<Ino>,
     /// Set by an operation that needs another shard's answer first (it then fails with any code).
-    pub call: Option<(ZoneId, MetaRequest, Question)>,
+    pub call: Option<(ShardId, MetaRequest, Question)>,
     kv: &'a dyn KvRead,
     raw: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
     inodes: BTreeMap<Ino, Cached>,
@@ -362,49 +362,77 @@ impl<'a> Tx<'a> {
 
     // --- numbers ---
 
-    /// A new inode number in this partition. Ranges are reserved durably, so that a crash never gives one twice.
+    /// A new inode number in this partition.
     pub fn new_ino(&mut self, partition: PartitionId) -> Result<Ino, ErrorCode> {
+        let sequence = self.new_number(Counter::Inodes, partition)?;
+        Ok(Ino::new(partition, sequence))
+    }
+
+    /// A new data id: of the partition of its inode, so that both are at one shard wherever the partition goes.
+    pub fn new_data_id(&mut self, partition: PartitionId) -> Result<DataId, ErrorCode> {
+        let sequence = self.new_number(Counter::Data, partition)?;
+        Ok(DataId::new(partition, sequence))
+    }
+
+    /// Ranges are reserved durably, so that a crash never gives a number twice.
+    fn new_number(&mut self, counter: Counter, partition: PartitionId) -> Result<u64, ErrorCode> {
         let staged = self.volatile.iter().rev().find_map(|change| match change {
-            Volatile::Ids(of, range) if *of == partition => Some(*range),
+            Volatile::Ids(of, range) if *of == partition && range.counts(counter) => Some(*range),
             _ => None,
         });
-        let mut range = match staged.or_else(|| self.env.ids.get(partition)) {
+        let mut range = match staged.or_else(|| self.env.ids.get(counter, partition)) {
             Some(range) => range,
-            None => Ids::load(self.kv, partition)?,
+            None => Ids::load(self.kv, counter, partition)?,
         };
         let (sequence, reserved) = range.take()?;
         if reserved {
             let value = range.record(self.env.live_inodes);
-            self.put(keys::ids(partition), value);
+            self.put(counter.key(partition), value);
         }
         self.volatile.push(Volatile::Ids(partition, range));
-        Ok(Ino::new(partition, sequence))
+        Ok(sequence)
+    }
+
+    /// The inode that has the bytes of a data id, as the store says before the request.
+    pub fn file_of(&self, id: DataId) -> Result<Option<Ino>, ErrorCode> {
+        let found = self.kv.get(&keys::data(id))?;
+        let found = found.map(|bytes| Ino::from_bytes(&bytes)).transpose();
+        found.map_err(|_error| ErrorCode::Corrupt)
     }
 
     // --- other shards ---
 
     /// Asks another shard; the operation ends here and runs again with the answer.
-    pub fn ask(&mut self, zone: ZoneId, request: MetaRequest, question: Question) -> ErrorCode {
-        self.call = Some((zone, request, question));
+    pub fn ask(&mut self, shard: ShardId, request: MetaRequest, question: Question) -> ErrorCode {
+        self.call = Some((shard, request, question));
         ErrorCode::NotReady
     }
 
-    /// The zone whose shard owns an inode elsewhere.
-    pub fn zone_of(&self, ino: Ino) -> Result<ZoneId, ErrorCode> {
+    /// The shard that owns an inode elsewhere.
+    pub fn shard_of(&self, ino: Ino) -> Result<ShardId, ErrorCode> {
         let shard = self.env.map.shard_of(ino.partition());
         match shard {
-            Some(shard) if shard.id != self.env.config.shard => Ok(shard.zone),
+            Some(shard) if shard.id != self.env.config.shard => Ok(shard.id),
             _ => Err(ErrorCode::NotOwner),
         }
     }
 
-    /// All changes, in key order.
+    /// All changes, in key order. The keys that lead from data ids to inodes follow the layouts.
     pub fn finish(self) -> Finished {
         let mut raw = self.raw;
         let mut inodes = Vec::new();
+        let mut indexed = Vec::new();
         for (ino, cached) in self.inodes {
             if cached.before == cached.now {
                 continue;
+            }
+            let (before, now) = (&cached.before, &cached.now);
+            if data_of(before) != data_of(now) {
+                for id in data_of(before) {
+                    raw.insert(keys::data(id), None);
+                }
+                let now = data_of(now).into_iter();
+                indexed.extend(now.map(|id| (keys::data(id), Some(ino.to_bytes()))));
             }
             raw.insert(keys::inode(ino), cached.now.as_ref().map(Codec::to_bytes));
             if let Some(before) = cached.before {
@@ -414,6 +442,8 @@ impl<'a> Tx<'a> {
                 });
             }
         }
+        // Last: what one inode loses, another may get.
+        raw.extend(indexed);
         let effect = raw.into_iter().map(|(key, value)| KvChange { key, value });
         Finished {
             effect: effect.collect(),
@@ -425,4 +455,10 @@ impl<'a> Tx<'a> {
             call: self.call,
         }
     }
+}
+
+/// The identities of an inode's bytes.
+fn data_of(inode: &Option<Inode>) -> Vec<DataId> {
+    let layout = inode.as_ref().map(|inode| &inode.layout);
+    layout.map_or_else(Vec::new, |layout| layout.data_ids().collect())
 }

@@ -12,7 +12,10 @@ use crate::shard::{Shard, Waiting};
 
 use std::sync::Arc;
 use zonal_types::limits::SESSION_TERM_MS;
-use zonal_types::{Codec, Epoch, ErrorCode, Holder, KvChange, KvRead, SessionId, ZoneId, is_title};
+use zonal_types::{
+    ClientId, ClientIdentity, Codec, Epoch, ErrorCode, Holder, HolderNumber, KvChange, KvRead,
+    SessionId, ZoneId, is_title,
+};
 use zonal_wire::{MetaReply, MetaRequest};
 
 /// The part of a shard's sessions that one client may have: a quarter.
@@ -39,22 +42,34 @@ impl Shard {
         &mut self,
         now: Now,
         from: Option<&Arc<Holder>>,
-        (client, zone, name): (u64, ZoneId, &str),
+        (identity, zone, name): (ClientIdentity, ZoneId, &str),
     ) -> Result<Outcome, ErrorCode> {
-        if !is_title(name) {
+        let client = identity.client;
+        if !is_title(name) || client == ClientId(0) || !identity.is_valid() {
             return Err(ErrorCode::Invalid);
         }
         let record = SessionRecord {
-            client,
+            identity,
             zone,
             name: name.to_owned(),
         };
         let holder = from.map(|holder| holder.subject.as_str());
+        if holder.is_some_and(|holder| self.sessions.is_others(client, holder)) {
+            return Err(ErrorCode::Access);
+        }
+        let number = HolderNumber::of(holder);
+        if identity.incarnation < self.fencing.lowest(client, number) {
+            return Err(ErrorCode::Fenced);
+        }
         let known = self.sessions.of_client(client, from);
+        let known = known.filter(|id| !self.fencing.is_ending(*id));
         let mut effect = Vec::new();
         let id = match known {
             Some(id) => {
                 if let Some(session) = self.sessions.get_mut(id) {
+                    if identity < session.record.identity {
+                        return Err(ErrorCode::Fenced);
+                    }
                     session.last_seen = now.instant;
                     if session.record != record {
                         session.record = record.clone();
@@ -121,6 +136,11 @@ impl Shard {
             MetaRequest::HasEntry { ino } if self.is_being_settled(*ino) => {
                 zonal_types::mark!(SettledMeanwhile);
                 return Err(ErrorCode::NotReady);
+            }
+            MetaRequest::EvictSession if let Some(effect) = self.begin_ending(now, session) => {
+                // It is asked for again until the session is unknown.
+                let reply = failed(ErrorCode::NotReady);
+                self.outcome(reply, effect, Vec::new(), Vec::new())
             }
             MetaRequest::CloseSession | MetaRequest::EvictSession => {
                 // One that is evicted has not said that it uses nothing any more.

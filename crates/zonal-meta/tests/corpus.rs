@@ -53,6 +53,8 @@ fn right_entries_are_of_every_kind_and_accepted() {
     for tag in [
         keys::TAG_FORMAT,
         keys::TAG_IDS,
+        keys::TAG_DATA_IDS,
+        keys::TAG_DATA,
         keys::TAG_INODE,
         keys::TAG_INLINE,
         keys::TAG_SESSION,

@@ -7,7 +7,7 @@ use common::*;
 use zonal_meta::dentry::name_cookie;
 use zonal_meta::keys;
 use zonal_testkit::to_hex as hex;
-use zonal_types::Ino;
+use zonal_types::{DataId, Ino};
 
 #[test]
 fn cookies() {
@@ -31,6 +31,12 @@ fn keys_and_values() {
     let kv = &cell.stores[1].kv;
     assert_eq!(hex(&keys::inode(f)), "00000001100000080000000011");
     assert_eq!(hex(kv.get(&keys::inode(f)).unwrap()), INODE);
+    // The data id is another number than the inode's.
+    let data = DataId((1 << 43) + (1 << 20));
+    assert_eq!(hex(&keys::data(data)), "000000011c0000080000100000");
+    assert_eq!(hex(kv.get(&keys::data(data)).unwrap()), "1100000000080000");
+    let reserved = kv.get(&keys::data_ids(f.partition())).unwrap();
+    assert_eq!(hex(reserved), "0010100000000000");
     client.write_inline(&mut cell, f, 2, b"abc").unwrap();
     let kv = &cell.stores[1].kv;
     assert_eq!(hex(&keys::inline(f)), "00000001180000080000000011");
@@ -39,16 +45,16 @@ fn keys_and_values() {
     assert_eq!(hex(kv.get(&keys::dentry(home, cookie)).unwrap()), DENTRY);
     assert_eq!(
         hex(kv.get(&keys::format()).unwrap()),
-        "02000100000037000000"
+        "03000100000037000000"
     );
 }
 
 const COOKIE_A: &str = "1a7e0e5fc22ef800";
 const COOKIE_EIGHT: &str = "7e85798d7bbb1a00";
 const COOKIE_EMPTY: &str = "af3c906c1cc8d00";
-const INODE: &str = "0111000000000800000000000001a40100000000000000000000000000000100000000000000000000000000000000000000\
+const INODE: &str = "0211000000000800000000000001a40100000000000000000000000000000100000000000000000000000000000000000000\
     0000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000004042\
     0f00000000000000000040420f00000000000000000040420f00000000000000000040420f00000000000000000001000000\
-    0000000000000000000000000000000000000010000000000800000100000100000001000000020010000000000000000000\
-    00ffffffffffffffff1100000000080000010001000000010003000000100000000000000000000000000000";
+    0000000000000000000000000000000000000000000010000000000800000100000100000001000000020010000000000000\
+    00000000ffffffffffffffff0000100000080000010001000000000003000000100000000000000000000000000000";
 const DENTRY: &str = "110000000008000001000100000066";

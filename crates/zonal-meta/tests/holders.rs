@@ -8,9 +8,10 @@ mod common;
 
 use common::{Cell, Client, name, whole_file};
 use std::sync::Arc;
-use zonal_meta::Caller;
+use zonal_meta::{Caller, Outcome};
 use zonal_testkit::Rng;
-use zonal_types::{ErrorCode, Holder, Ino, SessionId};
+use zonal_types::limits::SESSION_TERM_MS;
+use zonal_types::{ClientId, ClientIdentity, ErrorCode, Holder, Ino, SessionId};
 use zonal_wire::frame::NO_SLOT;
 use zonal_wire::storage::ErrorNumber;
 use zonal_wire::{MetaReply, MetaRequest};
@@ -22,8 +23,10 @@ fn holder(name: &str) -> Option<Arc<Holder>> {
     }))
 }
 
+/// As the first client.
 fn of_session(session: SessionId) -> Caller {
     Caller {
+        identity: ClientIdentity::first(ClientId(1)),
         session,
         slot: NO_SLOT,
         sequence: 0,
@@ -56,7 +59,16 @@ fn lock(cell: &mut Cell, client: &Client, ino: Ino) -> MetaReply {
         waiter: 0,
         settled: 0,
     };
-    cell.send(1, of_session(client.sessions[1]), &request)
+    let identity = client.identity;
+    let session = of_session(client.sessions[1]);
+    cell.send(
+        1,
+        Caller {
+            identity,
+            ..session
+        },
+        &request,
+    )
 }
 
 fn would_block() -> MetaReply {
@@ -84,10 +96,7 @@ fn nobody_ends_a_session_by_its_number() {
     let other = cell.client(2);
     assert_eq!(lock(&mut cell, &other, file), would_block());
     // A command may.
-    assert_eq!(
-        cell.send(1, own, &MetaRequest::EvictSession),
-        MetaReply::Done
-    );
+    cell.evict(1, own);
     assert_eq!(lock(&mut cell, &other, file), MetaReply::Done);
     cell.assert_sound();
 }
@@ -137,17 +146,102 @@ fn no_request_goes_on_with_the_session_of_another() {
 #[test]
 fn a_clients_number_gives_nobody_elses_session() {
     let (mut cell, client, _file) = locked();
-    cell.from = holder("b");
-    let other = cell.client(1);
-    assert_ne!(other.sessions[1], client.sessions[1]);
-    cell.restart(1);
-    assert_eq!(cell.client(1).sessions[1], other.sessions[1]);
-    cell.from = holder("a");
-    assert_eq!(cell.client(1).sessions, client.sessions);
+    let open = MetaRequest::OpenSession {
+        zone: zonal_types::ZoneId(1),
+        name: "test".into(),
+    };
+    let caller = |identity| Caller {
+        identity,
+        ..common::none()
+    };
+    let failed = |code| MetaReply::Failed {
+        code: ErrorNumber(code),
+    };
+    for _life in 0..2 {
+        cell.from = holder("b");
+        let taken = cell.send(1, caller(client.identity), &open);
+        assert_eq!(taken, failed(ErrorCode::Access));
+        cell.from = holder("a");
+        assert_eq!(cell.client(1).sessions, client.sessions);
+        cell.restart(1);
+    }
     // On a Unix socket, where the peer is root.
     cell.from = None;
-    let known = cell.client(1).sessions[1];
-    assert!([client.sessions[1], other.sessions[1]].contains(&known));
+    assert_eq!(cell.client(1).sessions, client.sessions);
+    // And nobody opens one without a client.
+    let nobody = cell.send(1, common::none(), &open);
+    assert_eq!(nobody, failed(ErrorCode::Invalid));
+}
+
+#[test]
+fn a_session_is_of_one_client_and_one_incarnation() {
+    let (mut cell, client, file) = locked();
+    let data = false;
+    let get = MetaRequest::GetAttr { ino: file, data };
+    let failed = |code| MetaReply::Failed {
+        code: ErrorNumber(code),
+    };
+    let mut caller = of_session(client.sessions[1]);
+    caller.identity = ClientIdentity::first(ClientId(2));
+    assert_eq!(cell.send(1, caller, &get), unknown());
+    // It begins anew, keeps its session, and its requests of before count no more.
+    let mut newer = client.identity;
+    newer.incarnation = newer.incarnation.next();
+    caller.identity = newer;
+    assert_eq!(cell.send(1, caller, &get), failed(ErrorCode::Fenced));
+    assert_eq!(cell.client_as(newer).sessions, client.sessions);
+    for _life in 0..2 {
+        caller.identity = newer;
+        let got = cell.send(1, caller, &get);
+        assert!(matches!(got, MetaReply::Attr { .. }), "{got:?}");
+        caller.identity = client.identity;
+        assert_eq!(cell.send(1, caller, &get), failed(ErrorCode::Fenced));
+        let open = MetaRequest::OpenSession {
+            zone: zonal_types::ZoneId(1),
+            name: "test".into(),
+        };
+        let late = Caller {
+            identity: client.identity,
+            ..common::none()
+        };
+        assert_eq!(cell.send(1, late, &open), failed(ErrorCode::Fenced));
+        cell.restart(1);
+        caller.identity = newer;
+        let (opens, locks) = (Vec::new(), Vec::new());
+        cell.send(1, caller, &MetaRequest::Reclaim { opens, locks });
+    }
+}
+
+/// Its client may be stopped, or revoked, since it asked.
+#[test]
+fn the_end_of_a_poll_does_not_renew_a_session() {
+    let (mut cell, client, file) = locked();
+    let other = cell.client(2);
+    let boot = cell.stores[1].shard.boot();
+    let polled = common::poll_as(&mut cell, &client, boot, 0, 20_000);
+    let Outcome::Wait { attempt, .. } = polled else {
+        panic!("{polled:?}");
+    };
+    let poll = MetaRequest::PollEvents {
+        boot,
+        acked: 0,
+        wait_ms: 20_000,
+    };
+    cell.pass_ms(20_000);
+    let store = &mut cell.stores[1];
+    let attempt = Some(attempt);
+    let ended = store
+        .shard
+        .handle(&store.kv, cell.now, client.caller(1), &poll, attempt);
+    assert!(matches!(ended, Outcome::Reply { .. }), "{ended:?}");
+    cell.pass_ms(SESSION_TERM_MS - 20_000 - 1);
+    cell.tick();
+    let still = cell.send(1, other.caller(1), &MetaRequest::DropLeases);
+    assert_eq!(still, MetaReply::Done);
+    assert_eq!(lock(&mut cell, &other, file), would_block());
+    cell.pass_ms(2);
+    cell.tick();
+    assert_eq!(lock(&mut cell, &other, file), MetaReply::Done);
 }
 
 /// A mount that finds no Unix socket of a server that starts goes by TCP, and back later.
@@ -209,14 +303,18 @@ fn one_client_has_a_quarter_of_the_sessions_at_most() {
     let most = cell.stores[1].config.sessions_max / 4;
     let open = |cell: &mut Cell, client: u64| {
         let request = MetaRequest::OpenSession {
-            client,
             zone: zonal_types::ZoneId(1),
             name: String::new(),
         };
-        cell.send(1, common::none(), &request)
+        let identity = ClientIdentity::first(ClientId(client));
+        let caller = Caller {
+            identity,
+            ..common::none()
+        };
+        cell.send(1, caller, &request)
     };
     cell.from = holder("a");
-    for client in 0..most as u64 {
+    for client in 1..=most as u64 {
         let opened = open(&mut cell, client);
         assert!(matches!(opened, MetaReply::Session { .. }), "{opened:?}");
     }
@@ -230,7 +328,7 @@ fn one_client_has_a_quarter_of_the_sessions_at_most() {
     };
     cell.from = holder("b");
     assert!(matches!(
-        open(&mut cell, u64::MAX),
+        open(&mut cell, u64::MAX - 1),
         MetaReply::Session { .. }
     ));
     cell.from = holder("a");

@@ -67,6 +67,7 @@ fn unknown_sessions_slots_and_inodes_are_refused() {
     for _ in 0..300 {
         let request = noise.request();
         let caller = Caller {
+            identity: client.identity,
             session: SessionId(99),
             slot: 3,
             sequence: 1,
@@ -126,6 +127,7 @@ fn damaged_values_are_errors() {
         };
         for sequence in 100..112 {
             let caller = Caller {
+                identity: client.identity,
                 session: client.sessions[1],
                 slot: 1,
                 sequence,

@@ -235,8 +235,7 @@ fn an_end_goes_with_its_session_and_with_a_cut() {
     let gone = Err(ErrorCode::UnknownLease);
     assert_eq!(lend(&mut one, &mut cell, f), Ok(8000));
     assert_eq!(place_at(&mut one, &mut cell, f, 8000, 50), Ok(8000));
-    let reply = cell.send(1, one.caller(1), &MetaRequest::EvictSession);
-    assert_eq!(reply, MetaReply::Done);
+    cell.evict(1, one.caller(1));
     let mut again = cell.client(1);
     assert_eq!(place_at(&mut again, &mut cell, f, 8000, 50), gone);
     let place = two.call(&mut cell, f, &begin(f)).unwrap();

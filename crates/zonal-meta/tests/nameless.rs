@@ -122,16 +122,14 @@ fn a_loss_of_power_that_takes_the_record_of_an_open_takes_not_the_file() {
 
 #[test]
 fn a_client_that_opens_its_session_anew_holds_what_it_has_open() {
-    let (mut cell, mut first, mut second, f) = shared_orphan(false);
-    let ended = second.call(&mut cell, f, &MetaRequest::EvictSession);
-    assert_eq!(ended, Ok(MetaReply::Done));
+    let (mut cell, mut first, second, f) = shared_orphan(false);
+    cell.evict(1, second.caller(1));
     let mut second = cell.client(2);
     second.reclaim(&mut cell, 1, vec![f]);
     first.close(&mut cell, f).unwrap();
     assert_lives(&mut cell, &mut second, f);
     // The last holder's session ends, too, and its client tells at once.
-    let ended = second.call(&mut cell, f, &MetaRequest::EvictSession);
-    assert_eq!(ended, Ok(MetaReply::Done));
+    cell.evict(1, second.caller(1));
     let mut second = cell.client(2);
     second.reclaim(&mut cell, 1, vec![f]);
     assert_lives(&mut cell, &mut second, f);

@@ -344,8 +344,8 @@ fn creating_costs_few_keys() {
     let (mut cell, mut client, home) = start();
     client.create(&mut cell, home, "first", 0o644).unwrap();
     client.create(&mut cell, home, "second", 0o644).unwrap();
-    // Entry, inode, directory, slot.
-    assert_eq!(cell.last_effect.len(), 4);
+    // Entry, inode, what its data id leads to, directory, slot.
+    assert_eq!(cell.last_effect.len(), 5);
     client.lookup(&mut cell, home, "second").unwrap();
     assert!(cell.last_effect.is_empty());
 }

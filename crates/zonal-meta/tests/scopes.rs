@@ -11,11 +11,14 @@ use common::{Cell, Client, MemKv, name, none};
 use noise::Noise;
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use zonal_meta::inode::Inode;
 use zonal_meta::{JunctionChange, keys};
 use zonal_testkit::Rng;
-use zonal_types::{Blob, Codec, Credentials, ErrorCode, Holder, Ino, Scope, SessionId, Timestamp};
+use zonal_types::{
+    Blob, Codec, Credentials, DataId, ErrorCode, Holder, Ino, Scope, SessionId, Timestamp,
+};
 use zonal_wire::meta::flags::{O_RDONLY, O_RDWR, O_TRUNC, O_WRONLY, RENAME_EXCHANGE};
-use zonal_wire::meta::{Event, NewKind};
+use zonal_wire::meta::{AppendPlace, Event, LockKind, NewKind};
 use zonal_wire::{MetaReply, MetaRequest};
 use zonal_zonemap::MapEdit;
 
@@ -121,9 +124,15 @@ impl Tree {
     fn may_use(&mut self, ino: Ino, writes: bool) -> Result<bool, ErrorCode> {
         let of = self.cell.from.clone().unwrap();
         let store = &mut self.cell.stores[1];
+        let stored = store.kv.get(&keys::inode(ino));
+        let stored = stored.map(|bytes| Inode::decode(ino, bytes).unwrap());
+        let id = stored.and_then(|inode| inode.layout.data_ids().next());
+        // Another one than any that was given, where there is no such file here.
+        let id = id.unwrap_or(DataId::new(ino.partition(), 5));
+        assert_ne!(id.0, ino.0);
         store
             .shard
-            .may_use(&store.kv, self.cell.now, &of, ino, writes)
+            .may_use(&store.kv, self.cell.now, &of, id, writes)
     }
 }
 
@@ -348,6 +357,78 @@ fn a_file_with_several_names_is_reached_by_one_below_the_path() {
 }
 
 #[test]
+fn a_file_with_several_names_goes_where_its_directory_goes() {
+    // Its directory moves, one above that, it is exchanged, or moves and is removed.
+    for way in 0..4 {
+        let mut tree = Tree::new(false, |_scope| {});
+        let (inside, outside) = (tree.inside, tree.outside);
+        let (dir, sub, file) = tree.as_admin(|admin, cell| {
+            let dir = admin.mkdir(cell, inside, "dir").unwrap();
+            let sub = admin.mkdir(cell, dir, "sub").unwrap();
+            let file = admin.create(cell, sub, "g", 0o666).unwrap();
+            admin.link(cell, file, sub, "h").unwrap();
+            admin.mkdir(cell, outside, "other").unwrap();
+            // Its back-link says nothing any more.
+            if way % 2 == 1 {
+                admin.link(cell, file, sub, "i").unwrap();
+                admin.unlink(cell, sub, "i").unwrap();
+            }
+            (dir, sub, file)
+        });
+        for name in ["g", "h"] {
+            let found = tree.scoped.lookup(&mut tree.cell, sub, name);
+            assert_eq!(found, Ok(file));
+        }
+        assert!(tree.scoped.attr(&mut tree.cell, file).is_ok());
+        tree.as_admin(|admin, cell| match way {
+            0 => admin.moved(cell, (dir, "sub"), (outside, "sub")),
+            1 => admin.moved(cell, (inside, "dir"), (outside, "dir")),
+            2 => {
+                let (from, to) = ((inside, "dir"), (outside, "other"));
+                admin.rename(cell, from, to, RENAME_EXCHANGE).unwrap();
+            }
+            _ => {
+                admin.moved(cell, (dir, "sub"), (outside, "sub"));
+                admin.rmdir(cell, inside, "dir").unwrap();
+            }
+        });
+        let gone = ErrorCode::Stale;
+        let Tree { cell, scoped, .. } = &mut tree;
+        assert_eq!(scoped.attr(cell, file), Err(gone), "{way}");
+        assert_eq!(scoped.open(cell, file, O_RDWR), Err(gone));
+        assert_eq!(scoped.link(cell, file, inside, "back"), Err(gone));
+        assert_eq!(scoped.truncate(cell, file, 0, 0), Err(gone));
+        for writes in [false, true] {
+            assert_eq!(tree.may_use(file, writes), Ok(false));
+        }
+        tree.cell.assert_sound();
+    }
+}
+
+#[test]
+fn what_is_only_open_outside_is_so_until_it_is_closed() {
+    let mut tree = Tree::new(false, |_scope| {});
+    let (inside, outside, file) = (tree.inside, tree.outside, tree.file);
+    tree.scoped.open(&mut tree.cell, file, O_RDWR).unwrap();
+    tree.as_admin(|admin, cell| {
+        admin.link(cell, file, outside, "g").unwrap();
+        admin.unlink(cell, inside, "f").unwrap();
+        admin.link(cell, file, outside, "h").unwrap();
+    });
+    let Tree { cell, scoped, .. } = &mut tree;
+    assert!(scoped.attr(cell, file).is_ok());
+    // Opened again by its number, as programs do by /proc: nothing is reached by that.
+    scoped.open(cell, file, O_RDWR).unwrap();
+    let linked = scoped.link(cell, file, inside, "back");
+    assert_eq!(linked, Err(ErrorCode::Stale));
+    scoped.close(cell, file).unwrap();
+    scoped.close(cell, file).unwrap();
+    assert_eq!(scoped.attr(cell, file), Err(ErrorCode::Stale));
+    assert_eq!(scoped.open(cell, file, O_RDWR), Err(ErrorCode::Stale));
+    cell.assert_sound();
+}
+
+#[test]
 fn nothing_above_the_path_is_granted_for_caching() {
     let mut tree = Tree::new(true, |_scope| {});
     let (home, inside, file) = (tree.home, tree.inside, tree.file);
@@ -411,6 +492,28 @@ fn a_reader_changes_nothing() {
     assert_eq!(scoped.truncate(cell, file, 0, 0), Err(no));
     assert_eq!(scoped.unlink(cell, inside, "f"), Err(no));
     assert_eq!(scoped.mkdir(cell, inside, "new"), Err(no));
+    let mut range = common::whole_file();
+    (range.whole_file, range.kind) = (false, LockKind::Exclusive);
+    let lock = |range| MetaRequest::Lock {
+        ino: file,
+        range,
+        wait: false,
+        waiter: 0,
+        settled: 0,
+    };
+    assert_eq!(scoped.call(cell, file, &lock(range)), Err(no));
+    range.kind = LockKind::Shared;
+    scoped.call(cell, file, &lock(range)).unwrap();
+    // Nor after a restart, when it could claim what it never had.
+    cell.restart(1);
+    let place = AppendPlace {
+        offset: 6,
+        length: 1 << 20,
+        truncate_seq: 0,
+    };
+    let appends = vec![(file, place)];
+    let claimed = scoped.call(cell, file, &MetaRequest::ReclaimAppends { appends });
+    assert_eq!(claimed, Err(no));
     let mut noise = Noise {
         random: Rng(3),
         inos: vec![inside, file, home, Ino::ROOT],

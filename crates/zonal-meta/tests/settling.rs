@@ -5,7 +5,7 @@ mod common;
 
 use common::*;
 use zonal_meta::Outcome;
-use zonal_types::{ErrorCode, Ino};
+use zonal_types::{Codec, ErrorCode, Ino};
 use zonal_wire::storage::ErrorNumber;
 use zonal_wire::{MetaReply, MetaRequest};
 
@@ -109,6 +109,8 @@ fn a_session_ends_though_an_orphan_of_its_cannot_be_read_and_a_later_start_relea
     let reply = cell.send(1, closes.caller(1), &MetaRequest::CloseSession);
     assert_eq!(reply, MetaReply::Done, "closed");
     cell.pass_ms(zonal_types::limits::SESSION_TERM_MS);
+    cell.tick_without_targets();
+    cell.acknowledge_fences();
     let now = cell.now;
     let store = &mut cell.stores[1];
     let ticked = store.shard.tick(&store.kv, now);
@@ -125,7 +127,9 @@ fn a_session_ends_though_an_orphan_of_its_cannot_be_read_and_a_later_start_relea
     store.kv.insert(keys[0].clone(), first_whole);
     cell.restart(1);
     cell.tick();
-    cell.stores[1].kv.remove(&keys[1]);
+    let store = &mut cell.stores[1].kv;
+    store.remove(&keys[1]);
+    store.retain(|key, value| key[4] != zonal_meta::keys::TAG_DATA || *value != second.to_bytes());
     cell.restart(1);
     cell.tick();
     let kv = &cell.stores[1].kv;

@@ -1,19 +1,19 @@
-//! The threads beside the workers: one for [`housekeeping`], one for [`recalls`], three for [`jobs`], some for expiries, one a shard for its [`events`].
+//! The threads beside the workers: those of the client ([`zonal_native::background`]), three for [`jobs`], some for expiries, one for listings.
 
 mod drops;
-mod events;
-mod housekeeping;
 mod jobs;
-mod recalls;
 
 pub use jobs::{Cancel, JOBS_MAX, LastByte, Seek};
 
-use crate::block::block_on;
 use crate::fs::ZonalFs;
-use std::collections::BTreeSet;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use zonal_client::Client;
+use zonal_native::RealNet;
+use zonal_native::background::{Listener, watch_all};
+use zonal_types::{ErrorCode, Ino};
+use zonal_wire::Event;
 
 /// How workers reach the other threads.
 #[derive(Default)]
@@ -25,8 +25,8 @@ pub struct Signal {
     seeks: jobs::Jobs,
     /// Writes that are answered when pages are dropped.
     held: Arc<AtomicUsize>,
-    house: housekeeping::House,
-    recalls: recalls::Recalls,
+    /// The client's own threads.
+    native: zonal_native::Signal,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -38,19 +38,54 @@ impl Signal {
         self.jobs.end();
         self.doubts.end();
         self.seeks.end();
-        self.wake();
-        self.house.end();
-        self.recalls.end();
     }
 
-    fn is_ended(&self) -> bool {
-        self.jobs.is_ended()
+    /// There is something to flush or to close. Cheap where that is known already.
+    pub fn wake(&self) {
+        self.native.wake();
+    }
+}
+
+impl Listener for ZonalFs {
+    fn client(&self) -> &Client<RealNet> {
+        &self.client
+    }
+
+    fn signal(&self) -> &zonal_native::Signal {
+        &self.signal.native
+    }
+
+    fn carry_out(&self, event: &Event) -> Vec<Ino> {
+        let dirs = self.drop_named(event);
+        if matches!(event, Event::Invalidate { .. }) {
+            self.listings.carried_out(event);
+        }
+        dirs
+    }
+
+    /// Pages that the kernel keeps locked are dropped beside it: it waits for them for a moment only. Names are expired beside it, too: how
+    /// long it waits for that is said in [`crate::expiries`].
+    fn settle(&self, dirs: &[Ino]) -> bool {
+        self.settle_names(dirs)
+    }
+
+    fn lock_was_granted(&self, ino: Ino, waiter: u64) {
+        self.finish_waiter(ino, waiter);
+    }
+
+    fn lock_was_refused(&self, waiter: u64, code: ErrorCode) {
+        self.refuse_waiter(waiter, code);
+    }
+
+    fn keep_house(&self) {
+        self.touch_opened();
     }
 }
 
 /// The threads of a mount.
 pub struct Background {
     fs: Arc<ZonalFs>,
+    native: zonal_native::Background<ZonalFs>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -62,10 +97,9 @@ impl Background {
     pub fn start(fs: &Arc<ZonalFs>) -> std::io::Result<Self> {
         let mut background = Self {
             fs: fs.clone(),
+            native: zonal_native::Background::start(fs)?,
             threads: Vec::new(),
         };
-        background.spawn("housekeeping", housekeeping::run)?;
-        background.spawn("recalls", recalls::run)?;
         background.spawn("notifier", |fs| jobs::run(fs, &fs.signal.jobs))?;
         background.spawn("doubts", |fs| jobs::run(fs, &fs.signal.doubts))?;
         background.spawn("seeks", |fs| jobs::run(fs, &fs.signal.seeks))?;
@@ -73,17 +107,7 @@ impl Background {
         for _ in 0..crate::expiries::THREADS {
             background.spawn("expiries", crate::expiries::run)?;
         }
-        let watched = Mutex::new(BTreeSet::new());
-        // The core must not keep alive what it is a part of.
-        let weak = Arc::downgrade(fs);
-        fs.client.watch_map(move |map| {
-            if let Some(fs) = weak.upgrade() {
-                let shards = map.shards.iter().map(|shard| shard.id);
-                events::watch_new(&mut lock(&watched), shards, |shard| {
-                    events::start_watch(&fs, shard)
-                });
-            }
-        });
+        watch_all(fs);
         Ok(background)
     }
 
@@ -96,15 +120,16 @@ impl Background {
         Ok(())
     }
 
-    /// Ends housekeeping and notifier, flushes everything.
+    /// Ends all of them, flushes everything.
     pub fn end(self) {
         self.fs.signal.end();
+        self.fs.signal.native.end();
         self.fs.listings.end();
         self.fs.expiries.end();
         for thread in self.threads {
             let _ = thread.join();
         }
-        if let Err(error) = block_on(self.fs.client.close()) {
+        if let Err(error) = self.native.end() {
             tracing::warn!(%error, "not everything was flushed at the end");
         }
     }

@@ -7,8 +7,6 @@ use crate::caller::is_dying;
 use crate::hints::Hints;
 use crate::ops_open::HANDLE_PAGES;
 use crate::ops_write::ToDrop;
-use crate::waiters::Waiters;
-use crate::wire::RealNet;
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -22,13 +20,15 @@ use zonal_fuse::{
     ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyLock, ReplyLseek,
     ReplyOpen, ReplyStatfs, ReplyStatx, ReplyWrite, ReplyXattr, SetAttr,
 };
+use zonal_native::RealNet;
+use zonal_native::waiters::Waiters;
 use zonal_types::{ErrorCode, Ino};
 
 /// A mounted cell.
 pub struct ZonalFs {
     pub(crate) client: Client<RealNet>,
     pub(crate) notifier: OnceLock<Notifier>,
-    pub(crate) waiters: Waiters,
+    pub(crate) waiters: Waiters<ReplyEmpty>,
     pub(crate) hints: Hints,
     pub(crate) directories: crate::directories::Directories,
     pub(crate) names: crate::names::Names,
@@ -195,7 +195,7 @@ impl FileSystem for ZonalFs {
 
     fn readlink(&self, ctx: &Context<'_>, ino: u64, reply: ReplyData) {
         self.begin(ctx);
-        let outcome = crate::block::block_on(self.client.readlink(Ino(ino)));
+        let outcome = zonal_native::block_on(self.client.readlink(Ino(ino)));
         answer!(reply, outcome, text => reply.data(&text));
     }
 
@@ -432,7 +432,7 @@ impl FileSystem for ZonalFs {
 
     fn syncfs(&self, ctx: &Context<'_>, _ino: u64, reply: ReplyEmpty) {
         self.begin(ctx);
-        let outcome = crate::block::block_on(self.client.sync_all());
+        let outcome = zonal_native::block_on(self.client.sync_all());
         answer!(reply, outcome, () => reply.ok());
     }
 }

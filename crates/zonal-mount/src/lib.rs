@@ -1,7 +1,6 @@
 //! The mount process: the client core between the kernel's FUSE session and the network.
 
 mod background;
-mod block;
 mod caller;
 mod callers;
 mod convert;
@@ -28,16 +27,10 @@ mod ops_open;
 mod ops_seek;
 mod ops_write;
 mod ops_xattr;
-mod silence;
-mod sink;
 mod tails;
 mod told;
-mod waiters;
-mod wire;
 mod writers;
 
-pub use block::block_on;
 pub use fs::ZonalFs;
 pub use mount::{MountConfig, Mounted, StartError};
 pub use ops_xattr::{GAUGES, LOCATE, MKDIR};
-pub use wire::RealNet;

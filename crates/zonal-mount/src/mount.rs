@@ -1,14 +1,14 @@
 //! From options to a running mount, and down again.
 
 use crate::background::Background;
-use crate::block::block_on;
 use crate::fs::ZonalFs;
-use crate::wire::RealNet;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use zonal_client::{Client, Options};
 use zonal_fuse::{MountError, MountOptions, Session, SessionConfig};
+use zonal_native::RealNet;
+use zonal_native::block_on;
 use zonal_net::{Identity, Pool, PoolConfig};
 use zonal_region::Regions;
 use zonal_types::ErrorCode;

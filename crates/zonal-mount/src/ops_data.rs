@@ -1,6 +1,5 @@
 //! Reading, flushing, space, copies.
 
-use crate::block::block_on;
 use crate::caller::is_dying;
 use crate::convert::errno;
 use crate::fs::{ZonalFs, refused};
@@ -11,13 +10,14 @@ use zonal_client::read::ReadInto;
 use zonal_client::{File, Reserve};
 use zonal_fuse::request::{CopyFileRange, Fallocate, Read, Release};
 use zonal_fuse::{Context, Errno, ReplyData};
+use zonal_native::block_on;
 use zonal_types::{ErrorCode, Ino};
 
 use crate::masks::{Change, Range};
 use crate::ops_open::{HANDLE_EXEC, HANDLE_READS, HANDLE_WRITES};
-use crate::sink::Sink;
 use crate::tails::Stale;
-use crate::wire::RealNet;
+use zonal_native::RealNet;
+use zonal_native::Sink;
 
 /// Modes of fallocate(2).
 const KEEP_SIZE: u32 = 1;
@@ -87,7 +87,11 @@ impl ZonalFs {
             }
             match outcome {
                 Ok(ReadInto::Buffer(bytes)) => reply.data(&buffer[..bytes]),
-                Ok(ReadInto::Sink) => sink.answer(reply),
+                Ok(ReadInto::Sink) => {
+                    if let Some(memory) = sink.take() {
+                        reply.data(&memory);
+                    }
+                }
                 Err(code) => reply.err(errno(code)),
             }
         });

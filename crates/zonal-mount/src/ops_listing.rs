@@ -1,6 +1,5 @@
 //! Listing directories, with attributes or without.
 
-use crate::block::block_on;
 use crate::caller::credentials;
 use crate::convert::{errno, kernel_entry};
 use crate::fs::ZonalFs;
@@ -9,6 +8,7 @@ use zonal_client::directories::Part;
 use zonal_client::names::Found;
 use zonal_fuse::ReplyDirectory;
 use zonal_fuse::{Context, DirBuffer, Entry as KernelEntry, FileKind as KernelKind, OpenFlags};
+use zonal_native::block_on;
 use zonal_types::{Credentials, ErrorCode, FileKind, Ino};
 use zonal_wire::meta::flags::R_OK;
 

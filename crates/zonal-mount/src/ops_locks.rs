@@ -10,14 +10,14 @@
 //! of it. A grant is then a grant. Where that takes long the request is given up first (`lingers`).
 
 use crate::background::{Cancel, LastByte};
-use crate::block::block_on;
 use crate::convert::errno;
 use crate::fs::ZonalFs;
-use crate::waiters::{Queued, Taken, Waiter};
 use zonal_client::LockOutcome;
 use zonal_client::seen::Changed;
 use zonal_fuse::request::Lock;
 use zonal_fuse::{Context, Errno, FileLock, LockKind as KernelKind, ReplyEmpty};
+use zonal_native::block_on;
+use zonal_native::waiters::{Queued, Taken, Waiter};
 use zonal_types::{ErrorCode, Ino};
 use zonal_wire::{LockKind, LockRange};
 
@@ -139,20 +139,20 @@ impl ZonalFs {
     }
 
     /// The shard granted a request that waited.
-    pub(crate) fn lock_was_granted(&self, ino: Ino, unique: u64) {
+    pub(crate) fn finish_waiter(&self, ino: Ino, unique: u64) {
         if let Some(waiter) = self.waiters.take_granted(unique) {
             self.finish_granted(ino, waiter);
         }
     }
 
     /// A restarted shard did not queue it again.
-    pub(crate) fn lock_was_refused(&self, unique: u64, code: ErrorCode) {
+    pub(crate) fn refuse_waiter(&self, unique: u64, code: ErrorCode) {
         if let Some(waiter) = self.waiters.take(unique) {
             waiter.reply.err(errno(code));
         }
     }
 
-    fn finish_granted(&self, ino: Ino, waiter: Waiter) {
+    fn finish_granted(&self, ino: Ino, waiter: Waiter<ReplyEmpty>) {
         match block_on(self.client.lock_granted(ino, waiter.range)) {
             Ok(LockOutcome::Granted { changed }) => self.answer_granted(ino, changed, waiter.reply),
             Ok(LockOutcome::Queued) => waiter.reply.err(Errno::IO),
@@ -161,7 +161,7 @@ impl ZonalFs {
     }
 
     /// Answers EINTR to a request that is queued at the shard.
-    fn take_back(&self, unique: u64, waiter: Waiter) {
+    fn take_back(&self, unique: u64, waiter: Waiter<ReplyEmpty>) {
         let Waiter { ino, range, .. } = waiter;
         self.client.take_back_later(ino, range, Some(unique));
         waiter.reply.err(Errno::INTR);

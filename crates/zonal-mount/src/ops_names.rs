@@ -1,6 +1,5 @@
 //! Names and attributes.
 
-use crate::block::block_on;
 use crate::caller::credentials;
 use crate::convert::{errno, kernel_attr, kernel_entry, kernel_time, name, set_time, valid};
 use crate::fs::ZonalFs;
@@ -10,6 +9,7 @@ use zonal_client::statfs::Capacity;
 use zonal_fuse::Context;
 use zonal_fuse::request::{Mknod, Rename};
 use zonal_fuse::{ReplyAttr, ReplyEntry, ReplyStatx, SetAttr, StatFs, StatxReply};
+use zonal_native::block_on;
 use zonal_types::{Attr, Blob, Credentials, ErrorCode, FileKind, Ino, ZoneId};
 use zonal_wire::meta::flags::RENAME_EXCHANGE;
 use zonal_wire::{AttrChange, NewKind};

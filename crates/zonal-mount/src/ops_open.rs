@@ -4,17 +4,17 @@
 //! handles that only write or that append go round the page cache (each write is a request of its own anyway, and
 //! the kernel must not guess where an append goes); others use it, kept from earlier opens where nothing changed.
 
-use crate::block::block_on;
 use crate::caller::credentials;
 use crate::convert::{kernel_entry, name};
 use crate::fs::ZonalFs;
 use crate::tails::Access;
-use crate::wire::RealNet;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use zonal_client::names::{NewFile, Opened};
 use zonal_fuse::request::{Create, Open};
 use zonal_fuse::{Context, Entry as KernelEntry, OpenFlags};
+use zonal_native::RealNet;
+use zonal_native::block_on;
 use zonal_types::{Attr, ErrorCode, Ino};
 use zonal_wire::NewKind;
 use zonal_wire::meta::flags::{O_ACCMODE, O_APPEND, O_EXEC, O_RDONLY, O_TRUNC, O_WRONLY};

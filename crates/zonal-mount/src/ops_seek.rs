@@ -5,10 +5,10 @@
 //! the pages' writes need workers. It holds no lock that they need; the kernel holds the inode's, which writing pages does not take.
 
 use crate::background::Seek;
-use crate::block::block_on;
 use crate::convert::errno;
 use crate::fs::ZonalFs;
 use zonal_fuse::{Context, ReplyLseek};
+use zonal_native::block_on;
 use zonal_types::{ErrorCode, Ino};
 
 /// Whence of lseek(2).

@@ -3,16 +3,16 @@
 //! What goes round them is dropped before it is answered, so that whoever reads next sees it: the kernel drops the pages itself when it has sent the
 //! write, which is too early where another process reads them meanwhile, and for an asynchronous direct write (io_uring, libaio) the only time.
 
-use crate::block::block_on;
 use crate::caller::credentials;
 use crate::fs::ZonalFs;
 use crate::ops_open::{HANDLE_APPEND, HANDLE_PAGES, HANDLE_SYNC, O_DSYNC};
 use crate::tails::Stale;
-use crate::wire::RealNet;
 use std::time::Duration;
 use zonal_client::{File, Run};
 use zonal_fuse::request::Write;
 use zonal_fuse::{Context, Data};
+use zonal_native::RealNet;
+use zonal_native::block_on;
 use zonal_types::limits::REGION_PAYLOAD_MIN;
 use zonal_types::{ErrorCode, Ino};
 

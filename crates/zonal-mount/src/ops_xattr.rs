@@ -1,10 +1,10 @@
 //! Extended attributes: the shard's, and a few that are questions to this mount.
 
-use crate::block::block_on;
 use crate::caller::credentials;
 use crate::fs::ZonalFs;
 use zonal_fuse::Context;
 use zonal_fuse::request::SetXattr;
+use zonal_native::block_on;
 use zonal_types::limits::xattr_flags::CAPABILITY_NAME;
 use zonal_types::{ErrorCode, Ino};
 

@@ -1,4 +1,4 @@
-//! One connection of a server: handshake, then request after request on the thread that owns it.
+//! One connection of a server: handshake, then request after request on the thread that has it.
 //!
 //! *Invariants*: (1) the handler sees only requests of this cell, complete, with their checksum verified; (2) a panic
 //! of the handler ends here.
@@ -19,21 +19,30 @@ use crate::frame_io::{Clock, Conn, FrameBounds, IoFail};
 use crate::handler::ReplyBuilder;
 use crate::handshake::{answer, refuse};
 use crate::identity::Peer;
+use crate::idle::STAY;
 use crate::metrics::add;
 use crate::pool::named;
 use crate::server::{Place, Shared};
 use crate::stream::Stream;
 
-/// One connection from handshake to end.
-pub(crate) fn converse(place: &Place, stream: Arc<Stream>) {
-    let shared = &*place.shared;
+/// The handshake, and what follows at once.
+pub(crate) fn begin(place: Place, stream: Arc<Stream>) -> Left {
+    let shared = Arc::clone(&place.shared);
     let is_checked = !stream.endpoint().is_unix() || shared.config.is_unix_checked;
     let mut conn = Conn::new(stream, is_checked);
     let clock = Clock::start(shared.config.handshake_limit);
     let admit = |peer: &Peer| place.take(peer);
-    let outcome = answer(&mut conn, &shared.config.identity, &clock, admit)
-        .and_then(|peer| Conversation::new(place, &mut conn, peer).run());
-    count_bytes(shared, &mut conn);
+    match answer(&mut conn, &shared.config.identity, &clock, admit) {
+        Ok(peer) => Box::new(Conversation::new(place, conn, peer)).serve(),
+        Err(error) => {
+            end(&shared, &mut conn, Err(error));
+            Left::Nothing
+        }
+    }
+}
+
+fn end(shared: &Shared, conn: &mut Conn, outcome: Result<(), NetError>) {
+    count_bytes(shared, conn);
     if let Err(error) = outcome
         && !shared.is_stopping.load(Ordering::SeqCst)
     {
@@ -51,16 +60,37 @@ fn count_bytes(shared: &Shared, conn: &mut Conn) {
     );
 }
 
-struct Conversation<'a> {
-    shared: &'a Shared,
-    place: &'a Place,
-    conn: &'a mut Conn,
+/// A connection whose handshake is done.
+pub(crate) struct Conversation {
+    shared: Arc<Shared>,
+    conn: Conn,
     peer: Peer,
+    /// The request that was parked.
+    parked: Option<Arrived>,
     body: Vec<u8>,
     payload: AlignedBuf,
     /// The client's region that came last.
     region: Option<Arc<Mapping>>,
     reply: ReplyBuilder,
+    /// Given back last, also where a thread panics.
+    place: Place,
+}
+
+/// What is left of a connection that a thread has served.
+pub(crate) enum Left {
+    /// It has ended.
+    Nothing,
+    /// No request came for a while.
+    Aside(Box<Conversation>),
+    /// Its request waits.
+    Parked(Box<Conversation>),
+}
+
+/// How it goes on with a connection.
+enum Rest {
+    Idle,
+    Parked,
+    Ended(Result<(), NetError>),
 }
 
 /// A request that has arrived.
@@ -68,21 +98,23 @@ struct Arrived {
     header: Header,
     /// The payload, where it is not in the connection's buffer.
     payload: Option<Part>,
-    room: Option<Part>,
 }
 
-impl<'a> Conversation<'a> {
-    fn new(place: &'a Place, conn: &'a mut Conn, peer: Peer) -> Self {
+impl Conversation {
+    fn new(place: Place, mut conn: Conn, peer: Peer) -> Self {
         let stream = Arc::clone(conn.stream());
         if peer.shares_regions() {
             conn.take_regions();
         }
-        let reply = ReplyBuilder::new(Header::request(Service::Connection, peer.cell), stream);
+        let head = Header::request(Service::Connection, peer.cell);
+        let (shared, id) = (Arc::downgrade(&place.shared), place.id());
+        let reply = ReplyBuilder::new(head, stream, (shared, id));
         Self {
-            shared: &place.shared,
-            place,
+            shared: Arc::clone(&place.shared),
             conn,
+            place,
             peer,
+            parked: None,
             body: Vec::new(),
             payload: AlignedBuf::new(),
             region: None,
@@ -90,64 +122,94 @@ impl<'a> Conversation<'a> {
         }
     }
 
-    fn run(&mut self) -> Result<(), NetError> {
+    /// The number of its place.
+    pub(crate) fn id(&self) -> u64 {
+        self.place.id()
+    }
+
+    pub(crate) fn stream(&self) -> &Arc<Stream> {
+        self.conn.stream()
+    }
+
+    /// Answers requests, beginning with one that was parked, until none comes for a while.
+    pub(crate) fn serve(mut self: Box<Self>) -> Left {
         loop {
-            self.place.activity.ends(self.shared);
-            match self.await_request() {
-                Ok(()) => self.place.activity.begins(),
-                Err(IoFail::Closed(_)) => return Ok(()),
-                Err(fail) => return Err(self.named(&fail)),
-            }
-            // TCP goes on receiving after its end was asked for.
-            if self.shared.is_stopping.load(Ordering::SeqCst) {
-                return Ok(());
-            }
-            let clock = Clock::start(self.shared.config.patience);
-            let arrived = match self.receive(&clock) {
-                Ok(arrived) => arrived,
-                Err(IoFail::Closed(_)) => return Ok(()),
-                Err(fail) => return Err(self.give_up(&fail)),
+            let rest = match self.parked.take() {
+                Some(request) => {
+                    self.reply.resume();
+                    self.answer(request)
+                }
+                None => self.answer_next(),
             };
-            add(&self.shared.metrics.frames_in, 1);
-            let header = arrived.header;
-            if !self.execute(arrived) {
-                return Ok(());
-            }
-            let clock = Clock::start(self.shared.config.patience);
-            match self.reply.send(self.conn, &clock) {
-                Ok(()) => add(&self.shared.metrics.frames_out, 1),
-                Err(fail) => {
-                    if matches!(fail, IoFail::TooLong { .. }) {
-                        refuse(self.conn, header, ErrorCode::TooBig);
-                    }
-                    return Err(self.named(&fail));
+            match rest {
+                None => {}
+                Some(Rest::Idle) => return Left::Aside(self),
+                Some(Rest::Parked) => return Left::Parked(self),
+                Some(Rest::Ended(outcome)) => {
+                    end(&self.shared, &mut self.conn, outcome);
+                    return Left::Nothing;
                 }
             }
-            count_bytes(self.shared, self.conn);
-            if self.reply.is_last() {
-                return Ok(());
-            }
         }
     }
 
-    /// Sleeps until a request begins; on the way, gives the buffers back once.
-    fn await_request(&mut self) -> Result<(), IoFail> {
-        match self
-            .conn
-            .await_bytes(&Clock::start(self.shared.config.patience))
-        {
-            Err(IoFail::TimedOut) => {
-                self.body = Vec::new();
-                self.payload.free();
-                self.reply.free();
-                self.conn.free();
-                self.conn.await_bytes(&Clock::endless())
-            }
-            other => other,
-        }
+    /// Gives the buffers back.
+    pub(crate) fn free(&mut self) {
+        self.body = Vec::new();
+        self.payload.free();
+        self.reply.free();
+        self.conn.free();
     }
 
-    fn receive(&mut self, clock: &Clock) -> Result<Arrived, IoFail> {
+    /// Receives a request and answers it. `None`: another may come.
+    fn answer_next(&mut self) -> Option<Rest> {
+        self.place.activity.ends(&self.shared);
+        match self.conn.await_bytes(&Clock::in_steps(STAY, STAY)) {
+            Ok(()) => self.place.activity.begins(),
+            Err(IoFail::TimedOut) => return Some(Rest::Idle),
+            Err(IoFail::Closed(_)) => return Some(Rest::Ended(Ok(()))),
+            Err(fail) => return Some(Rest::Ended(Err(self.named(&fail)))),
+        }
+        // TCP goes on receiving after its end was asked for.
+        if self.shared.is_stopping.load(Ordering::SeqCst) {
+            return Some(Rest::Ended(Ok(())));
+        }
+        let patience = self.shared.config.patience;
+        let (arrived, room) = match self.receive(&Clock::in_steps(patience, STAY)) {
+            Ok(arrived) => arrived,
+            Err(IoFail::Closed(_)) => return Some(Rest::Ended(Ok(()))),
+            Err(fail) => return Some(Rest::Ended(Err(self.give_up(&fail)))),
+        };
+        add(&self.shared.metrics.frames_in, 1);
+        self.reply.reset(arrived.header.reply(), room);
+        self.answer(arrived)
+    }
+
+    /// Executes a request and sends the reply, unless it is parked.
+    fn answer(&mut self, arrived: Arrived) -> Option<Rest> {
+        let patience = self.shared.config.patience;
+        if !self.execute(&arrived) {
+            return Some(Rest::Ended(Ok(())));
+        }
+        if self.reply.is_parked() {
+            self.parked = Some(arrived);
+            return Some(Rest::Parked);
+        }
+        match self.reply.send(&mut self.conn, &Clock::start(patience)) {
+            Ok(()) => add(&self.shared.metrics.frames_out, 1),
+            Err(fail) => {
+                if matches!(fail, IoFail::TooLong { .. }) {
+                    refuse(&mut self.conn, arrived.header, ErrorCode::TooBig);
+                }
+                return Some(Rest::Ended(Err(self.named(&fail))));
+            }
+        }
+        count_bytes(&self.shared, &mut self.conn);
+        self.reply.is_last().then_some(Rest::Ended(Ok(())))
+    }
+
+    /// A request, and the room for its reply's payload.
+    fn receive(&mut self, clock: &Clock) -> Result<(Arrived, Option<Part>), IoFail> {
         let header = self
             .conn
             .receive_head(FrameBounds::FULL, &mut self.body, clock)?;
@@ -163,11 +225,7 @@ impl<'a> Conversation<'a> {
         let (payload, room) = self
             .parts(&header)
             .map_err(|fault| IoFail::Fault(Fault::Region(fault)))?;
-        Ok(Arrived {
-            header,
-            payload,
-            room,
-        })
+        Ok((Arrived { header, payload }, room))
     }
 
     /// The parts of the client's region that a request names: its payload, and room for the reply's.
@@ -188,9 +246,8 @@ impl<'a> Conversation<'a> {
     }
 
     /// False where the handler panicked.
-    fn execute(&mut self, arrived: Arrived) -> bool {
+    fn execute(&mut self, arrived: &Arrived) -> bool {
         let header = &arrived.header;
-        self.reply.reset(header.reply(), arrived.room);
         let payload = match &arrived.payload {
             Some(part) => part.as_slice(),
             None => self.payload.as_slice(),
@@ -229,7 +286,7 @@ impl<'a> Conversation<'a> {
             _ => ErrorCode::Protocol,
         };
         let head = Header::request(Service::Connection, self.peer.cell);
-        refuse(self.conn, head, code);
+        refuse(&mut self.conn, head, code);
         self.named(fail)
     }
 

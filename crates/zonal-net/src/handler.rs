@@ -1,6 +1,6 @@
 //! What a server's roles implement, and how they answer.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use zonal_region::Part;
 use zonal_types::Codec;
@@ -9,11 +9,14 @@ use zonal_wire::frame::Header;
 use crate::buffer::AlignedBuf;
 use crate::frame_io::{Clock, Conn, FrameOut, IoFail, PayloadOut};
 use crate::identity::Peer;
+use crate::idle::Resumer;
+use crate::server::Shared;
 use crate::stream::Stream;
 
-/// Executes requests. Called by many threads at once, one per connection.
+/// Executes requests. Called by many threads at once, one a connection.
 pub trait Handler: Send + Sync + 'static {
-    /// Executes one request and fills in the reply. A panic closes the connection; the server goes on. The payload is page-aligned in the
+    /// Executes one request and fills in the reply, or parks the request ([`ReplyBuilder::park`]) and returns: it is called again with the
+    /// same request then. A panic closes the connection; the server goes on. The payload is page-aligned in the
     /// connection's own buffer, or lies in the client's region, where the client may change it meanwhile.
     fn handle(
         &self,
@@ -40,10 +43,16 @@ pub struct ReplyBuilder {
     in_room: usize,
     is_last: bool,
     stream: Arc<Stream>,
+    /// The server, and which connection of it this is.
+    place: (Weak<Shared>, u64),
+    /// The handler's name for the wait.
+    parked: Option<u64>,
+    /// The same of the wait that has ended.
+    resumed: Option<u64>,
 }
 
 impl ReplyBuilder {
-    pub(crate) fn new(header: Header, stream: Arc<Stream>) -> Self {
+    pub(crate) fn new(header: Header, stream: Arc<Stream>, place: (Weak<Shared>, u64)) -> Self {
         Self {
             header,
             body: Vec::new(),
@@ -52,15 +61,50 @@ impl ReplyBuilder {
             in_room: 0,
             is_last: false,
             stream,
+            place,
+            parked: None,
+            resumed: None,
         }
     }
 
     pub(crate) fn reset(&mut self, header: Header, room: Option<Part>) {
         self.header = header;
         self.room = room;
+        self.parked = None;
+        self.clear();
+        self.resumed = None;
+    }
+
+    fn clear(&mut self) {
         self.in_room = 0;
         self.body.clear();
         self.payload.set_len(0);
+        self.resumed = self.parked.take();
+    }
+
+    /// The request was parked and goes on.
+    pub(crate) fn resume(&mut self) {
+        self.clear();
+    }
+
+    /// Keeps the request without a thread: no reply is sent now. The handler is called again, where [`Self::resumed`] gives `name`, once the
+    /// [`Resumer`] says so or the peer has gone away ([`Self::is_peer_gone`]). `None` where the server is ending.
+    pub fn park(&mut self, name: u64) -> Option<Resumer> {
+        let (server, id) = &self.place;
+        let shared = server.upgrade()?;
+        let resumer = shared.idle.park(server, *id);
+        self.parked = Some(name);
+        Some(resumer)
+    }
+
+    /// The name under which the request was parked before.
+    #[must_use]
+    pub fn resumed(&self) -> Option<u64> {
+        self.resumed
+    }
+
+    pub(crate) fn is_parked(&self) -> bool {
+        self.parked.is_some()
     }
 
     pub(crate) fn free(&mut self) {

@@ -1,14 +1,13 @@
-//! The server: one thread accepts, one thread per connection receives, executes and replies.
+//! The server: one thread accepts, others receive, execute and reply, as many as there are busy connections (`idle.rs`).
 //!
-//! An idle connection costs a thread's stack and no CPU: its thread sleeps in `recvmsg`. It wakes once, after
-//! [`ServerConfig::patience`], to give its buffers back, and then sleeps without a limit; a peer that vanished is
+//! An idle connection costs its sockets' memory, and after [`ServerConfig::patience`] no buffers; a peer that vanished is
 //! noticed by TCP keep-alive. A request on a busy connection is 2 system calls (`recvmsg`, `sendmsg`), 3 with a
 //! payload of more than 8 KiB.
 //!
 //! Connections whose handshake is not done are strangers: they have places of their own ([`STRANGERS_MAX`]), however many there are,
 //! and take none from those that are known. A new one takes the place of the oldest of the address or user that has most.
 //!
-//! *Invariants*: (1) at most `connections_max` known connections and [`STRANGERS_MAX`] strangers have a thread; (2) a stranger holds
+//! *Invariants*: (1) at most `connections_max` known connections and [`STRANGERS_MAX`] strangers are served; (2) a stranger holds
 //! one for at most `handshake_limit`; (3) no byte from a peer and no panic of the handler ends another connection or the server;
 //! (4) after [`ServerHandle::shutdown`] no handler call runs, unless one did not return within 10 s (logged).
 //!
@@ -32,13 +31,14 @@ use zonal_types::limits::CONNECTIONS_MAX;
 use zonal_wire::frame::{Header, Service};
 
 use crate::address::Endpoint;
-use crate::conversation::converse;
+use crate::conversation::begin;
 use crate::credential::Serial;
 use crate::error::{Fault, NetError, TlsFault};
 use crate::frame_io::Conn;
 use crate::handler::Handler;
 use crate::handshake::refuse;
 use crate::identity::{Identity, Peer};
+use crate::idle::{Idle, start_thread};
 use crate::listen::Listeners;
 use crate::metrics::{ServerMetrics, WarnLimit, add};
 use crate::shares::{Party, Shares};
@@ -93,7 +93,6 @@ struct Registry {
     next: u64,
     /// By age.
     open: BTreeMap<u64, Open>,
-    ended: Vec<JoinHandle<()>>,
     strangers: Strangers,
     known: usize,
     shares: Shares,
@@ -102,7 +101,6 @@ struct Registry {
 #[derive(Debug)]
 struct Open {
     stream: Arc<Stream>,
-    thread: Option<JoinHandle<()>>,
     activity: Arc<Activity>,
     /// Of a known connection.
     serial: Option<Serial>,
@@ -162,6 +160,7 @@ pub(crate) struct Shared {
     changed: Condvar,
     started: Instant,
     revoked: RwLock<BTreeSet<Serial>>,
+    pub(crate) idle: Idle,
 }
 
 impl Shared {
@@ -272,14 +271,11 @@ impl ServerHandle {
             registry = guard;
         }
         let left = registry.open.len();
-        let ended = std::mem::take(&mut registry.ended);
         drop(registry);
-        for thread in ended {
-            let _ = thread.join();
-        }
         if left > 0 {
             tracing::error!(left, "requests still run after shutdown");
         }
+        self.shared.idle.end(SHUTDOWN_LIMIT / 10);
     }
 }
 
@@ -346,6 +342,7 @@ pub fn serve(
         changed: Condvar::new(),
         started: Instant::now(),
         revoked: RwLock::default(),
+        idle: Idle::new()?,
     });
     let addresses = listeners.addresses().to_vec();
     let acceptor = {
@@ -431,7 +428,6 @@ fn admit(shared: &Arc<Shared>, accepted: OwnedFd, mut endpoint: Endpoint) {
     let source = Source::of(endpoint);
     let activity = Arc::new(Activity::default());
     let mut registry = shared.registry();
-    let ended = std::mem::take(&mut registry.ended);
     let id = registry.next;
     registry.next += 1;
     if let Some(oldest) = registry.strangers.join(source, id)
@@ -443,16 +439,12 @@ fn admit(shared: &Arc<Shared>, accepted: OwnedFd, mut endpoint: Endpoint) {
     }
     let open = Open {
         stream: Arc::clone(&stream),
-        thread: None,
         activity: Arc::clone(&activity),
         serial: None,
         is_ending: false,
     };
     registry.open.insert(id, open);
     drop(registry);
-    for thread in ended {
-        let _ = thread.join();
-    }
     add(&shared.metrics.connections, 1);
     let place = Place {
         shared: Arc::clone(shared),
@@ -462,24 +454,9 @@ fn admit(shared: &Arc<Shared>, accepted: OwnedFd, mut endpoint: Endpoint) {
         activity,
     };
     let for_thread = Arc::clone(&stream);
-    let spawned = thread::Builder::new()
-        .name("connection".into())
-        .stack_size(shared.config.stack_bytes)
-        .spawn(move || {
-            // Dropped last, also when this thread panics.
-            let place = place;
-            converse(&place, for_thread);
-        });
-    match spawned {
-        Ok(thread) => {
-            let mut registry = shared.registry();
-            match registry.open.get_mut(&id) {
-                Some(open) => open.thread = Some(thread),
-                None => registry.ended.push(thread),
-            }
-        }
-        // Its closure was dropped, and with it the place.
-        Err(_) => overloaded(shared, stream),
+    // Where there is no thread its closure is dropped, and with it the place.
+    if start_thread(shared, move || begin(place, for_thread)).is_err() {
+        overloaded(shared, stream);
     }
 }
 
@@ -504,6 +481,11 @@ pub(crate) struct Place {
 }
 
 impl Place {
+    /// Names its connection.
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+
     /// The handshake is done: the connection is no stranger any more, and one of its client's share.
     ///
     /// # Errors
@@ -551,11 +533,7 @@ impl Drop for Place {
             }
             None => registry.strangers.leave(self.source, self.id),
         }
-        if let Some(open) = registry.open.remove(&self.id)
-            && let Some(thread) = open.thread
-        {
-            registry.ended.push(thread);
-        }
+        registry.open.remove(&self.id);
         self.shared
             .metrics
             .connections

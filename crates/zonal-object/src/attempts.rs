@@ -1,6 +1,6 @@
 //! Changes that were sent again because their sender had no answer: the first one must not be carried out after what came later.
 //!
-//! A sender that gave an attempt up numbers the next changes of that object higher. The highest number of each sender and object is
+//! A sender, a client with what it has proved to be, that gave an attempt up numbers the next changes of that object higher. The highest number of each sender and object is
 //! remembered, and a lower one is refused, at the plan of a change and at its commit: it may have been on its way through the target
 //! for long. Number 0 is not remembered: nothing was given up.
 //!
@@ -8,10 +8,11 @@
 
 use crate::ids::{Attempt, ObjectId};
 use std::collections::BTreeMap;
-use zonal_types::ErrorCode;
 use zonal_types::limits::ATTEMPTS_MAX;
+use zonal_types::{ClientId, ErrorCode, HolderNumber};
 
-type Name = (ObjectId, u64);
+/// A client numbers its attempts over all its incarnations.
+type Name = (ObjectId, ClientId, HolderNumber);
 
 #[derive(Debug, Clone, Copy)]
 struct Highest {
@@ -35,7 +36,8 @@ impl Attempts {
     /// `Superseded`.
     pub(crate) fn admit(&mut self, object: ObjectId, attempt: Attempt) -> Result<(), ErrorCode> {
         let Attempt { sender, number } = attempt;
-        let name = (object, sender);
+        let client = sender.identity.client;
+        let name = (object, client, sender.holder);
         let known = self.highest.get(&name).copied();
         let is_raise = match known {
             Some(known) if number < known.number => {
@@ -43,7 +45,7 @@ impl Attempts {
                 return Err(ErrorCode::Superseded);
             }
             Some(known) => number > known.number,
-            None => sender != 0 && number != 0,
+            None => client != ClientId(0) && number != 0,
         };
         if is_raise {
             self.raises += 1;
@@ -66,7 +68,8 @@ impl Attempts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use zonal_types::{Column, DataId};
+    use crate::ids::Sender;
+    use zonal_types::{ClientIdentity, Column, DataId, Incarnation};
 
     fn object(number: usize) -> ObjectId {
         ObjectId {
@@ -75,7 +78,11 @@ mod tests {
         }
     }
 
-    fn attempt(sender: u64, number: u32) -> Attempt {
+    fn attempt(client: u64, number: u32) -> Attempt {
+        let sender = Sender {
+            identity: ClientIdentity::first(ClientId(client)),
+            ..Sender::default()
+        };
         Attempt { sender, number }
     }
 
@@ -94,6 +101,17 @@ mod tests {
         }
         attempts.admit(object(2), attempt(7, 0)).unwrap();
         assert!(attempts.admit(object(1), attempt(7, 3)).is_err());
+    }
+
+    #[test]
+    fn a_client_is_the_same_in_its_next_incarnation_and_another_with_other_proof() {
+        let mut attempts = Attempts::default();
+        attempts.admit(object(1), attempt(7, 3)).unwrap();
+        let mut late = attempt(7, 2);
+        late.sender.identity.incarnation = Incarnation(2);
+        assert_eq!(attempts.admit(object(1), late), Err(ErrorCode::Superseded));
+        late.sender.holder = HolderNumber(9);
+        assert_eq!(attempts.admit(object(1), late), Ok(()));
     }
 
     #[test]

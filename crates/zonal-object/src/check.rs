@@ -302,6 +302,9 @@ impl Survey {
                 sealed::open(key, value)?;
                 self.tombstones.insert(object);
             }
+            Named::Fence(..) => {
+                sealed::open(key, value)?;
+            }
             Named::Pending(object, block) if block < BLOCKS_END => {
                 let bytes = sealed::open(key, value)?;
                 let bytes: [u8; BLOCK_BYTES] =

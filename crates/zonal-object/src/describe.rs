@@ -1,6 +1,7 @@
 //! Keys, values and notes of a target in words, for `zonal dump`.
 
 use crate::chunk::{BlockState, Chunk};
+use crate::fences::FenceRecord;
 use crate::ids::{BLOCK, CHUNK_BLOCKS, Extent, ObjectId, TargetConfig};
 use crate::key::{self, Named};
 use crate::note::Note;
@@ -45,6 +46,13 @@ pub fn entry(key: &[u8], value: &[u8]) -> Result<Described, ErrorCode> {
         Named::Tombstone(object) => {
             sealed::open(key, value)?;
             of_object("deletion under way", object)
+        }
+        Named::Fence(client, holder) => {
+            let record: FenceRecord = sealed::decode(key, value)?;
+            Described::new("fence")
+                .with("client", client.0)
+                .with("holder", holder.0)
+                .with("lowest", record.lowest.0)
         }
         Named::Pending(object, block) => {
             let bytes = sealed::open(key, value)?;

@@ -217,9 +217,10 @@ impl Target {
     /// Makes the next step of an edit; under the target's lock.
     ///
     /// # Errors
-    /// `StaleTruncate`, `Superseded`, `Stale` (being deleted), `NoSpace`, `Overloaded` (as for writes), `Corrupt`.
+    /// `StaleTruncate`, `Fenced`, `Superseded`, `Stale` (being deleted), `NoSpace`, `Overloaded` (as for writes), `Corrupt`.
     pub fn edit_step(&mut self, kv: &dyn KvRead, edit: &mut Edit) -> Result<Step, ErrorCode> {
         edit.bases.begin();
+        self.fences.admit(edit.attempt.sender)?;
         self.attempts.admit(edit.object, edit.attempt)?;
         let mut draft = Draft::load(kv, &self.config, &self.pending, edit.object)?;
         let object_bytes = draft.header.object_bytes;

@@ -3,7 +3,7 @@
 //! Units: a *unit* is 4 KiB of a segment; a *block* is 4 KiB of an object; 64 blocks are a chunk.
 
 use zonal_types::limits::{BLOCK_BYTES, CHUNK_BYTES};
-use zonal_types::{Column, DataId, codec_struct};
+use zonal_types::{ClientIdentity, Column, DataId, HolderNumber, codec_struct};
 
 /// Bytes of a block, as an offset.
 pub const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -38,11 +38,20 @@ pub struct Cut {
     pub bytes: u64,
 }
 
+/// Who sends a request. Client 0: nobody in particular, never refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Sender {
+    /// The client.
+    pub identity: ClientIdentity,
+    /// Who it has proved to be.
+    pub holder: HolderNumber,
+}
+
 /// Who sends a change, and with which attempt. See `attempts.rs`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Attempt {
-    /// The sender; 0: nobody in particular, never refused.
-    pub sender: u64,
+    /// The sender.
+    pub sender: Sender,
     /// Rises when the sender had no answer.
     pub number: u32,
 }

@@ -3,7 +3,7 @@
 //! Numbers are big-endian, so that keys order as numbers.
 
 use crate::ids::ObjectId;
-use zonal_types::{Column, DataId, ErrorCode};
+use zonal_types::{ClientId, Column, DataId, ErrorCode, HolderNumber};
 
 /// Geometry and counters.
 pub const TARGET: u8 = 0x01;
@@ -13,6 +13,8 @@ pub const SEGMENT: u8 = 0x02;
 pub const TOMBSTONE: u8 = 0x03;
 /// A pending block that a checkpoint found.
 pub const PENDING: u8 = 0x04;
+/// The lowest incarnation of a client that is served.
+pub const FENCE: u8 = 0x05;
 /// Objects: header and chunks.
 pub const OBJECT: u8 = 0x10;
 
@@ -48,6 +50,15 @@ fn with_object(space: u8, object: ObjectId) -> Vec<u8> {
 #[must_use]
 pub fn tombstone(object: ObjectId) -> Vec<u8> {
     with_object(TOMBSTONE, object)
+}
+
+/// Key of a fence.
+#[must_use]
+pub fn fence(client: ClientId, holder: HolderNumber) -> Vec<u8> {
+    let mut key = vec![FENCE];
+    key.extend_from_slice(&client.0.to_be_bytes());
+    key.extend_from_slice(&holder.0.to_be_bytes());
+    key
 }
 
 /// Key of a pending block kept by a checkpoint.
@@ -102,6 +113,8 @@ pub enum Named {
     Tombstone(ObjectId),
     /// A pending block.
     Pending(ObjectId, u64),
+    /// A fence.
+    Fence(ClientId, HolderNumber),
     /// An object's header.
     Header(ObjectId),
     /// A chunk.
@@ -128,6 +141,12 @@ pub fn parse(key: &[u8]) -> Result<Named, ErrorCode> {
     }
     if space == SEGMENT {
         return Ok(Named::Segment(u32::from_be_bytes(array(rest)?)));
+    }
+    if space == FENCE {
+        let (client, holder) = split::<8>(rest)?;
+        let client = ClientId(u64::from_be_bytes(client));
+        let holder = HolderNumber(u64::from_be_bytes(array(holder)?));
+        return Ok(Named::Fence(client, holder));
     }
     let (data_id, rest) = split::<8>(rest)?;
     let (column, rest) = split::<2>(rest)?;
@@ -161,6 +180,10 @@ mod tests {
             (segment(9), Named::Segment(9)),
             (tombstone(object), Named::Tombstone(object)),
             (pending(object, 5), Named::Pending(object, 5)),
+            (
+                fence(ClientId(7), HolderNumber(9)),
+                Named::Fence(ClientId(7), HolderNumber(9)),
+            ),
             (header(object), Named::Header(object)),
             (chunk(object, 300), Named::Chunk(object, 300)),
         ] {

@@ -7,6 +7,7 @@
 
 use crate::attempts::Attempts;
 use crate::draft::{Batch, Draft, read_header};
+use crate::fences::Fences;
 use crate::gone::Gone;
 use crate::ids::{BLOCK, Cut, ObjectId, TargetConfig};
 use crate::key::{self, Named};
@@ -31,6 +32,7 @@ pub struct Target {
     pub(crate) deleting: BTreeSet<ObjectId>,
     pub(crate) gone: Gone,
     pub(crate) attempts: Attempts,
+    pub(crate) fences: Fences,
     pub(crate) untold: Untold,
     objects: u64,
     /// Blocks that planned writes will make pending.
@@ -90,6 +92,7 @@ impl Target {
             deleting: BTreeSet::new(),
             gone: Gone::default(),
             attempts: Attempts::default(),
+            fences: Fences::default(),
             untold: Untold::default(),
             objects: 0,
             promised: 0,
@@ -127,6 +130,10 @@ impl Target {
                     bytes.try_into().map_err(|_error| ErrorCode::Corrupt)?;
                 self.stored_pending.insert((object, block));
                 self.pending.put(object, block, Arc::new(bytes));
+            }
+            Named::Fence(client, holder) => {
+                let record = sealed::decode(key, value)?;
+                self.fences.load((client, holder), record);
             }
             Named::Header(_) | Named::Chunk(..) => return Err(ErrorCode::Corrupt),
         }

@@ -291,7 +291,7 @@ impl Target {
     /// Plans a write: checks it and takes space.
     ///
     /// # Errors
-    /// `Invalid`, `FileTooBig`, `StaleTruncate`, `Superseded`, `Stale` (being deleted), `Corrupt`. `NoSpace`: a
+    /// `Invalid`, `FileTooBig`, `StaleTruncate`, `Fenced`, `Superseded`, `Stale` (being deleted), `Corrupt`. `NoSpace`: a
     /// checkpoint may help where [`Target::reclaimable`] is not 0. `Overloaded`: a checkpoint must run
     /// first, since there are too many pending blocks.
     pub fn plan_write(
@@ -300,6 +300,7 @@ impl Target {
         request: WriteRequest<'_>,
     ) -> Result<Planned, ErrorCode> {
         let mut plan = WritePlan::new(&request)?;
+        self.fences.admit(request.attempt.sender)?;
         self.attempts.admit(request.object, request.attempt)?;
         let mut draft = Draft::load(kv, &self.config, &self.pending, request.object)?;
         if self.check_cut(&draft, request.cut)? {
@@ -423,6 +424,7 @@ impl Target {
         if payload.len() != plan.payload_bytes() || plan.crcs.len() != plan.large_units() as usize {
             return Err(ErrorCode::Invalid);
         }
+        self.fences.admit(plan.attempt.sender)?;
         self.attempts.admit(plan.object, plan.attempt)?;
         let mut draft = Draft::load(kv, &self.config, &self.pending, plan.object)?;
         if self.check_cut(&draft, plan.cut)? {

@@ -5,7 +5,7 @@ mod harness;
 use harness::*;
 use zonal_object::*;
 use zonal_testkit::Rng;
-use zonal_types::ErrorCode;
+use zonal_types::{ClientId, ClientIdentity, ErrorCode, Fence, HolderNumber, Incarnation};
 
 #[test]
 fn a_full_target_still_overwrites_cuts_and_deletes() {
@@ -182,12 +182,20 @@ fn the_hot_paths_cost_what_their_comments_say() {
     assert!(plan.reads().count() <= 3);
 }
 
+fn attempt(number: u32) -> Attempt {
+    let sender = Sender {
+        identity: ClientIdentity::first(ClientId(7)),
+        ..Sender::default()
+    };
+    Attempt { sender, number }
+}
+
 #[test]
 fn a_change_that_was_sent_again_is_refused_when_it_comes_late() {
     let (mut shell, mut want) = filled();
     let plan = |shell: &mut Shell, number, offset: u64, length: usize| {
         shell.plan(WriteRequest {
-            attempt: Attempt { sender: 7, number },
+            attempt: attempt(number),
             object: object(1),
             cut: CUT,
             ranges: &[(offset, length as u32)],
@@ -210,7 +218,7 @@ fn a_change_that_was_sent_again_is_refused_when_it_comes_late() {
     assert_eq!(shell.commit(&mut large, &older).map(drop), late);
     assert_eq!(shell.commit(&mut small, b"older").map(drop), late);
     assert_eq!(plan(&mut shell, 0, 0, 5).map(drop), late);
-    let sent_by = |edit: Edit, number| edit.sent_by(Attempt { sender: 7, number });
+    let sent_by = |edit: Edit, number| edit.sent_by(attempt(number));
     let punch = Edit::punch(object(1), CUT, 0, 8192).unwrap();
     assert_eq!(shell.run_edit(sent_by(punch, 0)).map(drop), late);
     let zero = Edit::allocate(object(1), CUT, 0, 8192, true).unwrap();
@@ -226,14 +234,61 @@ fn a_change_that_was_sent_again_is_refused_when_it_comes_late() {
 
 fn many(ranges: &[(u64, u32)]) -> WriteRequest<'_> {
     WriteRequest {
-        attempt: Attempt {
-            sender: 7,
-            number: 0,
-        },
+        attempt: attempt(0),
         object: object(1),
         cut: CUT,
         ranges,
     }
+}
+
+#[test]
+fn nothing_of_a_fenced_client_is_carried_out_after_the_fence() {
+    let (mut shell, want) = filled();
+    let plan = |shell: &mut Shell| {
+        shell.plan(WriteRequest {
+            attempt: attempt(0),
+            object: object(1),
+            cut: CUT,
+            ranges: &[(0, 65_536)],
+        })
+    };
+    let bytes = Rng(5).bytes(65_536);
+    // One that stands still between its plan and its commit.
+    let mut late = plan(&mut shell).unwrap();
+    shell.carry_out(&mut late, &bytes);
+    let fence = Fence {
+        client: ClientId(7),
+        holder: HolderNumber(0),
+        lowest: Incarnation(2),
+    };
+    let record = shell.target.fence(&[fence]);
+    shell.append(record);
+    shell.sync();
+    let fenced = Err(ErrorCode::Fenced);
+    assert_eq!(shell.commit(&mut late, &bytes).map(drop), fenced);
+    for life in 0..2 {
+        let sender = attempt(0).sender;
+        assert_eq!(shell.target.admit(sender), fenced, "life {life}");
+        assert_eq!(plan(&mut shell).map(drop), fenced);
+        let punch = Edit::punch(object(1), CUT, 0, 8192).unwrap();
+        let punch = punch.sent_by(attempt(0));
+        assert_eq!(shell.run_edit(punch).map(drop), fenced);
+        assert_eq!(shell.target.units_in_flight(), 0);
+        assert_eq!(shell.read(object(1), CUT, 0, MIB), Ok(want.clone()));
+        shell.check();
+        shell.kill();
+    }
+    let mut next = attempt(0);
+    next.sender.identity.incarnation = Incarnation(2);
+    let mut plan = shell
+        .plan(WriteRequest {
+            attempt: next,
+            object: object(1),
+            cut: CUT,
+            ranges: &[(0, 5)],
+        })
+        .unwrap();
+    shell.commit(&mut plan, b"after").unwrap();
 }
 
 #[test]

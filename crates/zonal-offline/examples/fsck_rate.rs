@@ -28,6 +28,8 @@ use zonal_zonemap::{MapEdit, ZoneMap};
 
 const TARGETS: u32 = 3;
 const PER_DIRECTORY: u64 = 50;
+/// Data ids begin there.
+const DATA_FIRST: u64 = 1 << 20;
 const UNITS: u32 = 16_384;
 const BATCH: usize = 100_000;
 const MAP_KEY: [u8; 5] = [0xff, 0xff, 0xff, 0xff, 0xf0];
@@ -168,6 +170,7 @@ fn make(dir: &Path, files: u64) -> Cell {
         let inode = directory(16, Ino::ROOT, directories, below);
         shard.put(keys::inode(top), inode.to_bytes());
         shard.put(keys::ids(partition), (files * 2 + 1000, 0_u64).to_bytes());
+        shard.put(keys::data_ids(partition), (DATA_FIRST + files).to_bytes());
     }
     for number in 0..files {
         let above = 17 + number / PER_DIRECTORY;
@@ -180,7 +183,7 @@ fn make(dir: &Path, files: u64) -> Cell {
         }
         let id = ino(17 + directories + number);
         let mut inode = Inode::new(id, FileKind::File, ino(above), ZoneId(1), wall);
-        let data_id = DataId(id.0);
+        let data_id = DataId::new(partition, DATA_FIRST + number);
         let policy = StripePolicy::default();
         let width = u16::try_from(TARGETS).unwrap();
         inode.layout = zonal_layout::new_layout(&policy, set, width, ZoneId(1), data_id).unwrap();
@@ -188,6 +191,7 @@ fn make(dir: &Path, files: u64) -> Cell {
         let column = inode.layout.components[0].start_column.0;
         let target = usize::from(column);
         fillings[1].put(keys::inode(id), inode.to_bytes());
+        fillings[1].put(keys::data(data_id), id.to_bytes());
         let (key, value) = entry(ino(above), &format!("file-{number}"), id, FileKind::File);
         fillings[1].put(key, value);
         let object = ObjectId {

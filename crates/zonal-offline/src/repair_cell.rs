@@ -186,27 +186,24 @@ pub(crate) fn run(cell: &Cell, work: &Work, options: &Options) -> Result<u64, Of
     Ok(changes)
 }
 
-/// The shard that makes a file of bytes without an inode: the one whose numbers the data id is of, if the bytes lie in
-/// its zone.
+/// The shard that makes a file of bytes without an inode: the one that gave the data id, if a layout can be
+/// guessed.
 fn adopter(map: &ZoneMap, data_id: DataId, objects: &[Lonely]) -> Option<ShardId> {
     objects::guess_layout(map, data_id, objects)?;
-    let ino = Ino(data_id.0);
-    ino.is_valid()
-        .then(|| map.shard_of(ino.partition()))?
-        .map(|shard| shard.id)
+    let owner = map.shard_of(data_id.partition());
+    owner.filter(|_| data_id.is_valid()).map(|shard| shard.id)
 }
 
 fn file_of(map: &ZoneMap, data_id: DataId, objects: &[Lonely]) -> Option<Found> {
     let (layout, size) = objects::guess_layout(map, data_id, objects)?;
-    let ino = Ino(data_id.0);
     let columns = layout
         .components
         .first()
         .map_or(1, |component| component.count);
     let guess = if columns > 1 { "-unit-guessed" } else { "" };
-    let text = format!("data-{}-{}{guess}", ino.partition(), ino.sequence());
+    let text = format!("data-{}-{}{guess}", data_id.partition(), data_id.sequence());
     Some(Found {
-        ino,
+        data_id,
         name: Name::new(text.as_bytes()).ok()?,
         layout,
         size,

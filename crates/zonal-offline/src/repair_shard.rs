@@ -104,15 +104,24 @@ pub(crate) fn lost_found_name(zone: ZoneId) -> String {
     format!("lost+found-{zone}")
 }
 
-/// The directory for what has no name in a shard: the root itself in the root's.
+/// The directory for what has no name in a shard: the root itself in the root's. Another shard of the zone has one of its own, with a
+/// number behind the name.
 pub(crate) fn lost_found(open: &Open<'_>, work: &Work) -> Option<Ino> {
     if open.config.is_root() {
         return Some(Ino::ROOT);
     }
-    let wanted = lost_found_name(open.config.zone);
+    let base = lost_found_name(open.config.zone);
+    let is_wanted = |name: &str| {
+        let rest = name.strip_prefix(&base);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    };
+    let is_ours = |ino: Ino| {
+        let shard = work.map.as_ref()?.shard_of(ino.partition())?;
+        Some(shard.id == open.config.shard)
+    };
     let mut named = work.root.iter();
     named
-        .find(|(_, name)| **name == wanted)
+        .find(|(ino, name)| is_wanted(name) && is_ours(**ino) == Some(true))
         .map(|(ino, _)| *ino)
 }
 

@@ -107,17 +107,17 @@ impl Inodes {
 
     /// The last shrink of an object's file, and the bytes that the object should have.
     fn expect(&self, object: ObjectId) -> Option<(u64, u64)> {
-        // Files are numbered by their data.
-        let ino = Ino(object.data_id.0);
-        let key = zonal_meta::keys::inode(ino);
-        let value = self
-            .shards
-            .iter()
-            .find_map(|store| store.get(&key).ok().flatten())?;
-        let inode = Inode::from_bytes(&value).ok()?;
-        let component = inode.layout.components.first()?;
+        let get = |key: &[u8]| {
+            let mut shards = self.shards.iter();
+            shards.find_map(|store| store.get(key).ok().flatten())
+        };
+        let ino = get(&zonal_meta::keys::data(object.data_id))?;
+        let ino = Ino::from_bytes(&ino).ok()?;
+        let inode = Inode::decode(ino, &get(&zonal_meta::keys::inode(ino))?).ok()?;
+        let mut components = inode.layout.components.iter();
+        let component = components.find(|component| component.data_id == object.data_id)?;
         let Column(column) = object.column;
-        (component.data_id == object.data_id && column < component.count).then(|| {
+        (column < component.count).then(|| {
             let bytes = zonal_layout::stripe::object_bytes(component, inode.size, object.column);
             (inode.truncate_seq, bytes)
         })

@@ -29,6 +29,7 @@ fn remove(open: &Open, file: &Made) {
     dir.size -= 1;
     let changes = vec![
         KvChange::remove(keys::inode(file.ino)),
+        KvChange::remove(keys::data(found.layout.components[0].data_id)),
         KvChange::remove(keys::xattr(file.ino, b"user.note")),
         KvChange::remove(keys::dentry(dir.ino, name_cookie(last.as_bytes(), 55))),
         put(&dir),

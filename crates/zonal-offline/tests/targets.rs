@@ -13,7 +13,7 @@ use zonal_disk::Engine;
 use zonal_object::chunk::{BlockState, Chunk};
 use zonal_object::{Cut, ObjectId, key};
 use zonal_testkit::Rng;
-use zonal_types::{Column, DataId, Ino, KvChange, KvRead};
+use zonal_types::{Column, DataId, KvChange, KvRead};
 
 #[test]
 fn damaged_targets_are_put_right() {
@@ -141,11 +141,13 @@ fn objects_in_wrong_places_are_put_right() {
     let nobody = ObjectId { data_id, ..object };
     open(right).write(nobody, 0, &[8; 9000]).unwrap();
     bench.put_right("an object of nobody", "object-no-inode", 0);
-    let ino = Ino(data_id.0);
-    let name = format!("data-{}-{}", ino.partition(), ino.sequence());
-    assert_eq!(bench.lost_found(&name), Some(ino));
+    let name = format!("data-{}-{}", data_id.partition(), data_id.sequence());
+    let ino = bench.lost_found(&name).unwrap();
+    assert_ne!(ino.0, data_id.0);
     let engine = open_engine(bench.cell.spec(1));
-    assert_eq!(inode(&engine, ino).size, 9000);
+    let found = inode(&engine, ino);
+    assert_eq!(found.size, 9000);
+    assert!(found.layout.data_ids().eq([data_id]));
     drop(engine);
     assert_eq!(open(right).read(nobody, 0, 9000).unwrap(), vec![8; 9000]);
 

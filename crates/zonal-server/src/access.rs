@@ -8,8 +8,9 @@
 //! | shard | `MakeDetachedDir`, `AttachDir`, `DetachDir`, `DropDir`, `HasEntry`, `SettleDir`, and all without a session but those that follow | servers with a shard |
 //! | shard | `HasOpen` | servers with a target |
 //! | shard | `EvictSession` | commands and servers |
+//! | shard | `FileOf` | commands |
 //! | shard | `OpenSession`, `StatFs`, `Sync`, and all else with a session of its own | anybody in the cell, within its scope |
-//! | target | `Delete` | servers with a shard; other servers ask a target for nothing |
+//! | target | `Delete`, `Fence` | servers with a shard; other servers ask a target for nothing |
 //! | target | all else | anybody in the cell; with a scope: `grants.rs` |
 //! | any server | `NumberClaimed` | servers |
 //! | any server | health, scrubs, sessions, lists of objects, snapshots | commands |
@@ -64,6 +65,7 @@ pub(crate) fn check_meta(
         | MetaRequest::SettleDir { .. }
         | MetaRequest::HasOpen { .. } => Err(ErrorCode::NotPermitted),
         MetaRequest::EvictSession => permitted(peer.role == Role::Tool),
+        MetaRequest::FileOf { .. } if peer.role != Role::Tool => Err(ErrorCode::NotPermitted),
         MetaRequest::OpenSession { .. } | MetaRequest::StatFs | MetaRequest::Sync => Ok(()),
         _ if header.session == SessionId(0) => Err(ErrorCode::UnknownSession),
         _ => Ok(()),
@@ -75,7 +77,10 @@ pub(crate) fn check_meta(
 /// # Errors
 /// `NotPermitted`.
 pub(crate) fn check_storage(peer: &Peer, request: &StorageRequest) -> Result<(), ErrorCode> {
-    let is_for_servers = matches!(request, StorageRequest::Delete { .. });
+    let is_for_servers = matches!(
+        request,
+        StorageRequest::Delete { .. } | StorageRequest::Fence { .. }
+    );
     permitted(match peer.role {
         Role::Server => is_shards(peer),
         Role::Client | Role::Tool => !is_for_servers,
@@ -247,7 +252,7 @@ pub(crate) mod tests {
             },
             MetaRequest::HasOpen {
                 subject: String::new(),
-                ino,
+                data_id: zonal_types::DataId(9),
                 writes: false,
             },
         ];
@@ -283,6 +288,10 @@ pub(crate) mod tests {
             target,
             objects: Vec::new(),
         };
+        let fence = StorageRequest::Fence {
+            target,
+            fences: Vec::new(),
+        };
         let claimed = AdminRequest::NumberClaimed {
             node: NodeId(1),
             claimed_by: String::new(),
@@ -291,6 +300,7 @@ pub(crate) mod tests {
             let peer = peer(role, 3, None);
             let is_server = role == Role::Server;
             assert_eq!(check_storage(&peer, &delete).is_ok(), is_server);
+            assert_eq!(check_storage(&peer, &fence).is_ok(), is_server);
             assert_eq!(
                 check_storage(&peer, &StorageRequest::Sync { target }),
                 Ok(())
@@ -314,7 +324,6 @@ pub(crate) mod tests {
             assert_eq!(check_meta(shard, &header, &settle), Ok(()));
         }
         let session = MetaRequest::OpenSession {
-            client: 1,
             zone: ZoneId(1),
             name: String::new(),
         };

@@ -10,11 +10,11 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use zonal_net::{Peer, Serial};
 use zonal_types::limits::{GRANT_MS, GRANTS_KEPT_MAX};
-use zonal_types::{Blob, Codec, DataId, ErrorCode, Ino, Instant};
+use zonal_types::{Blob, Codec, DataId, ErrorCode, Instant};
 use zonal_wire::{ManagerReply, MetaReply, MetaRequest, StorageRequest};
 use zonal_zonemap::ZoneMap;
 
-type Kept = BTreeMap<(Serial, Ino, bool), Instant>;
+type Kept = BTreeMap<(Serial, DataId, bool), Instant>;
 
 /// Asks shards, and keeps what they say for a while.
 pub(crate) struct Grants {
@@ -47,19 +47,15 @@ impl Grants {
         if writes && scope.is_read_only {
             return Err(ErrorCode::ReadOnly.into());
         }
-        // A data id is the number of its inode.
-        let ino = Ino(data_id.0);
-        if self.is_kept(certified.serial, ino, writes) {
+        if self.is_kept(certified.serial, data_id, writes) {
             return Ok(());
         }
         // Before the question: what the shard says was so at some time since.
         let asked = clock::instant();
         let subject = certified.subject.to_string();
-        if !self.ask(subject, ino, writes)? {
-            return Err(Refused {
-                code: ErrorCode::Access,
-                detail: "this client does not have the file open so".into(),
-            });
+        if !self.ask(subject, data_id, writes)? {
+            let detail = "this client does not have the file open so";
+            return Err(Refused::new(ErrorCode::Access, detail.into()));
         }
         let mut kept = self.kept();
         if kept.len() >= GRANTS_KEPT_MAX {
@@ -69,7 +65,7 @@ impl Grants {
             kept.clear();
         }
         let until = asked.plus_ms(GRANT_MS);
-        kept.insert((certified.serial, ino, writes), until);
+        kept.insert((certified.serial, data_id, writes), until);
         Ok(())
     }
 
@@ -77,36 +73,37 @@ impl Grants {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn is_kept(&self, serial: Serial, ino: Ino, writes: bool) -> bool {
+    fn is_kept(&self, serial: Serial, data_id: DataId, writes: bool) -> bool {
         let now = clock::instant();
         let kept = self.kept();
         let holds = |writes| {
-            let until = kept.get(&(serial, ino, writes));
+            let until = kept.get(&(serial, data_id, writes));
             until.is_some_and(|until| *until > now)
         };
         // Who may write may read.
         holds(true) || (!writes && holds(false))
     }
 
-    fn ask(&self, subject: String, ino: Ino, writes: bool) -> Result<bool, Refused> {
+    fn ask(&self, subject: String, data_id: DataId, writes: bool) -> Result<bool, Refused> {
         let mut map = self.map.current();
-        if ino.is_valid() && map.shard_of(ino.partition()).is_none() {
+        if data_id.is_valid() && map.shard_of(data_id.partition()).is_none() {
             // Its shard has joined since.
             self.map.refresh();
             map = self.map.current();
         }
-        let Some(shard) = map.shard_of(ino.partition()).filter(|_| ino.is_valid()) else {
+        let shard = map.shard_of(data_id.partition());
+        let Some(shard) = shard.filter(|_| data_id.is_valid()) else {
             return Ok(false);
         };
         let request = MetaRequest::HasOpen {
             subject,
-            ino,
+            data_id,
             writes,
         };
-        let reply = self.peers.shard(&self.map, shard.node, &request);
-        let reply = reply.map_err(|error| Refused {
-            code: error.code(),
-            detail: format!("shard {} does not say who has it open: {error}", shard.id),
+        let reply = self.peers.shard(&self.map, shard.id, &request);
+        let reply = reply.map_err(|error| {
+            let detail = format!("shard {} does not say who has it open: {error}", shard.id);
+            Refused::new(error.code(), detail)
         })?;
         match reply {
             MetaReply::Yes { yes } => Ok(yes),
@@ -140,6 +137,7 @@ fn bytes_of(request: &StorageRequest) -> Option<(DataId, bool)> {
         StorageRequest::Sync { .. }
         | StorageRequest::StatFs { .. }
         // Of servers, as `access.rs` sees to.
+        | StorageRequest::Fence { .. }
         | StorageRequest::Delete { .. } => None,
     }
 }
@@ -166,7 +164,7 @@ mod tests {
     use super::*;
     use crate::access::tests::peer;
     use zonal_net::Role;
-    use zonal_types::{Column, MapVersion, TargetId, ZoneId};
+    use zonal_types::{Column, Ino, MapVersion, StripeSetId, TargetId, ZoneId};
     use zonal_wire::ObjectRef;
     use zonal_zonemap::map::Junction;
 
@@ -189,6 +187,8 @@ mod tests {
     fn object(id: u64) -> ObjectRef {
         ObjectRef {
             target: TargetId(1),
+            set: StripeSetId(1),
+            slot: 0,
             data_id: DataId(id),
             column: Column(0),
             layout_gen: 0,
@@ -229,17 +229,17 @@ mod tests {
         // What a shard has said counts for its time, for that certificate and that file.
         let serial = scoped.certified.as_ref().unwrap().serial;
         let until = clock::instant().plus_ms(60_000);
-        grants.kept().insert((serial, Ino(77), false), until);
+        grants.kept().insert((serial, DataId(77), false), until);
         assert_eq!(code(&scoped, &read(77)), Ok(()));
         assert_eq!(code(&scoped, &truncate(77)), Err(ErrorCode::Access));
         assert_eq!(code(&scoped, &read(78)), Err(ErrorCode::Access));
-        grants.kept().insert((serial, Ino(77), true), until);
-        grants.kept().remove(&(serial, Ino(77), false));
+        grants.kept().insert((serial, DataId(77), true), until);
+        grants.kept().remove(&(serial, DataId(77), false));
         assert_eq!(code(&scoped, &read(77)), Ok(()));
         assert_eq!(code(&scoped, &truncate(77)), Ok(()));
         grants
             .kept()
-            .insert((serial, Ino(77), true), clock::instant());
+            .insert((serial, DataId(77), true), clock::instant());
         assert_eq!(code(&scoped, &read(77)), Err(ErrorCode::Access));
     }
 

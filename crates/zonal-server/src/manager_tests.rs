@@ -146,7 +146,7 @@ fn the_map_grows_without_gaps_and_outlives_the_manager() {
         }
         cache.current()
     };
-    let shard = kept.shard_of_zone(ZoneId(2)).unwrap();
+    let shard = kept.shard_at(NodeId(2)).unwrap();
     assert_eq!((shard.id, shard.node), (ShardId(2), NodeId(2)));
     assert_eq!(kept.shard(ShardId(0)).unwrap().node, NodeId(1));
     let (again, cache) = manager(&scratch);

@@ -1,5 +1,5 @@
 //! What a shard does by itself: housekeeping at its deadlines, deletion of objects at the targets, directories whose
-//! entry is not settled. Both threads sleep until there is something to do; an idle shard wakes nobody.
+//! entry is not settled; `meta_fences` has the third thread. They sleep until there is something to do; an idle shard wakes nobody.
 
 use crate::clock;
 use crate::meta_role::{MetaRole, State, now, wait_timeout};
@@ -22,18 +22,22 @@ const PUSH_OBJECTS: usize = 4096;
 /// First and longest pause after a target that does not answer.
 const BACKOFF_MS: (u64, u64) = (500, 60_000);
 
-/// Starts the two threads.
+/// Starts the three threads.
 ///
 /// # Errors
 /// Where the system refuses a thread.
-pub(crate) fn start(role: &Arc<MetaRole>) -> std::io::Result<[JoinHandle<()>; 2]> {
+pub(crate) fn start(role: &Arc<MetaRole>) -> std::io::Result<[JoinHandle<()>; 3]> {
     let spawn = |name: &str, run: fn(&MetaRole)| {
         let role = Arc::clone(role);
         std::thread::Builder::new()
             .name(name.into())
             .spawn(move || run(&role))
     };
-    Ok([spawn("housekeeping", housekeep)?, spawn("deletions", push)?])
+    Ok([
+        spawn("housekeeping", housekeep)?,
+        spawn("deletions", push)?,
+        spawn("fences", crate::meta_fences::push)?,
+    ])
 }
 
 fn housekeep(role: &MetaRole) {
@@ -269,15 +273,11 @@ fn settle_detached(role: &MetaRole) {
         tracing::error!("directories without an entry cannot be read");
         return;
     };
-    let root = role.map.current().shard(ShardId(0)).map(|shard| shard.node);
     for directory in found {
         let ino = directory.ino;
-        let Some(root) = root else {
-            return;
-        };
         let request = match role
             .peers
-            .shard(&role.map, root, &MetaRequest::HasEntry { ino })
+            .shard(&role.map, ShardId(0), &MetaRequest::HasEntry { ino })
         {
             Ok(MetaReply::Yes { yes }) => MetaRequest::SettleDir {
                 ino,
@@ -296,7 +296,7 @@ fn settle_detached(role: &MetaRole) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::map_cache::MapCache;
     use crate::meta_role::Parts;
@@ -311,7 +311,7 @@ mod tests {
 
     const CELL: CellId = CellId([7; 16]);
 
-    fn shard(dir: &std::path::Path) -> MetaRole {
+    pub(crate) fn shard(dir: &std::path::Path) -> MetaRole {
         let join = MapEdit::Join {
             node: NodeId(2),
             zone: ZoneId(1),

@@ -3,7 +3,7 @@
 //! The shard's mutex is held from deciding to logging, so that records are in the order of decisions. Waits and calls
 //! to other shards happen outside of it. The effect of a request is in the log before its reply is sent.
 //!
-//! Wake-ups: one condition for those that wait for recalls, one a session for its event poll, one for each of the two
+//! Wake-ups: one condition for those that wait for recalls, one a session for its event poll, one for each of the three
 //! background threads (`meta_background`); all belong to the one mutex, so that no wake-up is lost.
 //! Lock order: `MetaRole::state`, then `Manager::newest`, then the engine's own.
 
@@ -57,6 +57,7 @@ pub struct MetaRole {
     recalls: Condvar,
     pub(crate) housekeeping: Condvar,
     pub(crate) pushing: Condvar,
+    pub(crate) fencing: Condvar,
     failed: AtomicBool,
     stopping: AtomicBool,
     pub(crate) trouble: Trouble,
@@ -135,6 +136,7 @@ impl MetaRole {
             recalls: Condvar::new(),
             housekeeping: Condvar::new(),
             pushing: Condvar::new(),
+            fencing: Condvar::new(),
             failed: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
             trouble: Trouble::default(),
@@ -208,6 +210,7 @@ impl MetaRole {
         self.recalls.notify_all();
         self.housekeeping.notify_all();
         self.pushing.notify_all();
+        self.fencing.notify_all();
     }
 
     pub(crate) fn wake(&self, state: &State, sessions: &[SessionId], recheck: bool) {
@@ -222,7 +225,7 @@ impl MetaRole {
     }
 
     /// The housekeeping thread sleeps until the deadline that it saw last: tells it of an earlier one.
-    fn mind_deadline(&self, state: &State) {
+    pub(crate) fn mind_deadline(&self, state: &State) {
         let deadline = state.shard.poll_deadline();
         let is_earlier = match (deadline, state.sleeps_until) {
             (Some(deadline), Some(planned)) => deadline < planned,

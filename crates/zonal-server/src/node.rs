@@ -13,7 +13,7 @@ use crate::subjects::Subjects;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use zonal_net::{Handler, Peer, ReplyBuilder};
-use zonal_types::{Codec, ErrorCode};
+use zonal_types::{Codec, ErrorCode, HolderNumber};
 use zonal_wire::storage::ErrorNumber;
 use zonal_wire::{
     AdminReply, AdminRequest, Header, ManagerReply, ManagerRequest, MetaReply, MetaRequest,
@@ -129,7 +129,17 @@ impl Node {
             },
             Some(shard) => {
                 let from = self.subjects.holder(peer);
-                shard.handle(header, from.as_ref(), &request)
+                let answer = shard.handle(header, from.as_ref(), &request);
+                if let MetaRequest::OpenSession { name, .. } = &request
+                    && let MetaReply::Session {
+                        session, resumed, ..
+                    } = &answer
+                {
+                    let client = format_args!("{:016x}", header.identity.client.0);
+                    let incarnation = header.identity.incarnation.0;
+                    tracing::info!(%client, incarnation, name, peer = %peer.endpoint, session = session.0, resumed, "a session is opened");
+                }
+                answer
             }
             None => MetaReply::Failed {
                 code: ErrorNumber(ErrorCode::NotOwner),
@@ -173,7 +183,13 @@ impl Node {
                 });
                 Some(refused.code)
             }
-            Some(storage) => storage.handle(header, &request, payload, reply).err(),
+            Some(storage) => {
+                let holder = self.subjects.holder(peer);
+                let subject = holder.as_ref().map(|holder| holder.subject.as_str());
+                let holder = HolderNumber::of(subject);
+                let from = (header, holder);
+                storage.handle(from, &request, payload, reply).err()
+            }
             None => {
                 reply.message(&StorageReply::Failed {
                     code: ErrorNumber(ErrorCode::WrongTarget),

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use zonal_net::{Address, NetError, PayloadInto, Pool, Request};
-use zonal_types::{CellId, Codec, ErrorCode, NodeId, TraceId};
+use zonal_types::{CellId, Codec, ErrorCode, NodeId, ShardId, TraceId};
 use zonal_wire::{
     Header, ManagerReply, ManagerRequest, MetaReply, MetaRequest, Service, StorageReply,
     StorageRequest,
@@ -101,16 +101,20 @@ impl Peers {
         self.call(to, header, request.name(), &request.to_bytes())
     }
 
-    /// Asks the shard of a node.
+    /// Asks a shard.
     ///
     /// # Errors
     /// See [`PeerError`].
     pub fn shard(
         &self,
         map: &MapCache,
-        node: NodeId,
+        shard: ShardId,
         request: &MetaRequest,
     ) -> Result<MetaReply, PeerError> {
+        let node = map.current().shard(shard).map(|shard| shard.node);
+        let node = node.ok_or_else(|| PeerError::Unknown {
+            what: format!("shard {shard}"),
+        })?;
         let to = address_of(map, node)?;
         let mut header = Header::request(Service::Meta, self.cell);
         header.map_version = map.current().version;

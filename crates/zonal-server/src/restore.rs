@@ -31,8 +31,8 @@ pub struct NewStore {
     temporary: PathBuf,
     engine: Engine,
     kind: StoreKind,
-    ids: BTreeSet<PartitionId>,
-    has_sessions: bool,
+    /// Keys of reserved numbers that came.
+    reserved: BTreeSet<Vec<u8>>,
     batch: Vec<KvChange>,
     batch_bytes: usize,
     entries: u64,
@@ -113,8 +113,7 @@ impl NewStore {
             temporary,
             engine,
             kind,
-            ids: BTreeSet::new(),
-            has_sessions: false,
+            reserved: BTreeSet::new(),
             batch: Vec::new(),
             batch_bytes: 0,
             entries: 0,
@@ -162,8 +161,9 @@ impl NewStore {
         } else {
             restore::value(&key, value).map_err(|code| self.contents(code))?
         };
-        self.ids.extend(restore::ids_of(&key));
-        self.has_sessions |= key == zonal_meta::keys::session_ids();
+        if restore::is_reserved(&key) {
+            self.reserved.insert(key.clone());
+        }
         self.entries += 1;
         self.put(KvChange::put(key, value))
     }
@@ -195,10 +195,7 @@ impl NewStore {
     /// # Errors
     /// What the disk says.
     pub fn finish(mut self, partitions: &[PartitionId]) -> Result<ReadyStore, ServerError> {
-        let has = |key: &[u8]| match restore::ids_of(key) {
-            Some(partition) => self.ids.contains(&partition),
-            None => self.has_sessions,
-        };
+        let has = |key: &[u8]| self.reserved.contains(key);
         let missing = restore::missing(partitions, has).map_err(|code| self.contents(code))?;
         for change in missing {
             self.put(change)?;

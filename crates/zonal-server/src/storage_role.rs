@@ -13,7 +13,7 @@ mod reads;
 mod requests;
 
 #[cfg(test)]
-pub(crate) use changes::Asker;
+pub(crate) use {changes::Asker, requests::NotAdmitted};
 
 use crate::config::StorageConfig;
 use crate::map_cache::MapCache;
@@ -34,21 +34,21 @@ pub(crate) struct Refused {
     pub detail: String,
 }
 
+impl Refused {
+    pub(crate) fn new(code: ErrorCode, detail: String) -> Self {
+        Self { code, detail }
+    }
+}
+
 impl From<ErrorCode> for Refused {
     fn from(code: ErrorCode) -> Self {
-        Self {
-            code,
-            detail: String::new(),
-        }
+        Self::new(code, String::new())
     }
 }
 
 impl From<DiskError> for Refused {
     fn from(error: DiskError) -> Self {
-        Self {
-            code: error.code(),
-            detail: error.to_string(),
-        }
+        Self::new(error.code(), error.to_string())
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::config::NodeConfig;
 use crate::map_cache::MapCache;
 use crate::storage_io;
-use crate::storage_role::{Asker, Storage};
+use crate::storage_role::{Asker, NotAdmitted, Storage};
 use std::path::Path;
 use std::sync::Arc;
 use zonal_object::{Delete, Edit};
@@ -11,7 +11,7 @@ use zonal_testkit::Scratch;
 use zonal_types::{
     CellId, Column, DataId, Epoch, ErrorCode, NodeId, StripeSetId, TargetId, ZoneId,
 };
-use zonal_wire::{Header, JoinTarget, ObjectRef, Service};
+use zonal_wire::{Header, JoinTarget, ObjectRef, Service, StorageReply, StorageRequest};
 use zonal_zonemap::{MapEdit, ZoneMap};
 
 const CELL: CellId = CellId([7; 16]);
@@ -45,6 +45,8 @@ pub(crate) fn storage(dir: &Path) -> Opened {
 pub(crate) fn object(id: u64) -> ObjectRef {
     ObjectRef {
         target: TargetId(1),
+        set: StripeSetId(0),
+        slot: 0,
         data_id: DataId(id),
         column: Column(0),
         layout_gen: 0,
@@ -266,45 +268,124 @@ fn a_full_target_says_so_and_deletion_makes_room() {
     assert!(read(&opened.storage, 2, 0, 1 << 20) == bytes);
 }
 
-#[test]
-fn only_an_older_epoch_of_this_targets_slot_is_refused() {
-    let scratch = Scratch::new("roles");
-    let opened = storage(&scratch);
-    let edit = MapEdit::Join {
-        node: NodeId(2),
+/// Target 1 lies in three sets, each made by the same version of the map: after it joined, 2, and 3.
+fn in_three_sets() -> ZoneMap {
+    let join = |target: u32| MapEdit::Join {
+        node: NodeId(1 + target),
         zone: ZoneId(1),
         zone_name: String::new(),
-        address: "127.0.0.1:7002".into(),
+        address: format!("127.0.0.1:{}", 7001 + target),
         shard: None,
-        targets: (1..=2)
-            .map(|target| JoinTarget {
-                target: TargetId(target),
-                uuid: [1; 16],
-                capacity: 1 << 30,
-            })
-            .collect(),
+        targets: vec![JoinTarget {
+            target: TargetId(target),
+            uuid: [1; 16],
+            capacity: 1 << 30,
+        }],
     };
-    let raise = |slot: u16| MapEdit::SetSlot {
-        set: StripeSetId(1),
+    let map = ZoneMap::new(CELL).edited(&[join(1), join(2), join(3)]);
+    let map = map.unwrap().unwrap();
+    let has_it = map.sets.iter().filter(|set| {
+        let mut slots = set.slots.iter();
+        slots.any(|slot| slot.target == TargetId(1))
+    });
+    assert_eq!(has_it.count(), 3);
+    map
+}
+
+/// A read by a slot as a map has it, which the sender has.
+fn by_slot(map: &ZoneMap, set: StripeSetId, slot: u16) -> (Header, StorageRequest) {
+    let mut header = Header::request(Service::Storage, CELL);
+    header.map_version = map.version;
+    header.epoch = map.set(set).unwrap().slots[usize::from(slot)].slot_epoch;
+    let object = ObjectRef {
+        set,
         slot,
-        target: TargetId(u32::from(slot) + 1),
+        ..object(5)
     };
-    let first = ZoneMap::new(CELL).edited(&[edit]).unwrap().unwrap();
-    let elsewhere = first.edited(&[raise(1)]).unwrap().unwrap();
-    let here = elsewhere.edited(&[raise(0)]).unwrap().unwrap();
-    let ask = |epoch: u64, meant: u32| {
-        let mut header = Header::request(Service::Storage, CELL);
-        header.epoch = Epoch(epoch);
-        let result = opened.storage.check_sender(&header, TargetId(meant));
-        result.err().map(|refused| refused.code)
+    (header, StorageRequest::Stat { object })
+}
+
+fn refused(storage: &Storage, (header, request): &(Header, StorageRequest)) -> Option<ErrorCode> {
+    match storage.check_sender(header, request) {
+        Ok(()) => None,
+        Err(NotAdmitted::Refused(refused)) => Some(refused.code),
+        Err(NotAdmitted::Stale(StorageReply::Stale { .. })) => Some(ErrorCode::StaleEpoch),
+        Err(NotAdmitted::Stale(other)) => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_stale_client_is_refused_by_a_target_that_lies_in_three_sets() {
+    let scratch = Scratch::new("roles");
+    let opened = storage(&scratch);
+    let renew = |map: &ZoneMap, set: StripeSetId, target: u32| {
+        let (slot, target) = (0, TargetId(target));
+        let edit = MapEdit::SetSlot { set, slot, target };
+        map.edited(&[edit]).unwrap().unwrap()
     };
-    opened.map.publish(Arc::new(first));
-    assert_eq!(ask(1, 1), None);
-    assert_eq!(ask(1, 2), Some(ErrorCode::WrongTarget));
-    opened.map.publish(Arc::new(elsewhere));
-    assert_eq!(ask(1, 1), None);
-    opened.map.publish(Arc::new(here));
-    assert_eq!(ask(1, 1), Some(ErrorCode::StaleEpoch));
-    assert_eq!(ask(2, 1), None);
-    assert_eq!(ask(0, 1), None);
+    let before = in_three_sets();
+    let sets: Vec<StripeSetId> = before.sets.iter().map(|set| set.id).collect();
+    opened.map.publish(Arc::new(before.clone()));
+    for set in &sets {
+        assert_eq!(refused(&opened.storage, &by_slot(&before, *set, 0)), None);
+    }
+    // The slot of one set changes; in the two others the target has the old epoch still.
+    let renewed = renew(&before, sets[1], 1);
+    opened.map.publish(Arc::new(renewed.clone()));
+    let stale = Some(ErrorCode::StaleEpoch);
+    for (set, expected) in [(sets[0], None), (sets[1], stale), (sets[2], None)] {
+        let by_old = by_slot(&before, set, 0);
+        assert_eq!(refused(&opened.storage, &by_old), expected, "set {set}");
+        let by_new = by_slot(&renewed, set, 0);
+        assert_eq!(refused(&opened.storage, &by_new), None, "set {set}");
+    }
+    // It moves to another target.
+    let moved = renew(&renewed, sets[0], 2);
+    let by_new = by_slot(&moved, sets[0], 0);
+    // Nobody gives us the sender's map.
+    let not_ready = Some(ErrorCode::NotReady);
+    assert_eq!(refused(&opened.storage, &by_new), not_ready);
+    opened.map.publish(Arc::new(moved.clone()));
+    let by_old = by_slot(&renewed, sets[0], 0);
+    assert_eq!(refused(&opened.storage, &by_old), stale);
+    let elsewhere = Some(ErrorCode::WrongTarget);
+    assert_eq!(refused(&opened.storage, &by_new), elsewhere);
+}
+
+#[test]
+fn slots_that_do_not_exist_are_refused_and_whole_targets_need_none() {
+    let scratch = Scratch::new("roles");
+    let opened = storage(&scratch);
+    let map = in_three_sets();
+    opened.map.publish(Arc::new(map.clone()));
+    let good = by_slot(&map, map.sets[2].id, 0);
+    let with = |set: StripeSetId, slot: u16, epoch: Epoch| {
+        let object = ObjectRef {
+            set,
+            slot,
+            ..object(5)
+        };
+        let (mut header, request) = (good.0, StorageRequest::Stat { object });
+        header.epoch = epoch;
+        refused(&opened.storage, &(header, request))
+    };
+    let (set, epoch) = (map.sets[2].id, good.0.epoch);
+    let wrong = Some(ErrorCode::WrongTarget);
+    assert_eq!(with(set, 0, epoch), None);
+    assert_eq!(with(set, 1, epoch), wrong, "another target's");
+    assert_eq!(with(set, 3, epoch), wrong);
+    assert_eq!(with(set, u16::MAX, epoch), wrong);
+    assert_eq!(with(StripeSetId(9), 0, epoch), wrong);
+    assert_eq!(with(StripeSetId(0), 0, epoch), wrong);
+    assert_eq!(with(set, 0, Epoch(0)), Some(ErrorCode::StaleEpoch));
+    assert_eq!(with(StripeSetId(0), 0, Epoch(0)), None, "a tool's");
+    let of_target = |target: u32| {
+        let target = TargetId(target);
+        refused(
+            &opened.storage,
+            &(good.0, StorageRequest::StatFs { target }),
+        )
+    };
+    assert_eq!(of_target(1), None);
+    assert_eq!(of_target(2), wrong);
 }

@@ -51,6 +51,8 @@ pub enum Fault {
     FullDisk,
     /// A shard had no space.
     FullShard,
+    /// Slots of a target got a new epoch.
+    SlotsRenewed,
     /// A message that nobody should send arrived at a server.
     HostileRequest,
     /// A reply arrived changed at a client.
@@ -59,7 +61,7 @@ pub enum Fault {
 
 impl Fault {
     /// All kinds.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 26] = [
         Self::Loss,
         Self::Duplicate,
         Self::Slow,
@@ -83,6 +85,7 @@ impl Fault {
         Self::ReadError,
         Self::FullDisk,
         Self::FullShard,
+        Self::SlotsRenewed,
         Self::HostileRequest,
         Self::HostileReply,
     ];
@@ -114,6 +117,7 @@ impl Fault {
             Self::ReadError => "read errors",
             Self::FullDisk => "no space",
             Self::FullShard => "no space for names",
+            Self::SlotsRenewed => "slots renewed",
             Self::HostileRequest => "hostile requests",
             Self::HostileReply => "hostile replies",
         }

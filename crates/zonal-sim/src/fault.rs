@@ -14,6 +14,9 @@ use std::rc::Rc;
 /// The longest outage, ms: several together stay below what a client tries.
 pub const OUTAGE_MS_MAX: u64 = 6_000;
 
+/// How often slots change in a run.
+const RENEWALS_MAX: u64 = 60;
+
 /// How much may go wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Budget {
@@ -98,6 +101,22 @@ pub fn begin(world: &Rc<World>, plan: FaultPlan, rng: &mut Rng) {
             rng: rng.fork(lane),
         };
         world.clock.spawn(NETWORK, injector.run(faults));
+    }
+    let mut rng = rng.fork(plan.budget.at_once);
+    if rng.chance(500) {
+        world.clock.spawn(NETWORK, renew_slots(world.clone(), rng));
+    }
+}
+
+/// Slots change beside all else: whoever is behind hears of it, and goes on.
+async fn renew_slots(world: Rc<World>, mut rng: Rng) {
+    for _ in 0..RENEWALS_MAX {
+        let pause = rng.between(100, 20_000);
+        world.clock.sleep(pause * 1_000_000).await;
+        if !world.faults_wanted() {
+            break;
+        }
+        world.renew_slots(&mut rng);
     }
 }
 

@@ -16,15 +16,20 @@ use std::rc::Rc;
 use std::sync::Arc;
 use zonal_meta::keys;
 use zonal_meta::{Attempt, Caller, Flushed, Now, Outcome, Shard, ShardConfig, WaitOn};
-use zonal_types::{Codec, ErrorCode, Ino, Instant, KvChange, KvRead, SessionId};
+use zonal_types::{
+    Codec, Epoch, ErrorCode, Ino, Instant, KvChange, KvRead, NodeId, SessionId, ShardId,
+};
 use zonal_wire::{ErrorNumber, Header, MetaReply, MetaRequest, NO_SLOT, Service};
-use zonal_zonemap::ZoneMap;
+use zonal_zonemap::{ShardVerdict, ZoneMap};
 
 /// The map as the manager has it; it survives everything.
 pub type MapCell = Rc<RefCell<Arc<ZoneMap>>>;
 
 /// A metadata process.
 pub struct MetaNode {
+    id: ShardId,
+    /// As its owner.
+    epoch: Epoch,
     address: String,
     group: Group,
     network: Rc<Network>,
@@ -85,8 +90,12 @@ impl MetaNode {
         }
         let now = network.instant(address);
         let current = map.borrow().clone();
+        let id = config.shard;
+        let epoch = current.shard(id).map_or(Epoch(0), |shard| shard.epoch);
         let shard = Shard::load(config, current, disk.as_ref(), now)?;
         let node = Rc::new(Self {
+            id,
+            epoch,
             address: address.to_owned(),
             group,
             network: network.clone(),
@@ -162,6 +171,21 @@ impl MetaNode {
         }
     }
 
+    /// The reply to a sender that knows another owner of the shard.
+    fn refusal(&self, header: &Header) -> Option<MetaReply> {
+        let map = self.map.borrow();
+        match map.judge_shard(self.id, self.epoch, header.epoch) {
+            ShardVerdict::Current => None,
+            ShardVerdict::Stale => Some(MetaReply::StaleShard {
+                shard: self.id,
+                node: map.shard(self.id).map_or(NodeId(0), |own| own.node),
+                epoch: self.epoch,
+                map_version: map.version,
+            }),
+            ShardVerdict::Lost => Some(failed(ErrorCode::NotOwner)),
+        }
+    }
+
     fn refresh_map(&self) {
         let map = self.map.borrow().clone();
         self.shard.borrow_mut().set_map(map);
@@ -213,7 +237,7 @@ impl MetaNode {
                         let is_durable = effect.iter().any(|change| {
                             matches!(
                                 change.key.get(4),
-                                Some(&keys::TAG_IDS | &keys::TAG_DETACHED)
+                                Some(&keys::TAG_IDS | &keys::TAG_DATA_IDS | &keys::TAG_DETACHED)
                             )
                         });
                         self.disk.append_changes(effect);
@@ -224,10 +248,10 @@ impl MetaNode {
                     }
                     self.change_map(junctions);
                     self.wake(&wake, recheck);
-                    for (zone, request) in after {
+                    for (shard, request) in after {
                         let node = self.clone();
                         clock.spawn(self.group, async move {
-                            node.ask(zone, &request).await;
+                            node.ask(shard, &request).await;
                         });
                     }
                     let is_missing = self.flushed.borrow().is_missing(&request, &reply);
@@ -269,13 +293,13 @@ impl MetaNode {
                     outcome = self.handle_once(caller, &request, Some(attempt));
                 }
                 Outcome::Call {
-                    zone,
+                    shard: asked,
                     request: question,
                     call,
                     wake,
                 } => {
                     self.wake(&wake, false);
-                    let reply = self.ask(zone, &question).await;
+                    let reply = self.ask(asked, &question).await;
                     let now = self.now();
                     let mut shard = self.shard.borrow_mut();
                     outcome = shard.resume(self.disk.as_ref(), now, call, reply);
@@ -359,14 +383,12 @@ impl Role for MetaNode {
             } else {
                 match MetaRequest::from_bytes(&body) {
                     Ok(request) => {
-                        let caller = Caller {
-                            session: header.session,
-                            slot: header.slot,
-                            sequence: header.sequence,
-                        };
+                        let caller = Caller::of(&header);
                         let deadline_ms = u64::from(header.deadline_ms);
                         let deadline = self.network.clock.now().plus_ms(deadline_ms);
-                        let reply = if self.plant == Plant::EndsOutliveSessions {
+                        let reply = if let Some(refused) = self.refusal(&header) {
+                            refused
+                        } else if self.plant == Plant::EndsOutliveSessions {
                             self.run_lent(caller, request, deadline).await
                         } else {
                             self.run(caller, request, deadline).await

@@ -40,12 +40,14 @@ pub enum Plant {
     TakeBacksNameOwners,
     /// Shards give a client that comes back its old session, and places at whatever end it says that it was lent.
     EndsOutliveSessions,
+    /// Targets accept an epoch that any of their slots has (invariant 7).
+    EpochsAreMixed,
     /// Mounts append again what they gathered and do not know to be published.
     LostAppendsAreRepeated,
 }
 
 /// Names of all bugs, as they are typed.
-pub const PLANTS: [(&str, Plant); 18] = [
+pub const PLANTS: [(&str, Plant); 19] = [
     ("replies-forgotten", Plant::ShardForgetsReplies),
     ("changes-lost", Plant::ShardLosesChanges),
     ("sync-nothing", Plant::SyncDoesNothing),
@@ -63,6 +65,7 @@ pub const PLANTS: [(&str, Plant); 18] = [
     ("closes-by-owner", Plant::ClosesNameOwners),
     ("take-backs-by-owner", Plant::TakeBacksNameOwners),
     ("ends-outlive-sessions", Plant::EndsOutliveSessions),
+    ("epochs-mixed", Plant::EpochsAreMixed),
     ("lost-appends-repeated", Plant::LostAppendsAreRepeated),
 ];
 

@@ -121,6 +121,7 @@ pub fn run(seed: u64, options: Options) -> Report {
     let fewest = if is_shared { 2 } else { 1 };
     let size = Size {
         zones: if rng.chance(300) { 2 } else { 1 },
+        shards: if rng.chance(200) { 2 } else { 1 },
         targets: rng.between(1, 4) as u32,
         clients: rng.between(fewest, 3),
         target: if scenario == Scenario::Media && rng.chance(500) {
@@ -232,6 +233,9 @@ impl Run {
         healing::settle(world);
         names::check(world);
         bounds::check_servers(world);
+        for what in world.carried_out.take() {
+            world.report(what);
+        }
         if self.scenario != Scenario::Hostile {
             let power = self.scenario == Scenario::Power;
             let media = self.scenario == Scenario::Media;
@@ -287,6 +291,9 @@ impl Run {
 async fn look(world: Rc<World>, cast: Rc<Cast>) {
     while world.running() > 0 && world.broken().is_empty() {
         bounds::check_servers(&world);
+        for what in world.carried_out.take() {
+            world.report(what);
+        }
         cast.each_client(|client| bounds::check_client(&world, client));
         world.clock.sleep(LOOK_MS * 1_000_000).await;
     }

@@ -2,23 +2,28 @@
 //!
 //! Between plan and commit of a write there may be a pause in which other requests run, as with threads.
 
+mod admission;
 mod changes;
 
+use crate::checker::slots::CarriedOut;
 use crate::clock::Clock;
 use crate::disk::Disk;
+use crate::meta_node::MapCell;
 use crate::net::{Answer, Network, Role, Task};
 use crate::plant::Plant;
 use crate::rng::Rng;
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::sync::Arc;
 use zonal_object::key::{Named, OBJECT, parse};
 use zonal_object::{
-    Attempt, Cut, Edit, ObjectId, ObjectStat, Outcome, ReadPlan, Record, Target, TargetConfig,
-    replay_checks,
+    Attempt, Cut, Edit, ObjectId, ObjectStat, Outcome, ReadPlan, Record, Sender, Target,
+    TargetConfig, replay_checks,
 };
 use zonal_types::limits::BLOCK_BYTES;
 use zonal_types::{Codec, ErrorCode, KvRead, TargetId};
 use zonal_wire::{ErrorNumber, Header, ObjectRef, StorageReply, StorageRequest};
+use zonal_zonemap::ZoneMap;
 
 /// Size of simulated targets: 64 MiB in segments of 4 MiB, and few pending blocks, so that checkpoints happen.
 pub const LARGE: TargetConfig = TargetConfig {
@@ -42,6 +47,10 @@ pub struct Parts {
     pub config: TargetConfig,
     /// What connects it.
     pub network: Rc<Network>,
+    /// The map as the manager has it.
+    pub map: MapCell,
+    /// Who watches by what slots requests come.
+    pub carried_out: Rc<CarriedOut>,
     /// What it has.
     pub disk: Rc<Disk>,
     /// A bug.
@@ -53,6 +62,10 @@ pub struct StorageNode {
     id: TargetId,
     clock: Clock,
     network: Rc<Network>,
+    map: MapCell,
+    /// The newest map of which this process has heard.
+    known: RefCell<Arc<ZoneMap>>,
+    carried_out: Rc<CarriedOut>,
     disk: Rc<Disk>,
     target: RefCell<Target>,
     rng: RefCell<Rng>,
@@ -69,15 +82,21 @@ impl StorageNode {
             id,
             config,
             network,
+            map,
+            carried_out,
             disk,
             plant,
         } = parts;
         let notes = disk.notes();
         let target = Target::open(config, disk.as_ref(), notes.iter().map(Vec::as_slice))?;
+        let known = RefCell::new(map.borrow().clone());
         let node = Self {
             id,
             clock: network.clock.clone(),
             network,
+            map,
+            known,
+            carried_out,
             disk,
             target: RefCell::new(target),
             rng: RefCell::new(rng),
@@ -208,7 +227,10 @@ impl StorageNode {
             header.sequence
         };
         Attempt {
-            sender: header.session.0,
+            sender: Sender {
+                identity: header.identity,
+                ..Sender::default()
+            },
             number,
         }
     }
@@ -225,6 +247,11 @@ impl StorageNode {
         }
     }
 
+    /// Hears of the newest map.
+    pub fn hear_of_map(&self) {
+        self.known.replace(self.map.borrow().clone());
+    }
+
     fn log(&self, record: Record) {
         self.disk.append(record, true);
     }
@@ -236,6 +263,13 @@ impl StorageNode {
         payload: &[u8],
     ) -> Result<(StorageReply, Vec<u8>), ErrorCode> {
         let attempt = self.attempt(header);
+        let is_about_target = matches!(
+            request,
+            StorageRequest::Sync { .. } | StorageRequest::StatFs { .. }
+        );
+        if !is_about_target {
+            self.target.borrow().admit(attempt.sender)?;
+        }
         let reply = match request {
             StorageRequest::Read {
                 object,
@@ -284,15 +318,7 @@ impl StorageNode {
                 let allocate = || Edit::allocate(self.id_of(&object), cut, offset, length, zero);
                 self.edit(|| Ok(allocate()?.sent_by(attempt))).await?
             }
-            StorageRequest::Stat { object } => {
-                let target = self.target.borrow();
-                let stat = target.stat(self.disk.as_ref(), self.id_of(&object))?;
-                StorageReply::Stat {
-                    object_bytes: stat.object_bytes,
-                    allocated: stat.allocated,
-                    truncate_seq: stat.truncate_seq,
-                }
-            }
+            StorageRequest::Stat { object } => self.stat(&object)?,
             StorageRequest::Sync { .. } => {
                 if self.plant != Plant::SyncDoesNothing {
                     self.disk.sync();
@@ -312,14 +338,12 @@ impl StorageNode {
                 offset,
                 end,
                 limit,
-            } => {
-                let target = self.target.borrow();
-                let (id, cut) = (self.id_of(&object), self.cut(&object));
-                let map = target.map(self.disk.as_ref(), id, cut, offset, end, limit as usize)?;
-                StorageReply::Map {
-                    ranges: map.ranges,
-                    object_bytes: map.object_bytes,
-                }
+            } => self.data_map(&object, (offset, end), limit as usize)?,
+            StorageRequest::Fence { fences, .. } => {
+                let record = self.target.borrow_mut().fence(&fences);
+                self.log(record);
+                self.disk.sync();
+                StorageReply::Done
             }
             StorageRequest::StatFs { .. } => {
                 let space = self.target.borrow().statfs();
@@ -332,6 +356,31 @@ impl StorageNode {
             _reserved => return Err(ErrorCode::NotSupported),
         };
         Ok((reply, Vec::new()))
+    }
+
+    fn stat(&self, object: &ObjectRef) -> Result<StorageReply, ErrorCode> {
+        let target = self.target.borrow();
+        let stat = target.stat(self.disk.as_ref(), self.id_of(object))?;
+        Ok(StorageReply::Stat {
+            object_bytes: stat.object_bytes,
+            allocated: stat.allocated,
+            truncate_seq: stat.truncate_seq,
+        })
+    }
+
+    fn data_map(
+        &self,
+        object: &ObjectRef,
+        (offset, end): (u64, u64),
+        limit: usize,
+    ) -> Result<StorageReply, ErrorCode> {
+        let target = self.target.borrow();
+        let (id, cut) = (self.id_of(object), self.cut(object));
+        let map = target.map(self.disk.as_ref(), id, cut, offset, end, limit)?;
+        Ok(StorageReply::Map {
+            ranges: map.ranges,
+            object_bytes: map.object_bytes,
+        })
     }
 
     fn read(
@@ -362,7 +411,10 @@ impl Role for StorageNode {
     fn handle(self: Rc<Self>, header: Header, body: Vec<u8>, payload: Vec<u8>) -> Task<Answer> {
         Box::pin(async move {
             let outcome = match StorageRequest::from_bytes(&body) {
-                Ok(request) => self.answer(&header, request, &payload).await,
+                Ok(request) => match self.refusal(&header, &request) {
+                    Some(refused) => Ok((refused, Vec::new())),
+                    None => self.answer(&header, request, &payload).await,
+                },
                 Err(error) => {
                     assert!(
                         self.plant != Plant::DecoderTrusts,

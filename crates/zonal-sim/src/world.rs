@@ -5,6 +5,7 @@ mod servers;
 
 pub use clients::{DEADLINE_MS, Running};
 
+use crate::checker::slots::CarriedOut;
 use crate::clock::{Clock, Group};
 use crate::coverage::Fault;
 use crate::meta_node::MapCell;
@@ -21,11 +22,16 @@ use zonal_object::TargetConfig;
 use zonal_types::{CellId, ErrorCode, ShardId, TargetId, ZoneId};
 use zonal_zonemap::ZoneMap;
 
+/// Between the numbers of two shards of one zone.
+const SHARDS_APART: u32 = 1_000;
+
 /// How large the cell is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Size {
-    /// Zones, each with a shard.
+    /// Zones.
     pub zones: u16,
+    /// Shards of each zone.
+    pub shards: u16,
     /// Storage processes of each zone.
     pub targets: u32,
     /// Clients.
@@ -40,6 +46,7 @@ impl Size {
     pub fn new(zones: u16, targets: u32, clients: u64) -> Self {
         Self {
             zones,
+            shards: 1,
             targets,
             clients,
             target: storage_node::LARGE,
@@ -55,6 +62,8 @@ pub struct World {
     pub network: Rc<Network>,
     /// The zone map.
     pub map: MapCell,
+    /// By what slots targets were asked.
+    pub carried_out: Rc<CarriedOut>,
     servers: Vec<Server>,
     size: Size,
     plant: Plant,
@@ -85,10 +94,12 @@ impl World {
         let mut node = 2;
         let mut target = 0;
         for zone in 1..=size.zones {
-            let shard = ShardId(u32::from(zone));
-            edits.push(join(node, ZoneId(zone), Some(shard), None));
-            servers.push(Server::new(node, Kind::Meta(shard, ZoneId(zone))));
-            node += 1;
+            for turn in 0..size.shards {
+                let shard = ShardId(u32::from(zone) + u32::from(turn) * SHARDS_APART);
+                edits.push(join(node, ZoneId(zone), Some(shard), None));
+                servers.push(Server::new(node, Kind::Meta(shard, ZoneId(zone))));
+                node += 1;
+            }
             for _ in 0..size.targets {
                 target += 1;
                 edits.push(join(node, ZoneId(zone), None, Some(TargetId(target))));
@@ -102,6 +113,7 @@ impl World {
             clock,
             network,
             map: Rc::new(RefCell::new(Arc::new(map))),
+            carried_out: Rc::default(),
             servers,
             size,
             plant,

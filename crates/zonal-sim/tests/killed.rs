@@ -18,7 +18,7 @@ use zonal_sim::net::{LinkFaults, Pending, SimNet};
 use zonal_sim::rng::Rng;
 use zonal_sim::workload::{create, lookup, make_dir, name, who};
 use zonal_sim::world::World;
-use zonal_types::{ErrorCode, Ino, Instant, NodeId, Timestamp, ZoneId};
+use zonal_types::{ClientId, ErrorCode, Ino, Instant, NodeId, Timestamp, ZoneId};
 use zonal_wire::meta::flags::O_RDWR;
 use zonal_wire::{LockKind, LockRange, NewKind};
 
@@ -84,7 +84,7 @@ async fn killable(
         world: world.clone(),
         dies: dies.clone(),
     };
-    let options = Options::new(&world.address_of(0), ZoneId(1), 77);
+    let options = Options::new(&world.address_of(0), ZoneId(1), ClientId(77));
     Ok((Rc::new(Client::connect(net, options).await?), dies))
 }
 

@@ -66,6 +66,8 @@ fn seeds_with_faults_are_good_and_meet_every_kind_of_fault() {
         "TruncateUnconfirmed",
         "LockAskedAgain",
         "MapReplaced",
+        // No scenario writes on after its session has ended (the planted bug "a fence forgotten" is still to come).
+        "FencedRefused",
         // Of the scenario `appends`, which runs by name only (tests/appends.rs).
         "EndLent",
         "EndRecalled",
@@ -163,6 +165,7 @@ fn finder(plant: Plant) -> (&'static str, Scenario) {
         Plant::DecoderTrusts => ("invariant 6", Scenario::Hostile),
         Plant::CutsAreForgotten => ("invariant 4", Scenario::Together),
         Plant::TargetIgnoresTruncation => ("the model has", Scenario::Kill),
+        Plant::EpochsAreMixed => ("invariant 7: target", Scenario::Kill),
         Plant::WaitsAreKept => ("invariant 8", Scenario::Kill),
         Plant::DeletionsAreLost => ("invariant 9", Scenario::Kill),
         Plant::AllocatedIsMiscounted => ("allocated bytes; its targets hold", Scenario::Kill),

@@ -159,9 +159,9 @@ error_codes! {
     WrongVersion = 202, EIO, "unsupported version";
     /// The sender's credential is missing or wrong.
     Unauthenticated = 203, EACCES, "not authenticated";
-    /// The request's epoch of the thing touched is older than ours; the reply carries the newer entry.
+    /// The request names another epoch of the thing touched than ours, and no newer map; the reply carries our entry.
     StaleEpoch = 204, ESTALE, "stale epoch";
-    /// This shard does not own the partition; refresh the map.
+    /// This server does not own the partition, or its shard not any more; refresh the map.
     NotOwner = 205, ESTALE, "not the owner of the partition";
     /// The session is unknown or expired; open a new one.
     UnknownSession = 206, EIO, "unknown session";
@@ -183,6 +183,8 @@ error_codes! {
     Overloaded = 214, EAGAIN, "server overloaded";
     /// The sender has made a later attempt to change the object, because it had no answer; send it again with that one's number.
     Superseded = 215, EIO, "a later attempt was made";
+    /// The sender's incarnation is over: what it held may be another's. It opens its sessions again.
+    Fenced = 216, EIO, "the client is fenced";
 }
 
 impl std::fmt::Display for ErrorCode {

@@ -32,10 +32,15 @@ ids! {
     PartitionId(u32);
     /// An ordered list of slots in the zone map.
     StripeSetId(u32);
-    /// The identity of a file's stored bytes, apart from its inode number; never reused.
+    /// The identity of a file's stored bytes, apart from its inode number; never reused. As an inode number it names the partition that
+    /// gave it.
     DataId(u64);
-    /// A client's identity at one server.
+    /// What a client has at one shard.
     SessionId(u64);
+    /// A client, in the whole cell: drawn at random when it starts. 0: none.
+    ClientId(u64);
+    /// Rises when a shard has forgotten a session of the client. 1 and up; 0 is "none".
+    Incarnation(u32);
     /// Follows one operation through all servers.
     TraceId(u64);
     /// The zone map's version; 1 is the first.
@@ -46,6 +51,45 @@ ids! {
     LayoutGen(u32);
     /// The place of an object in a stripe; also the index of a slot in a stripe set.
     Column(u16);
+}
+
+impl Incarnation {
+    /// The first.
+    pub const FIRST: Self = Self(1);
+
+    /// The one after it; the last has none.
+    #[must_use]
+    pub fn next(self) -> Self {
+        Self(self.0.saturating_add(1))
+    }
+}
+
+crate::codec_struct! {
+    /// Who sends a request. Servers and commands have none: both are 0.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+    pub struct ClientIdentity {
+        /// Which client.
+        client: ClientId,
+        /// How often it has begun anew.
+        incarnation: Incarnation,
+    }
+}
+
+impl ClientIdentity {
+    /// A client in its first incarnation.
+    #[must_use]
+    pub fn first(client: ClientId) -> Self {
+        Self {
+            client,
+            incarnation: Incarnation::FIRST,
+        }
+    }
+
+    /// Both are there, or none.
+    #[must_use]
+    pub fn is_valid(self) -> bool {
+        (self.client == ClientId(0)) == (self.incarnation == Incarnation(0))
+    }
 }
 
 /// The identity of a cell: random bytes, made when the cell is formatted.
@@ -121,6 +165,32 @@ impl Ino {
     }
 }
 
+impl DataId {
+    /// The data id with this sequence in this partition.
+    #[must_use]
+    pub fn new(partition: PartitionId, sequence: u64) -> Self {
+        Self(Ino::new(partition, sequence).0)
+    }
+
+    /// The partition that gave it: its shard knows whose the bytes are.
+    #[must_use]
+    pub fn partition(self) -> PartitionId {
+        Ino(self.0).partition()
+    }
+
+    /// The sequence inside the partition.
+    #[must_use]
+    pub fn sequence(self) -> u64 {
+        Ino(self.0).sequence()
+    }
+
+    /// True where the top bit is clear and the sequence is not 0.
+    #[must_use]
+    pub fn is_valid(self) -> bool {
+        Ino(self.0).is_valid()
+    }
+}
+
 impl Codec for Ino {
     fn put(&self, out: &mut Vec<u8>) {
         self.0.put(out);
@@ -167,6 +237,15 @@ mod tests {
         assert!(ino.is_valid());
         assert!(!Ino(1 << 63 | 1).is_valid());
         assert_eq!(Ino::ROOT.partition(), PartitionId(0));
+    }
+
+    #[test]
+    fn data_ids_name_their_partition() {
+        let id = DataId::new(PartitionId(7), 9);
+        assert_eq!((id.partition(), id.sequence()), (PartitionId(7), 9));
+        assert!(id.is_valid());
+        assert!(!DataId(1 << 63 | 1).is_valid());
+        assert!(!DataId::new(PartitionId(7), 0).is_valid());
     }
 
     #[test]

@@ -99,6 +99,11 @@ codec_struct! {
 }
 
 impl Layout {
+    /// The identities of the file's bytes, one a component.
+    pub fn data_ids(&self) -> impl Iterator<Item = DataId> + '_ {
+        self.components.iter().map(|component| component.data_id)
+    }
+
     /// How many of the file's first bytes its shard has.
     #[must_use]
     pub fn inline_bytes(&self) -> u32 {

@@ -21,11 +21,11 @@ pub use boot::{boot_of, kept_of};
 pub use codec::{Blob, Codec, CodecError, Reader};
 pub use error::ErrorCode;
 pub use ids::{
-    CellId, Column, DataId, Epoch, Ino, LayoutGen, MapVersion, NodeId, PartitionId, SessionId,
-    ShardId, StripeSetId, TargetId, TraceId, ZoneId,
+    CellId, ClientId, ClientIdentity, Column, DataId, Epoch, Incarnation, Ino, LayoutGen,
+    MapVersion, NodeId, PartitionId, SessionId, ShardId, StripeSetId, TargetId, TraceId, ZoneId,
 };
 pub use layout::{Component, ComponentKind, FileData, Layout, Redundancy, StripePolicy};
 pub use name::{Name, OneLine, Shown, is_shown, is_title};
-pub use scope::{Holder, Scope, ScopeError};
+pub use scope::{Fence, Holder, HolderNumber, Scope, ScopeError};
 pub use store::{KvChange, KvRead};
 pub use time::{Instant, Timestamp};

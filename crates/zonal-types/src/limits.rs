@@ -13,6 +13,10 @@ limits! {
     NAME_BYTES_MAX: usize = 255, "bytes";
     /// Bytes of a symbolic link's text.
     SYMLINK_BYTES_MAX: usize = 4095, "bytes";
+    /// Bytes of a path that a program names without a mount.
+    PATH_BYTES_MAX: usize = 4095, "bytes";
+    /// Symbolic links that one path leads through without a mount, as in Linux.
+    SYMLINKS_MAX: usize = 40, "links";
     /// Bytes of an extended attribute's name.
     XATTR_NAME_BYTES_MAX: usize = 255, "bytes";
     /// Bytes of an extended attribute's value.
@@ -103,6 +107,12 @@ limits! {
     DELETED_OBJECTS_MAX: usize = 65_536, "objects";
     /// Objects for which one target remembers that a change was sent again, to refuse the late one.
     ATTEMPTS_MAX: usize = 65_536, "objects";
+    /// Fences of clients that one target keeps.
+    FENCES_MAX: usize = 65_536, "fences";
+    /// How long an ending session waits for targets that do not acknowledge its fence.
+    FENCE_WAIT_MS: u64 = 10_000, "ms";
+    /// Fences in one request to a target.
+    FENCES_AT_ONCE_MAX: usize = 1_024, "fences";
     /// Objects of one target of which it cut something and nobody was told yet how much that freed.
     UNTOLD_CUTS_MAX: usize = 65_536, "objects";
     /// Entries in one readdir reply.

@@ -33,6 +33,12 @@ marks! {
     SlotRepeatedAfterRestart,
     /// A request of a slot came later than its successor.
     SlotLate,
+    /// A request of another incarnation than its session's was refused.
+    IncarnationRefused,
+    /// A session waits for its client's fence.
+    SessionEnding,
+    /// A target refused a client that is fenced.
+    FencedRefused,
     /// A change waited for a caching client.
     RecallWaited,
     /// An append waited for one before it.

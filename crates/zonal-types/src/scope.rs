@@ -2,6 +2,7 @@
 //!
 //! *Invariants*: (1) a path is absolute, and each of its names is a valid [`Name`]; (2) an empty scope covers everything.
 
+use crate::ids::{ClientId, Incarnation};
 use crate::name::Name;
 
 /// Bytes of a scope's path at most.
@@ -29,6 +30,44 @@ pub struct Holder {
     pub subject: String,
     /// What its client is restricted to; `None`: to nothing.
     pub scope: Option<Scope>,
+}
+
+/// A subject, as a number: 0 where nobody had to prove anything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct HolderNumber(pub u64);
+
+impl HolderNumber {
+    /// The number of a subject (FNV-1a): stores keep it, so it is for ever.
+    #[must_use]
+    pub fn of(subject: Option<&str>) -> Self {
+        let Some(subject) = subject else {
+            return Self(0);
+        };
+        let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+        Self(subject.bytes().fold(0xcbf2_9ce4_8422_2325, mix).max(1))
+    }
+}
+
+crate::codec_struct! {
+    /// That incarnations of a client are over.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+    pub struct Fence {
+        /// The client.
+        client: ClientId,
+        /// Who opened its session; 0: whoever names it.
+        holder: HolderNumber,
+        /// The lowest incarnation that is served.
+        lowest: Incarnation,
+    }
+}
+
+impl crate::codec::Codec for HolderNumber {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.0.put(out);
+    }
+    fn get(from: &mut crate::codec::Reader<'_>) -> Result<Self, crate::codec::CodecError> {
+        Ok(Self(u64::get(from)?))
+    }
 }
 
 /// Why a path cannot be a scope's.

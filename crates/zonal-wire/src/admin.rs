@@ -6,8 +6,8 @@
 
 use crate::storage::ErrorNumber;
 use zonal_types::{
-    Blob, Column, DataId, Epoch, MapVersion, NodeId, SessionId, ShardId, TargetId, Timestamp,
-    ZoneId, codec_enum, codec_struct,
+    Blob, ClientIdentity, Column, DataId, Epoch, MapVersion, NodeId, SessionId, ShardId, TargetId,
+    Timestamp, ZoneId, codec_enum, codec_struct,
 };
 
 codec_struct! {
@@ -106,8 +106,8 @@ codec_struct! {
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct SessionEntry {
         session: SessionId,
-        /// The client's own number: the same at all shards.
-        client: u64,
+        /// The client, as this shard knows it.
+        identity: ClientIdentity,
         /// The zone that it says it is in.
         zone: ZoneId,
         /// What it calls itself.

@@ -17,21 +17,23 @@
 //!      52    4 sequence
 //!      56    8 map version        what the sender has, a hint
 //!      64    8 epoch              of the thing touched (shard or slot); 0: none
-//!      72    8 credential         reserved for capabilities, 0
+//!      72    8 client             who sends the request; 0: a server or a command
 //!      80    4 deadline           ms that the sender will wait; 0: the server's default
 //!      84    4 request id         echoed in the reply
 //!      88    8 trace id
 //!      96    4 payload crc32c
 //!     100    8 region offset      of the payload in the sender's region, or of the room for the reply's
 //!     108    4 room length        bytes of that room
-//!     112   12 reserved           0, checked
+//!     112    4 incarnation        the client's; 0 where there is none
+//!     116    8 reserved           0, checked
 //!     124    4 header crc32c      over bytes 0..124
 //! ```
 //! Integers are little-endian. Every field is checked before anything is allocated.
 
 use zonal_types::limits::{BODY_BYTES_MAX, PAYLOAD_BYTES_MAX, TLV_BYTES_MAX};
 use zonal_types::{
-    CellId, Codec, CodecError, Epoch, ErrorCode, MapVersion, Reader, SessionId, TraceId,
+    CellId, ClientId, ClientIdentity, Codec, CodecError, Epoch, ErrorCode, Incarnation, MapVersion,
+    Reader, SessionId, TraceId,
 };
 
 /// Bytes of the header.
@@ -140,6 +142,8 @@ pub struct Header {
     pub map_version: MapVersion,
     /// Epoch of the shard or slot touched; 0: none.
     pub epoch: Epoch,
+    /// The client that sends it; none where a server or a command does.
+    pub identity: ClientIdentity,
     /// Milliseconds that the sender will wait.
     pub deadline_ms: u32,
     /// Echoed in the reply.
@@ -170,6 +174,7 @@ impl Header {
             sequence: 0,
             map_version: MapVersion(0),
             epoch: Epoch(0),
+            identity: ClientIdentity::default(),
             deadline_ms: 0,
             request_id: 0,
             trace: TraceId(0),
@@ -236,7 +241,7 @@ impl Header {
         self.sequence.put(&mut out);
         self.map_version.put(&mut out);
         self.epoch.put(&mut out);
-        0_u64.put(&mut out);
+        self.identity.client.put(&mut out);
         self.deadline_ms.put(&mut out);
         self.request_id.put(&mut out);
         self.trace.put(&mut out);
@@ -246,9 +251,10 @@ impl Header {
                 room.offset.put(&mut out);
                 room.length.put(&mut out);
             }
-            (None, PayloadAt::Region { offset }) => offset.put(&mut out),
-            (None, PayloadAt::Inline) => {}
+            (None, PayloadAt::Region { offset }) => (offset, 0_u32).put(&mut out),
+            (None, PayloadAt::Inline) => (0_u64, 0_u32).put(&mut out),
         }
+        self.identity.incarnation.put(&mut out);
         out.resize(HEADER_BYTES - 4, 0);
         crc32c(&out).put(&mut out);
         let mut header = [0; HEADER_BYTES];
@@ -301,12 +307,11 @@ impl Header {
             sequence: u32::get(from)?,
             map_version: MapVersion::get(from)?,
             epoch: Epoch::get(from)?,
-            deadline_ms: {
-                if u64::get(from)? != 0 {
-                    return Err(Refused::Field);
-                }
-                u32::get(from)?
+            identity: ClientIdentity {
+                client: ClientId::get(from)?,
+                incarnation: Incarnation(0),
             },
+            deadline_ms: u32::get(from)?,
             request_id: u32::get(from)?,
             trace: TraceId::get(from)?,
             payload_crc: {
@@ -322,7 +327,12 @@ impl Header {
             REGION => PayloadAt::Region { offset },
             _ => PayloadAt::Inline,
         };
+        let identity = ClientIdentity {
+            incarnation: Incarnation::get(from)?,
+            ..header.identity
+        };
         let header = Self {
+            identity,
             payload_at,
             room,
             ..header
@@ -340,7 +350,8 @@ impl Header {
             None => length == 0 && (offset == 0 || (payload_kind == REGION && is_request)),
         };
         let flags_fit = flags & !(HAS_CRC | HAS_ROOM) == 0;
-        if sizes_fit && reserved_clear && kind_fits && room_fits && flags_fit {
+        if sizes_fit && reserved_clear && kind_fits && room_fits && flags_fit && identity.is_valid()
+        {
             Ok(header)
         } else {
             Err(Refused::Field)
@@ -377,6 +388,10 @@ mod tests {
             sequence: 9,
             payload_crc: Some(0xdead_beef),
             trace: TraceId(42),
+            identity: ClientIdentity {
+                client: ClientId(0x77),
+                incarnation: Incarnation(2),
+            },
             ..Header::request(Service::Storage, CellId([7; 16]))
         }
     }
@@ -447,6 +462,23 @@ mod tests {
         for header in bad {
             let decoded = Header::decode(&header.encode());
             assert_eq!(decoded, Err(ErrorCode::Protocol), "{header:?}");
+        }
+    }
+
+    #[test]
+    fn an_incarnation_is_of_a_client() {
+        for identity in [
+            ClientIdentity::first(ClientId(0)),
+            ClientIdentity {
+                client: ClientId(7),
+                incarnation: Incarnation(0),
+            },
+        ] {
+            let header = Header {
+                identity,
+                ..sample()
+            };
+            assert_eq!(Header::decode(&header.encode()), Err(ErrorCode::Protocol));
         }
     }
 

@@ -11,8 +11,8 @@ mod kinds;
 use crate::lease::{LeaseGrant, LeaseKind};
 use crate::storage::ErrorNumber;
 use zonal_types::{
-    Attr, Blob, Credentials, Epoch, FileData, FileKind, Ino, MapVersion, Name, NodeId, SessionId,
-    ShardId, StripePolicy, Timestamp, ZoneId, codec_enum, codec_struct, cut,
+    Attr, Blob, Credentials, DataId, Epoch, FileData, FileKind, Ino, MapVersion, Name, NodeId,
+    SessionId, ShardId, StripePolicy, Timestamp, ZoneId, codec_enum, codec_struct, cut,
 };
 
 /// Linux flag values that cross the wire.
@@ -141,8 +141,8 @@ codec_enum! {
     /// What a client asks of a shard.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub enum MetaRequest {
-        /// Opens a session. `client` is random and names the client over reconnects: the same one gets its session back.
-        OpenSession = 1 { client: u64, zone: ZoneId, name: String },
+        /// Opens a session for the client of the header: the same one gets its session back, which from now on is of the header's incarnation.
+        OpenSession = 1 { zone: ZoneId, name: String },
         /// Acknowledges all events to `acked`, then waits up to `wait_ms` for the next. A shard whose boot is not `boot`, the one that the
         /// last poll heard of (0: none), answers at once and takes nothing as acknowledged.
         PollEvents = 2 { boot: u64, acked: u64, wait_ms: u32 },
@@ -180,6 +180,8 @@ codec_enum! {
         /// The first entries of several directories, with attributes. Reply `Dirs`: the first, which may fail, and of the others those that can be
         /// listed, while there is room.
         ReadDirs = 22 { who: Credentials, dirs: Vec<Ino>, entries: u32 },
+        /// The file that has the bytes of a data id. Reply `File`; `Failed(Stale)` where none has them.
+        FileOf = 23 { data_id: DataId },
 
         /// New inode, not a directory. `open`: also opens it (files). `exclusive`: fails where the name exists; else an
         /// existing file is opened with `open_flags` (O_TRUNC honoured). `zone`: home where the parent is the root.
@@ -268,9 +270,9 @@ codec_enum! {
         /// A zone shard to itself: what the root shard said of a directory that has been detached since then. Nothing happens where the
         /// root shard has asked for it again meanwhile.
         SettleDir = 85 { ino: Ino, since: Timestamp, has_entry: bool },
-        /// Target to shard: whether the client whose certificate has this subject has the file open, or open for writing, within its scope.
+        /// Target to shard: whether the client whose certificate has this subject has the file with these bytes open, or open for writing, within its scope.
         /// Reply `Yes`; `Failed(NotReady)` where it has not told yet what it holds.
-        HasOpen = 86 { subject: String, ino: Ino, writes: bool },
+        HasOpen = 86 { subject: String, data_id: DataId, writes: bool },
     }
 }
 
@@ -325,6 +327,8 @@ codec_enum! {
         StaleShard = 4 { shard: ShardId, node: NodeId, epoch: Epoch, map_version: MapVersion },
         /// Everything is durable that the shard acknowledged since the start with this `boot`.
         Synced = 5 { boot: u64 },
+        /// To `Reclaim`: files whose locks others have got. None of the sender's locks at them was taken over.
+        Reclaimed = 6 { lost: Vec<Ino> },
         Entry = 10 { entry: Entry },
         /// No such name; the absence may be cached for `entry_ms`.
         NoEntry = 11 { entry_ms: u32 },
@@ -339,6 +343,7 @@ codec_enum! {
         /// May end before the bytes that the layout leaves to the shard: zeros follow, to the file's size.
         Inline = 19 { bytes: Blob },
         Dirs = 20 { listings: Vec<Listing> },
+        File = 21 { ino: Ino },
         /// Parent directory and, where it is known, the zone of the inode.
         Parent = 18 { parent: Ino },
         /// A file was made or opened. `push`: the layout's columns must see `data.truncate_seq` before anything else

@@ -1,12 +1,14 @@
 //! Messages between a client and a storage target. Data travels as the frame's payload.
 //!
 //! Offsets are in the object (not in the file), unless said otherwise. An object is {data id, column}; one that was
-//! never written reads as a hole. The order of requests means nothing; writes of one byte range are the client's to order.
+//! never written reads as a hole. A request on an object names the slot by which its sender came to the target (set and slot here, the
+//! slot's epoch in the header), and is refused unless that slot is the target's by that epoch. The order of requests means nothing; writes of one byte range are the client's to order.
 
 #![expect(missing_docs, reason = "fields are described with their variant")]
 
 use zonal_types::{
-    Column, DataId, Epoch, ErrorCode, MapVersion, StripeSetId, TargetId, codec_enum, codec_struct,
+    Column, DataId, Epoch, ErrorCode, Fence, MapVersion, StripeSetId, TargetId, codec_enum,
+    codec_struct,
 };
 
 codec_struct! {
@@ -15,6 +17,10 @@ codec_struct! {
     pub struct ObjectRef {
         /// The target meant (a node may serve several).
         target: TargetId,
+        /// The stripe set of the object's layout; 0, with no epoch in the header, from tools that mean the target whatever its slots.
+        set: StripeSetId,
+        /// The slot of that set in which the object's column lies.
+        slot: u16,
         /// Identity of the bytes.
         data_id: DataId,
         /// Place in the stripe.
@@ -57,6 +63,8 @@ codec_enum! {
         /// Writes the payload to many ranges (offset, length), `WRITE_RANGES_MAX` at most: in order, none over another, their bytes one
         /// behind the other, as many as the payload has. Where it fails some of them may be written.
         WriteRanges = 11 { object: ObjectRef, ranges: Vec<(u64, u32)> },
+        /// Incarnations of clients are over: nothing of them is carried out or answered from now on. Durable before the reply.
+        Fence = 12 { target: TargetId, fences: Vec<Fence> },
         /// Reserved for erasure coding and shared disks.
         Prepare = 32 { object: ObjectRef, txn: u64 },
         /// Reserved.
@@ -73,6 +81,44 @@ codec_enum! {
 }
 
 impl StorageRequest {
+    /// The object that it is about; `None` where it is about the target.
+    #[must_use]
+    pub fn object(&self) -> Option<&ObjectRef> {
+        match self {
+            Self::Read { object, .. }
+            | Self::Write { object, .. }
+            | Self::WriteRanges { object, .. }
+            | Self::Truncate { object }
+            | Self::Punch { object, .. }
+            | Self::Allocate { object, .. }
+            | Self::Map { object, .. }
+            | Self::Stat { object }
+            | Self::Prepare { object, .. }
+            | Self::Commit { object, .. }
+            | Self::Abort { object, .. }
+            | Self::Resolve { object, .. }
+            | Self::MapExtents { object, .. }
+            | Self::CommitExtents { object, .. } => Some(object),
+            Self::Sync { .. } | Self::Delete { .. } | Self::Fence { .. } | Self::StatFs { .. } => {
+                None
+            }
+        }
+    }
+
+    /// The target meant.
+    #[must_use]
+    pub fn target(&self) -> TargetId {
+        match self {
+            Self::Sync { target }
+            | Self::Delete { target, .. }
+            | Self::Fence { target, .. }
+            | Self::StatFs { target } => *target,
+            of_an_object => of_an_object
+                .object()
+                .map_or(TargetId(0), |object| object.target),
+        }
+    }
+
     /// True where it changes a range of an object: such requests are numbered by attempt.
     #[must_use]
     pub fn changes_range(&self) -> bool {
@@ -107,9 +153,9 @@ codec_enum! {
         Synced = 11 { verifier: u64 },
         /// Bytes in all and bytes free of the target.
         StatFs = 10 { total: u64, free: u64, objects: u64 },
-        /// Refused (`StaleEpoch`): the sender's epoch is none of this target's slots. `slots`: what the target knows of
-        /// its slots (set, slot, target, epoch), out of the map of this version.
-        Stale = 12 { map_version: MapVersion, slots: Vec<(StripeSetId, u16, TargetId, Epoch)> },
+        /// Refused (`StaleEpoch`): the slot that the sender names has another epoch. Its target and its epoch, out of the map of this
+        /// version.
+        Stale = 12 { map_version: MapVersion, set: StripeSetId, slot: u16, target: TargetId, epoch: Epoch },
     }
 }
 

@@ -52,7 +52,7 @@ codec_enum! {
             /// The directory.
             ino: Ino,
         },
-        /// A slot gets another target (or its epoch rises, where it is the same one).
+        /// A slot gets another target, and the new map version as its epoch (also where the target is the same one).
         SetSlot = 5 {
             /// The set.
             set: StripeSetId,
@@ -150,13 +150,16 @@ impl ZoneMap {
     /// See [`EditError`]; the map itself is never changed.
     pub fn edited(&self, edits: &[MapEdit]) -> Result<Option<Self>, EditError> {
         let mut next = self.clone();
+        // Slots are numbered by the version that changes them.
+        next.version = MapVersion(self.version.0.saturating_add(1));
         for edit in edits {
             next.apply(edit)?;
         }
+        let version = std::mem::replace(&mut next.version, self.version);
         if next == *self {
             return Ok(None);
         }
-        next.version = MapVersion(self.version.0 + 1);
+        next.version = version;
         match next.check().into_iter().next() {
             Some(broken) => Err(EditError::Broken(broken)),
             None => Ok(Some(next)),
@@ -346,11 +349,12 @@ impl ZoneMap {
             let known = self.target(*target);
             known.is_some_and(|target| target.state == TargetState::Serving)
         });
+        let slot_epoch = Epoch(self.version.0);
         let slots = mine.into_iter().map(|target| Slot {
             target,
             previous: None,
             state: SlotState::Serving,
-            slot_epoch: Epoch(1),
+            slot_epoch,
         });
         let id = StripeSetId(self.sets.last().map_or(1, |set| set.id.0 + 1));
         self.sets.push(StripeSet {
@@ -410,6 +414,7 @@ impl ZoneMap {
     }
 
     fn set_slot(&mut self, set: StripeSetId, slot: u16, target: TargetId) -> Result<(), EditError> {
+        let slot_epoch = Epoch(self.version.0);
         let found = self.sets.iter_mut().find(|known| known.id == set);
         let slots = &mut found
             .ok_or(EditError::Unknown { what: "stripe set" })?
@@ -421,7 +426,7 @@ impl ZoneMap {
             slot.previous = Some(slot.target);
             slot.target = target;
         }
-        slot.slot_epoch = Epoch(slot.slot_epoch.0 + 1);
+        slot.slot_epoch = slot_epoch;
         Ok(())
     }
 }

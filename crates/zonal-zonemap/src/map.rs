@@ -1,9 +1,11 @@
 //! The zone map: what is where, as one versioned value.
 //!
 //! Invariants (checked by [`ZoneMap::check`]): ids are unique and references lead somewhere; partitions do not
-//! overlap; the slots of a stripe set are targets of its zone; a set's width and order never change.
+//! overlap; the slots of a stripe set are targets of its zone; a set's width and order never change;
+//! a slot's epoch is the map version that made or last changed it.
 
 mod check;
+mod placement;
 
 use std::collections::BTreeMap;
 use zonal_types::limits::RESTORE_STEP;
@@ -115,7 +117,7 @@ codec_struct! {
         previous: Option<TargetId>,
         /// Its state.
         state: SlotState,
-        /// Rises with each change of the slot.
+        /// The map version that made or last changed the slot: no two changes have the same one.
         slot_epoch: Epoch,
     }
 }
@@ -221,6 +223,10 @@ impl ZoneMap {
         for shard in &mut map.shards {
             shard.epoch = Epoch(shard.epoch.0.saturating_add(RESTORE_STEP));
         }
+        let slot_epoch = Epoch(map.version.0);
+        for slot in map.sets.iter_mut().flat_map(|set| &mut set.slots) {
+            slot.slot_epoch = slot_epoch;
+        }
         map
     }
 
@@ -266,14 +272,6 @@ impl ZoneMap {
         } else {
             None
         }
-    }
-
-    /// The shard of a zone (not the root's).
-    #[must_use]
-    pub fn shard_of_zone(&self, zone: ZoneId) -> Option<&Shard> {
-        self.shards
-            .iter()
-            .find(|shard| shard.zone == zone && shard.id != ShardId(0))
     }
 
     /// The partitions of a shard.

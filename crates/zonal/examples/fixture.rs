@@ -18,7 +18,7 @@ use cell::{Cell, NODES, code, kill, said, zonal};
 use fixture::{User, check, fill, fill_late, packed_in};
 use std::fs;
 use std::process::ExitCode;
-use zonal_mount::block_on;
+use zonal_native::block_on;
 use zonal_testkit::Scratch;
 
 /// Bytes of a fixture: it stays in the repository for ever.

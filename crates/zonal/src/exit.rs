@@ -28,6 +28,9 @@ pub const NOT_FOUND: u8 = 7;
 /// Of `zonal fsck`: it could not check, or not say what it found.
 pub const NOT_CHECKED: u8 = 8;
 
+/// A signal ended a copy in good order.
+pub const INTERRUPTED: u8 = 130;
+
 /// Every exit code with its meaning, for the reference.
 pub const TABLE: &[(u8, &str)] = &[
     (0, "done"),
@@ -50,6 +53,10 @@ pub const TABLE: &[(u8, &str)] = &[
     (
         NOT_CHECKED,
         "`zonal fsck` could not check, or not print what it found (its 1: everything found was put right; its 4: something is left)",
+    ),
+    (
+        INTERRUPTED,
+        "`zonal fs put` or `get` was interrupted: what was under way is removed, what was finished stays",
     ),
 ];
 
@@ -121,6 +128,11 @@ fn judge(error: &anyhow::Error) -> (u8, Option<String>) {
         }
     }
     (FAILED, None)
+}
+
+/// The exit code of an error.
+pub fn code(error: &anyhow::Error) -> u8 {
+    judge(error).0
 }
 
 /// What to do about an error.

@@ -27,8 +27,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use zonal_net::{Pool, Role};
 use zonal_testkit::Rng;
 use zonal_types::{
-    Blob, CellId, Codec, Column, Credentials, DataId, Ino, MapVersion, NodeId, SessionId, ShardId,
-    TargetId, Timestamp, ZoneId,
+    Blob, CellId, ClientId, ClientIdentity, Codec, Column, Credentials, DataId, Ino, MapVersion,
+    NodeId, SessionId, ShardId, StripeSetId, TargetId, Timestamp, ZoneId,
 };
 use zonal_wire::{
     AdminReply, AdminRequest, AppendPlace, ErrorNumber, Header, LeaseKind, ManagerReply,
@@ -93,7 +93,6 @@ fn odd(random: &mut Rng, inos: &[Ino]) -> MetaRequest {
     };
     match random.below(27) {
         0 => MetaRequest::OpenSession {
-            client: [0xad, 1, 2][random.index(3)],
             zone: ZoneId(1),
             name: "hostile".into(),
         },
@@ -145,7 +144,7 @@ fn odd(random: &mut Rng, inos: &[Ino]) -> MetaRequest {
         },
         17 => MetaRequest::HasOpen {
             subject: "zonal://cell/admin/a".into(),
-            ino,
+            data_id: DataId(ino.0),
             writes: true,
         },
         18 => MetaRequest::ReadDirs {
@@ -184,6 +183,7 @@ fn at_shards(world: &mut World, pool: &Pool, count: &Count, messages: usize) {
     };
     let at = [world.manager, world.shard];
     let mut own = [SessionId(0); 2];
+    let own_identity = ClientIdentity::first(ClientId(0xbad));
     let mut sequence = 0;
     for number in 0..messages {
         if number % 2_000 == 0 {
@@ -192,11 +192,11 @@ fn at_shards(world: &mut World, pool: &Pool, count: &Count, messages: usize) {
         let index = usize::from(random.below(4) > 0);
         if own[index] == SessionId(0) {
             let open = MetaRequest::OpenSession {
-                client: 0xbad,
                 zone: ZoneId(1),
                 name: "hostile".into(),
             };
-            let header = Header::request(Service::Meta, CellId::default());
+            let mut header = Header::request(Service::Meta, CellId::default());
+            header.identity = own_identity;
             let body = count.take(&open, ask(pool, at[index], header, &open.to_bytes(), &[]));
             match MetaReply::from_bytes(&body.unwrap()).unwrap() {
                 MetaReply::Session { session, .. } => own[index] = session,
@@ -218,6 +218,11 @@ fn at_shards(world: &mut World, pool: &Pool, count: &Count, messages: usize) {
         sequence += 1;
         let mut header = Header::request(Service::Meta, CellId::default());
         (header.slot, header.sequence) = (random.below(4) as u32, sequence);
+        header.identity = match random.below(30) {
+            0 => ClientIdentity::first(ClientId([0xad, 1, 2][random.index(3)])),
+            1 => ClientIdentity::default(),
+            _ => own_identity,
+        };
         header.session = match random.below(30) {
             0 => SessionId(0),
             1 => SessionId(random.bits()),
@@ -262,9 +267,9 @@ fn at_shards(world: &mut World, pool: &Pool, count: &Count, messages: usize) {
 fn at_target(world: &Wanted, pool: &Pool, count: &Count, messages: usize) {
     let mut random = Rng(SEED + 2);
     for _ in 0..messages {
-        let ino = match random.below(6) {
-            0 => Ino(random.bits()),
-            _ => world.inos[random.index(world.inos.len())],
+        let data_id = match random.below(6) {
+            0 => DataId(random.bits()),
+            _ => world.data[random.index(world.data.len())],
         };
         let edge = EDGES[random.index(EDGES.len())];
         let object = ObjectRef {
@@ -272,7 +277,9 @@ fn at_target(world: &Wanted, pool: &Pool, count: &Count, messages: usize) {
                 0 => TargetId(random.bits() as u32),
                 _ => world.target,
             },
-            data_id: DataId(ino.0),
+            set: StripeSetId([0, 0, 0, 1, edge as u32][random.index(5)]),
+            slot: [0, 1, edge as u16][random.index(3)],
+            data_id,
             column: Column([0, 0, 0, 1][random.index(4)]),
             layout_gen: random.below(2) as u32,
             truncate_seq: [0, 1, edge][random.index(3)],
@@ -337,7 +344,8 @@ fn at_target(world: &Wanted, pool: &Pool, count: &Count, messages: usize) {
             },
         };
         let mut header = Header::request(Service::Storage, CellId::default());
-        (header.session, header.sequence) = (SessionId(random.below(9)), random.below(9) as u32);
+        let client = ClientIdentity::first(ClientId(1 + random.below(9)));
+        (header.identity, header.sequence) = (client, random.below(9) as u32);
         let reply = ask(pool, world.storage, header, &request.to_bytes(), &payload);
         if let Some(body) = count.take(&request, reply) {
             let reply = StorageReply::from_bytes(&body).unwrap();
@@ -420,7 +428,7 @@ fn at_servers(world: &Wanted, pool: &Pool, count: &Count, messages: usize) {
 
 /// What the threads beside need to know.
 struct Wanted {
-    inos: Vec<Ino>,
+    data: Vec<DataId>,
     target: TargetId,
     storage: SocketAddr,
     at: [SocketAddr; 3],
@@ -441,7 +449,7 @@ fn a_hostile_client_with_a_path_changes_and_learns_nothing_beside_it() {
     );
     let pools: [Pool; 3] = std::array::from_fn(|_| pool(Role::Client, &key));
     let wanted = Wanted {
-        inos: [&world.outside[..], &world.inside].concat(),
+        data: world.data.values().copied().collect(),
         target: world.target,
         storage: world.storage,
         at: [world.manager, world.shard, world.storage],
@@ -492,11 +500,11 @@ fn a_client_with_a_path_reads_and_writes_below_it_and_nowhere_else() {
     let meta = |session, request: &MetaRequest| {
         let mut header = Header::request(Service::Meta, CellId::default());
         header.session = session;
+        header.identity = ClientIdentity::first(ClientId(7));
         let (body, _) = ask(&pool, world.shard, header, &request.to_bytes(), &[]).unwrap();
         MetaReply::from_bytes(&body).unwrap()
     };
     let open = MetaRequest::OpenSession {
-        client: 7,
         zone: ZoneId(1),
         name: "a".into(),
     };

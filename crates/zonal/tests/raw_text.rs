@@ -15,7 +15,7 @@ use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 use zonal_net::{Address, Identity, PayloadInto, Pool, PoolConfig, Request, Role};
-use zonal_types::{CellId, Codec, Epoch, ErrorCode, NodeId, ZoneId};
+use zonal_types::{CellId, ClientId, ClientIdentity, Codec, Epoch, ErrorCode, NodeId, ZoneId};
 use zonal_wire::{Header, ManagerReply, ManagerRequest, MetaReply, MetaRequest, Service};
 
 /// Colours, a window's title, a line of its own, one that is not seen, 8-bit control, and the other direction of writing.
@@ -45,8 +45,8 @@ fn ask<T: Codec>(pool: &Pool, address: &str, header: Header, body: &[u8]) -> T {
 fn open_session(cell: &Cell, name: &str) -> MetaReply {
     let mut header = Header::request(Service::Meta, CellId::default());
     header.epoch = Epoch(1);
+    header.identity = ClientIdentity::first(ClientId(7));
     let request = MetaRequest::OpenSession {
-        client: 7,
         zone: ZoneId(1),
         name: name.to_owned(),
     };

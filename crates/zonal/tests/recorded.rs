@@ -20,9 +20,9 @@ use std::time::{Duration, Instant};
 use zonal_client::names::NewFile;
 use zonal_client::{Client, Options};
 use zonal_disk::recording::Recording;
-use zonal_mount::{RealNet, block_on};
+use zonal_native::{RealNet, block_on};
 use zonal_testkit::{Rng, Scratch};
-use zonal_types::{CellId, Credentials, Ino, Name, ZoneId};
+use zonal_types::{CellId, ClientId, Credentials, Ino, Name, ZoneId};
 use zonal_wire::NewKind;
 use zonal_wire::meta::flags::O_RDWR;
 
@@ -90,7 +90,7 @@ impl Server {
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {
             let net = RealNet::new(Arc::new(pool()));
-            let options = Options::new(&self.manager, ZoneId(1), 7);
+            let options = Options::new(&self.manager, ZoneId(1), ClientId(7));
             if let Ok(client) = block_on(Client::connect(net, options))
                 && !client.map().targets.is_empty()
             {

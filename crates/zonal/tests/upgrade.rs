@@ -20,7 +20,7 @@ use std::fs;
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
-use zonal_mount::block_on;
+use zonal_native::block_on;
 use zonal_testkit::Scratch;
 
 const VERSIONS: &[&str] = &["v0.1.0"];

@@ -1,5 +1,5 @@
 //! Which crate may depend on which: types <- wire, layout <- zonemap, meta, object, client
-//! <- wait, net, disk, server, fuse <- zonal. Cores never depend on shells nor on crates that do I/O;
+//! <- wait, net, native, disk, server, fuse, mount <- zonal. Cores never depend on shells nor on crates that do I/O;
 //! the simulator depends on cores only. What tests need is for tests only.
 
 use serde_json::Value;
@@ -24,6 +24,7 @@ const TIERS: [&[&str]; 5] = [
         "zonal-disk",
         "zonal-server",
         "zonal-fuse",
+        "zonal-native",
         "zonal-mount",
         "zonal-faultfs",
         "zonal-offline",

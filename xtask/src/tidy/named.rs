@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{File, Offence};
 
 /// Scripts with checks, by the word that stands before a check's identity in docs/semantics.md.
-const SCRIPTS: [(&str, &str); 11] = [
+const SCRIPTS: [(&str, &str); 12] = [
     ("two mounts", "tests/posix/two_mounts.py"),
     ("cell", "tests/cell/checks.py"),
     ("survival", "tests/cell/survival.py"),
@@ -22,6 +22,7 @@ const SCRIPTS: [(&str, &str); 11] = [
     ("numbers", "tests/cell/numbers.py"),
     ("near", "tests/cell/near.py"),
     ("scopes", "tests/cell/scopes.py"),
+    ("fs", "tests/cell/fs.py"),
     ("slow flush", "tests/cell/slow_flush.py"),
     ("", "tests/posix/semantics.py"),
 ];

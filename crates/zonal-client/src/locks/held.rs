@@ -54,6 +54,11 @@ impl Held {
         })
     }
 
+    /// All that is held on an inode is gone.
+    pub(crate) fn forget_inode(&mut self, ino: Ino) {
+        self.owners.retain(|(of, _owner), _| *of != ino);
+    }
+
     /// A request is taken back: what lies below it shows again.
     pub(super) fn forget(&mut self, ino: Ino, owner: Owner, number: u64) {
         let Some(of) = self.owners.get_mut(&(ino, owner)) else {

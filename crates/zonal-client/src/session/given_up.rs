@@ -119,6 +119,7 @@ impl<N: Net> Client<N> {
             let session = {
                 let state = lock(&link.state);
                 (header.session, header.epoch) = (state.session, state.epoch);
+                header.identity = self.identity_at(link);
                 state.session
             };
             let mut given_up = lock(&link.given_up);

@@ -7,10 +7,10 @@
 use super::request::is_unsure;
 use crate::changes::Changes;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use zonal_types::limits::SESSION_SLOTS_MAX;
-use zonal_types::{Epoch, ErrorCode, Ino, SessionId, ShardId};
+use zonal_types::{Epoch, ErrorCode, Incarnation, Ino, SessionId, ShardId};
 use zonal_wire::AppendPlace;
 
 /// What this client has at one shard.
@@ -19,6 +19,8 @@ pub struct Link {
     pub(super) opening: async_lock::Mutex<()>,
     slots: async_lock::Semaphore,
     pub(super) state: Mutex<LinkState>,
+    /// The incarnation of ours that the shard has in its session; 0: there was none yet.
+    acknowledged: AtomicU32,
     /// Events seen; a reply that was asked for before the latest one is not cached.
     pub(super) events: AtomicU64,
     /// Appends whose bytes are on their way to places that the shard reserved.
@@ -113,6 +115,7 @@ impl Link {
                 free: (0..slots).rev().collect(),
                 ..LinkState::default()
             }),
+            acknowledged: AtomicU32::new(0),
             events: AtomicU64::new(0),
             appending: Mutex::default(),
             places_lost: AtomicU64::new(0),
@@ -121,6 +124,16 @@ impl Link {
             changes: Mutex::default(),
             telling: Mutex::new(()),
         }
+    }
+
+    /// The incarnation that the shard knows us by.
+    pub(crate) fn acknowledged(&self) -> Incarnation {
+        Incarnation(self.acknowledged.load(Ordering::SeqCst))
+    }
+
+    /// The shard has a session of this incarnation.
+    pub(super) fn acknowledge(&self, incarnation: Incarnation) {
+        self.acknowledged.store(incarnation.0, Ordering::SeqCst);
     }
 
     /// As long as the guard lives opens are not counted.

@@ -5,7 +5,7 @@ use crate::changes::touched;
 use crate::client::Client;
 use crate::net::{Ends, Message, Net, NetFailure};
 use std::sync::atomic::Ordering;
-use zonal_types::{Codec, ErrorCode, Ino, Instant, ShardId};
+use zonal_types::{Codec, ErrorCode, Ino, Instant, PartitionId, ShardId};
 use zonal_wire::{Entry, Header, MetaReply, MetaRequest, NO_SLOT, Service};
 
 /// Pause before a request is repeated, at first and at most.
@@ -64,15 +64,27 @@ impl<N: Net> Client<N> {
 
     /// The link to the shard that owns an inode; one that joined since we took the map is looked for in a newer one.
     pub(crate) async fn reach(&self, ino: Ino) -> Result<std::sync::Arc<Link>, ErrorCode> {
-        if self.map().shard_of(ino.partition()).is_none() && self.map_is_old() {
+        self.reach_partition(ino.partition()).await
+    }
+
+    /// The same of a partition.
+    pub(crate) async fn reach_partition(
+        &self,
+        partition: PartitionId,
+    ) -> Result<std::sync::Arc<Link>, ErrorCode> {
+        if self.map().shard_of(partition).is_none() && self.map_is_old() {
             self.try_refresh_map().await?;
         }
-        self.link_of(ino)
+        self.link_to_partition(partition)
     }
 
     /// As [`Self::reach`], by the map that we have.
     pub(crate) fn link_of(&self, ino: Ino) -> Result<std::sync::Arc<Link>, ErrorCode> {
-        let shard = self.map().shard_of(ino.partition()).map(|shard| shard.id);
+        self.link_to_partition(ino.partition())
+    }
+
+    fn link_to_partition(&self, partition: PartitionId) -> Result<std::sync::Arc<Link>, ErrorCode> {
+        let shard = self.map().shard_of(partition).map(|shard| shard.id);
         Ok(self.link(shard.ok_or(ErrorCode::Stale)?))
     }
 
@@ -161,6 +173,7 @@ impl<N: Net> Client<N> {
                 let mut state = lock(&link.state);
                 header.session = state.session;
                 header.epoch = state.epoch;
+                header.identity = self.identity_at(link);
                 header.slot = NO_SLOT;
                 if let Some(place) = &mut place {
                     header.slot = place.index;
@@ -186,9 +199,20 @@ impl<N: Net> Client<N> {
             match failed {
                 ErrorCode::UnknownSession => {
                     zonal_types::mark!(SessionLost);
-                    self.lose_session(link, header.session);
+                    self.lose_session(link, header.session, header.identity.incarnation);
                 }
-                ErrorCode::NotOwner | ErrorCode::StaleEpoch => self.try_refresh_map().await?,
+                ErrorCode::Fenced => {
+                    let refused = header.identity.incarnation;
+                    match self.renew(link, refused, false).await {
+                        Err(code) if !is_passing(code) => return Err(code),
+                        _told => {}
+                    }
+                }
+                ErrorCode::StaleEpoch => self.try_refresh_map().await?,
+                ErrorCode::NotOwner => {
+                    self.try_refresh_map().await?;
+                    self.take_epoch(link);
+                }
                 // It waits to be told what is open, perhaps by this very thread.
                 ErrorCode::NotReady if matches!(request, MetaRequest::Close { .. }) => {
                     return Err(failed);
@@ -204,6 +228,13 @@ impl<N: Net> Client<N> {
             }
             self.net.sleep(pause).await;
             pause = (pause * 2).min(RETRY_MS.1);
+        }
+    }
+
+    /// Goes by the owner that the map has: what a server told may be of one that no map has.
+    fn take_epoch(&self, link: &Link) {
+        if let Some(shard) = self.map().shard(link.shard) {
+            lock(&link.state).epoch = shard.epoch;
         }
     }
 
@@ -286,6 +317,7 @@ impl<N: Net> Client<N> {
         let mut header = Header::request(service, map.cell);
         header.map_version = map.version;
         header.trace = trace;
+        header.identity = self.identity();
         header.deadline_ms = u32::try_from(self.attempt_ms()).unwrap_or(u32::MAX);
         header
     }
@@ -301,6 +333,7 @@ pub(crate) fn late(code: ErrorCode) -> ErrorCode {
         | ErrorCode::StaleTruncate
         | ErrorCode::TruncateUnconfirmed
         | ErrorCode::Superseded
+        | ErrorCode::Fenced
         | ErrorCode::WrongTarget => ErrorCode::TimedOut,
         other => other,
     }
@@ -336,7 +369,10 @@ pub(crate) fn is_unsure(code: ErrorCode) -> bool {
     is_passing(code)
         || matches!(
             code,
-            ErrorCode::Interrupted | ErrorCode::StaleEpoch | ErrorCode::NotOwner
+            ErrorCode::Interrupted
+                | ErrorCode::StaleEpoch
+                | ErrorCode::NotOwner
+                | ErrorCode::Fenced
         )
 }
 

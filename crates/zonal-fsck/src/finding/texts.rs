@@ -40,7 +40,11 @@ pub(super) fn consequence(name: &str) -> &'static str {
         "deletion" => "the bytes of a file that lives are deleted at the next start",
         "inode-bytes" => "`du` tells wrong numbers, or a file that grows shows old bytes",
         "inode-xattrs" => "attributes or access lists are overlooked",
-        "inode-numbers" => "a number is given twice: two files share their bytes",
+        "inode-numbers" => "a number is given twice: two files become one",
+        "data-numbers" => "a number is given twice: two files share their bytes",
+        "data-inode" => {
+            "clients with a path cannot use the bytes; reports tell no name, or a wrong one, for them"
+        }
         "target-key" => "reads of these bytes are errors",
         "target-note" | "allocation" | "unit-outside" => {
             "live bytes may be overwritten, or space is missing"
@@ -100,7 +104,8 @@ pub(super) fn repair(name: &str) -> &'static str {
         "deletion" => "taken back",
         "inode-bytes" => "cut to the file's size",
         "inode-remains" => "bytes get a name in lost+found, the rest is removed",
-        "inode-numbers" => "further numbers are left out",
+        "inode-numbers" | "data-numbers" => "further numbers are left out",
+        "data-inode" => "made to lead to the inode that has the bytes, or removed",
         "target-key" => "marked as lost: errors until written anew",
         "target-note" | "allocation" => "counted anew",
         "unit-outside" => "marked as lost: errors until written anew",

@@ -6,13 +6,15 @@
 use super::Broken;
 use super::sorted::{self, FACT_BYTES};
 use crate::dentry::{Dentry, name_cookie};
-use crate::ids::FIRST;
+use crate::fencing::FenceRecord;
+use crate::ids::Counter;
 use crate::inode::Inode;
 use crate::keys;
 use crate::op::detached::DetachedRecord;
 use crate::op::xattr::flag_of;
 use crate::session::{SessionRecord, SlotRecord};
 use crate::tx::OrphanRecord;
+use std::collections::BTreeMap;
 use zonal_types::{
     Codec, DataId, FileKind, Ino, Layout, PartitionId, StripeSetId, codec_enum, codec_struct,
 };
@@ -57,7 +59,7 @@ codec_enum! {
             /// The directory of its entry.
             parent: Ino,
             /// Its flags.
-            flags: u8,
+            flags: u32,
             /// Kinds of extended attributes that it knows.
             xattrs: u8,
         },
@@ -95,6 +97,11 @@ codec_enum! {
             cookie: u64,
             /// The type that the entry tells.
             kind: FileKind,
+        },
+        /// The index says that it has these bytes.
+        Indexed = 10 {
+            /// Their identity.
+            data_id: DataId,
         },
         /// So many of its first bytes are stored with it.
         Inline = 9 {
@@ -147,12 +154,26 @@ pub struct Scan<'a> {
     numbers: Numbers,
 }
 
-/// Inode numbers of a partition: the first that was not given, and the last in use.
+/// Numbers of a partition, by [`Counter`]: the first that was not given, and the last in use.
 #[derive(Default)]
 struct Numbers {
     partition: u32,
-    reserved: u64,
-    last: u64,
+    reserved: BTreeMap<Counter, u64>,
+    last: BTreeMap<Counter, u64>,
+}
+
+impl Numbers {
+    fn used(&mut self, counter: Counter, number: u64) {
+        let last = self.last.entry(counter).or_default();
+        *last = number.max(*last);
+    }
+
+    /// Of a data id of this partition.
+    fn used_data(&mut self, id: DataId) {
+        if id.partition() == PartitionId(self.partition) {
+            self.used(Counter::Data, id.sequence());
+        }
+    }
 }
 
 impl<'a> Scan<'a> {
@@ -185,19 +206,29 @@ impl<'a> Scan<'a> {
     }
 
     fn leave_partition(&mut self, next: u32) {
-        let left = std::mem::replace(
-            &mut self.numbers,
-            Numbers {
-                partition: next,
-                reserved: FIRST,
-                last: 0,
-            },
-        );
-        if left.last >= left.reserved.max(FIRST) {
-            (self.broken)(Broken::Ids {
-                partition: PartitionId(left.partition),
-                reserved: left.reserved,
-                last: left.last,
+        let next = Numbers {
+            partition: next,
+            ..Numbers::default()
+        };
+        let left = std::mem::replace(&mut self.numbers, next);
+        let partition = PartitionId(left.partition);
+        for (counter, last) in left.last {
+            let reserved = left.reserved.get(&counter).copied();
+            let reserved = reserved.unwrap_or_default().max(counter.first());
+            if last < reserved {
+                continue;
+            }
+            (self.broken)(match counter {
+                Counter::Inodes => Broken::Ids {
+                    partition,
+                    reserved,
+                    last,
+                },
+                Counter::Data => Broken::DataIds {
+                    partition,
+                    reserved,
+                    last,
+                },
             });
         }
     }
@@ -214,9 +245,10 @@ impl<'a> Scan<'a> {
         if partition != self.numbers.partition {
             self.leave_partition(partition);
         }
-        if tag == keys::TAG_IDS {
-            self.numbers.reserved = crate::ids::reserved_in(value)?;
-            return Some(());
+        if let Some(counter) = Counter::of_tag(tag) {
+            let reserved = counter.reserved_in(value)?;
+            self.numbers.reserved.insert(counter, reserved);
+            return (key.len() == 5).then_some(());
         }
         let ino = keys::ino_of(key)?;
         if ino.partition() != PartitionId(partition) || !ino.is_valid() {
@@ -228,6 +260,14 @@ impl<'a> Scan<'a> {
             keys::TAG_INLINE if is_plain && !value.is_empty() => What::Inline {
                 bytes: u32::try_from(value.len()).ok()?,
             },
+            keys::TAG_DATA => {
+                let data_id = keys::data_of(key)?;
+                let ino = Ino::from_bytes(value).ok()?;
+                self.numbers.used_data(data_id);
+                let what = What::Indexed { data_id };
+                (self.emit)(Fact { ino, what });
+                return Some(());
+            }
             keys::TAG_DENTRY => return self.entry(ino, key, value),
             keys::TAG_XATTR => What::Xattr {
                 flags: flag_of(key.get(keys::XATTR_NAME_AT..)?),
@@ -239,6 +279,7 @@ impl<'a> Scan<'a> {
             keys::TAG_DELETION if is_plain => {
                 for component in Layout::from_bytes(value).ok()?.components {
                     let data_id = component.data_id;
+                    self.numbers.used_data(data_id);
                     let what = What::Deletion { data_id };
                     (self.emit)(Fact { ino, what });
                 }
@@ -255,7 +296,7 @@ impl<'a> Scan<'a> {
     }
 
     fn inode(&mut self, ino: Ino, value: &[u8]) -> Option<()> {
-        self.numbers.last = ino.sequence();
+        self.numbers.used(Counter::Inodes, ino.sequence());
         let inode = Inode::decode(ino, value).ok()?;
         let what = What::Inode {
             kind: inode.kind,
@@ -267,6 +308,7 @@ impl<'a> Scan<'a> {
         };
         (self.emit)(Fact { ino, what });
         for component in &inode.layout.components {
+            self.numbers.used_data(component.data_id);
             let data = Data {
                 data_id: component.data_id,
                 set: component.set,
@@ -346,6 +388,10 @@ fn of_shard(tag: u8, key: &[u8], value: &[u8]) -> Option<()> {
         keys::TAG_SESSION => {
             SessionRecord::from_bytes(value).ok()?;
             13
+        }
+        keys::TAG_FENCE => {
+            FenceRecord::from_bytes(value).ok()?;
+            21
         }
         keys::TAG_HOLDER => {
             String::from_bytes(value).ok()?;

@@ -4,6 +4,7 @@ use super::Broken;
 use super::facts::{Data, Fact, What};
 use crate::inode::{FLAG_DETACHED, FLAG_ORPHAN};
 use crate::op::inline;
+use std::collections::BTreeSet;
 use zonal_types::{DataId, FileKind, Ino};
 
 /// An entry that leads to an inode.
@@ -50,8 +51,11 @@ pub enum Joined {
 #[derive(Default)]
 struct Group {
     ino: Ino,
-    inode: Option<(FileKind, u32, u64, Ino, u8, u8)>,
+    inode: Option<(FileKind, u32, u64, Ino, u32, u8)>,
     data: Option<Data>,
+    /// Bytes that its layout has, and bytes that lead to it.
+    data_ids: BTreeSet<DataId>,
+    indexed: BTreeSet<DataId>,
     inline: Option<u32>,
     xattrs: Option<u8>,
     orphan: bool,
@@ -63,6 +67,9 @@ struct Group {
     /// Entries of a directory besides `name`.
     others: Vec<Named>,
 }
+
+/// Most data ids that lead to one inode that are looked at in one pass: more than a layout has components.
+const INDEXED_MAX: usize = 4096;
 
 /// Most other entries of one directory that are told in one pass.
 const OTHERS_MAX: usize = 64;
@@ -104,7 +111,14 @@ impl<'a> Join<'a> {
                 flags,
                 xattrs,
             } => group.inode = Some((kind, nlink, size, parent, flags, xattrs)),
-            What::Data { data } => group.data = Some(data),
+            What::Data { data } => {
+                group.data_ids.insert(data.data_id);
+                group.data = Some(data);
+            }
+            What::Indexed { data_id } if group.indexed.len() < INDEXED_MAX => {
+                group.indexed.insert(data_id);
+            }
+            What::Indexed { .. } => {}
             What::Inline { bytes } => group.inline = Some(bytes),
             What::Xattr { flags } => *group.xattrs.get_or_insert(0) |= flags,
             What::Orphan => group.orphan = true,
@@ -169,8 +183,14 @@ impl<'a> Join<'a> {
                 self.broken(Broken::NotInDirectory { dir: ino, entries });
             }
             let has_bytes = group.inline.is_some();
+            let mut indexed = group.indexed.into_iter();
             if has_bytes || group.xattrs.is_some() || group.orphan || group.detached {
-                self.broken(Broken::Homeless { ino });
+                // Of a file that is made anew for its first bytes, these are the others.
+                let data_id = indexed.next();
+                self.broken(Broken::Homeless { ino, data_id });
+            }
+            for data_id in indexed {
+                self.broken(Broken::StrayData { ino, data_id });
             }
             return;
         };
@@ -229,6 +249,15 @@ impl<'a> Join<'a> {
         let missing = group.xattrs.unwrap_or(0) & !xattrs;
         if missing != 0 {
             self.broken(Broken::Xattrs { ino, missing });
+        }
+        for data_id in group.indexed.difference(&group.data_ids).copied() {
+            self.broken(Broken::StrayData { ino, data_id });
+        }
+        for data_id in group.data_ids.difference(&group.indexed).copied() {
+            // One of another shard's is seen by the comparison with the targets.
+            if (self.is_ours)(Ino(data_id.0)) {
+                self.broken(Broken::Unindexed { ino, data_id });
+            }
         }
         let mut data = group.data;
         if let Some(bytes) = group.inline {

@@ -12,7 +12,7 @@ use crate::keys;
 use crate::shard::Shard;
 use crate::tx::OrphanRecord;
 use std::collections::{BTreeMap, BTreeSet};
-use zonal_types::{Codec, Ino, KvRead, codec_of};
+use zonal_types::{Codec, DataId, Ino, KvRead, codec_of};
 
 /// An invariant of a shard's store that does not hold.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -118,6 +118,34 @@ pub enum Broken {
         /// The last one in use.
         last: u64,
     },
+    /// Data ids that are in use may be given again.
+    #[error(
+        "data ids of partition {partition} from {reserved} on are taken for free, {last} is in use"
+    )]
+    DataIds {
+        /// The partition.
+        partition: zonal_types::PartitionId,
+        /// The first one taken for free.
+        reserved: u64,
+        /// The last one in use.
+        last: u64,
+    },
+    /// Bytes that do not lead to their inode.
+    #[error("inode {ino} has data {data_id}, which does not lead to it")]
+    Unindexed {
+        /// The inode.
+        ino: Ino,
+        /// Its bytes.
+        data_id: DataId,
+    },
+    /// A data id that leads to an inode which is not there or has other bytes.
+    #[error("data {data_id} leads to inode {ino}, which does not have it")]
+    StrayData {
+        /// The inode.
+        ino: Ino,
+        /// The bytes that it does not have.
+        data_id: DataId,
+    },
     /// A directory that counts wrongly: entries and links counted, entries and directories found.
     #[error(
         "directory {ino} counts {} entries and {} links, has {} and {} directories",
@@ -186,6 +214,8 @@ pub enum Broken {
     Homeless {
         /// The inode.
         ino: Ino,
+        /// Bytes that lead to it.
+        data_id: Option<DataId>,
     },
 }
 
@@ -208,7 +238,10 @@ codec_of!(Broken {
     16 = AliveDeletion { ino },
     17 = Xattrs { ino, missing },
     18 = Inline { ino, bytes, room },
-    19 = Homeless { ino },
+    19 = Homeless { ino, data_id },
+    20 = DataIds { partition, reserved, last },
+    21 = Unindexed { ino, data_id },
+    22 = StrayData { ino, data_id },
 });
 
 fn hex(bytes: &[u8]) -> String {
@@ -310,7 +343,7 @@ impl Shard {
 mod tests {
     use super::sorted::FACT_BYTES;
     use super::*;
-    use zonal_types::{DataId, FileKind, StripeSetId};
+    use zonal_types::{FileKind, StripeSetId};
 
     #[test]
     fn every_fact_fits_its_bytes_and_comes_back() {
@@ -342,6 +375,7 @@ mod tests {
             What::Inline { bytes: 5 },
             What::Orphan,
             What::Deletion { data_id: DataId(1) },
+            What::Indexed { data_id: DataId(2) },
             What::Detached,
             What::Entries {
                 entries: 1,

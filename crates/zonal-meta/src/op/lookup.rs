@@ -3,7 +3,7 @@
 use super::{Result, entry};
 use crate::permission::{EXEC, check};
 use crate::tx::Tx;
-use zonal_types::{Credentials, ErrorCode, Ino, Name};
+use zonal_types::{Credentials, DataId, ErrorCode, Ino, Name};
 use zonal_wire::MetaReply;
 
 pub(crate) fn lookup(tx: &mut Tx<'_>, who: &Credentials, parent: Ino, name: &Name) -> Result {
@@ -31,6 +31,15 @@ pub(crate) fn parent(tx: &mut Tx<'_>, ino: Ino) -> Result {
         inode.parent
     };
     Ok(MetaReply::Parent { parent })
+}
+
+/// The file that has the bytes of a data id.
+pub(crate) fn file_of(tx: &Tx<'_>, data_id: DataId) -> Result {
+    if !tx.is_ours(Ino(data_id.0)) {
+        return Err(ErrorCode::NotOwner);
+    }
+    let ino = tx.file_of(data_id)?.ok_or(ErrorCode::Stale)?;
+    Ok(MetaReply::File { ino })
 }
 
 /// Whether the root directory has an entry for this inode. Rare, so it looks at all of them.

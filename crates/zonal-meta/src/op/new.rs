@@ -112,7 +112,10 @@ pub(crate) fn inode(
     inode.mode = rights.mode;
     set_acls(tx, &mut inode, rights);
     match kind {
-        FileKind::File => inode.layout = layout(tx, home, dir.policy, ino)?,
+        FileKind::File => {
+            let data_id = tx.new_data_id(partition)?;
+            inode.layout = layout(tx, home, dir.policy, data_id)?;
+        }
         FileKind::Directory => inode.policy = dir.policy,
         _ => {}
     }
@@ -156,12 +159,12 @@ pub(crate) fn home_zone(tx: &Tx<'_>, dir: &Inode, zone: ZoneId) -> Result<ZoneId
     }
 }
 
-/// The layout of a new file.
+/// The layout of a new file whose bytes have this identity.
 pub(crate) fn layout(
     tx: &Tx<'_>,
     home: ZoneId,
     policy: Option<StripePolicy>,
-    ino: Ino,
+    data_id: DataId,
 ) -> Result<zonal_types::Layout> {
     let map = tx.env.map;
     let set = map.zone(home).and_then(|zone| zone.default_set);
@@ -169,7 +172,7 @@ pub(crate) fn layout(
     let set = set.and_then(|id| map.set(id)).ok_or(ErrorCode::NoSpace)?;
     let width = u16::try_from(set.slots.len()).map_err(|_error| ErrorCode::Corrupt)?;
     let policy = policy.unwrap_or_default();
-    zonal_layout::new_layout(&policy, set.id, width, home, DataId(ino.0))
+    zonal_layout::new_layout(&policy, set.id, width, home, data_id)
         .and_then(|layout| zonal_layout::with_inline(layout, tx.env.inline_bytes))
         .map_err(|_error| ErrorCode::Corrupt)
 }

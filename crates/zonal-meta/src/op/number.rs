@@ -5,10 +5,11 @@
 //!
 //! *Invariant*: a number replaces another one only where a column that has not seen the first cuts, at the second, all that it would have cut.
 //! States of the last number, by flag: none: all columns have seen it; [`FLAG_UNCONFIRMED`]: it was pushed, perhaps not to all;
-//! [`FLAG_UNPUSHED`]: it was given, and nothing is at the targets behind `truncate_size`, as far as was told; both: something is, perhaps.
+//! [`FLAG_UNPUSHED`]: it was given, and nothing is at the targets behind `truncate_size`, as far as was told; with [`FLAG_WRITTEN`] something is,
+//! perhaps.
 
 use super::Result;
-use crate::inode::{FLAG_RESERVED, FLAG_UNCONFIRMED, FLAG_UNPUSHED, Inode};
+use crate::inode::{FLAG_RESERVED, FLAG_UNCONFIRMED, FLAG_UNPUSHED, FLAG_WRITTEN, Inode};
 use crate::tx::{Tx, Volatile};
 use zonal_types::{ErrorCode, Ino, cut};
 
@@ -20,7 +21,7 @@ pub(crate) fn others_hold(tx: &Tx<'_>, ino: Ino) -> bool {
 
 /// All columns have seen the last number.
 pub(crate) fn confirmed(inode: &mut Inode) {
-    inode.set(FLAG_UNCONFIRMED | FLAG_UNPUSHED, false);
+    inode.set(FLAG_UNCONFIRMED | FLAG_UNPUSHED | FLAG_WRITTEN, false);
 }
 
 /// Numbers a shrink to `size`. `is_pushed`: the columns are told; that waits for an earlier push.
@@ -79,7 +80,7 @@ pub(crate) fn disown(tx: &mut Tx<'_>, inode: &mut Inode) -> Result<bool> {
 /// Something was written at targets, perhaps behind what the last number left.
 pub(crate) fn wrote(inode: &mut Inode) {
     if inode.has(FLAG_UNPUSHED) {
-        inode.set(FLAG_UNCONFIRMED, true);
+        inode.set(FLAG_WRITTEN, true);
     }
 }
 
@@ -87,24 +88,24 @@ fn set(inode: &mut Inode, to: u64, is_pushed: bool) {
     inode.truncate_size = to;
     inode.set(FLAG_UNCONFIRMED, is_pushed);
     inode.set(FLAG_UNPUSHED, !is_pushed);
-    inode.set(FLAG_RESERVED, false);
+    inode.set(FLAG_RESERVED | FLAG_WRITTEN, false);
 }
 
 /// The last number was pushed, and not all have told that they have seen it.
 fn is_push_open(inode: &Inode) -> bool {
-    inode.has(FLAG_UNCONFIRMED) && !inode.has(FLAG_UNPUSHED)
+    inode.has(FLAG_UNCONFIRMED)
 }
 
 /// Where the next number cuts, of a file that has `size` bytes then. `None`: columns that have not seen the last one would keep what it cuts.
 fn bound(tx: &Tx<'_>, inode: &Inode, size: u64) -> Option<u64> {
     // Objects begin behind the shard's bytes.
     let inline = u64::from(inode.layout.inline_bytes());
-    let is_seen = !inode.has(FLAG_UNCONFIRMED) && !inode.has(FLAG_UNPUSHED);
+    let is_seen = !inode.has(FLAG_UNCONFIRMED | FLAG_UNPUSHED);
     if is_seen || size <= inode.truncate_size.max(inline) {
         return Some(size);
     }
     // What others wrote and have not told lies there, perhaps.
-    let is_hole = !inode.has(FLAG_UNCONFIRMED) && !others_hold(tx, inode.ino);
+    let is_hole = !inode.has(FLAG_UNCONFIRMED | FLAG_WRITTEN) && !others_hold(tx, inode.ino);
     is_hole.then_some(inode.truncate_size)
 }
 

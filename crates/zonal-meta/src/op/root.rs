@@ -5,12 +5,12 @@
 //! What gets lost in between is settled there.
 
 use super::{Result, entry, mkdir::Mkdir, new, rename::Place};
-use crate::dentry::Dentry;
+use crate::dentry::{Dentry, siphash};
 use crate::inode::Inode;
 use crate::outcome::{JunctionChange, Question};
 use crate::permission::{EXEC, Victim, WRITE, check, is_root, may_delete};
 use crate::tx::Tx;
-use zonal_types::{Attr, Blob, Credentials, ErrorCode, FileKind, Ino, Name, ZoneId};
+use zonal_types::{Attr, Blob, Credentials, ErrorCode, FileKind, Ino, Name, ShardId};
 use zonal_wire::meta::AttrChange;
 use zonal_wire::{MetaReply, MetaRequest};
 
@@ -27,11 +27,11 @@ pub(crate) fn mkdir(
     mode: u32,
 ) -> Result {
     let zone = new::home_zone(tx, &dir, request.zone)?;
-    if tx.env.map.shard_of_zone(zone).is_none() {
-        return Err(ErrorCode::NotReady);
-    }
     let kind = FileKind::Directory;
-    let Some((_, ino)) = tx.facts.made else {
+    let Some((shard, ino)) = tx.facts.made else {
+        let turn = siphash(request.name.as_bytes());
+        let shard = tx.env.map.shard_for_directory(zone, turn);
+        let shard = shard.ok_or(ErrorCode::NotReady)?.id;
         let default = new::default_acl(tx, &dir)?;
         let rights = new::rights(tx, who, &dir, kind, mode, 0)?;
         let set_gid = rights.mode & crate::permission::S_ISGID;
@@ -47,9 +47,9 @@ pub(crate) fn mkdir(
             default_acl: default.map(|acl| Blob(acl.to_bytes())),
             token: tx.token,
         };
-        return Err(tx.ask(zone, ask, Question::Make(zone)));
+        return Err(tx.ask(shard, ask, Question::Make(shard)));
     };
-    if tx.is_ours(ino) || !ino.is_valid() {
+    if !ino.is_valid() || tx.shard_of(ino) != Ok(shard) {
         return Err(ErrorCode::Protocol);
     }
     tx.add_entry(dir.ino, request.name, ino, kind)?;
@@ -59,14 +59,14 @@ pub(crate) fn mkdir(
     tx.save(dir.clone());
     let path = path_of(request.name);
     tx.junctions.push(JunctionChange::Add { ino, path, zone });
-    tx.after.push((zone, MetaRequest::AttachDir { ino }));
+    tx.after.push((shard, MetaRequest::AttachDir { ino }));
     if dir.policy.is_some() {
         let policy = MetaRequest::SetPolicy {
             who: Credentials::root(),
             dir: ino,
             policy: dir.policy,
         };
-        tx.after.push((zone, policy));
+        tx.after.push((shard, policy));
     }
     let entry = entry(tx, &dir, ino, kind)?;
     Ok(MetaReply::Entry { entry })
@@ -77,9 +77,9 @@ fn remote_attr(tx: &mut Tx<'_>, ino: Ino) -> Result<Option<Attr>> {
     if let Some((_, attr)) = tx.facts.attrs.iter().find(|(of, _)| *of == ino) {
         return Ok(*attr);
     }
-    let zone = tx.zone_of(ino)?;
+    let shard = tx.shard_of(ino)?;
     let ask = MetaRequest::GetAttr { ino, data: false };
-    Err(tx.ask(zone, ask, Question::Attr(ino)))
+    Err(tx.ask(shard, ask, Question::Attr(ino)))
 }
 
 /// `may_delete` for a directory elsewhere.
@@ -107,13 +107,13 @@ fn may_delete_remote(
 }
 
 /// Makes the directory elsewhere refuse entries; it must be empty.
-fn detach(tx: &mut Tx<'_>, ino: Ino) -> Result<ZoneId> {
-    let zone = tx.zone_of(ino)?;
-    if tx.facts.detached == Some((zone, ino)) {
-        return Ok(zone);
+fn detach(tx: &mut Tx<'_>, ino: Ino) -> Result<ShardId> {
+    let shard = tx.shard_of(ino)?;
+    if tx.facts.detached == Some((shard, ino)) {
+        return Ok(shard);
     }
     let ask = MetaRequest::DetachDir { ino };
-    Err(tx.ask(zone, ask, Question::Detach(zone, ino)))
+    Err(tx.ask(shard, ask, Question::Detach(shard, ino)))
 }
 
 /// rmdir in the root of a directory elsewhere.
@@ -125,7 +125,7 @@ pub(crate) fn rmdir(
     found: &Dentry,
 ) -> Result {
     may_delete_remote(tx, who, &dir, found.ino, true)?;
-    let zone = detach(tx, found.ino)?;
+    let shard = detach(tx, found.ino)?;
     tx.remove_entry(dir.ino, cookie)?;
     dir.size = dir.size.saturating_sub(1);
     dir.nlink = dir.nlink.saturating_sub(1);
@@ -133,7 +133,7 @@ pub(crate) fn rmdir(
     tx.save(dir);
     let ino = found.ino;
     tx.junctions.push(JunctionChange::Remove { ino });
-    tx.after.push((zone, MetaRequest::DropDir { ino }));
+    tx.after.push((shard, MetaRequest::DropDir { ino }));
     Ok(MetaReply::Done)
 }
 
@@ -176,10 +176,10 @@ pub(crate) fn rename(
                 let victim = tx.target(target.ino)?;
                 super::remove::drop_link(tx, victim)?;
             } else {
-                let zone = detach(tx, target.ino)?;
+                let shard = detach(tx, target.ino)?;
                 let ino = target.ino;
                 tx.junctions.push(JunctionChange::Remove { ino });
-                tx.after.push((zone, MetaRequest::DropDir { ino }));
+                tx.after.push((shard, MetaRequest::DropDir { ino }));
                 dir.nlink = dir.nlink.saturating_sub(1);
             }
             let there = Dentry {
@@ -243,8 +243,8 @@ fn moved(tx: &mut Tx<'_>, found: &Dentry, name: &Name) -> Result<()> {
         ..AttrChange::default()
     };
     let who = Credentials::root();
-    let zone = tx.zone_of(ino)?;
+    let shard = tx.shard_of(ino)?;
     tx.after
-        .push((zone, MetaRequest::SetAttr { who, ino, change }));
+        .push((shard, MetaRequest::SetAttr { who, ino, change }));
     Ok(())
 }

@@ -1,21 +1,20 @@
 //! What the comparison with other stores asks of a shard: files for bytes without an inode, sizes as the targets tell them,
 //! directories that the root and a zone's shard do not agree on.
 
-use super::{Result, link};
+use super::{Result, link, owner};
 use crate::config::Now;
 use crate::inode::Inode;
-use crate::keys;
 use crate::op::inline;
 use crate::shard::Shard;
 use zonal_types::{
-    ErrorCode, FileKind, Ino, KvChange, KvRead, Layout, Name, PartitionId, SessionId,
+    DataId, ErrorCode, FileKind, Ino, KvChange, KvRead, Layout, Name, PartitionId, SessionId,
 };
 
 /// A file made for bytes without an inode.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
-    /// Its number: the data id, which files are numbered by.
-    pub ino: Ino,
+    /// Their identity. The file gets a number of the same partition.
+    pub data_id: DataId,
     /// Its name in `lost+found`.
     pub name: Name,
     /// Where the bytes are.
@@ -53,7 +52,7 @@ impl Shard {
         Ok((ino, tx.finish().effect))
     }
 
-    /// Makes a file in `lost_found` for bytes that have no inode; none where the number is in use.
+    /// Makes a file in `lost_found` for bytes that have no inode; none where they have one.
     ///
     /// # Errors
     /// `NotFound` where `lost_found` is no directory; what `kv` gives.
@@ -65,11 +64,13 @@ impl Shard {
         found: &Found,
     ) -> Result<Vec<KvChange>> {
         let mut tx = self.tx(kv, now, SessionId(0));
-        if !tx.is_ours(found.ino) || tx.find(found.ino)?.is_some() {
+        let partition = found.data_id.partition();
+        if !tx.is_ours(Ino(found.data_id.0)) || owner(&mut tx, found.data_id)?.is_some() {
             return Ok(Vec::new());
         }
         let dir = tx.directory(lost_found)?;
-        let mut inode = Inode::new(found.ino, FileKind::File, lost_found, dir.home, now.wall);
+        let ino = tx.new_ino(partition)?;
+        let mut inode = Inode::new(ino, FileKind::File, lost_found, dir.home, now.wall);
         inode.mode = 0o600;
         inode.layout = found.layout.clone();
         inode.size = found.size;
@@ -77,9 +78,7 @@ impl Shard {
         inode.truncate_seq = found.truncate_seq;
         inode.truncate_size = found.size;
         tx.save(inode);
-        // Their objects are its own again.
-        tx.remove(keys::deletion(found.ino));
-        link(&mut tx, dir, &found.name, found.ino, FileKind::File)?;
+        link(&mut tx, dir, &found.name, ino, FileKind::File)?;
         Ok(tx.finish().effect)
     }
 

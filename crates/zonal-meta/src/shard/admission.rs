@@ -18,16 +18,32 @@ impl Shard {
         caller: Caller,
         from: Option<&Arc<Holder>>,
         request: &MetaRequest,
+        waited: &Waiting,
     ) -> Result<Option<Outcome>, ErrorCode> {
-        if let MetaRequest::OpenSession { client, zone, name } = request {
+        if let MetaRequest::OpenSession { zone, name } = request {
             return self
-                .open_session(now, from, (*client, *zone, name))
+                .open_session(now, from, (caller.identity, *zone, name))
                 .map(Some);
         }
         match self.sessions.get_mut(caller.session) {
-            Some(session) if session.is_of(from) => session.last_seen = now.instant,
             // By a command: the shell lets nobody else ask for it.
             Some(_) if matches!(request, MetaRequest::EvictSession) => {}
+            Some(session) if session.is_ending => return Err(ErrorCode::UnknownSession),
+            Some(session) if session.is_of(from) => {
+                let known = session.record.identity;
+                if caller.identity.client != known.client {
+                    return Err(ErrorCode::UnknownSession);
+                }
+                if caller.identity != known {
+                    // Of before it opened the session once more; or it has not told us yet that it has begun anew.
+                    zonal_types::mark!(IncarnationRefused);
+                    return Err(ErrorCode::Fenced);
+                }
+                // The end of a poll is no sign of life: its client may be stopped, or have been refused since.
+                if waited.until.is_none() {
+                    session.last_seen = now.instant;
+                }
+            }
             Some(_) => return Err(ErrorCode::UnknownSession),
             None if caller.session == SessionId(0) && is_internal(request) => {}
             None => return Err(ErrorCode::UnknownSession),

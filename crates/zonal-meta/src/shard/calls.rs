@@ -3,19 +3,19 @@
 use super::{Shard, Waiting};
 use crate::config::Now;
 use crate::outcome::{Outcome, PendingCall, Question};
-use zonal_types::{ErrorCode, Ino, KvRead, ZoneId};
+use zonal_types::{ErrorCode, Ino, KvRead, ShardId};
 use zonal_wire::storage::ErrorNumber;
 use zonal_wire::{MetaReply, MetaRequest};
 
 impl Shard {
-    pub(super) fn ask(&mut self, zone: ZoneId, ask: MetaRequest, call: PendingCall) -> Outcome {
+    pub(super) fn ask(&mut self, shard: ShardId, ask: MetaRequest, call: PendingCall) -> Outcome {
         for ino in call.directories() {
             *self.asking.entry(ino).or_default() += 1;
         }
         let wake = std::mem::take(&mut self.woken).into_iter().collect();
         let request = ask;
         Outcome::Call {
-            zone,
+            shard,
             request,
             call,
             wake,
@@ -53,14 +53,14 @@ impl Shard {
             code: ErrorNumber(ErrorCode::Stale),
         };
         match (asked, reply) {
-            (Question::Make(zone), MetaReply::Detached { ino }) => {
-                waited.facts.made = Some((zone, ino));
+            (Question::Make(shard), MetaReply::Detached { ino }) => {
+                waited.facts.made = Some((shard, ino));
             }
-            (Question::Detach(zone, ino), MetaReply::Done) => {
-                waited.facts.detached = Some((zone, ino));
+            (Question::Detach(shard, ino), MetaReply::Done) => {
+                waited.facts.detached = Some((shard, ino));
             }
-            (Question::Detach(zone, ino), reply) if reply == gone => {
-                waited.facts.detached = Some((zone, ino));
+            (Question::Detach(shard, ino), reply) if reply == gone => {
+                waited.facts.detached = Some((shard, ino));
             }
             (Question::Attr(ino), MetaReply::Attr { attr, .. }) => {
                 waited.facts.attrs.push((ino, Some(attr)));

@@ -30,11 +30,7 @@ impl Shard {
             recent: &self.recent,
             silent: &self.sessions.silent,
             live_inodes: self.live_inodes,
-            inline_bytes: if self.is_old {
-                0
-            } else {
-                self.config.inline_bytes
-            },
+            inline_bytes: self.config.inline_bytes,
         };
         Tx::new(env, kv, now, session)
     }
@@ -58,7 +54,7 @@ impl Shard {
             let directory = caching::directory_after(&mut tx, request);
             let lease = tx.lease;
             let finished = tx.finish();
-            if let Some((zone, ask, asked)) = finished.call {
+            if let Some((shard, ask, asked)) = finished.call {
                 self.leases.finish(&waited.changes);
                 let call = PendingCall {
                     caller,
@@ -67,7 +63,7 @@ impl Shard {
                     asked,
                     facts: waited.facts,
                 };
-                return self.ask(zone, ask, call);
+                return self.ask(shard, ask, call);
             }
             let mut reply = match result {
                 Ok(reply) => reply,
@@ -201,6 +197,7 @@ impl Shard {
                 session,
                 slot,
                 sequence,
+                ..
             } = caller;
             if effect.is_empty() {
                 self.sessions.replied(session, slot, sequence, Some(kept));
@@ -291,11 +288,11 @@ impl Shard {
                 .replied(caller.session, caller.slot, caller.sequence, kept);
         }
         let mut after = Vec::new();
-        if let Some((zone, ino)) = waited.facts.made {
-            after.push((zone, MetaRequest::DropDir { ino }));
+        if let Some((shard, ino)) = waited.facts.made {
+            after.push((shard, MetaRequest::DropDir { ino }));
         }
-        if let Some((zone, ino)) = waited.facts.detached {
-            after.push((zone, MetaRequest::AttachDir { ino }));
+        if let Some((shard, ino)) = waited.facts.detached {
+            after.push((shard, MetaRequest::AttachDir { ino }));
         }
         self.outcome(reply, Vec::new(), Vec::new(), after)
     }

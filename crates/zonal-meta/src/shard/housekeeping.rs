@@ -17,9 +17,6 @@ impl Shard {
     pub fn tick(&mut self, kv: &dyn KvRead, now: Now) -> Ticked {
         self.leases.sweep(now.instant, 4096);
         let mut effect = Vec::new();
-        if std::mem::take(&mut self.is_old) {
-            effect.push(self.config.format());
-        }
         let mut ending = self.sessions.expired(now.instant);
         ending.extend(std::mem::take(&mut self.doomed));
         if ending.len() > ENDED_AT_ONCE {
@@ -38,7 +35,16 @@ impl Shard {
         for session in ending {
             if self.sessions.contains(session) {
                 zonal_types::mark!(SessionExpired);
+                if let Some(begun) = self.begin_ending(now, session) {
+                    effect.extend(begun);
+                    continue;
+                }
             }
+            let (ended, failed) = self.end_session(kv, now, session);
+            effect.extend(ended);
+            unread = failed.or(unread);
+        }
+        for session in self.fencing.over(now.instant) {
             let (ended, failed) = self.end_session(kv, now, session);
             effect.extend(ended);
             unread = failed.or(unread);
@@ -54,10 +60,11 @@ impl Shard {
     /// When [`Self::tick`] is due.
     #[must_use]
     pub fn poll_deadline(&self) -> Option<Instant> {
-        if !self.doomed.is_empty() || self.has_lost_orphans || self.is_old {
+        if !self.doomed.is_empty() || self.has_lost_orphans {
             return Some(Instant(0));
         }
-        self.sessions.next_expiry()
+        let times = [self.sessions.next_expiry(), self.fencing.next()];
+        times.into_iter().flatten().min()
     }
 
     /// Directories that have been detached for more than a minute.
@@ -116,6 +123,8 @@ impl Shard {
             ("append_ends", self.ends.len() as u64),
             ("append_ends_max", APPEND_TICKETS_MAX as u64),
             ("waiting_requests", self.waiting.len() as u64),
+            ("fences", self.fencing.len() as u64),
+            ("fences_max", zonal_types::limits::FENCES_MAX as u64),
             ("inodes", self.live_inodes),
         ]
     }

@@ -6,6 +6,7 @@ use crate::append::ends::Ends;
 use crate::config::ShardConfig;
 use crate::deletions::Deletions;
 use crate::events::EventQueues;
+use crate::fencing::Fencing;
 use crate::ids::Ids;
 use crate::inode::Inode;
 use crate::keys;
@@ -24,14 +25,12 @@ use zonal_types::{
 };
 use zonal_zonemap::ZoneMap;
 
-/// Version of the store's format record. In format 1 shards keep no bytes of files.
-const STORE_FORMAT: u16 = 2;
-/// The oldest format that becomes this one.
-const STORE_FORMAT_MIN: u16 = 1;
+/// Version of the store's format record.
+const STORE_FORMAT: u16 = 3;
 
 impl ShardConfig {
     /// The store's format record.
-    pub(super) fn format(&self) -> KvChange {
+    fn format(&self) -> KvChange {
         let record = (STORE_FORMAT, (self.shard, self.hash_bits));
         KvChange::put(keys::format(), record.to_bytes())
     }
@@ -66,7 +65,7 @@ impl Shard {
         let bytes = kv.get(&keys::format())?.ok_or(ErrorCode::WrongVersion)?;
         let record = <(u16, (zonal_types::ShardId, u32))>::from_bytes(&bytes);
         let (format, (shard, hash_bits)) = record.map_err(|_error| ErrorCode::Corrupt)?;
-        if !(STORE_FORMAT_MIN..=STORE_FORMAT).contains(&format) || hash_bits != config.hash_bits {
+        if format != STORE_FORMAT || hash_bits != config.hash_bits {
             return Err(ErrorCode::WrongVersion);
         }
         if shard != config.shard {
@@ -78,7 +77,7 @@ impl Shard {
         sessions.ids().for_each(|id| events.open(id));
         let mut opens = Opens::default();
         opens.orphans = load_orphans(kv, &partitions)?;
-        Ok(Self {
+        let mut shard = Self {
             live_inodes: Ids::load_live_inodes(kv, &partitions)?,
             leases: Leases::new(now, sessions.silent.clone()),
             lock_grace_until: now.plus_ms(CACHE_TERM_MS + CACHE_GRACE_MS),
@@ -100,10 +99,12 @@ impl Shard {
             next_attempt: 1,
             doomed: BTreeSet::new(),
             has_lost_orphans: true,
-            is_old: format < STORE_FORMAT,
             woken: BTreeSet::new(),
             recheck: false,
-        })
+            fencing: Fencing::load(kv)?,
+        };
+        shard.resume_ending(now);
+        Ok(shard)
     }
 }
 

@@ -11,7 +11,9 @@ use crate::scope::{
 };
 use crate::tx::Tx;
 use std::borrow::Cow;
-use zonal_types::{ErrorCode, FileKind, Holder, Ino, KvChange, KvRead, Name, Scope, SessionId};
+use zonal_types::{
+    DataId, ErrorCode, FileKind, Holder, Ino, KvChange, KvRead, Name, Scope, SessionId,
+};
 use zonal_wire::meta::Entry;
 use zonal_wire::{MetaReply, MetaRequest};
 use zonal_zonemap::ZoneMap;
@@ -105,18 +107,21 @@ impl Shard {
     /// Asked by a target: whether a client may read or write the bytes of a file.
     ///
     /// # Errors
-    /// `NotReady` where a session of it has not told since our start what it holds; `NotOwner` where the inode is another shard's.
+    /// `NotReady` where a session of it has not told since our start what it holds; `NotOwner` where the data id is another shard's.
     pub fn may_use(
         &mut self,
         kv: &dyn KvRead,
         now: Now,
         holder: &Holder,
-        ino: Ino,
+        data_id: DataId,
         writes: bool,
     ) -> Result<bool, ErrorCode> {
-        if ino.is_valid() && self.partitions.binary_search(&ino.partition()).is_err() {
+        if self.partitions.binary_search(&data_id.partition()).is_err() {
             return Err(ErrorCode::NotOwner);
         }
+        let Some(ino) = self.tx(kv, now, SessionId(0)).file_of(data_id)? else {
+            return Ok(false);
+        };
         let sessions: Vec<SessionId> = self.sessions.of_holder(&holder.subject).collect();
         let mut is_silent = false;
         for session in sessions {
@@ -200,6 +205,8 @@ impl Shard {
             return;
         };
         let entries: Vec<&Entry> = match reply {
+            // By its number: that it is open says nothing of its names.
+            _opened if matches!(request, MetaRequest::Open { .. }) => Vec::new(),
             MetaReply::Entry { entry }
             | MetaReply::Made { entry, .. }
             | MetaReply::Opened { entry, .. }
@@ -286,6 +293,23 @@ impl<'a> Looking<'a> {
         }
     }
 
+    /// What is to get one more name. A file that is only open still would come back for good.
+    fn named_inside(&mut self, ino: Ino) -> Result<(), ErrorCode> {
+        self.inside(ino)?;
+        let Some(top) = self.resolved()?.dir else {
+            return Err(ErrorCode::Stale);
+        };
+        let inode = self.tx.inode_or_removed(ino)?;
+        let is_named = inode.nlink == 0
+            || self.scopes.was_reached(ino, top)
+            || (!inode.has(FLAG_STRAYED)
+                && lies_below(&mut self.tx, self.scopes, inode.parent, top)?);
+        match is_named {
+            true => Ok(()),
+            false => Err(ErrorCode::Stale),
+        }
+    }
+
     /// What is only looked at; false: it is above.
     fn visible(&mut self, ino: Ino) -> Result<bool, ErrorCode> {
         match self.place(ino)? {
@@ -332,7 +356,7 @@ impl<'a> Looking<'a> {
                 self.takes(*new_parent)?;
             }
             MetaRequest::Link { ino, parent, .. } => {
-                self.inside(*ino)?;
+                self.named_inside(*ino)?;
                 self.takes(*parent)?;
             }
             MetaRequest::Readlink { ino }
@@ -389,7 +413,9 @@ impl<'a> Looking<'a> {
             | MetaRequest::DropDir { .. }
             | MetaRequest::HasEntry { .. }
             | MetaRequest::SettleDir { .. }
-            | MetaRequest::HasOpen { .. } => return Err(ErrorCode::NotPermitted),
+            | MetaRequest::HasOpen { .. }
+            // Of commands.
+            | MetaRequest::FileOf { .. } => return Err(ErrorCode::NotPermitted),
         }
         Ok(Sight {
             dir: self.resolved()?.dir,

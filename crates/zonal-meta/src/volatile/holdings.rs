@@ -62,9 +62,19 @@ impl Shard {
             self.opens.write(*ino, session);
             self.recall_shared(*ino, session, now);
         }
-        let mut lost = false;
+        // Where another has got something that conflicts, nothing of the file is taken over: what it guarded may have changed.
+        let conflicts = |(ino, range): &&(Ino, LockRange)| {
+            !absent.contains(ino) && self.locks.get(session, *ino, *range).is_some()
+        };
+        let mut lost: BTreeSet<Ino> = locks
+            .iter()
+            .filter(conflicts)
+            .map(|(ino, _)| *ino)
+            .collect();
         for (ino, range) in locks.iter().filter(|(ino, _)| !absent.contains(ino)) {
-            lost |= self.locks.reclaim(session, *ino, *range).is_err();
+            if !lost.contains(ino) && self.locks.reclaim(session, *ino, *range).is_err() {
+                lost.insert(*ino);
+            }
         }
         self.sessions.silent.remove(&session);
         if self.sessions.silent.is_empty() {
@@ -80,10 +90,11 @@ impl Shard {
         }
         let (released, _unread) = self.release_orphans(kv, now, session, &orphans);
         effect.extend(released);
-        let reply = if lost {
-            failed(ErrorCode::UnknownLease)
-        } else {
+        let reply = if lost.is_empty() {
             MetaReply::Done
+        } else {
+            let lost = lost.into_iter().collect();
+            MetaReply::Reclaimed { lost }
         };
         self.outcome(reply, effect, Vec::new(), Vec::new())
     }
@@ -205,6 +216,7 @@ impl Shard {
         self.opens.drop_session(session);
         self.events.close(session);
         self.doomed.remove(&session);
+        self.fencing.ended(session);
         if self.sessions.silent.iter().all(|silent| *silent == session) {
             self.tickets.forget_given();
         }

@@ -6,8 +6,10 @@ use std::sync::Arc;
 use zonal_meta::{Attempt, Caller, JunctionChange, Now, Outcome, Shard, ShardConfig};
 use zonal_testkit::Rng;
 use zonal_types::{
-    CellId, Credentials, Holder, Ino, Instant, KvChange, NodeId, ShardId, TargetId, ZoneId,
+    CellId, ClientId, ClientIdentity, Credentials, ErrorCode, Holder, Ino, Instant, KvChange,
+    NodeId, ShardId, TargetId, ZoneId,
 };
+use zonal_wire::storage::ErrorNumber;
 use zonal_wire::{JoinTarget, MetaReply, MetaRequest};
 use zonal_zonemap::{MapEdit, ZoneMap};
 
@@ -158,8 +160,8 @@ impl Cell {
                         apply(&mut self.stores[shard].kv, &effect);
                         self.last_effect.extend(effect);
                         self.junctions.extend(junctions);
-                        for (zone, request) in after {
-                            self.internal(zone, &request);
+                        for (shard, request) in after {
+                            self.internal(shard, &request);
                         }
                         return reply;
                     }
@@ -175,12 +177,12 @@ impl Cell {
                         break;
                     }
                     Outcome::Call {
-                        zone,
+                        shard: asked,
                         request,
                         call,
                         ..
                     } => {
-                        let reply = self.internal(zone, &request);
+                        let reply = self.internal(asked, &request);
                         let store = &mut self.stores[shard];
                         outcome = store.shard.resume(&store.kv, self.now, call, reply);
                     }
@@ -189,25 +191,30 @@ impl Cell {
         }
     }
 
-    fn internal(&mut self, zone: ZoneId, request: &MetaRequest) -> MetaReply {
-        let shard = self.map.shard_of_zone(zone).unwrap().id.0 as usize;
-        self.send_on(shard, none(), None, request)
+    fn internal(&mut self, shard: ShardId, request: &MetaRequest) -> MetaReply {
+        self.send_on(shard.0 as usize, none(), None, request)
     }
 
     pub fn client(&mut self, client: u64) -> Client {
+        let identity = ClientIdentity::first(ClientId(client));
+        self.client_as(identity)
+    }
+
+    pub fn client_as(&mut self, identity: ClientIdentity) -> Client {
         let mut sessions = Vec::new();
         for shard in 0..self.stores.len() {
             let request = MetaRequest::OpenSession {
-                client,
                 zone: ZoneId(1),
                 name: "test".into(),
             };
-            match self.send(shard, none(), &request) {
+            let caller = Caller { identity, ..none() };
+            match self.send(shard, caller, &request) {
                 MetaReply::Session { session, .. } => sessions.push(session),
                 other => panic!("{other:?}"),
             }
         }
         Client {
+            identity,
             sessions,
             sequence: 0,
             who: Credentials::root(),
@@ -222,10 +229,39 @@ impl Cell {
         }
     }
 
+    /// Housekeeping. Targets acknowledge fences at once.
     pub fn tick(&mut self) {
+        self.tick_without_targets();
+        self.acknowledge_fences();
+        self.tick_without_targets();
+    }
+
+    pub fn tick_without_targets(&mut self) {
         for store in &mut self.stores {
             let ticked = store.shard.tick(&store.kv, self.now);
             apply(&mut store.kv, &ticked.effect);
+        }
+    }
+
+    pub fn acknowledge_fences(&mut self) {
+        for store in &mut self.stores {
+            for (target, fences) in store.shard.fences() {
+                let changes = store.shard.fenced(target, &fences);
+                apply(&mut store.kv, &changes);
+            }
+        }
+    }
+
+    /// Ends a session for its client.
+    pub fn evict(&mut self, shard: usize, caller: Caller) {
+        let not_ready = MetaReply::Failed {
+            code: ErrorNumber(ErrorCode::NotReady),
+        };
+        let reply = self.send(shard, caller, &MetaRequest::EvictSession);
+        if reply == not_ready {
+            self.tick();
+        } else {
+            assert_eq!(reply, MetaReply::Done);
         }
     }
 }

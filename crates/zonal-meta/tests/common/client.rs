@@ -2,13 +2,14 @@
 
 use super::{Cell, name};
 use zonal_meta::Caller;
-use zonal_types::{Attr, Credentials, ErrorCode, FileData, Ino, SessionId, ZoneId};
+use zonal_types::{Attr, ClientIdentity, Credentials, ErrorCode, FileData, Ino, SessionId, ZoneId};
 use zonal_wire::meta::{DirEntry, Entry, NewKind};
 use zonal_wire::{MetaReply, MetaRequest};
 
 /// A client with one slot.
 #[derive(Clone)]
 pub struct Client {
+    pub identity: ClientIdentity,
     pub sessions: Vec<SessionId>,
     pub sequence: u32,
     pub who: Credentials,
@@ -30,6 +31,7 @@ impl Client {
 
     pub fn caller(&self, shard: usize) -> Caller {
         Caller {
+            identity: self.identity,
             session: self.sessions[shard],
             slot: 0,
             sequence: self.sequence,

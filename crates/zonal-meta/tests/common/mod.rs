@@ -11,7 +11,7 @@ pub use client::{Client, Reply, entry_of};
 pub use setup::Setup;
 
 use zonal_meta::{Caller, Outcome};
-use zonal_types::{Ino, Name, SessionId, Timestamp};
+use zonal_types::{ClientIdentity, Ino, Name, SessionId, Timestamp};
 use zonal_wire::frame::NO_SLOT;
 use zonal_wire::{LockKind, LockRange, MetaRequest};
 
@@ -21,6 +21,7 @@ pub fn seconds(seconds: i64) -> Timestamp {
 
 pub fn none() -> Caller {
     Caller {
+        identity: ClientIdentity::default(),
         session: SessionId(0),
         slot: NO_SLOT,
         sequence: 0,

@@ -81,7 +81,7 @@ impl ZonalFs {
             for (dir, believed) in names {
                 self.expire(notifier, dir, believed);
             }
-            (dirs.is_empty() || notifier.has_expire_only()) && self.settle(&dirs)
+            (dirs.is_empty() || notifier.has_expire_only()) && self.settle_names(&dirs)
         };
         let is_sure = drop_known();
         // What the kernel was taking over just then: once more.
@@ -102,14 +102,14 @@ impl ZonalFs {
     }
 
     /// Waits until events about these directories may be acknowledged.
-    pub(crate) fn settle(&self, dirs: &[Ino]) -> bool {
+    pub(crate) fn settle_names(&self, dirs: &[Ino]) -> bool {
         dirs.is_empty()
             || self
                 .expiries
                 .settle(dirs, |dir| self.directories.parent(dir))
     }
 
-    /// Makes the kernel ask for what an event says is old. Returns the directories for which the acknowledgement waits, see [`Self::settle`].
+    /// Makes the kernel ask for what an event says is old. Returns the directories for which the acknowledgement waits, see [`Self::settle_names`].
     pub(crate) fn drop_named(&self, event: &Event) -> Vec<Ino> {
         let Event::Invalidate {
             entries, inodes, ..

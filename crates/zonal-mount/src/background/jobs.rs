@@ -3,7 +3,6 @@
 
 use super::drops::{drop_file, drop_range, lengthen};
 use super::{Signal, lock};
-use crate::block::block_on;
 use crate::caller::is_dying;
 use crate::fs::ZonalFs;
 use crate::tails::Stale;
@@ -14,6 +13,7 @@ use std::time::Duration;
 use zonal_client::Net as _;
 use zonal_client::seen::Changed;
 use zonal_fuse::{Notifier, ReplyEmpty, ReplyLseek};
+use zonal_native::block_on;
 use zonal_types::{ErrorCode, Ino};
 use zonal_wire::LockRange;
 
@@ -94,10 +94,6 @@ impl Jobs {
     pub(super) fn end(&self) {
         lock(&self.queue).is_ended = true;
         self.has_jobs.notify_all();
-    }
-
-    pub(super) fn is_ended(&self) -> bool {
-        lock(&self.queue).is_ended
     }
 }
 

@@ -11,6 +11,8 @@ const LIMIT_MAX: Duration = Duration::from_secs(24 * 3600);
 pub struct Clock {
     start: Instant,
     limit: Option<Duration>,
+    /// What is set on the socket instead, so that clocks with different limits set it once.
+    step: Option<Duration>,
 }
 
 impl Clock {
@@ -21,6 +23,16 @@ impl Clock {
             start: Instant::now(),
             // The kernel refuses absurd values.
             limit: Some(limit.min(LIMIT_MAX)),
+            step: None,
+        }
+    }
+
+    /// A clock that looks whether it has ended every `step`; it may end so much late.
+    #[must_use]
+    pub(crate) fn in_steps(limit: Duration, step: Duration) -> Self {
+        Self {
+            step: Some(step),
+            ..Self::start(limit)
         }
     }
 
@@ -30,6 +42,7 @@ impl Clock {
         Self {
             start: Instant::now(),
             limit: None,
+            step: None,
         }
     }
 
@@ -63,6 +76,9 @@ impl Clock {
     /// for each call), later what is left.
     pub(super) fn socket_limit(&self) -> Result<Option<Duration>, IoFail> {
         let left = self.left()?;
+        if self.step.is_some() {
+            return Ok(self.step);
+        }
         Ok(match (left, self.limit) {
             (Some(left), Some(limit)) if left < limit / 4 * 3 => Some(left),
             _ => self.limit,

@@ -3,13 +3,13 @@
 #![allow(missing_docs, reason = "names say it")]
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use zonal_net::{
     Address, Authority, Credential, Handler, Identity, ListenConfig, Listeners, NetError,
-    PayloadInto, Peer, Pool, PoolConfig, Reply, ReplyBuilder, Request, Role, ServerConfig,
+    PayloadInto, Peer, Pool, PoolConfig, Reply, ReplyBuilder, Request, Resumer, Role, ServerConfig,
     ServerHandle, ServerRoles, Subject, SubjectKind, serve,
 };
 use zonal_types::{CellId, NodeId, Scope};
@@ -24,6 +24,20 @@ pub struct Echo {
     is_stopping: AtomicBool,
     lock: Mutex<()>,
     changed: Condvar,
+    /// Requests "park".
+    pub parked: Mutex<Vec<Resumer>>,
+    /// Those of them whose clients went away.
+    pub given_up: AtomicUsize,
+}
+
+impl Echo {
+    /// Lets all parked requests go on.
+    pub fn resume_all(&self) {
+        for resumer in self.parked.lock().unwrap().drain(..) {
+            resumer.resume();
+            resumer.resume();
+        }
+    }
 }
 
 impl Handler for Echo {
@@ -45,6 +59,13 @@ impl Handler for Echo {
             }
             b"who" => reply.message(&format!("{:?} {} {}", peer.role, peer.node, peer.endpoint)),
             b"close" => reply.close_after(),
+            b"park" => match reply.resumed() {
+                None => self.parked.lock().unwrap().extend(reply.park(7)),
+                Some(_) if reply.is_peer_gone() => {
+                    self.given_up.fetch_add(1, Ordering::SeqCst);
+                }
+                Some(name) => reply.message(&name),
+            },
             _ => {
                 reply.body_mut().extend_from_slice(body);
                 let len = payload.len();
@@ -54,6 +75,7 @@ impl Handler for Echo {
     }
 
     fn stopping(&self) {
+        self.resume_all();
         let _guard = self.lock.lock().unwrap();
         self.is_stopping.store(true, Ordering::SeqCst);
         self.changed.notify_all();
@@ -106,12 +128,21 @@ pub fn client_identity(credential: Option<Arc<Credential>>) -> Identity {
 }
 
 pub fn start_at(address: SocketAddr, config: ServerConfig, has_unix: bool) -> ServerHandle {
+    start_echo(address, config, has_unix, Arc::default())
+}
+
+pub fn start_echo(
+    address: SocketAddr,
+    config: ServerConfig,
+    has_unix: bool,
+    echo: Arc<Echo>,
+) -> ServerHandle {
     let listen = ListenConfig {
         has_unix,
         ..ListenConfig::one(address)
     };
     let listeners = Listeners::bind(&listen, &config.identity).unwrap();
-    serve(listeners, config, Arc::new(Echo::default())).unwrap()
+    serve(listeners, config, echo).unwrap()
 }
 
 pub fn start(config: ServerConfig, has_unix: bool) -> (ServerHandle, Address) {

@@ -21,6 +21,9 @@ use zonal_types::{
 use zonal_wire::JoinTarget;
 use zonal_zonemap::{MapEdit, ZoneMap};
 
+/// Data ids begin there: no inode of these cells has such a number.
+const DATA_FIRST: u64 = 1 << 20;
+
 impl TestCell {
     /// A cell with one zone of three targets and files in a tree; a part of all stores is only in their logs.
     pub fn make(name: &str, files: u64) -> Self {
@@ -132,7 +135,7 @@ impl TestCell {
                 2 => 65_536,
                 _ => rng.below(9000),
             };
-            let data = DataId(id.0);
+            let data = DataId::new(partition, DATA_FIRST + number);
             let layout = zonal_layout::new_layout(&policy, set, width, ZoneId(1), data).unwrap();
             let mut inode = Inode::new(id, FileKind::File, above, ZoneId(1), wall);
             inode.mode = 0o644;
@@ -172,8 +175,13 @@ impl TestCell {
         changes.push(KvChange::put(keys::orphan(orphan), sessions.to_bytes()));
         let next = (first + files + 100, 0_u64).to_bytes();
         changes.push(KvChange::put(keys::ids(partition), next));
+        let next = (DATA_FIRST + files).to_bytes();
+        changes.push(KvChange::put(keys::data_ids(partition), next));
         for (number, inode) in &inodes {
             changes.push(KvChange::put(keys::inode(*number), inode.to_bytes()));
+            for id in inode.layout.data_ids() {
+                changes.push(KvChange::put(keys::data(id), number.to_bytes()));
+            }
         }
         self.fill_shard(&changes);
         self.fill_root(&root);

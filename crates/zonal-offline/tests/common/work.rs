@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use zonal_disk::Engine;
 use zonal_disk::Room;
 use zonal_meta::{Caller, Now, Outcome, Shard, ShardConfig};
-use zonal_types::{Credentials, ErrorCode, Ino, Name, SessionId, ShardId, ZoneId};
+use zonal_types::{
+    ClientId, ClientIdentity, Credentials, ErrorCode, Ino, Name, SessionId, ShardId, ZoneId,
+};
 use zonal_wire::meta::NewKind;
 use zonal_wire::{MetaReply, MetaRequest};
 
@@ -25,6 +27,7 @@ struct Worked<'a> {
     engine: &'a Engine,
     now: Now,
     session: SessionId,
+    identity: ClientIdentity,
     sequence: u32,
     context: &'a str,
 }
@@ -42,6 +45,7 @@ impl Worked<'_> {
         }
         self.sequence += u32::from(request.is_mutation());
         let caller = Caller {
+            identity: self.identity,
             session: self.session,
             slot: if self.session == SessionId(0) {
                 zonal_wire::frame::NO_SLOT
@@ -209,11 +213,11 @@ impl TestCell {
             engine: &engine,
             now: now(),
             session: SessionId(0),
+            identity: ClientIdentity::first(ClientId(NEXT.fetch_add(1, Ordering::Relaxed))),
             sequence: 0,
             context,
         };
         let begin = MetaRequest::OpenSession {
-            client: NEXT.fetch_add(1, Ordering::Relaxed),
             zone: ZoneId(1),
             name: "worker".into(),
         };

@@ -294,16 +294,21 @@ fn shard_of(
     newcomer: &Newcomer,
     root: bool,
 ) -> Result<Option<ShardId>, ManagerError> {
-    Ok(match known.shard_of_zone(newcomer.zone) {
-        _ if root => Some(ShardId(0)),
-        _ if !newcomer.meta => None,
-        Some(shard) if shard.node == newcomer.node => Some(shard.id),
-        Some(shard) => {
-            return Err(ManagerError::ShardTaken {
-                zone: newcomer.zone,
-                node: shard.node,
-            });
-        }
-        None => Some(new_shard(known, newcomer.zone)),
-    })
+    if root {
+        return Ok(Some(ShardId(0)));
+    }
+    if !newcomer.meta {
+        return Ok(None);
+    }
+    if let Some(own) = known.shard_at(newcomer.node) {
+        return Ok(Some(own.id));
+    }
+    // One a zone, so that a server with the wrong zone in its configuration is found out. Nothing else goes by that.
+    match known.shards_of_zone(newcomer.zone).next() {
+        Some(other) => Err(ManagerError::ShardTaken {
+            zone: newcomer.zone,
+            node: other.node,
+        }),
+        None => Ok(Some(new_shard(known, newcomer.zone))),
+    }
 }

@@ -46,8 +46,10 @@ impl MetaRole {
         junctions: Vec<JunctionChange>,
     ) -> Result<Option<Arc<ZoneMap>>, ManagerError> {
         let deletes = puts(&effect, zonal_meta::keys::TAG_DELETION);
-        let reserves = puts(&effect, zonal_meta::keys::TAG_IDS);
+        let reserves = [zonal_meta::keys::TAG_IDS, zonal_meta::keys::TAG_DATA_IDS];
+        let reserves = reserves.iter().any(|tag| puts(&effect, *tag));
         let is_half = puts(&effect, zonal_meta::keys::TAG_DETACHED);
+        let fences = puts(&effect, zonal_meta::keys::TAG_FENCE);
         let map = match &self.manager {
             Some(manager) if !junctions.is_empty() => {
                 let edits: Vec<MapEdit> = junctions.into_iter().map(edit_of).collect();
@@ -62,13 +64,16 @@ impl MetaRole {
             }
         };
         if reserves || is_half {
-            // One flush in a thousand creates: a number that was given must not be given again after a power loss. And before the root shard
+            // Few flushes in a thousand creates: a number that was given must not be given again after a power loss. And before the root shard
             // hears of a first-level directory's half here, this half is durable: the root's is at once.
             self.engine.sync_all()?;
         }
         if deletes && !state.has_deletions {
             state.has_deletions = true;
             self.pushing.notify_all();
+        }
+        if fences {
+            self.fencing.notify_all();
         }
         Ok(map)
     }

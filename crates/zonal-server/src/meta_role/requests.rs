@@ -2,12 +2,12 @@
 
 use super::{DETACHED_CHECK_MS, MetaRole, State, failure, now, wait_timeout};
 use crate::clock;
-use crate::peers::PeerError;
 use std::sync::{Arc, MutexGuard};
 use zonal_meta::{Attempt, Caller, Outcome, PendingCall, WaitOn};
 use zonal_net::Subject;
-use zonal_types::{Epoch, ErrorCode, Holder, Instant, MapVersion, SessionId, ZoneId};
+use zonal_types::{ErrorCode, Holder, Instant, MapVersion, NodeId, SessionId, ShardId};
 use zonal_wire::{Header, MetaReply, MetaRequest};
+use zonal_zonemap::ShardVerdict;
 
 /// The client that a target asks about.
 fn holder_of(subject: &str) -> Result<Holder, ErrorCode> {
@@ -45,8 +45,8 @@ impl MetaRole {
         if !self.is_healthy() {
             return Err(ErrorCode::Io);
         }
-        if header.epoch != Epoch(0) && header.epoch < self.epoch {
-            return self.stale();
+        if let Some(refused) = self.check_epoch(header) {
+            return refused;
         }
         if let Some(reply) = self.answer_aside(header, request) {
             return reply;
@@ -57,11 +57,7 @@ impl MetaRole {
             Err(ErrorCode::NoSpace) => false,
             Err(code) => return Err(code),
         };
-        let caller = Caller {
-            session: header.session,
-            slot: header.slot,
-            sequence: header.sequence,
-        };
+        let caller = Caller::of(header);
         if self.engine.is_cold() {
             zonal_meta::prefetch(&*self.engine, self.hash_bits, request);
         }
@@ -121,14 +117,14 @@ impl MetaRole {
                         .handle_from(kv, now(), caller, from, request, attempt);
                 }
                 Outcome::Call {
-                    zone,
+                    shard,
                     request: question,
                     call,
                     wake,
                 } => {
                     self.wake(&state, &wake, false);
                     drop(state);
-                    let (resumed, next) = self.ask(zone, &question, call);
+                    let (resumed, next) = self.ask(shard, &question, call);
                     state = resumed;
                     outcome = next;
                 }
@@ -182,7 +178,7 @@ impl MetaRole {
     ) -> Option<Result<MetaReply, ErrorCode>> {
         let MetaRequest::HasOpen {
             subject,
-            ino,
+            data_id,
             writes,
         } = request
         else {
@@ -190,31 +186,38 @@ impl MetaRole {
         };
         let told = holder_of(subject).and_then(|of| {
             let (shard, kv) = (&mut state.shard, &*self.engine);
-            shard.may_use(kv, now(), &of, *ino, *writes)
+            shard.may_use(kv, now(), &of, *data_id, *writes)
         });
         Some(told.map(|yes| MetaReply::Yes { yes }))
     }
 
-    /// What a sender with an older epoch must know.
-    fn stale(&self) -> Result<MetaReply, ErrorCode> {
+    /// The refusal of a sender that knows another owner of this shard: an earlier one, or a later one. Of a later one this server's
+    /// map hears, too.
+    fn check_epoch(&self, header: &Header) -> Option<Result<MetaReply, ErrorCode>> {
         let map = self.map.current();
-        let own = map.shard(self.id).ok_or(ErrorCode::StaleEpoch)?;
-        Ok(MetaReply::StaleShard {
-            shard: self.id,
-            node: own.node,
-            epoch: self.epoch,
-            map_version: map.version,
-        })
+        match map.judge_shard(self.id, self.epoch, header.epoch) {
+            ShardVerdict::Current => None,
+            ShardVerdict::Stale => Some(Ok(MetaReply::StaleShard {
+                shard: self.id,
+                node: map.shard(self.id).map_or(NodeId(0), |own| own.node),
+                epoch: self.epoch,
+                map_version: map.version,
+            })),
+            ShardVerdict::Lost => {
+                self.map.refresh();
+                Some(Err(ErrorCode::NotOwner))
+            }
+        }
     }
 
     fn ask(
         &self,
-        zone: ZoneId,
+        shard: ShardId,
         question: &MetaRequest,
         call: PendingCall,
     ) -> (MutexGuard<'_, State>, Outcome) {
-        let reply = self.call_zone(zone, question).unwrap_or_else(|error| {
-            tracing::warn!(%error, zone = zone.0, operation = question.name(), "a shard does not help");
+        let reply = self.peers.shard(&self.map, shard, question).unwrap_or_else(|error| {
+            tracing::warn!(%error, shard = shard.0, operation = question.name(), "a shard does not help");
             failure(error.code())
         });
         let mut state = self.lock();
@@ -249,24 +252,12 @@ impl MetaRole {
     }
 
     /// Sends what nobody waits for; what fails is settled by housekeeping later.
-    pub(crate) fn make_calls(&self, calls: Vec<(ZoneId, MetaRequest)>) {
-        for (zone, request) in calls {
-            if let Err(error) = self.call_zone(zone, &request) {
-                tracing::warn!(%error, zone = zone.0, operation = request.name(), "left to housekeeping");
+    pub(crate) fn make_calls(&self, calls: Vec<(ShardId, MetaRequest)>) {
+        for (shard, request) in calls {
+            if let Err(error) = self.peers.shard(&self.map, shard, &request) {
+                tracing::warn!(%error, shard = shard.0, operation = request.name(), "left to housekeeping");
             }
         }
-    }
-
-    fn call_zone(&self, zone: ZoneId, request: &MetaRequest) -> Result<MetaReply, PeerError> {
-        let node = self
-            .map
-            .current()
-            .shard_of_zone(zone)
-            .map(|shard| shard.node);
-        let node = node.ok_or_else(|| PeerError::Unknown {
-            what: format!("metadata of zone {zone}"),
-        })?;
-        self.peers.shard(&self.map, node, request)
     }
 
     /// A request that this process makes of its own shard.
@@ -295,5 +286,65 @@ impl MetaRole {
                 "a sender names a map that the manager does not give"
             );
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::meta_background::tests::shard;
+    use std::sync::Arc;
+    use zonal_testkit::Scratch;
+    use zonal_types::{Epoch, ErrorCode, NodeId, ShardId, ZoneId};
+    use zonal_wire::{ErrorNumber, Header, MetaReply, MetaRequest, Service};
+    use zonal_zonemap::MapEdit;
+
+    #[test]
+    fn a_shard_is_asked_only_as_its_owner() {
+        let scratch = Scratch::new("epochs");
+        let role = shard(&scratch);
+        let ask = |epoch| {
+            let mut header = Header::request(Service::Meta, role.map.current().cell);
+            header.epoch = Epoch(epoch);
+            role.handle(&header, None, &MetaRequest::StatFs)
+        };
+        let lost = MetaReply::Failed {
+            code: ErrorNumber(ErrorCode::NotOwner),
+        };
+        for served in [0, 1] {
+            assert!(matches!(ask(served), MetaReply::StatFs { .. }));
+        }
+        assert_eq!(ask(2), lost);
+        assert_eq!(ask(u64::MAX), lost);
+        // Its own map says so.
+        let moved = MapEdit::Join {
+            node: NodeId(3),
+            zone: ZoneId(1),
+            zone_name: String::new(),
+            address: "127.0.0.1:2".into(),
+            shard: Some(ShardId(1)),
+            targets: Vec::new(),
+        };
+        let map = role.map.current().edited(&[moved]).unwrap().unwrap();
+        role.map.publish(Arc::new(map));
+        for refused in 0..3 {
+            assert_eq!(ask(refused), lost);
+        }
+    }
+
+    #[test]
+    fn a_sender_that_knows_an_earlier_owner_is_told_of_this_one() {
+        let scratch = Scratch::new("epochs");
+        let mut role = shard(&scratch);
+        // As if it had become the owner later.
+        role.epoch = Epoch(5);
+        let mut header = Header::request(Service::Meta, role.map.current().cell);
+        header.epoch = Epoch(4);
+        let told = MetaReply::StaleShard {
+            shard: ShardId(1),
+            node: NodeId(2),
+            epoch: Epoch(5),
+            map_version: role.map.current().version,
+        };
+        assert_eq!(role.handle(&header, None, &MetaRequest::StatFs), told);
     }
 }

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use zonal_disk::{Checkpointer, DiskError, Engine, StoreDir, StoreKind, spawn_checkpointer};
 use zonal_meta::ShardConfig;
 use zonal_types::{ErrorCode, KvRead, ShardId, boot_of};
+use zonal_zonemap::map::Shard;
 
 /// The store of a shard: the manager's for the root's, else the node's own.
 pub(super) struct ShardStore {
@@ -83,9 +84,10 @@ pub(super) fn open_shard(
     let shard = if manager.is_some() {
         known.shard(ShardId(0))
     } else {
-        known.shard_of_zone(config.zone)
+        known.shard_at(config.node)
     };
-    let shard = shard.filter(|shard| shard.node == config.node);
+    let is_own = |shard: &&Shard| shard.node == config.node && shard.zone == config.zone;
+    let shard = shard.filter(is_own);
     let shard = shard.ok_or_else(|| contents(ErrorCode::NotOwner))?;
     let kept = store.engine.verifier();
     let kept = (kept ^ kept >> 32) as u32;

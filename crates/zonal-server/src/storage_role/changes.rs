@@ -31,7 +31,13 @@ impl Asker<'_> {
     #[cfg(test)]
     pub(crate) const WAITS: Self = Self {
         attempt: Attempt {
-            sender: 0,
+            sender: zonal_object::Sender {
+                identity: zonal_types::ClientIdentity {
+                    client: zonal_types::ClientId(0),
+                    incarnation: zonal_types::Incarnation(0),
+                },
+                holder: zonal_types::HolderNumber(0),
+            },
             number: 0,
         },
         is_gone: &|| false,
@@ -40,11 +46,9 @@ impl Asker<'_> {
     /// The last look before a commit.
     fn check(self) -> Result<(), Refused> {
         if (self.is_gone)() {
-            return Err(Refused {
-                // One that lives asks again: a server that stops ends its connections, too.
-                code: ErrorCode::NotReady,
-                detail: "who asked has hung up".into(),
-            });
+            // One that lives asks again: a server that stops ends its connections, too.
+            let detail = "who asked has hung up";
+            return Err(Refused::new(ErrorCode::NotReady, detail.into()));
         }
         Ok(())
     }
@@ -187,10 +191,7 @@ impl Storage {
     fn damaged_base(&self, damage: &zonal_object::Damage) -> Refused {
         self.damaged.fetch_add(1, Ordering::Relaxed);
         tracing::error!(target_id = self.id.0, %damage, "stored data is damaged");
-        Refused {
-            code: damage.code(),
-            detail: damage.to_string(),
-        }
+        Refused::new(damage.code(), damage.to_string())
     }
 
     /// A hole or a reservation.

@@ -19,10 +19,8 @@ impl Storage {
             let (object, offset) = (plan.object(), plan.offset_of(at));
             self.unreadable.fetch_add(1, Ordering::Relaxed);
             tracing::error!(target_id = self.id.0, %object, offset, %error, "stored data cannot be read");
-            Refused {
-                code: error.code(),
-                detail: format!("object {object} byte {offset}: {error}"),
-            }
+            let detail = format!("object {object} byte {offset}: {error}");
+            Refused::new(error.code(), detail)
         })
     }
 
@@ -87,9 +85,6 @@ impl Storage {
             },
         };
         tracing::error!(target_id = self.id.0, detail, "stored data is damaged");
-        Refused {
-            code: ErrorCode::Corrupt,
-            detail,
-        }
+        Refused::new(ErrorCode::Corrupt, detail)
     }
 }

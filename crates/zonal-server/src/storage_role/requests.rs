@@ -3,27 +3,48 @@
 use super::changes::Asker;
 use super::{Refused, Storage, named};
 use zonal_net::ReplyBuilder;
-use zonal_object::{Attempt, Delete, Edit, ObjectId};
-use zonal_types::{Epoch, ErrorCode, TargetId};
+use zonal_object::{Attempt, Delete, Edit, ObjectId, Sender};
+use zonal_types::limits::FENCES_AT_ONCE_MAX;
+use zonal_types::{ErrorCode, Fence, HolderNumber};
 use zonal_wire::storage::ErrorNumber;
 use zonal_wire::{Header, StorageReply, StorageRequest};
+use zonal_zonemap::{SlotClaim, SlotVerdict};
 
 /// Ranges in one reply of `Map`.
 const MAP_RANGES_MAX: u32 = 16_384;
 
-/// Slots in one refusal of an epoch.
-const STALE_SLOTS_MAX: usize = 16_384;
+/// Why a request is not carried out at all.
+pub(crate) enum NotAdmitted {
+    /// Its sender knows an older entry of the map: the newer one.
+    Stale(StorageReply),
+    /// Anything else.
+    Refused(Refused),
+}
+
+impl From<Refused> for NotAdmitted {
+    fn from(refused: Refused) -> Self {
+        Self::Refused(refused)
+    }
+}
 
 impl Storage {
     /// Answers a request.
     pub fn handle(
         &self,
-        header: &Header,
+        (header, holder): (&Header, HolderNumber),
         request: &StorageRequest,
         payload: &[u8],
         reply: &mut ReplyBuilder,
     ) -> Result<(), ErrorCode> {
-        match self.answer(header, request, payload, reply) {
+        let outcome = match self.admit(header, request) {
+            Ok(()) => self.answer((header, holder), request, payload, reply),
+            Err(NotAdmitted::Stale(newer)) => {
+                reply.message(&newer);
+                return Err(ErrorCode::StaleEpoch);
+            }
+            Err(NotAdmitted::Refused(refused)) => Err(refused),
+        };
+        match outcome {
             Ok(message) => {
                 reply.message(&message);
                 Ok(())
@@ -35,13 +56,9 @@ impl Storage {
                     _ => {}
                 }
                 reply.truncate_payload(0);
-                reply.message(&if refused.code == ErrorCode::StaleEpoch {
-                    self.stale()
-                } else {
-                    StorageReply::Failed {
-                        code: ErrorNumber(refused.code),
-                        detail: refused.detail,
-                    }
+                reply.message(&StorageReply::Failed {
+                    code: ErrorNumber(refused.code),
+                    detail: refused.detail,
                 });
                 Err(refused.code)
             }
@@ -49,30 +66,31 @@ impl Storage {
     }
 
     /// Is it one for this target as it is now?
-    fn admit(&self, header: &Header, request: &StorageRequest) -> Result<(), Refused> {
+    fn admit(&self, header: &Header, request: &StorageRequest) -> Result<(), NotAdmitted> {
         if !self.is_healthy() {
-            return Err(Refused {
-                code: ErrorCode::Io,
-                detail: format!(
+            return Err(Refused::new(
+                ErrorCode::Io,
+                format!(
                     "target {} does not serve until it is restarted: {}",
                     self.id,
                     self.failure().unwrap_or_default()
                 ),
-            });
+            )
+            .into());
         }
-        self.check_sender(header, target_of(request))?;
-        refuse_conditions(request)?;
+        self.check_sender(header, request)?;
+        refuse_conditions(request).map_err(Refused::from)?;
         Ok(())
     }
 
     fn answer(
         &self,
-        header: &Header,
+        (header, holder): (&Header, HolderNumber),
         request: &StorageRequest,
         payload: &[u8],
         reply: &mut ReplyBuilder,
     ) -> Result<StorageReply, Refused> {
-        self.admit(header, request)?;
+        self.refuse_fenced(sender(header, holder), request)?;
         if self.engine.is_cold() {
             self.prefetch(request, payload.len());
         }
@@ -89,14 +107,14 @@ impl Storage {
                 sync,
                 ..
             } => {
-                let asker = asker(header, &is_gone);
+                let asker = asker(header, holder, &is_gone);
                 let length = u32::try_from(payload.len()).map_err(|_error| ErrorCode::Invalid)?;
                 let (outcome, lsn) = self.write(object, asker, &[(*offset, length)], payload)?;
                 sync.then(|| self.sync(lsn)).transpose()?;
                 Ok(self.written(outcome))
             }
             StorageRequest::WriteRanges { object, ranges } => {
-                let asker = asker(header, &is_gone);
+                let asker = asker(header, holder, &is_gone);
                 let (outcome, _lsn) = self.write(object, asker, ranges, payload)?;
                 Ok(self.written(outcome))
             }
@@ -112,7 +130,7 @@ impl Storage {
             } => {
                 let (id, cut) = named(object);
                 let punch = Edit::punch(id, cut, *offset, *length)?;
-                self.edit_range(punch, asker(header, &is_gone))
+                self.edit_range(punch, asker(header, holder, &is_gone))
                     .map(|outcome| self.written(outcome))
             }
             StorageRequest::Allocate {
@@ -123,7 +141,7 @@ impl Storage {
             } => {
                 let (id, cut) = named(object);
                 let allocate = Edit::allocate(id, cut, *offset, *length, *zero)?;
-                self.edit_range(allocate, asker(header, &is_gone))
+                self.edit_range(allocate, asker(header, holder, &is_gone))
                     .map(|outcome| self.written(outcome))
             }
             StorageRequest::Map {
@@ -163,6 +181,7 @@ impl Storage {
                 self.delete(Delete::new(ids.collect()))?;
                 Ok(StorageReply::Done)
             }
+            StorageRequest::Fence { fences, .. } => self.fence(fences),
             StorageRequest::StatFs { .. } => self.statfs(),
             StorageRequest::Prepare { .. }
             | StorageRequest::Commit { .. }
@@ -171,6 +190,30 @@ impl Storage {
             | StorageRequest::MapExtents { .. }
             | StorageRequest::CommitExtents { .. } => Err(ErrorCode::NotSupported.into()),
         }
+    }
+
+    /// Refuses a client whose incarnation is over; what is asked of the whole target it may.
+    fn refuse_fenced(&self, sender: Sender, request: &StorageRequest) -> Result<(), ErrorCode> {
+        match request {
+            StorageRequest::Sync { .. } | StorageRequest::StatFs { .. } => Ok(()),
+            _ => self.lock().admit(sender),
+        }
+    }
+
+    /// Fences clients, durably.
+    fn fence(&self, fences: &[Fence]) -> Result<StorageReply, Refused> {
+        if fences.len() > FENCES_AT_ONCE_MAX {
+            return Err(ErrorCode::Invalid.into());
+        }
+        let lsn = {
+            let mut target = self.lock_with_room()?;
+            let record = target.fence(fences);
+            self.append(record)?
+        };
+        self.sync(lsn)?;
+        let fences = fences.len();
+        tracing::info!(target_id = self.id.0, fences, "clients are fenced");
+        Ok(StorageReply::Done)
     }
 
     /// Reads the index for a request before the target's mutex is taken.
@@ -196,70 +239,67 @@ impl Storage {
         zonal_object::prefetch(&*self.engine, named(object).0, &ranges);
     }
 
-    /// Is this target meant, and does the sender know the slot's last change? Which slot a request came by is not in
-    /// it, so an epoch is refused where no slot of this target has it.
-    pub(crate) fn check_sender(&self, header: &Header, meant: TargetId) -> Result<(), Refused> {
-        if meant != self.id {
-            return Err(Refused {
-                code: ErrorCode::WrongTarget,
-                detail: format!("this is target {}", self.id),
-            });
+    /// Is this target meant, and does the sender know the slot by which it came as it is?
+    pub(crate) fn check_sender(
+        &self,
+        header: &Header,
+        request: &StorageRequest,
+    ) -> Result<(), NotAdmitted> {
+        if request.target() != self.id {
+            return Err(Refused::new(
+                ErrorCode::WrongTarget,
+                format!("this is target {}", self.id),
+            )
+            .into());
         }
-        if header.epoch == Epoch(0) {
-            return Ok(());
-        }
-        let Some(newest) = self.epochs(header)? else {
+        let Some(object) = request.object() else {
             return Ok(());
         };
-        Err(Refused {
-            code: ErrorCode::StaleEpoch,
-            detail: format!(
-                "slot epoch {newest}, map version {}",
-                self.map.current().version
-            ),
-        })
-    }
-
-    /// What a sender with an epoch that no slot has must know.
-    fn stale(&self) -> StorageReply {
-        let map = self.map.current();
-        let slots = map.sets.iter().flat_map(|set| {
-            let numbered = set.slots.iter().zip(0_u16..);
-            numbered.map(|(slot, number)| (set.id, number, slot.target, slot.slot_epoch))
-        });
-        StorageReply::Stale {
-            map_version: map.version,
-            slots: slots
-                .filter(|(_, _, target, _)| *target == self.id)
-                .take(STALE_SLOTS_MAX)
-                .collect(),
+        let claim = SlotClaim {
+            set: object.set,
+            slot: object.slot,
+            epoch: header.epoch,
+            map_version: header.map_version,
+        };
+        let mut map = self.map.current();
+        let mut verdict = map.judge_slot(self.id, claim);
+        if verdict == SlotVerdict::Newer {
+            map = self.map.at_least(header.map_version);
+            verdict = map.judge_slot(self.id, claim);
         }
-    }
-
-    /// `None` where the epoch is a current one; else the newest.
-    fn epochs(&self, header: &Header) -> Result<Option<Epoch>, Refused> {
-        for map in [self.map.current(), self.map.at_least(header.map_version)] {
-            let slots = map.sets.iter().flat_map(|set| &set.slots);
-            let mut epochs: Vec<Epoch> = slots
-                .filter(|slot| slot.target == self.id)
-                .map(|slot| slot.slot_epoch)
-                .collect();
-            epochs.sort_unstable();
-            if epochs.contains(&header.epoch) {
-                return Ok(None);
-            }
-            if header.map_version <= map.version {
-                return Ok(Some(epochs.last().copied().unwrap_or(Epoch(0))));
-            }
+        match verdict {
+            SlotVerdict::Current => Ok(()),
+            SlotVerdict::Stale { target, epoch } => Err(NotAdmitted::Stale(StorageReply::Stale {
+                map_version: map.version,
+                set: object.set,
+                slot: object.slot,
+                target,
+                epoch,
+            })),
+            SlotVerdict::Absent => Err(Refused::new(
+                ErrorCode::WrongTarget,
+                format!(
+                    "slot {} of set {} is not target {}'s in map version {}",
+                    object.slot, object.set, self.id, map.version
+                ),
+            )
+            .into()),
+            // It may be right: the manager does not give us so new a map.
+            SlotVerdict::Newer => Err(Refused::from(ErrorCode::NotReady).into()),
         }
-        // The sender knows a newer map than the manager gives us: it may be right.
-        Err(ErrorCode::NotReady.into())
     }
 }
 
-fn asker<'a>(header: &Header, is_gone: &'a dyn Fn() -> bool) -> Asker<'a> {
+fn sender(header: &Header, holder: HolderNumber) -> Sender {
+    Sender {
+        identity: header.identity,
+        holder,
+    }
+}
+
+fn asker<'a>(header: &Header, holder: HolderNumber, is_gone: &'a dyn Fn() -> bool) -> Asker<'a> {
     let attempt = Attempt {
-        sender: header.session.0,
+        sender: sender(header, holder),
         number: header.sequence,
     };
     Asker { attempt, is_gone }
@@ -275,27 +315,5 @@ fn refuse_conditions(request: &StorageRequest) -> Result<(), ErrorCode> {
             ..
         } if (*expected_version, *txn, *snap_epoch) != (0, 0, 0) => Err(ErrorCode::NotSupported),
         _ => Ok(()),
-    }
-}
-
-fn target_of(request: &StorageRequest) -> TargetId {
-    match request {
-        StorageRequest::Read { object, .. }
-        | StorageRequest::Write { object, .. }
-        | StorageRequest::WriteRanges { object, .. }
-        | StorageRequest::Truncate { object }
-        | StorageRequest::Punch { object, .. }
-        | StorageRequest::Allocate { object, .. }
-        | StorageRequest::Map { object, .. }
-        | StorageRequest::Stat { object }
-        | StorageRequest::Prepare { object, .. }
-        | StorageRequest::Commit { object, .. }
-        | StorageRequest::Abort { object, .. }
-        | StorageRequest::Resolve { object, .. }
-        | StorageRequest::MapExtents { object, .. }
-        | StorageRequest::CommitExtents { object, .. } => object.target,
-        StorageRequest::Sync { target }
-        | StorageRequest::Delete { target, .. }
-        | StorageRequest::StatFs { target } => *target,
     }
 }

@@ -2,22 +2,18 @@
 
 use super::{MetaNode, failed};
 use crate::net::Request;
-use zonal_types::{Codec, ErrorCode, ZoneId};
+use zonal_types::{Codec, ErrorCode, ShardId};
 use zonal_wire::{Header, MetaReply, MetaRequest, Service};
 
 /// How long one server waits for another, ms.
 pub(super) const CALL_MS: u32 = 1_000;
 
 impl MetaNode {
-    /// Asks the shard of a zone (0: the root shard); a failure is a `Failed` reply.
-    pub(super) async fn ask(&self, zone: ZoneId, request: &MetaRequest) -> MetaReply {
+    /// Asks a shard; a failure is a `Failed` reply.
+    pub(super) async fn ask(&self, shard: ShardId, request: &MetaRequest) -> MetaReply {
         let address = {
             let map = self.map.borrow();
-            let shard = if zone == ZoneId(0) {
-                map.shard(zonal_types::ShardId(0))
-            } else {
-                map.shard_of_zone(zone)
-            };
+            let shard = map.shard(shard);
             let node = shard.and_then(|shard| map.node(shard.node));
             node.map(|node| node.address.clone())
         };

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use zonal_layout::slot_of;
 use zonal_meta::Caller;
-use zonal_types::{Codec, Column, DataId, Layout, SessionId, TargetId, ZoneId};
+use zonal_types::{ClientIdentity, Codec, Column, DataId, Layout, SessionId, ShardId, TargetId};
 use zonal_wire::{MetaReply, MetaRequest, NO_SLOT, Service, StorageReply, StorageRequest};
 
 /// Objects of one target.
@@ -35,8 +35,33 @@ impl MetaNode {
                 self.disk.append_changes(ticked.effect);
             }
             self.wake(&ticked.wake, ticked.recheck);
+            self.clone().push_fences().await;
             self.push_deletions().await;
             self.settle_detached().await;
+        }
+    }
+
+    /// Tells targets of clients that are fenced; sessions that wait for it end in the next round.
+    async fn push_fences(self: Rc<Self>) {
+        let fences = self.shard.borrow().fences();
+        for (target, fences) in fences {
+            let map = self.map.borrow().clone();
+            let node = map.target(target).and_then(|known| map.node(known.node));
+            let is_told = match node.map(|node| node.address.clone()) {
+                None => true,
+                Some(address) => {
+                    let fences = fences.clone();
+                    let request = StorageRequest::Fence { target, fences };
+                    let body = request.to_bytes();
+                    let reply = self.send(Service::Storage, &address, body).await;
+                    let reply = reply.and_then(|body| StorageReply::from_bytes(&body).ok());
+                    reply == Some(StorageReply::Done)
+                }
+            };
+            if is_told {
+                let changes = self.shard.borrow_mut().fenced(target, &fences);
+                self.disk.append_changes(changes);
+            }
         }
     }
 
@@ -104,7 +129,7 @@ impl MetaNode {
             .detached(self.disk.as_ref(), now, DELETIONS);
         for detached in detached.unwrap_or_default() {
             let ino = detached.ino;
-            let request = match self.ask(ZoneId(0), &MetaRequest::HasEntry { ino }).await {
+            let request = match self.ask(ShardId(0), &MetaRequest::HasEntry { ino }).await {
                 MetaReply::Yes { yes } => MetaRequest::SettleDir {
                     ino,
                     since: detached.since,
@@ -113,6 +138,7 @@ impl MetaNode {
                 _other => continue,
             };
             let nobody = Caller {
+                identity: ClientIdentity::default(),
                 session: SessionId(0),
                 slot: NO_SLOT,
                 sequence: 0,

@@ -6,12 +6,17 @@ use crate::coverage::Fault;
 use crate::net::{Request, spoil};
 use crate::rng::Rng;
 use crate::world::World;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use zonal_client::Reserve;
 use zonal_client::directories::Part;
-use zonal_types::{Blob, Codec, Column, Credentials, DataId, Ino, SessionId, TargetId};
+use zonal_types::{
+    Blob, ClientId, ClientIdentity, Codec, Column, Credentials, DataId, Ino, SessionId,
+    StripeSetId, TargetId, ZoneId,
+};
 use zonal_wire::{
-    Header, LockKind, LockRange, ManagerRequest, MetaRequest, ObjectRef, Service, StorageRequest,
+    Header, LockKind, LockRange, ManagerRequest, MetaReply, MetaRequest, ObjectRef, Service,
+    StorageRequest,
 };
 
 /// A number near a limit of something.
@@ -147,6 +152,8 @@ fn odd_storage(rng: &mut Rng) -> StorageRequest {
     // No file's data: numbers of data begin far below.
     let object = ObjectRef {
         target: TargetId(1),
+        set: StripeSetId(0),
+        slot: 0,
         data_id: DataId(u64::MAX - rng.below(3)),
         column: Column(odd(rng) as u16),
         layout_gen: odd(rng) as u32,
@@ -196,8 +203,9 @@ fn odd_storage(rng: &mut Rng) -> StorageRequest {
 
 /// Sends such messages to all servers, with a session of its own for a file of its own.
 pub async fn send_odd(world: Rc<World>, name: String, ino: Ino, mut rng: Rng, messages: u64) {
-    let mut session = SessionId(0);
-    for number in 0..messages {
+    let identity = ClientIdentity::first(ClientId(rng.bits() | 1));
+    let mut sessions = BTreeMap::new();
+    for _ in 0..messages {
         let server = world.address_of(rng.below(world.server_count() as u64) as usize);
         let (service, mut body) = match rng.below(10) {
             0..5 => (Service::Meta, odd_meta(ino, &mut rng).to_bytes()),
@@ -221,7 +229,15 @@ pub async fn send_odd(world: Rc<World>, name: String, ino: Ino, mut rng: Rng, me
         }
         let mut header = Header::request(service, world.map.borrow().cell);
         header.deadline_ms = 200;
-        header.session = session;
+        header.identity = identity;
+        header.session = match sessions.get(&server) {
+            Some(own) if rng.chance(900) => *own,
+            _ => SessionId(rng.below(5)),
+        };
+        if service == Service::Meta && !sessions.contains_key(&server) {
+            let (zone, name) = (ZoneId(1), name.clone());
+            body = MetaRequest::OpenSession { zone, name }.to_bytes();
+        }
         if rng.chance(400) {
             header.slot = odd(&mut rng) as u32;
             header.sequence = odd(&mut rng) as u32;
@@ -238,8 +254,10 @@ pub async fn send_odd(world: Rc<World>, name: String, ino: Ino, mut rng: Rng, me
             .start(&name, &server, &request)
             .receive()
             .await;
-        if number == 0 || answer.is_err() {
-            session = SessionId(1 + rng.below(4));
+        if let Ok((_, answer)) = &answer
+            && let Ok(MetaReply::Session { session, .. }) = MetaReply::from_bytes(&answer.body)
+        {
+            sessions.insert(server, session);
         }
         world.count_operation();
     }

@@ -12,7 +12,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use zonal_client::{Client, File, Options};
-use zonal_types::{ErrorCode, Ino, ZoneId};
+use zonal_types::{ClientId, ErrorCode, Ino, ZoneId};
 use zonal_wire::meta::flags;
 
 /// Steps of each client in a round.
@@ -86,7 +86,7 @@ pub async fn make(client: &SimClient, dir: Ino, targets: u32) -> Result<Ino, Err
 /// A cell that does not answer.
 pub async fn impatient(world: &World, index: usize, mut rng: Rng) -> Result<SimClient, ErrorCode> {
     let zone = ZoneId(1 + (index as u16 % world.size().zones.max(1)));
-    let mut options = Options::new(&world.address_of(0), zone, rng.bits() | 1);
+    let mut options = Options::new(&world.address_of(0), zone, ClientId(rng.bits() | 1));
     let name = world.client_name(index);
     options.name.clone_from(&name);
     (options.attempt_ms, options.deadline_ms) = (IMPATIENT_MS / 3, IMPATIENT_MS);

@@ -8,7 +8,7 @@ use crate::rng::Rng;
 use crate::workload::cached::KernelCache;
 use std::rc::Rc;
 use zonal_client::{Client, Options as ClientOptions, QueuedAgain};
-use zonal_types::{ErrorCode, ShardId, ZoneId};
+use zonal_types::{ClientId, ErrorCode, ShardId, ZoneId};
 use zonal_wire::Event;
 
 /// Groups of clients begin here; those of servers rise from 1 with each start.
@@ -33,7 +33,7 @@ impl World {
         let name = self.client_name(index);
         // Random, as a mount's: a client that comes after a killed one is another one.
         let number = rng.bits() | 1;
-        let mut options = ClientOptions::new(&self.address_of(0), zone, number);
+        let mut options = ClientOptions::new(&self.address_of(0), zone, ClientId(number));
         options.name.clone_from(&name);
         options.attempt_ms = ATTEMPT_MS;
         options.deadline_ms = DEADLINE_MS;

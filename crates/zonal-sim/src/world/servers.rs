@@ -10,6 +10,7 @@ use crate::rng::Rng;
 use crate::storage_node::{self, StorageNode};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::sync::Arc;
 use zonal_meta::ShardConfig;
 use zonal_types::{ErrorCode, NodeId, ShardId, TargetId, ZoneId, boot_of};
 use zonal_wire::JoinTarget;
@@ -71,6 +72,8 @@ impl World {
                     id: target,
                     config: self.size.target,
                     network: self.network.clone(),
+                    map: self.map.clone(),
+                    carried_out: self.carried_out.clone(),
                     disk: server.disk.clone(),
                     plant: self.plant,
                 };
@@ -107,6 +110,37 @@ impl World {
             self.clock.kill(group);
             server.meta.take();
             server.storage.take();
+        }
+    }
+
+    /// Slots of a target get a new epoch: all that it has in one version of the map, or one. Some targets hear of it at once.
+    pub fn renew_slots(&self, rng: &mut Rng) {
+        self.network.count(Fault::SlotsRenewed);
+        let map = self.map.borrow().clone();
+        let Some(target) = rng.pick(&map.targets).map(|target| target.id) else {
+            return;
+        };
+        let slots = map.sets.iter().flat_map(|set| {
+            let numbered = set.slots.iter().zip(0_u16..);
+            numbered.map(|(slot, number)| (set.id, number, slot.target))
+        });
+        let mut edits: Vec<MapEdit> = slots
+            .filter(|(_, _, of)| *of == target)
+            .map(|(set, slot, target)| MapEdit::SetSlot { set, slot, target })
+            .collect();
+        if rng.chance(500)
+            && let Some(one) = rng.pick(&edits).cloned()
+        {
+            edits = vec![one];
+        }
+        match map.edited(&edits) {
+            Ok(Some(next)) => *self.map.borrow_mut() = Arc::new(next),
+            other => self.report(format!("invariant 1: slots cannot be renewed: {other:?}")),
+        }
+        for node in self.storage_nodes() {
+            if rng.chance(500) {
+                node.hear_of_map();
+            }
         }
     }
 

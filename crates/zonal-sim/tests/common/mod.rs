@@ -12,7 +12,7 @@ use zonal_sim::net::SimNet;
 use zonal_sim::rng::Rng;
 use zonal_sim::workload::{SimClient, create, make_dir, open, who};
 use zonal_sim::world::{Size, World};
-use zonal_types::{ErrorCode, Ino, ZoneId};
+use zonal_types::{ClientId, ErrorCode, Ino, ZoneId};
 
 /// The server of the only zone's shard.
 pub const SHARD: usize = 1;
@@ -33,7 +33,7 @@ pub async fn patient_at(
     index: usize,
     deadline_ms: u64,
 ) -> Result<SimClient, ErrorCode> {
-    let mut options = Options::new(&world.address_of(0), ZoneId(1), 77 + index as u64);
+    let mut options = Options::new(&world.address_of(0), ZoneId(1), ClientId(77 + index as u64));
     (options.attempt_ms, options.deadline_ms) = (500, deadline_ms);
     let name = world.client_name(index);
     let net = SimNet::new(world.network.clone(), &name, Rng::new(2 + index as u64));

@@ -8,9 +8,10 @@ pub use corpus::{Kind, corpus, corpus_path, kinds};
 
 use zonal_types::layout::{Component, ComponentKind};
 use zonal_types::{
-    Attr, Blob, CellId, Codec, Column, Credentials, DataId, Epoch, ErrorCode, FileData, FileKind,
-    Ino, Layout, LayoutGen, MapVersion, Name, NodeId, Redundancy, SessionId, ShardId, StripePolicy,
-    StripeSetId, TargetId, Timestamp, TraceId, ZoneId,
+    Attr, Blob, CellId, ClientId, ClientIdentity, Codec, Column, Credentials, DataId, Epoch,
+    ErrorCode, Fence, FileData, FileKind, HolderNumber, Incarnation, Ino, Layout, LayoutGen,
+    MapVersion, Name, NodeId, Redundancy, SessionId, ShardId, StripePolicy, StripeSetId, TargetId,
+    Timestamp, TraceId, ZoneId,
 };
 use zonal_wire::frame::{PayloadAt, Room};
 use zonal_wire::meta::Listing;
@@ -175,6 +176,8 @@ fn lock() -> LockRange {
 fn object() -> ObjectRef {
     ObjectRef {
         target: TargetId(6),
+        set: StripeSetId(2),
+        slot: 5,
         data_id: DataId(0x99),
         column: Column(2),
         layout_gen: 1,
@@ -191,7 +194,7 @@ pub fn meta_requests() -> Vec<MetaRequest> {
     let create = |kind| M::Create { who: who.clone(), parent: dir, name: name("a"), kind, mode: 0o644, umask: 0o22, zone: ZoneId(1), open: true, open_flags: 2, exclusive: false };
     let policy = StripePolicy { unit: 65536, count: 3, redundancy: Redundancy::None };
     vec![
-        M::OpenSession { client: 0x77, zone: ZoneId(1), name: "mount".into() },
+        M::OpenSession { zone: ZoneId(1), name: "mount".into() },
         M::PollEvents { boot: 9, acked: 4, wait_ms: 20_000 },
         M::CloseSession,
         M::EvictSession,
@@ -209,6 +212,7 @@ pub fn meta_requests() -> Vec<MetaRequest> {
         M::StatFs,
         M::Sync,
         M::Parent { ino: dir },
+        M::FileOf { data_id: DataId(0x99) },
         M::ReadInline { ino: file },
         M::ReadDirs { who: who.clone(), dirs: vec![dir, Ino(0x77)], entries: 204 },
         create(NewKind::File),
@@ -252,7 +256,7 @@ pub fn meta_requests() -> Vec<MetaRequest> {
         M::DropDir { ino: dir },
         M::HasEntry { ino: dir },
         M::SettleDir { ino: dir, since: time(8), has_entry: true },
-        M::HasOpen { subject: "zonal://cell/client/a".into(), ino: dir, writes: true },
+        M::HasOpen { subject: "zonal://cell/client/a".into(), data_id: DataId(0x99), writes: true },
     ]
 }
 
@@ -267,6 +271,7 @@ pub fn meta_replies() -> Vec<MetaReply> {
         R::Session { session: SessionId(8), boot: 2, epoch: Epoch(1), term_ms: 60_000, now: time(8), resumed: true },
         R::Events { boot: 2, events: events().into_iter().enumerate().map(|(index, event)| (index as u64 + 5, event)).collect() },
         R::StaleShard { shard: ShardId(1), node: NodeId(4), epoch: Epoch(3), map_version: MapVersion(9) },
+        R::Reclaimed { lost: vec![Ino(0x11)] },
         R::Synced { boot: 5 },
         R::Entry { entry: entry() },
         R::Entry { entry: elsewhere },
@@ -279,6 +284,7 @@ pub fn meta_replies() -> Vec<MetaReply> {
         R::Locked { holder: Some(lock()) },
         R::StatFs { inodes: 24_000, names_left: 7_000_000 },
         R::Parent { parent: Ino::ROOT },
+        R::File { ino: Ino(0x55) },
         R::Inline { bytes: Blob(vec![0, 1, 255]) },
         R::Opened { entry: entry(), data: file_data(), push: true },
         R::OpenedSmall { entry: entry(), data: file_data(), bytes: Blob(vec![0, 1, 255]) },
@@ -318,6 +324,7 @@ pub fn storage_requests() -> Vec<StorageRequest> {
         S::Map { object, offset: 5, end: 6, limit: 7 },
         S::Stat { object },
         S::Sync { target },
+        S::Fence { target, fences: vec![Fence { client: ClientId(0x77), holder: HolderNumber(0xabcd), lowest: Incarnation(4) }] },
         S::Delete { target, objects: vec![(DataId(0x99), Column(0)), (DataId(0x9a), Column(1))] },
         S::StatFs { target },
         S::WriteRanges { object, ranges: vec![(1, 256), (4097, 512), (1 << 33, 1)] },
@@ -342,7 +349,7 @@ pub fn storage_replies() -> Vec<StorageReply> {
         R::Done,
         R::Synced { verifier: 78 },
         R::StatFs { total: 1 << 40, free: 1 << 39, objects: 12 },
-        R::Stale { map_version: MapVersion(7), slots: vec![(StripeSetId(2), 5, TargetId(6), Epoch(4))] },
+        R::Stale { map_version: MapVersion(7), set: StripeSetId(2), slot: 5, target: TargetId(6), epoch: Epoch(4) },
     ]
 }
 
@@ -408,6 +415,6 @@ pub fn admin_replies() -> Vec<AdminReply> {
         R::Objects { objects: vec![object], end: true },
         R::Snapshot { snapshot: 5, shard: ShardId(2), epoch: Epoch(3), position: 65_536, map_version: MapVersion(9) },
         R::Entries { entries: vec![(Blob(b"key".to_vec()), Blob(b"value".to_vec()))], end: false },
-        R::Sessions { sessions: vec![SessionEntry { session: SessionId(10), client: 0xabcd, zone: ZoneId(2), name: "mount /x".into(), idle_ms: 99, open_files: 3, locked_files: 1 }], end: true },
+        R::Sessions { sessions: vec![SessionEntry { session: SessionId(10), identity: ClientIdentity { client: ClientId(0xabcd), incarnation: Incarnation(3) }, zone: ZoneId(2), name: "mount /x".into(), idle_ms: 99, open_files: 3, locked_files: 1 }], end: true },
     ]
 }

@@ -87,7 +87,7 @@ fn foreign_stores_and_moved_nodes_are_refused() {
 }
 
 #[test]
-fn a_slot_keeps_its_past_and_raises_its_epoch() {
+fn a_slot_keeps_its_past_and_its_epoch_is_the_version_that_changed_it() {
     let map = two_zones();
     let set = map
         .zone(ZoneId(1))
@@ -99,7 +99,15 @@ fn a_slot_keeps_its_past_and_raises_its_epoch() {
         target: TargetId(1),
     };
     let next = map.edited(&[edit]).expect("an edit").expect("a change");
-    assert_eq!(next.set(set).expect("it").slots[0].slot_epoch, Epoch(2));
+    let epoch = |map: &ZoneMap, slot: usize| map.set(set).expect("it").slots[slot].slot_epoch;
+    assert_eq!(epoch(&next, 0), Epoch(next.version.0));
+    assert_eq!(epoch(&next, 1), epoch(&map, 1));
+    let mut wrong = next.clone();
+    for bad in [0, next.version.0 + 1] {
+        let slots = wrong.sets.last_mut().map(|set| &mut set.slots[0]);
+        slots.expect("a slot").slot_epoch = Epoch(bad);
+        assert_eq!(wrong.check().len(), 1);
+    }
     let twice = MapEdit::SetSlot {
         set,
         slot: 0,

@@ -68,6 +68,13 @@ impl ZoneMap {
                     ));
                 }
             }
+            let mut epochs = set.slots.iter().map(|slot| slot.slot_epoch.0);
+            if epochs.any(|of| of == 0 || of > self.version.0) {
+                broken.push(format!(
+                    "set {} has a slot epoch that no version of the map gave",
+                    set.id
+                ));
+            }
             if set.slots.is_empty() || set.slots.len() > SLOTS_MAX {
                 broken.push(format!("set {} has {} slots", set.id, set.slots.len()));
             }

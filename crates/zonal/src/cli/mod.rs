@@ -5,6 +5,7 @@ mod completions;
 mod config;
 mod down;
 mod dump;
+mod fs;
 mod fsck;
 mod key;
 mod key_revoke;
@@ -60,6 +61,8 @@ enum Command {
     Meta(meta::Meta),
     #[command(subcommand)]
     ZoneMap(zone_map::ZoneMapCommand),
+    #[command(subcommand)]
+    Fs(fs::Fs),
     Fsck(fsck::Fsck),
     #[command(subcommand)]
     Scrub(scrub::Scrub),
@@ -106,6 +109,7 @@ impl Cli {
             Command::Locate(command) => command.run(),
             Command::Meta(command) => command.run(),
             Command::ZoneMap(command) => command.run(),
+            Command::Fs(command) => command.run(),
             Command::Fsck(command) => command.run(),
             Command::Scrub(command) => command.run(),
             Command::Session(command) => command.run(),

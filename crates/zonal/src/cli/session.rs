@@ -5,12 +5,16 @@ use crate::exit::{Failure, NOT_FOUND};
 use crate::out;
 use serde_json::json;
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 use zonal_types::{Codec, ErrorCode, SessionId};
 use zonal_wire::{AdminReply, AdminRequest, Header, MetaReply, MetaRequest, Service, SessionEntry};
 use zonal_zonemap::{Shard, ZoneMap};
 
 /// Sessions asked for at once.
 const AT_ONCE: u32 = 1_000;
+/// How long a shard may take to have a client fenced, and how often it is asked.
+const ENDING: Duration = Duration::from_secs(20);
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// Show who uses the cell, and end the sessions of a client that is gone
 ///
@@ -44,6 +48,8 @@ pub enum Session {
 struct Client {
     name: String,
     zone: u16,
+    /// The highest that a shard knows.
+    incarnation: u32,
     idle_ms: u64,
     open_files: u64,
     locked_files: u64,
@@ -69,6 +75,7 @@ fn show(cell: &Cell, as_json: bool) -> anyhow::Result<()> {
             .map(|(number, client)| {
                 json!({
                     "client": format!("{number:016x}"),
+                    "incarnation": client.incarnation,
                     "name": client.name,
                     "zone": client.zone,
                     "idle_ms": client.idle_ms,
@@ -122,11 +129,20 @@ fn evict(cell: &Cell, map: &ZoneMap, shard: &Shard, session: SessionId) -> anyho
     let mut header = Header::request(Service::Meta, cell.id);
     (header.epoch, header.session) = (shard.epoch, session);
     let request = MetaRequest::EvictSession;
-    match cell.call_with(to, header, request.name(), &request.to_bytes())? {
-        MetaReply::Done => Ok(()),
-        // It has ended meanwhile.
-        MetaReply::Failed { code } if code.0 == ErrorCode::UnknownSession => Ok(()),
-        other => anyhow::bail!("shard {} answers {other:?}", shard.id),
+    let until = Instant::now() + ENDING;
+    loop {
+        match cell.call_with(to, header, request.name(), &request.to_bytes())? {
+            MetaReply::Done => return Ok(()),
+            // It has ended meanwhile.
+            MetaReply::Failed { code } if code.0 == ErrorCode::UnknownSession => return Ok(()),
+            // Targets are told first that the client is fenced.
+            MetaReply::Failed { code }
+                if code.0 == ErrorCode::NotReady && Instant::now() < until =>
+            {
+                std::thread::sleep(PAUSE);
+            }
+            other => anyhow::bail!("shard {} answers {other:?}", shard.id),
+        }
     }
 }
 
@@ -137,7 +153,11 @@ fn clients(cell: &Cell, map: &ZoneMap) -> (BTreeMap<u64, Client>, Option<anyhow:
         match sessions(cell, map, shard) {
             Ok(sessions) => {
                 for entry in sessions {
-                    note(clients.entry(entry.client).or_default(), shard, entry);
+                    note(
+                        clients.entry(entry.identity.client.0).or_default(),
+                        shard,
+                        entry,
+                    );
                 }
             }
             Err(error) => {
@@ -155,6 +175,7 @@ fn note(client: &mut Client, shard: &Shard, entry: SessionEntry) {
         client.idle_ms.min(entry.idle_ms)
     };
     (client.name, client.zone) = (entry.name, entry.zone.0);
+    client.incarnation = client.incarnation.max(entry.identity.incarnation.0);
     client.open_files += u64::from(entry.open_files);
     client.locked_files += u64::from(entry.locked_files);
     client.shards.push(shard.id.0);

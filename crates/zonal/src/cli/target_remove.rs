@@ -19,7 +19,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 use zonal_meta::named_sets::layout_of;
 use zonal_net::{Address, NetError};
-use zonal_types::{Blob, Codec, DataId, Ino, StripeSetId, TargetId};
+use zonal_types::{Blob, Codec, Ino, StripeSetId, TargetId};
 use zonal_wire::{ManagerReply, ManagerRequest, Service};
 use zonal_zonemap::{MapEdit, TargetState, ZoneMap};
 
@@ -193,7 +193,7 @@ fn refuse_files(
     }
     let mut paths = Vec::new();
     if let Ok(mut names) = Names::new(cell) {
-        let found = first.iter().map(|ino| names.path(DataId(ino.0)));
+        let found = first.iter().map(|ino| names.path_of(*ino));
         paths.extend(found.flatten());
         // The session ends by itself where it cannot be closed.
         let _ = names.close();

@@ -14,7 +14,7 @@ use zonal_fuse::{MountOptions, SessionConfig};
 use zonal_mount::{MountConfig, Mounted, StartError};
 use zonal_net::{Identity, PoolConfig, Role};
 use zonal_types::limits::NAME_BYTES_MAX;
-use zonal_types::{ErrorCode, NodeId, OneLine, Shown, ZoneId};
+use zonal_types::{ClientId, ErrorCode, NodeId, OneLine, Shown, ZoneId};
 
 /// Why the mount ends.
 enum End {
@@ -76,7 +76,7 @@ fn config(
     cell: &Cell,
     (zone, client): (ZoneId, u64),
 ) -> anyhow::Result<MountConfig> {
-    let mut core = zonal_client::Options::new(&cell.manager.to_string(), zone, client);
+    let mut core = zonal_client::Options::new(&cell.manager.to_string(), zone, ClientId(client));
     core.cell = cell.id;
     core.cache = !options.no_cache;
     let credential = cell.credential.as_ref();

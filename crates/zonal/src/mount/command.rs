@@ -91,7 +91,7 @@ fn in_foreground(options: &Options, alone: Option<File>) -> anyhow::Result<()> {
     let (zone, note) = super::near::zone(options, &cell)?;
     super::dead::end_sessions(&cell);
     // 63 bits: the record is TOML, whose numbers have a sign.
-    let client = getrandom::u64().context("random number")? >> 1;
+    let client = (getrandom::u64().context("random number")? >> 1).max(1);
     let records = mounts::Records::of_cell(&cell);
     let record = mounts::New {
         path: options.path.clone(),

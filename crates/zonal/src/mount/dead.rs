@@ -8,7 +8,7 @@ use crate::cell::mounts::{self, Record, Records};
 use crate::out;
 use anyhow::Context;
 use zonal_net::Address;
-use zonal_types::{Codec, ZoneId};
+use zonal_types::{ClientId, ClientIdentity, Codec, Incarnation, ZoneId};
 use zonal_wire::{Header, MetaReply, MetaRequest, Service};
 use zonal_zonemap::{Shard, ZoneMap};
 
@@ -59,8 +59,12 @@ fn close_session(
     let to = Address::any_node(node.address.parse().context("address of a shard")?);
     let mut header = Header::request(Service::Meta, cell.id);
     header.epoch = shard.epoch;
+    // It has ended, so that it opens no other.
+    header.identity = ClientIdentity {
+        client: ClientId(client),
+        incarnation: Incarnation(u32::MAX),
+    };
     let open = MetaRequest::OpenSession {
-        client,
         zone: ZoneId(zone),
         name: "a mount whose session is ended".to_owned(),
     };

@@ -8,5 +8,5 @@ pub mod dead;
 pub mod farewell;
 pub mod guard;
 pub mod helper;
-mod near;
+pub mod near;
 pub mod options;

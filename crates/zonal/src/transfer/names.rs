@@ -1,4 +1,4 @@
-//! Paths of objects: a data id is the number of an inode, which knows its directory, which knows its names.
+//! Paths of objects: the shard that gave a data id knows its inode, which knows its directory, which knows its names.
 
 use crate::cell::connect::Cell;
 use anyhow::Context;
@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use zonal_client::directories::Part;
 use zonal_client::{Client, Options};
-use zonal_mount::{RealNet, block_on};
+use zonal_native::{RealNet, block_on};
 use zonal_net::{Identity, Pool, PoolConfig, Role};
 use zonal_types::limits::READDIR_ENTRIES_MAX;
-use zonal_types::{Credentials, DataId, ErrorCode, Ino, NodeId, ZoneId};
+use zonal_types::{ClientId, Credentials, DataId, ErrorCode, Ino, NodeId, ZoneId};
 
 /// Entries remembered; past it all are forgotten.
 const ENTRIES_MAX: usize = 1 << 20;
@@ -34,7 +34,7 @@ impl Names {
         let options = Options::new(
             &cell.manager.to_string(),
             ZoneId(1),
-            u64::from_le_bytes(random),
+            ClientId(u64::from_le_bytes(random) | 1),
         );
         let client = block_on(Client::connect(RealNet::new(pool), options));
         Ok(Self {
@@ -51,7 +51,12 @@ impl Names {
 
     /// A path below the cell's root of the file with these bytes; `None` where it has none.
     pub fn path(&mut self, data: DataId) -> Option<String> {
-        let mut ino = Ino(data.0);
+        let ino = block_on(self.client.file_of(data)).ok()?;
+        self.path_of(ino)
+    }
+
+    /// A path below the cell's root of an inode; `None` where it has none.
+    pub fn path_of(&mut self, mut ino: Ino) -> Option<String> {
         let mut parts = Vec::new();
         while ino != Ino::ROOT {
             if parts.len() > DEPTH_MAX {

@@ -7,7 +7,7 @@ use anyhow::Context;
 use zonal_net::Address;
 use zonal_object::ObjectId;
 use zonal_types::limits::OBJECTS_LISTED_MAX;
-use zonal_types::{ErrorCode, TargetId};
+use zonal_types::{ErrorCode, StripeSetId, TargetId};
 use zonal_wire::{AdminReply, AdminRequest, ObjectEntry, ObjectRef, StorageReply, StorageRequest};
 use zonal_zonemap::ZoneMap;
 
@@ -46,6 +46,8 @@ impl<'a> Remote<'a> {
     pub fn object(&self, object: ObjectId, truncate_seq: u64, truncate_bytes: u64) -> ObjectRef {
         ObjectRef {
             target: self.target,
+            set: StripeSetId(0),
+            slot: 0,
             data_id: object.data_id,
             column: object.column,
             layout_gen: 0,

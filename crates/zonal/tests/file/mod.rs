@@ -5,9 +5,9 @@ use super::cell::Cell;
 use std::sync::Arc;
 use zonal_client::names::{NewFile, Opened};
 use zonal_client::{Client, Options};
-use zonal_mount::{RealNet, block_on};
+use zonal_native::{RealNet, block_on};
 use zonal_net::{Identity, Pool, PoolConfig, Role};
-use zonal_types::{CellId, Credentials, Ino, Name, NodeId, ZoneId};
+use zonal_types::{CellId, ClientId, Credentials, Ino, Name, NodeId, ZoneId};
 use zonal_wire::NewKind;
 
 /// Connections as a client makes them.
@@ -24,7 +24,7 @@ pub fn commands_pool() -> Pool {
 
 /// A client of the cell with this manager.
 pub fn connect(manager: &str) -> Client<RealNet> {
-    let options = Options::new(manager, ZoneId(1), 7);
+    let options = Options::new(manager, ZoneId(1), ClientId(7));
     let net = RealNet::new(Arc::new(pool()));
     block_on(Client::connect(net, options)).unwrap()
 }

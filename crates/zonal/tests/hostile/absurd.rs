@@ -177,7 +177,7 @@ pub fn absurd_meta(server: &mut Server<'_>, dir: Ino) {
         MetaRequest::PollEvents { boot: u64::MAX, acked: u64::MAX, wait_ms: 0 },
         MetaRequest::Reclaim { opens: (0..100_000).map(Ino).collect(), locks: vec![(Ino(9), lock(9, 3)); 100] },
         MetaRequest::Close { inos: vec![Ino(u64::MAX); 100_000] },
-        MetaRequest::OpenSession { client: u64::MAX, zone: ZoneId(u16::MAX), name: "n".repeat(900_000) },
+        MetaRequest::OpenSession { zone: ZoneId(u16::MAX), name: "n".repeat(900_000) },
         MetaRequest::MakeDetachedDir { uid: 0, gid: 0, mode: u32::MAX, default_acl: Some(Blob(vec![255; 9])), token: 0 },
         MetaRequest::Sync,
         MetaRequest::StatFs,
@@ -220,6 +220,8 @@ pub fn absurd_root(server: &mut Server<'_>) {
 pub fn object(target: TargetId, edge: u64) -> ObjectRef {
     ObjectRef {
         target,
+        set: StripeSetId(0),
+        slot: edge as u16,
         data_id: DataId(edge),
         column: Column(edge as u16),
         layout_gen: edge as u32,

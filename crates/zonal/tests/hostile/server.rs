@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use zonal_net::{Address, NetError, PayloadInto, Pool, Request};
 use zonal_testkit::Rng;
-use zonal_types::{CellId, Codec, Epoch, MapVersion, SessionId, ZoneId};
+use zonal_types::{CellId, ClientId, ClientIdentity, Codec, Epoch, MapVersion, SessionId, ZoneId};
 use zonal_wire::{
     AdminReply, Header, ManagerReply, ManagerRequest, MetaReply, MetaRequest, Service,
     StorageReply, StorageRequest,
@@ -33,6 +33,7 @@ pub struct Server<'a> {
     pub to: SocketAddr,
     pub service: Service,
     pub session: SessionId,
+    pub identity: ClientIdentity,
     pub sequence: u32,
     pub sent: usize,
     pub refused: usize,
@@ -45,6 +46,7 @@ impl<'a> Server<'a> {
             to,
             service,
             session: SessionId(0),
+            identity: ClientIdentity::default(),
             sequence: 0,
             sent: 0,
             refused: 0,
@@ -56,6 +58,7 @@ impl<'a> Server<'a> {
         self.sequence += 1;
         let mut header = Header::request(self.service, CellId::default());
         header.session = self.session;
+        header.identity = self.identity;
         if self.service == Service::Meta {
             header.slot = 0;
             header.sequence = self.sequence;
@@ -119,8 +122,8 @@ impl<'a> Server<'a> {
     }
 
     pub fn open_session(&mut self, client: u64) {
+        self.identity = ClientIdentity::first(ClientId(client));
         let request = MetaRequest::OpenSession {
-            client,
             zone: ZoneId(1),
             name: "hostile".into(),
         };
@@ -188,13 +191,14 @@ impl<'a> Server<'a> {
     /// Headers whose fields name nothing.
     pub fn odd_headers(&mut self, body: &[u8]) {
         for edge in EDGES {
-            for field in 0..5 {
+            for field in 0..6 {
                 let mut header = self.header();
                 match field {
                     0 => header.session = SessionId(edge),
                     1 => header.slot = edge as u32,
                     2 => header.map_version = MapVersion(edge),
                     3 => header.epoch = Epoch(edge),
+                    4 => header.identity.client = ClientId(edge.max(1)),
                     // A repeat or a step back; steps ahead would use the slot up.
                     _ => (header.slot, header.sequence) = (1, edge as u32),
                 }

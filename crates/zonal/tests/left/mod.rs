@@ -149,7 +149,11 @@ impl Known {
             // From before the shard made its first record.
             return Ok(());
         }
-        let shard = self.map.shard_of_zone(ZoneId(1)).ok_or("no shard")?.id;
+        let shard = self
+            .map
+            .shard_for_directory(ZoneId(1), 0)
+            .ok_or("no shard")?
+            .id;
         let config = ShardConfig::new(shard, ZoneId(1), 1);
         let shard = Shard::load(config, Arc::clone(&self.map), &engine, Instant::default());
         let shard = shard.map_err(|code| code.to_string())?;

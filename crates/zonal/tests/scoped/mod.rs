@@ -10,8 +10,8 @@ use zonal_net::{
     Address, Credential, Identity, NetError, PayloadInto, Pool, PoolConfig, Request, Role,
 };
 use zonal_types::{
-    Blob, CellId, Codec, Column, Credentials, DataId, Ino, Name, NodeId, SessionId, TargetId,
-    ZoneId,
+    Blob, CellId, ClientId, ClientIdentity, Codec, Column, Credentials, DataId, Ino, Name, NodeId,
+    SessionId, StripeSetId, TargetId, ZoneId,
 };
 use zonal_wire::meta::{LockKind, LockRange, NewKind};
 use zonal_wire::{
@@ -86,6 +86,8 @@ pub struct World {
     pub inside: Vec<Ino>,
     /// Everything else but what is above.
     pub outside: Vec<Ino>,
+    /// Of the files, what their bytes are named by.
+    pub data: BTreeMap<Ino, DataId>,
     locked: Ino,
 }
 
@@ -97,7 +99,7 @@ impl World {
         let manager = cell.address("manager", false);
         let map = map_of(&admin, manager);
         let at = |node| map.node(node).unwrap().address.parse().unwrap();
-        let shard = at(map.shard_of_zone(ZoneId(1)).unwrap().node);
+        let shard = at(map.shard_for_directory(ZoneId(1), 0).unwrap().node);
         let (storage, target) = (at(map.targets[0].node), map.targets[0].id);
         let mut world = Self {
             cell,
@@ -113,11 +115,11 @@ impl World {
             projects: Ino(0),
             inside: Vec::new(),
             outside: Vec::new(),
+            data: BTreeMap::new(),
             locked: Ino(0),
         };
         for index in 0..2 {
             let open = MetaRequest::OpenSession {
-                client: 0xad,
                 zone: ZoneId(1),
                 name: "an administrator's".into(),
             };
@@ -150,6 +152,7 @@ impl World {
         self.sequence += 1;
         let mut header = Header::request(Service::Meta, CellId::default());
         (header.session, header.slot) = (self.sessions[index], 0);
+        header.identity = ClientIdentity::first(ClientId(0xad));
         (header.sequence, header.map_version) = (self.sequence, self.map.version);
         let to = [self.manager, self.shard][index];
         let (body, _) = ask(&self.admin, to, header, &request.to_bytes(), &[]).unwrap();
@@ -218,15 +221,23 @@ impl World {
             exclusive: true,
         };
         match self.meta(parent, &request) {
-            MetaReply::Entry { entry } | MetaReply::Opened { entry, .. } => entry.ino,
+            MetaReply::Entry { entry } => entry.ino,
+            MetaReply::Opened { entry, data, .. } => {
+                let id = data.layout.data_ids().next().unwrap();
+                self.data.insert(entry.ino, id);
+                entry.ino
+            }
             other => panic!("{other:?}"),
         }
     }
 
+    /// Of the file's bytes; of what is no file, an object that nobody has.
     pub fn object(&self, ino: Ino) -> ObjectRef {
         ObjectRef {
             target: self.target,
-            data_id: DataId(ino.0),
+            set: StripeSetId(0),
+            slot: 0,
+            data_id: self.data.get(&ino).copied().unwrap_or(DataId(ino.0)),
             column: Column(0),
             layout_gen: 0,
             truncate_seq: 0,
@@ -341,7 +352,8 @@ impl World {
         };
         assert!(end, "more objects than there are files");
         for object in objects {
-            if self.outside.contains(&Ino(object.data_id.0)) {
+            let is_of = |ino: &Ino| self.data.get(ino) == Some(&object.data_id);
+            if self.outside.iter().any(is_of) {
                 seen.insert(format!("object {:?}", object.data_id), object.to_bytes());
             }
         }

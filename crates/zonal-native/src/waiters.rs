@@ -1,20 +1,19 @@
-//! Lock requests that wait: the kernel's reply is parked until the shard grants or a signal takes the request back.
+//! Lock requests that wait: the reply to whoever asked is parked until the shard grants or a signal takes the request back.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use zonal_fuse::ReplyEmpty;
 use zonal_types::Ino;
 use zonal_wire::LockRange;
 
 /// One waiting request.
 #[derive(Debug)]
-pub struct Waiter {
+pub struct Waiter<R> {
     /// The inode.
     pub ino: Ino,
     /// The range asked for.
     pub range: LockRange,
-    /// The kernel's reply; whoever takes the waiter answers.
-    pub reply: ReplyEmpty,
+    /// How to answer; whoever takes the waiter does.
+    pub reply: R,
     /// The shard has queued it. Before that the worker which sends it takes care of a signal.
     pub is_sent: bool,
     /// The grant was quicker than the reply that it is queued: the worker that sent it answers.
@@ -25,34 +24,40 @@ pub struct Waiter {
 
 /// What the worker that sent a request finds when the shard has queued it.
 #[derive(Debug)]
-pub enum Queued {
+pub enum Queued<R> {
     /// It waits.
     Waits,
     /// It was granted already.
-    Granted(Waiter),
+    Granted(Waiter<R>),
     /// A signal came before it waited: it must be taken back at the shard.
-    Interrupted(Waiter),
+    Interrupted(Waiter<R>),
     /// It was answered.
     Gone,
 }
 
 /// What a signal found.
 #[derive(Debug)]
-pub enum Taken {
+pub enum Taken<R> {
     /// A request that the shard has queued: it must be taken back there.
-    Sent(Waiter),
+    Sent(Waiter<R>),
     /// A request that is being sent: its worker will see the signal.
     NotSent,
     /// No request that waits for a lock.
     Unknown,
 }
 
-/// Waiting requests by the kernel's identity of the request, which is also the waiter's number at the shard.
-#[derive(Debug, Default)]
-pub struct Waiters(Mutex<BTreeMap<u64, Waiter>>);
+/// Waiting requests by the number of the request, which is also the waiter's number at the shard.
+#[derive(Debug)]
+pub struct Waiters<R>(Mutex<BTreeMap<u64, Waiter<R>>>);
 
-impl Waiters {
-    fn map(&self) -> MutexGuard<'_, BTreeMap<u64, Waiter>> {
+impl<R> Default for Waiters<R> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<R> Waiters<R> {
+    fn map(&self) -> MutexGuard<'_, BTreeMap<u64, Waiter<R>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -62,20 +67,26 @@ impl Waiters {
         self.map().len()
     }
 
+    /// True where none waits.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.map().is_empty()
+    }
+
     /// Parks a request.
-    pub fn park(&self, unique: u64, waiter: Waiter) {
+    pub fn park(&self, unique: u64, waiter: Waiter<R>) {
         self.map().insert(unique, waiter);
     }
 
     /// Takes a request to answer it; `None` where somebody else did.
     #[must_use]
-    pub fn take(&self, unique: u64) -> Option<Waiter> {
+    pub fn take(&self, unique: u64) -> Option<Waiter<R>> {
         self.map().remove(&unique)
     }
 
     /// The shard has queued it.
     #[must_use]
-    pub fn mark_sent(&self, unique: u64) -> Queued {
+    pub fn mark_sent(&self, unique: u64) -> Queued<R> {
         let mut map = self.map();
         if let Some(waiter) = map.get_mut(&unique)
             && !waiter.is_granted
@@ -93,7 +104,7 @@ impl Waiters {
 
     /// The shard has granted it. `None` where its worker will see that, or a signal took it.
     #[must_use]
-    pub fn take_granted(&self, unique: u64) -> Option<Waiter> {
+    pub fn take_granted(&self, unique: u64) -> Option<Waiter<R>> {
         let mut map = self.map();
         let waiter = map.get_mut(&unique)?;
         if waiter.is_sent {
@@ -105,7 +116,7 @@ impl Waiters {
 
     /// Takes a request because of a signal.
     #[must_use]
-    pub fn take_interrupted(&self, unique: u64) -> Taken {
+    pub fn take_interrupted(&self, unique: u64) -> Taken<R> {
         let mut map = self.map();
         match map.get_mut(&unique) {
             Some(waiter) if waiter.is_sent => {

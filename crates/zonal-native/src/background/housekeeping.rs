@@ -1,8 +1,7 @@
 //! Housekeeping: one thread sends closes and flushes old writes; it sleeps while there is nothing.
 
-use super::{Signal, lock};
+use super::{Listener, Signal, lock};
 use crate::block::block_on;
-use crate::fs::ZonalFs;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
@@ -34,10 +33,18 @@ impl Signal {
             self.house.wakes.notify_one();
         }
     }
+
+    /// Lets closes and writes come together; the end cuts it short.
+    fn gather(&self) {
+        let is_due = lock(&self.house.is_due);
+        let wakes = &self.house.wakes;
+        let slept = wakes.wait_timeout_while(is_due, HOUSEKEEPING, |_| !self.is_ended());
+        drop(slept.unwrap_or_else(PoisonError::into_inner));
+    }
 }
 
-pub(super) fn run(fs: &ZonalFs) {
-    let signal = &fs.signal;
+pub(super) fn run(listener: &impl Listener) {
+    let signal = listener.signal();
     while !signal.is_ended() {
         {
             let mut is_due = lock(&signal.house.is_due);
@@ -51,10 +58,35 @@ pub(super) fn run(fs: &ZonalFs) {
             *is_due = false;
         }
         signal.house.has_work.store(false, Ordering::SeqCst);
-        std::thread::sleep(HOUSEKEEPING);
-        fs.touch_opened();
-        if block_on(fs.client.keep_house()) {
+        signal.gather();
+        listener.keep_house();
+        if block_on(listener.client().keep_house()) {
             signal.wake();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Instant;
+
+    #[test]
+    fn the_end_does_not_wait_for_what_gathers() {
+        let signal = Signal::default();
+        let begun = Instant::now();
+        std::thread::scope(|scope| {
+            let gathers = scope.spawn(|| {
+                signal.gather();
+                begun.elapsed()
+            });
+            // More work is no reason to stop gathering.
+            signal.wake();
+            assert!(gathers.join().unwrap() >= HOUSEKEEPING);
+        });
+        signal.end();
+        let begun = Instant::now();
+        signal.gather();
+        assert!(begun.elapsed() < HOUSEKEEPING);
     }
 }

@@ -1,7 +1,7 @@
 //! Runs a future on the calling thread: where it must wait, the thread parks.
 //!
-//! The client core's futures are ready at once except where they wait for another thread's lock, so the usual cost is one
-//! poll; the waker is made once a thread.
+//! The client core's futures are ready at once except where they wait for another thread's lock, so
+//! the usual cost is one poll; the waker is made once a thread.
 
 use std::future::Future;
 use std::pin::pin;

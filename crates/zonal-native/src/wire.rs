@@ -17,7 +17,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use zonal_client::net::{Ends, Message, Net, NetFailure, Reply};
+use zonal_client::net::{Ends, Message, Net, NetFailure, News, Reply};
 use zonal_client::run::Brought;
 use zonal_net::{Address, Canceller, Flight, NetError, PayloadInto, Pool, Request};
 use zonal_types::limits::{REGION_PAYLOAD_MIN, REQUEST_DEADLINE_MS};
@@ -33,6 +33,8 @@ const PAUSE_STEP: Duration = Duration::from_millis(20);
 struct Work {
     thread: std::thread::Thread,
     unique: AtomicU64,
+    /// It works for somebody who waits; else by itself.
+    is_call: AtomicBool,
     cancelled: AtomicBool,
     flight: Mutex<Option<Canceller>>,
 }
@@ -60,7 +62,7 @@ pub struct RealNet {
     silences: Silences,
     workers: Mutex<Vec<Arc<Work>>>,
     complaints: Mutex<BTreeMap<String, std::time::Instant>>,
-    /// With the number of a kernel's request added it is the trace of what is asked for it.
+    /// With the number of a call added it is the trace of what is asked for it.
     first_trace: u64,
 }
 
@@ -107,24 +109,38 @@ impl RealNet {
         &self.pool
     }
 
-    /// Notes which request of the kernel the calling thread works on, until the next note.
+    /// Notes which call the calling thread works on (a request of the kernel, or a program's), until the next note.
     pub fn working_on(&self, unique: u64) {
+        self.work_on(unique, true);
+        self.begin();
+        TRACE.set(Some(TraceId(self.first_trace.wrapping_add(unique))));
+    }
+
+    /// Notes what the calling thread works on by itself, so that [`Self::cancel`] ends it.
+    pub fn watching(&self, unique: u64) {
+        self.work_on(unique, false);
+    }
+
+    fn work_on(&self, unique: u64, is_call: bool) {
         WORK.with_borrow_mut(|work| {
             let work = work.get_or_insert_with(|| {
                 let work = Arc::new(Work {
                     thread: std::thread::current(),
                     unique: AtomicU64::new(0),
+                    is_call: AtomicBool::new(true),
                     cancelled: AtomicBool::new(false),
                     flight: Mutex::new(None),
                 });
-                lock(&self.workers).push(work.clone());
+                let mut workers = lock(&self.workers);
+                // Threads that have ended let go of theirs.
+                workers.retain(|work| Arc::strong_count(work) > 1);
+                workers.push(work.clone());
                 work
             });
             work.cancelled.store(false, Ordering::Relaxed);
+            work.is_call.store(is_call, Ordering::Relaxed);
             work.unique.store(unique, Ordering::SeqCst);
         });
-        self.begin();
-        TRACE.set(Some(TraceId(self.first_trace.wrapping_add(unique))));
     }
 
     /// Servers that lately gave no answer, by what the log calls them.
@@ -203,9 +219,12 @@ impl RealNet {
         }
     }
 
-    /// Whether the calling thread works for a process, not for the mount.
+    /// Whether the calling thread works for somebody who waits, not for the client itself.
     fn is_call() -> bool {
-        WORK.with_borrow(Option::is_some)
+        WORK.with_borrow(|work| {
+            let is_call = |work: &Arc<Work>| work.is_call.load(Ordering::Relaxed);
+            work.as_ref().is_some_and(is_call)
+        })
     }
 
     /// How long the calling thread waits for a reply of a server that was asked `at` and may take `deadline_ms`. As long again is left for
@@ -411,6 +430,25 @@ impl Net for RealNet {
             complaints.insert(server.to_owned(), now);
             let trace = format_args!("{:016x}", TRACE.get().map_or(0, |trace| trace.0));
             tracing::warn!(server, doing, ?failure, trace, "no answer");
+        }
+    }
+
+    fn tell(&self, news: News) {
+        match news {
+            News::Session(shard, identity) => {
+                let client = format_args!("{:016x}", identity.client.0);
+                let incarnation = identity.incarnation.0;
+                tracing::info!(shard = shard.0, %client, incarnation, "a session is opened");
+            }
+            News::Forfeited(ino) => {
+                tracing::error!(%ino, "others have got the locks that were held on a file: what was written under them and not sent is dropped, \
+                    and who has the file open gets EIO");
+            }
+            News::Incarnation(identity) => {
+                let client = format_args!("{:016x}", identity.client.0);
+                let incarnation = identity.incarnation.0;
+                tracing::warn!(%client, incarnation, "a server has forgotten this client: it begins anew");
+            }
         }
     }
 }

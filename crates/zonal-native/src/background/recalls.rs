@@ -1,9 +1,9 @@
-//! Recalls of the ends of files: one thread publishes what was appended, and gives the ends back, while others wait to open the files. Not the
-//! thread of the events: a target may not answer. Where something stays to be done housekeeping goes on with it.
+//! Recalls of the ends of files: one thread publishes what was appended, and gives the ends back,
+//! while others wait to open the files. Not the thread of the events: a target may not answer.
+//! Where something stays to be done housekeeping goes on with it.
 
-use super::lock;
+use super::{Listener, lock};
 use crate::block::block_on;
-use crate::fs::ZonalFs;
 use std::sync::{Condvar, Mutex, PoisonError};
 
 #[derive(Default)]
@@ -45,10 +45,10 @@ impl super::Signal {
     }
 }
 
-pub(super) fn run(fs: &ZonalFs) {
-    while fs.signal.recalls.wait() {
-        if block_on(fs.client.return_ends()) {
-            fs.signal.wake();
+pub(super) fn run(listener: &impl Listener) {
+    while listener.signal().recalls.wait() {
+        if block_on(listener.client().return_ends()) {
+            listener.signal().wake();
         }
     }
 }

@@ -1,0 +1,151 @@
+//! A session that ends keeps its locks until targets have heard that its client is fenced, or have had their time.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test ends where something is not as it should be"
+)]
+
+mod common;
+
+use common::{Cell, Client, name, whole_file};
+use zonal_meta::Caller;
+use zonal_types::limits::{FENCE_WAIT_MS, SESSION_TERM_MS};
+use zonal_types::{ErrorCode, Ino, ZoneId};
+use zonal_wire::storage::ErrorNumber;
+use zonal_wire::{MetaReply, MetaRequest, NO_SLOT};
+
+fn failed(code: ErrorCode) -> MetaReply {
+    MetaReply::Failed {
+        code: ErrorNumber(code),
+    }
+}
+
+fn ask(cell: &mut Cell, client: &Client, request: &MetaRequest) -> MetaReply {
+    let caller = Caller {
+        slot: NO_SLOT,
+        ..client.caller(1)
+    };
+    cell.send(1, caller, request)
+}
+
+fn lock(cell: &mut Cell, client: &Client, ino: Ino) -> MetaReply {
+    let request = MetaRequest::Lock {
+        ino,
+        range: whole_file(),
+        wait: false,
+        waiter: 0,
+        settled: 0,
+    };
+    ask(cell, client, &request)
+}
+
+fn get(ino: Ino) -> MetaRequest {
+    MetaRequest::GetAttr { ino, data: false }
+}
+
+/// A client with a locked file, whose term is over, and another one.
+fn expired() -> (Cell, Client, Client, Ino) {
+    let mut cell = Cell::new();
+    let mut one = cell.client(1);
+    let home = one.mkdir(&mut cell, Ino::ROOT, "home").unwrap();
+    let file = one.create(&mut cell, home, "f", 0o644).unwrap();
+    assert_eq!(lock(&mut cell, &one, file), MetaReply::Done);
+    cell.pass_ms(SESSION_TERM_MS);
+    let two = cell.client(2);
+    cell.tick_without_targets();
+    (cell, one, two, file)
+}
+
+#[test]
+fn locks_are_kept_until_every_target_has_heard() {
+    let (mut cell, one, two, file) = expired();
+    let fences = cell.stores[1].shard.fences();
+    assert!(!fences.is_empty());
+    for fences in fences.values() {
+        assert_eq!(fences.len(), 1);
+        assert_eq!(fences[0].client, one.identity.client);
+        assert_eq!(fences[0].lowest, one.identity.incarnation.next());
+    }
+    // It is answered nothing, and cannot come back as it was.
+    let gone = failed(ErrorCode::UnknownSession);
+    assert_eq!(ask(&mut cell, &one, &get(file)), gone);
+    let open = MetaRequest::OpenSession {
+        zone: ZoneId(1),
+        name: name("one").to_string(),
+    };
+    let as_it_was = Caller {
+        identity: one.identity,
+        ..common::none()
+    };
+    let fenced = failed(ErrorCode::Fenced);
+    assert_eq!(cell.send(1, as_it_was, &open), fenced);
+    let mut last = None;
+    for (target, fences) in &fences {
+        let blocked = failed(ErrorCode::WouldBlock);
+        assert_eq!(lock(&mut cell, &two, file), blocked, "{last:?}");
+        let store = &mut cell.stores[1];
+        let changes = store.shard.fenced(*target, fences);
+        common::apply(&mut store.kv, &changes);
+        cell.tick_without_targets();
+        last = Some(*target);
+    }
+    assert_eq!(lock(&mut cell, &two, file), MetaReply::Done);
+    assert!(cell.stores[1].shard.fences().is_empty());
+    cell.assert_sound();
+}
+
+#[test]
+fn a_target_that_says_nothing_is_waited_for_so_long_and_told_later() {
+    let (mut cell, _one, two, file) = expired();
+    // Over a restart, too: the session is ending still.
+    cell.restart(1);
+    two.clone().holds_nothing(&mut cell, 1);
+    cell.tick_without_targets();
+    assert_eq!(
+        ask(&mut cell, &_one, &get(file)),
+        failed(ErrorCode::UnknownSession)
+    );
+    assert!(!cell.stores[1].shard.fences().is_empty());
+    cell.pass_ms(FENCE_WAIT_MS);
+    let due = cell.stores[1].shard.poll_deadline().unwrap();
+    assert!(due <= cell.now.instant);
+    cell.tick_without_targets();
+    assert_eq!(lock(&mut cell, &two, file), MetaReply::Done);
+    cell.restart(1);
+    assert!(!cell.stores[1].shard.fences().is_empty(), "told later");
+    cell.acknowledge_fences();
+    cell.restart(1);
+    assert!(cell.stores[1].shard.fences().is_empty());
+    cell.assert_sound();
+}
+
+#[test]
+fn who_holds_nothing_or_closes_its_session_is_not_fenced() {
+    let mut cell = Cell::new();
+    let mut one = cell.client(1);
+    let idle = cell.client(2);
+    let home = one.mkdir(&mut cell, Ino::ROOT, "home").unwrap();
+    let file = one.create(&mut cell, home, "f", 0o644).unwrap();
+    assert_eq!(lock(&mut cell, &one, file), MetaReply::Done);
+    let closed = ask(&mut cell, &one, &MetaRequest::CloseSession);
+    assert_eq!(closed, MetaReply::Done);
+    cell.pass_ms(SESSION_TERM_MS);
+    cell.tick_without_targets();
+    assert!(cell.stores[1].shard.fences().is_empty());
+    let gone = failed(ErrorCode::UnknownSession);
+    assert_eq!(ask(&mut cell, &idle, &get(file)), gone);
+}
+
+#[test]
+fn it_comes_back_in_its_next_incarnation_while_the_one_before_ends() {
+    let (mut cell, one, two, file) = expired();
+    let mut identity = one.identity;
+    identity.incarnation = identity.incarnation.next();
+    let again = cell.client_as(identity);
+    assert_ne!(again.sessions[1], one.sessions[1]);
+    assert_eq!(lock(&mut cell, &again, file), failed(ErrorCode::WouldBlock));
+    cell.tick();
+    assert_eq!(lock(&mut cell, &again, file), MetaReply::Done);
+    assert_eq!(lock(&mut cell, &two, file), failed(ErrorCode::WouldBlock));
+    // It has the newer session.
+    assert_eq!(cell.client_as(identity).sessions, again.sessions);
+}

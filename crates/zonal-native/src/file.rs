@@ -1,0 +1,363 @@
+//! Open files: positions, appends, what is told to whom.
+//!
+//! 1. Bytes that a write has accepted and a server then did not take are told to each handle that
+//!    was open: at its next write, at its close,
+//!    and once at its next fsync, as by a mount.
+//! 2. Reads and writes by offset may run at the same time; those by position go one by one.
+//! 3. Who drops a file without closing it does not hear what its close would have told; a log does.
+
+mod locks;
+
+pub use locks::{Lock, LockKind, Wait};
+
+use crate::block::block_on;
+use crate::error::Error;
+use crate::native::Inner;
+use crate::open::OpenOptions;
+use crate::user::User;
+use crate::wire::RealNet;
+use locks::Owners;
+use std::io::SeekFrom;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use zonal_client::{Reserve, Told};
+use zonal_types::limits::{FILE_BYTES_MAX, PAYLOAD_BYTES_MAX, REGION_PAYLOAD_MIN};
+use zonal_types::{Attr, ErrorCode, Ino};
+
+/// Bytes that one step of a write hands to the client, as the kernel's requests have.
+const WRITE_STEP: usize = 1 << 20;
+
+/// What lies at an offset.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Whence {
+    /// Bytes that were written.
+    Data,
+    /// A hole, or the end.
+    Hole,
+}
+
+/// An open file. Shared by threads it has one position.
+pub struct File {
+    inner: Arc<Inner>,
+    user: User,
+    options: OpenOptions,
+    file: Arc<zonal_client::File<RealNet>>,
+    /// Never used again.
+    handle: u64,
+    position: Mutex<u64>,
+    told: Mutex<Told>,
+    is_touch_due: AtomicBool,
+    owners: Owners,
+    is_closed: AtomicBool,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl File {
+    pub(crate) fn new(
+        inner: &Arc<Inner>,
+        user: &User,
+        options: OpenOptions,
+        file: Arc<zonal_client::File<RealNet>>,
+        is_touch_due: bool,
+    ) -> Self {
+        let told = Mutex::new(file.told());
+        inner.watch(file.ino);
+        Self {
+            inner: inner.clone(),
+            user: user.clone(),
+            options,
+            file,
+            handle: inner.number(),
+            position: Mutex::new(0),
+            told,
+            is_touch_due: AtomicBool::new(is_touch_due),
+            owners: Owners::default(),
+            is_closed: AtomicBool::new(false),
+        }
+    }
+
+    /// The inode number, never used for another file.
+    #[must_use]
+    pub fn ino(&self) -> Ino {
+        self.file.ino
+    }
+
+    fn begin_read(&self) -> Result<(), Error> {
+        self.inner.begin()?;
+        match self.options.may_read() {
+            true => Ok(()),
+            false => Err(Error::NotOpenFor),
+        }
+    }
+
+    fn begin_write(&self) -> Result<(), Error> {
+        self.inner.begin()?;
+        match self.options.may_write() {
+            true => Ok(()),
+            false => Err(Error::NotOpenFor),
+        }
+    }
+
+    /// Reads at an offset. Less than asked for: there the file ends.
+    ///
+    /// # Errors
+    /// EIO of damaged bytes; a server that does not answer.
+    pub fn pread(&self, offset: u64, out: &mut [u8]) -> Result<usize, Error> {
+        self.begin_read()?;
+        self.read_at(offset, out)
+    }
+
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<usize, Error> {
+        if self.is_touch_due.swap(false, Ordering::Relaxed) {
+            // A failure of that is no reason to fail the read.
+            if let Err(error) = block_on(self.inner.client.touch(self.file.ino)) {
+                tracing::debug!(ino = %self.file.ino, %error, "access time not updated");
+            }
+            self.inner.signal.wake();
+        }
+        let mut done = 0;
+        for part in out.chunks_mut(PAYLOAD_BYTES_MAX) {
+            let at = offset.saturating_add(done as u64);
+            let read = self.inner.client.read(&self.file, at, part);
+            let bytes = match block_on(read) {
+                Ok(bytes) => bytes,
+                // What was read before is the answer.
+                Err(_) if done > 0 => break,
+                Err(code) => return Err(code.into()),
+            };
+            done += bytes;
+            if bytes < part.len() {
+                break;
+            }
+        }
+        Ok(done)
+    }
+
+    /// Reads at the position, which moves. 0: the end.
+    ///
+    /// # Errors
+    /// As [`Self::pread`].
+    pub fn read(&self, out: &mut [u8]) -> Result<usize, Error> {
+        self.begin_read()?;
+        let mut position = lock(&self.position);
+        let bytes = self.read_at(*position, out)?;
+        *position += bytes as u64;
+        Ok(bytes)
+    }
+
+    /// Writes all of it at an offset; of a file that was opened to append, at its end, wherever the
+    /// offset is (as pwrite(2)).
+    ///
+    /// # Errors
+    /// EFBIG, ENOSPC, EIO; what an earlier write of anybody here lost; a server that does not
+    /// answer. Part of it may be written then.
+    pub fn pwrite(&self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
+        self.begin_write()?;
+        self.write_at(offset, bytes).map(drop)
+    }
+
+    /// Writes all of it at the position, which moves behind it; of a file that was opened to
+    /// append, at its end.
+    ///
+    /// # Errors
+    /// As [`Self::pwrite`].
+    pub fn write(&self, bytes: &[u8]) -> Result<(), Error> {
+        self.begin_write()?;
+        let mut position = lock(&self.position);
+        *position = self.write_at(*position, bytes)?;
+        Ok(())
+    }
+
+    /// Returns where it ends.
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<u64, Error> {
+        let (client, file) = (&self.inner.client, &*self.file);
+        let told = *lock(&self.told);
+        file.tell_writer(told)?;
+        let kills = self.take_privileges()?;
+        let mut end = offset;
+        let written = bytes.chunks(WRITE_STEP).try_for_each(|part| {
+            end = if self.options.appends() {
+                let is_gathered = part.len() < REGION_PAYLOAD_MIN && !self.options.is_synced();
+                let at = match is_gathered {
+                    true => block_on(client.append_gathered(file, part, kills))?,
+                    false => block_on(client.append(file, part, kills))?,
+                };
+                at + part.len() as u64
+            } else {
+                block_on(client.write(file, end, part, kills))?;
+                end + part.len() as u64
+            };
+            Ok::<(), ErrorCode>(())
+        });
+        self.inner.signal.wake();
+        written?;
+        if self.options.is_synced() {
+            self.make_durable()?;
+        }
+        Ok(end)
+    }
+
+    /// Set-id bits and capabilities go before a write by one who may not keep them. True where
+    /// there may be some.
+    fn take_privileges(&self) -> Result<bool, ErrorCode> {
+        let client = &self.inner.client;
+        if self.user.is_root() || client.has_no_privileges(&self.file) {
+            return Ok(false);
+        }
+        block_on(client.take_privileges(self.user.credentials(), &self.file))
+    }
+
+    /// Moves the position.
+    ///
+    /// # Errors
+    /// EINVAL before the start, or past the largest offset.
+    pub fn seek(&self, to: SeekFrom) -> Result<u64, Error> {
+        self.inner.begin()?;
+        let mut position = lock(&self.position);
+        let (from, by) = match to {
+            SeekFrom::Start(at) => (at, 0),
+            SeekFrom::Current(by) => (*position, by),
+            SeekFrom::End(by) => (self.attr()?.size, by),
+        };
+        let at = from.checked_add_signed(by);
+        let at = at.filter(|at| *at <= FILE_BYTES_MAX);
+        *position = at.ok_or(ErrorCode::Invalid)?;
+        Ok(*position)
+    }
+
+    /// The next data or hole from an offset on (SEEK_DATA, SEEK_HOLE); the position stays.
+    ///
+    /// # Errors
+    /// ENXIO past the end, or where no data follows.
+    pub fn find(&self, from: u64, what: Whence) -> Result<u64, Error> {
+        self.inner.begin()?;
+        let seek = self
+            .inner
+            .client
+            .seek(&self.file, from, what == Whence::Data);
+        Ok(block_on(seek)?)
+    }
+
+    /// Cuts it, or makes it longer by a hole.
+    ///
+    /// # Errors
+    /// EFBIG; a server that does not answer.
+    pub fn truncate(&self, size: u64) -> Result<(), Error> {
+        self.begin_write()?;
+        let (who, ino) = (self.user.credentials(), self.file.ino);
+        let kills = !self.user.is_root();
+        let cut = self.inner.client.truncate(who, ino, size, true, kills);
+        let cut = block_on(cut);
+        self.inner.signal.wake();
+        cut?;
+        Ok(())
+    }
+
+    /// Makes a hole of a range; the size stays.
+    ///
+    /// # Errors
+    /// A server that does not answer.
+    pub fn punch(&self, offset: u64, length: u64) -> Result<(), Error> {
+        self.begin_write()?;
+        let client = &self.inner.client;
+        let punched = client.reserve(&self.file, offset, length, Reserve::Punch, true);
+        Ok(block_on(punched)?)
+    }
+
+    fn attr(&self) -> Result<Attr, ErrorCode> {
+        let attr = block_on(self.inner.client.getattr(self.file.ino));
+        attr.map(|(attr, _ms)| attr)
+    }
+
+    /// Its attributes, also when its name is gone.
+    ///
+    /// # Errors
+    /// A server that does not answer.
+    pub fn stat(&self) -> Result<Attr, Error> {
+        self.inner.begin()?;
+        Ok(self.attr()?)
+    }
+
+    /// Sends what was written, without waiting for disks: others who open the file see it.
+    ///
+    /// # Errors
+    /// As [`Self::close`], which tells it again.
+    pub fn flush(&self) -> Result<(), Error> {
+        self.inner.begin()?;
+        let told = *lock(&self.told);
+        Ok(block_on(self.inner.client.flush_open(&self.file, told))?)
+    }
+
+    /// Makes bytes and size durable. What was lost since this handle was told last is told, once.
+    ///
+    /// # Errors
+    /// ENOSPC, EIO; a server that does not answer.
+    pub fn fsync(&self) -> Result<(), Error> {
+        self.inner.begin()?;
+        Ok(self.make_durable()?)
+    }
+
+    fn make_durable(&self) -> Result<(), ErrorCode> {
+        let mut told = *lock(&self.told);
+        let done = block_on(self.inner.client.fsync_open(&self.file, &mut told));
+        let mut known = lock(&self.told);
+        *known = told.max(*known);
+        done
+    }
+
+    /// Sends what was written, gives the locks of this handle back, and ends it. The bytes survive
+    /// a kill of servers then, not a loss of power: see [`Self::fsync`].
+    ///
+    /// # Errors
+    /// What was lost since this handle was told last; it is closed all the same.
+    pub fn close(self) -> Result<(), Error> {
+        self.end()
+    }
+
+    fn end(&self) -> Result<(), Error> {
+        if self.is_closed.swap(true, Ordering::Relaxed) {
+            return Ok(());
+        }
+        self.inner.begin()?;
+        let client = &self.inner.client;
+        let flushed = match self.options.may_write() {
+            true => block_on(client.flush_open(&self.file, *lock(&self.told))),
+            false => Ok(()),
+        };
+        let unlocked = self.release_locks();
+        let released = block_on(client.release(self.file.ino));
+        self.inner.signal.wake();
+        Ok(flushed.and(unlocked).and(released)?)
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        match self.end() {
+            Ok(()) | Err(Error::Forked | Error::Closed) => {}
+            Err(error) => {
+                tracing::warn!(ino = %self.file.ino, %error, "the end of an open file failed");
+            }
+        }
+    }
+}
+
+impl std::io::Read for &File {
+    fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
+        Ok(File::read(self, out)?)
+    }
+}
+
+impl std::io::Write for &File {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        File::write(self, bytes)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(File::flush(self)?)
+    }
+}

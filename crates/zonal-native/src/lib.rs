@@ -1,0 +1,51 @@
+//! A client of a cell that needs no kernel.
+//!
+//! [`Native`] connects to a cell and offers what a mount offers, by paths: it looks names up
+//! through symbolic links and `..`, opens files that have positions, reads and writes them in
+//! parallel on all targets of their zone, takes locks, lists directories, tells where bytes lie. A
+//! program that uses it and programs on mounts see the same files at once, under the same rules
+//! (docs/semantics.md).
+//!
+//! # Who asks
+//! Each call names a [`User`]; the shards decide what that one may do. An open file keeps the user
+//! of its open.
+//!
+//! # Threads and forks
+//! Everything may be used from many threads at once; a call runs on the thread that makes it. After
+//! a fork the child's calls fail with [`Error::Forked`]: it must connect itself.
+//!
+//! # Errors
+//! [`Error`] has the errno that a mount would give. What a write accepted and a server then lost is
+//! told to each open file: at its next write, at its close, and once at its next fsync.
+//!
+//! # What a mount uses
+//! [`RealNet`], [`background`] and [`waiters`]: the client core's sockets, its threads, and callers
+//! that wait for locks. A mount puts the kernel before them.
+
+pub mod background;
+mod block;
+mod error;
+mod file;
+mod native;
+mod open;
+mod silence;
+mod sink;
+mod user;
+pub mod waiters;
+mod wire;
+
+pub use background::{Background, Listener, Signal};
+pub use block::block_on;
+pub use error::{ConnectError, Error};
+pub use file::{File, Lock, LockKind, Wait, Whence};
+pub use native::{DirEntry, Native, NewTime, Options, ReadDir};
+pub use open::OpenOptions;
+pub use sink::Sink;
+pub use user::User;
+pub use wire::{RealNet, RealPending};
+pub use zonal_client::locate::Located;
+pub use zonal_client::statfs::Capacity;
+pub use zonal_net::{Credential, Identity, Role, Transport};
+pub use zonal_types::{
+    Attr, CellId, Credentials, ErrorCode, FileKind, Ino, NodeId, Timestamp, ZoneId,
+};

@@ -1,0 +1,266 @@
+//! Attributes, extended attributes, space, and where bytes lie.
+
+use super::Native;
+use crate::error::Error;
+use crate::user::User;
+use std::path::Path;
+use zonal_client::locate::Located;
+use zonal_client::statfs::Capacity;
+use zonal_types::{Attr, ErrorCode, FileKind, Timestamp};
+use zonal_wire::{AttrChange, SetTime};
+
+/// What a time is set to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NewTime {
+    /// It stays.
+    Keep,
+    /// The shard's clock.
+    Now,
+    /// This.
+    At(Timestamp),
+}
+
+impl NewTime {
+    fn change(self) -> Option<SetTime> {
+        match self {
+            Self::Keep => None,
+            Self::Now => Some(SetTime::Now),
+            Self::At(time) => Some(SetTime::At { time }),
+        }
+    }
+}
+
+pub(crate) fn times(atime: NewTime, mtime: NewTime) -> AttrChange {
+    AttrChange {
+        atime: atime.change(),
+        mtime: mtime.change(),
+        ..AttrChange::default()
+    }
+}
+
+impl Native {
+    /// Attributes of what a path names, through symbolic links.
+    ///
+    /// ```no_run
+    /// # use zonal_native::{Error, FileKind, Native, User};
+    /// # fn example(cell: &Native) -> Result<(), Error> {
+    /// let attr = cell.stat(&User::root(), "/data/file")?;
+    /// println!("{} bytes, a file: {}", attr.size, attr.kind == FileKind::File);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// ENOENT, ENOTDIR, EACCES, ELOOP, ENAMETOOLONG; a server that does not answer.
+    pub fn stat(&self, user: &User, path: impl AsRef<Path>) -> Result<Attr, Error> {
+        self.inner.begin()?;
+        self.inner.find(user, path.as_ref(), true)
+    }
+
+    /// The same; a symbolic link that is named last is not followed.
+    ///
+    /// # Errors
+    /// As [`Self::stat`].
+    pub fn lstat(&self, user: &User, path: impl AsRef<Path>) -> Result<Attr, Error> {
+        self.inner.begin()?;
+        self.inner.find(user, path.as_ref(), false)
+    }
+
+    fn change(
+        &self,
+        user: &User,
+        path: &Path,
+        follows: bool,
+        change: AttrChange,
+    ) -> Result<Attr, Error> {
+        let inner = &self.inner;
+        inner.begin()?;
+        let ino = inner.find(user, path, follows)?.ino;
+        let changed = inner.client.setattr(user.credentials(), ino, change);
+        Ok(inner.ask(ino, changed)?.0)
+    }
+
+    /// Sets the permission bits.
+    ///
+    /// # Errors
+    /// EPERM, and as [`Self::stat`].
+    pub fn chmod(&self, user: &User, path: impl AsRef<Path>, mode: u32) -> Result<Attr, Error> {
+        let change = AttrChange {
+            mode: Some(mode & 0o7777),
+            ..AttrChange::default()
+        };
+        self.change(user, path.as_ref(), true, change)
+    }
+
+    /// Sets owner and group; `None` leaves one alone. A symbolic link is not followed.
+    ///
+    /// # Errors
+    /// EPERM, and as [`Self::stat`].
+    pub fn lchown(
+        &self,
+        user: &User,
+        path: impl AsRef<Path>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+    ) -> Result<Attr, Error> {
+        let change = AttrChange {
+            uid,
+            gid,
+            ..AttrChange::default()
+        };
+        self.change(user, path.as_ref(), false, change)
+    }
+
+    /// Sets owner and group of what a path names, through symbolic links.
+    ///
+    /// # Errors
+    /// EPERM, and as [`Self::stat`].
+    pub fn chown(
+        &self,
+        user: &User,
+        path: impl AsRef<Path>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+    ) -> Result<Attr, Error> {
+        let change = AttrChange {
+            uid,
+            gid,
+            ..AttrChange::default()
+        };
+        self.change(user, path.as_ref(), true, change)
+    }
+
+    /// Sets times. A symbolic link is not followed.
+    ///
+    /// # Errors
+    /// EPERM, EACCES, and as [`Self::stat`].
+    pub fn utimens(
+        &self,
+        user: &User,
+        path: impl AsRef<Path>,
+        atime: NewTime,
+        mtime: NewTime,
+    ) -> Result<Attr, Error> {
+        self.change(user, path.as_ref(), false, times(atime, mtime))
+    }
+
+    /// Cuts a file, or makes it longer by a hole.
+    ///
+    /// # Errors
+    /// EISDIR, EINVAL of what is no file, EFBIG, EACCES, and as [`Self::stat`].
+    pub fn truncate(&self, user: &User, path: impl AsRef<Path>, size: u64) -> Result<Attr, Error> {
+        let inner = &self.inner;
+        inner.begin()?;
+        let attr = inner.find(user, path.as_ref(), true)?;
+        match attr.kind {
+            FileKind::File => {}
+            FileKind::Directory => return Err(ErrorCode::IsDirectory.into()),
+            _ => return Err(ErrorCode::Invalid.into()),
+        }
+        let kills = !user.is_root();
+        let cut = inner
+            .client
+            .truncate(user.credentials(), attr.ino, size, false, kills);
+        let cut = inner.ask(attr.ino, cut);
+        inner.signal.wake();
+        cut
+    }
+
+    /// Whether a user may do something: `mask` of R_OK 4, W_OK 2, X_OK 1; 0: whether it is there.
+    ///
+    /// # Errors
+    /// EACCES where not, and as [`Self::stat`].
+    pub fn access(&self, user: &User, path: impl AsRef<Path>, mask: u32) -> Result<(), Error> {
+        let inner = &self.inner;
+        inner.begin()?;
+        let ino = inner.find(user, path.as_ref(), true)?.ino;
+        inner.ask(ino, inner.client.access(user.credentials(), ino, mask))
+    }
+
+    /// The value of an extended attribute. A symbolic link is not followed.
+    ///
+    /// # Errors
+    /// ENODATA where there is none, and as [`Self::lstat`].
+    pub fn get_xattr(
+        &self,
+        user: &User,
+        path: impl AsRef<Path>,
+        name: &[u8],
+    ) -> Result<Vec<u8>, Error> {
+        let inner = &self.inner;
+        inner.begin()?;
+        let ino = inner.find(user, path.as_ref(), false)?.ino;
+        inner.ask(ino, inner.client.getxattr(user.credentials(), ino, name))
+    }
+
+    /// Names of the extended attributes. A symbolic link is not followed.
+    ///
+    /// # Errors
+    /// As [`Self::lstat`].
+    pub fn list_xattrs(&self, user: &User, path: impl AsRef<Path>) -> Result<Vec<Vec<u8>>, Error> {
+        let inner = &self.inner;
+        inner.begin()?;
+        let ino = inner.find(user, path.as_ref(), false)?.ino;
+        inner.ask(ino, inner.client.listxattr(user.credentials(), ino))
+    }
+
+    /// Sets an extended attribute. A symbolic link is not followed.
+    ///
+    /// # Errors
+    /// ENOTSUP of a name that the cell does not keep, E2BIG, ERANGE, ENOSPC, EPERM, and as
+    /// [`Self::lstat`].
+    pub fn set_xattr(
+        &self,
+        user: &User,
+        path: impl AsRef<Path>,
+        name: &[u8],
+        value: &[u8],
+    ) -> Result<(), Error> {
+        let inner = &self.inner;
+        inner.begin()?;
+        let ino = inner.find(user, path.as_ref(), false)?.ino;
+        let set = inner
+            .client
+            .setxattr(user.credentials(), ino, name, value, 0);
+        inner.ask(ino, set)
+    }
+
+    /// Removes an extended attribute. A symbolic link is not followed.
+    ///
+    /// # Errors
+    /// ENODATA where there is none, EPERM, and as [`Self::lstat`].
+    pub fn remove_xattr(
+        &self,
+        user: &User,
+        path: impl AsRef<Path>,
+        name: &[u8],
+    ) -> Result<(), Error> {
+        let inner = &self.inner;
+        inner.begin()?;
+        let ino = inner.find(user, path.as_ref(), false)?.ino;
+        inner.ask(ino, inner.client.removexattr(user.credentials(), ino, name))
+    }
+
+    /// Space and names of the zone that a path is homed in; of the cell for what lies in the root.
+    ///
+    /// # Errors
+    /// As [`Self::stat`].
+    pub fn statfs(&self, user: &User, path: impl AsRef<Path>) -> Result<Capacity, Error> {
+        let inner = &self.inner;
+        inner.begin()?;
+        let ino = inner.find(user, path.as_ref(), true)?.ino;
+        inner.ask(ino, inner.client.statfs(ino))
+    }
+
+    /// In which zones and on which targets a file's bytes lie, and the home zone: what a scheduler
+    /// asks.
+    ///
+    /// # Errors
+    /// As [`Self::stat`].
+    pub fn locate(&self, user: &User, path: impl AsRef<Path>) -> Result<Located, Error> {
+        let inner = &self.inner;
+        inner.begin()?;
+        let ino = inner.find(user, path.as_ref(), true)?.ino;
+        inner.ask(ino, inner.client.locate(ino))
+    }
+}

@@ -1,0 +1,308 @@
+//! Connecting and closing, and what each call begins with.
+//!
+//! A process that was forked from the one that connected shares its sockets: two that read one
+//! reply would each get a part. So every call, and every destructor, compares the process id first.
+
+use crate::background::{Background, Listener, Signal, watch_one};
+use crate::block::block_on;
+use crate::error::{ConnectError, Error};
+use crate::waiters::Waiters;
+use crate::wire::RealNet;
+use std::future::Future;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, Mutex, PoisonError};
+use zonal_client::{Client, LockOutcome};
+use zonal_net::{Identity, Pool, PoolConfig};
+use zonal_region::Regions;
+use zonal_types::limits::{REGION_BUFFER_BYTES, REGION_BUFFERS};
+use zonal_types::{ErrorCode, Ino, ZoneId};
+use zonal_wire::Event;
+
+/// How a connection behaves.
+///
+/// ```
+/// use zonal_native::{Options, ZoneId};
+/// let options = Options::new(ZoneId(1)).named("nightly import").with_deadline_ms(5_000);
+/// # drop(options);
+/// ```
+#[derive(Debug, Clone)]
+pub struct Options {
+    core: zonal_client::Options,
+}
+
+impl Options {
+    /// Defaults for a program on a machine of `zone`: new first-level directories are homed there.
+    #[must_use]
+    pub fn new(zone: ZoneId) -> Self {
+        let mut core = zonal_client::Options::new("", zone, zonal_types::ClientId(0));
+        core.name = format!("process {}", std::process::id());
+        Self { core }
+    }
+
+    /// The name of its sessions, for people (`zonal session ls`). No longer than 255 bytes.
+    #[must_use]
+    pub fn named(mut self, name: &str) -> Self {
+        name.clone_into(&mut self.core.name);
+        self
+    }
+
+    /// How long a request waits for a server before its call fails. 10 s by default.
+    #[must_use]
+    pub fn with_deadline_ms(mut self, ms: u64) -> Self {
+        (self.core.deadline_ms, self.core.attempt_ms) = (ms, ms);
+        self
+    }
+
+    /// How much of writes is gathered before it is sent. 64 MiB by default.
+    #[must_use]
+    pub fn with_write_behind_bytes(mut self, bytes: usize) -> Self {
+        self.core.write_behind_bytes = bytes;
+        self.core.write_behind_file_bytes = self.core.write_behind_file_bytes.min(bytes);
+        self
+    }
+}
+
+/// Where a request for a lock waits.
+pub(crate) type Granted = SyncSender<Result<(), ErrorCode>>;
+
+/// The process that connected.
+#[derive(Debug, Clone, Copy)]
+struct Process(u32);
+
+impl Process {
+    fn this() -> Self {
+        Self(std::process::id())
+    }
+
+    /// One system call, without a look at memory that a fork copies.
+    fn is_this(self) -> bool {
+        self.0 == std::process::id()
+    }
+}
+
+/// What files and listings share with their connection.
+pub(crate) struct Inner {
+    pub(crate) client: Client<RealNet>,
+    pub(crate) signal: Signal,
+    pub(crate) waiters: Waiters<Granted>,
+    /// Numbers of calls, of requests for locks, and of handles.
+    numbers: AtomicU64,
+    process: Process,
+    is_closed: AtomicBool,
+}
+
+impl Listener for Inner {
+    fn client(&self) -> &Client<RealNet> {
+        &self.client
+    }
+
+    fn signal(&self) -> &Signal {
+        &self.signal
+    }
+
+    /// What is kept beyond the client core: nothing.
+    fn carry_out(&self, _event: &Event) -> Vec<Ino> {
+        Vec::new()
+    }
+
+    fn settle(&self, _dirs: &[Ino]) -> bool {
+        true
+    }
+
+    fn lock_was_granted(&self, ino: Ino, waiter: u64) {
+        if let Some(waiter) = self.waiters.take_granted(waiter) {
+            let held = block_on(self.client.lock_granted(ino, waiter.range));
+            // Whoever waits has room for it.
+            let _ = waiter.reply.try_send(granted(held));
+        }
+    }
+
+    fn lock_was_refused(&self, waiter: u64, code: ErrorCode) {
+        if let Some(waiter) = self.waiters.take(waiter) {
+            let _ = waiter.reply.try_send(Err(code));
+        }
+    }
+}
+
+/// What came of a request for a lock that nothing is left to wait for.
+pub(crate) fn granted(outcome: Result<LockOutcome, ErrorCode>) -> Result<(), ErrorCode> {
+    match outcome? {
+        LockOutcome::Granted { .. } => Ok(()),
+        LockOutcome::Queued => Err(ErrorCode::Io),
+    }
+}
+
+impl Inner {
+    /// A number that no other call, handle or request for a lock has.
+    pub(crate) fn number(&self) -> u64 {
+        self.numbers.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// True in the process that connected.
+    pub(crate) fn is_own(&self) -> bool {
+        self.process.is_this()
+    }
+
+    /// Every call begins here.
+    pub(crate) fn begin(&self) -> Result<(), Error> {
+        if !self.is_own() {
+            return Err(Error::Forked);
+        }
+        if self.is_closed.load(Ordering::Relaxed) {
+            return Err(Error::Closed);
+        }
+        self.client.net().working_on(self.number());
+        Ok(())
+    }
+
+    /// Before anything is asked about an inode: its shard grants leases with its answers, and
+    /// somebody must hear it when it wants them back.
+    pub(crate) fn watch(self: &Arc<Self>, ino: Ino) {
+        if let Some(shard) = self.client.map().shard_of(ino.partition()) {
+            watch_one(self, shard.id);
+        }
+    }
+
+    /// Asks about an inode.
+    pub(crate) fn ask<T>(
+        self: &Arc<Self>,
+        ino: Ino,
+        asked: impl Future<Output = Result<T, ErrorCode>>,
+    ) -> Result<T, Error> {
+        self.watch(ino);
+        Ok(block_on(asked)?)
+    }
+}
+
+/// A connection to a cell. Dropping it closes it.
+///
+/// ```no_run
+/// use zonal_native::{Identity, Native, NodeId, OpenOptions, Options, Role, User, ZoneId};
+/// let identity = Identity::new(Default::default(), Role::Client, NodeId(0), None);
+/// let cell = Native::connect("127.0.0.1:7100", identity, Options::new(ZoneId(1)))?;
+/// let me = User::new(1000, 1000);
+/// cell.mkdir(&me, "/data/anna", 0o755)?;
+/// let file = cell.open(&me, "/data/anna/hello", OpenOptions::new().write(true).create(0o644))?;
+/// file.write(b"hello")?;
+/// file.close()?;
+/// for entry in cell.read_dir(&me, "/data")? {
+///     println!("{}", entry?.name().display());
+/// }
+/// cell.close()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Native {
+    pub(crate) inner: Arc<Inner>,
+    background: Mutex<Option<Background<Inner>>>,
+}
+
+impl Native {
+    /// Connects to the cell whose manager listens at `manager` (IP:PORT), as `identity` says who
+    /// this process is.
+    ///
+    /// # Errors
+    /// See [`ConnectError`].
+    pub fn connect(
+        manager: &str,
+        identity: Identity,
+        options: Options,
+    ) -> Result<Self, ConnectError> {
+        let mut core = options.core;
+        core.managers = vec![manager.to_owned()];
+        core.cell = identity.cell;
+        let regions = Regions::new(REGION_BUFFER_BYTES, REGION_BUFFERS);
+        let pool = Pool::new(
+            identity,
+            PoolConfig {
+                regions: Some(regions),
+                ..PoolConfig::default()
+            },
+        );
+        let net = RealNet::new(Arc::new(pool)).with_deadline(core.deadline_ms);
+        core.client = zonal_types::ClientId(zonal_client::Net::random(&net));
+        let zone = core.zone;
+        let client = block_on(Client::connect(net, core)).map_err(ConnectError::Refused)?;
+        if client.map().zone(zone).is_none() {
+            return Err(ConnectError::NoZone(zone));
+        }
+        // Nothing is kept but by the core, which has dropped it then.
+        client.when_to_drop(|| true);
+        let inner = Arc::new(Inner {
+            client,
+            signal: Signal::default(),
+            waiters: Waiters::default(),
+            numbers: AtomicU64::new(1),
+            process: Process::this(),
+            is_closed: AtomicBool::new(false),
+        });
+        let background = Background::start(&inner).map_err(ConnectError::Threads)?;
+        Ok(Self {
+            inner,
+            background: Mutex::new(Some(background)),
+        })
+    }
+
+    /// Sends everything that was written, gives locks and leases back, and ends the sessions. What
+    /// is called afterwards, also of files that are open still, fails with [`Error::Closed`].
+    ///
+    /// # Errors
+    /// The first file that could not be flushed, where nobody was told of it before.
+    pub fn close(self) -> Result<(), Error> {
+        self.end()
+    }
+
+    fn end(&self) -> Result<(), Error> {
+        if !self.inner.is_own() {
+            return Err(Error::Forked);
+        }
+        let taken = {
+            let background = self.background.lock();
+            background.unwrap_or_else(PoisonError::into_inner).take()
+        };
+        self.inner.is_closed.store(true, Ordering::Relaxed);
+        let Some(background) = taken else {
+            return Ok(());
+        };
+        background.end_watches();
+        Ok(background.end()?)
+    }
+
+    /// The client core, for gauges.
+    #[must_use]
+    pub fn client(&self) -> &Client<RealNet> {
+        &self.inner.client
+    }
+
+    /// Sends everything that was written through this connection and makes it durable, with the
+    /// names that it made.
+    ///
+    /// # Errors
+    /// The first failure; the rest is done all the same.
+    pub fn sync_all(&self) -> Result<(), Error> {
+        self.inner.begin()?;
+        Ok(block_on(self.inner.client.sync_all())?)
+    }
+}
+
+impl Drop for Native {
+    fn drop(&mut self) {
+        if let Err(error) = self.end()
+            && error != Error::Forked
+        {
+            tracing::warn!(%error, "not everything was flushed at the end");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_is_not_the_process_that_connected() {
+        assert!(Process::this().is_this());
+        // A child has another id than its parent.
+        assert!(!Process(std::os::unix::process::parent_id()).is_this());
+    }
+}

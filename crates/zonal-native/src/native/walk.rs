@@ -1,0 +1,275 @@
+//! From a path to an inode: name by name, as the kernel walks.
+//!
+//! 1. Each name is looked up at its shard for the user who asks, who needs the right to search its
+//!    directory.
+//! 2. `..` leads to the directory that the walk came from, in the root to the root.
+//! 3. A symbolic link is followed where a name follows it, a slash, or the call says so: 40 of them
+//!    in all.
+//! 4. Whatever has a slash behind it must be a directory. A path without a slash in front begins in
+//!    the root, too.
+//!
+//! One look-up is one round trip, but in directories of which the client knows all names.
+
+use super::Inner;
+use crate::error::Error;
+use crate::user::User;
+use std::collections::VecDeque;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+use std::sync::Arc;
+use zonal_client::names::Looked;
+use zonal_types::limits::{PATH_BYTES_MAX, SYMLINKS_MAX};
+use zonal_types::{Attr, ErrorCode, FileKind, Ino, Name};
+use zonal_wire::meta::flags::X_OK;
+
+/// A name in a directory, that is there or not.
+#[derive(Debug)]
+pub(crate) struct Place {
+    /// The directory.
+    pub(crate) dir: Ino,
+    /// The name in it.
+    pub(crate) name: Name,
+    /// A slash is behind it.
+    pub(crate) is_directory: bool,
+}
+
+/// What a path names.
+#[derive(Debug)]
+pub(crate) enum Last {
+    /// A name in a directory.
+    Place(Place),
+    /// A directory by other words: `/`, or with `.` or `..` at the end.
+    Directory(Ino, Word),
+}
+
+/// How a path names a directory that is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Word {
+    /// `/`.
+    Root,
+    /// `.`
+    Dot,
+    /// `..`
+    DotDot,
+}
+
+/// Names that are still to be walked.
+struct Walk {
+    /// The directories come through, the root first.
+    through: Vec<Ino>,
+    names: VecDeque<Vec<u8>>,
+    /// What is named last has a slash behind it.
+    is_directory: bool,
+    links: usize,
+}
+
+impl Walk {
+    fn of(path: &Path) -> Result<Self, ErrorCode> {
+        let bytes = path.as_os_str().as_bytes();
+        if bytes.is_empty() {
+            return Err(ErrorCode::NotFound);
+        }
+        if bytes.len() > PATH_BYTES_MAX {
+            return Err(ErrorCode::NameTooLong);
+        }
+        let mut walk = Self {
+            through: vec![Ino::ROOT],
+            names: VecDeque::new(),
+            is_directory: bytes.ends_with(b"/"),
+            links: 0,
+        };
+        walk.put_first(bytes);
+        Ok(walk)
+    }
+
+    fn put_first(&mut self, path: &[u8]) {
+        let names = path.split(|byte| *byte == b'/');
+        for name in names.filter(|name| !name.is_empty()).rev() {
+            self.names.push_front(name.to_vec());
+        }
+    }
+
+    fn here(&self) -> Ino {
+        self.through.last().copied().unwrap_or(Ino::ROOT)
+    }
+
+    /// The text of a link that is followed from here on.
+    fn follow(&mut self, text: &[u8]) -> Result<(), ErrorCode> {
+        self.links += 1;
+        if self.links > SYMLINKS_MAX {
+            return Err(ErrorCode::Loop);
+        }
+        if text.is_empty() {
+            return Err(ErrorCode::NotFound);
+        }
+        if text.starts_with(b"/") {
+            self.through.truncate(1);
+        }
+        if self.names.is_empty() {
+            self.is_directory |= text.ends_with(b"/");
+        }
+        self.put_first(text);
+        Ok(())
+    }
+}
+
+impl Inner {
+    /// `.` and `..` need the right to search the directory that they are in.
+    fn may_search(self: &Arc<Self>, user: &User, dir: Ino) -> Result<(), Error> {
+        if user.is_root() {
+            return Ok(());
+        }
+        self.ask(dir, self.client.access(user.credentials(), dir, X_OK))
+    }
+
+    pub(crate) fn look_up(
+        self: &Arc<Self>,
+        user: &User,
+        dir: Ino,
+        name: &Name,
+    ) -> Result<Option<Attr>, Error> {
+        let looked = self.client.lookup(user.credentials(), dir, name.clone());
+        match self.ask(dir, looked)? {
+            Looked::Found(found) => {
+                self.watch(found.attr.ino);
+                Ok(Some(found.attr))
+            }
+            Looked::Absent(_) => Ok(None),
+        }
+    }
+
+    /// Walks all names but the last.
+    fn walk_to_last(self: &Arc<Self>, user: &User, walk: &mut Walk) -> Result<Last, Error> {
+        let mut last = Last::Directory(walk.here(), Word::Root);
+        while let Some(bytes) = walk.names.pop_front() {
+            let here = walk.here();
+            match bytes.as_slice() {
+                b"." => {
+                    self.may_search(user, here)?;
+                    last = Last::Directory(here, Word::Dot);
+                }
+                b".." => {
+                    self.may_search(user, here)?;
+                    if walk.through.len() > 1 {
+                        walk.through.pop();
+                    }
+                    last = Last::Directory(walk.here(), Word::DotDot);
+                }
+                _ => {
+                    let name = Name::new(&bytes)?;
+                    if walk.names.is_empty() {
+                        return Ok(Last::Place(Place {
+                            dir: here,
+                            name,
+                            is_directory: walk.is_directory,
+                        }));
+                    }
+                    let found = self.look_up(user, here, &name)?;
+                    let attr = found.ok_or(ErrorCode::NotFound)?;
+                    match attr.kind {
+                        FileKind::Directory => walk.through.push(attr.ino),
+                        FileKind::Symlink => {
+                            let text = self.ask(attr.ino, self.client.readlink(attr.ino))?;
+                            walk.follow(&text)?;
+                        }
+                        _ => return Err(ErrorCode::NotDirectory.into()),
+                    }
+                    // What it led to was a directory, whatever its last name was.
+                    last = Last::Directory(walk.here(), Word::Dot);
+                }
+            }
+        }
+        Ok(last)
+    }
+
+    /// Where a path's last name is, or would be. A link under that name is not followed.
+    pub(crate) fn place(self: &Arc<Self>, user: &User, path: &Path) -> Result<Last, Error> {
+        self.walk_to_last(user, &mut Walk::of(path)?)
+    }
+
+    /// What a path names; `follows`: also where the last name is a link.
+    pub(crate) fn find(
+        self: &Arc<Self>,
+        user: &User,
+        path: &Path,
+        follows: bool,
+    ) -> Result<Attr, Error> {
+        match self.find_or_place(user, path, follows)? {
+            (_, Some(attr)) => Ok(attr),
+            (_, None) => Err(ErrorCode::NotFound.into()),
+        }
+    }
+
+    /// The same, with where its last name is, behind all links, where nothing is there.
+    pub(crate) fn find_or_place(
+        self: &Arc<Self>,
+        user: &User,
+        path: &Path,
+        follows: bool,
+    ) -> Result<(Last, Option<Attr>), Error> {
+        let mut walk = Walk::of(path)?;
+        loop {
+            let last = self.walk_to_last(user, &mut walk)?;
+            let place = match last {
+                Last::Directory(ino, _) => {
+                    let (attr, _ms) = self.ask(ino, self.client.getattr(ino))?;
+                    return Ok((last, Some(attr)));
+                }
+                Last::Place(place) => place,
+            };
+            let Some(attr) = self.look_up(user, place.dir, &place.name)? else {
+                return Ok((Last::Place(place), None));
+            };
+            if attr.kind == FileKind::Symlink && (follows || place.is_directory) {
+                let text = self.ask(attr.ino, self.client.readlink(attr.ino))?;
+                walk.follow(&text)?;
+                continue;
+            }
+            if place.is_directory && attr.kind != FileKind::Directory {
+                return Err(ErrorCode::NotDirectory.into());
+            }
+            return Ok((Last::Place(place), Some(attr)));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(walk: &Walk) -> Vec<&str> {
+        let names = walk.names.iter();
+        names
+            .map(|name| std::str::from_utf8(name).unwrap())
+            .collect()
+    }
+
+    #[test]
+    fn a_path_is_cut_at_its_slashes() {
+        let walk = Walk::of(Path::new("//a///b/.//c/")).unwrap();
+        assert_eq!(names(&walk), ["a", "b", ".", "c"]);
+        assert!(walk.is_directory);
+        assert_eq!(names(&Walk::of(Path::new("/")).unwrap()), [""; 0]);
+        assert!(!Walk::of(Path::new("a")).unwrap().is_directory);
+        assert_eq!(Walk::of(Path::new("")).err(), Some(ErrorCode::NotFound));
+        let long = "x/".repeat(PATH_BYTES_MAX);
+        let long = Walk::of(Path::new(&long)).err();
+        assert_eq!(long, Some(ErrorCode::NameTooLong));
+    }
+
+    #[test]
+    fn a_link_goes_on_from_its_directory_or_from_the_root() {
+        let mut walk = Walk::of(Path::new("/a/l/c")).unwrap();
+        walk.names.drain(..2);
+        walk.through.push(Ino(7));
+        walk.follow(b"../x/").unwrap();
+        assert_eq!((names(&walk), walk.here()), (vec!["..", "x", "c"], Ino(7)));
+        assert!(!walk.is_directory, "something follows");
+        walk.follow(b"/y").unwrap();
+        assert_eq!(walk.here(), Ino::ROOT);
+        for _ in 2..SYMLINKS_MAX {
+            walk.follow(b"z").unwrap();
+        }
+        assert_eq!(walk.follow(b"z"), Err(ErrorCode::Loop));
+    }
+}

@@ -1,0 +1,197 @@
+//! Clients whose incarnations are over: nothing that one of them sends is carried out any more.
+//!
+//! A shard fences a client before what it held is given to others. The lowest incarnation that is served is kept in the store for each client
+//! and holder. It is asked for when a request is admitted, and again at the plan and the commit of each change: a fence may come between.
+//!
+//! *Invariants*: (1) the lowest incarnation of a fence never falls; (2) what is in memory is in the store, but for records that are not durable,
+//! which are not acknowledged either. *Bound*: `FENCES_MAX`; the fence that was raised longest ago goes.
+
+use crate::ids::Sender;
+use crate::key;
+use crate::note::{Note, Record};
+use crate::sealed;
+use crate::target::Target;
+use std::collections::BTreeMap;
+use zonal_types::limits::FENCES_MAX;
+use zonal_types::{ClientId, ErrorCode, Fence, HolderNumber, Incarnation, KvChange, codec_struct};
+
+codec_struct! {
+    /// The stored fence.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct FenceRecord {
+        /// The lowest incarnation that is served.
+        lowest: Incarnation,
+        /// When it was raised last, counted in raises.
+        raised: u64,
+    }
+}
+
+type Name = (ClientId, HolderNumber);
+
+/// All fences of a target.
+#[derive(Debug, Default)]
+pub(crate) struct Fences {
+    known: BTreeMap<Name, FenceRecord>,
+    order: BTreeMap<u64, Name>,
+}
+
+impl Fences {
+    /// Takes a stored fence over.
+    pub(crate) fn load(&mut self, name: Name, record: FenceRecord) {
+        if let Some(before) = self.known.insert(name, record) {
+            self.order.remove(&before.raised);
+        }
+        self.order.insert(record.raised, name);
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.known.len()
+    }
+
+    /// Lets a request of `sender` pass, unless its incarnation is over.
+    ///
+    /// # Errors
+    /// `Fenced`.
+    pub(crate) fn admit(&self, sender: Sender) -> Result<(), ErrorCode> {
+        let Sender { identity, holder } = sender;
+        if self.known.is_empty() || identity.client == ClientId(0) {
+            return Ok(());
+        }
+        let nobody = HolderNumber(0);
+        let is_over = |of: HolderNumber| {
+            let known = self.known.get(&(identity.client, of));
+            known.is_some_and(|known| identity.incarnation < known.lowest)
+        };
+        let over = if holder == nobody {
+            // It may be whoever opened a session.
+            let all = (identity.client, nobody)..=(identity.client, HolderNumber(u64::MAX));
+            let mut fences = self.known.range(all);
+            fences.any(|(_, known)| identity.incarnation < known.lowest)
+        } else {
+            is_over(holder) || is_over(nobody)
+        };
+        if over {
+            zonal_types::mark!(FencedRefused);
+            return Err(ErrorCode::Fenced);
+        }
+        Ok(())
+    }
+
+    /// Raises fences: what changes in the store.
+    fn raise(&mut self, fences: &[Fence]) -> Vec<KvChange> {
+        let mut changes = Vec::new();
+        for fence in fences {
+            let name = (fence.client, fence.holder);
+            let known = self.known.get(&name);
+            if known.is_some_and(|known| known.lowest >= fence.lowest) {
+                continue;
+            }
+            let last = self.order.last_key_value().map_or(0, |(raised, _)| *raised);
+            let record = FenceRecord {
+                lowest: fence.lowest,
+                raised: last + 1,
+            };
+            self.load(name, record);
+            let at = key::fence(fence.client, fence.holder);
+            changes.push(KvChange::put(at.clone(), sealed::encode(&at, &record)));
+            if self.known.len() > FENCES_MAX
+                && let Some((_raised, oldest)) = self.order.pop_first()
+            {
+                self.known.remove(&oldest);
+                changes.push(KvChange::remove(key::fence(oldest.0, oldest.1)));
+            }
+        }
+        changes
+    }
+}
+
+impl Target {
+    /// Lets a request pass, unless its sender's incarnation is over.
+    ///
+    /// # Errors
+    /// `Fenced`.
+    pub fn admit(&self, sender: Sender) -> Result<(), ErrorCode> {
+        self.fences.admit(sender)
+    }
+
+    /// Fences clients: the record to append. Acknowledged once it is durable.
+    pub fn fence(&mut self, fences: &[Fence]) -> Record {
+        Record {
+            changes: self.fences.raise(fences),
+            note: Note::default().encode(),
+        }
+    }
+
+    /// How many fences it keeps.
+    #[must_use]
+    pub fn fence_count(&self) -> usize {
+        self.fences.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zonal_types::ClientIdentity;
+
+    fn fence(client: u64, holder: u64, lowest: u32) -> Fence {
+        Fence {
+            client: ClientId(client),
+            holder: HolderNumber(holder),
+            lowest: Incarnation(lowest),
+        }
+    }
+
+    fn is_served(fences: &Fences, client: u64, holder: u64, incarnation: u32) -> bool {
+        let identity = ClientIdentity {
+            client: ClientId(client),
+            incarnation: Incarnation(incarnation),
+        };
+        let holder = HolderNumber(holder);
+        fences.admit(Sender { identity, holder }).is_ok()
+    }
+
+    #[test]
+    fn lower_incarnations_are_refused_and_a_fence_never_falls() {
+        let mut fences = Fences::default();
+        assert!(is_served(&fences, 7, 0, 1));
+        assert_eq!(fences.raise(&[fence(7, 0, 3)]).len(), 1);
+        assert_eq!(fences.raise(&[fence(7, 0, 2), fence(7, 0, 3)]).len(), 0);
+        assert!(!is_served(&fences, 7, 0, 2));
+        assert!(is_served(&fences, 7, 0, 3));
+        assert!(is_served(&fences, 8, 0, 1));
+        // One that nobody had to prove anything for concerns whoever names the client.
+        assert!(!is_served(&fences, 7, 5, 2));
+        // Servers and commands.
+        assert!(fences.admit(Sender::default()).is_ok());
+    }
+
+    #[test]
+    fn a_fence_of_a_subject_concerns_no_other_subject() {
+        let mut fences = Fences::default();
+        fences.raise(&[fence(7, 5, u32::MAX)]);
+        assert!(!is_served(&fences, 7, 5, 1));
+        assert!(is_served(&fences, 7, 6, 1));
+        // One that had to prove nothing may be that subject.
+        assert!(!is_served(&fences, 7, 0, 1));
+    }
+
+    #[test]
+    fn the_one_raised_longest_ago_goes() {
+        let mut fences = Fences::default();
+        for client in 1..=FENCES_MAX as u64 {
+            fences.raise(&[fence(client, 0, 2)]);
+        }
+        fences.raise(&[fence(1, 0, 3)]);
+        let changes = fences.raise(&[fence(u64::MAX, 0, 2)]);
+        assert_eq!(changes.len(), 2);
+        assert_eq!(
+            changes[1],
+            KvChange::remove(key::fence(ClientId(2), HolderNumber(0)))
+        );
+        assert_eq!(fences.len(), FENCES_MAX);
+        assert!(!is_served(&fences, 1, 0, 2));
+        assert!(is_served(&fences, 2, 0, 1));
+    }
+}

@@ -1,0 +1,115 @@
+//! A zone with two shards: a client reaches inodes of both, by their numbers alone.
+
+#![expect(
+    clippy::expect_used,
+    reason = "a test may end where the cell cannot be made"
+)]
+
+#[allow(dead_code, reason = "for several test programs")]
+mod common;
+
+use common::{contents, run_on};
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use zonal_sim::rng::Rng;
+use zonal_sim::workload::{create, lookup, make_dir, name, who};
+use zonal_sim::world::{Size, World};
+use zonal_types::{ErrorCode, Ino, ShardId, ZoneId};
+
+const DIRS: usize = 8;
+
+fn two_shards() -> Size {
+    Size {
+        shards: 2,
+        ..Size::new(1, 3, 2)
+    }
+}
+
+fn shard_of(world: &World, ino: Ino) -> (ShardId, ZoneId) {
+    let map = world.map.borrow();
+    let shard = map.shard_of(ino.partition()).expect("an owner");
+    (shard.id, shard.zone)
+}
+
+/// A file of 100,000 bytes in each of some first-level directories.
+async fn filled(world: &World) -> Result<Vec<Ino>, ErrorCode> {
+    let client = world.connect(0, Rng::new(3)).await?;
+    let mut dirs = Vec::new();
+    for number in 0..DIRS {
+        let dir = make_dir(&client, Ino::ROOT, &format!("d{number}")).await?;
+        let below = make_dir(&client, dir, "below").await?;
+        assert_eq!(shard_of(world, below), shard_of(world, dir));
+        let file = create(&client, below, "f", true).await?.file;
+        let bytes = vec![number as u8 + 1; 100_000];
+        client.write(&file, 0, &bytes, false).await?;
+        client.fsync(&file).await?;
+        client.release(file.ino).await?;
+        dirs.push(dir);
+    }
+    client.close().await?;
+    Ok(dirs)
+}
+
+#[test]
+fn a_client_reaches_the_inodes_of_both_shards_of_a_zone() {
+    run_on(two_shards(), |world: Rc<World>| async move {
+        let dirs = filled(&world).await?;
+        let shards: BTreeSet<_> = dirs.iter().map(|dir| shard_of(&world, *dir)).collect();
+        let zone = ZoneId(1);
+        assert_eq!(
+            shards.into_iter().collect::<Vec<_>>(),
+            [(ShardId(1), zone), (ShardId(1_001), zone)]
+        );
+        // Over a restart of each of them, seen by somebody else.
+        for server in [1, 2] {
+            world.kill(server);
+            world.start(server);
+        }
+        let client = world.connect(1, Rng::new(4)).await?;
+        for (number, dir) in dirs.iter().enumerate() {
+            let found = lookup(&client, Ino::ROOT, &format!("d{number}")).await?;
+            assert_eq!(found.map(|found| found.attr.ino), Some(*dir));
+            let below = lookup(&client, *dir, "below").await?.expect("it is there");
+            let file = lookup(&client, below.attr.ino, "f").await?;
+            let file = file.expect("it is there").attr.ino;
+            let bytes = contents(&client, file).await?;
+            assert_eq!(bytes, vec![number as u8 + 1; 100_000], "of {dir}");
+            assert_eq!(client.locate(file).await?.home, zone);
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn names_move_inside_of_a_shard_and_go_at_the_right_one() {
+    run_on(two_shards(), |world: Rc<World>| async move {
+        let dirs = filled(&world).await?;
+        let client = world.connect(1, Rng::new(4)).await?;
+        assert_eq!(client.statfs(Ino::ROOT).await?.inodes, 3 * DIRS as u64);
+        let first = dirs[0];
+        let (from, to) = (name("below")?, name("moved")?);
+        let user = who();
+        for dir in &dirs[1..] {
+            let there = (*dir, to.clone());
+            let moved = client.rename(&user, (first, from.clone()), there.clone(), 0);
+            let moved = moved.await;
+            if shard_of(&world, *dir) != shard_of(&world, first) {
+                assert_eq!(moved.err(), Some(ErrorCode::CrossShard));
+                continue;
+            }
+            moved?;
+            let back = client.rename(&user, there, (first, from.clone()), 0);
+            back.await?;
+        }
+        for (number, dir) in dirs.iter().enumerate() {
+            let below = lookup(&client, *dir, "below").await?.expect("it is there");
+            let file = name("f")?;
+            client.unlink(&who(), below.attr.ino, file).await?;
+            client.rmdir(&who(), *dir, from.clone()).await?;
+            let text = name(&format!("d{number}"))?;
+            client.rmdir(&who(), Ino::ROOT, text).await?;
+        }
+        assert!(world.map.borrow().junctions.is_empty());
+        Ok(())
+    });
+}

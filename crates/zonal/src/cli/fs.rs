@@ -1,0 +1,51 @@
+//! `zonal fs`: files of a cell without a mount, for machines that have no FUSE.
+
+mod connected;
+mod copying;
+mod find;
+mod get;
+mod getting;
+mod glob;
+mod listing;
+mod local;
+mod names;
+mod put;
+mod putting;
+mod show;
+mod usage;
+
+/// Work with files of a cell without mounting it
+///
+/// PATH is a path in the cell, from its root on. Programs on mounts see the same files at once,
+/// under the same rules. It asks as the user who runs it. Names that are not UTF-8 are shown with
+/// `\xNN` for each such byte. With --json there is one object a line.
+#[derive(Debug, clap::Subcommand)]
+pub enum Fs {
+    Ls(listing::Ls),
+    Cat(show::Cat),
+    Put(put::Put),
+    Get(get::Get),
+    Mkdir(names::Mkdir),
+    Mv(names::Mv),
+    Rm(names::Rm),
+    Stat(show::Stat),
+    Du(usage::Du),
+    Find(find::Find),
+}
+
+impl Fs {
+    pub fn run(self) -> anyhow::Result<()> {
+        match self {
+            Self::Ls(command) => command.run(),
+            Self::Cat(command) => command.run(),
+            Self::Put(command) => command.run(),
+            Self::Get(command) => command.run(),
+            Self::Mkdir(command) => command.run(),
+            Self::Mv(command) => command.run(),
+            Self::Rm(command) => command.run(),
+            Self::Stat(command) => command.run(),
+            Self::Du(command) => command.run(),
+            Self::Find(command) => command.run(),
+        }
+    }
+}

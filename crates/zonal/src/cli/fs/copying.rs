@@ -1,0 +1,232 @@
+//! What `put` and `get` share: several files at a time, what was done so far, an end by a signal,
+//! names beside names.
+//!
+//! A file gets its name when it is complete: it is written beside, made durable, and renamed. So
+//! whoever looks sees the old one or the new one. What a command leaves that is killed with -9 has
+//! a name like `.NAME.zonal-put.0123456789abcdef`.
+
+use super::connected::{Failures, interrupted};
+use crate::exit::{FAILED, Failure, INTERRUPTED};
+use crate::progress::Progress;
+use anyhow::Context;
+use serde_json::json;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::io::IsTerminal;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{self, SyncSender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use zonal_native::ErrorCode;
+use zonal_types::limits::NAME_BYTES_MAX;
+
+/// Bytes moved at once.
+pub const STEP: usize = 4 << 20;
+/// Bytes of a copy between two looks whether it is to end.
+const TICK: Duration = Duration::from_millis(200);
+
+/// How much is copied at a time, and how that is told.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Copying {
+    /// Copy directories with all that is below
+    #[arg(long, short)]
+    pub recursive: bool,
+    /// So many files at a time (1 to 64)
+    #[arg(long, short, value_name = "N", default_value = "4", value_parser = clap::value_parser!(u8).range(1..=64))]
+    pub jobs: u8,
+    /// At the end, what was copied, as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A copy under way.
+pub struct Work {
+    files: AtomicU64,
+    bytes: AtomicU64,
+    directories: AtomicU64,
+    others: AtomicU64,
+    is_signalled: Arc<AtomicBool>,
+    is_hopeless: AtomicBool,
+    failures: Mutex<Failures>,
+}
+
+impl Work {
+    /// Begins: from here on a signal ends the copy in good order, a second one at once.
+    pub fn begin() -> anyhow::Result<Self> {
+        let is_signalled = Arc::new(AtomicBool::new(false));
+        for signal in [SIGINT, SIGTERM, SIGHUP] {
+            signal_hook::flag::register_conditional_shutdown(
+                signal,
+                INTERRUPTED.into(),
+                is_signalled.clone(),
+            )
+            .and_then(|_| signal_hook::flag::register(signal, is_signalled.clone()))
+            .context("signals")?;
+        }
+        Ok(Self {
+            files: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            directories: AtomicU64::new(0),
+            others: AtomicU64::new(0),
+            is_signalled,
+            is_hopeless: AtomicBool::new(false),
+            failures: Mutex::default(),
+        })
+    }
+
+    /// An error where the copy is to end.
+    pub fn check(&self) -> anyhow::Result<()> {
+        if self.is_signalled.load(Ordering::Relaxed) {
+            return Err(interrupted());
+        }
+        if self.is_hopeless.load(Ordering::Relaxed) {
+            let text = "the rest is not copied, because of what failed before";
+            return Err(Failure::new(FAILED, text).into());
+        }
+        Ok(())
+    }
+
+    /// The cell said so; where all else would fail as well, it is not tried.
+    pub fn heard(&self, code: Option<ErrorCode>) {
+        if code.is_some_and(super::connected::is_hopeless) {
+            self.is_hopeless.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// One path failed, and others go on.
+    pub fn failed(&self, error: anyhow::Error) {
+        let failures = self.failures.lock();
+        failures.unwrap_or_else(PoisonError::into_inner).add(error);
+    }
+
+    /// Notes a failure, if it is one.
+    pub fn note<T>(&self, outcome: anyhow::Result<T>) -> Option<T> {
+        outcome.map_err(|error| self.failed(error)).ok()
+    }
+
+    pub fn moved(&self, bytes: usize) {
+        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    pub fn file_done(&self) {
+        self.files.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub fn directory_done(&self) {
+        self.directories.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A link, or a pipe.
+    pub fn other_done(&self) {
+        self.others.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// What is said at the end.
+    pub fn finish(self, as_json: bool) -> anyhow::Result<()> {
+        if as_json {
+            crate::out::json(json!({
+                "files": self.files.load(Ordering::Relaxed),
+                "bytes": self.bytes.load(Ordering::Relaxed),
+                "directories": self.directories.load(Ordering::Relaxed),
+                "links_and_pipes": self.others.load(Ordering::Relaxed),
+            }));
+        }
+        if self.is_signalled.load(Ordering::Relaxed) {
+            return Err(interrupted());
+        }
+        let failures = self.failures.into_inner();
+        failures.unwrap_or_else(PoisonError::into_inner).finish()
+    }
+
+    fn show_progress(&self, is_over: &mpsc::Receiver<()>) {
+        let mut progress = Progress::new("files", true);
+        while is_over.recv_timeout(TICK) == Err(mpsc::RecvTimeoutError::Timeout) {
+            let (files, bytes) = (&self.files, &self.bytes);
+            progress.at(files.load(Ordering::Relaxed), bytes.load(Ordering::Relaxed));
+        }
+    }
+}
+
+/// Copies what `feed` names, so many at a time, each by `copy`. A failure of one is noted, and the
+/// others go on.
+pub fn run<J: Send>(
+    work: &Work,
+    jobs: u8,
+    feed: impl FnOnce(&dyn Fn(J)),
+    copy: impl Fn(J) -> anyhow::Result<()> + Sync,
+) {
+    let (queue, jobs_left) = mpsc::sync_channel::<J>(usize::from(jobs) * 2);
+    let jobs_left = Mutex::new(jobs_left);
+    let (over, is_over) = mpsc::channel();
+    std::thread::scope(|scope| {
+        if std::io::stderr().is_terminal() {
+            scope.spawn(move || work.show_progress(&is_over));
+        }
+        let workers: Vec<_> = (0..jobs)
+            .map(|_| {
+                scope.spawn(|| {
+                    loop {
+                        let next = jobs_left.lock();
+                        let next = next.unwrap_or_else(PoisonError::into_inner).recv();
+                        let Ok(job) = next else { return };
+                        if work.check().is_ok() && work.note(copy(job)).is_some() {
+                            work.file_done();
+                        }
+                    }
+                })
+            })
+            .collect();
+        feed(&|job| offer(&queue, job));
+        drop(queue);
+        for worker in workers {
+            let _ = worker.join();
+        }
+        drop(over);
+    });
+}
+
+fn offer<J>(queue: &SyncSender<J>, job: J) {
+    // The workers live as long as the queue.
+    let _ = queue.send(job);
+}
+
+/// A name beside another one, for what is not complete yet.
+pub fn beside(path: &Path, word: &str) -> anyhow::Result<PathBuf> {
+    let name = path.file_name();
+    let name = name.with_context(|| format!("{} has no name", crate::out::path(path)))?;
+    let random = getrandom::u64().context("random number")?;
+    let end = format!(".zonal-{word}.{random:016x}");
+    let kept = NAME_BYTES_MAX - 1 - end.len();
+    let name = name.as_bytes();
+    let name = name.get(..name.len().min(kept)).unwrap_or_default();
+    let bytes = [b".", name, end.as_bytes()].concat();
+    Ok(path.with_file_name(std::ffi::OsString::from_vec(bytes)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_beside_is_in_the_same_directory_and_not_too_long() {
+        let path = Path::new("/a").join("n".repeat(255));
+        let beside = beside(&path, "put").unwrap();
+        assert_eq!(beside.parent(), Some(Path::new("/a")));
+        assert_eq!(beside.file_name().unwrap().len(), 255);
+        let beside = super::beside(Path::new("f"), "get").unwrap();
+        assert!(beside.to_str().unwrap().starts_with(".f.zonal-get."));
+    }
+
+    #[test]
+    fn what_fails_does_not_end_the_others() {
+        let work = Work::begin().unwrap();
+        let feed = |put: &dyn Fn(u32)| (0..100).for_each(put);
+        run(&work, 4, feed, |n| match n % 10 {
+            0 => Err(anyhow::anyhow!("{n}")),
+            _ => Ok(()),
+        });
+        assert_eq!(work.files.load(Ordering::Relaxed), 90);
+        assert!(work.finish(false).is_err());
+    }
+}

@@ -1,0 +1,77 @@
+//! `zonal fs get`: from the cell onto this machine.
+
+use super::connected::{Access, Connected, about_local};
+use super::copying::{Copying, Work, run};
+use super::getting::{Getting, Job};
+use super::listing::{join, last_name};
+use crate::exit::Failure;
+use crate::out;
+use std::path::{Path, PathBuf};
+
+/// Copy files from the cell onto this machine
+///
+/// Keeps modes, times, holes, extended attributes, symbolic links and hard links among what is
+/// copied; owners where root copies. What has a name already is replaced. Each file is written
+/// beside as `.NAME.zonal-get.RANDOM`, made durable, and renamed: there is never half a file under
+/// its name.
+#[derive(Debug, clap::Args)]
+pub struct Get {
+    #[command(flatten)]
+    access: Access,
+    #[command(flatten)]
+    copying: Copying,
+    /// Paths of the cell; the last path is a new name on this machine, or a directory there
+    #[arg(required = true, num_args = 2.., value_name = "PATH... DESTINATION")]
+    paths: Vec<PathBuf>,
+}
+
+impl Get {
+    pub fn run(self) -> anyhow::Result<()> {
+        let work = Work::begin()?;
+        let cell = self.access.connect("get")?;
+        let outcome = self.copy(&cell, &work);
+        let finished = work.finish(self.copying.json);
+        cell.end(finished.and(outcome))
+    }
+
+    fn copy(&self, cell: &Connected, work: &Work) -> anyhow::Result<()> {
+        let Some((to, sources)) = self.paths.split_last() else {
+            return Ok(());
+        };
+        let into = to.is_dir();
+        if !into && sources.len() > 1 {
+            let text = format!("{} is not a directory of this machine", out::path(to));
+            return Err(Failure::new(2, text)
+                .hint("several sources go into a directory: make it first")
+                .into());
+        }
+        let getting = Getting::new(cell, work, self.copying.recursive);
+        let place = |from: &Path| match (into, last_name(from)) {
+            (true, Some(name)) => join(to, name),
+            // What is in it goes there.
+            _ => to.clone(),
+        };
+        let receiver = &getting.receiver;
+        let feed = |feed: &dyn Fn(Job)| {
+            for from in sources {
+                getting.walk(from, &place(from), feed);
+            }
+        };
+        run(work, self.copying.jobs, feed, |job: Job| {
+            receiver.file(&job)
+        });
+        getting.finish();
+        sync(&place(sources.first().unwrap_or(to)))
+    }
+}
+
+/// Makes names, modes and times durable.
+fn sync(to: &Path) -> anyhow::Result<()> {
+    let dir = match to.parent() {
+        Some(dir) if dir != Path::new("") => dir,
+        _ => Path::new("."),
+    };
+    let synced = std::fs::File::open(dir)
+        .and_then(|dir| rustix::fs::syncfs(dir).map_err(std::io::Error::from));
+    synced.map_err(|error| about_local(&error, "sync", dir))
+}

@@ -1,0 +1,93 @@
+//! Patterns of names: `*`, `?`, `[a-z]`, `[!a-z]`, and a backslash before what stands for itself.
+//! Bytes, not letters, as names are.
+
+/// Whether a name is of a pattern. Time: length of pattern times length of name at most.
+pub fn matches(pattern: &[u8], name: &[u8]) -> bool {
+    let (mut at, mut pos) = (0, 0);
+    // Where the last star is, and what it has taken so far.
+    let mut star: Option<(usize, usize)> = None;
+    while pos < name.len() {
+        if pattern.get(at) == Some(&b'*') {
+            star = Some((at + 1, pos));
+            at += 1;
+            continue;
+        }
+        if let Some(next) = one(pattern, at, name[pos]) {
+            (at, pos) = (next, pos + 1);
+            continue;
+        }
+        let Some((behind, taken)) = star else {
+            return false;
+        };
+        star = Some((behind, taken + 1));
+        (at, pos) = (behind, taken + 1);
+    }
+    pattern[at..].iter().all(|byte| *byte == b'*')
+}
+
+/// Where the pattern goes on, if this byte is of it.
+fn one(pattern: &[u8], at: usize, byte: u8) -> Option<usize> {
+    match *pattern.get(at)? {
+        b'?' => Some(at + 1),
+        b'[' => set(pattern, at, byte),
+        b'\\' => {
+            let literal = pattern.get(at + 1)?;
+            (*literal == byte).then_some(at + 2)
+        }
+        literal => (literal == byte).then_some(at + 1),
+    }
+}
+
+/// A set; a bracket that none ends stands for itself.
+fn set(pattern: &[u8], at: usize, byte: u8) -> Option<usize> {
+    let is_not = matches!(pattern.get(at + 1), Some(b'!' | b'^'));
+    let first = at + 1 + usize::from(is_not);
+    let inside = pattern.get(first..).unwrap_or_default();
+    let end = inside.iter().skip(1).position(|byte| *byte == b']');
+    let Some(end) = end.map(|end| end + 1) else {
+        return (byte == b'[').then_some(at + 1);
+    };
+    let set = &inside[..end];
+    let (mut is_in, mut index) = (false, 0);
+    while index < set.len() {
+        if set.get(index + 1) == Some(&b'-') && index + 2 < set.len() {
+            is_in |= (set[index]..=set[index + 2]).contains(&byte);
+            index += 3;
+        } else {
+            is_in |= set[index] == byte;
+            index += 1;
+        }
+    }
+    (is_in != is_not).then_some(first + end + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::matches;
+
+    #[test]
+    fn names_are_of_their_patterns() {
+        for (pattern, name, is_of) in [
+            ("*", "", true),
+            ("*.c", "a.c", true),
+            ("*.c", "a.c.d", false),
+            ("a*b*c", "aXbXbXc", true),
+            ("a*b*c", "aXbXbX", false),
+            ("?", "", false),
+            ("a?c", "abc", true),
+            ("[a-c]x", "bx", true),
+            ("[!a-c]x", "bx", false),
+            ("[]x]", "]", true),
+            ("[a", "[a", true),
+            (r"\*", "*", true),
+            (r"\*", "x", false),
+            ("**", "x", true),
+        ] {
+            let found = matches(pattern.as_bytes(), name.as_bytes());
+            assert_eq!(found, is_of, "{pattern} {name}");
+        }
+        assert!(matches(b"?\xff*", b"a\xff\xfe"));
+        let hard = [b"*a".repeat(20), b"b".to_vec()].concat();
+        assert!(!matches(&hard, &b"a".repeat(5_000)));
+    }
+}
