@@ -5,7 +5,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -17,6 +17,7 @@ use crate::error::DiskError;
 use crate::identity::{Identity, sync_dir};
 use crate::recorder::{Recorder, join};
 use crate::recording::Event;
+use crate::store::NO_LINK;
 use crate::sums::SumsStore;
 
 /// The folder of a store. Paths of its files are below it, with `/` between names.
@@ -69,7 +70,7 @@ impl StoreDir {
     /// Opens a file that is there.
     pub(crate) fn open(&self, path: &str) -> io::Result<StoreFile> {
         let mut options = OpenOptions::new();
-        options.read(true).write(true);
+        options.read(true).write(true).custom_flags(NO_LINK);
         let file = options.open(self.path.join(path))?;
         Ok(self.over(file, path))
     }
@@ -86,6 +87,7 @@ impl StoreDir {
     pub(crate) fn create(&self, path: &str) -> io::Result<StoreFile> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(true);
+        options.custom_flags(NO_LINK);
         let make = || options.open(self.path.join(path));
         let Some(recorder) = &self.recorder else {
             return make().map(|file| StoreFile { file, tape: None });

@@ -2,8 +2,11 @@
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Mutex;
+
+use rustix::fs::OFlags;
 
 use crate::engine::{Config, Engine};
 use crate::error::DiskError;
@@ -198,11 +201,12 @@ impl Engine {
     }
 }
 
-/// Fails where others could have put there what is in `dir`, or could change it. Nothing there is no matter of trust.
+/// Fails where others could have put there what is in `dir`, or could change it, and where a name in it is a link: what it leads to would be
+/// written. Nothing there is no matter of trust.
 pub(crate) fn check_trust(dir: &Path) -> Result<(), DiskError> {
     match trusted::open(dir) {
-        Err(error) if !error.is_missing() => Err(error.into()),
-        _ => Ok(()),
+        Err(error) if error.is_missing() => Ok(()),
+        found => Ok(found?.refuse_links()?),
     }
 }
 
@@ -230,6 +234,9 @@ pub fn load_identity(dir: &Path) -> Result<Option<Stored>, DiskError> {
     Ok(stored)
 }
 
+/// Of an opening: not through a link.
+pub(crate) const NO_LINK: i32 = OFlags::NOFOLLOW.bits().cast_signed();
+
 /// How often, and at which distance, a lock that another process has is tried again: two seconds in all.
 const LOCK_TRIES: u32 = 100;
 const LOCK_PAUSE: std::time::Duration = std::time::Duration::from_millis(20);
@@ -239,6 +246,7 @@ fn lock_dir(dir: &Path) -> Result<File, DiskError> {
         .create(true)
         .truncate(false)
         .write(true)
+        .custom_flags(NO_LINK)
         .open(dir.join(LOCK));
     let file = open.map_err(|error| DiskError::io("lock file", error))?;
     take_lock(file, dir)

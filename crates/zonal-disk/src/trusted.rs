@@ -79,7 +79,11 @@ impl Distrust {
             ),
             Self::Writable { path, .. } => format!("chmod go-w {}", path.display()),
             Self::Readable { path, .. } => format!("chmod go-rwx {}", path.display()),
-            Self::Kind { .. } | Self::Io { .. } => return None,
+            Self::Kind { path, .. } => format!(
+                "put back what was there, or look at it with `ls -ld {}`; nothing was changed",
+                path.display()
+            ),
+            Self::Io { .. } => return None,
         })
     }
 
@@ -289,6 +293,27 @@ impl Folder {
     /// See [`Distrust`].
     pub fn file(&self, name: &str) -> Result<Option<File>, Distrust> {
         self.open_with(name, OFlags::RDONLY)
+    }
+
+    /// Fails where one of its names is a link.
+    ///
+    /// # Errors
+    /// See [`Distrust`].
+    pub fn refuse_links(&self) -> Result<(), Distrust> {
+        let failed = |source| Distrust::Io {
+            path: self.path.clone(),
+            source,
+        };
+        for entry in std::fs::read_dir(&self.path).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            if entry.file_type().map_err(failed)?.is_symlink() {
+                return Err(Distrust::Kind {
+                    path: entry.path(),
+                    wanted: "regular file or folder of its own",
+                });
+            }
+        }
+        Ok(())
     }
 
     /// The text of a file, of at most `max` bytes.

@@ -146,7 +146,7 @@ fn a_lock_that_cannot_be_looked_at_is_not_taken_for_free() {
     open(&dir);
     std::os::unix::fs::symlink("lock", dir.join("lock")).unwrap();
     let opened = ReadStore::open(&dir, &identity(), &mut |_, _, _| true);
-    assert!(matches!(opened, Err(DiskError::Io { .. })));
+    assert!(matches!(opened, Err(DiskError::Untrusted(_))));
 }
 
 #[test]

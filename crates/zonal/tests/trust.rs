@@ -86,6 +86,30 @@ fn a_lock_that_is_a_link_is_refused_and_what_it_names_stays() {
 }
 
 #[test]
+fn a_file_of_a_store_that_is_a_link_is_refused_and_what_it_names_stays() {
+    let scratch = Scratch::new("store-link");
+    let cell = folder(&scratch);
+    let output = up(&cell.0);
+    assert_eq!(code(&output), 0, "{}", said(&output));
+    assert_eq!(code(&down(&cell.0)), 0);
+    for name in ["log", "lock", "index.redb"] {
+        let (file, other) = (cell.0.join("meta1/shard").join(name), scratch.join("other"));
+        fs::rename(&file, &other).unwrap();
+        symlink(&other, &file).unwrap();
+        let before = fs::read(&other).unwrap();
+        let output = up(&cell.0);
+        assert_eq!(code(&output), 5, "{name}: {}", said(&output));
+        let path = file.display().to_string();
+        assert!(said(&output).contains(&path), "{name}: {}", said(&output));
+        assert!(fs::read(&other).unwrap() == before, "{name} was written");
+        down(&cell.0);
+        fs::rename(&other, &file).unwrap();
+    }
+    let output = up(&cell.0);
+    assert_eq!(code(&output), 0, "{}", said(&output));
+}
+
+#[test]
 fn what_a_new_cell_consists_of_is_its_owners_alone() {
     let scratch = Scratch::new("modes");
     let cell = Stopped(scratch.join("new/cell"));
