@@ -1,4 +1,5 @@
 """Threads of a process that stand still for a while, as one does that waits for a disk, while the others go on (ptrace(2), by ctypes)."""
+import contextlib
 import ctypes
 import os
 import time
@@ -26,10 +27,12 @@ class Frozen:
     def __enter__(self):
         try:
             for thread in map(int, os.listdir(f"/proc/{self.pid}/task")):
-                with open(f"/proc/{self.pid}/task/{thread}/comm", encoding="ascii") as f:
-                    is_meant = f.read().startswith(self.name)
-                if is_meant:
-                    self.freeze(thread)
+                # A thread that has nothing to do may end at any moment.
+                with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                    with open(f"/proc/{self.pid}/task/{thread}/comm", encoding="ascii") as f:
+                        is_meant = f.read().startswith(self.name)
+                    if is_meant:
+                        self.freeze(thread)
         except BaseException:
             self.__exit__()
             raise
