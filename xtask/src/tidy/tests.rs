@@ -137,23 +137,19 @@ fn a_core_with_a_crate_that_does_io_is_reported() {
 }
 
 #[test]
-fn a_long_file_is_reported_but_not_for_its_tests() {
+fn a_long_file_is_reported_its_tests_included() {
     let r = Repository::new();
-    let many = "const A: u8 = 1;\n".repeat(801);
-    r.plant(
-        "crates/zonal-net/src/long.rs",
-        &format!("//! Long.\n{many}"),
-    );
-    assert_eq!(rules(&r.check()), ["length"]);
+    let many = "const A: u8 = 1;\n".repeat(800);
     let module = format!("//! Long.\n#[cfg(test)]\nmod tests {{\n{many}}}\n");
-    r.plant("crates/zonal-net/src/long.rs", &module);
-    assert_eq!(r.check(), []);
-    r.plant("crates/zonal-net/src/long.rs", "//! Short.\n");
-    r.plant(
-        "crates/zonal-net/src/long/tests.rs",
-        &format!("//! Long.\n{many}"),
-    );
-    assert_eq!(r.check(), []);
+    for path in ["src/long.rs", "src/long/tests.rs", "tests/long.rs"] {
+        let path = format!("crates/zonal-net/{path}");
+        for text in [&format!("//! Long.\n{many}"), &module] {
+            r.plant(&path, text);
+            assert_eq!(rules(&r.check()), ["length"], "{path}");
+        }
+        r.plant(&path, "//! Short.\n");
+        assert_eq!(r.check(), []);
+    }
 }
 
 #[test]
