@@ -1,6 +1,7 @@
 //! What clients with a scope may do with the bytes of files: where they have the file open at its shard. docs/rfcs/2026-11-25-scopes.md.
 //!
-//! *Invariants*: (1) a peer without a scope costs one branch; (2) only what a shard has said within [`GRANT_MS`] is believed, and only a yes.
+//! *Invariants*: (1) a peer without a scope costs one branch; (2) only what a shard has said within [`GRANT_MS`] is believed, and only a yes;
+//! (3) nothing is taken but at the slot and the column where the file's layout has it, and within the longest file.
 
 use crate::clock;
 use crate::map_cache::MapCache;
@@ -8,13 +9,22 @@ use crate::peers::Peers;
 use crate::storage_role::Refused;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use zonal_layout::{file_offset_of, slot_of};
 use zonal_net::{Peer, Serial};
-use zonal_types::limits::{GRANT_MS, GRANTS_KEPT_MAX};
-use zonal_types::{Blob, Codec, DataId, ErrorCode, Instant};
-use zonal_wire::{ManagerReply, MetaReply, MetaRequest, StorageRequest};
+use zonal_types::limits::{FILE_BYTES_MAX, GRANT_MS, GRANTS_KEPT_MAX};
+use zonal_types::{Blob, Codec, Component, DataId, ErrorCode, Instant};
+use zonal_wire::{ManagerReply, MetaReply, MetaRequest, ObjectRef, StorageRequest};
 use zonal_zonemap::ZoneMap;
 
-type Kept = BTreeMap<(Serial, DataId, bool), Instant>;
+/// What a shard has said.
+#[derive(Clone)]
+struct Granted {
+    until: Instant,
+    /// Where the bytes are.
+    component: Component,
+}
+
+type Kept = BTreeMap<(Serial, DataId, bool), Granted>;
 
 /// Asks shards, and keeps what they say for a while.
 pub(crate) struct Grants {
@@ -37,54 +47,93 @@ impl Grants {
     ///
     /// # Errors
     /// `Access` where it has not opened the file so; `ReadOnly`; why the shard does not say.
-    pub(crate) fn check(&self, peer: &Peer, request: &StorageRequest) -> Result<(), Refused> {
+    pub(crate) fn check(
+        &self,
+        peer: &Peer,
+        request: &StorageRequest,
+        payload_bytes: usize,
+    ) -> Result<(), Refused> {
         let (Some(scope), Some(certified)) = (peer.scope(), &peer.certified) else {
             return Ok(());
         };
-        let Some((data_id, writes)) = bytes_of(request) else {
+        let Some((object, writes)) = bytes_of(request) else {
             return Ok(());
         };
+        let data_id = object.data_id;
+        let last = last_byte(request, payload_bytes as u64);
         if writes && scope.is_read_only {
             return Err(ErrorCode::ReadOnly.into());
         }
-        if self.is_kept(certified.serial, data_id, writes) {
-            return Ok(());
+        if let Some(component) = self.kept_for(certified.serial, data_id, writes) {
+            return self.check_place(&component, object, last);
         }
         // Before the question: what the shard says was so at some time since.
         let asked = clock::instant();
         let subject = certified.subject.to_string();
-        if !self.ask(subject, data_id, writes)? {
+        let Some(component) = self.ask(subject, data_id, writes)? else {
             let detail = "this client does not have the file open so";
             return Err(Refused::new(ErrorCode::Access, detail.into()));
-        }
+        };
         let mut kept = self.kept();
         if kept.len() >= GRANTS_KEPT_MAX {
-            kept.retain(|_, until| *until > asked);
+            kept.retain(|_, granted| granted.until > asked);
         }
         if kept.len() >= GRANTS_KEPT_MAX {
             kept.clear();
         }
         let until = asked.plus_ms(GRANT_MS);
-        kept.insert((certified.serial, data_id, writes), until);
-        Ok(())
+        let granted = Granted {
+            until,
+            component: component.clone(),
+        };
+        kept.insert((certified.serial, data_id, writes), granted);
+        drop(kept);
+        self.check_place(&component, object, last)
+    }
+
+    /// Refuses an object that the layout does not have there, and bytes that no file has.
+    fn check_place(
+        &self,
+        component: &Component,
+        object: &ObjectRef,
+        last: u64,
+    ) -> Result<(), Refused> {
+        let map = self.map.current();
+        let set = map.set(component.set).filter(|set| set.id == object.set);
+        let width = set.and_then(|set| u16::try_from(set.slots.len()).ok());
+        let slot = width.and_then(|width| slot_of(component, object.column, width).ok());
+        let is_of_file = slot == Some(object.slot)
+            && last < FILE_BYTES_MAX
+            && file_offset_of(component, object.column, last) < FILE_BYTES_MAX;
+        if is_of_file {
+            return Ok(());
+        }
+        let detail = "the file's layout has no such object or byte there";
+        Err(Refused::new(ErrorCode::Access, detail.into()))
     }
 
     fn kept(&self) -> MutexGuard<'_, Kept> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn is_kept(&self, serial: Serial, data_id: DataId, writes: bool) -> bool {
+    fn kept_for(&self, serial: Serial, data_id: DataId, writes: bool) -> Option<Component> {
         let now = clock::instant();
         let kept = self.kept();
-        let holds = |writes| {
-            let until = kept.get(&(serial, data_id, writes));
-            until.is_some_and(|until| *until > now)
+        let of = |writes| {
+            let granted = kept.get(&(serial, data_id, writes));
+            granted.filter(|granted| granted.until > now)
         };
         // Who may write may read.
-        holds(true) || (!writes && holds(false))
+        let granted = of(true).or_else(|| of(false).filter(|_| !writes));
+        granted.map(|granted| granted.component.clone())
     }
 
-    fn ask(&self, subject: String, data_id: DataId, writes: bool) -> Result<bool, Refused> {
+    fn ask(
+        &self,
+        subject: String,
+        data_id: DataId,
+        writes: bool,
+    ) -> Result<Option<Component>, Refused> {
         let mut map = self.map.current();
         if data_id.is_valid() && map.shard_of(data_id.partition()).is_none() {
             // Its shard has joined since.
@@ -93,7 +142,7 @@ impl Grants {
         }
         let shard = map.shard_of(data_id.partition());
         let Some(shard) = shard.filter(|_| data_id.is_valid()) else {
-            return Ok(false);
+            return Ok(None);
         };
         let request = MetaRequest::HasOpen {
             subject,
@@ -106,7 +155,7 @@ impl Grants {
             Refused::new(error.code(), detail)
         })?;
         match reply {
-            MetaReply::Yes { yes } => Ok(yes),
+            MetaReply::MayUse { component } => Ok(component),
             MetaReply::Failed { code } if code.0 == ErrorCode::NotOwner => {
                 self.map.refresh();
                 Err(ErrorCode::NotReady.into())
@@ -117,13 +166,13 @@ impl Grants {
     }
 }
 
-/// The data id whose bytes a request is about; true: it changes them.
-fn bytes_of(request: &StorageRequest) -> Option<(DataId, bool)> {
+/// The object whose bytes a request is about; true: it changes them.
+fn bytes_of(request: &StorageRequest) -> Option<(&ObjectRef, bool)> {
     match request {
         StorageRequest::Read { object, .. }
         | StorageRequest::Map { object, .. }
         | StorageRequest::Stat { object }
-        | StorageRequest::MapExtents { object, .. } => Some((object.data_id, false)),
+        | StorageRequest::MapExtents { object, .. } => Some((object, false)),
         StorageRequest::Write { object, .. }
         | StorageRequest::WriteRanges { object, .. }
         | StorageRequest::Truncate { object }
@@ -133,13 +182,29 @@ fn bytes_of(request: &StorageRequest) -> Option<(DataId, bool)> {
         | StorageRequest::Commit { object, .. }
         | StorageRequest::Abort { object, .. }
         | StorageRequest::Resolve { object, .. }
-        | StorageRequest::CommitExtents { object, .. } => Some((object.data_id, true)),
+        | StorageRequest::CommitExtents { object, .. } => Some((object, true)),
         StorageRequest::Sync { .. }
         | StorageRequest::StatFs { .. }
         // Of servers, as `access.rs` sees to.
         | StorageRequest::Fence { .. }
         | StorageRequest::Delete { .. } => None,
     }
+}
+
+/// The last byte of the object that a request may make; 0: none.
+fn last_byte(request: &StorageRequest, payload_bytes: u64) -> u64 {
+    let end = match request {
+        StorageRequest::Write { offset, .. } => offset.saturating_add(payload_bytes),
+        StorageRequest::WriteRanges { ranges, .. } => {
+            let ends = ranges
+                .iter()
+                .map(|(at, bytes)| at.saturating_add(u64::from(*bytes)));
+            ends.max().unwrap_or(0)
+        }
+        StorageRequest::Allocate { offset, length, .. } => offset.saturating_add(*length),
+        _ => 0,
+    };
+    end.saturating_sub(1)
 }
 
 /// The manager's answer as the peer may see it: a client with a path learns of no other first-level directory.
@@ -164,9 +229,11 @@ mod tests {
     use super::*;
     use crate::access::tests::peer;
     use zonal_net::Role;
-    use zonal_types::{Column, Ino, MapVersion, StripeSetId, TargetId, ZoneId};
+    use zonal_types::{
+        Column, ComponentKind, Epoch, Ino, MapVersion, Redundancy, StripeSetId, TargetId, ZoneId,
+    };
     use zonal_wire::ObjectRef;
-    use zonal_zonemap::map::Junction;
+    use zonal_zonemap::map::{Junction, Slot, SlotState, StripeSet};
 
     fn grants() -> Grants {
         let identity = zonal_net::Identity::new(
@@ -181,7 +248,44 @@ mod tests {
         ));
         let cell = zonal_types::CellId([3; 16]);
         let peers = Arc::new(Peers::new(pool, cell));
-        Grants::new(Arc::new(MapCache::here(cell)), peers)
+        let map = Arc::new(MapCache::here(cell));
+        map.publish(Arc::new(striped_over_two(cell)));
+        Grants::new(map, peers)
+    }
+
+    /// Set 1 has two slots, set 2 one.
+    fn striped_over_two(cell: zonal_types::CellId) -> ZoneMap {
+        let mut map = ZoneMap::new(cell);
+        let slot = |target| Slot {
+            target: TargetId(target),
+            previous: None,
+            state: SlotState::Serving,
+            slot_epoch: Epoch(1),
+        };
+        let set = |id, slots| StripeSet {
+            id: StripeSetId(id),
+            zone: ZoneId(1),
+            slots,
+        };
+        map.sets = vec![set(1, vec![slot(1), slot(2)]), set(2, vec![slot(1)])];
+        map.version = MapVersion(2);
+        map
+    }
+
+    fn component(id: u64) -> Component {
+        Component {
+            kind: ComponentKind::Striped,
+            start: 0,
+            end: u64::MAX,
+            data_id: DataId(id),
+            zone: ZoneId(1),
+            set: StripeSetId(1),
+            start_column: Column(0),
+            count: 2,
+            unit: 1 << 20,
+            span: 0,
+            redundancy: Redundancy::None,
+        }
     }
 
     fn object(id: u64) -> ObjectRef {
@@ -207,7 +311,7 @@ mod tests {
         };
         let truncate = |id| StorageRequest::Truncate { object: object(id) };
         let code = |peer: &Peer, request: &StorageRequest| {
-            let outcome = grants.check(peer, request);
+            let outcome = grants.check(peer, request, 0);
             outcome.map_err(|refused| refused.code)
         };
         for (role, subject) in [
@@ -228,19 +332,112 @@ mod tests {
         assert_eq!(code(&reader, &truncate(77)), Err(ErrorCode::ReadOnly));
         // What a shard has said counts for its time, for that certificate and that file.
         let serial = scoped.certified.as_ref().unwrap().serial;
+        let granted = |until| Granted {
+            until,
+            component: component(77),
+        };
         let until = clock::instant().plus_ms(60_000);
-        grants.kept().insert((serial, DataId(77), false), until);
+        grants
+            .kept()
+            .insert((serial, DataId(77), false), granted(until));
         assert_eq!(code(&scoped, &read(77)), Ok(()));
         assert_eq!(code(&scoped, &truncate(77)), Err(ErrorCode::Access));
         assert_eq!(code(&scoped, &read(78)), Err(ErrorCode::Access));
-        grants.kept().insert((serial, DataId(77), true), until);
+        grants
+            .kept()
+            .insert((serial, DataId(77), true), granted(until));
         grants.kept().remove(&(serial, DataId(77), false));
         assert_eq!(code(&scoped, &read(77)), Ok(()));
         assert_eq!(code(&scoped, &truncate(77)), Ok(()));
         grants
             .kept()
-            .insert((serial, DataId(77), true), clock::instant());
+            .insert((serial, DataId(77), true), granted(clock::instant()));
         assert_eq!(code(&scoped, &read(77)), Err(ErrorCode::Access));
+    }
+
+    /// Its client could fill any target with what no file has, and no deletion finds.
+    #[test]
+    fn only_objects_and_bytes_that_the_layout_has_are_taken() {
+        let grants = grants();
+        let scoped = peer(Role::Client, 0, Some("client/a?path=/projects/a"));
+        let serial = scoped.certified.as_ref().unwrap().serial;
+        let granted = Granted {
+            until: clock::instant().plus_ms(60_000),
+            component: component(77),
+        };
+        grants.kept().insert((serial, DataId(77), true), granted);
+        let write = |object, offset| StorageRequest::Write {
+            object,
+            offset,
+            sync: false,
+            expected_version: 0,
+            txn: 0,
+            snap_epoch: 0,
+        };
+        let code = |request: &StorageRequest, bytes| {
+            let outcome = grants.check(&scoped, request, bytes);
+            outcome.map_err(|refused| refused.code)
+        };
+        let no = Err(ErrorCode::Access);
+        assert_eq!(code(&write(object(77), 0), 1 << 20), Ok(()));
+        let second = ObjectRef {
+            slot: 1,
+            column: Column(1),
+            ..object(77)
+        };
+        assert_eq!(code(&write(second, 0), 1), Ok(()));
+        for wrong in [
+            ObjectRef {
+                column: Column(2),
+                ..object(77)
+            },
+            ObjectRef {
+                column: Column(1),
+                ..object(77)
+            },
+            ObjectRef {
+                column: Column(1000),
+                slot: 1,
+                ..object(77)
+            },
+            ObjectRef {
+                slot: 1,
+                ..object(77)
+            },
+            ObjectRef {
+                set: StripeSetId(0),
+                ..object(77)
+            },
+            ObjectRef {
+                set: StripeSetId(2),
+                ..object(77)
+            },
+        ] {
+            assert_eq!(code(&write(wrong, 0), 1), no, "{wrong:?}");
+            let read = StorageRequest::Read {
+                object: wrong,
+                offset: 0,
+                length: 1,
+            };
+            assert_eq!(code(&read, 0), no);
+        }
+        // Of two columns half of the longest file each.
+        let half = FILE_BYTES_MAX / 2;
+        assert_eq!(code(&write(object(77), half - (1 << 20)), 1 << 20), Ok(()));
+        assert_eq!(code(&write(object(77), half - (1 << 20)), 3 << 20), no);
+        for offset in [half + (1 << 20), FILE_BYTES_MAX - 1, u64::MAX] {
+            assert_eq!(code(&write(object(77), offset), 1), no, "{offset}");
+            let object = object(77);
+            let (ranges, length) = (vec![(0, 1), (offset, 1)], 1);
+            assert_eq!(code(&StorageRequest::WriteRanges { object, ranges }, 2), no);
+            let allocate = StorageRequest::Allocate {
+                object,
+                offset,
+                length,
+                zero: false,
+            };
+            assert_eq!(code(&allocate, 0), no);
+        }
     }
 
     #[test]

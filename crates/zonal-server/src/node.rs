@@ -176,7 +176,7 @@ impl Node {
                 });
                 Some(code)
             }
-            Some(_) if let Err(refused) = self.grants.check(peer, &request) => {
+            Some(_) if let Err(refused) = self.grants.check(peer, &request, payload.len()) => {
                 reply.message(&StorageReply::Failed {
                     code: ErrorNumber(refused.code),
                     detail: refused.detail,

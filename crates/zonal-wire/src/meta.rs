@@ -11,8 +11,8 @@ mod kinds;
 use crate::lease::{LeaseGrant, LeaseKind};
 use crate::storage::ErrorNumber;
 use zonal_types::{
-    Attr, Blob, Credentials, DataId, Epoch, FileData, FileKind, Ino, MapVersion, Name, NodeId,
-    SessionId, ShardId, StripePolicy, Timestamp, ZoneId, codec_enum, codec_struct, cut,
+    Attr, Blob, Component, Credentials, DataId, Epoch, FileData, FileKind, Ino, MapVersion, Name,
+    NodeId, SessionId, ShardId, StripePolicy, Timestamp, ZoneId, codec_enum, codec_struct, cut,
 };
 
 /// Linux flag values that cross the wire.
@@ -271,7 +271,7 @@ codec_enum! {
         /// root shard has asked for it again meanwhile.
         SettleDir = 85 { ino: Ino, since: Timestamp, has_entry: bool },
         /// Target to shard: whether the client whose certificate has this subject has the file with these bytes open, or open for writing, within its scope.
-        /// Reply `Yes`; `Failed(NotReady)` where it has not told yet what it holds.
+        /// Reply `MayUse`; `Failed(NotReady)` where it has not told yet what it holds.
         HasOpen = 86 { subject: String, data_id: DataId, writes: bool },
     }
 }
@@ -364,6 +364,8 @@ codec_enum! {
         Leased = 37 { grant: LeaseGrant },
         Detached = 40 { ino: Ino },
         Yes = 41 { yes: bool },
+        /// Where the bytes are that the client may use; `None`: none of them.
+        MayUse = 42 { component: Option<Component> },
     }
 }
 

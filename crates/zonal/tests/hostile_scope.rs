@@ -492,7 +492,8 @@ fn a_client_with_a_path_reads_and_writes_below_it_and_nowhere_else() {
     let key = world.key("a", &["--path", "/projects/a"]);
     let pool = pool(Role::Client, &key);
     let storage = |request: &StorageRequest, payload: &[u8]| {
-        let header = Header::request(Service::Storage, CellId::default());
+        let mut header = Header::request(Service::Storage, CellId::default());
+        header.epoch = world.slot().1;
         let (body, bytes) =
             ask(&pool, world.storage, header, &request.to_bytes(), payload).unwrap();
         (StorageReply::from_bytes(&body).unwrap(), bytes)
@@ -566,6 +567,11 @@ fn a_client_with_a_path_reads_and_writes_below_it_and_nowhere_else() {
         "{written:?}"
     );
     assert_eq!(storage(&read(object), &[]).1, b"Public");
+    // What its layout does not have, and no deletion would find.
+    for column in [1, 1000] {
+        let column = Column(column);
+        refused(storage(&write(ObjectRef { column, ..object }), b"x"));
+    }
     for ino in world.outside.clone() {
         let object = world.object(ino);
         refused(storage(&read(object), &[]));

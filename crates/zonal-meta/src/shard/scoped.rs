@@ -13,7 +13,7 @@ use crate::scope::{
 use crate::tx::Tx;
 use std::borrow::Cow;
 use zonal_types::{
-    DataId, ErrorCode, FileKind, Holder, Ino, KvChange, KvRead, Name, Scope, SessionId,
+    Component, DataId, ErrorCode, FileKind, Holder, Ino, KvChange, KvRead, Name, Scope, SessionId,
 };
 use zonal_wire::meta::Entry;
 use zonal_wire::{MetaReply, MetaRequest};
@@ -110,7 +110,7 @@ impl Shard {
         junction(&self.map, &mut self.scopes, first).is_some()
     }
 
-    /// Asked by a target: whether a client may read or write the bytes of a file.
+    /// Asked by a target: whether a client may read or write the bytes of a file, and where they are.
     ///
     /// # Errors
     /// `NotReady` where a session of it has not told since our start what it holds; `NotOwner` where the data id is another shard's.
@@ -121,12 +121,12 @@ impl Shard {
         holder: &Holder,
         data_id: DataId,
         writes: bool,
-    ) -> Result<bool, ErrorCode> {
+    ) -> Result<Option<Component>, ErrorCode> {
         if self.partitions.binary_search(&data_id.partition()).is_err() {
             return Err(ErrorCode::NotOwner);
         }
         let Some(ino) = self.tx(kv, now, SessionId(0)).file_of(data_id)? else {
-            return Ok(false);
+            return Ok(None);
         };
         let sessions: Vec<SessionId> = self.sessions.of_holder(&holder.subject).collect();
         let mut is_silent = false;
@@ -138,20 +138,34 @@ impl Shard {
                 continue;
             }
             let Some(scope) = holder.scope.as_ref().filter(|scope| !scope.path.is_empty()) else {
-                return Ok(true);
+                return self.component_of(kv, now, ino, data_id);
             };
             let mut scopes = std::mem::take(&mut self.scopes);
             let mut looking = Looking::new(self, &mut scopes, (kv, now, session), scope);
             let place = looking.place(ino);
             self.scopes = scopes;
             if place? == Place::Inside {
-                return Ok(true);
+                return self.component_of(kv, now, ino, data_id);
             }
         }
         match is_silent {
             true => Err(ErrorCode::NotReady),
-            false => Ok(false),
+            false => Ok(None),
         }
+    }
+
+    /// Where the bytes of a file with this number are.
+    fn component_of(
+        &mut self,
+        kv: &dyn KvRead,
+        now: Now,
+        ino: Ino,
+        data_id: DataId,
+    ) -> Result<Option<Component>, ErrorCode> {
+        let inode = self.tx(kv, now, SessionId(0)).find(ino)?;
+        let components = inode.map(|inode| inode.layout.components);
+        let mut components = components.into_iter().flatten();
+        Ok(components.find(|component| component.data_id == data_id))
     }
 
     /// Whether a reply under the lease of a directory may be cached: nobody hears of what happens outside of its path.

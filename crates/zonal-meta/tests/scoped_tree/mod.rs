@@ -123,5 +123,6 @@ impl Tree {
         store
             .shard
             .may_use(&store.kv, self.cell.now, &of, id, writes)
+            .map(|component| component.is_some_and(|component| component.data_id == id))
     }
 }

@@ -297,6 +297,8 @@ pub fn meta_replies() -> Vec<MetaReply> {
         R::Leased { grant: LeaseGrant { lease: 7, kind: LeaseKind::Size, start: 0, end: u64::MAX, term_ms: 5000, epoch: Epoch(2), size_limit: 1 << 30 } },
         R::Detached { ino: ino(19) },
         R::Yes { yes: true },
+        R::MayUse { component: None },
+        R::MayUse { component: file_data().layout.components.pop() },
     ]
 }
 

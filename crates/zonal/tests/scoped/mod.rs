@@ -10,8 +10,8 @@ use zonal_net::{
     Address, Credential, Identity, NetError, PayloadInto, Pool, PoolConfig, Request, Role,
 };
 use zonal_types::{
-    Blob, CellId, ClientId, ClientIdentity, Codec, Column, Credentials, DataId, Ino, Name, NodeId,
-    SessionId, StripeSetId, TargetId, ZoneId,
+    Blob, CellId, ClientId, ClientIdentity, Codec, Column, Credentials, DataId, Epoch, Ino, Name,
+    NodeId, SessionId, StripeSetId, TargetId, ZoneId,
 };
 use zonal_wire::meta::{LockKind, LockRange, NewKind};
 use zonal_wire::{
@@ -174,7 +174,8 @@ impl World {
     }
 
     pub fn storage(&self, request: &StorageRequest, payload: &[u8]) -> (StorageReply, Vec<u8>) {
-        let header = Header::request(Service::Storage, CellId::default());
+        let mut header = Header::request(Service::Storage, CellId::default());
+        header.epoch = self.slot().1;
         let asked = ask(
             &self.admin,
             self.storage,
@@ -231,11 +232,20 @@ impl World {
         }
     }
 
+    /// The set of the one target, and the epoch of its only slot.
+    pub fn slot(&self) -> (StripeSetId, Epoch) {
+        let set = self
+            .map
+            .set(self.map.zones[0].default_set.unwrap())
+            .unwrap();
+        (set.id, set.slots[0].slot_epoch)
+    }
+
     /// Of the file's bytes; of what is no file, an object that nobody has.
     pub fn object(&self, ino: Ino) -> ObjectRef {
         ObjectRef {
             target: self.target,
-            set: StripeSetId(0),
+            set: self.slot().0,
             slot: 0,
             data_id: self.data.get(&ino).copied().unwrap_or(DataId(ino.0)),
             column: Column(0),
