@@ -562,14 +562,11 @@ fn a_client_with_a_path_reads_and_writes_below_it_and_nowhere_else() {
         "{opened:?}"
     );
     let (written, _) = storage(&write(object), b"Public");
-    assert!(
-        matches!(written, StorageReply::Written { .. }),
-        "{written:?}"
-    );
+    let is_written = matches!(written, StorageReply::Written { .. });
+    assert!(is_written, "{written:?}");
     assert_eq!(storage(&read(object), &[]).1, b"Public");
     // What its layout does not have, and no deletion would find.
-    for column in [1, 1000] {
-        let column = Column(column);
+    for column in [1, 1000].map(Column) {
         refused(storage(&write(ObjectRef { column, ..object }), b"x"));
     }
     for ino in world.outside.clone() {
