@@ -195,6 +195,7 @@ impl Conversation {
             self.parked = Some(arrived);
             return Some(Rest::Parked);
         }
+        self.reply.end_waits();
         match self.reply.send(&mut self.conn, &Clock::start(patience)) {
             Ok(()) => add(&self.shared.metrics.frames_out, 1),
             Err(fail) => {

@@ -1,5 +1,6 @@
 //! What a server's roles implement, and how they answer.
 
+use std::any::Any;
 use std::sync::{Arc, Weak};
 
 use zonal_region::Part;
@@ -45,11 +46,16 @@ pub struct ReplyBuilder {
     stream: Arc<Stream>,
     /// The server, and which connection of it this is.
     place: (Weak<Shared>, u64),
-    /// The handler's name for the wait.
-    parked: Option<u64>,
-    /// The same of the wait that has ended.
-    resumed: Option<u64>,
+    /// A [`Resumer`] of this request was given out.
+    has_resumer: bool,
+    /// What the handler keeps with a request that it parks.
+    parked: Option<Kept>,
+    /// The same once the request goes on.
+    resumed: Option<Kept>,
 }
+
+/// What a handler keeps with a parked request.
+pub type Kept = Box<dyn Any + Send>;
 
 impl ReplyBuilder {
     pub(crate) fn new(header: Header, stream: Arc<Stream>, place: (Weak<Shared>, u64)) -> Self {
@@ -62,6 +68,7 @@ impl ReplyBuilder {
             is_last: false,
             stream,
             place,
+            has_resumer: false,
             parked: None,
             resumed: None,
         }
@@ -79,6 +86,7 @@ impl ReplyBuilder {
         self.in_room = 0;
         self.body.clear();
         self.payload.set_len(0);
+        self.has_resumer = false;
         self.resumed = self.parked.take();
     }
 
@@ -87,20 +95,33 @@ impl ReplyBuilder {
         self.clear();
     }
 
-    /// Keeps the request without a thread: no reply is sent now. The handler is called again, where [`Self::resumed`] gives `name`, once the
-    /// [`Resumer`] says so or the peer has gone away ([`Self::is_peer_gone`]). `None` where the server is ending.
-    pub fn park(&mut self, name: u64) -> Option<Resumer> {
+    /// Makes what ends a wait of this request, before the handler looks whether it has to wait. `None` where the server is ending.
+    pub fn resumer(&mut self) -> Option<Resumer> {
         let (server, id) = &self.place;
         let shared = server.upgrade()?;
-        let resumer = shared.idle.park(server, *id);
-        self.parked = Some(name);
-        Some(resumer)
+        self.has_resumer = true;
+        Some(shared.idle.park(server, *id))
     }
 
-    /// The name under which the request was parked before.
-    #[must_use]
-    pub fn resumed(&self) -> Option<u64> {
-        self.resumed
+    /// Keeps the request without a thread: no reply is sent now. The handler is called again, where [`Self::take_kept`] gives `kept`, once
+    /// the [`Resumer`] says so or the peer has gone away ([`Self::is_peer_gone`]).
+    pub fn park(&mut self, kept: Kept) {
+        self.parked = Some(kept);
+    }
+
+    /// What the request was parked with.
+    pub fn take_kept(&mut self) -> Option<Kept> {
+        self.resumed.take()
+    }
+
+    /// The handler has returned and did not park.
+    pub(crate) fn end_waits(&mut self) {
+        let (server, id) = &self.place;
+        if std::mem::take(&mut self.has_resumer)
+            && let Some(shared) = server.upgrade()
+        {
+            shared.idle.unpark(*id);
+        }
     }
 
     pub(crate) fn is_parked(&self) -> bool {

@@ -179,6 +179,11 @@ impl Idle {
         Resumer { shared, id, round }
     }
 
+    /// The request did not have to wait.
+    pub(crate) fn unpark(&self, id: u64) {
+        self.state().parked.remove(&id);
+    }
+
     /// Keeps a connection whose request was parked, unless it was resumed meanwhile.
     fn keep(&self, conversation: Box<Conversation>) -> Option<Box<Conversation>> {
         let (id, stream) = (conversation.id(), Arc::clone(conversation.stream()));

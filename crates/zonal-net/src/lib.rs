@@ -48,7 +48,7 @@ pub use buffer::AlignedBuf;
 pub use credential::{Credential, CredentialError, Serial};
 pub use error::{Fault, NetError, RegionFault, TlsFault};
 pub use flight::{Canceller, Flight, InFlight, PayloadInto, Reply, Request};
-pub use handler::{Handler, ReplyBuilder};
+pub use handler::{Handler, Kept, ReplyBuilder};
 pub use identity::{Certified, Identity, Peer, Role, Transport};
 pub use idle::Resumer;
 pub use listen::{ListenConfig, Listeners};

@@ -207,10 +207,10 @@ impl Control {
         let mut roles = Vec::new();
         if let Some((shard, _)) = &self.shard {
             let (id, _) = shard.identity();
-            let trouble = match shard.engine.failure() {
+            let trouble = match shard.engine().failure() {
                 Some(why) => why.to_owned(),
-                None if shard.is_full() => [FULL, &shard.trouble.text()].join("; "),
-                None => shard.trouble.text(),
+                None if shard.is_full() => [FULL, &shard.trouble().text()].join("; "),
+                None => shard.trouble().text(),
             };
             let trouble = trouble.trim_end_matches("; ").to_owned();
             roles.push(of_role(format!("shard {id}"), shard.is_healthy(), trouble));
@@ -238,7 +238,7 @@ impl Control {
         }
         // What is decided from now on goes by this map or a newer one, and all that went by an older one is in the view.
         let map_version = shard.adopt_newest_map();
-        let view = Arc::new(shard.engine.view()?);
+        let view = Arc::new(shard.engine().view()?);
         let position = view.position().0;
         let id = clock::boot_number();
         {

@@ -20,11 +20,11 @@ pub mod manager_role;
 #[cfg(test)]
 mod manager_tests;
 pub mod map_cache;
-mod meta_background;
-pub mod meta_fences;
+mod meta_calls;
 mod meta_role;
 pub mod metrics;
 pub mod node;
+mod parked;
 pub mod peers;
 pub mod restore;
 mod revocations;
@@ -41,6 +41,7 @@ pub mod storage_role;
 mod storage_tests;
 mod stores;
 mod subjects;
+mod timers;
 mod trouble;
 pub mod units;
 

@@ -1,81 +1,40 @@
-//! A shard on its store: drives the core [`Shard`].
+//! The role of a shard: a [`ShardDriver`] on a store, with the threads of the shard's own work.
 //!
-//! The shard's mutex is held from deciding to logging, so that records are in the order of decisions. Waits and calls
-//! to other shards happen outside of it. The effect of a request is in the log before its reply is sent.
-//!
-//! Wake-ups: one condition for those that wait for recalls, one a session for its event poll, one for each of the three
-//! background threads (`meta_background`); all belong to the one mutex, so that no wake-up is lost.
-//! Lock order: `MetaRole::state`, then `Manager::newest`, then the engine's own.
+//! A request runs on the thread that received it. One that waits is a future without a thread, which the connection keeps
+//! ([`crate::parked`]). Threads: housekeeping, deletions, fences, calls that nobody waits for, timers. All sleep until there is
+//! something to do; an idle shard wakes nobody.
 
 mod failed;
-mod log;
-mod requests;
+mod host;
+#[cfg(test)]
+mod tests;
 
 use crate::clock;
 use crate::manager_role::Manager;
 use crate::map_cache::MapCache;
 use crate::peers::Peers;
+use crate::timers::block_on;
 use crate::trouble::Trouble;
 use failed::Failed;
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+pub use host::MetaHost;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::thread::JoinHandle;
 use zonal_disk::Engine;
-use zonal_disk::Room;
-use zonal_meta::{Flushed, Now, Shard, ShardConfig};
-use zonal_types::{Epoch, ErrorCode, Instant, MapVersion, SessionId, ShardId};
+use zonal_driver::{Pace, ShardDriver, ShardParts};
+use zonal_meta::ShardConfig;
+use zonal_net::Subject;
+use zonal_types::{Epoch, ErrorCode, Holder, MapVersion, SessionId, ShardId};
 use zonal_wire::storage::ErrorNumber;
-use zonal_wire::{MetaReply, SessionEntry};
+use zonal_wire::{Header, MetaReply, MetaRequest, SessionEntry};
 
-/// How long after its making a directory is looked at that has no entry yet.
-const DETACHED_CHECK_MS: u64 = 65_000;
-
-pub(crate) struct State {
-    pub shard: Shard,
-    map_version: MapVersion,
-    sessions: BTreeMap<SessionId, Arc<Condvar>>,
-    /// When the housekeeping thread wakes by itself; `None`: not at all.
-    pub sleeps_until: Option<Instant>,
-    flushed: Flushed,
-    /// There may be layouts to delete.
-    pub has_deletions: bool,
-    /// When to look for directories without an entry.
-    pub detached_at: Option<Instant>,
-}
+/// A reply to come.
+pub(crate) type Answer = Pin<Box<dyn Future<Output = MetaReply> + Send>>;
 
 /// The shard of a node.
 pub struct MetaRole {
-    id: ShardId,
-    epoch: Epoch,
-    hash_bits: u32,
-    pub(crate) engine: Arc<Engine>,
-    manager: Option<Arc<Manager>>,
-    pub(crate) map: Arc<MapCache>,
-    pub(crate) peers: Arc<Peers>,
-    state: Mutex<State>,
-    recalls: Condvar,
-    pub(crate) housekeeping: Condvar,
-    pub(crate) pushing: Condvar,
-    pub(crate) fencing: Condvar,
-    failed: AtomicBool,
-    stopping: AtomicBool,
-    pub(crate) trouble: Trouble,
-    store_failed: Failed,
-}
-
-/// The time, for the core.
-pub(crate) fn now() -> Now {
-    Now {
-        instant: clock::instant(),
-        wall: clock::wall(),
-    }
-}
-
-fn failure(code: ErrorCode) -> MetaReply {
-    MetaReply::Failed {
-        code: ErrorNumber(code),
-    }
+    driver: ShardDriver<MetaHost>,
 }
 
 /// What [`MetaRole::open`] needs.
@@ -98,95 +57,154 @@ impl MetaRole {
     /// # Errors
     /// Where the store cannot be read, is damaged, or is another shard's.
     pub fn open(parts: Parts, is_new: bool) -> Result<Self, ErrorCode> {
-        let Parts {
-            config,
-            engine,
-            manager,
-            map,
-            peers,
-        } = parts;
-        if is_new {
-            let changes = Shard::format(&config, clock::wall());
-            engine.append_with(changes, &[], Room::Normal)?;
-            engine.sync_all()?;
-        }
-        let id = config.shard;
-        let known = map.current();
-        let epoch = known.shard(id).map_or(Epoch(0), |shard| shard.epoch);
-        let map_version = known.version;
-        let hash_bits = config.hash_bits;
-        let shard = Shard::load(config, known, &*engine, clock::instant())?;
-        Ok(Self {
-            id,
-            epoch,
-            hash_bits,
-            engine,
-            manager,
-            map,
-            peers,
-            state: Mutex::new(State {
-                flushed: Flushed::default(),
-                shard,
-                map_version,
-                sessions: BTreeMap::new(),
-                sleeps_until: None,
-                has_deletions: true,
-                detached_at: Some(clock::instant().plus_ms(DETACHED_CHECK_MS)),
-            }),
-            recalls: Condvar::new(),
-            housekeeping: Condvar::new(),
-            pushing: Condvar::new(),
-            fencing: Condvar::new(),
+        Self::open_at(parts, is_new, Pace::SERVER)
+    }
+
+    fn open_at(parts: Parts, is_new: bool, pace: Pace) -> Result<Self, ErrorCode> {
+        let host = MetaHost {
+            id: parts.config.shard,
+            hash_bits: parts.config.hash_bits,
+            engine: parts.engine,
+            manager: parts.manager,
+            map: parts.map,
+            peers: parts.peers,
+            timers: Arc::default(),
+            later: Default::default(),
             failed: AtomicBool::new(false),
-            stopping: AtomicBool::new(false),
             trouble: Trouble::default(),
             store_failed: Failed::default(),
-        })
+        };
+        let driver = ShardDriver::open(ShardParts {
+            config: parts.config,
+            host,
+            is_new,
+            pace,
+        })?;
+        Ok(Self { driver })
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Starts the threads of the shard's own work.
+    ///
+    /// # Errors
+    /// Where the system refuses a thread.
+    pub(crate) fn start(self: &Arc<Self>) -> std::io::Result<Vec<JoinHandle<()>>> {
+        let spawn = |name: &str, run: fn(&Self)| {
+            let role = Arc::clone(self);
+            let thread = std::thread::Builder::new().name(name.into());
+            thread.spawn(move || run(&role))
+        };
+        Ok(vec![
+            spawn("housekeeping", |role| block_on(role.driver.keep_house()))?,
+            spawn("deletions", |role| block_on(role.driver.push_deletions()))?,
+            spawn("fences", |role| block_on(role.driver.push_fences()))?,
+            spawn("later-calls", |role| {
+                let host = role.host();
+                host.later.run(&host.peers, &host.map);
+            })?,
+            self.host().timers.start()?,
+        ])
     }
 
-    pub(crate) fn is_stopping(&self) -> bool {
-        self.stopping.load(Ordering::Acquire)
+    fn host(&self) -> &MetaHost {
+        self.driver.host()
+    }
+
+    /// Its store.
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
+        &self.host().engine
+    }
+
+    /// What went wrong with its store.
+    pub(crate) fn trouble(&self) -> &Trouble {
+        &self.host().trouble
+    }
+
+    /// Begins to answer a request.
+    pub(crate) fn answer(
+        self: &Arc<Self>,
+        header: &Header,
+        from: Option<Arc<Holder>>,
+        request: MetaRequest,
+    ) -> Answer {
+        let (role, header) = (Arc::clone(self), *header);
+        Box::pin(async move { role.serve(&header, from.as_ref(), &request).await })
+    }
+
+    async fn serve(
+        &self,
+        header: &Header,
+        from: Option<&Arc<Holder>>,
+        request: &MetaRequest,
+    ) -> MetaReply {
+        let mut reply = match request {
+            MetaRequest::HasOpen {
+                subject,
+                data_id,
+                writes,
+            } => {
+                let component =
+                    holder_of(subject).and_then(|of| self.driver.may_use(&of, *data_id, *writes));
+                component.map_or_else(failure, |component| MetaReply::MayUse { component })
+            }
+            _ => self.driver.serve(header, from, request).await,
+        };
+        match &mut reply {
+            MetaReply::StatFs { names_left, .. } => *names_left = self.host().names_left(),
+            MetaReply::Failed { code } => self.note_failure(request, code.0),
+            _ => {}
+        }
+        reply
     }
 
     /// Sessions behind `after`; true: nothing follows.
     pub(crate) fn sessions(&self, after: SessionId, limit: u32) -> (Vec<SessionEntry>, bool) {
-        self.lock().shard.sessions(after, limit, now().instant)
+        let now = clock::instant();
+        self.driver
+            .with_shard(|shard| shard.sessions(after, limit, now))
     }
 
     /// Which shard it is, and its epoch.
     pub(crate) fn identity(&self) -> (ShardId, Epoch) {
-        (self.id, self.epoch)
+        self.driver.identity()
     }
 
     /// Whether it serves.
     #[must_use]
     pub fn is_healthy(&self) -> bool {
-        !self.failed.load(Ordering::Acquire) && !self.engine.failed()
+        self.host().is_healthy()
+    }
+
+    /// Whether it refuses what adds to the name space, for want of space.
+    pub(crate) fn is_full(&self) -> bool {
+        self.host().is_full()
+    }
+
+    /// Asks the manager for its map, and goes by it from now on: the version.
+    pub(crate) fn adopt_newest_map(&self) -> MapVersion {
+        block_on(self.driver.adopt_newest_map())
     }
 
     /// Figures for people.
     #[must_use]
     pub fn gauges(&self) -> Vec<(String, u64)> {
-        let own = self.lock().shard.gauges();
-        let stats = self.engine.stats();
-        let overlay = self.engine.overlay_memory();
-        let named = |name: &str| format!("shard_{name}{{shard=\"{}\"}}", self.id);
+        let host = self.host();
+        let own = self.driver.with_shard(|shard| shard.gauges());
+        let stats = host.engine.stats();
+        let overlay = host.engine.overlay_memory();
+        let named = |name: &str| format!("shard_{name}{{shard=\"{}\"}}", host.id);
         let mut gauges: Vec<(String, u64)> = own
             .into_iter()
             .map(|(name, value)| (named(name), value))
             .collect();
         gauges.extend([
+            (named("waits"), self.driver.waiting() as u64),
             (named("log_used_bytes"), stats.log_used),
             (named("log_used_bytes_max"), stats.log_capacity),
             (named("overlay_bytes"), overlay.0),
             (named("overlay_bytes_max"), overlay.1),
             (
                 named("index_cache_bytes_max"),
-                self.engine.index_cache_bytes(),
+                host.engine.index_cache_bytes(),
             ),
             (named("checkpoints_total"), stats.checkpoints),
             (named("flushes_total"), stats.flushes),
@@ -194,55 +212,30 @@ impl MetaRole {
             (named("full"), u64::from(self.is_full())),
             (named("healthy"), u64::from(self.is_healthy())),
         ]);
-        let failed = self.store_failed.gauges();
+        let failed = host.store_failed.gauges();
         gauges.extend(failed.map(|(name, value)| (named(name), value)));
         gauges
     }
 
     /// Ends waits and background threads.
     pub fn stop(&self) {
-        let state = self.lock();
-        self.stopping.store(true, Ordering::Release);
-        for session in state.sessions.values() {
-            session.notify_all();
-        }
-        drop(state);
-        self.recalls.notify_all();
-        self.housekeeping.notify_all();
-        self.pushing.notify_all();
-        self.fencing.notify_all();
-    }
-
-    pub(crate) fn wake(&self, state: &State, sessions: &[SessionId], recheck: bool) {
-        for session in sessions {
-            if let Some(poller) = state.sessions.get(session) {
-                poller.notify_all();
-            }
-        }
-        if recheck {
-            self.recalls.notify_all();
-        }
-    }
-
-    /// The housekeeping thread sleeps until the deadline that it saw last: tells it of an earlier one.
-    pub(crate) fn mind_deadline(&self, state: &State) {
-        let deadline = state.shard.poll_deadline();
-        let is_earlier = match (deadline, state.sleeps_until) {
-            (Some(deadline), Some(planned)) => deadline < planned,
-            (Some(_), None) => true,
-            (None, _) => false,
-        };
-        if is_earlier {
-            self.housekeeping.notify_all();
-        }
+        self.driver.stop();
+        self.host().later.stop();
+        self.host().timers.stop();
     }
 }
 
-pub(crate) fn wait_timeout<'a>(
-    condition: &Condvar,
-    state: MutexGuard<'a, State>,
-    left: Duration,
-) -> MutexGuard<'a, State> {
-    let waited = condition.wait_timeout(state, left);
-    waited.unwrap_or_else(PoisonError::into_inner).0
+/// The client that a target asks about.
+fn holder_of(subject: &str) -> Result<Holder, ErrorCode> {
+    let parsed = Subject::parse(subject).map_err(|_error| ErrorCode::Invalid)?;
+    Ok(Holder {
+        subject: subject.to_owned(),
+        scope: parsed.scope().cloned(),
+    })
+}
+
+fn failure(code: ErrorCode) -> MetaReply {
+    MetaReply::Failed {
+        code: ErrorNumber(code),
+    }
 }

@@ -5,12 +5,14 @@ use crate::control::Control;
 use crate::grants::{Grants, as_seen_by};
 use crate::manager_role::Manager;
 use crate::map_cache::MapCache;
-use crate::meta_role::MetaRole;
+use crate::meta_role::{Answer, MetaRole};
 use crate::metrics::Metrics;
+use crate::parked;
 use crate::peers::as_part_of;
 use crate::storage_role::Storage;
 use crate::subjects::Subjects;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 use zonal_net::{Handler, Peer, ReplyBuilder};
 use zonal_types::{Codec, ErrorCode, HolderNumber};
@@ -49,6 +51,17 @@ struct Done {
     failed: Option<ErrorCode>,
     /// It waits by its nature, so its time says nothing.
     waits: bool,
+}
+
+/// A request to the shard, until it is answered.
+struct Begun {
+    start: Instant,
+    tag: u8,
+    name: &'static str,
+    waits: bool,
+    /// The client that opens a session.
+    client: Option<String>,
+    answer: Answer,
 }
 
 impl Node {
@@ -113,50 +126,74 @@ impl Node {
         })
     }
 
-    fn meta(
-        &self,
-        peer: &Peer,
-        header: &Header,
-        body: &[u8],
-        reply: &mut ReplyBuilder,
-    ) -> Option<Done> {
+    /// Begins a request to the shard.
+    fn meta(&self, peer: &Peer, header: &Header, body: &[u8]) -> Option<Begun> {
         let request = MetaRequest::from_bytes(body).ok()?;
         let (tag, name) = (request.tag(), request.name());
         let waits = matches!(request, MetaRequest::PollEvents { .. });
-        let answer = match &self.shard {
-            Some(_) if let Err(code) = check_meta(peer, header, &request) => MetaReply::Failed {
-                code: ErrorNumber(code),
-            },
-            Some(shard) => {
-                let from = self.subjects.holder(peer);
-                let answer = shard.handle(header, from.as_ref(), &request);
-                if let MetaRequest::OpenSession { name, .. } = &request
-                    && let MetaReply::Session {
-                        session, resumed, ..
-                    } = &answer
-                {
-                    let client = format_args!("{:016x}", header.identity.client.0);
-                    let incarnation = header.identity.incarnation.0;
-                    tracing::info!(%client, incarnation, name, peer = %peer.endpoint, session = session.0, resumed, "a session is opened");
-                }
-                answer
-            }
-            None => MetaReply::Failed {
-                code: ErrorNumber(ErrorCode::NotOwner),
-            },
-        };
-        reply.message(&answer);
-        let failed = match answer {
-            MetaReply::Failed { code } => Some(code.0),
-            MetaReply::StaleShard { .. } => Some(ErrorCode::StaleEpoch),
+        let client = match &request {
+            MetaRequest::OpenSession { name, .. } => Some(name.clone()),
             _ => None,
         };
-        Some(Done {
+        let refuse = |code| -> Answer {
+            let code = ErrorNumber(code);
+            Box::pin(std::future::ready(MetaReply::Failed { code }))
+        };
+        let answer = match &self.shard {
+            Some(_) if let Err(code) = check_meta(peer, header, &request) => refuse(code),
+            Some(shard) => shard.answer(header, self.subjects.holder(peer), request),
+            None => refuse(ErrorCode::NotOwner),
+        };
+        Some(Begun {
+            start: Instant::now(),
             tag,
             name,
-            failed,
             waits,
+            client,
+            answer,
         })
+    }
+
+    /// Answers a request to the shard; `None` where it is parked.
+    fn go_on(
+        mut begun: Box<Begun>,
+        was_parked: bool,
+        (peer, header): (&Peer, &Header),
+        reply: &mut ReplyBuilder,
+    ) -> Option<(Instant, Done)> {
+        let answer = match parked::poll(&mut begun.answer, reply) {
+            Poll::Ready(answer) => answer,
+            // Its end is what called us. Dropped, the request leaves nothing behind.
+            Poll::Pending if was_parked && reply.is_peer_gone() => {
+                reply.close_after();
+                return None;
+            }
+            Poll::Pending => {
+                reply.park(begun);
+                return None;
+            }
+        };
+        if let Some(name) = &begun.client
+            && let MetaReply::Session {
+                session, resumed, ..
+            } = &answer
+        {
+            let client = format_args!("{:016x}", header.identity.client.0);
+            let incarnation = header.identity.incarnation.0;
+            tracing::info!(%client, incarnation, name, peer = %peer.endpoint, session = session.0, resumed, "a session is opened");
+        }
+        reply.message(&answer);
+        let done = Done {
+            tag: begun.tag,
+            name: begun.name,
+            failed: match answer {
+                MetaReply::Failed { code } => Some(code.0),
+                MetaReply::StaleShard { .. } => Some(ErrorCode::StaleEpoch),
+                _ => None,
+            },
+            waits: begun.waits,
+        };
+        Some((begun.start, done))
     }
 
     fn storage(
@@ -233,16 +270,31 @@ impl Handler for Node {
         reply: &mut ReplyBuilder,
     ) {
         let start = Instant::now();
-        let done = as_part_of(header.trace, || match header.service {
-            Service::Manager => self.manager(peer, body, reply),
-            Service::Meta => self.meta(peer, header, body, reply),
-            Service::Storage => self.storage(peer, header, body, payload, reply),
-            Service::Admin => self.admin(peer, body, reply),
-            Service::Connection => None,
+        let served = as_part_of(header.trace, || {
+            let done = match header.service {
+                Service::Manager => self.manager(peer, body, reply),
+                Service::Storage => self.storage(peer, header, body, payload, reply),
+                Service::Admin => self.admin(peer, body, reply),
+                Service::Connection => None,
+                Service::Meta => {
+                    let kept = reply.take_kept();
+                    let was_parked = kept.is_some();
+                    let begun = match kept {
+                        Some(kept) => kept.downcast().ok(),
+                        None => self.meta(peer, header, body).map(Box::new),
+                    };
+                    let go_on = |begun| Self::go_on(begun, was_parked, (peer, header), reply);
+                    return begun.map(go_on);
+                }
+            };
+            done.map(|done| Some((start, done)))
         });
         reply.header.map_version = self.map.current().version;
-        let Some(done) = done else {
+        let Some(answered) = served else {
             refuse(peer, header, reply);
+            return;
+        };
+        let Some((start, done)) = answered else {
             return;
         };
         let took = start.elapsed();

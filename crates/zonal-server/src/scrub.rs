@@ -37,14 +37,14 @@ impl Subject {
     fn engine(&self) -> &Arc<Engine> {
         match self {
             Self::Target(storage) => &storage.engine,
-            Self::Shard(shard) => &shard.engine,
+            Self::Shard(shard) => shard.engine(),
         }
     }
 
     fn trouble(&self) -> &Trouble {
         match self {
             Self::Target(storage) => &storage.trouble,
-            Self::Shard(shard) => &shard.trouble,
+            Self::Shard(shard) => shard.trouble(),
         }
     }
 

@@ -16,7 +16,6 @@ use crate::error::ServerError;
 use crate::grants::Grants;
 use crate::holders::NetHolders;
 use crate::map_cache::MapCache;
-use crate::meta_background;
 use crate::meta_role::MetaRole;
 use crate::node::Node;
 use crate::peers::Peers;
@@ -178,7 +177,7 @@ impl Running {
         let mut shard = None;
         if let Some(store) = store {
             let role = open_shard(config, &store, manager.clone(), &map, &peers)?;
-            let threads = meta_background::start(&role).map_err(|source| ServerError::System {
+            let threads = role.start().map_err(|source| ServerError::System {
                 what: "a thread",
                 source,
             })?;

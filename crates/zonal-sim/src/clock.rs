@@ -50,6 +50,7 @@ struct Inner {
     paused: RefCell<BTreeMap<Group, Vec<u64>>>,
     steps: Cell<u64>,
     stuck: Cell<bool>,
+    pauses: Cell<u64>,
 }
 
 impl Default for Clock {
@@ -73,6 +74,7 @@ impl Clock {
                 paused: RefCell::default(),
                 steps: Cell::new(0),
                 stuck: Cell::new(false),
+                pauses: Cell::new(0),
             }),
         }
     }
@@ -122,6 +124,13 @@ impl Clock {
     /// From now on no task of a group runs.
     pub fn pause(&self, group: Group) {
         self.inner.paused.borrow_mut().entry(group).or_default();
+        self.inner.pauses.set(self.inner.pauses.get() + 1);
+    }
+
+    /// How often a group was paused.
+    #[must_use]
+    pub fn pauses(&self) -> u64 {
+        self.inner.pauses.get()
     }
 
     /// A paused group goes on, with what woke it in the order in which it came.

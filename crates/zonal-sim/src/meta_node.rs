@@ -1,52 +1,66 @@
-//! A simulated metadata process: one shard with its disk; the root shard's process is the manager, too.
+//! A simulated metadata process: the driver of one shard on a simulated disk; the root shard's process is the manager, too.
+//!
+//! The driver is the server's ([`zonal_driver::shard`]); what is simulated is below it ([`host`]), and bugs are planted beside it.
 
-mod calls;
-mod house;
+mod host;
 mod lent;
+mod line;
 mod manager;
+mod planted;
 
-use crate::clock::{Group, Signal};
+use crate::checker::promptness::Promptness;
+use crate::clock::Group;
 use crate::coverage::Fault;
 use crate::disk::Disk;
 use crate::net::{Answer, Network, Role, Task};
 use crate::plant::Plant;
+use host::SimulatedHost;
+use line::Line;
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
-use zonal_meta::keys;
-use zonal_meta::{Attempt, Caller, Flushed, Now, Outcome, Shard, ShardConfig, WaitOn};
-use zonal_types::{
-    Codec, Epoch, ErrorCode, Ino, Instant, KvChange, KvRead, NodeId, SessionId, ShardId,
-};
-use zonal_wire::{ErrorNumber, Header, MetaReply, MetaRequest, NO_SLOT, Service};
-use zonal_zonemap::{ShardVerdict, ZoneMap};
+use zonal_driver::{Pace, ShardDriver, ShardParts};
+use zonal_meta::ShardConfig;
+use zonal_types::{Codec, ErrorCode, Ino, KvRead};
+use zonal_wire::{ErrorNumber, Header, MetaReply, MetaRequest, Service};
+use zonal_zonemap::ZoneMap;
 
 /// The map as the manager has it; it survives everything.
 pub type MapCell = Rc<RefCell<Arc<ZoneMap>>>;
 
+/// Deletions looked at to tell whether any are left.
+const DELETIONS: usize = 64;
+
+/// What a metadata process needs.
+pub struct MetaParts {
+    /// Where it is.
+    pub address: String,
+    /// Its tasks.
+    pub group: Group,
+    /// What connects it.
+    pub network: Rc<Network>,
+    /// Its store.
+    pub disk: Rc<Disk>,
+    /// The map as the manager has it.
+    pub map: MapCell,
+    /// Who watches how soon it replies.
+    pub promptness: Rc<Promptness>,
+    /// A bug.
+    pub plant: Plant,
+}
+
 /// A metadata process.
 pub struct MetaNode {
-    id: ShardId,
-    /// As its owner.
-    epoch: Epoch,
-    address: String,
-    group: Group,
-    network: Rc<Network>,
-    disk: Rc<Disk>,
-    shard: RefCell<Shard>,
-    flushed: RefCell<Flushed>,
-    map: MapCell,
-    /// Raised when waiting changes should look again.
-    recalls: Signal,
-    /// Raised when a session has events.
-    events: RefCell<BTreeMap<SessionId, Rc<Signal>>>,
+    driver: ShardDriver<SimulatedHost>,
     /// Requests that are being answered.
     running: Cell<u64>,
-    effects: Cell<u64>,
+    promptness: Rc<Promptness>,
     plant: Plant,
     /// Places that were given unchecked, by a bug.
     lent: RefCell<BTreeSet<(Ino, u64)>>,
+    /// Requests that were given up and are kept, by a bug.
+    kept: RefCell<Vec<Task<MetaReply>>>,
 }
 
 /// Counts a request while it is being answered.
@@ -70,60 +84,74 @@ impl MetaNode {
     ///
     /// # Errors
     /// A store that the shard refuses.
-    pub fn start(
-        address: &str,
-        group: Group,
-        network: &Rc<Network>,
-        disk: Rc<Disk>,
-        config: ShardConfig,
-        map: MapCell,
-        plant: Plant,
-    ) -> Result<Rc<Self>, ErrorCode> {
-        let mut is_empty = true;
+    pub fn start(parts: MetaParts, config: ShardConfig) -> Result<Rc<Self>, ErrorCode> {
+        let MetaParts {
+            address,
+            group,
+            network,
+            disk,
+            map,
+            promptness,
+            plant,
+        } = parts;
+        let mut is_new = true;
         disk.scan(&[], &[0xff; 64], &mut |_key, _value| {
-            is_empty = false;
+            is_new = false;
             false
         })?;
-        if is_empty {
-            disk.append_changes(Shard::format(&config, network.wall(address)));
-            disk.sync();
-        }
-        let now = network.instant(address);
-        let current = map.borrow().clone();
-        let id = config.shard;
-        let epoch = current.shard(id).map_or(Epoch(0), |shard| shard.epoch);
-        let shard = Shard::load(config, current, disk.as_ref(), now)?;
-        let node = Rc::new(Self {
-            id,
-            epoch,
-            address: address.to_owned(),
+        let clock = network.clock.clone();
+        let host = SimulatedHost {
+            line: Line {
+                address,
+                network,
+                map,
+            },
             group,
-            network: network.clone(),
             disk,
-            shard: RefCell::new(shard),
-            flushed: RefCell::default(),
-            map,
-            recalls: Signal::default(),
-            events: RefCell::default(),
-            running: Cell::new(0),
+            plant,
             effects: Cell::new(0),
+            appended: Cell::new(0),
+        };
+        let node = Rc::new(Self {
+            driver: ShardDriver::open(ShardParts {
+                config,
+                host,
+                is_new,
+                pace: Pace::SERVER,
+            })?,
+            running: Cell::new(0),
+            promptness,
             plant,
             lent: RefCell::default(),
+            kept: RefCell::default(),
         });
-        network.clock.spawn(group, node.clone().keep_house());
+        let own = [node.clone(), node.clone(), node.clone()];
+        let [house, deletions, fences] = own;
+        clock.spawn(group, async move { house.driver.keep_house().await });
+        clock.spawn(group, async move { fences.driver.push_fences().await });
+        if plant != Plant::DeletionsAreLost {
+            clock.spawn(
+                group,
+                async move { deletions.driver.push_deletions().await },
+            );
+        }
         Ok(node)
+    }
+
+    fn host(&self) -> &SimulatedHost {
+        self.driver.host()
     }
 
     /// What is broken in the shard.
     #[must_use]
     pub fn check(&self) -> Vec<String> {
-        self.shard.borrow().check(self.disk.as_ref())
+        self.driver.with_shard(|shard| shard.check(self.disk()))
     }
 
     /// Sizes of what the shard has in memory, where there is any.
     #[must_use]
     pub fn gauges(&self) -> Vec<(&'static str, u64)> {
-        let mut gauges = self.shard.borrow().gauges();
+        let mut gauges = self.all_gauges();
         gauges.retain(|(_name, value)| *value > 0);
         gauges.push(("deletions", self.deletions_left() as u64));
         gauges
@@ -132,7 +160,7 @@ impl MetaNode {
     /// Sizes of what the shard has in memory, with their bounds as further entries.
     #[must_use]
     pub fn all_gauges(&self) -> Vec<(&'static str, u64)> {
-        self.shard.borrow().gauges()
+        self.driver.with_shard(|shard| shard.gauges())
     }
 
     /// Requests that are being answered.
@@ -141,231 +169,60 @@ impl MetaNode {
         self.running.get()
     }
 
-    /// Sessions for which somebody may wait.
+    /// Requests and tasks that wait.
     #[must_use]
-    pub fn pollers(&self) -> usize {
-        self.events.borrow().len()
+    pub fn waits(&self) -> u64 {
+        self.driver.waiting() as u64
     }
 
     /// Its store.
     #[must_use]
     pub fn disk(&self) -> &Disk {
-        &self.disk
+        &self.host().disk
     }
 
     /// Deletions that are not done.
     #[must_use]
     pub fn deletions_left(&self) -> usize {
-        let deletions = self.shard.borrow_mut().deletions(
-            self.disk.as_ref(),
-            self.now().instant,
-            house::DELETIONS,
-        );
+        let now = self.host().line.now().instant;
+        let deletions = self
+            .driver
+            .with_shard(|shard| shard.deletions(self.disk(), now, DELETIONS));
         deletions.map_or(usize::MAX, |list| list.len())
     }
 
-    fn now(&self) -> Now {
-        Now {
-            instant: self.network.instant(&self.address),
-            wall: self.network.wall(&self.address),
-        }
-    }
-
-    /// The reply to a sender that knows another owner of the shard.
-    fn refusal(&self, header: &Header) -> Option<MetaReply> {
-        let map = self.map.borrow();
-        match map.judge_shard(self.id, self.epoch, header.epoch) {
-            ShardVerdict::Current => None,
-            ShardVerdict::Stale => Some(MetaReply::StaleShard {
-                shard: self.id,
-                node: map.shard(self.id).map_or(NodeId(0), |own| own.node),
-                epoch: self.epoch,
-                map_version: map.version,
-            }),
-            ShardVerdict::Lost => Some(failed(ErrorCode::NotOwner)),
-        }
-    }
-
-    fn refresh_map(&self) {
-        let map = self.map.borrow().clone();
-        self.shard.borrow_mut().set_map(map);
-    }
-
-    fn handle_once(
-        &self,
-        caller: Caller,
-        request: &MetaRequest,
-        attempt: Option<Attempt>,
-    ) -> Outcome {
-        self.refresh_map();
-        let now = self.now();
-        let mut shard = self.shard.borrow_mut();
-        shard.handle(self.disk.as_ref(), now, caller, request, attempt)
-    }
-
     /// Runs one request to its reply.
-    async fn run(
-        self: Rc<Self>,
-        mut caller: Caller,
-        mut request: MetaRequest,
-        deadline: Instant,
-    ) -> MetaReply {
-        self.plant_in(&mut caller, &mut request);
+    async fn run(self: Rc<Self>, mut header: Header, mut request: MetaRequest) -> MetaReply {
+        let asked = self
+            .promptness
+            .asked(&self.host().line.network.clock, &header);
+        planted::change(self.plant, &mut header, &mut request);
         let _running = Running::begin(&self.running);
-        let clock = self.network.clock.clone();
-        let own_clock = self.network.clock_of(&self.address);
-        let mut outcome = if self.disk.is_full() && request.adds() {
-            self.network.count(Fault::FullShard);
-            self.refresh_map();
-            let mut shard = self.shard.borrow_mut();
-            shard.handle_full(self.disk.as_ref(), caller, None, &request)
+        if self.disk().is_full() && request.adds() {
+            self.host().line.network.count(Fault::FullShard);
+        }
+        let node = self.clone();
+        let deadline_ms = std::mem::take(&mut header.deadline_ms);
+        if self.plant != Plant::WaitsAreKept && self.plant != Plant::DeadlinesAreIgnored {
+            header.deadline_ms = deadline_ms;
+        }
+        let name = request.name();
+        let mut task: Task<MetaReply> =
+            Box::pin(async move { node.driver.serve(&header, None, &request).await });
+        let appended = &self.host().appended;
+        let watched = asked.watch(&mut task, appended);
+        let reply = if self.plant == Plant::WaitsAreKept {
+            let clock = &self.host().line.network.clock;
+            planted::by_deadline(watched, clock, deadline_ms).await
         } else {
-            self.handle_once(caller, &request, None)
+            Some(watched.await)
         };
-        loop {
-            match outcome {
-                Outcome::Reply {
-                    reply,
-                    effect,
-                    junctions,
-                    wake,
-                    recheck,
-                    after,
-                } => {
-                    let effect = self.planted(effect);
-                    if !effect.is_empty() {
-                        let is_durable = effect.iter().any(|change| {
-                            matches!(
-                                change.key.get(4),
-                                Some(&keys::TAG_IDS | &keys::TAG_DATA_IDS | &keys::TAG_DETACHED)
-                            )
-                        });
-                        self.disk.append_changes(effect);
-                        if is_durable {
-                            // As the server does: numbers before they are given, and half-made directories.
-                            self.disk.sync();
-                        }
-                    }
-                    self.change_map(junctions);
-                    self.wake(&wake, recheck);
-                    for (shard, request) in after {
-                        let node = self.clone();
-                        clock.spawn(self.group, async move {
-                            node.ask(shard, &request).await;
-                        });
-                    }
-                    let is_missing = self.flushed.borrow().is_missing(&request, &reply);
-                    if is_missing && self.plant != Plant::ShardSyncDoesNothing {
-                        self.disk.sync();
-                        self.flushed.borrow_mut().note(&reply);
-                    }
-                    return reply;
-                }
-                Outcome::Wait {
-                    attempt,
-                    until,
-                    on,
-                    wake,
-                    recheck,
-                } => {
-                    self.wake(&wake, recheck);
-                    let until = own_clock.world(until).min(deadline);
-                    match on {
-                        WaitOn::Recalls => {
-                            let seen = self.recalls.raised();
-                            self.recalls.wait(&clock, seen, until).await;
-                        }
-                        WaitOn::Events(session) => {
-                            let signal = self.signal_of(session);
-                            signal.wait(&clock, signal.raised(), until).await;
-                            // The map's and ours: nobody else waits.
-                            if Rc::strong_count(&signal) == 2 {
-                                self.events.borrow_mut().remove(&session);
-                            }
-                        }
-                    }
-                    if clock.now() >= deadline {
-                        if self.plant != Plant::WaitsAreKept {
-                            self.shard.borrow_mut().abandon(attempt);
-                        }
-                        return failed(ErrorCode::TimedOut);
-                    }
-                    outcome = self.handle_once(caller, &request, Some(attempt));
-                }
-                Outcome::Call {
-                    shard: asked,
-                    request: question,
-                    call,
-                    wake,
-                } => {
-                    self.wake(&wake, false);
-                    let reply = self.ask(asked, &question).await;
-                    let now = self.now();
-                    let mut shard = self.shard.borrow_mut();
-                    outcome = shard.resume(self.disk.as_ref(), now, call, reply);
-                }
-            }
-        }
-    }
-
-    /// What bugs of shards make of a request.
-    fn plant_in(&self, caller: &mut Caller, request: &mut MetaRequest) {
-        if self.plant == Plant::ShardForgetsReplies {
-            caller.slot = NO_SLOT;
-        }
-        if self.plant == Plant::ClosesNameOwners
-            && let MetaRequest::ReleaseLocks { handle, number, .. } = request
-        {
-            (*handle, *number) = (None, u64::MAX);
-        }
-        if self.plant == Plant::TakeBacksNameOwners
-            && let MetaRequest::CancelLock { ino, range, .. } = request
-        {
-            let (ino, mut range) = (*ino, *range);
-            range.number = u64::MAX;
-            *request = MetaRequest::Unlock { ino, range };
-        }
-        let MetaRequest::ReportWrite {
-            truncate_seq,
-            allocated_delta,
-            ..
-        } = request
-        else {
-            return;
+        let Some(reply) = reply else {
+            self.kept.borrow_mut().push(task);
+            return failed(ErrorCode::TimedOut);
         };
-        if self.plant == Plant::CutsAreForgotten {
-            *truncate_seq = u64::MAX;
-        }
-        if self.plant == Plant::AllocatedIsMiscounted && *allocated_delta > 0 {
-            *allocated_delta += zonal_types::limits::BLOCK_BYTES as i64;
-        }
-    }
-
-    /// The effect, or what the bug leaves of it.
-    fn planted(&self, mut effect: Vec<KvChange>) -> Vec<KvChange> {
-        if self.plant == Plant::ShardLosesChanges && effect.len() > 1 {
-            self.effects.set(self.effects.get() + 1);
-            if self.effects.get().is_multiple_of(40) {
-                effect.remove(0);
-            }
-        }
-        effect
-    }
-
-    fn signal_of(&self, session: SessionId) -> Rc<Signal> {
-        self.events.borrow_mut().entry(session).or_default().clone()
-    }
-
-    fn wake(&self, sessions: &[SessionId], recheck: bool) {
-        if recheck {
-            self.recalls.raise();
-        }
-        for session in sessions {
-            let poller = self.events.borrow().get(session).cloned();
-            if let Some(poller) = poller {
-                poller.raise();
-            }
-        }
+        asked.answered(name);
+        reply
     }
 }
 
@@ -382,19 +239,10 @@ impl Role for MetaNode {
                 self.manage(&body).to_bytes()
             } else {
                 match MetaRequest::from_bytes(&body) {
-                    Ok(request) => {
-                        let caller = Caller::of(&header);
-                        let deadline_ms = u64::from(header.deadline_ms);
-                        let deadline = self.network.clock.now().plus_ms(deadline_ms);
-                        let reply = if let Some(refused) = self.refusal(&header) {
-                            refused
-                        } else if self.plant == Plant::EndsOutliveSessions {
-                            self.run_lent(caller, request, deadline).await
-                        } else {
-                            self.run(caller, request, deadline).await
-                        };
-                        reply.to_bytes()
+                    Ok(request) if self.plant == Plant::EndsOutliveSessions => {
+                        self.run_lent(header, request).await.to_bytes()
                     }
+                    Ok(request) => self.run(header, request).await.to_bytes(),
                     Err(error) => {
                         assert!(
                             self.plant != Plant::DecoderTrusts,

@@ -44,10 +44,14 @@ pub enum Plant {
     EpochsAreMixed,
     /// Mounts append again what they gathered and do not know to be published.
     LostAppendsAreRepeated,
+    /// Shards make the calls that nobody waits for before they reply (invariant 9).
+    CallsBeforeReply,
+    /// Shards let a request wait past its deadline (invariant 9).
+    DeadlinesAreIgnored,
 }
 
 /// Names of all bugs, as they are typed.
-pub const PLANTS: [(&str, Plant); 19] = [
+pub const PLANTS: [(&str, Plant); 21] = [
     ("replies-forgotten", Plant::ShardForgetsReplies),
     ("changes-lost", Plant::ShardLosesChanges),
     ("sync-nothing", Plant::SyncDoesNothing),
@@ -67,6 +71,8 @@ pub const PLANTS: [(&str, Plant); 19] = [
     ("ends-outlive-sessions", Plant::EndsOutliveSessions),
     ("epochs-mixed", Plant::EpochsAreMixed),
     ("lost-appends-repeated", Plant::LostAppendsAreRepeated),
+    ("calls-before-reply", Plant::CallsBeforeReply),
+    ("deadlines-ignored", Plant::DeadlinesAreIgnored),
 ];
 
 impl Plant {

@@ -233,7 +233,7 @@ impl Run {
         healing::settle(world);
         names::check(world);
         bounds::check_servers(world);
-        for what in world.carried_out.take() {
+        for what in world.complaints() {
             world.report(what);
         }
         if self.scenario != Scenario::Hostile {
@@ -291,7 +291,7 @@ impl Run {
 async fn look(world: Rc<World>, cast: Rc<Cast>) {
     while world.running() > 0 && world.broken().is_empty() {
         bounds::check_servers(&world);
-        for what in world.carried_out.take() {
+        for what in world.complaints() {
             world.report(what);
         }
         cast.each_client(|client| bounds::check_client(&world, client));

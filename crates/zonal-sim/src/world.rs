@@ -5,6 +5,7 @@ mod servers;
 
 pub use clients::{DEADLINE_MS, Running};
 
+use crate::checker::promptness::Promptness;
 use crate::checker::slots::CarriedOut;
 use crate::clock::{Clock, Group};
 use crate::coverage::Fault;
@@ -64,6 +65,8 @@ pub struct World {
     pub map: MapCell,
     /// By what slots targets were asked.
     pub carried_out: Rc<CarriedOut>,
+    /// Who watches how soon shards reply.
+    pub promptness: Rc<Promptness>,
     servers: Vec<Server>,
     size: Size,
     plant: Plant,
@@ -77,6 +80,13 @@ pub struct World {
 }
 
 impl World {
+    /// What watchers of servers noted since the last call.
+    pub fn complaints(&self) -> Vec<String> {
+        let mut all = self.carried_out.take();
+        all.extend(self.promptness.take());
+        all
+    }
+
     /// A cell with all its servers up.
     ///
     /// # Errors
@@ -114,6 +124,7 @@ impl World {
             network,
             map: Rc::new(RefCell::new(Arc::new(map))),
             carried_out: Rc::default(),
+            promptness: Rc::default(),
             servers,
             size,
             plant,

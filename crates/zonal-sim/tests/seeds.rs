@@ -173,6 +173,8 @@ fn finder(plant: Plant) -> (&'static str, Scenario) {
         Plant::EndsOutliveSessions | Plant::LostAppendsAreRepeated => {
             ("records:", Scenario::Appends)
         }
+        Plant::CallsBeforeReply => ("after its record was logged", Scenario::Kill),
+        Plant::DeadlinesAreIgnored => ("answered after its deadline", Scenario::Kill),
         Plant::ClosesNameOwners | Plant::TakeBacksNameOwners => ("locks:", Scenario::Locks),
     }
 }

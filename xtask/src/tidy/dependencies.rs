@@ -1,5 +1,5 @@
 //! Which crate may depend on which: types <- wire, layout <- zonemap, meta, object, client
-//! <- wait, net, native, disk, server, fuse, mount <- zonal. Cores never depend on shells nor on crates that do I/O;
+//! <- driver <- wait, net, native, disk, server, fuse, mount <- zonal. Cores never depend on shells nor on crates that do I/O;
 //! the simulator depends on cores only. What tests need is for tests only.
 
 use serde_json::Value;
@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::{CORES, Offence};
 
 /// Crates of ours by tier; a crate depends on its own tier and on those before it.
-const TIERS: [&[&str]; 5] = [
+const TIERS: [&[&str]; 6] = [
     &["zonal-types", TESTKIT],
     &["zonal-wire", "zonal-layout"],
     &[
@@ -17,6 +17,7 @@ const TIERS: [&[&str]; 5] = [
         "zonal-client",
         "zonal-fsck",
     ],
+    &["zonal-driver"],
     &[
         "zonal-wait",
         "zonal-region",

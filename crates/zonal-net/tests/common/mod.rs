@@ -59,12 +59,15 @@ impl Handler for Echo {
             }
             b"who" => reply.message(&format!("{:?} {} {}", peer.role, peer.node, peer.endpoint)),
             b"close" => reply.close_after(),
-            b"park" => match reply.resumed() {
-                None => self.parked.lock().unwrap().extend(reply.park(7)),
+            b"park" => match reply.take_kept() {
+                None => {
+                    self.parked.lock().unwrap().extend(reply.resumer());
+                    reply.park(Box::new(7_u64));
+                }
                 Some(_) if reply.is_peer_gone() => {
                     self.given_up.fetch_add(1, Ordering::SeqCst);
                 }
-                Some(name) => reply.message(&name),
+                Some(kept) => reply.message(kept.downcast_ref::<u64>().unwrap()),
             },
             _ => {
                 reply.body_mut().extend_from_slice(body);

@@ -30,18 +30,21 @@ impl MetaRole {
         let operation = request.name();
         let (count, text) = match code {
             ErrorCode::Io if self.is_healthy() => {
-                self.trouble.medium(operation);
-                (&self.store_failed.unreadable, "the store cannot be read")
+                self.trouble().medium(operation);
+                (
+                    &self.host().store_failed.unreadable,
+                    "the store cannot be read",
+                )
             }
             ErrorCode::Corrupt => {
-                self.trouble.damage(operation);
-                (&self.store_failed.damaged, "stored data is damaged")
+                self.trouble().damage(operation);
+                (&self.host().store_failed.damaged, "stored data is damaged")
             }
             _ => return,
         };
         let count = count.fetch_add(1, Ordering::Relaxed) + 1;
-        if self.store_failed.said.is_due() {
-            tracing::error!(shard = self.id.0, operation, count, "{text}");
+        if self.host().store_failed.said.is_due() {
+            tracing::error!(shard = self.identity().0.0, operation, count, "{text}");
         }
     }
 }

@@ -96,7 +96,7 @@ impl Scrub {
             Subject::Shard(shard) => {
                 let (mut behind, mut count, mut bytes) = (Vec::new(), 0, 0);
                 shard
-                    .engine
+                    .engine()
                     .scan(&pass.next.0, &END_KEY, &mut |key, value| {
                         behind = [key, &[0]].concat();
                         count += 1;

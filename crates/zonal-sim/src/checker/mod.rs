@@ -22,6 +22,7 @@ pub mod healing;
 pub mod names;
 pub mod oracle;
 pub mod placement;
+pub mod promptness;
 pub mod records;
 pub mod slots;
 pub mod space;

@@ -3,21 +3,18 @@
 
 use super::MetaNode;
 use std::rc::Rc;
-use zonal_meta::Caller;
-use zonal_types::Instant;
-use zonal_wire::{MetaReply, MetaRequest};
+use zonal_wire::{Header, MetaReply, MetaRequest};
 
 impl MetaNode {
     pub(super) async fn run_lent(
         self: Rc<Self>,
-        caller: Caller,
+        header: Header,
         request: MetaRequest,
-        deadline: Instant,
     ) -> MetaReply {
         match request {
             MetaRequest::AppendAt { ino, offset, .. } => {
                 let asked = MetaRequest::GetAttr { ino, data: true };
-                match self.clone().run(caller, asked, deadline).await {
+                match self.clone().run(header, asked).await {
                     MetaReply::Attr {
                         data: Some(data), ..
                     } => {
@@ -47,9 +44,9 @@ impl MetaNode {
                     inline,
                     sync: false,
                 };
-                self.run(caller, report, deadline).await
+                self.run(header, report).await
             }
-            request => match self.run(caller, request, deadline).await {
+            request => match self.run(header, request).await {
                 MetaReply::Session {
                     session,
                     boot,

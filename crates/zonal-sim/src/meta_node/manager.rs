@@ -1,16 +1,17 @@
 //! The manager beside the root's shard: the map's versions.
 
 use super::MetaNode;
+use super::host::SimulatedHost;
 use std::sync::Arc;
 use zonal_meta::JunctionChange;
 use zonal_types::{Blob, Codec, ErrorCode};
 use zonal_wire::{ErrorNumber, ManagerReply, ManagerRequest};
-use zonal_zonemap::MapEdit;
+use zonal_zonemap::{MapEdit, ZoneMap};
 
-impl MetaNode {
-    pub(super) fn change_map(&self, junctions: Vec<JunctionChange>) {
+impl SimulatedHost {
+    pub(super) fn change_map(&self, junctions: Vec<JunctionChange>) -> Option<Arc<ZoneMap>> {
         if junctions.is_empty() {
-            return;
+            return None;
         }
         let edits: Vec<MapEdit> = junctions
             .into_iter()
@@ -20,16 +21,19 @@ impl MetaNode {
                 JunctionChange::Remove { ino } => MapEdit::RemoveJunction { ino },
             })
             .collect();
-        let edited = self.map.borrow().edited(&edits);
+        let edited = self.line.map.borrow().edited(&edits);
         if let Ok(Some(next)) = edited {
             // As the server does: a map version is durable, with its record, before anybody hears of it.
             self.disk.sync();
-            *self.map.borrow_mut() = Arc::new(next);
+            *self.line.map.borrow_mut() = Arc::new(next);
         }
+        Some(self.line.map.borrow().clone())
     }
+}
 
+impl MetaNode {
     pub(super) fn manage(&self, body: &[u8]) -> ManagerReply {
-        let map = self.map.borrow();
+        let map = self.host().line.map.borrow();
         match ManagerRequest::from_bytes(body) {
             Ok(ManagerRequest::GetMap { have }) if have >= map.version => ManagerReply::Unchanged {
                 version: map.version,

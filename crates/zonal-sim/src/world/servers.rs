@@ -4,7 +4,7 @@ use super::World;
 use crate::clock::Group;
 use crate::coverage::Fault;
 use crate::disk::Disk;
-use crate::meta_node::MetaNode;
+use crate::meta_node::{MetaNode, MetaParts};
 use crate::net::Role;
 use crate::rng::Rng;
 use crate::storage_node::{self, StorageNode};
@@ -57,15 +57,20 @@ impl World {
                 // A later life gives new files something else; old ones keep what they have.
                 let life = (group as usize - 1) / self.servers.len();
                 config.inline_bytes = INLINE_BYTES[life % INLINE_BYTES.len()];
-                let (net, disk) = (self.network.clone(), server.disk.clone());
-                let map = self.map.clone();
-                MetaNode::start(&server.address, group, &net, disk, config, map, self.plant).map(
-                    |node| {
-                        *server.meta.borrow_mut() = Some(node.clone());
-                        let role: Rc<dyn Role> = node;
-                        role
-                    },
-                )
+                let parts = MetaParts {
+                    address: server.address.clone(),
+                    group,
+                    network: self.network.clone(),
+                    disk: server.disk.clone(),
+                    map: self.map.clone(),
+                    promptness: self.promptness.clone(),
+                    plant: self.plant,
+                };
+                MetaNode::start(parts, config).map(|node| {
+                    *server.meta.borrow_mut() = Some(node.clone());
+                    let role: Rc<dyn Role> = node;
+                    role
+                })
             }
             Kind::Storage(target) => {
                 let parts = storage_node::Parts {

@@ -1,0 +1,240 @@
+//! Driver of a metadata shard.
+//!
+//! The shard's mutex is held from deciding to logging, so that records are in the order of decisions.
+//! Waits, flushes and calls to other servers happen outside of it. The effect of a request is in the log
+//! before its reply leaves.
+//!
+//! *Lock order*: `ShardDriver::state`, then the host's own, then [`waits`].
+
+mod deletions;
+mod detached;
+mod fences;
+mod host;
+mod housekeeping;
+mod requests;
+mod waits;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use zonal_meta::{Flushed, JunctionChange, Shard, ShardConfig};
+use zonal_types::{Epoch, ErrorCode, Instant, KvChange, MapVersion, SessionId, ShardId};
+use zonal_zonemap::ZoneMap;
+
+pub use host::{Durability, Note, ShardHost};
+use waits::{Key, Waits};
+
+/// How long the shard's own work waits.
+#[derive(Debug, Clone, Copy)]
+pub struct Pace {
+    /// Least time between two runs of housekeeping, ms.
+    pub tick_ms: u64,
+    /// How long after its making a directory is looked at that has no entry yet, ms.
+    pub detached_ms: u64,
+    /// First and longest pause after a target did not take a deletion, ms.
+    pub deletions_ms: (u64, u64),
+    /// First and longest pause after a target did not take a fence, ms.
+    pub fences_ms: (u64, u64),
+}
+
+impl Pace {
+    /// That of a server.
+    pub const SERVER: Self = Self {
+        tick_ms: 20,
+        detached_ms: 65_000,
+        deletions_ms: (500, 60_000),
+        fences_ms: (500, 5_000),
+    };
+}
+
+/// What a driver needs.
+pub struct ShardParts<H> {
+    /// Which shard.
+    pub config: ShardConfig,
+    /// What it runs on.
+    pub host: H,
+    /// The store is empty and becomes this shard's first.
+    pub is_new: bool,
+    /// How long its own work waits.
+    pub pace: Pace,
+}
+
+/// A shard and what is volatile beside it.
+struct State {
+    shard: Shard,
+    map_version: MapVersion,
+    flushed: Flushed,
+    /// When housekeeping wakes by itself; `None`: not at all.
+    sleeps_until: Option<Instant>,
+    /// There may be layouts to delete.
+    has_deletions: bool,
+    /// When to look for directories without an entry.
+    detached_at: Option<Instant>,
+}
+
+/// A shard on its host.
+pub struct ShardDriver<H> {
+    host: H,
+    id: ShardId,
+    epoch: Epoch,
+    pace: Pace,
+    state: Mutex<State>,
+    waits: Waits,
+    is_stopping: AtomicBool,
+}
+
+impl<H: ShardHost> ShardDriver<H> {
+    /// Loads the shard from its store.
+    ///
+    /// # Errors
+    /// Where the store cannot be read, is damaged, or is another shard's.
+    pub fn open(parts: ShardParts<H>) -> Result<Self, ErrorCode> {
+        let ShardParts {
+            config,
+            host,
+            is_new,
+            pace,
+        } = parts;
+        let now = host.now();
+        if is_new {
+            let changes = Shard::format(&config, now.wall);
+            host.append(changes, Vec::new(), Durability::AtOnce)?;
+        }
+        let id = config.shard;
+        let map = host.map();
+        let epoch = map.shard(id).map_or(Epoch(0), |shard| shard.epoch);
+        let map_version = map.version;
+        let shard = Shard::load(config, map, host.store(), now.instant)?;
+        Ok(Self {
+            host,
+            id,
+            epoch,
+            pace,
+            state: Mutex::new(State {
+                shard,
+                map_version,
+                flushed: Flushed::default(),
+                sleeps_until: None,
+                has_deletions: true,
+                detached_at: Some(now.instant.plus_ms(pace.detached_ms)),
+            }),
+            waits: Waits::default(),
+            is_stopping: AtomicBool::new(false),
+        })
+    }
+
+    /// What it runs on.
+    pub fn host(&self) -> &H {
+        &self.host
+    }
+
+    /// Which shard it is, and its epoch.
+    pub fn identity(&self) -> (ShardId, Epoch) {
+        (self.id, self.epoch)
+    }
+
+    /// Looks at the shard.
+    pub fn with_shard<T>(&self, look: impl FnOnce(&mut Shard) -> T) -> T {
+        look(&mut self.lock().shard)
+    }
+
+    /// Requests and tasks that wait.
+    pub fn waiting(&self) -> usize {
+        self.waits.len()
+    }
+
+    /// Ends all waits, and the tasks of the shard's own.
+    pub fn stop(&self) {
+        let state = self.lock();
+        self.is_stopping.store(true, Ordering::Release);
+        drop(state);
+        self.waits.wake_all();
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.is_stopping.load(Ordering::Acquire)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Logs an effect. A map that is returned is to be published outside of the mutex.
+    fn log(
+        &self,
+        state: &mut State,
+        effect: Vec<KvChange>,
+        junctions: Vec<JunctionChange>,
+    ) -> Result<Option<Arc<ZoneMap>>, ErrorCode> {
+        if effect.is_empty() && junctions.is_empty() {
+            return Ok(None);
+        }
+        use zonal_meta::keys::{TAG_DATA_IDS, TAG_DELETION, TAG_DETACHED, TAG_FENCE, TAG_IDS};
+        let (deletes, fences) = (puts(&effect, TAG_DELETION), puts(&effect, TAG_FENCE));
+        // Few flushes in a thousand creates: a number that was given must not be given again after a loss of power. And
+        // before the root's shard hears of a first-level directory's half here, this half is durable: the root's is at once.
+        let at_once = [TAG_IDS, TAG_DATA_IDS, TAG_DETACHED];
+        let durability = match at_once.iter().any(|tag| puts(&effect, *tag)) {
+            true => Durability::AtOnce,
+            false => Durability::Later,
+        };
+        let map = self.host.append(effect, junctions, durability)?;
+        if let Some(map) = &map {
+            state.map_version = map.version;
+            state.shard.set_map(Arc::clone(map));
+        }
+        if deletes && !state.has_deletions {
+            state.has_deletions = true;
+            self.waits.wake(Key::Deletions);
+        }
+        if fences {
+            self.waits.wake(Key::Fences);
+        }
+        Ok(map)
+    }
+
+    fn wake(&self, sessions: &[SessionId], recheck: bool) {
+        for session in sessions {
+            self.waits.wake(Key::Events(*session));
+        }
+        if recheck {
+            self.waits.wake(Key::Recalls);
+        }
+    }
+
+    /// Tells housekeeping, which sleeps until the deadline that it saw last, of an earlier one.
+    fn mind_deadline(&self, state: &State) {
+        let is_earlier = match (state.shard.poll_deadline(), state.sleeps_until) {
+            (Some(deadline), Some(planned)) => deadline < planned,
+            (Some(_), None) => true,
+            (None, _) => false,
+        };
+        if is_earlier {
+            self.waits.wake(Key::Housekeeping);
+        }
+    }
+
+    /// Goes by the newest map that this process knows.
+    fn take_map(&self, state: &mut State) {
+        let map = self.host.map();
+        if map.version > state.map_version {
+            state.map_version = map.version;
+            state.shard.set_map(map);
+        }
+    }
+
+    /// Asks the manager for its map, and goes by it from now on: the version. Without an answer it is the one known here.
+    pub async fn adopt_newest_map(&self) -> MapVersion {
+        self.host.seek_map(self.host.map().version, false).await;
+        let mut state = self.lock();
+        self.take_map(&mut state);
+        state.map_version
+    }
+}
+
+/// True where the effect sets a key with this tag: a key's fifth byte ([`zonal_meta::keys`]).
+fn puts(effect: &[KvChange], tag: u8) -> bool {
+    effect
+        .iter()
+        .any(|change| change.value.is_some() && change.key.get(4) == Some(&tag))
+}

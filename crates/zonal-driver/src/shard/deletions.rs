@@ -1,0 +1,196 @@
+//! Deletions: objects of removed files, pushed to their targets until these have confirmed them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use zonal_layout::slot_of;
+use zonal_meta::Deletion;
+use zonal_types::{Column, DataId, Instant, TargetId};
+use zonal_wire::{StorageReply, StorageRequest};
+use zonal_zonemap::ZoneMap;
+
+use super::host::Note;
+use super::waits::Key;
+use super::{ShardDriver, ShardHost, State};
+use crate::race::either;
+
+/// Layouts pushed at a time.
+const LAYOUTS_AT_ONCE: usize = 512;
+/// Objects in one request.
+const OBJECTS_AT_ONCE: usize = 4096;
+
+type Objects = BTreeMap<TargetId, Vec<(DataId, Column)>>;
+
+/// What there is to do.
+struct Work {
+    deletions: Vec<Deletion>,
+    settles: bool,
+}
+
+impl<H: ShardHost> ShardDriver<H> {
+    /// Pushes deletions, and settles directories without an entry, until [`Self::stop`] or a failure of the store.
+    pub async fn push_deletions(&self) {
+        let (first, longest) = self.pace.deletions_ms;
+        let mut pause = 0;
+        let mut look_again = None;
+        while let Some(work) = self.next_work(pause, &mut look_again).await {
+            if work.settles {
+                self.settle_detached().await;
+            }
+            if work.deletions.is_empty() {
+                continue;
+            }
+            // A loss of power must not bring a name back whose bytes are gone.
+            if self.host.flush().await.is_err() {
+                return;
+            }
+            let done = self.push(&work.deletions).await;
+            pause = match done.len() == work.deletions.len() {
+                true => 0,
+                false => (pause * 2).clamp(first, longest),
+            };
+            if done.is_empty() {
+                continue;
+            }
+            if !self.host.has_reserve() {
+                if self.host.check_health().is_err() {
+                    return;
+                }
+                // They are pushed again, which changes nothing at the targets.
+                pause = longest;
+                continue;
+            }
+            let mut state = self.lock();
+            let changes = state.shard.deletion_done(done);
+            if self.log(&mut state, changes, Vec::new()).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Waits until there is something; `None` at the end. After a failure that is `pause` ms at least. `look_again`: when
+    /// to try what could not be read.
+    async fn next_work(&self, pause: u64, look_again: &mut Option<Instant>) -> Option<Work> {
+        let mut not_before = self.host.now().instant.plus_ms(pause);
+        while !self.is_stopping() {
+            let now = self.host.now().instant;
+            let (wait, wakes_at) = {
+                let mut state = self.lock();
+                let settles = state.detached_at.is_some_and(|at| at <= now);
+                if settles {
+                    state.detached_at = None;
+                }
+                if look_again.is_some_and(|at| at <= now) {
+                    *look_again = None;
+                    state.has_deletions = true;
+                }
+                let deletions = if state.has_deletions && now >= not_before {
+                    self.take_deletions(&mut state, look_again)
+                } else {
+                    Vec::new()
+                };
+                if settles || !deletions.is_empty() {
+                    return Some(Work { deletions, settles });
+                }
+                if let Some(at) = state.shard.next_deletion() {
+                    // What was removed a moment ago waits; it is looked for when that is over.
+                    state.has_deletions = true;
+                    not_before = not_before.max(at);
+                }
+                let retry = state.has_deletions.then_some(not_before);
+                let times = [retry, *look_again, state.detached_at];
+                let wakes_at = times.into_iter().flatten().min();
+                (self.waits.register(Key::Deletions), wakes_at)
+            };
+            match wakes_at {
+                None => wait.await,
+                // A step at least, so that what is not ready yet does not spin.
+                Some(at) => either(wait, self.host.sleep_until(at.max(now.plus_ms(1)))).await,
+            }
+        }
+        None
+    }
+
+    fn take_deletions(&self, state: &mut State, look_again: &mut Option<Instant>) -> Vec<Deletion> {
+        let now = self.host.now().instant;
+        let found = state
+            .shard
+            .deletions(self.host.store(), now, LAYOUTS_AT_ONCE);
+        match found {
+            Ok(found) => {
+                state.has_deletions = !found.is_empty();
+                found
+            }
+            Err(code) => {
+                if look_again.is_none() {
+                    self.host.note(Note::UnreadDeletions(code));
+                    *look_again = Some(now.plus_ms(self.pace.deletions_ms.1));
+                }
+                state.has_deletions = false;
+                Vec::new()
+            }
+        }
+    }
+
+    /// Sends deletions to the targets; gives the keys of those that all their targets confirmed.
+    async fn push(&self, deletions: &[Deletion]) -> Vec<Vec<u8>> {
+        let map = self.host.map();
+        let mut objects = Objects::new();
+        let wanted: Vec<_> = deletions
+            .iter()
+            .map(|deletion| objects_of(&map, deletion, &mut objects))
+            .collect();
+        let requests: Vec<_> = requests_for(objects).collect();
+        let targets: Vec<TargetId> = requests.iter().map(|(target, _)| *target).collect();
+        let replies = self.host.call_targets(requests).await;
+        let failed = targets.iter().zip(&replies);
+        let failed = failed.filter(|(_, reply)| **reply != Some(StorageReply::Done));
+        let failed: BTreeSet<TargetId> = failed.map(|(target, _)| *target).collect();
+        if !failed.is_empty() || wanted.contains(&None) {
+            self.host.seek_map(map.version, false).await;
+        }
+        let is_confirmed = |targets: &Option<BTreeSet<TargetId>>| {
+            targets
+                .as_ref()
+                .is_some_and(|targets| targets.is_disjoint(&failed))
+        };
+        deletions
+            .iter()
+            .zip(&wanted)
+            .filter(|(_, targets)| is_confirmed(targets))
+            .map(|(deletion, _)| deletion.key.clone())
+            .collect()
+    }
+}
+
+/// Adds the objects of a deletion to those of its targets: which these are. `None` where the map does not know its set.
+fn objects_of(
+    map: &ZoneMap,
+    deletion: &Deletion,
+    objects: &mut Objects,
+) -> Option<BTreeSet<TargetId>> {
+    let mut targets = BTreeSet::new();
+    for component in &deletion.layout.components {
+        let slots = &map.set(component.set)?.slots;
+        let width = u16::try_from(slots.len()).ok()?;
+        for column in (0..component.count).map(Column) {
+            let slot = slot_of(component, column, width).ok()?;
+            let target = slots.get(usize::from(slot))?.target;
+            targets.insert(target);
+            let of_target = objects.entry(target).or_default();
+            of_target.push((component.data_id, column));
+        }
+    }
+    Some(targets)
+}
+
+fn requests_for(objects: Objects) -> impl Iterator<Item = (TargetId, StorageRequest)> {
+    objects.into_iter().flat_map(|(target, objects)| {
+        let chunks = objects.chunks(OBJECTS_AT_ONCE);
+        let requests = chunks.map(|objects| StorageRequest::Delete {
+            target,
+            objects: objects.to_vec(),
+        });
+        let requests: Vec<_> = requests.map(|request| (target, request)).collect();
+        requests
+    })
+}

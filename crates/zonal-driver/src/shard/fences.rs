@@ -1,0 +1,90 @@
+//! Fences: tells targets of clients that are fenced, until each has acknowledged it.
+
+use std::collections::BTreeMap;
+
+use zonal_types::{Fence, TargetId};
+use zonal_wire::{StorageReply, StorageRequest};
+
+use super::waits::Key;
+use super::{ShardDriver, ShardHost};
+use crate::race::either;
+
+/// Targets that are told at a time.
+const AT_ONCE: usize = 32;
+
+type Fences = BTreeMap<TargetId, Vec<Fence>>;
+
+impl<H: ShardHost> ShardDriver<H> {
+    /// Tells targets of fenced clients as long as there are any, until [`Self::stop`].
+    pub async fn push_fences(&self) {
+        let (first, longest) = self.pace.fences_ms;
+        let mut pause = 0;
+        while let Some(fences) = self.next_fences(pause).await {
+            let is_told = self.tell_all(fences).await;
+            pause = match is_told {
+                true => 0,
+                false => (pause * 2).clamp(first, longest),
+            };
+            if !is_told {
+                self.host.seek_map(self.host.map().version, false).await;
+            }
+        }
+    }
+
+    /// Waits for fences, `pause` ms at least; `None` at the end.
+    async fn next_fences(&self, pause: u64) -> Option<Fences> {
+        let not_before = self.host.now().instant.plus_ms(pause);
+        while !self.is_stopping() {
+            let (wait, fences) = {
+                let state = self.lock();
+                (self.waits.register(Key::Fences), state.shard.fences())
+            };
+            if fences.is_empty() {
+                wait.await;
+            } else if self.host.now().instant >= not_before {
+                return Some(fences);
+            } else {
+                either(wait, self.host.sleep_until(not_before)).await;
+            }
+        }
+        None
+    }
+
+    /// True where each target has acknowledged its fences. One that does not answer keeps no other waiting.
+    async fn tell_all(&self, fences: Fences) -> bool {
+        let fences: Vec<(TargetId, Vec<Fence>)> = fences.into_iter().collect();
+        let mut is_told = true;
+        for some in fences.chunks(AT_ONCE) {
+            let map = self.host.map();
+            // One that was taken out of the cell serves nobody.
+            let (there, gone): (Vec<_>, Vec<_>) = some
+                .iter()
+                .partition(|(target, _)| map.target(*target).is_some());
+            let requests = there.iter().map(|(target, fences)| {
+                let (target, fences) = (*target, fences.clone());
+                (target, StorageRequest::Fence { target, fences })
+            });
+            let replies = self.host.call_targets(requests.collect()).await;
+            let told = there.into_iter().zip(replies);
+            let told = told.filter(|(_, reply)| *reply == Some(StorageReply::Done));
+            let told: Vec<_> = told.map(|(of, _)| of).chain(gone).collect();
+            is_told &= told.len() == some.len();
+            for (target, fences) in told {
+                is_told &= self.note_told(*target, fences);
+            }
+        }
+        is_told
+    }
+
+    /// Logs that a target has acknowledged: sessions that waited for it may end.
+    fn note_told(&self, target: TargetId, fences: &[Fence]) -> bool {
+        if !self.host.has_reserve() {
+            return false;
+        }
+        let mut state = self.lock();
+        let changes = state.shard.fenced(target, fences);
+        let is_logged = self.log(&mut state, changes, Vec::new()).is_ok();
+        self.mind_deadline(&state);
+        is_logged
+    }
+}

@@ -1,0 +1,372 @@
+//! Requests: decided and logged under the mutex; waits, flushes and calls outside of it.
+
+use std::sync::{Arc, MutexGuard};
+
+use zonal_meta::{Attempt, Caller, Outcome, PendingCall, WaitOn};
+use zonal_types::{Component, DataId, ErrorCode, Holder, Instant, NodeId, SessionId, ShardId};
+use zonal_wire::{ErrorNumber, Header, MetaReply, MetaRequest, Service};
+use zonal_zonemap::{ShardVerdict, ZoneMap};
+
+use super::waits::{Key, Wait};
+use super::{ShardDriver, ShardHost, State};
+use crate::race::either;
+
+/// A request as it came.
+#[derive(Clone, Copy)]
+struct Asked<'a> {
+    caller: Caller,
+    from: Option<&'a Arc<Holder>>,
+    request: &'a MetaRequest,
+}
+
+/// How a request goes on, once the mutex is free.
+enum Step<'a, H: ShardHost> {
+    Reply(Logged),
+    Wait {
+        attempt: Abandon<'a, H>,
+        wait: Wait<'a>,
+        until: Instant,
+    },
+    Call {
+        shard: ShardId,
+        question: MetaRequest,
+        call: PendingCall,
+    },
+}
+
+/// A reply whose effect is in the log.
+struct Logged {
+    reply: MetaReply,
+    /// To be published before the reply leaves.
+    map: Option<Arc<ZoneMap>>,
+    /// The log has to be flushed before the reply leaves.
+    must_flush: bool,
+    /// Made after it.
+    after: Vec<(ShardId, MetaRequest)>,
+}
+
+/// Forgets a wait that nobody comes back for.
+struct Abandon<'a, H: ShardHost> {
+    driver: &'a ShardDriver<H>,
+    attempt: Option<Attempt>,
+}
+
+impl<H: ShardHost> Abandon<'_, H> {
+    fn goes_on(mut self) -> Option<Attempt> {
+        self.attempt.take()
+    }
+}
+
+impl<H: ShardHost> Drop for Abandon<'_, H> {
+    fn drop(&mut self) {
+        if let Some(attempt) = self.attempt {
+            self.driver.lock().shard.abandon(attempt);
+        }
+    }
+}
+
+impl<H: ShardHost> ShardDriver<H> {
+    /// Answers a request when it can be answered. Dropped while it waits, it leaves nothing behind.
+    ///
+    /// A request whose header names a deadline is answered `TimedOut` when that is over.
+    pub async fn serve(
+        &self,
+        header: &Header,
+        from: Option<&Arc<Holder>>,
+        request: &MetaRequest,
+    ) -> MetaReply {
+        let answer = self.answer(header, from, request).await;
+        answer.unwrap_or_else(failed)
+    }
+
+    /// Answers a request of this process to its own shard.
+    pub async fn serve_own(&self, request: &MetaRequest) -> MetaReply {
+        let header = Header::request(Service::Meta, self.host.map().cell);
+        self.serve(&header, None, request).await
+    }
+
+    async fn answer(
+        &self,
+        header: &Header,
+        from: Option<&Arc<Holder>>,
+        request: &MetaRequest,
+    ) -> Result<MetaReply, ErrorCode> {
+        let came = self.host.now().instant;
+        let deadline = match header.deadline_ms {
+            0 => None,
+            ms => Some(came.plus_ms(ms.into())),
+        };
+        self.host.check_health()?;
+        if let Some(refused) = self.check_epoch(header).await {
+            return refused;
+        }
+        if let Some(reply) = self.answer_aside(header, request).await {
+            return reply;
+        }
+        let known = self.host.map().version;
+        if header.map_version > known {
+            self.host.seek_map(known, false).await;
+        }
+        let has_room = match self.host.check_room(request) {
+            Ok(()) => true,
+            Err(ErrorCode::NoSpace) => false,
+            Err(code) => return Err(code),
+        };
+        self.host.prefetch(request);
+        self.seek_path(from).await;
+        let asked = Asked {
+            caller: Caller::of(header),
+            from,
+            request,
+        };
+        let mut step = self.begin(asked, has_room)?;
+        loop {
+            step = match step {
+                Step::Reply(logged) => return self.conclude(logged).await,
+                Step::Wait {
+                    attempt,
+                    wait,
+                    until,
+                } => {
+                    let until = deadline.map_or(until, |deadline| deadline.min(until));
+                    either(wait, self.host.sleep_until(until)).await;
+                    if self.is_stopping() {
+                        return Err(ErrorCode::NotReady);
+                    }
+                    if deadline.is_some_and(|deadline| deadline <= self.host.now().instant) {
+                        return Err(ErrorCode::TimedOut);
+                    }
+                    self.go_on(asked, attempt.goes_on())?
+                }
+                Step::Call {
+                    shard,
+                    question,
+                    call,
+                } => {
+                    let reply = self.host.call_shard(shard, &question).await;
+                    self.resume(asked, call, reply.unwrap_or_else(failed))?
+                }
+            }
+        }
+    }
+
+    /// Says whether a client may read or write the bytes of a file, and where they are. Targets ask for it.
+    ///
+    /// # Errors
+    /// Where it may not, or the store cannot be read.
+    pub fn may_use(
+        &self,
+        of: &Holder,
+        data_id: DataId,
+        writes: bool,
+    ) -> Result<Option<Component>, ErrorCode> {
+        self.host.check_health()?;
+        let mut state = self.lock();
+        self.take_map(&mut state);
+        let (kv, now) = (self.host.store(), self.host.now());
+        state.shard.may_use(kv, now, of, data_id, writes)
+    }
+
+    fn begin(&self, asked: Asked<'_>, has_room: bool) -> Result<Step<'_, H>, ErrorCode> {
+        let Asked {
+            caller,
+            from,
+            request,
+        } = asked;
+        let mut state = self.lock();
+        self.take_map(&mut state);
+        match request {
+            MetaRequest::MakeDetachedDir { .. } if state.detached_at.is_none() => {
+                let now = self.host.now().instant;
+                state.detached_at = Some(now.plus_ms(self.pace.detached_ms));
+                self.waits.wake(Key::Deletions);
+            }
+            MetaRequest::OpenSession { .. } => state.shard.add_chance(self.host.random()?),
+            _ => {}
+        }
+        let (shard, kv) = (&mut state.shard, self.host.store());
+        let outcome = if has_room {
+            shard.handle_from(kv, self.host.now(), caller, from, request, None)
+        } else {
+            shard.handle_full(kv, caller, from, request)
+        };
+        self.carry_out(state, request, outcome)
+    }
+
+    fn go_on(&self, asked: Asked<'_>, attempt: Option<Attempt>) -> Result<Step<'_, H>, ErrorCode> {
+        let mut state = self.lock();
+        self.take_map(&mut state);
+        let (kv, now) = (self.host.store(), self.host.now());
+        let Asked {
+            caller,
+            from,
+            request,
+        } = asked;
+        let outcome = state
+            .shard
+            .handle_from(kv, now, caller, from, request, attempt);
+        self.carry_out(state, request, outcome)
+    }
+
+    fn resume(
+        &self,
+        asked: Asked<'_>,
+        call: PendingCall,
+        reply: MetaReply,
+    ) -> Result<Step<'_, H>, ErrorCode> {
+        let mut state = self.lock();
+        let (kv, now) = (self.host.store(), self.host.now());
+        let outcome = state.shard.resume(kv, now, call, reply);
+        self.carry_out(state, asked.request, outcome)
+    }
+
+    /// What of an outcome belongs under the mutex: the record, and whom it wakes.
+    fn carry_out<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        request: &MetaRequest,
+        outcome: Outcome,
+    ) -> Result<Step<'a, H>, ErrorCode> {
+        match outcome {
+            Outcome::Reply {
+                reply,
+                effect,
+                junctions,
+                wake,
+                recheck,
+                after,
+            } => {
+                let map = self.log(&mut state, effect, junctions)?;
+                self.wake(&wake, recheck);
+                self.mind_deadline(&state);
+                Ok(Step::Reply(Logged {
+                    must_flush: state.flushed.is_missing(request, &reply),
+                    reply,
+                    map,
+                    after,
+                }))
+            }
+            Outcome::Wait {
+                attempt,
+                until,
+                on,
+                wake,
+                recheck,
+            } => {
+                self.wake(&wake, recheck);
+                self.mind_deadline(&state);
+                let key = match on {
+                    WaitOn::Recalls => Key::Recalls,
+                    WaitOn::Events(session) => Key::Events(session),
+                };
+                Ok(Step::Wait {
+                    wait: self.waits.register(key),
+                    attempt: Abandon {
+                        driver: self,
+                        attempt: Some(attempt),
+                    },
+                    until,
+                })
+            }
+            Outcome::Call {
+                shard,
+                request: question,
+                call,
+                wake,
+            } => {
+                self.wake(&wake, false);
+                Ok(Step::Call {
+                    shard,
+                    question,
+                    call,
+                })
+            }
+        }
+    }
+
+    async fn conclude(&self, logged: Logged) -> Result<MetaReply, ErrorCode> {
+        let Logged {
+            reply,
+            map,
+            must_flush,
+            after,
+        } = logged;
+        if let Some(map) = map {
+            self.host.publish(map).await?;
+        }
+        if must_flush {
+            self.host.flush().await?;
+            self.lock().flushed.note(&reply);
+        }
+        if !after.is_empty() {
+            self.host.call_later(after).await;
+        }
+        Ok(reply)
+    }
+
+    /// Answers what is asked of the store, or by a tool, and not of the shard's contents.
+    async fn answer_aside(
+        &self,
+        header: &Header,
+        request: &MetaRequest,
+    ) -> Option<Result<MetaReply, ErrorCode>> {
+        match request {
+            MetaRequest::Sync => {
+                let flushed = self.host.flush().await;
+                Some(flushed.map(|()| MetaReply::Synced {
+                    boot: self.lock().shard.boot(),
+                }))
+            }
+            // A tool without a session.
+            MetaRequest::StatFs if header.session == SessionId(0) => {
+                let gauges = self.lock().shard.gauges();
+                let found = gauges.iter().find(|(name, _)| *name == "inodes");
+                Some(Ok(MetaReply::StatFs {
+                    inodes: found.map_or(0, |(_, value)| *value),
+                    names_left: u64::MAX,
+                }))
+            }
+            _ => None,
+        }
+    }
+
+    /// Asks for a newer map where the one known here does not name the path of the asker's scope: it was made a moment ago, perhaps.
+    async fn seek_path(&self, from: Option<&Arc<Holder>>) {
+        let Some(scope) = from.and_then(|from| from.scope.as_ref()) else {
+            return;
+        };
+        let is_known = {
+            let mut state = self.lock();
+            self.take_map(&mut state);
+            state.shard.knows_path(scope)
+        };
+        if !is_known {
+            self.host.seek_map(self.host.map().version, true).await;
+        }
+    }
+
+    /// Refuses a sender that knows another owner of this shard: an earlier one, or a later one. Of a later one this server's
+    /// map hears, too.
+    async fn check_epoch(&self, header: &Header) -> Option<Result<MetaReply, ErrorCode>> {
+        let map = self.host.map();
+        match map.judge_shard(self.id, self.epoch, header.epoch) {
+            ShardVerdict::Current => None,
+            ShardVerdict::Stale => Some(Ok(MetaReply::StaleShard {
+                shard: self.id,
+                node: map.shard(self.id).map_or(NodeId(0), |own| own.node),
+                epoch: self.epoch,
+                map_version: map.version,
+            })),
+            ShardVerdict::Lost => {
+                self.host.seek_map(map.version, false).await;
+                Some(Err(ErrorCode::NotOwner))
+            }
+        }
+    }
+}
+
+fn failed(code: ErrorCode) -> MetaReply {
+    MetaReply::Failed {
+        code: ErrorNumber(code),
+    }
+}

@@ -1,0 +1,164 @@
+//! Waits: who waits for what in a shard, so that a change wakes those alone whom it concerns.
+//!
+//! A wait is registered under the shard's mutex and woken under it or later, so no wake-up is lost.
+//! *Lock order*: `Waits::table` is taken last; wakers run outside of it.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use zonal_types::SessionId;
+
+/// What a wait is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Key {
+    /// Recalls that were acknowledged, locks and ends of files that are free again.
+    Recalls,
+    /// Events of a session.
+    Events(SessionId),
+    /// An earlier deadline of the shard's own.
+    Housekeeping,
+    /// Objects or directories to delete.
+    Deletions,
+    /// Clients to fence.
+    Fences,
+}
+
+#[derive(Debug, Default)]
+enum Entry {
+    #[default]
+    Unpolled,
+    Waits(Waker),
+    Woken,
+}
+
+/// All waits of a shard.
+#[derive(Debug, Default)]
+pub(super) struct Waits {
+    table: Mutex<Table>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    entries: BTreeMap<(Key, u64), Entry>,
+    next: u64,
+}
+
+impl Waits {
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Registers a wait. Call it under the shard's mutex.
+    pub(super) fn register(&self, key: Key) -> Wait<'_> {
+        let mut table = self.table();
+        table.next += 1;
+        let place = (key, table.next);
+        table.entries.insert(place, Entry::default());
+        Wait { waits: self, place }
+    }
+
+    /// Ends all waits for `key`.
+    pub(super) fn wake(&self, key: Key) {
+        self.wake_range((key, 0), (key, u64::MAX));
+    }
+
+    /// Ends all waits.
+    pub(super) fn wake_all(&self) {
+        self.wake_range((Key::Recalls, 0), (Key::Fences, u64::MAX));
+    }
+
+    fn wake_range(&self, first: (Key, u64), last: (Key, u64)) {
+        let woken: Vec<Waker> = {
+            let mut table = self.table();
+            let range = table.entries.range_mut(first..=last);
+            let woken =
+                range.filter_map(
+                    |(_place, entry)| match std::mem::replace(entry, Entry::Woken) {
+                        Entry::Waits(waker) => Some(waker),
+                        Entry::Unpolled | Entry::Woken => None,
+                    },
+                );
+            woken.collect()
+        };
+        for waker in woken {
+            waker.wake();
+        }
+    }
+
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.table().entries.len()
+    }
+}
+
+/// One wait; ready once it is woken.
+pub(super) struct Wait<'a> {
+    waits: &'a Waits,
+    place: (Key, u64),
+}
+
+impl Future for Wait<'_> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        match self.waits.table().entries.get_mut(&self.place) {
+            Some(Entry::Woken) | None => Poll::Ready(()),
+            Some(entry) => {
+                *entry = Entry::Waits(context.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl Drop for Wait<'_> {
+    fn drop(&mut self) {
+        let gone = self.waits.table().entries.remove(&self.place);
+        // A waker may do anything when it is dropped.
+        drop(gone);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::pin::pin;
+
+    fn is_ready(wait: &mut Pin<&mut Wait<'_>>) -> bool {
+        let mut context = Context::from_waker(Waker::noop());
+        wait.as_mut().poll(&mut context).is_ready()
+    }
+
+    #[test]
+    fn a_wake_ends_the_waits_for_its_key_alone() {
+        let waits = Waits::default();
+        let mut mine = pin!(waits.register(Key::Events(SessionId(5))));
+        let mut others = pin!(waits.register(Key::Events(SessionId(6))));
+        assert!(!is_ready(&mut mine) && !is_ready(&mut others));
+        waits.wake(Key::Events(SessionId(5)));
+        assert!(is_ready(&mut mine) && !is_ready(&mut others));
+        waits.wake_all();
+        assert!(is_ready(&mut others));
+    }
+
+    #[test]
+    fn a_wake_before_the_first_poll_is_not_lost_and_one_before_the_wait_does_not_count() {
+        let waits = Waits::default();
+        waits.wake(Key::Recalls);
+        let mut wait = pin!(waits.register(Key::Recalls));
+        assert!(!is_ready(&mut wait));
+        let mut early = pin!(waits.register(Key::Recalls));
+        waits.wake(Key::Recalls);
+        assert!(is_ready(&mut early));
+    }
+
+    #[test]
+    fn a_dropped_wait_leaves_nothing() {
+        let waits = Waits::default();
+        drop(waits.register(Key::Fences));
+        assert_eq!(waits.len(), 0);
+    }
+}

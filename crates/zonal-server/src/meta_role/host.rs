@@ -1,0 +1,256 @@
+//! Host of a shard: an engine, the manager beside it, the map's cache, and connections.
+//!
+//! Its calls block, so its futures are ready when they are first polled; a sleep is pending, and costs no thread.
+
+use super::failed::Failed;
+use crate::clock;
+use crate::manager_role::{Manager, ManagerError};
+use crate::map_cache::MapCache;
+use crate::meta_calls::{LaterCalls, call_target};
+use crate::peers::Peers;
+use crate::timers::Timers;
+use crate::trouble::Trouble;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use zonal_disk::{DiskError, Engine, Room};
+use zonal_driver::shard::{Durability, Note, ShardHost};
+use zonal_meta::{JunctionChange, Now};
+use zonal_types::{ErrorCode, Instant, KvChange, MapVersion, ShardId, TargetId};
+use zonal_wire::{MetaReply, MetaRequest, StorageReply, StorageRequest};
+use zonal_zonemap::{MapEdit, ZoneMap};
+
+/// Left free on the disk below a shard's store, or inside its index, by what adds to the name space: a checkpoint, of deletions too, needs it.
+const META_HEADROOM_BYTES: u64 = 64 << 20;
+/// What a new name takes with its inode, about: what statfs tells of names that fit is reckoned by it.
+const NAME_BYTES: u64 = 1 << 10;
+/// Targets that are asked side by side.
+const TARGETS_AT_ONCE: usize = 32;
+
+/// What a shard runs on in a server.
+pub struct MetaHost {
+    pub(super) id: ShardId,
+    pub(super) hash_bits: u32,
+    pub(super) engine: Arc<Engine>,
+    pub(super) manager: Option<Arc<Manager>>,
+    pub(super) map: Arc<MapCache>,
+    pub(super) peers: Arc<Peers>,
+    pub(super) timers: Arc<Timers>,
+    pub(super) later: LaterCalls,
+    /// The log took no record.
+    pub(super) failed: AtomicBool,
+    pub(super) trouble: Trouble,
+    pub(super) store_failed: Failed,
+}
+
+impl MetaHost {
+    pub(super) fn is_healthy(&self) -> bool {
+        !self.failed.load(Ordering::Acquire) && !self.engine.failed()
+    }
+
+    /// Whether any one record fits into the log besides what waits for it already.
+    fn log_has_reserve(&self) -> bool {
+        let stats = self.engine.stats();
+        stats.log_used <= stats.log_capacity / 16 * 15
+    }
+
+    /// Whether it refuses what adds to the name space, for want of space.
+    pub(super) fn is_full(&self) -> bool {
+        self.engine.is_short(META_HEADROOM_BYTES)
+    }
+
+    /// New names that fit, about; 0 where they are refused.
+    pub(super) fn names_left(&self) -> u64 {
+        self.engine.room_left(META_HEADROOM_BYTES) / NAME_BYTES
+    }
+
+    fn try_append(
+        &self,
+        effect: Vec<KvChange>,
+        junctions: Vec<JunctionChange>,
+        durability: Durability,
+    ) -> Result<Option<Arc<ZoneMap>>, ManagerError> {
+        let map = match &self.manager {
+            Some(manager) if !junctions.is_empty() => {
+                let edits: Vec<MapEdit> = junctions.into_iter().map(edit_of).collect();
+                Some(manager.append(effect, &edits, None)?)
+            }
+            _ => {
+                self.engine.append_with(effect, &[], Room::Reserve)?;
+                None
+            }
+        };
+        if durability == Durability::AtOnce {
+            self.engine.sync_all()?;
+        }
+        Ok(map)
+    }
+}
+
+fn edit_of(change: JunctionChange) -> MapEdit {
+    match change {
+        JunctionChange::Add { ino, path, zone } => MapEdit::AddJunction { ino, path, zone },
+        JunctionChange::Move { ino, path } => MapEdit::MoveJunction { ino, path },
+        JunctionChange::Remove { ino } => MapEdit::RemoveJunction { ino },
+    }
+}
+
+impl ShardHost for MetaHost {
+    type Store = Engine;
+
+    fn store(&self) -> &Engine {
+        &self.engine
+    }
+
+    fn now(&self) -> Now {
+        Now {
+            instant: clock::instant(),
+            wall: clock::wall(),
+        }
+    }
+
+    fn sleep_until(&self, until: Instant) -> impl Future<Output = ()> {
+        self.timers.sleep_until(until)
+    }
+
+    fn random(&self) -> Result<u64, ErrorCode> {
+        getrandom::u64().map_err(|_error| ErrorCode::NotReady)
+    }
+
+    fn map(&self) -> Arc<ZoneMap> {
+        self.map.current()
+    }
+
+    async fn seek_map(&self, known: MapVersion, again: bool) {
+        if again {
+            self.map.refresh_again();
+        } else if self.map.current().version <= known {
+            self.map.refresh();
+        }
+    }
+
+    fn check_health(&self) -> Result<(), ErrorCode> {
+        if self.is_healthy() {
+            Ok(())
+        } else {
+            Err(ErrorCode::Io)
+        }
+    }
+
+    /// Reading needs no room. What adds to the name space leaves some for checkpoints; the rest, deletions among it, may use the
+    /// log nearly to its end.
+    fn check_room(&self, request: &MetaRequest) -> Result<(), ErrorCode> {
+        let reads = matches!(request.tag(), 2 | 10..=20 | 60..=63 | 84);
+        if reads {
+            return Ok(());
+        }
+        if request.adds() {
+            if !self.engine.has_room(META_HEADROOM_BYTES) {
+                return Err(ErrorCode::NoSpace);
+            }
+            return Ok(self.engine.wait_for_room()?);
+        }
+        match self.engine.wait_for_room() {
+            Err(DiskError::LogFull) if self.log_has_reserve() => Ok(()),
+            result => Ok(result?),
+        }
+    }
+
+    fn has_reserve(&self) -> bool {
+        self.engine.wait_for_room().is_ok() || (self.is_healthy() && self.log_has_reserve())
+    }
+
+    fn prefetch(&self, request: &MetaRequest) {
+        if self.engine.is_cold() {
+            zonal_meta::prefetch(&*self.engine, self.hash_bits, request);
+        }
+    }
+
+    fn append(
+        &self,
+        effect: Vec<KvChange>,
+        junctions: Vec<JunctionChange>,
+        durability: Durability,
+    ) -> Result<Option<Arc<ZoneMap>>, ErrorCode> {
+        let appended = self.try_append(effect, junctions, durability);
+        appended.map_err(|error| {
+            tracing::error!(%error, "the shard stops serving: its log takes no record");
+            self.trouble.medium(&error.to_string());
+            self.failed.store(true, Ordering::Release);
+            match error {
+                ManagerError::Disk(error) => error.code(),
+                _ => ErrorCode::Io,
+            }
+        })
+    }
+
+    async fn flush(&self) -> Result<(), ErrorCode> {
+        let flushed = self.engine.sync_all();
+        Ok(flushed.inspect_err(|error| self.trouble.medium(&error.to_string()))?)
+    }
+
+    async fn publish(&self, map: Arc<ZoneMap>) -> Result<(), ErrorCode> {
+        let Some(manager) = &self.manager else {
+            return Ok(());
+        };
+        manager.settle(map).map_err(|error| {
+            tracing::error!(%error, "a junction cannot be made durable");
+            self.failed.store(true, Ordering::Release);
+            ErrorCode::Io
+        })
+    }
+
+    async fn call_shard(
+        &self,
+        shard: ShardId,
+        request: &MetaRequest,
+    ) -> Result<MetaReply, ErrorCode> {
+        self.peers.shard(&self.map, shard, request).map_err(|error| {
+            tracing::warn!(%error, shard = shard.0, operation = request.name(), "a shard does not help");
+            error.code()
+        })
+    }
+
+    async fn call_later(&self, calls: Vec<(ShardId, MetaRequest)>) {
+        self.later.add(calls);
+    }
+
+    async fn call_targets(
+        &self,
+        requests: Vec<(TargetId, StorageRequest)>,
+    ) -> Vec<Option<StorageReply>> {
+        let call = |(target, request): &(TargetId, StorageRequest)| {
+            call_target(&self.peers, &self.map, *target, request)
+        };
+        if let [one] = requests.as_slice() {
+            return vec![call(one)];
+        }
+        let mut replies = Vec::with_capacity(requests.len());
+        for some in requests.chunks(TARGETS_AT_ONCE) {
+            std::thread::scope(|scope| {
+                let start = |of| {
+                    let thread = std::thread::Builder::new().name("target".into());
+                    thread.spawn_scoped(scope, move || call(of)).ok()
+                };
+                let started: Vec<_> = some.iter().map(start).collect();
+                let joined = started.into_iter().map(|thread| thread?.join().ok()?);
+                replies.extend(joined);
+            });
+        }
+        replies
+    }
+
+    fn note(&self, note: Note<'_>) {
+        match note {
+            Note::UnreadOrphan(code) => {
+                tracing::error!(%code, "a session has ended, and a removed file that it had open cannot be read: it keeps its space. \
+                    Hint: zonal fsck --repair, in the stopped cell");
+            }
+            Note::UnreadDeletions(code) => tracing::error!(%code, "deletions cannot be read"),
+            Note::UnreadDetached(code) => {
+                tracing::error!(%code, "directories without an entry cannot be read");
+            }
+            Note::NotSettled(ino) => tracing::warn!(%ino, "not settled"),
+            Note::Settled(ino, reply) => tracing::info!(%ino, ?reply, "a directory is settled"),
+        }
+    }
+}

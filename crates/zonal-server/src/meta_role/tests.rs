@@ -1,0 +1,118 @@
+//! Who may ask a shard, and work of its own that cannot be done at once.
+
+use super::*;
+use std::time::Duration;
+use zonal_disk::{Room, StoreKind};
+use zonal_meta::keys;
+use zonal_net::{Pool, PoolConfig, Role};
+use zonal_testkit::Scratch;
+use zonal_types::{CellId, Codec, Ino, KvChange, KvRead, Layout, NodeId, ZoneId};
+use zonal_wire::Service;
+use zonal_zonemap::{MapEdit, ZoneMap};
+
+const CELL: CellId = CellId([7; 16]);
+
+fn join(node: u32) -> MapEdit {
+    MapEdit::Join {
+        node: NodeId(node),
+        zone: ZoneId(1),
+        zone_name: String::new(),
+        address: format!("127.0.0.1:{node}"),
+        shard: Some(ShardId(1)),
+        targets: Vec::new(),
+    }
+}
+
+/// Shard 1 of node 2, after these joins.
+fn shard(dir: &std::path::Path, joins: &[MapEdit], pace: Pace) -> Arc<MetaRole> {
+    let map = Arc::new(MapCache::here(CELL));
+    let mut edited = ZoneMap::new(CELL);
+    for join in joins {
+        edited = edited.edited(std::slice::from_ref(join)).unwrap().unwrap();
+    }
+    map.publish(Arc::new(edited));
+    let own = zonal_net::Identity::new(CELL, Role::Server, NodeId(2), None);
+    let pool = Arc::new(Pool::new(own, PoolConfig::default()));
+    let parts = Parts {
+        config: ShardConfig::new(ShardId(1), ZoneId(1), 1),
+        engine: crate::manager_tests::engine(dir, StoreKind::Shard),
+        manager: None,
+        map,
+        peers: Arc::new(Peers::new(pool, CELL)),
+    };
+    Arc::new(MetaRole::open_at(parts, true, pace).unwrap())
+}
+
+fn ask(role: &Arc<MetaRole>, epoch: u64) -> MetaReply {
+    let mut header = Header::request(Service::Meta, CELL);
+    header.epoch = Epoch(epoch);
+    block_on(role.answer(&header, None, MetaRequest::StatFs))
+}
+
+#[test]
+fn a_shard_is_asked_only_as_its_owner() {
+    let scratch = Scratch::new("epochs");
+    let role = shard(&scratch, &[join(2)], Pace::SERVER);
+    for served in [0, 1] {
+        assert!(matches!(ask(&role, served), MetaReply::StatFs { .. }));
+    }
+    let lost = failure(ErrorCode::NotOwner);
+    assert_eq!(ask(&role, 2), lost);
+    assert_eq!(ask(&role, u64::MAX), lost);
+    // Its own map says so.
+    let map = &role.host().map;
+    let moved = map.current().edited(&[join(3)]).unwrap().unwrap();
+    map.publish(Arc::new(moved));
+    for refused in 0..3 {
+        assert_eq!(ask(&role, refused), lost);
+    }
+}
+
+#[test]
+fn a_sender_that_knows_an_earlier_owner_is_told_of_this_one() {
+    let scratch = Scratch::new("epochs");
+    let role = shard(&scratch, &[join(2), join(3), join(2)], Pace::SERVER);
+    let epoch = role.identity().1;
+    let told = MetaReply::StaleShard {
+        shard: ShardId(1),
+        node: NodeId(2),
+        epoch,
+        map_version: role.host().map.current().version,
+    };
+    assert_eq!(ask(&role, epoch.0 - 1), told);
+}
+
+#[test]
+fn what_could_not_be_read_is_tried_again_without_another_removal() {
+    let scratch = Scratch::new("deletions");
+    let pace = Pace {
+        deletions_ms: (5, 50),
+        ..Pace::SERVER
+    };
+    let role = shard(&scratch, &[join(2)], pace);
+    let partition = role.host().map.current().partitions_of(ShardId(1))[0];
+    let key = keys::deletion(Ino::new(partition, 5));
+    let put = |value: Vec<u8>| {
+        let changes = vec![KvChange::put(key.clone(), value)];
+        let engine = role.engine();
+        engine.append_with(changes, &[], Room::Normal).unwrap();
+    };
+    let is_there = || role.engine().get(&key).unwrap().is_some();
+    put(vec![0xff]);
+    let threads = role.start().unwrap();
+    std::thread::sleep(Duration::from_millis(120));
+    assert!(is_there());
+    // No object belongs to it, so it is done as soon as it is read.
+    put(Layout::default().to_bytes());
+    for _ in 0..200 {
+        if !is_there() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(!is_there());
+    role.stop();
+    threads
+        .into_iter()
+        .for_each(|thread| thread.join().unwrap());
+}

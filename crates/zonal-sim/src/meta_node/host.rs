@@ -1,0 +1,137 @@
+//! What a shard's driver runs on in the simulator: a simulated disk and messages. Bugs of stores and networks are planted here.
+
+use super::line::Line;
+use super::planted;
+use crate::clock::Group;
+use crate::disk::Disk;
+use crate::plant::Plant;
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+use zonal_driver::shard::{Durability, Note, ShardHost};
+use zonal_meta::{JunctionChange, Now};
+use zonal_types::{ErrorCode, Instant, KvChange, MapVersion, ShardId, TargetId};
+use zonal_wire::{MetaReply, MetaRequest, StorageReply, StorageRequest};
+use zonal_zonemap::ZoneMap;
+
+/// A metadata process below its driver.
+pub(super) struct SimulatedHost {
+    pub(super) line: Line,
+    pub(super) group: Group,
+    pub(super) disk: Rc<Disk>,
+    pub(super) plant: Plant,
+    /// Effects that could lose a change, for the bug.
+    pub(super) effects: Cell<u64>,
+    /// Records appended.
+    pub(super) appended: Cell<u64>,
+}
+
+impl ShardHost for SimulatedHost {
+    type Store = Disk;
+
+    fn store(&self) -> &Disk {
+        &self.disk
+    }
+
+    fn now(&self) -> Now {
+        self.line.now()
+    }
+
+    async fn sleep_until(&self, until: Instant) {
+        let network = &self.line.network;
+        let until = network.clock_of(&self.line.address).world(until);
+        network.clock.sleep_until(until).await;
+    }
+
+    fn random(&self) -> Result<u64, ErrorCode> {
+        // Sessions are numbered in a row, so that a run depends on its seed alone.
+        Ok(0)
+    }
+
+    fn map(&self) -> Arc<ZoneMap> {
+        self.line.map.borrow().clone()
+    }
+
+    /// The newest one is known at once.
+    async fn seek_map(&self, _known: MapVersion, _again: bool) {}
+
+    fn check_health(&self) -> Result<(), ErrorCode> {
+        Ok(())
+    }
+
+    fn check_room(&self, request: &MetaRequest) -> Result<(), ErrorCode> {
+        if self.disk.is_full() && request.adds() {
+            return Err(ErrorCode::NoSpace);
+        }
+        Ok(())
+    }
+
+    fn has_reserve(&self) -> bool {
+        true
+    }
+
+    fn prefetch(&self, _request: &MetaRequest) {}
+
+    fn append(
+        &self,
+        effect: Vec<KvChange>,
+        junctions: Vec<JunctionChange>,
+        durability: Durability,
+    ) -> Result<Option<Arc<ZoneMap>>, ErrorCode> {
+        self.appended.set(self.appended.get() + 1);
+        self.disk
+            .append_changes(planted::lose_change(self.plant, &self.effects, effect));
+        if durability == Durability::AtOnce {
+            self.disk.sync();
+        }
+        Ok(self.change_map(junctions))
+    }
+
+    async fn flush(&self) -> Result<(), ErrorCode> {
+        if self.plant != Plant::ShardSyncDoesNothing {
+            self.disk.sync();
+        }
+        Ok(())
+    }
+
+    /// It was durable when it was made.
+    async fn publish(&self, _map: Arc<ZoneMap>) -> Result<(), ErrorCode> {
+        Ok(())
+    }
+
+    async fn call_shard(
+        &self,
+        shard: ShardId,
+        request: &MetaRequest,
+    ) -> Result<MetaReply, ErrorCode> {
+        self.line.ask(shard, request).await
+    }
+
+    async fn call_later(&self, calls: Vec<(ShardId, MetaRequest)>) {
+        let line = self.line.clone();
+        let make = async move {
+            for (shard, request) in calls {
+                // Left to housekeeping where it fails.
+                let _reply = line.ask(shard, &request).await;
+            }
+        };
+        if self.plant == Plant::CallsBeforeReply {
+            make.await;
+        } else {
+            self.line.network.clock.spawn(self.group, make);
+        }
+    }
+
+    async fn call_targets(
+        &self,
+        requests: Vec<(TargetId, StorageRequest)>,
+    ) -> Vec<Option<StorageReply>> {
+        let mut replies = Vec::new();
+        for (target, request) in requests {
+            replies.push(self.line.ask_target(target, &request).await);
+        }
+        replies
+    }
+
+    fn note(&self, _note: Note<'_>) {}
+}
