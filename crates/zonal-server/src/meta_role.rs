@@ -197,7 +197,6 @@ impl MetaRole {
             .map(|(name, value)| (named(name), value))
             .collect();
         gauges.extend([
-            (named("waits"), self.driver.waiting() as u64),
             (named("log_used_bytes"), stats.log_used),
             (named("log_used_bytes_max"), stats.log_capacity),
             (named("overlay_bytes"), overlay.0),
