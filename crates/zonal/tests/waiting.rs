@@ -14,7 +14,7 @@ use fixture::{User, name, who};
 use std::fs;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use zonal_net::{Address, Identity, Flight, PayloadInto, Pool, PoolConfig, Request, Role};
+use zonal_net::{Address, Flight, Identity, PayloadInto, Pool, PoolConfig, Request, Role};
 use zonal_types::{
     CellId, ClientId, ClientIdentity, Codec, ErrorCode, Incarnation, Ino, NodeId, ZoneId,
 };
@@ -126,7 +126,10 @@ impl Shard {
             name: name("nothing"),
         };
         let absent = self.ask(guest.header, &request);
-        assert!(matches!(absent, MetaReply::NoEntry { entry_ms: 1.. }), "{absent:?}");
+        assert!(
+            matches!(absent, MetaReply::NoEntry { entry_ms: 1.. }),
+            "{absent:?}"
+        );
     }
 
     fn inodes(&self, guest: &Guest, dir: Ino) -> usize {
@@ -281,5 +284,10 @@ fn waiting(cell: &Cell) -> u64 {
     stream.read_to_string(&mut text).unwrap();
     let mut lines = text.lines();
     let line = lines.find(|line| line.starts_with("zonal_shard_waiting_requests"));
-    line.unwrap().split(' ').next_back().unwrap().parse().unwrap()
+    line.unwrap()
+        .split(' ')
+        .next_back()
+        .unwrap()
+        .parse()
+        .unwrap()
 }
