@@ -39,6 +39,8 @@ pub struct Options {
     pub exclusive_ms: u32,
     /// How long a request is tried.
     pub deadline_ms: u64,
+    /// After how long without a request the session at a shard ends, where nothing is held there, ms.
+    pub leave_idle_ms: u64,
     /// How long one attempt waits for its reply.
     pub attempt_ms: u64,
     /// Gathered writes of the whole mount.
@@ -48,6 +50,9 @@ pub struct Options {
     /// Age at which they are flushed.
     pub write_behind_age_ms: u64,
 }
+
+/// Longer than any term that a shard grants.
+const LEAVE_IDLE_MS: u64 = 60_000;
 
 impl Options {
     /// Defaults for a mount in `zone` that asks `manager`.
@@ -63,6 +68,7 @@ impl Options {
             cache: true,
             exclusive_ms: 0,
             deadline_ms: REQUEST_DEADLINE_MS,
+            leave_idle_ms: LEAVE_IDLE_MS,
             attempt_ms: REQUEST_DEADLINE_MS,
             write_behind_bytes: WRITE_BEHIND_BYTES_DEFAULT,
             write_behind_file_bytes: WRITE_BEHIND_FILE_BYTES_MAX,

@@ -18,6 +18,14 @@ pub struct Polled {
     pub restarted: bool,
 }
 
+impl Polled {
+    /// Nothing has happened.
+    #[must_use]
+    pub fn is_quiet(&self) -> bool {
+        self.events.is_empty() && !self.restarted
+    }
+}
+
 impl<N: Net> Client<N> {
     /// Acknowledges what was returned before, then waits for more. Call it again and again from one place per shard; carry
     /// the events out between the calls.

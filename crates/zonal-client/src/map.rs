@@ -4,13 +4,10 @@ use crate::client::Client;
 use crate::net::{Message, Net, wait_for};
 use crate::session::{failure_code, is_passing, lock};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 use zonal_types::{CellId, Codec, ErrorCode, MapVersion, NodeId};
 use zonal_wire::{ManagerReply, ManagerRequest, Service};
 use zonal_zonemap::ZoneMap;
-
-/// Hears of each newer map.
-type Watcher = Box<dyn Fn(&ZoneMap) + Send + Sync>;
 
 /// The map, and what is known of newer ones.
 pub(crate) struct KnownMap {
@@ -20,7 +17,6 @@ pub(crate) struct KnownMap {
     /// A target did not answer where the map has it.
     is_doubted: AtomicBool,
     refreshing: async_lock::Mutex<()>,
-    watcher: OnceLock<Watcher>,
 }
 
 impl KnownMap {
@@ -35,24 +31,11 @@ impl KnownMap {
             hint: AtomicU64::new(0),
             is_doubted: AtomicBool::new(false),
             refreshing: async_lock::Mutex::new(()),
-            watcher: OnceLock::new(),
         }
     }
 }
 
 impl<N: Net> Client<N> {
-    /// Calls `watcher` with the map, and with each newer one. Only the first call counts.
-    pub fn watch_map(&self, watcher: impl Fn(&ZoneMap) + Send + Sync + 'static) {
-        let _ = self.map.watcher.set(Box::new(watcher));
-        self.tell_of_map();
-    }
-
-    fn tell_of_map(&self) {
-        if let Some(watcher) = self.map.watcher.get() {
-            watcher(&self.map());
-        }
-    }
-
     /// The zone map as this client knows it.
     #[must_use]
     pub fn map(&self) -> Arc<ZoneMap> {
@@ -157,7 +140,6 @@ impl<N: Net> Client<N> {
                     }
                     *current = Arc::new(map);
                 }
-                self.tell_of_map();
                 Ok(())
             }
             ManagerReply::Unchanged { .. } => Ok(()),

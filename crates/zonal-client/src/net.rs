@@ -60,6 +60,8 @@ pub struct Ends {
 /// What people are to hear of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum News {
+    /// It has a session at a shard, where it had none: its events are to be polled. For the shell alone.
+    Opened(ShardId),
     /// A shard has given it its first session there.
     Session(ShardId, ClientIdentity),
     /// It has begun anew: a shard has forgotten it.

@@ -4,6 +4,7 @@
 
 mod given_up;
 mod identity;
+mod leaving;
 mod link;
 mod request;
 
@@ -59,7 +60,10 @@ impl<N: Net> Client<N> {
         let mut failed = ErrorCode::TimedOut;
         while !link.is_open() {
             match self.open_once(link, &mut is_old).await {
-                Ok(()) => break,
+                Ok(()) => {
+                    self.net.tell(News::Opened(link.shard));
+                    break;
+                }
                 Err(ErrorCode::NotOwner | ErrorCode::StaleEpoch) => self.try_refresh_map().await?,
                 Err(code) if !is_passing(code) => return Err(code),
                 Err(passing) => failed = passing,

@@ -1,5 +1,5 @@
-//! The threads beside those that call: one for [`housekeeping`], one for [`recalls`], one a shard
-//! for its [`events`].
+//! The threads beside those that call: one for [`housekeeping`], one for [`recalls`], one for the [`events`]
+//! of each shard with a session.
 //!
 //! What an event means beyond the client core (pages and names that a kernel keeps, callers that
 //! wait for a lock) is the [`Listener`]'s.
@@ -93,7 +93,7 @@ pub struct Background<L: Listener> {
 }
 
 impl<L: Listener> Background<L> {
-    /// Starts housekeeping and recalls. Shards are watched by [`watch_all`] or [`watch_one`].
+    /// Starts housekeeping and recalls. Shards are watched by [`watch_all`].
     ///
     /// # Errors
     /// Where no thread can be made.
@@ -146,21 +146,20 @@ impl<L: Listener> Background<L> {
     }
 }
 
-/// Watches the events of every shard, also of those that join later.
+/// Watches the events of the root's shard for good, and of each other shard as long as there is a session.
 pub fn watch_all<L: Listener>(listener: &Arc<L>) {
     // The core must not keep alive what it is a part of.
     let weak = Arc::downgrade(listener);
-    listener.client().watch_map(move |map| {
+    listener.client().net().on_opened(move |shard| {
         if let Some(listener) = weak.upgrade() {
-            let shards = map.shards.iter().map(|shard| shard.id);
-            watch(&listener, shards);
+            watch(&listener, [shard].into_iter());
         }
     });
-}
-
-/// Watches the events of one shard, where nobody does yet.
-pub fn watch_one<L: Listener>(listener: &Arc<L>, shard: ShardId) {
-    watch(listener, std::iter::once(shard));
+    let client = listener.client();
+    let open = client.map().shards.clone().into_iter();
+    let open = open.map(|shard| shard.id);
+    let open = open.filter(|shard| *shard == ShardId(0) || client.link_to(*shard).is_open());
+    watch(listener, open);
 }
 
 fn watch<L: Listener>(listener: &Arc<L>, shards: impl Iterator<Item = ShardId>) {

@@ -64,7 +64,6 @@ impl File {
         is_touch_due: bool,
     ) -> Self {
         let told = Mutex::new(file.told());
-        inner.watch(file.ino);
         Self {
             inner: inner.clone(),
             user: user.clone(),

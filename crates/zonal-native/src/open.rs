@@ -219,7 +219,7 @@ fn open_once(
             umask: user.umask(),
         };
         let made = client.create(who, place.dir, place.name, new, options.flags());
-        return inner.ask(place.dir, made);
+        return inner.ask(made);
     };
     if options.is_new {
         return Err(ErrorCode::Exists.into());
@@ -230,5 +230,5 @@ fn open_once(
         FileKind::Symlink => return Err(ErrorCode::Loop.into()),
         _ => return Err(ErrorCode::NoDevice.into()),
     }
-    inner.ask(attr.ino, client.open(who, attr.ino, options.flags()))
+    inner.ask(client.open(who, attr.ino, options.flags()))
 }

@@ -15,13 +15,13 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use zonal_client::net::{Ends, Message, Net, NetFailure, News, Reply};
 use zonal_client::run::Brought;
 use zonal_net::{Address, Canceller, Flight, NetError, PayloadInto, Pool, Request};
 use zonal_types::limits::{REGION_PAYLOAD_MIN, REQUEST_DEADLINE_MS};
-use zonal_types::{ErrorCode, Instant, NodeId, Timestamp, TraceId};
+use zonal_types::{ErrorCode, Instant, NodeId, ShardId, Timestamp, TraceId};
 use zonal_wire::Service;
 
 /// At most one complaint about a server in this time.
@@ -62,6 +62,7 @@ pub struct RealNet {
     silences: Silences,
     workers: Mutex<Vec<Arc<Work>>>,
     complaints: Mutex<BTreeMap<String, std::time::Instant>>,
+    on_opened: OnceLock<Box<dyn Fn(ShardId) + Send + Sync>>,
     /// With the number of a call added it is the trace of what is asked for it.
     first_trace: u64,
 }
@@ -92,6 +93,7 @@ impl RealNet {
             silences: Silences::default(),
             workers: Mutex::new(Vec::new()),
             complaints: Mutex::new(BTreeMap::new()),
+            on_opened: OnceLock::new(),
             first_trace: getrandom::u64().unwrap_or(0),
         }
     }
@@ -101,6 +103,11 @@ impl RealNet {
     pub fn with_deadline(mut self, deadline_ms: u64) -> Self {
         self.patience_ms = deadline_ms + deadline_ms / 5;
         self
+    }
+
+    /// Has `act` called whenever a session is opened at a shard where there was none. Only the first counts.
+    pub fn on_opened(&self, act: impl Fn(ShardId) + Send + Sync + 'static) {
+        let _first = self.on_opened.set(Box::new(act));
     }
 
     /// The connections.
@@ -435,6 +442,11 @@ impl Net for RealNet {
 
     fn tell(&self, news: News) {
         match news {
+            News::Opened(shard) => {
+                if let Some(on_opened) = self.on_opened.get() {
+                    on_opened(shard);
+                }
+            }
             News::Session(shard, identity) => {
                 let client = format_args!("{:016x}", identity.client.0);
                 let incarnation = identity.incarnation.0;

@@ -107,6 +107,8 @@ marks! {
     Reclaimed,
     /// A client opened a new session, since the shard had forgotten the old one.
     SessionLost,
+    /// A client that used nothing of a shard ended its session.
+    SessionLeft,
     /// A client took the manager's map for its own, which was not older.
     MapReplaced,
     /// A write was sent again.

@@ -45,6 +45,52 @@ fn read(native: &Native, path: &str) -> Vec<u8> {
     bytes
 }
 
+/// Shards that have a session of the client.
+fn sessions(cell: &Cell, name: &str) -> Vec<u64> {
+    let output = zonal()
+        .args(["session", "ls", "--json", "--cell"])
+        .arg(cell.dir())
+        .output()
+        .unwrap();
+    let value: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let clients = value["clients"].as_array().unwrap();
+    let client = clients.iter().find(|client| client["name"] == name);
+    let shards = client.and_then(|client| client["shards"].as_array());
+    let shards = shards.into_iter().flatten();
+    shards.map(|shard| shard.as_u64().unwrap()).collect()
+}
+
+#[test]
+fn a_client_has_sessions_only_where_it_uses_something() {
+    let cell = Cell::up("native-idle");
+    let identity = Identity::new(CellId::default(), Role::Client, NodeId(0), None);
+    let manager = cell.address("manager", false).to_string();
+    let options = Options::new(ZoneId(1)).named("guest").with_idle_ms(0);
+    let native = Native::connect(&manager, identity, options).unwrap();
+    let root = User::root();
+    assert_eq!(sessions(&cell, "guest"), [0]);
+    native.mkdir(&root, "/one", 0o755).unwrap();
+    write(&native, "/one/file", b"here");
+    assert_eq!(sessions(&cell, "guest"), [0, 1]);
+    let holder = native.open(&root, "/one/file", OpenOptions::new()).unwrap();
+    std::thread::sleep(Duration::from_secs(14));
+    assert_eq!(sessions(&cell, "guest"), [0, 1], "a file is open");
+    holder.close().unwrap();
+    let end = Instant::now() + Duration::from_secs(20);
+    while sessions(&cell, "guest") == [0, 1] {
+        assert!(Instant::now() < end, "the session stays");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    assert_eq!(sessions(&cell, "guest"), [0]);
+    // It goes on as if nothing had been.
+    assert_eq!(read(&native, "/one/file"), b"here");
+    assert_eq!(sessions(&cell, "guest"), [0, 1]);
+    write(&native, "/one/file", b"again");
+    assert_eq!(read(&native, "/one/file"), b"again");
+    native.close().unwrap();
+    assert!(sessions(&cell, "guest").is_empty());
+}
+
 #[test]
 fn paths_lead_where_the_kernel_would_go() {
     let cell = Cell::up("native-paths");

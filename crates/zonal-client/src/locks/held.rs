@@ -33,6 +33,11 @@ pub(super) fn owner_of(range: &LockRange) -> Owner {
 }
 
 impl Held {
+    /// Inodes with locks; some twice.
+    pub(super) fn inos(&self) -> impl Iterator<Item = Ino> {
+        self.owners.keys().map(|(ino, _owner)| *ino)
+    }
+
     /// How many ranges are kept.
     pub(crate) fn len(&self) -> usize {
         self.owners.values().map(OfOwner::len).sum()

@@ -56,6 +56,10 @@ pub(crate) enum Late {
 }
 
 impl Late {
+    pub(super) fn ino(&self) -> Ino {
+        self.owner().0
+    }
+
     /// Inode, owner, and whether it is about flock.
     fn owner(&self) -> (Ino, Owner) {
         match self {

@@ -39,6 +39,14 @@ pub(crate) struct Locks {
 }
 
 impl Locks {
+    /// Inodes with locks, requests for them, or what a shard must hear of them; some twice.
+    pub(crate) fn inos(&self) -> impl Iterator<Item = Ino> {
+        let waiting = self.waiting.values().map(|waiting| waiting.ino);
+        let late = self.late.iter().map(Late::ino);
+        let unsettled = self.unsettled.keys().map(|(ino, _owner)| *ino);
+        self.held.inos().chain(waiting).chain(late).chain(unsettled)
+    }
+
     pub(super) fn next_number(&mut self) -> u64 {
         self.last_number += 1;
         self.last_number

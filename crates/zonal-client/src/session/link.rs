@@ -4,6 +4,7 @@
 //! up goes on with the next sequence (the shard refuses older ones that arrive late). Lock order: `opening` (async)
 //! before `state`; `state` is never held across an await.
 
+use super::leaving::Use;
 use super::request::is_unsure;
 use crate::changes::Changes;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,6 +17,7 @@ use zonal_wire::AppendPlace;
 /// What this client has at one shard.
 pub struct Link {
     pub(crate) shard: ShardId,
+    pub(super) used: Use,
     pub(super) opening: async_lock::Mutex<()>,
     slots: async_lock::Semaphore,
     pub(super) state: Mutex<LinkState>,
@@ -108,6 +110,7 @@ impl Link {
         let slots = SESSION_SLOTS_MAX;
         Self {
             shard,
+            used: Use::default(),
             opening: async_lock::Mutex::new(()),
             slots: async_lock::Semaphore::new(slots as usize),
             state: Mutex::new(LinkState {
@@ -325,8 +328,19 @@ impl Link {
         (state.boot, state.session)
     }
 
+    /// Whether the shard has heard all that it is to hear: closes, appends, ends that others want.
+    pub(super) fn has_nothing_to_tell(&self) -> bool {
+        let is_told = !lock(&self.state).is_untold;
+        is_told
+            && self.closes() == 0
+            && self.given_up() == 0
+            && lock(&self.appending).is_empty()
+            && lock(&self.wanted_ends).is_empty()
+    }
+
     /// True where a session was opened.
-    pub(crate) fn is_open(&self) -> bool {
+    #[must_use]
+    pub fn is_open(&self) -> bool {
         lock(&self.state).is_open
     }
 }

@@ -166,6 +166,7 @@ impl<N: Net> Client<N> {
         let trace = self.trace();
         let mut pause = RETRY_MS.0;
         let touched = touched(request);
+        let _under_way = link.used.begin(request, self.net.now());
         loop {
             self.open_session(link, deadline).await?;
             let mut header = self.header(Service::Meta, trace);

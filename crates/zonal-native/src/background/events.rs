@@ -1,13 +1,13 @@
 //! Events of shards: one thread a shard polls them and has the listener carry them out *before* it
 //! acknowledges.
 
-use super::{Listener, watch_number};
+use super::{Listener, lock, watch_number};
 use crate::block::block_on;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
-use zonal_client::{POLL_WAIT_MS, QueuedAgain};
+use zonal_client::{Link, POLL_WAIT_MS, QueuedAgain};
 use zonal_types::{Ino, ShardId};
 use zonal_wire::Event;
 
@@ -44,14 +44,25 @@ pub(super) fn start_watch<L: Listener>(
         .spawn(move || watch(&*listener, shard))
 }
 
-/// Polls one shard's events for as long as the process lives.
+/// Polls one shard's events as long as there is a session.
 fn watch(listener: &impl Listener, shard: ShardId) {
     listener.client().net().watching(watch_number(shard));
     let link = listener.client().link_to(shard);
     let mut are_locks_queued = true;
     while !listener.signal().are_watches_ended() {
-        let wait_ms = if are_locks_queued { POLL_WAIT_MS } else { 0 };
+        let longest = u32::try_from(listener.client().leave_idle_ms()).unwrap_or(POLL_WAIT_MS);
+        let wait_ms = match are_locks_queued {
+            true => POLL_WAIT_MS.min(longest),
+            false => 0,
+        };
         match block_on(listener.client().poll_events(&link, wait_ms)) {
+            Ok(polled) if polled.is_quiet() && are_locks_queued => {
+                if block_on(listener.client().leave_idle(&link))
+                    && end_watch(listener, &link, shard)
+                {
+                    return;
+                }
+            }
             Ok(polled) => {
                 let dirs = polled.events.iter().map(|event| carry_out(listener, event));
                 let dirs: Vec<Ino> = dirs.collect::<Vec<_>>().concat();
@@ -67,6 +78,16 @@ fn watch(listener: &impl Listener, shard: ShardId) {
             Err(_told_already) => std::thread::sleep(POLL_PAUSE),
         }
     }
+}
+
+/// Ends the watch of a shard, unless the session was opened again meanwhile. Whoever opens it later starts another.
+fn end_watch(listener: &impl Listener, link: &Link, shard: ShardId) -> bool {
+    let mut watched = lock(&listener.signal().watched);
+    let is_over = !link.is_open();
+    if is_over {
+        watched.remove(&shard);
+    }
+    is_over
 }
 
 /// Queues again the locks that a restarted shard has forgotten; false where it did not answer.

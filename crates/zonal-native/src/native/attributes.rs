@@ -77,7 +77,7 @@ impl Native {
         inner.begin()?;
         let ino = inner.find(user, path, follows)?.ino;
         let changed = inner.client.setattr(user.credentials(), ino, change);
-        Ok(inner.ask(ino, changed)?.0)
+        Ok(inner.ask(changed)?.0)
     }
 
     /// Sets the permission bits.
@@ -161,7 +161,7 @@ impl Native {
         let cut = inner
             .client
             .truncate(user.credentials(), attr.ino, size, false, kills);
-        let cut = inner.ask(attr.ino, cut);
+        let cut = inner.ask(cut);
         inner.signal.wake();
         cut
     }
@@ -174,7 +174,7 @@ impl Native {
         let inner = &self.inner;
         inner.begin()?;
         let ino = inner.find(user, path.as_ref(), true)?.ino;
-        inner.ask(ino, inner.client.access(user.credentials(), ino, mask))
+        inner.ask(inner.client.access(user.credentials(), ino, mask))
     }
 
     /// The value of an extended attribute. A symbolic link is not followed.
@@ -190,7 +190,7 @@ impl Native {
         let inner = &self.inner;
         inner.begin()?;
         let ino = inner.find(user, path.as_ref(), false)?.ino;
-        inner.ask(ino, inner.client.getxattr(user.credentials(), ino, name))
+        inner.ask(inner.client.getxattr(user.credentials(), ino, name))
     }
 
     /// Names of the extended attributes. A symbolic link is not followed.
@@ -201,7 +201,7 @@ impl Native {
         let inner = &self.inner;
         inner.begin()?;
         let ino = inner.find(user, path.as_ref(), false)?.ino;
-        inner.ask(ino, inner.client.listxattr(user.credentials(), ino))
+        inner.ask(inner.client.listxattr(user.credentials(), ino))
     }
 
     /// Sets an extended attribute. A symbolic link is not followed.
@@ -222,7 +222,7 @@ impl Native {
         let set = inner
             .client
             .setxattr(user.credentials(), ino, name, value, 0);
-        inner.ask(ino, set)
+        inner.ask(set)
     }
 
     /// Removes an extended attribute. A symbolic link is not followed.
@@ -238,7 +238,7 @@ impl Native {
         let inner = &self.inner;
         inner.begin()?;
         let ino = inner.find(user, path.as_ref(), false)?.ino;
-        inner.ask(ino, inner.client.removexattr(user.credentials(), ino, name))
+        inner.ask(inner.client.removexattr(user.credentials(), ino, name))
     }
 
     /// Space and names of the zone that a path is homed in; of the cell for what lies in the root.
@@ -249,7 +249,7 @@ impl Native {
         let inner = &self.inner;
         inner.begin()?;
         let ino = inner.find(user, path.as_ref(), true)?.ino;
-        inner.ask(ino, inner.client.statfs(ino))
+        inner.ask(inner.client.statfs(ino))
     }
 
     /// In which zones and on which targets a file's bytes lie, and the home zone: what a scheduler
@@ -261,6 +261,6 @@ impl Native {
         let inner = &self.inner;
         inner.begin()?;
         let ino = inner.find(user, path.as_ref(), true)?.ino;
-        inner.ask(ino, inner.client.locate(ino))
+        inner.ask(inner.client.locate(ino))
     }
 }

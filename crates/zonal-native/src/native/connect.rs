@@ -3,7 +3,7 @@
 //! A process that was forked from the one that connected shares its sockets: two that read one
 //! reply would each get a part. So every call, and every destructor, compares the process id first.
 
-use crate::background::{Background, Listener, Signal, watch_one};
+use crate::background::{Background, Listener, Signal, watch_all};
 use crate::block::block_on;
 use crate::error::{ConnectError, Error};
 use crate::waiters::Waiters;
@@ -51,6 +51,14 @@ impl Options {
     #[must_use]
     pub fn with_deadline_ms(mut self, ms: u64) -> Self {
         (self.core.deadline_ms, self.core.attempt_ms) = (ms, ms);
+        self
+    }
+
+    /// After how long without a call a shard's session ends, where nothing of the shard is open or locked. 60 s by default; no term
+    /// of a shard is longer than 6 s, and less is not taken.
+    #[must_use]
+    pub fn with_idle_ms(mut self, ms: u64) -> Self {
+        self.core.leave_idle_ms = ms.max(6_000);
         self
     }
 
@@ -156,21 +164,11 @@ impl Inner {
         Ok(())
     }
 
-    /// Before anything is asked about an inode: its shard grants leases with its answers, and
-    /// somebody must hear it when it wants them back.
-    pub(crate) fn watch(self: &Arc<Self>, ino: Ino) {
-        if let Some(shard) = self.client.map().shard_of(ino.partition()) {
-            watch_one(self, shard.id);
-        }
-    }
-
-    /// Asks about an inode.
+    /// Asks servers.
     pub(crate) fn ask<T>(
-        self: &Arc<Self>,
-        ino: Ino,
+        &self,
         asked: impl Future<Output = Result<T, ErrorCode>>,
     ) -> Result<T, Error> {
-        self.watch(ino);
         Ok(block_on(asked)?)
     }
 }
@@ -237,6 +235,7 @@ impl Native {
             is_closed: AtomicBool::new(false),
         });
         let background = Background::start(&inner).map_err(ConnectError::Threads)?;
+        watch_all(&inner);
         Ok(Self {
             inner,
             background: Mutex::new(Some(background)),

@@ -75,7 +75,7 @@ impl ReadDir {
         let part = Part::new(self.cookie, entries, self.plus);
         let client = &self.inner.client;
         let listed = client.readdir(self.user.credentials(), self.dir, part);
-        let (entries, end) = self.inner.ask(self.dir, listed)?;
+        let (entries, end) = self.inner.ask(listed)?;
         match entries.last() {
             Some(last) => self.cookie = last.cookie,
             None => self.is_over = true,
@@ -145,12 +145,9 @@ impl Native {
         let mut plus = plus;
         if !user.is_root() {
             let (who, client) = (user.credentials(), &inner.client);
-            inner.ask(attr.ino, client.access(who, attr.ino, R_OK))?;
+            inner.ask(client.access(who, attr.ino, R_OK))?;
             // Who may not search it has no right to the attributes.
-            plus = plus
-                && inner
-                    .ask(attr.ino, client.access(who, attr.ino, X_OK))
-                    .is_ok();
+            plus = plus && inner.ask(client.access(who, attr.ino, X_OK)).is_ok();
         }
         Ok(ReadDir {
             inner: inner.clone(),

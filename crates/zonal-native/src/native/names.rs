@@ -72,11 +72,7 @@ impl Native {
         }
         let modes = (mode & 0o7777, user.umask());
         let (who, client) = (user.credentials(), &inner.client);
-        let made = inner.ask(
-            place.dir,
-            client.mkdir(who, place.dir, place.name, modes, zone),
-        )?;
-        inner.watch(made.attr.ino);
+        let made = inner.ask(client.mkdir(who, place.dir, place.name, modes, zone))?;
         Ok(made.attr)
     }
 
@@ -97,7 +93,7 @@ impl Native {
             });
         }
         let (who, client) = (user.credentials(), &inner.client);
-        inner.ask(place.dir, client.unlink(who, place.dir, place.name))
+        inner.ask(client.unlink(who, place.dir, place.name))
     }
 
     /// Removes an empty directory.
@@ -113,7 +109,7 @@ impl Native {
             Word::DotDot => ErrorCode::NotEmpty,
         })?;
         let (who, client) = (user.credentials(), &inner.client);
-        inner.ask(place.dir, client.rmdir(who, place.dir, place.name))
+        inner.ask(client.rmdir(who, place.dir, place.name))
     }
 
     /// Renames; what has the new name is replaced where rename(2) does so. Both names must lie in
@@ -155,10 +151,9 @@ impl Native {
                 return Err(ErrorCode::NotDirectory.into());
             }
         }
-        inner.watch(to.dir);
         let (who, client) = (user.credentials(), &inner.client);
         let renamed = client.rename(who, (from.dir, from.name), (to.dir, to.name), flags);
-        inner.ask(from.dir, renamed)
+        inner.ask(renamed)
     }
 
     /// Makes a symbolic link with this text at `path`.
@@ -200,7 +195,7 @@ impl Native {
             umask: user.umask(),
         };
         let (who, client) = (user.credentials(), &inner.client);
-        let made = inner.ask(place.dir, client.make(who, place.dir, place.name, new))?;
+        let made = inner.ask(client.make(who, place.dir, place.name, new))?;
         Ok(made.attr)
     }
 
@@ -215,7 +210,7 @@ impl Native {
         if attr.kind != FileKind::Symlink {
             return Err(ErrorCode::Invalid.into());
         }
-        inner.ask(attr.ino, inner.client.readlink(attr.ino))
+        inner.ask(inner.client.readlink(attr.ino))
     }
 
     /// Gives the file at `from` (a symbolic link is not followed) another name.
@@ -239,8 +234,7 @@ impl Native {
             return Err(ErrorCode::NotFound.into());
         }
         let (who, client) = (user.credentials(), &inner.client);
-        inner.watch(attr.ino);
         let linked = client.hard_link(who, attr.ino, place.dir, place.name);
-        Ok(inner.ask(place.dir, linked)?.attr)
+        Ok(inner.ask(linked)?.attr)
     }
 }

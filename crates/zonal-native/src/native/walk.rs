@@ -119,7 +119,7 @@ impl Inner {
         if user.is_root() {
             return Ok(());
         }
-        self.ask(dir, self.client.access(user.credentials(), dir, X_OK))
+        self.ask(self.client.access(user.credentials(), dir, X_OK))
     }
 
     pub(crate) fn look_up(
@@ -129,11 +129,8 @@ impl Inner {
         name: &Name,
     ) -> Result<Option<Attr>, Error> {
         let looked = self.client.lookup(user.credentials(), dir, name.clone());
-        match self.ask(dir, looked)? {
-            Looked::Found(found) => {
-                self.watch(found.attr.ino);
-                Ok(Some(found.attr))
-            }
+        match self.ask(looked)? {
+            Looked::Found(found) => Ok(Some(found.attr)),
             Looked::Absent(_) => Ok(None),
         }
     }
@@ -169,7 +166,7 @@ impl Inner {
                     match attr.kind {
                         FileKind::Directory => walk.through.push(attr.ino),
                         FileKind::Symlink => {
-                            let text = self.ask(attr.ino, self.client.readlink(attr.ino))?;
+                            let text = self.ask(self.client.readlink(attr.ino))?;
                             walk.follow(&text)?;
                         }
                         _ => return Err(ErrorCode::NotDirectory.into()),
@@ -212,7 +209,7 @@ impl Inner {
             let last = self.walk_to_last(user, &mut walk)?;
             let place = match last {
                 Last::Directory(ino, _) => {
-                    let (attr, _ms) = self.ask(ino, self.client.getattr(ino))?;
+                    let (attr, _ms) = self.ask(self.client.getattr(ino))?;
                     return Ok((last, Some(attr)));
                 }
                 Last::Place(place) => place,
@@ -221,7 +218,7 @@ impl Inner {
                 return Ok((Last::Place(place), None));
             };
             if attr.kind == FileKind::Symlink && (follows || place.is_directory) {
-                let text = self.ask(attr.ino, self.client.readlink(attr.ino))?;
+                let text = self.ask(self.client.readlink(attr.ino))?;
                 walk.follow(&text)?;
                 continue;
             }

@@ -11,6 +11,8 @@ use zonal_client::{Client, Options as ClientOptions, QueuedAgain};
 use zonal_types::{ClientId, ErrorCode, ShardId, ZoneId};
 use zonal_wire::Event;
 
+/// After how long a client ends a session that it does not use: longer than any term, ms.
+const LEAVE_IDLE_MS: u64 = 7_000;
 /// Groups of clients begin here; those of servers rise from 1 with each start.
 const CLIENT_GROUPS: Group = 1 << 40;
 
@@ -37,6 +39,7 @@ impl World {
         options.name.clone_from(&name);
         options.attempt_ms = ATTEMPT_MS;
         options.deadline_ms = DEADLINE_MS;
+        options.leave_idle_ms = LEAVE_IDLE_MS;
         let deadline = self.clock.now().plus_ms(DEADLINE_MS);
         loop {
             let net = SimNet::new(self.network.clone(), &name, rng.clone());
@@ -70,6 +73,13 @@ impl World {
                     let wait_ms = if are_locks_queued { POLL_MS } else { 0 };
                     match client.poll_events(&link, wait_ms).await {
                         Ok(_polled) if is_deaf => {}
+                        Ok(polled) if polled.is_quiet() && are_locks_queued => {
+                            if client.leave_idle(&link).await {
+                                while !link.is_open() {
+                                    clock.sleep(50_000_000).await;
+                                }
+                            }
+                        }
                         Ok(polled) => {
                             cache.take(&polled);
                             let events = &polled.events;

@@ -1,0 +1,107 @@
+//! Leaving: a client that uses nothing of a shard ends its session there, so that a shard has sessions of its users only.
+//!
+//! The race with a request that begins: it is counted before it looks whether the session is open, and the session is shut before
+//! requests are counted. So either the request waits and opens the session anew, or the session stays.
+
+use super::{Link, lock};
+use crate::client::Client;
+use crate::net::Net;
+use std::sync::atomic::{AtomicU64, Ordering};
+use zonal_types::{Codec, Ino, Instant, ShardId};
+use zonal_wire::{MetaReply, MetaRequest, Service};
+
+/// Requests of a link, other than polls for events.
+#[derive(Debug, Default)]
+pub(crate) struct Use {
+    under_way: AtomicU64,
+    /// When the last one began, ns.
+    last: AtomicU64,
+}
+
+/// A request that is counted.
+pub(super) struct UnderWay<'a>(Option<&'a Use>);
+
+impl Use {
+    /// Counts a request until the guard is dropped.
+    pub(super) fn begin(&self, request: &MetaRequest, now: Instant) -> UnderWay<'_> {
+        if matches!(request, MetaRequest::PollEvents { .. }) {
+            return UnderWay(None);
+        }
+        self.last.fetch_max(now.0, Ordering::Relaxed);
+        self.under_way.fetch_add(1, Ordering::SeqCst);
+        UnderWay(Some(self))
+    }
+
+    fn is_idle(&self, now: Instant, ms: u64) -> bool {
+        self.under_way.load(Ordering::SeqCst) == 0
+            && Instant(self.last.load(Ordering::Relaxed)).plus_ms(ms) <= now
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        if let Some(of) = self.0 {
+            of.under_way.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+}
+
+impl<N: Net> Client<N> {
+    /// Ends the session of a link that was idle for the time that [`crate::Options`] says and through which nothing is held: no open or
+    /// unwritten file, no lock, nothing that the shard is to be told. Call it between polls for events; true where there is no session now,
+    /// and nothing is to be polled until [`crate::net::News::Opened`].
+    pub async fn leave_idle(&self, link: &Link) -> bool {
+        let idle_ms = self.options.leave_idle_ms;
+        if !link.used.is_idle(self.net.now(), idle_ms) || !self.holds_nothing(link) {
+            return false;
+        }
+        let Some(_opening) = link.opening.try_lock() else {
+            return false;
+        };
+        let header = {
+            let mut state = lock(&link.state);
+            if !state.is_open {
+                return true;
+            }
+            state.is_open = false;
+            let mut header = self.header(Service::Meta, self.trace());
+            (header.session, header.epoch) = (state.session, state.epoch);
+            header.identity = self.identity_at(link);
+            header
+        };
+        if !link.used.is_idle(self.net.now(), idle_ms) || !self.holds_nothing(link) {
+            lock(&link.state).is_open = true;
+            return false;
+        }
+        lock(&link.state).listening = false;
+        // What was granted is the shard's again: nothing under way may be kept, and nothing that was.
+        link.count_event();
+        self.forget_granted();
+        let request = MetaRequest::CloseSession;
+        let body = request.to_bytes();
+        let sent = self.send(link, header, &body, request.name(), 0);
+        // Where no answer comes it may be there still: then the next opening resumes it.
+        if let Ok(MetaReply::Done) = sent.await {
+            zonal_types::mark!(SessionLeft);
+        }
+        true
+    }
+
+    /// After how long without a request a session may end.
+    #[must_use]
+    pub fn leave_idle_ms(&self) -> u64 {
+        self.options.leave_idle_ms
+    }
+
+    fn holds_nothing(&self, link: &Link) -> bool {
+        let map = self.map();
+        let is_there = |ino: Ino| {
+            let shard = map.shard_of(ino.partition()).map(|shard| shard.id);
+            shard.is_none_or(|shard| shard == link.shard)
+        };
+        link.shard != ShardId(0)
+            && link.has_nothing_to_tell()
+            && !lock(&self.files).keys().any(|ino| is_there(*ino))
+            && !lock(&self.locks).inos().any(is_there)
+    }
+}
