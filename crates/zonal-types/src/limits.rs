@@ -103,6 +103,13 @@ limits! {
     LOCK_WAITERS_MAX: usize = 65_536, "requests";
     /// Appends under way at one shard.
     APPEND_TICKETS_MAX: usize = 65_536, "tickets";
+    /// Bytes of one append.
+    APPEND_BYTES_MAX: usize = 4_194_304, "bytes";
+    /// How long an append that is not ended holds up those behind it, and a place at a lent end that is not asked for again those who want the
+    /// end: longer than any client tries (`zonal mount --deadline` is a minute at most).
+    TICKET_MS: u64 = 65_000, "ms";
+    /// How long a place at a lent end stays its holder's, whatever it asks, once others want the end.
+    TICKET_KEPT_MS: u64 = 300_000, "ms";
     /// Deleted objects that one target remembers, to refuse late writes to them.
     DELETED_OBJECTS_MAX: usize = 65_536, "objects";
     /// Objects for which one target remembers that a change was sent again, to refuse the late one.

@@ -143,6 +143,9 @@ impl Shard {
             if !self.tickets.is_known(*ino, session, place.offset) {
                 self.reclaim_append(kv, now, session, *ino, *place);
                 is_gone |= !self.tickets.is_known(*ino, session, place.offset);
+            } else {
+                let at = place.offset;
+                self.tickets.asked_for(*ino, session, at, now.instant);
             }
         }
         self.reply(if is_gone {
