@@ -13,6 +13,7 @@ use zonal_layout::{file_offset_of, slot_of};
 use zonal_net::{Peer, Serial};
 use zonal_types::limits::{FILE_BYTES_MAX, GRANT_MS, GRANTS_KEPT_MAX};
 use zonal_types::{Blob, Codec, Component, DataId, ErrorCode, Instant};
+use zonal_wire::meta::FileUse;
 use zonal_wire::{ManagerReply, MetaReply, MetaRequest, ObjectRef, StorageRequest};
 use zonal_zonemap::ZoneMap;
 
@@ -24,13 +25,13 @@ struct Granted {
     component: Component,
 }
 
-type Kept = BTreeMap<(Serial, DataId, bool), Granted>;
+type Kept = BTreeMap<(Serial, DataId, FileUse), Granted>;
 
 /// Asks shards, and keeps what they say for a while.
 pub(crate) struct Grants {
     map: Arc<MapCache>,
     peers: Arc<Peers>,
-    /// Until when a certificate may use a file's bytes; true: write them.
+    /// Until when a certificate may use a file's bytes, and for what.
     kept: Mutex<Kept>,
 }
 
@@ -56,21 +57,21 @@ impl Grants {
         let (Some(scope), Some(certified)) = (peer.scope(), &peer.certified) else {
             return Ok(());
         };
-        let Some((object, writes)) = bytes_of(request) else {
+        let Some((object, for_use)) = bytes_of(request) else {
             return Ok(());
         };
         let data_id = object.data_id;
         let last = last_byte(request, payload_bytes as u64);
-        if writes && scope.is_read_only {
+        if for_use == FileUse::Write && scope.is_read_only {
             return Err(ErrorCode::ReadOnly.into());
         }
-        if let Some(component) = self.kept_for(certified.serial, data_id, writes) {
+        if let Some(component) = self.kept_for(certified.serial, data_id, for_use) {
             return self.check_place(&component, object, last);
         }
         // Before the question: what the shard says was so at some time since.
         let asked = clock::instant();
         let subject = certified.subject.to_string();
-        let Some(component) = self.ask(subject, data_id, writes)? else {
+        let Some(component) = self.ask(subject, data_id, for_use)? else {
             let detail = "this client does not have the file open so";
             return Err(Refused::new(ErrorCode::Access, detail.into()));
         };
@@ -86,7 +87,7 @@ impl Grants {
             until,
             component: component.clone(),
         };
-        kept.insert((certified.serial, data_id, writes), granted);
+        kept.insert((certified.serial, data_id, for_use), granted);
         drop(kept);
         self.check_place(&component, object, last)
     }
@@ -116,15 +117,19 @@ impl Grants {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn kept_for(&self, serial: Serial, data_id: DataId, writes: bool) -> Option<Component> {
+    fn kept_for(&self, serial: Serial, data_id: DataId, for_use: FileUse) -> Option<Component> {
         let now = clock::instant();
         let kept = self.kept();
-        let of = |writes| {
-            let granted = kept.get(&(serial, data_id, writes));
+        let of = |for_use| {
+            let granted = kept.get(&(serial, data_id, for_use));
             granted.filter(|granted| granted.until > now)
         };
-        // Who may write may read.
-        let granted = of(true).or_else(|| of(false).filter(|_| !writes));
+        let granted = match for_use {
+            FileUse::Look => of(for_use)
+                .or_else(|| of(FileUse::Read))
+                .or_else(|| of(FileUse::Write)),
+            FileUse::Read | FileUse::Write => of(for_use),
+        };
         granted.map(|granted| granted.component.clone())
     }
 
@@ -132,7 +137,7 @@ impl Grants {
         &self,
         subject: String,
         data_id: DataId,
-        writes: bool,
+        for_use: FileUse,
     ) -> Result<Option<Component>, Refused> {
         let mut map = self.map.current();
         if data_id.is_valid() && map.shard_of(data_id.partition()).is_none() {
@@ -147,7 +152,7 @@ impl Grants {
         let request = MetaRequest::HasOpen {
             subject,
             data_id,
-            writes,
+            for_use,
         };
         let reply = self.peers.shard(&self.map, shard.id, &request);
         let reply = reply.map_err(|error| {
@@ -166,13 +171,15 @@ impl Grants {
     }
 }
 
-/// The object whose bytes a request is about; true: it changes them.
-fn bytes_of(request: &StorageRequest) -> Option<(&ObjectRef, bool)> {
+/// The object that a request is about, and what for.
+fn bytes_of(request: &StorageRequest) -> Option<(&ObjectRef, FileUse)> {
     match request {
-        StorageRequest::Read { object, .. }
-        | StorageRequest::Map { object, .. }
-        | StorageRequest::Stat { object }
-        | StorageRequest::MapExtents { object, .. } => Some((object, false)),
+        StorageRequest::Map { object, .. } | StorageRequest::Stat { object } => {
+            Some((object, FileUse::Look))
+        }
+        StorageRequest::Read { object, .. } | StorageRequest::MapExtents { object, .. } => {
+            Some((object, FileUse::Read))
+        }
         StorageRequest::Write { object, .. }
         | StorageRequest::WriteRanges { object, .. }
         | StorageRequest::Truncate { object }
@@ -182,7 +189,7 @@ fn bytes_of(request: &StorageRequest) -> Option<(&ObjectRef, bool)> {
         | StorageRequest::Commit { object, .. }
         | StorageRequest::Abort { object, .. }
         | StorageRequest::Resolve { object, .. }
-        | StorageRequest::CommitExtents { object, .. } => Some((object, true)),
+        | StorageRequest::CommitExtents { object, .. } => Some((object, FileUse::Write)),
         StorageRequest::Sync { .. }
         | StorageRequest::StatFs { .. }
         // Of servers, as `access.rs` sees to.
@@ -339,20 +346,24 @@ mod tests {
         let until = clock::instant().plus_ms(60_000);
         grants
             .kept()
-            .insert((serial, DataId(77), false), granted(until));
+            .insert((serial, DataId(77), FileUse::Read), granted(until));
+        let stat = |id| StorageRequest::Stat { object: object(id) };
         assert_eq!(code(&scoped, &read(77)), Ok(()));
+        assert_eq!(code(&scoped, &stat(77)), Ok(()));
         assert_eq!(code(&scoped, &truncate(77)), Err(ErrorCode::Access));
         assert_eq!(code(&scoped, &read(78)), Err(ErrorCode::Access));
         grants
             .kept()
-            .insert((serial, DataId(77), true), granted(until));
-        grants.kept().remove(&(serial, DataId(77), false));
-        assert_eq!(code(&scoped, &read(77)), Ok(()));
-        assert_eq!(code(&scoped, &truncate(77)), Ok(()));
-        grants
-            .kept()
-            .insert((serial, DataId(77), true), granted(clock::instant()));
+            .insert((serial, DataId(77), FileUse::Write), granted(until));
+        grants.kept().remove(&(serial, DataId(77), FileUse::Read));
         assert_eq!(code(&scoped, &read(77)), Err(ErrorCode::Access));
+        assert_eq!(code(&scoped, &stat(77)), Ok(()));
+        assert_eq!(code(&scoped, &truncate(77)), Ok(()));
+        grants.kept().insert(
+            (serial, DataId(77), FileUse::Write),
+            granted(clock::instant()),
+        );
+        assert_eq!(code(&scoped, &truncate(77)), Err(ErrorCode::Access));
     }
 
     /// Its client could fill any target with what no file has, and no deletion finds.
@@ -365,7 +376,10 @@ mod tests {
             until: clock::instant().plus_ms(60_000),
             component: component(77),
         };
-        grants.kept().insert((serial, DataId(77), true), granted);
+        for for_use in [FileUse::Read, FileUse::Write] {
+            let granted = granted.clone();
+            grants.kept().insert((serial, DataId(77), for_use), granted);
+        }
         let write = |object, offset| StorageRequest::Write {
             object,
             offset,

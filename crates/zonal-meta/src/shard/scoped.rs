@@ -6,16 +6,17 @@
 use super::Shard;
 use crate::config::{Caller, Now};
 use crate::inode::{FLAG_STRAYED, Inode};
+use crate::opens::Ways;
 use crate::scope::{
-    Resolved, Scopes, Sight, is_for_readers, needs_open, opens_for_writing, reader_may_lock,
-    spoken_for,
+    Resolved, Scopes, Sight, is_for_readers, needs_open, opens_for_reading, opens_for_writing,
+    reader_may_lock, spoken_for,
 };
 use crate::tx::Tx;
 use std::borrow::Cow;
 use zonal_types::{
     Component, DataId, ErrorCode, FileKind, Holder, Ino, KvChange, KvRead, Name, Scope, SessionId,
 };
-use zonal_wire::meta::Entry;
+use zonal_wire::meta::{Entry, FileUse};
 use zonal_wire::{MetaReply, MetaRequest};
 use zonal_zonemap::ZoneMap;
 
@@ -79,27 +80,31 @@ impl Shard {
             self.scopes = scopes;
             sight = found?;
         }
-        if let Some((ino, writes)) = needs_open(&request)
-            && !self.has_open(ino, caller.session, writes, (scope, now))
+        if let Some((ino, for_use)) = needs_open(&request)
+            && !self.has_open(ino, caller.session, for_use, (scope, now))
         {
             return Err(ErrorCode::BadHandle);
         }
         Ok((request, sight))
     }
 
-    /// Whether a session has a file open; for writing: opened so, or cut by its name a moment ago. A client that may not speak for everybody
-    /// has open what a request of a user opened, not what it tells after a restart: that user's rights were never seen.
+    /// Whether a session has a file open for a use; for writing also where it was cut by its name a moment ago. A client that may not speak
+    /// for everybody has open what a request of a user opened, not what it tells after a restart: that user's rights were never seen.
     fn has_open(
         &self,
         ino: Ino,
         session: SessionId,
-        writes: bool,
+        for_use: FileUse,
         (scope, now): (&Scope, Now),
     ) -> bool {
-        let is_open = self.opens.count(ino, session) > 0
-            && (!scope.limits_users() || self.opens.is_granted(ino, session));
-        (is_open && (!writes || self.opens.writes(ino, session)))
-            || self.scopes.may_cut(ino, session, now.instant)
+        let ways = self.opens.ways(ino, session);
+        let ways = ways.filter(|ways| !scope.limits_users() || ways.is_granted);
+        let is_open = ways.is_some_and(|ways| match for_use {
+            FileUse::Look => true,
+            FileUse::Read => ways.reads,
+            FileUse::Write => ways.writes,
+        });
+        is_open || (for_use != FileUse::Read && self.scopes.may_cut(ino, session, now.instant))
     }
 
     /// Whether the zone map names the first directory of a client's path. The root's shard needs no map for it.
@@ -120,7 +125,7 @@ impl Shard {
         now: Now,
         holder: &Holder,
         data_id: DataId,
-        writes: bool,
+        for_use: FileUse,
     ) -> Result<Option<Component>, ErrorCode> {
         if self.partitions.binary_search(&data_id.partition()).is_err() {
             return Err(ErrorCode::NotOwner);
@@ -134,7 +139,7 @@ impl Shard {
             is_silent |= self.sessions.silent.contains(&session);
             let whole = Scope::default();
             let scope = holder.scope.as_ref().unwrap_or(&whole);
-            if !self.has_open(ino, session, writes, (scope, now)) {
+            if !self.has_open(ino, session, for_use, (scope, now)) {
                 continue;
             }
             let Some(scope) = holder.scope.as_ref().filter(|scope| !scope.path.is_empty()) else {
@@ -207,16 +212,19 @@ impl Shard {
             _ => None,
         };
         if let Some(ino) = opened {
-            let writes = match request {
+            let (reads, writes) = match request {
                 MetaRequest::Open { open_flags, .. } | MetaRequest::Create { open_flags, .. } => {
-                    opens_for_writing(*open_flags)
+                    let writes = opens_for_writing(*open_flags);
+                    (opens_for_reading(*open_flags), writes)
                 }
-                _ => true,
+                _ => (true, true),
             };
-            if writes {
-                self.opens.write(ino, session);
-            }
-            self.opens.grant(ino, session);
+            let ways = Ways {
+                reads,
+                writes,
+                is_granted: true,
+            };
+            self.opens.note(ino, session, ways);
         }
         if let (MetaRequest::Truncate { ino, .. }, MetaReply::Truncated { .. }) = (request, reply) {
             self.scopes.note_cut(*ino, session, now.instant);

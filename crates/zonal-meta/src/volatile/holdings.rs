@@ -3,6 +3,7 @@
 use super::failed;
 use crate::config::{Caller, Now};
 use crate::op;
+use crate::opens::Ways;
 use crate::outcome::Outcome;
 use crate::shard::{Shard, opened_by};
 use std::collections::{BTreeMap, BTreeSet};
@@ -59,7 +60,12 @@ impl Shard {
                 self.opens.open(*ino, session);
             }
             // How they were opened is not told.
-            self.opens.write(*ino, session);
+            let ways = Ways {
+                reads: true,
+                writes: true,
+                is_granted: false,
+            };
+            self.opens.note(*ino, session, ways);
             self.recall_shared(*ino, session, now);
         }
         // Where another has got something that conflicts, nothing of the file is taken over: what it guarded may have changed.

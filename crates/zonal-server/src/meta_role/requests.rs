@@ -179,14 +179,14 @@ impl MetaRole {
         let MetaRequest::HasOpen {
             subject,
             data_id,
-            writes,
+            for_use,
         } = request
         else {
             return None;
         };
         let told = holder_of(subject).and_then(|of| {
             let (shard, kv) = (&mut state.shard, &*self.engine);
-            shard.may_use(kv, now(), &of, *data_id, *writes)
+            shard.may_use(kv, now(), &of, *data_id, *for_use)
         });
         Some(told.map(|component| MetaReply::MayUse { component }))
     }

@@ -14,7 +14,7 @@ use zonal_types::{
     Timestamp, TraceId, ZoneId,
 };
 use zonal_wire::frame::{PayloadAt, Room};
-use zonal_wire::meta::Listing;
+use zonal_wire::meta::{FileUse, Listing};
 use zonal_wire::{
     AdminReply, AdminRequest, AppendPlace, AttrChange, Damaged, DirAfter, DirEntry, Entry,
     ErrorNumber, Event, Header, JoinTarget, LeaseGrant, LeaseKind, LockKind, LockRange,
@@ -256,7 +256,7 @@ pub fn meta_requests() -> Vec<MetaRequest> {
         M::DropDir { ino: dir },
         M::HasEntry { ino: dir },
         M::SettleDir { ino: dir, since: time(8), has_entry: true },
-        M::HasOpen { subject: "zonal://cell/client/a".into(), data_id: DataId(0x99), writes: true },
+        M::HasOpen { subject: "zonal://cell/client/a".into(), data_id: DataId(0x99), for_use: FileUse::Write },
     ]
 }
 
