@@ -27,6 +27,9 @@ limits! {
     LINKS_MAX: u32 = 65_000, "links";
     /// Largest offset behind the last byte of a file.
     FILE_BYTES_MAX: u64 = i64::MAX as u64, "bytes";
+    /// The last number of a file's cuts: a million cuts a second reach it in four years. Targets take none behind it, so that no message uses up
+    /// the numbers of a file.
+    CUT_NUMBER_MAX: u64 = 281_474_976_710_656, "numbers";
     /// Smallest stripe unit.
     STRIPE_UNIT_MIN: u32 = 65_536, "bytes";
     /// Largest stripe unit.

@@ -83,6 +83,15 @@ codec_enum! {
     }
 }
 
+codec_struct! {
+    /// Where bytes of a file are, and the number of its last cut.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct BytesPlace {
+        component: Component,
+        truncate_seq: u64,
+    }
+}
+
 codec_enum! {
     /// What the bytes of a file are asked for.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -378,7 +387,7 @@ codec_enum! {
         Detached = 40 { ino: Ino },
         Yes = 41 { yes: bool },
         /// Where the bytes are that the client may use; `None`: none of them.
-        MayUse = 42 { component: Option<Component> },
+        MayUse = 42 { place: Option<BytesPlace> },
     }
 }
 

@@ -568,6 +568,15 @@ fn a_client_with_a_path_reads_and_writes_below_it_and_nowhere_else() {
     let is_written = matches!(written, StorageReply::Written { .. });
     assert!(is_written, "{written:?}");
     assert_eq!(storage(&read(object), &[]).1, b"Public");
+    // A cut that its shard never gave: every later one would be older.
+    for truncate_seq in [1, 2, 1 << 40, u64::MAX] {
+        let object = ObjectRef {
+            truncate_seq,
+            ..object
+        };
+        refused(storage(&StorageRequest::Truncate { object }, &[]));
+        refused(storage(&write(object), b"x"));
+    }
     // What its layout does not have, and no deletion would find.
     for column in [1, 1000].map(Column) {
         refused(storage(&write(ObjectRef { column, ..object }), b"x"));

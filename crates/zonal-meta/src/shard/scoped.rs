@@ -14,9 +14,9 @@ use crate::scope::{
 use crate::tx::Tx;
 use std::borrow::Cow;
 use zonal_types::{
-    Component, DataId, ErrorCode, FileKind, Holder, Ino, KvChange, KvRead, Name, Scope, SessionId,
+    DataId, ErrorCode, FileKind, Holder, Ino, KvChange, KvRead, Name, Scope, SessionId,
 };
-use zonal_wire::meta::{Entry, FileUse};
+use zonal_wire::meta::{BytesPlace, Entry, FileUse};
 use zonal_wire::{MetaReply, MetaRequest};
 use zonal_zonemap::ZoneMap;
 
@@ -115,7 +115,7 @@ impl Shard {
         junction(&self.map, &mut self.scopes, first).is_some()
     }
 
-    /// Asked by a target: whether a client may read or write the bytes of a file, and where they are.
+    /// Asked by a target: whether a client may use the bytes of a file, and where they are.
     ///
     /// # Errors
     /// `NotReady` where a session of it has not told since our start what it holds; `NotOwner` where the data id is another shard's.
@@ -126,7 +126,7 @@ impl Shard {
         holder: &Holder,
         data_id: DataId,
         for_use: FileUse,
-    ) -> Result<Option<Component>, ErrorCode> {
+    ) -> Result<Option<BytesPlace>, ErrorCode> {
         if self.partitions.binary_search(&data_id.partition()).is_err() {
             return Err(ErrorCode::NotOwner);
         }
@@ -143,14 +143,14 @@ impl Shard {
                 continue;
             }
             let Some(scope) = holder.scope.as_ref().filter(|scope| !scope.path.is_empty()) else {
-                return self.component_of(kv, now, ino, data_id);
+                return self.place_of(kv, now, ino, data_id);
             };
             let mut scopes = std::mem::take(&mut self.scopes);
             let mut looking = Looking::new(self, &mut scopes, (kv, now, session), scope);
             let place = looking.place(ino);
             self.scopes = scopes;
             if place? == Place::Inside {
-                return self.component_of(kv, now, ino, data_id);
+                return self.place_of(kv, now, ino, data_id);
             }
         }
         match is_silent {
@@ -160,17 +160,23 @@ impl Shard {
     }
 
     /// Where the bytes of a file with this number are.
-    fn component_of(
+    fn place_of(
         &mut self,
         kv: &dyn KvRead,
         now: Now,
         ino: Ino,
         data_id: DataId,
-    ) -> Result<Option<Component>, ErrorCode> {
-        let inode = self.tx(kv, now, SessionId(0)).find(ino)?;
-        let components = inode.map(|inode| inode.layout.components);
-        let mut components = components.into_iter().flatten();
-        Ok(components.find(|component| component.data_id == data_id))
+    ) -> Result<Option<BytesPlace>, ErrorCode> {
+        let Some(inode) = self.tx(kv, now, SessionId(0)).find(ino)? else {
+            return Ok(None);
+        };
+        let truncate_seq = inode.truncate_seq;
+        let mut components = inode.layout.components.into_iter();
+        let component = components.find(|component| component.data_id == data_id);
+        Ok(component.map(|component| BytesPlace {
+            component,
+            truncate_seq,
+        }))
     }
 
     /// Whether a reply under the lease of a directory may be cached: nobody hears of what happens outside of its path.

@@ -123,6 +123,6 @@ impl Tree {
         store
             .shard
             .may_use(&store.kv, self.cell.now, &of, id, for_use)
-            .map(|component| component.is_some_and(|component| component.data_id == id))
+            .map(|place| place.is_some_and(|place| place.component.data_id == id))
     }
 }

@@ -188,7 +188,7 @@ impl MetaRole {
             let (shard, kv) = (&mut state.shard, &*self.engine);
             shard.may_use(kv, now(), &of, *data_id, *for_use)
         });
-        Some(told.map(|component| MetaReply::MayUse { component }))
+        Some(told.map(|place| MetaReply::MayUse { place }))
     }
 
     /// The refusal of a sender that knows another owner of this shard: an earlier one, or a later one. Of a later one this server's
