@@ -107,7 +107,7 @@ limits! {
     /// Appends under way at one shard.
     APPEND_TICKETS_MAX: usize = 65_536, "tickets";
     /// Bytes of one append.
-    APPEND_BYTES_MAX: usize = 4_194_304, "bytes";
+    APPEND_BYTES_MAX: usize = 16_777_216, "bytes";
     /// How long an append that is not ended holds up those behind it, and a place at a lent end that is not asked for again those who want the
     /// end: longer than any client tries (`zonal mount --deadline` is a minute at most).
     TICKET_MS: u64 = 65_000, "ms";

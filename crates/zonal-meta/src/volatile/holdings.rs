@@ -68,9 +68,13 @@ impl Shard {
             self.opens.note(*ino, session, ways);
             self.recall_shared(*ino, session, now);
         }
-        // Where another has got something that conflicts, nothing of the file is taken over: what it guarded may have changed.
+        // Where another has got something that conflicts, nothing of the file is taken over: what it guarded may have changed. Nor where the
+        // session that had it has ended: others may have had it since, and given it back.
+        let may_take = self.sessions.silent.contains(&session);
         let conflicts = |(ino, range): &&(Ino, LockRange)| {
-            !absent.contains(ino) && self.locks.get(session, *ino, *range).is_some()
+            let is_free = self.locks.is_free(session, *ino, range);
+            let is_kept = may_take || self.locks.holds(session, *ino, range);
+            !(absent.contains(ino) || is_free && is_kept)
         };
         let mut lost: BTreeSet<Ino> = locks
             .iter()
@@ -85,6 +89,7 @@ impl Shard {
         self.sessions.silent.remove(&session);
         if self.sessions.silent.is_empty() {
             self.tickets.forget_given();
+            self.locks.forget_given();
         }
         self.recheck = true;
         let mut orphans = self.opens.orphans_of(session);
@@ -228,6 +233,7 @@ impl Shard {
         self.fencing.ended(session);
         if self.sessions.silent.iter().all(|silent| *silent == session) {
             self.tickets.forget_given();
+            self.locks.forget_given();
         }
         let granted = self.locks.release_session(session);
         self.tell(granted);
