@@ -3,12 +3,32 @@
 //!
 //! A failure that passes (a server that does not answer) is none: its bytes are gathered again, and only the call that waited
 //! is told.
+//!
+//! Locks that were lost are another matter: each open of then is told by its next write, its next fsync and its next close.
 
 use zonal_types::ErrorCode;
 
-/// Up to which failure somebody was told.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Told(u64);
+/// Up to which failure an open was told, and of which losses of locks by which of its calls.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Told {
+    failures: u64,
+    write: u64,
+    fsync: u64,
+    close: u64,
+}
+
+impl Told {
+    /// It was told of what either of them says.
+    #[must_use]
+    pub fn with(self, other: Self) -> Self {
+        Self {
+            failures: self.failures.max(other.failures),
+            write: self.write.max(other.write),
+            fsync: self.fsync.max(other.fsync),
+            close: self.close.max(other.close),
+        }
+    }
+}
 
 /// The failures of one file.
 #[derive(Debug, Clone, Copy, Default)]
@@ -18,9 +38,11 @@ pub(crate) struct Failures {
     /// Somebody was told of the last one.
     is_known: bool,
     /// What calls of write were told: each failure by one of them.
-    writers: Told,
+    writers: u64,
     /// What those were told who have no open of their own.
-    others: Told,
+    others: u64,
+    /// How often locks were lost.
+    forfeits: u64,
 }
 
 impl Failures {
@@ -31,15 +53,30 @@ impl Failures {
         self.is_known = false;
     }
 
-    /// Where a new open begins. What nobody was told of is news to it.
-    pub(crate) fn sample(&self) -> Told {
-        Told(self.count - u64::from(self.count > 0 && !self.is_known))
+    /// Others have got locks that were held here.
+    pub(crate) fn forfeit(&mut self) {
+        self.forfeits += 1;
     }
 
-    /// What happened since `told`, which stays: a close tells, and the next fsync tells again.
-    pub(crate) fn since(&mut self, told: Told) -> Result<(), ErrorCode> {
+    /// How often that was so.
+    pub(crate) fn forfeits(&self) -> u64 {
+        self.forfeits
+    }
+
+    /// Where a new open begins. What nobody was told of is news to it.
+    pub(crate) fn sample(&self) -> Told {
+        let forfeits = self.forfeits;
+        Told {
+            failures: self.count - u64::from(self.count > 0 && !self.is_known),
+            write: forfeits,
+            fsync: forfeits,
+            close: forfeits,
+        }
+    }
+
+    fn since(&mut self, told: u64) -> Result<(), ErrorCode> {
         match self.last {
-            Some(code) if self.count > told.0 => {
+            Some(code) if self.count > told => {
                 self.is_known = true;
                 Err(code)
             }
@@ -47,22 +84,35 @@ impl Failures {
         }
     }
 
-    /// The same, and `told` knows of it from now on.
-    pub(crate) fn tell(&mut self, told: &mut Told) -> Result<(), ErrorCode> {
-        let since = self.since(*told);
-        told.0 = self.count;
-        since
+    fn locks_since(&self, told: &mut u64) -> Result<(), ErrorCode> {
+        match self.forfeits > std::mem::replace(told, self.forfeits) {
+            true => Err(ErrorCode::Io),
+            false => Ok(()),
+        }
     }
 
-    /// Tells one call of write through an open that was told up to `told`. An fsync tells of it all the same.
-    pub(crate) fn tell_writer(&mut self, told: Told) -> Result<(), ErrorCode> {
-        let since = self.since(told.max(self.writers));
+    /// Tells a close; of writes that failed the next fsync tells again.
+    pub(crate) fn tell_close(&mut self, told: &mut Told) -> Result<(), ErrorCode> {
+        let failed = self.since(told.failures);
+        self.locks_since(&mut told.close).and(failed)
+    }
+
+    /// Tells an fsync.
+    pub(crate) fn tell(&mut self, told: &mut Told) -> Result<(), ErrorCode> {
+        let failed = self.since(told.failures);
+        told.failures = self.count;
+        self.locks_since(&mut told.fsync).and(failed)
+    }
+
+    /// Tells a call of write: of writes that failed one of those of all opens. An fsync tells of it all the same.
+    pub(crate) fn tell_writer(&mut self, told: &mut Told) -> Result<(), ErrorCode> {
+        let failed = self.since(told.failures.max(self.writers));
         self.writer_told();
-        since
+        self.locks_since(&mut told.write).and(failed)
     }
 
     fn writer_told(&mut self) {
-        self.writers = Told(self.count);
+        self.writers = self.count;
     }
 
     /// A call of write met the last one, and returns it.
@@ -73,10 +123,9 @@ impl Failures {
 
     /// Tells a caller that has no open of its own.
     pub(crate) fn tell_others(&mut self) -> Result<(), ErrorCode> {
-        let mut told = self.others;
-        let since = self.tell(&mut told);
-        self.others = told;
-        since
+        let failed = self.since(self.others);
+        self.others = self.count;
+        failed
     }
 }
 
@@ -103,13 +152,41 @@ mod tests {
         let mut failures = Failures::default();
         let mut told = failures.sample();
         failures.note(ErrorCode::NoSpace);
-        assert_eq!(failures.since(told), FULL);
-        assert_eq!(failures.since(told), FULL);
-        assert_eq!(failures.tell_writer(told), FULL);
-        assert_eq!(failures.tell_writer(told), Ok(()));
+        assert_eq!(failures.tell_close(&mut told), FULL);
+        assert_eq!(failures.tell_close(&mut told), FULL);
+        assert_eq!(failures.tell_writer(&mut told), FULL);
+        assert_eq!(failures.tell_writer(&mut told), Ok(()));
         assert_eq!(failures.tell_others(), FULL);
         assert_eq!(failures.tell_others(), Ok(()));
         assert_eq!(failures.tell(&mut told), FULL);
+    }
+
+    #[test]
+    fn locks_that_were_lost_are_told_by_each_call_of_each_open_once() {
+        const LOST: Result<(), ErrorCode> = Err(ErrorCode::Io);
+        let mut failures = Failures::default();
+        let (mut first, mut second) = (failures.sample(), failures.sample());
+        failures.forfeit();
+        let mut later = failures.sample();
+        for told in [&mut first, &mut second] {
+            for expected in [LOST, Ok(())] {
+                assert_eq!(failures.tell(told), expected);
+                assert_eq!(failures.tell_writer(told), expected);
+                assert_eq!(failures.tell_close(told), expected);
+            }
+        }
+        assert_eq!(failures.tell_writer(&mut later), Ok(()));
+        assert_eq!(failures.tell(&mut later), Ok(()));
+        assert_eq!(failures.tell_close(&mut later), Ok(()));
+        failures.forfeit();
+        // Calls at once: what either was told is told.
+        let mut copy = first;
+        assert_eq!(failures.tell(&mut copy), LOST);
+        assert_eq!(failures.tell_writer(&mut first), LOST);
+        first = first.with(copy);
+        assert_eq!(failures.tell(&mut first), Ok(()));
+        assert_eq!(failures.tell_writer(&mut first), Ok(()));
+        assert_eq!(failures.tell_close(&mut first), LOST);
     }
 
     #[test]
@@ -119,11 +196,11 @@ mod tests {
         let mut opened = failures.sample();
         assert_eq!(failures.tell(&mut opened), FULL);
         let mut later = failures.sample();
-        assert_eq!(failures.tell_writer(later), Ok(()), "not its own");
+        assert_eq!(failures.tell_writer(&mut later), Ok(()), "not its own");
         assert_eq!(failures.tell(&mut later), Ok(()));
         failures.note(ErrorCode::NoSpace);
         assert_eq!(failures.tell(&mut opened), FULL);
-        assert_eq!(failures.tell_writer(opened), Ok(()), "its fsync told");
+        assert_eq!(failures.tell_writer(&mut opened), Ok(()), "its fsync told");
         failures.note(ErrorCode::NoSpace);
         failures.writer_met();
         let mut later = failures.sample();

@@ -48,8 +48,6 @@ pub(crate) struct FileState<N: Net> {
     /// Appends that are not published.
     pub(crate) gathered: Gathered,
     pub(crate) dirty: Dirty,
-    /// How often others have got locks on the file that were held here.
-    pub(crate) forfeits: u64,
     pub(crate) inflight: VecDeque<Inflight<N>>,
     /// What the shard has not been told yet.
     pub(crate) report: Option<Report>,
@@ -117,7 +115,6 @@ impl<N: Net> File<N> {
                 change: 0,
                 gathered: Gathered::default(),
                 dirty: Dirty::default(),
-                forfeits: 0,
                 inflight: VecDeque::new(),
                 report: None,
                 reporting: None,
@@ -155,7 +152,7 @@ impl<N: Net> File<N> {
     ///
     /// # Errors
     /// That.
-    pub fn tell_writer(&self, told: Told) -> Result<(), ErrorCode> {
+    pub fn tell_writer(&self, told: &mut Told) -> Result<(), ErrorCode> {
         self.state().failures.tell_writer(told)
     }
 

@@ -59,9 +59,9 @@ impl<N: Net> Client<N> {
     ///
     /// # Errors
     /// As [`Self::flush`]; a write that had failed before.
-    pub async fn flush_open(&self, file: &File<N>, told: Told) -> Result<(), ErrorCode> {
+    pub async fn flush_open(&self, file: &File<N>, told: &mut Told) -> Result<(), ErrorCode> {
         let flushed = self.flush(file).await;
-        let failed = file.state().failures.since(told);
+        let failed = file.state().failures.tell_close(told);
         failed.and(flushed)
     }
 

@@ -148,7 +148,7 @@ impl<N: Net> Client<N> {
         let mut is_change = out.is_none();
         // Of the attempt before, where that was ours.
         let mut incarnation = None;
-        let forfeits = file.state().forfeits;
+        let forfeits = file.state().failures.forfeits();
         if is_change && forfeits > 0 && failed == Some(ErrorCode::Fenced) {
             // Sent under locks that others have got.
             return Err(ErrorCode::Io);
@@ -187,7 +187,7 @@ impl<N: Net> Client<N> {
                     return Err(late(code));
                 }
             }
-            if is_change && file.state().forfeits != forfeits {
+            if is_change && file.state().failures.forfeits() != forfeits {
                 return Err(ErrorCode::Io);
             }
             let data = file.state().data.clone();

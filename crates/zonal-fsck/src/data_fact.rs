@@ -32,7 +32,7 @@ codec_enum! {
             /// Allocated bytes, as the inode says.
             allocated: u64,
             /// The last shrink.
-            truncate_seq: u32,
+            truncate_seq: u64,
             /// First bytes that are in the shard's store, in blocks.
             inline: u8,
         },
@@ -96,7 +96,7 @@ impl DataFact {
                 unit: data.unit,
                 size: data.size,
                 allocated: data.allocated,
-                truncate_seq: u32::try_from(data.truncate_seq).unwrap_or(u32::MAX),
+                truncate_seq: data.truncate_seq,
                 inline: u8::try_from(data.inline / BLOCK).unwrap_or(u8::MAX),
             },
         }

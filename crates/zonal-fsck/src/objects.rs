@@ -7,6 +7,7 @@ use crate::finding::What;
 use crate::ranges::Ranges;
 use zonal_layout::stripe;
 use zonal_object::ObjectId;
+use zonal_types::limits::FILE_BYTES_MAX;
 use zonal_types::{
     Column, Component, ComponentKind, DataId, Layout, LayoutGen, Redundancy, TargetId, ZoneId,
 };
@@ -98,7 +99,7 @@ impl<'a> Join<'a> {
                         (self.tell)(Joined::Wrong(None, owner, what));
                     }
                     None => {
-                        self.group.owner = Some((owner, allocated, u64::from(truncate_seq)));
+                        self.group.owner = Some((owner, allocated, truncate_seq));
                     }
                 }
             }
@@ -179,7 +180,7 @@ impl<'a> Join<'a> {
             // A target that is behind cuts before it reads or writes.
             if bytes > 0 && own_seq >= seq {
                 let last = stripe::file_offset_of(&component, Column(column), bytes - 1);
-                end = end.max(last.saturating_add(1));
+                end = end.max(last.saturating_add(1)).min(FILE_BYTES_MAX);
             }
         }
         if shrinks > seq {
@@ -320,7 +321,7 @@ pub fn guess_layout(map: &ZoneMap, data_id: DataId, lonely: &[Lonely]) -> Option
             let end = stripe::file_offset_of(&component, Column(object.column), object.bytes - 1);
             end.saturating_add(1)
         });
-    let size = ends.max().unwrap_or(0);
+    let size = ends.max().unwrap_or(0).min(FILE_BYTES_MAX);
     Some((
         Layout {
             layout_gen: LayoutGen(1),

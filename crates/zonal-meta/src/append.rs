@@ -3,7 +3,8 @@
 //! A ticket reserves bytes behind all others. The size that readers see rises only over the finished tickets before
 //! the first unfinished one, so nobody reads reserved bytes; and an append is acknowledged only when its bytes are
 //! published, so that every later reader sees it and no crash takes it back: its end waits for the tickets before it, at most
-//! [`TICKET_MS`] from their beginning. Each end publishes its own bytes and no others: else a crash could publish an append
+//! [`TICKET_MS`] from their beginning, which is longer than any client tries: no append that was passed over is finished or repeated
+//! later. Each end publishes its own bytes and no others: else a crash could publish an append
 //! whose client then repeats it. What a given-up ticket reserved is returned where nothing follows it, and
 //! stays a hole otherwise.
 //!
@@ -11,7 +12,8 @@
 //! the file grew past it, it stays. Where the file was then cut behind its beginning, it stays, once, as far as the file goes: appended,
 //! then cut. The client finds the same from the last shrink that it knows.
 //!
-//! Where one session alone has the file open, the end may be lent to it ([`ends`]): it asks for places at offsets of its own.
+//! Where one session alone has the file open, the end may be lent to it ([`ends`]): it asks for places at offsets of its own. Others wait
+//! for these. Who keeps one too long is [`Tickets::overdue`], and its session is ended.
 //!
 //! *Invariants*: tickets of an inode are disjoint and sorted; volatile (a restart of the shard forgets tickets, and
 //! [`Tickets::end`] refuses them then; nothing of them was acknowledged).
@@ -20,13 +22,10 @@
 pub mod ends;
 
 use std::collections::{BTreeMap, BTreeSet};
-use zonal_types::limits::{APPEND_TICKETS_MAX, FILE_BYTES_MAX, SESSION_TERM_MS};
+use zonal_types::limits::{
+    APPEND_BYTES_MAX, APPEND_TICKETS_MAX, FILE_BYTES_MAX, TICKET_KEPT_MS, TICKET_MS,
+};
 use zonal_types::{ErrorCode, Ino, Instant, SessionId};
-
-/// How long an unfinished ticket holds up those behind it: longer than any client tries (`zonal mount --deadline` is a
-/// minute at most), so that no append which was passed over is finished or repeated later. A dead client's tickets end with its
-/// session, before that.
-pub const TICKET_MS: u64 = SESSION_TERM_MS + 5_000;
 
 /// Stands for all files.
 const ANY: Ino = Ino(0);
@@ -98,7 +97,8 @@ impl Tickets {
     /// Reserves `length` bytes behind the committed size and all tickets; returns where.
     ///
     /// # Errors
-    /// `FileTooBig` where that is beyond the largest file; `Overloaded` where there are [`APPEND_TICKETS_MAX`].
+    /// `FileTooBig` where that is beyond the largest file; `Overloaded` where there are [`APPEND_TICKETS_MAX`]; `Invalid` past
+    /// [`APPEND_BYTES_MAX`].
     pub fn begin(
         &mut self,
         ino: Ino,
@@ -117,6 +117,9 @@ impl Tickets {
         if end > FILE_BYTES_MAX {
             return Err(ErrorCode::FileTooBig);
         }
+        if length > APPEND_BYTES_MAX as u64 {
+            return Err(ErrorCode::Invalid);
+        }
         if length == 0 {
             return Ok(offset);
         }
@@ -132,7 +135,7 @@ impl Tickets {
     /// Reserves `length` bytes at `offset`, the end that is lent to the session; where it asked for that before, at least as much as then.
     ///
     /// # Errors
-    /// `FileTooBig`, `Overloaded` as [`Self::begin`]; `UnknownLease` where a part of it was given otherwise.
+    /// `FileTooBig`, `Overloaded`, `Invalid` as [`Self::begin`]; `UnknownLease` where a part of it was given otherwise.
     pub fn begin_at(
         &mut self,
         ino: Ino,
@@ -144,7 +147,7 @@ impl Tickets {
             .checked_add(length)
             .filter(|end| *end <= FILE_BYTES_MAX);
         let end = end.ok_or(ErrorCode::FileTooBig)?;
-        if length == 0 {
+        if length == 0 || length > APPEND_BYTES_MAX as u64 {
             return Err(ErrorCode::Invalid);
         }
         let is_full = self.len() >= APPEND_TICKETS_MAX;
@@ -182,6 +185,30 @@ impl Tickets {
     pub fn has_any(&self, ino: Ino) -> bool {
         let mut passed = self.passed.range((ino, 0)..=(ino, u64::MAX));
         self.files.contains_key(&ino) || passed.next().is_some()
+    }
+
+    /// Whose append keeps the lent end of the file from others, who want it since `since`, for longer than it may: nobody asks for its place
+    /// again, or it is too late for that.
+    #[must_use]
+    pub fn overdue(&self, ino: Ino, since: Instant, now: Instant) -> BTreeSet<SessionId> {
+        if now < since.plus_ms(TICKET_MS) {
+            return BTreeSet::new();
+        }
+        let is_over = now >= since.plus_ms(TICKET_KEPT_MS);
+        let known = self.files.get(&ino).into_iter().flat_map(BTreeMap::values);
+        let overdue = known.filter(|t| is_over || now >= t.since.plus_ms(TICKET_MS));
+        let passed = self.passed.range((ino, 0)..=(ino, u64::MAX));
+        let passed = passed.map(|(_at, (of, _))| *of);
+        overdue.map(|ticket| ticket.session).chain(passed).collect()
+    }
+
+    /// Its holder asks whether the place is its own still.
+    pub fn asked_for(&mut self, ino: Ino, session: SessionId, offset: u64, now: Instant) {
+        let tickets = self.files.get_mut(&ino);
+        let ticket = tickets.and_then(|tickets| tickets.get_mut(&offset));
+        if let Some(ticket) = ticket.filter(|of| of.session == session && of.is_lent) {
+            ticket.since = now;
+        }
     }
 
     /// Whether another session's append of the file is under way, or was passed over.
@@ -319,7 +346,8 @@ impl Tickets {
     ) {
         let reserved = u64::from(reserved);
         let end = offset.saturating_add(reserved);
-        if reserved == 0 || end > FILE_BYTES_MAX || self.len() >= APPEND_TICKETS_MAX {
+        let is_place = (1..=APPEND_BYTES_MAX as u64).contains(&reserved) && end <= FILE_BYTES_MAX;
+        if !is_place || self.len() >= APPEND_TICKETS_MAX {
             return;
         }
         let tickets = self.files.entry(ino).or_default();

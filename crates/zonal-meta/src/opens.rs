@@ -5,6 +5,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use zonal_types::{Ino, SessionId};
 
+/// In which ways a session has a file open.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Ways {
+    pub reads: bool,
+    pub writes: bool,
+    /// By a request that was permitted, not only told.
+    pub is_granted: bool,
+}
+
 /// Open counts and orphans.
 #[derive(Debug, Default)]
 pub(crate) struct Opens {
@@ -14,10 +23,8 @@ pub(crate) struct Opens {
     files: BTreeMap<SessionId, u32>,
     /// Files of which what lies behind the end is known to one session that has them open: nobody else had them open since.
     owners: BTreeMap<Ino, SessionId>,
-    /// Which of them are for writing, of sessions that have proved whose they are.
-    writers: BTreeSet<(Ino, SessionId)>,
-    /// Which were opened by a request that was permitted, not only told.
-    granted: BTreeSet<(Ino, SessionId)>,
+    /// How, of sessions that have proved whose they are.
+    ways: BTreeMap<(Ino, SessionId), Ways>,
     /// Inodes without a name, with the sessions that hold them.
     pub orphans: BTreeMap<Ino, BTreeSet<SessionId>>,
 }
@@ -54,8 +61,7 @@ impl Opens {
             return false;
         }
         of.remove(&session);
-        self.writers.remove(&(ino, session));
-        self.granted.remove(&(ino, session));
+        self.ways.remove(&(ino, session));
         if of.is_empty() {
             self.counts.remove(&ino);
         }
@@ -89,28 +95,20 @@ impl Opens {
         self.owners.get(&ino).copied()
     }
 
-    /// The session has it open for writing, if it has it open.
-    pub fn write(&mut self, ino: Ino, session: SessionId) {
+    /// The session has opened it in these ways too, if it has it open.
+    pub fn note(&mut self, ino: Ino, session: SessionId, more: Ways) {
         if self.count(ino, session) > 0 {
-            self.writers.insert((ino, session));
+            let ways = self.ways.entry((ino, session)).or_default();
+            ways.reads |= more.reads;
+            ways.writes |= more.writes;
+            ways.is_granted |= more.is_granted;
         }
     }
 
-    /// Whether the session has it open for writing, as far as that was noted.
-    pub fn writes(&self, ino: Ino, session: SessionId) -> bool {
-        self.writers.contains(&(ino, session))
-    }
-
-    /// The session has opened it by a request that was permitted, if it has it open.
-    pub fn grant(&mut self, ino: Ino, session: SessionId) {
-        if self.count(ino, session) > 0 {
-            self.granted.insert((ino, session));
-        }
-    }
-
-    /// Whether that is so.
-    pub fn is_granted(&self, ino: Ino, session: SessionId) -> bool {
-        self.granted.contains(&(ino, session))
+    /// In which ways the session has it open, as far as that was noted; `None`: in none.
+    pub fn ways(&self, ino: Ino, session: SessionId) -> Option<Ways> {
+        (self.count(ino, session) > 0)
+            .then(|| self.ways.get(&(ino, session)).copied().unwrap_or_default())
     }
 
     /// How often the session has it open.
@@ -137,8 +135,7 @@ impl Opens {
             return;
         }
         self.owners.retain(|_ino, owner| *owner != session);
-        self.writers.retain(|(_ino, writer)| *writer != session);
-        self.granted.retain(|(_ino, reader)| *reader != session);
+        self.ways.retain(|(_ino, of), _ways| *of != session);
         let entries = &mut self.entries;
         self.counts.retain(|_ino, of| {
             if of.remove(&session).is_some() {

@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use zonal_types::limits::{SCOPE_CUT_MS, SCOPE_CUTS_MAX, SCOPE_INSIDE_MAX};
 use zonal_types::{Credentials, ErrorCode, Ino, Instant, Name, Scope, SessionId};
 use zonal_wire::MetaRequest;
-use zonal_wire::meta::flags::{O_ACCMODE, O_RDONLY, O_TRUNC};
-use zonal_wire::meta::{LockKind, LockRange};
+use zonal_wire::meta::flags::{O_ACCMODE, O_RDONLY, O_TRUNC, O_WRONLY};
+use zonal_wire::meta::{FileUse, LockKind, LockRange};
 
 /// User and group of a root that counts as nobody.
 pub(crate) const NOBODY: u32 = 65_534;
@@ -177,6 +177,11 @@ pub(crate) fn opens_for_writing(open_flags: u32) -> bool {
     open_flags & O_ACCMODE != O_RDONLY || open_flags & O_TRUNC != 0
 }
 
+/// Whether an open with these flags may read the file; the kernel reads what it executes.
+pub(crate) fn opens_for_reading(open_flags: u32) -> bool {
+    open_flags & O_ACCMODE != O_WRONLY
+}
+
 /// Whether a client that changes nothing may ask for this.
 pub(crate) fn is_for_readers(request: &MetaRequest) -> bool {
     match request {
@@ -197,10 +202,11 @@ pub(crate) fn reader_may_lock(range: &LockRange) -> bool {
     range.whole_file || range.kind == LockKind::Shared
 }
 
-/// What of a file must be open for a request that names it by number; true: for writing.
-pub(crate) fn needs_open(request: &MetaRequest) -> Option<(Ino, bool)> {
+/// Which file must be open, and for what, for a request that names it by number.
+pub(crate) fn needs_open(request: &MetaRequest) -> Option<(Ino, FileUse)> {
     match request {
-        MetaRequest::ReadInline { ino } | MetaRequest::Lock { ino, .. } => Some((*ino, false)),
+        MetaRequest::ReadInline { ino } => Some((*ino, FileUse::Read)),
+        MetaRequest::Lock { ino, .. } => Some((*ino, FileUse::Look)),
         MetaRequest::Truncate {
             ino,
             by_handle: true,
@@ -213,7 +219,7 @@ pub(crate) fn needs_open(request: &MetaRequest) -> Option<(Ino, bool)> {
         | MetaRequest::LendEnd { ino }
         | MetaRequest::AppendAt { ino, .. }
         | MetaRequest::DisownBehind { ino, .. }
-        | MetaRequest::TakePrivileges { ino, .. } => Some((*ino, true)),
+        | MetaRequest::TakePrivileges { ino, .. } => Some((*ino, FileUse::Write)),
         _ => None,
     }
 }

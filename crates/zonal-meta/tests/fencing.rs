@@ -149,3 +149,81 @@ fn it_comes_back_in_its_next_incarnation_while_the_one_before_ends() {
     // It has the newer session.
     assert_eq!(cell.client_as(identity).sessions, again.sessions);
 }
+
+/// Tells what is held, as a client does in a new session; the files whose locks are lost.
+fn reclaim(cell: &mut Cell, client: &Client, file: Ino) -> Vec<Ino> {
+    let locks = vec![(file, whole_file())];
+    let opens = Vec::new();
+    match ask(cell, client, &MetaRequest::Reclaim { opens, locks }) {
+        MetaReply::Done => Vec::new(),
+        MetaReply::Reclaimed { lost } => lost,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn locks_of_a_session_that_has_ended_are_lost_also_where_nobody_has_them_now() {
+    let (mut cell, one, two, file) = expired();
+    let mut identity = one.identity;
+    identity.incarnation = identity.incarnation.next();
+    cell.tick();
+    // Another one had it meanwhile.
+    assert_eq!(lock(&mut cell, &two, file), MetaReply::Done);
+    cell.evict(1, two.caller(1));
+    let again = cell.client_as(identity);
+    assert_eq!(reclaim(&mut cell, &again, file), [file]);
+    assert_eq!(
+        reclaim(&mut cell, &again, file),
+        [file],
+        "its answer was lost"
+    );
+    let third = cell.client(3);
+    assert_eq!(lock(&mut cell, &third, file), MetaReply::Done);
+    let closed = ask(&mut cell, &third, &MetaRequest::CloseSession);
+    assert_eq!(closed, MetaReply::Done);
+    // What it gets from now on it keeps, over what it tells again and over restarts of the shard.
+    assert_eq!(lock(&mut cell, &again, file), MetaReply::Done);
+    assert_eq!(reclaim(&mut cell, &again, file), []);
+    cell.restart(1);
+    for _answer_is_lost in 0..2 {
+        assert_eq!(reclaim(&mut cell, &again, file), []);
+    }
+    let third = cell.client(4);
+    assert_eq!(lock(&mut cell, &third, file), failed(ErrorCode::WouldBlock));
+}
+
+#[test]
+fn what_others_had_since_a_restart_is_not_told_again() {
+    for is_given_back in [true, false] {
+        let mut cell = Cell::new();
+        let (mut one, two) = (cell.client(1), cell.client(2));
+        let home = one.mkdir(&mut cell, Ino::ROOT, "home").unwrap();
+        let mut make = |text: &str| one.create(&mut cell, home, text, 0o644).unwrap();
+        let (file, other) = (make("f"), make("g"));
+        assert_eq!(lock(&mut cell, &one, file), MetaReply::Done);
+        assert_eq!(lock(&mut cell, &one, other), MetaReply::Done);
+        cell.restart(1);
+        two.clone().holds_nothing(&mut cell, 1);
+        // It waits for the other one, which tells too late.
+        assert_eq!(lock(&mut cell, &two, file), MetaReply::Done);
+        if is_given_back {
+            let mut range = whole_file();
+            range.number += 1;
+            let unlock = MetaRequest::Unlock { ino: file, range };
+            assert_eq!(ask(&mut cell, &two, &unlock), MetaReply::Done);
+        }
+        let (opens, locks) = (
+            Vec::new(),
+            vec![(file, whole_file()), (other, whole_file())],
+        );
+        let told = ask(&mut cell, &one, &MetaRequest::Reclaim { opens, locks });
+        assert_eq!(told, MetaReply::Reclaimed { lost: vec![file] });
+        // It is asked for anew.
+        let expected = match is_given_back {
+            true => MetaReply::Done,
+            false => failed(ErrorCode::WouldBlock),
+        };
+        assert_eq!(lock(&mut cell, &one, file), expected);
+        cell.assert_sound();
+    }
+}

@@ -5,6 +5,7 @@ mod common;
 
 use common::*;
 use zonal_meta::{Attempt, Outcome};
+use zonal_types::limits::APPEND_BYTES_MAX;
 use zonal_types::{ErrorCode, Ino};
 use zonal_wire::{AppendPlace, Event, MetaReply, MetaRequest};
 
@@ -227,6 +228,119 @@ fn an_open_does_not_wait_for_long_and_an_append_does() {
     assert!((8_000..9_000).contains(&waited), "{waited} ms");
     let gone = Err(ErrorCode::UnknownLease);
     assert_eq!(place_at(&mut one, &mut cell, f, 8020, 10), gone);
+}
+
+/// Asks again for a place at the lent end every so often, as one does whose target does not answer, and never ends it: how long another's
+/// append waits, housekeeping done meanwhile.
+fn held_up(step_ms: u64, renews: impl Fn(&mut Client, &mut Cell, Ino)) -> u64 {
+    let (mut cell, mut one, mut two, f) = file();
+    two.open(&mut cell, f, 2).unwrap();
+    two.close(&mut cell, f).unwrap();
+    assert_eq!(lend(&mut one, &mut cell, f), Ok(8000));
+    assert_eq!(place_at(&mut one, &mut cell, f, 8000, 10), Ok(8000));
+    two.sequence += 1;
+    let before = cell.now.instant;
+    let mut waits = ask(&two, &mut cell, &begin(f), None).unwrap_err();
+    for _ in 0..1_000 {
+        cell.pass_ms(step_ms);
+        cell.send(1, two.caller(1), &MetaRequest::StatFs);
+        renews(&mut one, &mut cell, f);
+        let reply = ask(&two, &mut cell, &begin(f), Some(waits));
+        cell.tick();
+        match reply {
+            Err(again) => waits = again,
+            Ok(reply) => {
+                assert!(matches!(reply, MetaReply::Appending { offset: 8000, .. }));
+                let waited = cell.now.instant.ms_since(before);
+                // What it had is gone, and what it wrote is nobody's.
+                let late = end(&cell, f, 8000, 10);
+                let gone = Err(ErrorCode::UnknownSession);
+                assert_eq!(one.call(&mut cell, f, &late), gone);
+                let over = end(&cell, f, 8000, 10);
+                two.call(&mut cell, f, &over).unwrap();
+                assert_eq!(two.attr(&mut cell, f).unwrap().size, 8010);
+                cell.assert_sound();
+                return waited;
+            }
+        }
+    }
+    panic!("held up for ever")
+}
+
+#[test]
+fn a_place_that_is_never_ended_is_taken_back() {
+    // Silent about it, but not gone.
+    let waited = held_up(5_000, |one, cell, f| {
+        one.attr(cell, f).ok();
+    });
+    assert!((65_000..80_000).contains(&waited), "{waited} ms");
+    // It asks for it again and again.
+    let waited = held_up(5_000, |one, cell, f| {
+        if let Err(code) = place_at(one, cell, f, 8000, 10) {
+            assert_eq!(code, ErrorCode::UnknownSession);
+        }
+    });
+    assert!((300_000..315_000).contains(&waited), "{waited} ms");
+    let waited = held_up(5_000, |one, cell, f| {
+        let place = AppendPlace {
+            offset: 8000,
+            length: 10,
+            truncate_seq: 0,
+        };
+        let appends = vec![(f, place)];
+        one.call(cell, f, &MetaRequest::ReclaimAppends { appends })
+            .ok();
+    });
+    assert!((300_000..315_000).contains(&waited), "{waited} ms");
+}
+
+#[test]
+fn who_was_asked_for_the_end_for_long_gets_no_new_place() {
+    let (mut cell, mut one, two, f) = file();
+    assert_eq!(lend(&mut one, &mut cell, f), Ok(8000));
+    publish(&mut one, &mut cell, f, 8000, 10);
+    let mut waits = ask(&two, &mut cell, &open(&two, f), None).unwrap_err();
+    let mut at = 8010;
+    for _ in 0..13 {
+        publish(&mut one, &mut cell, f, at, 10);
+        at += 10;
+        assert_eq!(place_at(&mut one, &mut cell, f, at, 10), Ok(at));
+        cell.pass_ms(5_000);
+        match ask(&two, &mut cell, &begin(f), Some(waits)) {
+            Err(again) => waits = again,
+            Ok(reply) => panic!("{reply:?}"),
+        }
+    }
+    // The one that it has it may end.
+    publish(&mut one, &mut cell, f, at, 10);
+    at += 10;
+    let gone = Err(ErrorCode::UnknownLease);
+    assert_eq!(place_at(&mut one, &mut cell, f, at, 10), gone);
+    let reply = ask(&two, &mut cell, &begin(f), Some(waits)).unwrap();
+    assert!(matches!(reply, MetaReply::Appending { offset, .. } if offset == at));
+}
+
+#[test]
+fn a_place_has_a_largest_length() {
+    let (mut cell, mut one, _two, f) = file();
+    let length = APPEND_BYTES_MAX as u32 + 1;
+    let (ino, limit) = (f, 0);
+    let long = MetaRequest::AppendBegin { ino, length, limit };
+    assert_eq!(one.call(&mut cell, f, &long), Err(ErrorCode::Invalid));
+    assert_eq!(lend(&mut one, &mut cell, f), Ok(8000));
+    let refused = Err(ErrorCode::Invalid);
+    assert_eq!(place_at(&mut one, &mut cell, f, 8000, length), refused);
+    assert_eq!(place_at(&mut one, &mut cell, f, 8000, length - 1), Ok(8000));
+    cell.restart(1);
+    let place = AppendPlace {
+        offset: 8000,
+        length,
+        truncate_seq: 0,
+    };
+    let appends = vec![(f, place)];
+    let told = MetaRequest::ReclaimAppends { appends };
+    let refused = Err(ErrorCode::UnknownLease);
+    assert_eq!(one.call(&mut cell, f, &told), refused);
 }
 
 #[test]

@@ -9,6 +9,7 @@ mod scoped_tree;
 
 use scoped_tree::{SECRET, Tree};
 use zonal_types::{ErrorCode, Ino};
+use zonal_wire::meta::FileUse;
 use zonal_wire::meta::flags::{O_RDONLY, O_RDWR, RENAME_EXCHANGE};
 
 #[test]
@@ -47,13 +48,13 @@ fn what_moves_out_of_the_path_is_gone_for_its_client() {
     for ino in [sub, deep, file] {
         assert!(tree.scoped.attr(&mut tree.cell, ino).is_ok());
     }
-    assert_eq!(tree.may_use(file, true), Ok(true));
+    assert_eq!(tree.may_use(file, FileUse::Write), Ok(true));
     tree.as_admin(|admin, cell| admin.moved(cell, (inside, "sub"), (outside, "sub")));
     for ino in [sub, deep, file] {
         let attr = tree.scoped.attr(&mut tree.cell, ino);
         assert_eq!(attr, Err(ErrorCode::Stale));
     }
-    assert_eq!(tree.may_use(file, false), Ok(false));
+    assert_eq!(tree.may_use(file, FileUse::Read), Ok(false));
     tree.as_admin(|admin, cell| admin.moved(cell, (outside, "sub"), (inside, "sub")));
     assert!(tree.scoped.attr(&mut tree.cell, file).is_ok());
     // The path is a name, whichever directory has it.
@@ -167,8 +168,8 @@ fn a_file_with_several_names_goes_where_its_directory_goes() {
         assert_eq!(scoped.open(cell, file, O_RDWR), Err(gone));
         assert_eq!(scoped.link(cell, file, inside, "back"), Err(gone));
         assert_eq!(scoped.truncate(cell, file, 0, 0), Err(gone));
-        for writes in [false, true] {
-            assert_eq!(tree.may_use(file, writes), Ok(false));
+        for for_use in [FileUse::Read, FileUse::Write] {
+            assert_eq!(tree.may_use(file, for_use), Ok(false));
         }
         tree.cell.assert_sound();
     }

@@ -16,7 +16,7 @@ use zonal_meta::keys;
 use zonal_testkit::Rng;
 use zonal_types::{Blob, Codec, Credentials, ErrorCode, Ino, SessionId, Timestamp};
 use zonal_wire::meta::flags::{O_RDONLY, O_RDWR, O_TRUNC, O_WRONLY, RENAME_EXCHANGE};
-use zonal_wire::meta::{AppendPlace, Event, LockKind};
+use zonal_wire::meta::{AppendPlace, Event, FileUse, LockKind};
 use zonal_wire::{MetaReply, MetaRequest};
 
 #[test]
@@ -279,6 +279,43 @@ fn a_client_speaks_for_its_users_only() {
     user.write_inline(cell, secret, 0, b"x").unwrap();
 }
 
+/// What a user may write and not read, a client may write and not read.
+#[test]
+fn what_is_open_for_writing_is_not_read() {
+    let mut tree = Tree::new(false, |scope| scope.uids = Some((1000, 1999)));
+    let inside = tree.inside;
+    let drop_box = tree.as_admin(|admin, cell| admin.create(cell, inside, "box", 0o622).unwrap());
+    let mut user = tree.scoped.who(1000, 1000);
+    let no = Err(ErrorCode::Access);
+    assert_eq!(user.open(&mut tree.cell, drop_box, O_RDWR), no);
+    assert_eq!(user.open(&mut tree.cell, drop_box, O_RDONLY), no);
+    user.open(&mut tree.cell, drop_box, O_WRONLY).unwrap();
+    user.write_inline(&mut tree.cell, drop_box, 0, b"x")
+        .unwrap();
+    let read = user.read_inline(&mut tree.cell, drop_box);
+    assert_eq!(read, Err(ErrorCode::BadHandle));
+    for (for_use, may) in [
+        (FileUse::Look, true),
+        (FileUse::Read, false),
+        (FileUse::Write, true),
+    ] {
+        assert_eq!(tree.may_use(drop_box, for_use), Ok(may), "{for_use:?}");
+    }
+    // Cut by its name: that is no reading either.
+    user.close(&mut tree.cell, drop_box).unwrap();
+    user.truncate(&mut tree.cell, drop_box, 1, 0).unwrap();
+    assert_eq!(tree.may_use(drop_box, FileUse::Read), Ok(false));
+    let read = user.read_inline(&mut tree.cell, drop_box);
+    assert_eq!(read, Err(ErrorCode::BadHandle));
+    // Another handle may be for reading.
+    tree.as_admin(|admin, cell| admin.chmod(cell, drop_box, 0o666).unwrap());
+    user.open(&mut tree.cell, drop_box, O_WRONLY).unwrap();
+    assert_eq!(tree.may_use(drop_box, FileUse::Read), Ok(false));
+    user.open(&mut tree.cell, drop_box, O_RDONLY).unwrap();
+    assert_eq!(tree.may_use(drop_box, FileUse::Read), Ok(true));
+    assert_eq!(user.read_inline(&mut tree.cell, drop_box).unwrap(), b"x");
+}
+
 #[test]
 fn a_squashed_root_has_no_more_rights_than_nobody() {
     let mut tree = Tree::new(false, |scope| scope.squashes_root = true);
@@ -337,8 +374,8 @@ fn what_a_client_tells_after_a_restart_gives_none_of_its_users_a_right() {
         assert_eq!(told, Ok(MetaReply::Done));
         assert_eq!(tree.ask(private, &read), Err(ErrorCode::BadHandle));
         assert_eq!(tree.ask(private, &lock), Err(ErrorCode::BadHandle));
-        for writes in [false, true] {
-            assert_eq!(tree.may_use(private, writes), Ok(false));
+        for for_use in [FileUse::Look, FileUse::Read, FileUse::Write] {
+            assert_eq!(tree.may_use(private, for_use), Ok(false));
         }
         tree.cell.restart(1);
     }
@@ -349,35 +386,40 @@ fn targets_hear_what_a_client_has_open() {
     let mut tree = Tree::new(false, |_scope| {});
     let (file, secret) = (tree.file, tree.secret);
     for ino in [file, secret] {
-        assert_eq!(tree.may_use(ino, false), Ok(false));
+        assert_eq!(tree.may_use(ino, FileUse::Read), Ok(false));
     }
     tree.scoped.open(&mut tree.cell, file, O_RDONLY).unwrap();
-    assert_eq!(tree.may_use(file, false), Ok(true));
-    assert_eq!(tree.may_use(file, true), Ok(false));
+    assert_eq!(tree.may_use(file, FileUse::Read), Ok(true));
+    assert_eq!(tree.may_use(file, FileUse::Write), Ok(false));
     tree.scoped.open(&mut tree.cell, file, O_RDWR).unwrap();
-    assert_eq!(tree.may_use(file, true), Ok(true));
-    assert_eq!(tree.may_use(secret, false), Ok(false));
+    assert_eq!(tree.may_use(file, FileUse::Write), Ok(true));
+    assert_eq!(tree.may_use(secret, FileUse::Read), Ok(false));
     // That others have it open says nothing.
     tree.as_admin(|admin, cell| admin.open(cell, secret, O_RDWR).unwrap());
-    assert_eq!(tree.may_use(secret, false), Ok(false));
+    assert_eq!(tree.may_use(secret, FileUse::Read), Ok(false));
     // After a restart nobody is asked before it has told, and what lies outside cannot be told.
     tree.cell.restart(1);
-    assert_eq!(tree.may_use(file, false), Err(ErrorCode::NotReady));
+    assert_eq!(tree.may_use(file, FileUse::Read), Err(ErrorCode::NotReady));
     tree.scoped
         .reclaim(&mut tree.cell, 1, vec![file, secret, secret]);
-    assert_eq!(tree.may_use(file, true), Ok(true));
-    assert_eq!(tree.may_use(secret, false), Ok(false));
+    assert_eq!(tree.may_use(file, FileUse::Write), Ok(true));
+    assert_eq!(tree.may_use(secret, FileUse::Read), Ok(false));
     for _ in 0..2 {
         tree.scoped.close(&mut tree.cell, file).unwrap();
     }
-    assert_eq!(tree.may_use(file, false), Ok(false));
+    assert_eq!(tree.may_use(file, FileUse::Read), Ok(false));
     // Cut by its name: the columns follow.
     tree.scoped.truncate(&mut tree.cell, file, 1, 0).unwrap();
-    assert_eq!(tree.may_use(file, true), Ok(true));
+    assert_eq!(tree.may_use(file, FileUse::Write), Ok(true));
+    assert_eq!(tree.may_use(file, FileUse::Look), Ok(true));
+    assert_eq!(tree.may_use(file, FileUse::Read), Ok(false));
     tree.cell.pass_ms(60_001);
-    assert_eq!(tree.may_use(file, true), Ok(false));
+    assert_eq!(tree.may_use(file, FileUse::Write), Ok(false));
     let elsewhere = Ino::new(zonal_types::PartitionId(60_000), 17);
-    assert_eq!(tree.may_use(elsewhere, false), Err(ErrorCode::NotOwner));
+    assert_eq!(
+        tree.may_use(elsewhere, FileUse::Read),
+        Err(ErrorCode::NotOwner)
+    );
 }
 
 /// What belongs to inodes that are not inside of the path is as it was.

@@ -146,7 +146,10 @@ impl ZonalFs {
         self.is_opened(ino, fh);
         let flushed = match self.client.file(ino) {
             Some(file) if fh & HANDLE_WRITES != 0 => {
-                block_on(self.client.flush_open(&file, self.told.of(fh)))
+                let mut told = self.told.of(fh);
+                let flushed = block_on(self.client.flush_open(&file, &mut told));
+                self.told.set(fh, told);
+                flushed
             }
             // Whoever only read lost nothing.
             Some(file) => block_on(self.client.settle(&file)),

@@ -54,7 +54,10 @@ impl ZonalFs {
         self.begin(ctx);
         let file = self.file(ino)?;
         self.is_opened(ino, write.fh);
-        file.tell_writer(self.told.of(write.fh))?;
+        let mut told = self.told.of(write.fh);
+        let lost = file.tell_writer(&mut told);
+        self.told.set(write.fh, told);
+        lost?;
         if write.kill_suidgid {
             self.before_write(ctx, &file)?;
         }

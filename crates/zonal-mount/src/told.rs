@@ -1,4 +1,4 @@
-//! Up to which lost write each handle was told. Most files never lose one: only handles that differ from the start are kept.
+//! Up to which lost write, and lost lock, each handle was told. Most files never lose one: only handles that differ from the start are kept.
 //! *Bound*: open handles.
 
 use std::collections::BTreeMap;
@@ -27,12 +27,12 @@ impl ToldHandles {
         self.map().get(&fh).copied().unwrap_or_default()
     }
 
-    /// It was told of everything up to here. Of two calls at once the later failure stays.
+    /// It was told of everything up to here. Of two calls at once each stays told.
     pub fn set(&self, fh: u64, told: Told) {
         if told != Told::default() {
             let mut map = self.map();
             let known = map.entry(fh).or_default();
-            *known = told.max(*known);
+            *known = told.with(*known);
         }
     }
 

@@ -173,8 +173,7 @@ impl File {
     /// Returns where it ends.
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<u64, Error> {
         let (client, file) = (&self.inner.client, &*self.file);
-        let told = *lock(&self.told);
-        file.tell_writer(told)?;
+        file.tell_writer(&mut lock(&self.told))?;
         let kills = self.take_privileges()?;
         let mut end = offset;
         let written = bytes.chunks(WRITE_STEP).try_for_each(|part| {
@@ -286,8 +285,7 @@ impl File {
     /// As [`Self::close`], which tells it again.
     pub fn flush(&self) -> Result<(), Error> {
         self.inner.begin()?;
-        let told = *lock(&self.told);
-        Ok(block_on(self.inner.client.flush_open(&self.file, told))?)
+        Ok(self.flush_told()?)
     }
 
     /// Makes bytes and size durable. What was lost since this handle was told last is told, once.
@@ -299,11 +297,17 @@ impl File {
         Ok(self.make_durable()?)
     }
 
+    /// A flush may be told again: only the end of the handle counts as its close.
+    fn flush_told(&self) -> Result<(), ErrorCode> {
+        let mut told = *lock(&self.told);
+        block_on(self.inner.client.flush_open(&self.file, &mut told))
+    }
+
     fn make_durable(&self) -> Result<(), ErrorCode> {
         let mut told = *lock(&self.told);
         let done = block_on(self.inner.client.fsync_open(&self.file, &mut told));
         let mut known = lock(&self.told);
-        *known = told.max(*known);
+        *known = told.with(*known);
         done
     }
 
@@ -323,7 +327,7 @@ impl File {
         self.inner.begin()?;
         let client = &self.inner.client;
         let flushed = match self.options.may_write() {
-            true => block_on(client.flush_open(&self.file, *lock(&self.told))),
+            true => self.flush_told(),
             false => Ok(()),
         };
         let unlocked = self.release_locks();

@@ -11,7 +11,7 @@ use crate::sealed::{self, Header, TargetRecord};
 use crate::target::Target;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use zonal_types::limits::{BLOCK_BYTES, FILE_BYTES_MAX};
+use zonal_types::limits::BLOCK_BYTES;
 use zonal_types::{ErrorCode, KvRead, codec_of};
 
 /// An invariant that does not hold.
@@ -314,7 +314,7 @@ impl Survey {
             Named::Header(object) => {
                 self.leave(tell);
                 let header: Header = sealed::decode(key, value)?;
-                if header.object_bytes > FILE_BYTES_MAX {
+                if !header.is_sound() {
                     return Err(ErrorCode::Corrupt);
                 }
                 self.enter(object, Some(header));

@@ -11,7 +11,7 @@ use crate::note::{BlockBytes, Note};
 use crate::pending::Pending;
 use crate::sealed::{self, Header};
 use std::collections::BTreeMap;
-use zonal_types::limits::FILE_BYTES_MAX;
+use zonal_types::limits::CUT_NUMBER_MAX;
 use zonal_types::{ErrorCode, KvChange, KvRead};
 
 #[derive(Debug)]
@@ -49,11 +49,10 @@ pub(crate) fn read_header(kv: &dyn KvRead, object: ObjectId) -> Result<Option<He
     match kv.get(&key)? {
         Some(value) => {
             let header: Header = sealed::decode(&key, &value)?;
-            // Arithmetic on offsets relies on this.
-            if header.object_bytes > FILE_BYTES_MAX {
-                return Err(ErrorCode::Corrupt);
+            match header.is_sound() {
+                true => Ok(Some(header)),
+                false => Err(ErrorCode::Corrupt),
             }
-            Ok(Some(header))
         }
         None => Ok(None),
     }
@@ -106,6 +105,9 @@ impl<'a> Draft<'a> {
 
     /// Refuses what an older view of the file would do; `Ok(true)`: the object must be cut first.
     pub fn check_cut(&self, cut: Cut) -> Result<bool, ErrorCode> {
+        if cut.seq > CUT_NUMBER_MAX {
+            return Err(ErrorCode::Invalid);
+        }
         match &self.stored_header {
             Some(header) if header.deleting => Err(ErrorCode::Stale),
             Some(header) if header.truncate_seq > cut.seq => {

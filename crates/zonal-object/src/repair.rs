@@ -199,7 +199,7 @@ fn recount(
     }
     let key = key::header(object);
     let mut header = match read::<Header>(kv, &key) {
-        Ok(Some(header)) => header,
+        Ok(Some(header)) if header.is_sound() => header,
         _ if blocks.is_empty() => return Ok(vec![KvChange::remove(key)]),
         _ => {
             let end = blocks
@@ -232,4 +232,55 @@ pub fn remove(kv: &dyn KvRead, object: ObjectId) -> Result<Vec<KvChange>> {
     }
     changes.push(KvChange::remove(key::tombstone(object)));
     Ok(changes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::chunk::BlockState;
+    use crate::draft::read_header;
+    use crate::ids::Place;
+    use std::collections::BTreeMap;
+    use zonal_types::limits::CUT_NUMBER_MAX;
+    use zonal_types::{Column, DataId};
+
+    #[test]
+    fn a_header_with_numbers_that_no_file_has_is_made_anew() {
+        let config = TargetConfig {
+            segment_units: 256,
+            segments: 4,
+            pending_blocks_max: 16,
+        };
+        let object = ObjectId {
+            data_id: DataId(9),
+            column: Column(0),
+        };
+        let (of_header, of_chunk) = (key::header(object), key::chunk(object, 0));
+        let mut chunk = Chunk::default();
+        let place = Place {
+            segment: 0,
+            unit: 1,
+        };
+        chunk.set(0, BlockState::Written(place, 1));
+        for (truncate_seq, object_bytes) in
+            [(u64::MAX, 10), (CUT_NUMBER_MAX + 1, 10), (4, u64::MAX)]
+        {
+            let header = Header {
+                truncate_seq,
+                object_bytes,
+                ..Header::default()
+            };
+            let mut kv = BTreeMap::new();
+            kv.insert(of_header.clone(), sealed::encode(&of_header, &header));
+            kv.insert(of_chunk.clone(), chunk.encode(&of_chunk));
+            assert_eq!(read_header(&kv, object), Err(ErrorCode::Corrupt));
+            let changes = recount(&config, &kv, object, &|_object| Some((6, 4096))).unwrap();
+            for change in &changes {
+                change.apply_to(&mut kv);
+            }
+            let made = read_header(&kv, object).unwrap().unwrap();
+            assert_eq!((made.truncate_seq, made.object_bytes), (6, 4096));
+            assert_eq!(made.blocks, 1);
+        }
+    }
 }

@@ -2,6 +2,7 @@
 //!
 //! The key is part of the checksum, so that a value that turns up under another key is damage as well.
 
+use zonal_types::limits::{CUT_NUMBER_MAX, FILE_BYTES_MAX};
 use zonal_types::{Codec, ErrorCode, codec_struct};
 
 const VERSION: u8 = 1;
@@ -67,6 +68,13 @@ codec_struct! {
         version: u64,
         /// Deletion has begun: it reads as absent, and takes no more writes.
         deleting: bool,
+    }
+}
+
+impl Header {
+    /// Whether numbers are within what arithmetic on offsets relies on, and cuts go on from.
+    pub(crate) fn is_sound(&self) -> bool {
+        self.object_bytes <= FILE_BYTES_MAX && self.truncate_seq <= CUT_NUMBER_MAX
     }
 }
 

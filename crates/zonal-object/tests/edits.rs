@@ -5,7 +5,7 @@ mod harness;
 use harness::*;
 use zonal_object::*;
 use zonal_types::ErrorCode;
-use zonal_types::limits::{CHUNK_BYTES, FILE_BYTES_MAX, STORAGE_STEP_BYTES};
+use zonal_types::limits::{CHUNK_BYTES, CUT_NUMBER_MAX, FILE_BYTES_MAX, STORAGE_STEP_BYTES};
 
 /// A shell with an object of so many chunks of one block each.
 fn scattered(chunks: u64) -> Shell {
@@ -53,6 +53,26 @@ fn older_writes_cannot_bring_cut_bytes_back() {
     assert_eq!(shell.read(object(1), cut, 0, 9999), Ok(want));
     // An older reader is served.
     assert_eq!(shell.read(object(1), CUT, 0, 10).unwrap().len(), 10);
+    shell.check();
+}
+
+/// Else one message would use up the numbers of a file's cuts, and make its own last one the newest for ever.
+#[test]
+fn a_number_behind_the_last_is_not_taken() {
+    let (mut shell, _payload) = filled();
+    for seq in [CUT_NUMBER_MAX + 1, u64::MAX] {
+        let cut = Cut { seq, bytes: 1000 };
+        for object in [object(1), object(7)] {
+            let refused = shell.run_edit(Edit::truncate(object, cut)).map(drop);
+            assert_eq!(refused, Err(ErrorCode::Invalid));
+            let refused = shell.write(object, cut, 0, b"z").map(drop);
+            assert_eq!(refused, Err(ErrorCode::Invalid));
+        }
+    }
+    let seq = CUT_NUMBER_MAX;
+    let cut = Cut { seq, bytes: 1000 };
+    let outcome = shell.run_edit(Edit::truncate(object(1), cut)).unwrap();
+    assert_eq!(outcome.object_bytes, 1000);
     shell.check();
 }
 

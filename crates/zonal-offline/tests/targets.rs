@@ -13,6 +13,7 @@ use zonal_disk::Engine;
 use zonal_object::chunk::{BlockState, Chunk};
 use zonal_object::{Cut, ObjectId, key};
 use zonal_testkit::Rng;
+use zonal_types::limits::{CUT_NUMBER_MAX, FILE_BYTES_MAX};
 use zonal_types::{Column, DataId, KvChange, KvRead};
 
 #[test]
@@ -161,6 +162,42 @@ fn objects_in_wrong_places_are_put_right() {
     bench.put_right("a shrink that the inode does not know", "shrinks", 0);
     let engine = open_engine(bench.cell.spec(1));
     assert_eq!(inode(&engine, file.ino).truncate_seq, 5);
+    drop(engine);
+
+    // The last one that a client may name.
+    bench.cell.restore(&bench.saved);
+    let seq = CUT_NUMBER_MAX;
+    open(right).truncate(object, Cut { seq, ..cut });
+    bench.put_right("the last number of a cut", "shrinks", 0);
+    let engine = open_engine(bench.cell.spec(1));
+    assert_eq!(inode(&engine, file.ino).truncate_seq, seq);
+    drop(engine);
+
+    // Bytes behind the longest file, of one that has several columns.
+    let wide = bench.cell.files.iter().find(|file| {
+        let first = file.layout.components.first();
+        first.is_some_and(|component| component.count > 1) && file.size > 0
+    });
+    let wide = wide.unwrap();
+    bench.cell.restore(&bench.saved);
+    let component = &wide.layout.components[0];
+    let far = ObjectId {
+        data_id: component.data_id,
+        column: Column(0),
+    };
+    let at = 2 + usize::from(component.start_column.0) % 3;
+    open(at).write(far, FILE_BYTES_MAX - 4096, &[1]).unwrap();
+    let (repaired, heard) = bench.cell.fsck(true);
+    assert_eq!(repaired.left, 0, "{:#?}", heard.findings);
+    let (summary, heard) = bench.cell.fsck(false);
+    assert_eq!(
+        (summary.found, summary.notes),
+        (0, 0),
+        "{:#?}",
+        heard.findings
+    );
+    let engine = open_engine(bench.cell.spec(1));
+    assert_eq!(inode(&engine, wide.ino).size, FILE_BYTES_MAX);
     drop(engine);
 
     // What a crash of a client leaves is told and leaves the cell clean.

@@ -231,6 +231,7 @@ pub(crate) mod tests {
     #[test]
     fn what_shards_ask_one_another_is_for_servers() {
         use zonal_types::{Ino, Timestamp};
+        use zonal_wire::meta::FileUse;
         let ino = Ino(17);
         let server = peer(Role::Server, 3, Some("server/3?roles=meta,storage"));
         let own = [
@@ -253,7 +254,7 @@ pub(crate) mod tests {
             MetaRequest::HasOpen {
                 subject: String::new(),
                 data_id: zonal_types::DataId(9),
-                writes: false,
+                for_use: FileUse::Look,
             },
         ];
         for (role, subject) in [(Role::Client, "client/a"), (Role::Tool, "admin/a")] {

@@ -1,7 +1,8 @@
 //! What clients with a scope may do with the bytes of files: where they have the file open at its shard. docs/rfcs/2026-11-25-scopes.md.
 //!
 //! *Invariants*: (1) a peer without a scope costs one branch; (2) only what a shard has said within [`GRANT_MS`] is believed, and only a yes;
-//! (3) nothing is taken but at the slot and the column where the file's layout has it, and within the longest file.
+//! (3) nothing is taken but at the slot and the column where the file's layout has it, within the longest file, and under a number that
+//! the shard has given to a cut of the file.
 
 use crate::clock;
 use crate::map_cache::MapCache;
@@ -13,6 +14,7 @@ use zonal_layout::{file_offset_of, slot_of};
 use zonal_net::{Peer, Serial};
 use zonal_types::limits::{FILE_BYTES_MAX, GRANT_MS, GRANTS_KEPT_MAX};
 use zonal_types::{Blob, Codec, Component, DataId, ErrorCode, Instant};
+use zonal_wire::meta::{BytesPlace, FileUse};
 use zonal_wire::{ManagerReply, MetaReply, MetaRequest, ObjectRef, StorageRequest};
 use zonal_zonemap::ZoneMap;
 
@@ -20,17 +22,16 @@ use zonal_zonemap::ZoneMap;
 #[derive(Clone)]
 struct Granted {
     until: Instant,
-    /// Where the bytes are.
-    component: Component,
+    place: BytesPlace,
 }
 
-type Kept = BTreeMap<(Serial, DataId, bool), Granted>;
+type Kept = BTreeMap<(Serial, DataId, FileUse), Granted>;
 
 /// Asks shards, and keeps what they say for a while.
 pub(crate) struct Grants {
     map: Arc<MapCache>,
     peers: Arc<Peers>,
-    /// Until when a certificate may use a file's bytes; true: write them.
+    /// Until when a certificate may use a file's bytes, and for what.
     kept: Mutex<Kept>,
 }
 
@@ -56,24 +57,31 @@ impl Grants {
         let (Some(scope), Some(certified)) = (peer.scope(), &peer.certified) else {
             return Ok(());
         };
-        let Some((object, writes)) = bytes_of(request) else {
+        let Some((object, for_use)) = bytes_of(request) else {
             return Ok(());
         };
         let data_id = object.data_id;
         let last = last_byte(request, payload_bytes as u64);
-        if writes && scope.is_read_only {
+        if for_use == FileUse::Write && scope.is_read_only {
             return Err(ErrorCode::ReadOnly.into());
         }
-        if let Some(component) = self.kept_for(certified.serial, data_id, writes) {
-            return self.check_place(&component, object, last);
+        if let Some(place) = self.kept_for(certified.serial, data_id, for_use)
+            // A later cut is news, perhaps.
+            && object.truncate_seq <= place.truncate_seq
+        {
+            return self.check_place(&place.component, object, last);
         }
         // Before the question: what the shard says was so at some time since.
         let asked = clock::instant();
         let subject = certified.subject.to_string();
-        let Some(component) = self.ask(subject, data_id, writes)? else {
+        let Some(place) = self.ask(subject, data_id, for_use)? else {
             let detail = "this client does not have the file open so";
             return Err(Refused::new(ErrorCode::Access, detail.into()));
         };
+        if object.truncate_seq > place.truncate_seq {
+            let detail = "the file has had no such cut";
+            return Err(Refused::new(ErrorCode::Access, detail.into()));
+        }
         let mut kept = self.kept();
         if kept.len() >= GRANTS_KEPT_MAX {
             kept.retain(|_, granted| granted.until > asked);
@@ -84,11 +92,11 @@ impl Grants {
         let until = asked.plus_ms(GRANT_MS);
         let granted = Granted {
             until,
-            component: component.clone(),
+            place: place.clone(),
         };
-        kept.insert((certified.serial, data_id, writes), granted);
+        kept.insert((certified.serial, data_id, for_use), granted);
         drop(kept);
-        self.check_place(&component, object, last)
+        self.check_place(&place.component, object, last)
     }
 
     /// Refuses an object that the layout does not have there, and bytes that no file has.
@@ -116,24 +124,28 @@ impl Grants {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn kept_for(&self, serial: Serial, data_id: DataId, writes: bool) -> Option<Component> {
+    fn kept_for(&self, serial: Serial, data_id: DataId, for_use: FileUse) -> Option<BytesPlace> {
         let now = clock::instant();
         let kept = self.kept();
-        let of = |writes| {
-            let granted = kept.get(&(serial, data_id, writes));
+        let of = |for_use| {
+            let granted = kept.get(&(serial, data_id, for_use));
             granted.filter(|granted| granted.until > now)
         };
-        // Who may write may read.
-        let granted = of(true).or_else(|| of(false).filter(|_| !writes));
-        granted.map(|granted| granted.component.clone())
+        let granted = match for_use {
+            FileUse::Look => of(for_use)
+                .or_else(|| of(FileUse::Read))
+                .or_else(|| of(FileUse::Write)),
+            FileUse::Read | FileUse::Write => of(for_use),
+        };
+        granted.map(|granted| granted.place.clone())
     }
 
     fn ask(
         &self,
         subject: String,
         data_id: DataId,
-        writes: bool,
-    ) -> Result<Option<Component>, Refused> {
+        for_use: FileUse,
+    ) -> Result<Option<BytesPlace>, Refused> {
         let mut map = self.map.current();
         if data_id.is_valid() && map.shard_of(data_id.partition()).is_none() {
             // Its shard has joined since.
@@ -147,7 +159,7 @@ impl Grants {
         let request = MetaRequest::HasOpen {
             subject,
             data_id,
-            writes,
+            for_use,
         };
         let reply = self.peers.shard(&self.map, shard.id, &request);
         let reply = reply.map_err(|error| {
@@ -155,7 +167,7 @@ impl Grants {
             Refused::new(error.code(), detail)
         })?;
         match reply {
-            MetaReply::MayUse { component } => Ok(component),
+            MetaReply::MayUse { place } => Ok(place),
             MetaReply::Failed { code } if code.0 == ErrorCode::NotOwner => {
                 self.map.refresh();
                 Err(ErrorCode::NotReady.into())
@@ -166,13 +178,15 @@ impl Grants {
     }
 }
 
-/// The object whose bytes a request is about; true: it changes them.
-fn bytes_of(request: &StorageRequest) -> Option<(&ObjectRef, bool)> {
+/// The object that a request is about, and what for.
+fn bytes_of(request: &StorageRequest) -> Option<(&ObjectRef, FileUse)> {
     match request {
-        StorageRequest::Read { object, .. }
-        | StorageRequest::Map { object, .. }
-        | StorageRequest::Stat { object }
-        | StorageRequest::MapExtents { object, .. } => Some((object, false)),
+        StorageRequest::Map { object, .. } | StorageRequest::Stat { object } => {
+            Some((object, FileUse::Look))
+        }
+        StorageRequest::Read { object, .. } | StorageRequest::MapExtents { object, .. } => {
+            Some((object, FileUse::Read))
+        }
         StorageRequest::Write { object, .. }
         | StorageRequest::WriteRanges { object, .. }
         | StorageRequest::Truncate { object }
@@ -182,7 +196,7 @@ fn bytes_of(request: &StorageRequest) -> Option<(&ObjectRef, bool)> {
         | StorageRequest::Commit { object, .. }
         | StorageRequest::Abort { object, .. }
         | StorageRequest::Resolve { object, .. }
-        | StorageRequest::CommitExtents { object, .. } => Some((object, true)),
+        | StorageRequest::CommitExtents { object, .. } => Some((object, FileUse::Write)),
         StorageRequest::Sync { .. }
         | StorageRequest::StatFs { .. }
         // Of servers, as `access.rs` sees to.
@@ -272,8 +286,8 @@ mod tests {
         map
     }
 
-    fn component(id: u64) -> Component {
-        Component {
+    fn place(id: u64) -> BytesPlace {
+        let component = Component {
             kind: ComponentKind::Striped,
             start: 0,
             end: u64::MAX,
@@ -285,6 +299,10 @@ mod tests {
             unit: 1 << 20,
             span: 0,
             redundancy: Redundancy::None,
+        };
+        BytesPlace {
+            component,
+            truncate_seq: 4,
         }
     }
 
@@ -334,25 +352,29 @@ mod tests {
         let serial = scoped.certified.as_ref().unwrap().serial;
         let granted = |until| Granted {
             until,
-            component: component(77),
+            place: place(77),
         };
         let until = clock::instant().plus_ms(60_000);
         grants
             .kept()
-            .insert((serial, DataId(77), false), granted(until));
+            .insert((serial, DataId(77), FileUse::Read), granted(until));
+        let stat = |id| StorageRequest::Stat { object: object(id) };
         assert_eq!(code(&scoped, &read(77)), Ok(()));
+        assert_eq!(code(&scoped, &stat(77)), Ok(()));
         assert_eq!(code(&scoped, &truncate(77)), Err(ErrorCode::Access));
         assert_eq!(code(&scoped, &read(78)), Err(ErrorCode::Access));
         grants
             .kept()
-            .insert((serial, DataId(77), true), granted(until));
-        grants.kept().remove(&(serial, DataId(77), false));
-        assert_eq!(code(&scoped, &read(77)), Ok(()));
-        assert_eq!(code(&scoped, &truncate(77)), Ok(()));
-        grants
-            .kept()
-            .insert((serial, DataId(77), true), granted(clock::instant()));
+            .insert((serial, DataId(77), FileUse::Write), granted(until));
+        grants.kept().remove(&(serial, DataId(77), FileUse::Read));
         assert_eq!(code(&scoped, &read(77)), Err(ErrorCode::Access));
+        assert_eq!(code(&scoped, &stat(77)), Ok(()));
+        assert_eq!(code(&scoped, &truncate(77)), Ok(()));
+        grants.kept().insert(
+            (serial, DataId(77), FileUse::Write),
+            granted(clock::instant()),
+        );
+        assert_eq!(code(&scoped, &truncate(77)), Err(ErrorCode::Access));
     }
 
     /// Its client could fill any target with what no file has, and no deletion finds.
@@ -363,9 +385,12 @@ mod tests {
         let serial = scoped.certified.as_ref().unwrap().serial;
         let granted = Granted {
             until: clock::instant().plus_ms(60_000),
-            component: component(77),
+            place: place(77),
         };
-        grants.kept().insert((serial, DataId(77), true), granted);
+        for for_use in [FileUse::Read, FileUse::Write] {
+            let granted = granted.clone();
+            grants.kept().insert((serial, DataId(77), for_use), granted);
+        }
         let write = |object, offset| StorageRequest::Write {
             object,
             offset,
@@ -380,6 +405,20 @@ mod tests {
         };
         let no = Err(ErrorCode::Access);
         assert_eq!(code(&write(object(77), 0), 1 << 20), Ok(()));
+        // A number that the shard, which has no such file, does not know.
+        for (truncate_seq, is_known) in [(4, true), (5, false), (u64::MAX, false)] {
+            let object = ObjectRef {
+                truncate_seq,
+                ..object(77)
+            };
+            let expected = if is_known {
+                Ok(())
+            } else {
+                Err(ErrorCode::Access)
+            };
+            assert_eq!(code(&write(object, 0), 1), expected);
+            assert_eq!(code(&StorageRequest::Truncate { object }, 0), expected);
+        }
         let second = ObjectRef {
             slot: 1,
             column: Column(1),

@@ -140,11 +140,11 @@ impl MetaRole {
             MetaRequest::HasOpen {
                 subject,
                 data_id,
-                writes,
+                for_use,
             } => {
-                let component =
-                    holder_of(subject).and_then(|of| self.driver.may_use(&of, *data_id, *writes));
-                component.map_or_else(failure, |component| MetaReply::MayUse { component })
+                let place =
+                    holder_of(subject).and_then(|of| self.driver.may_use(&of, *data_id, *for_use));
+                place.map_or_else(failure, |place| MetaReply::MayUse { place })
             }
             _ => self.driver.serve(header, from, request).await,
         };

@@ -27,6 +27,9 @@ limits! {
     LINKS_MAX: u32 = 65_000, "links";
     /// Largest offset behind the last byte of a file.
     FILE_BYTES_MAX: u64 = i64::MAX as u64, "bytes";
+    /// The last number of a file's cuts: a million cuts a second reach it in four years. Targets take none behind it, so that no message uses up
+    /// the numbers of a file.
+    CUT_NUMBER_MAX: u64 = 281_474_976_710_656, "numbers";
     /// Smallest stripe unit.
     STRIPE_UNIT_MIN: u32 = 65_536, "bytes";
     /// Largest stripe unit.
@@ -103,6 +106,13 @@ limits! {
     LOCK_WAITERS_MAX: usize = 65_536, "requests";
     /// Appends under way at one shard.
     APPEND_TICKETS_MAX: usize = 65_536, "tickets";
+    /// Bytes of one append.
+    APPEND_BYTES_MAX: usize = 16_777_216, "bytes";
+    /// How long an append that is not ended holds up those behind it, and a place at a lent end that is not asked for again those who want the
+    /// end: longer than any client tries (`zonal mount --deadline` is a minute at most).
+    TICKET_MS: u64 = 65_000, "ms";
+    /// How long a place at a lent end stays its holder's, whatever it asks, once others want the end.
+    TICKET_KEPT_MS: u64 = 300_000, "ms";
     /// Deleted objects that one target remembers, to refuse late writes to them.
     DELETED_OBJECTS_MAX: usize = 65_536, "objects";
     /// Objects for which one target remembers that a change was sent again, to refuse the late one.

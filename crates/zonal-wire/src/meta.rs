@@ -84,6 +84,28 @@ codec_enum! {
 }
 
 codec_struct! {
+    /// Where bytes of a file are, and the number of its last cut.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct BytesPlace {
+        component: Component,
+        truncate_seq: u64,
+    }
+}
+
+codec_enum! {
+    /// What the bytes of a file are asked for.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+    pub enum FileUse {
+        /// Where some are, and how many: open in any way.
+        Look = 1,
+        /// Open for reading.
+        Read = 2,
+        /// Open for writing.
+        Write = 3,
+    }
+}
+
+codec_struct! {
     /// A range lock. For flock: `whole_file` true, start 0, end `u64::MAX`. `end` is the last byte (inclusive).
     /// flock and fcntl/OFD locks do not see one another. `owner` is unique within the session, but a later process or open file may
     /// get the same one. `handle` (the open file) and `number` (the request) are never used again in the session: they say which
@@ -270,9 +292,9 @@ codec_enum! {
         /// A zone shard to itself: what the root shard said of a directory that has been detached since then. Nothing happens where the
         /// root shard has asked for it again meanwhile.
         SettleDir = 85 { ino: Ino, since: Timestamp, has_entry: bool },
-        /// Target to shard: whether the client whose certificate has this subject has the file with these bytes open, or open for writing, within its scope.
+        /// Target to shard: whether the client whose certificate has this subject has the file with these bytes open for this use, within its scope.
         /// Reply `MayUse`; `Failed(NotReady)` where it has not told yet what it holds.
-        HasOpen = 86 { subject: String, data_id: DataId, writes: bool },
+        HasOpen = 86 { subject: String, data_id: DataId, for_use: FileUse },
     }
 }
 
@@ -365,7 +387,7 @@ codec_enum! {
         Detached = 40 { ino: Ino },
         Yes = 41 { yes: bool },
         /// Where the bytes are that the client may use; `None`: none of them.
-        MayUse = 42 { component: Option<Component> },
+        MayUse = 42 { place: Option<BytesPlace> },
     }
 }
 

@@ -30,9 +30,12 @@ use zonal_types::{
     Blob, CellId, ClientId, ClientIdentity, Codec, Column, Credentials, DataId, Ino, MapVersion,
     NodeId, SessionId, ShardId, StripeSetId, TargetId, Timestamp, ZoneId,
 };
+use zonal_wire::meta::FileUse;
+use zonal_wire::meta::flags::{O_RDONLY, O_WRONLY};
 use zonal_wire::{
-    AdminReply, AdminRequest, AppendPlace, ErrorNumber, Header, LeaseKind, ManagerReply,
-    ManagerRequest, MetaReply, MetaRequest, ObjectRef, Service, StorageReply, StorageRequest,
+    AdminReply, AdminRequest, AppendPlace, AttrChange, ErrorNumber, Header, LeaseKind,
+    ManagerReply, ManagerRequest, MetaReply, MetaRequest, ObjectRef, Service, StorageReply,
+    StorageRequest,
 };
 
 const SEED: u64 = 0x5c0de;
@@ -145,7 +148,7 @@ fn odd(random: &mut Rng, inos: &[Ino]) -> MetaRequest {
         17 => MetaRequest::HasOpen {
             subject: "zonal://cell/admin/a".into(),
             data_id: DataId(ino.0),
-            writes: true,
+            for_use: FileUse::Write,
         },
         18 => MetaRequest::ReadDirs {
             who,
@@ -565,6 +568,15 @@ fn a_client_with_a_path_reads_and_writes_below_it_and_nowhere_else() {
     let is_written = matches!(written, StorageReply::Written { .. });
     assert!(is_written, "{written:?}");
     assert_eq!(storage(&read(object), &[]).1, b"Public");
+    // A cut that its shard never gave: every later one would be older.
+    for truncate_seq in [1, 2, 1 << 40, u64::MAX] {
+        let object = ObjectRef {
+            truncate_seq,
+            ..object
+        };
+        refused(storage(&StorageRequest::Truncate { object }, &[]));
+        refused(storage(&write(object), b"x"));
+    }
     // What its layout does not have, and no deletion would find.
     for column in [1, 1000].map(Column) {
         refused(storage(&write(ObjectRef { column, ..object }), b"x"));
@@ -589,5 +601,88 @@ fn a_client_with_a_path_reads_and_writes_below_it_and_nowhere_else() {
         );
         std::thread::sleep(std::time::Duration::from_millis(50));
     }
+    world.keep_alive();
+}
+
+/// What its users may only write, a client may only write.
+#[test]
+fn a_client_for_some_users_does_not_read_what_they_may_only_write() {
+    let mut world = World::new("scope-users");
+    let key = world.key("users", &["--uid-range", "1000-1999"]);
+    let pool = pool(Role::Client, &key);
+    let file = world.inside[1];
+    let change = AttrChange {
+        mode: Some(0o622),
+        ..AttrChange::default()
+    };
+    let (who, ino) = (Credentials::root(), file);
+    let changed = world.meta(file, &MetaRequest::SetAttr { who, ino, change });
+    assert!(!matches!(changed, MetaReply::Failed { .. }), "{changed:?}");
+    let object = world.object(file);
+    let storage = |request: &StorageRequest, payload: &[u8]| {
+        let mut header = Header::request(Service::Storage, CellId::default());
+        header.epoch = world.slot().1;
+        let asked = ask(&pool, world.storage, header, &request.to_bytes(), payload);
+        let (body, bytes) = asked.unwrap();
+        (StorageReply::from_bytes(&body).unwrap(), bytes)
+    };
+    let mut session = SessionId(0);
+    let mut meta = |request: &MetaRequest| {
+        let mut header = Header::request(Service::Meta, CellId::default());
+        header.session = session;
+        header.identity = ClientIdentity::first(ClientId(8));
+        let (body, _) = ask(&pool, world.shard, header, &request.to_bytes(), &[]).unwrap();
+        let reply = MetaReply::from_bytes(&body).unwrap();
+        if let MetaReply::Session { session: id, .. } = &reply {
+            session = *id;
+        }
+        reply
+    };
+    meta(&MetaRequest::OpenSession {
+        zone: ZoneId(1),
+        name: "users".into(),
+    });
+    let mut open = |open_flags| {
+        let (uid, gid, groups) = (1000, 1000, Vec::new());
+        let who = Credentials { uid, gid, groups };
+        let ino = file;
+        let request = MetaRequest::Open {
+            who,
+            ino,
+            open_flags,
+        };
+        let opened = meta(&request);
+        matches!(opened, MetaReply::Opened { .. })
+    };
+    let (length, offset, sync) = (6, 0, false);
+    let read = StorageRequest::Read {
+        object,
+        offset,
+        length,
+    };
+    let write = StorageRequest::Write {
+        object,
+        offset,
+        sync,
+        expected_version: 0,
+        txn: 0,
+        snap_epoch: 0,
+    };
+    let (reads, writes) = (O_RDONLY, O_WRONLY);
+    assert!(!open(reads) && open(writes));
+    let (written, _) = storage(&write, b"x");
+    assert!(
+        matches!(written, StorageReply::Written { .. }),
+        "{written:?}"
+    );
+    let stat = storage(&StorageRequest::Stat { object }, &[]).0;
+    assert!(!matches!(stat, StorageReply::Failed { .. }), "{stat:?}");
+    let (reply, bytes) = storage(&read, &[]);
+    let code = ErrorNumber(zonal_types::ErrorCode::Access);
+    assert!(
+        matches!(reply, StorageReply::Failed { code: of, .. } if of == code),
+        "{reply:?}"
+    );
+    assert!(bytes.is_empty());
     world.keep_alive();
 }

@@ -60,8 +60,10 @@ impl<N: Net> Client<N> {
         let gone = state.dirty.bytes();
         state.dirty.cut(0, u64::MAX);
         let gone = gone - state.dirty.bytes();
-        state.forfeits += 1;
-        state.failures.note(ErrorCode::Io);
+        state.failures.forfeit();
+        if gone > 0 {
+            state.failures.note(ErrorCode::Io);
+        }
         drop(state);
         self.dirty_bytes.fetch_sub(gone, Ordering::Relaxed);
     }

@@ -167,8 +167,13 @@ impl<N: Net> Client<N> {
         let mut pause = RETRY_MS.0;
         let touched = touched(request);
         let _under_way = link.used.begin(request, self.net.now());
+        let forfeits = self.forfeits_under(request);
         loop {
             self.open_session(link, deadline).await?;
+            if self.forfeits_under(request) != forfeits {
+                // It has bytes that were written under locks which others have got.
+                return Err(ErrorCode::Io);
+            }
             let mut header = self.header(Service::Meta, trace);
             {
                 let mut state = lock(&link.state);
@@ -230,6 +235,15 @@ impl<N: Net> Client<N> {
             self.net.sleep(pause).await;
             pause = (pause * 2).min(RETRY_MS.1);
         }
+    }
+
+    /// How often locks were lost on the file of which a request has bytes.
+    fn forfeits_under(&self, request: &MetaRequest) -> u64 {
+        let MetaRequest::ReportWrite { ino, inline, .. } = request else {
+            return 0;
+        };
+        let file = inline.as_ref().and_then(|_bytes| self.file(*ino));
+        file.map_or(0, |file| file.state().failures.forfeits())
     }
 
     /// Goes by the owner that the map has: what a server told may be of one that no map has.

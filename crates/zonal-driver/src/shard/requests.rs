@@ -3,7 +3,8 @@
 use std::sync::{Arc, MutexGuard};
 
 use zonal_meta::{Attempt, Caller, Outcome, PendingCall, WaitOn};
-use zonal_types::{Component, DataId, ErrorCode, Holder, Instant, NodeId, SessionId, ShardId};
+use zonal_types::{DataId, ErrorCode, Holder, Instant, NodeId, SessionId, ShardId};
+use zonal_wire::meta::{BytesPlace, FileUse};
 use zonal_wire::{ErrorNumber, Header, MetaReply, MetaRequest, Service};
 use zonal_zonemap::{ShardVerdict, ZoneMap};
 
@@ -150,7 +151,7 @@ impl<H: ShardHost> ShardDriver<H> {
         }
     }
 
-    /// Says whether a client may read or write the bytes of a file, and where they are. Targets ask for it.
+    /// Says whether a client may use the bytes of a file so, and where they are. Targets ask for it.
     ///
     /// # Errors
     /// Where it may not, or the store cannot be read.
@@ -158,13 +159,13 @@ impl<H: ShardHost> ShardDriver<H> {
         &self,
         of: &Holder,
         data_id: DataId,
-        writes: bool,
-    ) -> Result<Option<Component>, ErrorCode> {
+        for_use: FileUse,
+    ) -> Result<Option<BytesPlace>, ErrorCode> {
         self.host.check_health()?;
         let mut state = self.lock();
         self.take_map(&mut state);
         let (kv, now) = (self.host.store(), self.host.now());
-        state.shard.may_use(kv, now, of, data_id, writes)
+        state.shard.may_use(kv, now, of, data_id, for_use)
     }
 
     fn begin(&self, asked: Asked<'_>, has_room: bool) -> Result<Step<'_, H>, ErrorCode> {

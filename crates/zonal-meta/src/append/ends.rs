@@ -1,14 +1,15 @@
 //! Ends of files that are lent: one session alone gets places in the file, at offsets that it names itself.
 //!
 //! It hands out offsets behind the end without asking, gathers what is appended, and asks for the place when it writes that. Others wait
-//! until it has given the end back: an open, a cut or a report at most [`RECALL_MS`] from the first of them, an append [`TAKE_AWAY_MS`], and for as
-//! long as a place behind the end is being written. The holder is told again and again.
+//! until it has given the end back: an open, a cut or a report at most [`RECALL_MS`] from the first of them, an append [`TAKE_AWAY_MS`], and while
+//! a place behind the end is being written. The holder is told again and again. From [`TICKET_MS`] on it gets no new place, and who does not
+//! end the one that it has loses its session (`Tickets::overdue`).
 //!
 //! *Invariants*: an end is lent to a session that alone has the file open, while no append of the file is under way; volatile, as tickets
 //! are: after a restart of the shard it is told again before others get places.
 
 use std::collections::BTreeMap;
-use zonal_types::limits::{APPEND_TICKETS_MAX, CACHE_GRACE_MS, CACHE_TERM_MS};
+use zonal_types::limits::{APPEND_TICKETS_MAX, CACHE_GRACE_MS, CACHE_TERM_MS, TICKET_MS};
 use zonal_types::{ErrorCode, Ino, Instant, SessionId};
 
 /// How long others than appends wait for an end to be given back: as long as for what is cached.
@@ -69,6 +70,19 @@ impl Ends {
     pub fn allows(&self, ino: Ino, session: SessionId, offset: u64) -> bool {
         let lent = self.lent.get(&ino);
         lent.is_some_and(|lent| lent.session == session && offset >= lent.next)
+    }
+
+    /// Since when others want the end.
+    #[must_use]
+    pub fn wanted_since(&self, ino: Ino) -> Option<Instant> {
+        self.lent.get(&ino)?.wanted.map(|(since, _told)| since)
+    }
+
+    /// Whether the holder may have another place than the one that it has.
+    #[must_use]
+    pub fn allows_more(&self, ino: Ino, now: Instant) -> bool {
+        let since = self.wanted_since(ino);
+        since.is_none_or(|since| now < since.plus_ms(TICKET_MS))
     }
 
     /// The session has published what lies before `end`.

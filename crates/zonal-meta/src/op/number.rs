@@ -27,14 +27,14 @@ pub(crate) fn confirmed(inode: &mut Inode) {
 /// Numbers a shrink to `size`. `is_pushed`: the columns are told; that waits for an earlier push.
 ///
 /// # Errors
-/// `TruncateUnconfirmed`: all columns have to see the last number before.
+/// `TruncateUnconfirmed`: all columns have to see the last number before. `FileTooBig`: no number is left.
 pub(crate) fn shrink(tx: &Tx<'_>, inode: &mut Inode, size: u64, is_pushed: bool) -> Result<()> {
     let waits = is_pushed && is_push_open(inode);
     let Some(to) = bound(tx, inode, size).filter(|_to| !waits) else {
         zonal_types::mark!(TruncateUnconfirmed);
         return Err(ErrorCode::TruncateUnconfirmed);
     };
-    inode.truncate_seq = cut::next_shrink(inode.truncate_seq);
+    inode.truncate_seq = cut::next_shrink(inode.truncate_seq).ok_or(ErrorCode::FileTooBig)?;
     set(inode, to, is_pushed);
     Ok(())
 }
@@ -44,12 +44,13 @@ pub(crate) fn shrink(tx: &Tx<'_>, inode: &mut Inode, size: u64, is_pushed: bool)
 pub(crate) fn disown_given_up(tx: &mut Tx<'_>, inode: &mut Inode) -> bool {
     let to = bound(tx, inode, inode.size);
     let is_open = is_push_open(inode) || others_hold(tx, inode.ino);
-    let Some(to) = to.filter(|_to| !is_open) else {
+    let next = cut::next_shrink(inode.truncate_seq);
+    let (Some(to), Some(next)) = (to.filter(|_to| !is_open), next) else {
         // What is behind the end now is not only what the session knows of.
         tx.volatile.push(Volatile::Unowned(inode.ino));
         return false;
     };
-    inode.truncate_seq = cut::next_shrink(inode.truncate_seq);
+    inode.truncate_seq = next;
     set(inode, to, false);
     true
 }
@@ -71,7 +72,10 @@ pub(crate) fn disown(tx: &mut Tx<'_>, inode: &mut Inode) -> Result<bool> {
         zonal_types::mark!(TruncateUnconfirmed);
         return Err(ErrorCode::TruncateUnconfirmed);
     };
-    inode.truncate_seq = cut::next_disowning(inode.truncate_seq);
+    let Some(next) = cut::next_disowning(inode.truncate_seq) else {
+        return Ok(false);
+    };
+    inode.truncate_seq = next;
     set(inode, to, false);
     tx.volatile.push(Volatile::Owned(ino));
     Ok(true)

@@ -2,6 +2,7 @@
 
 use super::{Shard, Waiting};
 use crate::config::{Caller, Now};
+use crate::opens::Ways;
 use crate::outcome::Outcome;
 use crate::session::SlotAnswer;
 use std::sync::Arc;
@@ -121,8 +122,12 @@ impl Shard {
         if let Some(ino) = opened_by(reply) {
             self.opens.open(ino, session);
             // How it was opened is not kept.
-            self.opens.write(ino, session);
-            self.opens.grant(ino, session);
+            let ways = Ways {
+                reads: true,
+                writes: true,
+                is_granted: true,
+            };
+            self.opens.note(ino, session, ways);
         }
     }
 }

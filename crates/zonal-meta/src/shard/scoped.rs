@@ -6,16 +6,17 @@
 use super::Shard;
 use crate::config::{Caller, Now};
 use crate::inode::{FLAG_STRAYED, Inode};
+use crate::opens::Ways;
 use crate::scope::{
-    Resolved, Scopes, Sight, is_for_readers, needs_open, opens_for_writing, reader_may_lock,
-    spoken_for,
+    Resolved, Scopes, Sight, is_for_readers, needs_open, opens_for_reading, opens_for_writing,
+    reader_may_lock, spoken_for,
 };
 use crate::tx::Tx;
 use std::borrow::Cow;
 use zonal_types::{
-    Component, DataId, ErrorCode, FileKind, Holder, Ino, KvChange, KvRead, Name, Scope, SessionId,
+    DataId, ErrorCode, FileKind, Holder, Ino, KvChange, KvRead, Name, Scope, SessionId,
 };
-use zonal_wire::meta::Entry;
+use zonal_wire::meta::{BytesPlace, Entry, FileUse};
 use zonal_wire::{MetaReply, MetaRequest};
 use zonal_zonemap::ZoneMap;
 
@@ -79,27 +80,31 @@ impl Shard {
             self.scopes = scopes;
             sight = found?;
         }
-        if let Some((ino, writes)) = needs_open(&request)
-            && !self.has_open(ino, caller.session, writes, (scope, now))
+        if let Some((ino, for_use)) = needs_open(&request)
+            && !self.has_open(ino, caller.session, for_use, (scope, now))
         {
             return Err(ErrorCode::BadHandle);
         }
         Ok((request, sight))
     }
 
-    /// Whether a session has a file open; for writing: opened so, or cut by its name a moment ago. A client that may not speak for everybody
-    /// has open what a request of a user opened, not what it tells after a restart: that user's rights were never seen.
+    /// Whether a session has a file open for a use; for writing also where it was cut by its name a moment ago. A client that may not speak
+    /// for everybody has open what a request of a user opened, not what it tells after a restart: that user's rights were never seen.
     fn has_open(
         &self,
         ino: Ino,
         session: SessionId,
-        writes: bool,
+        for_use: FileUse,
         (scope, now): (&Scope, Now),
     ) -> bool {
-        let is_open = self.opens.count(ino, session) > 0
-            && (!scope.limits_users() || self.opens.is_granted(ino, session));
-        (is_open && (!writes || self.opens.writes(ino, session)))
-            || self.scopes.may_cut(ino, session, now.instant)
+        let ways = self.opens.ways(ino, session);
+        let ways = ways.filter(|ways| !scope.limits_users() || ways.is_granted);
+        let is_open = ways.is_some_and(|ways| match for_use {
+            FileUse::Look => true,
+            FileUse::Read => ways.reads,
+            FileUse::Write => ways.writes,
+        });
+        is_open || (for_use != FileUse::Read && self.scopes.may_cut(ino, session, now.instant))
     }
 
     /// Whether the zone map names the first directory of a client's path. The root's shard needs no map for it.
@@ -110,7 +115,7 @@ impl Shard {
         junction(&self.map, &mut self.scopes, first).is_some()
     }
 
-    /// Asked by a target: whether a client may read or write the bytes of a file, and where they are.
+    /// Asked by a target: whether a client may use the bytes of a file, and where they are.
     ///
     /// # Errors
     /// `NotReady` where a session of it has not told since our start what it holds; `NotOwner` where the data id is another shard's.
@@ -120,8 +125,8 @@ impl Shard {
         now: Now,
         holder: &Holder,
         data_id: DataId,
-        writes: bool,
-    ) -> Result<Option<Component>, ErrorCode> {
+        for_use: FileUse,
+    ) -> Result<Option<BytesPlace>, ErrorCode> {
         if self.partitions.binary_search(&data_id.partition()).is_err() {
             return Err(ErrorCode::NotOwner);
         }
@@ -134,18 +139,18 @@ impl Shard {
             is_silent |= self.sessions.silent.contains(&session);
             let whole = Scope::default();
             let scope = holder.scope.as_ref().unwrap_or(&whole);
-            if !self.has_open(ino, session, writes, (scope, now)) {
+            if !self.has_open(ino, session, for_use, (scope, now)) {
                 continue;
             }
             let Some(scope) = holder.scope.as_ref().filter(|scope| !scope.path.is_empty()) else {
-                return self.component_of(kv, now, ino, data_id);
+                return self.place_of(kv, now, ino, data_id);
             };
             let mut scopes = std::mem::take(&mut self.scopes);
             let mut looking = Looking::new(self, &mut scopes, (kv, now, session), scope);
             let place = looking.place(ino);
             self.scopes = scopes;
             if place? == Place::Inside {
-                return self.component_of(kv, now, ino, data_id);
+                return self.place_of(kv, now, ino, data_id);
             }
         }
         match is_silent {
@@ -155,17 +160,23 @@ impl Shard {
     }
 
     /// Where the bytes of a file with this number are.
-    fn component_of(
+    fn place_of(
         &mut self,
         kv: &dyn KvRead,
         now: Now,
         ino: Ino,
         data_id: DataId,
-    ) -> Result<Option<Component>, ErrorCode> {
-        let inode = self.tx(kv, now, SessionId(0)).find(ino)?;
-        let components = inode.map(|inode| inode.layout.components);
-        let mut components = components.into_iter().flatten();
-        Ok(components.find(|component| component.data_id == data_id))
+    ) -> Result<Option<BytesPlace>, ErrorCode> {
+        let Some(inode) = self.tx(kv, now, SessionId(0)).find(ino)? else {
+            return Ok(None);
+        };
+        let truncate_seq = inode.truncate_seq;
+        let mut components = inode.layout.components.into_iter();
+        let component = components.find(|component| component.data_id == data_id);
+        Ok(component.map(|component| BytesPlace {
+            component,
+            truncate_seq,
+        }))
     }
 
     /// Whether a reply under the lease of a directory may be cached: nobody hears of what happens outside of its path.
@@ -207,16 +218,19 @@ impl Shard {
             _ => None,
         };
         if let Some(ino) = opened {
-            let writes = match request {
+            let (reads, writes) = match request {
                 MetaRequest::Open { open_flags, .. } | MetaRequest::Create { open_flags, .. } => {
-                    opens_for_writing(*open_flags)
+                    let writes = opens_for_writing(*open_flags);
+                    (opens_for_reading(*open_flags), writes)
                 }
-                _ => true,
+                _ => (true, true),
             };
-            if writes {
-                self.opens.write(ino, session);
-            }
-            self.opens.grant(ino, session);
+            let ways = Ways {
+                reads,
+                writes,
+                is_granted: true,
+            };
+            self.opens.note(ino, session, ways);
         }
         if let (MetaRequest::Truncate { ino, .. }, MetaReply::Truncated { .. }) = (request, reply) {
             self.scopes.note_cut(*ino, session, now.instant);

@@ -60,6 +60,15 @@ impl Shard {
             zonal_types::mark!(AppendHeldBack);
             return self.wait(Waiting::default(), until, WaitOn::Recalls);
         }
+        if let Some(since) = self.ends.wanted_since(ino) {
+            let overdue = self.tickets.overdue(ino, since, now.instant);
+            for holder in overdue {
+                // What it writes there must not come to what others append: it is fenced, and the place goes with its session.
+                if holder != session && !self.fencing.is_ending(holder) {
+                    self.doomed.insert(holder);
+                }
+            }
+        }
         let is_written = self.tickets.has_any(ino);
         let recall = self
             .ends
@@ -91,6 +100,10 @@ impl Shard {
         let inode = self.tx(kv, now, session).inode(ino)?;
         // A shard that lost its power may not know all that was published: nothing is put behind a hole.
         if !self.ends.allows(ino, session, offset) || offset > inode.size {
+            return Err(ErrorCode::UnknownLease);
+        }
+        let has_it = self.tickets.is_open(ino, session, offset);
+        if !has_it && !self.ends.allows_more(ino, now.instant) {
             return Err(ErrorCode::UnknownLease);
         }
         let place = (offset, u64::from(length));

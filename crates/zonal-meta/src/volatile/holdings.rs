@@ -3,6 +3,7 @@
 use super::failed;
 use crate::config::{Caller, Now};
 use crate::op;
+use crate::opens::Ways;
 use crate::outcome::Outcome;
 use crate::shard::{Shard, opened_by};
 use std::collections::{BTreeMap, BTreeSet};
@@ -59,12 +60,21 @@ impl Shard {
                 self.opens.open(*ino, session);
             }
             // How they were opened is not told.
-            self.opens.write(*ino, session);
+            let ways = Ways {
+                reads: true,
+                writes: true,
+                is_granted: false,
+            };
+            self.opens.note(*ino, session, ways);
             self.recall_shared(*ino, session, now);
         }
-        // Where another has got something that conflicts, nothing of the file is taken over: what it guarded may have changed.
+        // Where another has got something that conflicts, nothing of the file is taken over: what it guarded may have changed. Nor where the
+        // session that had it has ended: others may have had it since, and given it back.
+        let may_take = self.sessions.silent.contains(&session);
         let conflicts = |(ino, range): &&(Ino, LockRange)| {
-            !absent.contains(ino) && self.locks.get(session, *ino, *range).is_some()
+            let is_free = self.locks.is_free(session, *ino, range);
+            let is_kept = may_take || self.locks.holds(session, *ino, range);
+            !(absent.contains(ino) || is_free && is_kept)
         };
         let mut lost: BTreeSet<Ino> = locks
             .iter()
@@ -79,6 +89,7 @@ impl Shard {
         self.sessions.silent.remove(&session);
         if self.sessions.silent.is_empty() {
             self.tickets.forget_given();
+            self.locks.forget_given();
         }
         self.recheck = true;
         let mut orphans = self.opens.orphans_of(session);
@@ -143,6 +154,9 @@ impl Shard {
             if !self.tickets.is_known(*ino, session, place.offset) {
                 self.reclaim_append(kv, now, session, *ino, *place);
                 is_gone |= !self.tickets.is_known(*ino, session, place.offset);
+            } else {
+                let at = place.offset;
+                self.tickets.asked_for(*ino, session, at, now.instant);
             }
         }
         self.reply(if is_gone {
@@ -219,6 +233,7 @@ impl Shard {
         self.fencing.ended(session);
         if self.sessions.silent.iter().all(|silent| *silent == session) {
             self.tickets.forget_given();
+            self.locks.forget_given();
         }
         let granted = self.locks.release_session(session);
         self.tell(granted);

@@ -40,6 +40,9 @@ impl Shard {
                 let waiter = wait.then_some(*waiter);
                 let (answer, granted) = self.locks.lock(session, *ino, *range, waiter, *settled)?;
                 self.tell(granted);
+                if others_may_reclaim && answer != Answer::Conflict {
+                    self.locks.note_given(session, *ino, *range);
+                }
                 match answer {
                     Answer::Granted => MetaReply::Done,
                     Answer::Queued => failed(ErrorCode::LockQueued),

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use zonal_meta::inode::Inode;
 use zonal_meta::{JunctionChange, keys};
 use zonal_types::{Blob, DataId, ErrorCode, Holder, Ino, Scope};
-use zonal_wire::meta::NewKind;
 use zonal_wire::meta::flags::O_RDWR;
+use zonal_wire::meta::{FileUse, NewKind};
 use zonal_wire::{MetaReply, MetaRequest};
 use zonal_zonemap::MapEdit;
 
@@ -111,7 +111,7 @@ impl Tree {
         self.scoped.call(&mut self.cell, at, request)
     }
 
-    pub fn may_use(&mut self, ino: Ino, writes: bool) -> Result<bool, ErrorCode> {
+    pub fn may_use(&mut self, ino: Ino, for_use: FileUse) -> Result<bool, ErrorCode> {
         let of = self.cell.from.clone().unwrap();
         let store = &mut self.cell.stores[1];
         let stored = store.kv.get(&keys::inode(ino));
@@ -122,7 +122,7 @@ impl Tree {
         assert_ne!(id.0, ino.0);
         store
             .shard
-            .may_use(&store.kv, self.cell.now, &of, id, writes)
-            .map(|component| component.is_some_and(|component| component.data_id == id))
+            .may_use(&store.kv, self.cell.now, &of, id, for_use)
+            .map(|place| place.is_some_and(|place| place.component.data_id == id))
     }
 }

@@ -287,8 +287,8 @@ impl Writer {
     }
 
     async fn append(&mut self, file: &Arc<File<SimNet>>, count: u64, gathers: bool) -> Outcome {
-        if let Some((file, told)) = &self.open
-            && let Err(code) = file.tell_writer(*told)
+        if let Some((file, told)) = &mut self.open
+            && let Err(code) = file.tell_writer(told)
         {
             return self.heard("append", Err(code)).await;
         }
@@ -324,11 +324,11 @@ impl Writer {
 
     /// Closes, where all can be kept or is told as lost.
     async fn close(&mut self) -> Outcome {
-        let Some((file, told)) = self.open.clone() else {
+        let Some((file, mut told)) = self.open.clone() else {
             return Ok(());
         };
         loop {
-            let done = self.client.flush_open(&file, told).await;
+            let done = self.client.flush_open(&file, &mut told).await;
             match done {
                 Err(code) if self.may_fail && is_late(code) => {
                     self.world.clock.sleep(500_000_000).await;

@@ -14,7 +14,7 @@ use zonal_types::{
     Timestamp, TraceId, ZoneId,
 };
 use zonal_wire::frame::{PayloadAt, Room};
-use zonal_wire::meta::Listing;
+use zonal_wire::meta::{BytesPlace, FileUse, Listing};
 use zonal_wire::{
     AdminReply, AdminRequest, AppendPlace, AttrChange, Damaged, DirAfter, DirEntry, Entry,
     ErrorNumber, Event, Header, JoinTarget, LeaseGrant, LeaseKind, LockKind, LockRange,
@@ -256,7 +256,7 @@ pub fn meta_requests() -> Vec<MetaRequest> {
         M::DropDir { ino: dir },
         M::HasEntry { ino: dir },
         M::SettleDir { ino: dir, since: time(8), has_entry: true },
-        M::HasOpen { subject: "zonal://cell/client/a".into(), data_id: DataId(0x99), writes: true },
+        M::HasOpen { subject: "zonal://cell/client/a".into(), data_id: DataId(0x99), for_use: FileUse::Write },
     ]
 }
 
@@ -297,8 +297,8 @@ pub fn meta_replies() -> Vec<MetaReply> {
         R::Leased { grant: LeaseGrant { lease: 7, kind: LeaseKind::Size, start: 0, end: u64::MAX, term_ms: 5000, epoch: Epoch(2), size_limit: 1 << 30 } },
         R::Detached { ino: ino(19) },
         R::Yes { yes: true },
-        R::MayUse { component: None },
-        R::MayUse { component: file_data().layout.components.pop() },
+        R::MayUse { place: None },
+        R::MayUse { place: file_data().layout.components.pop().map(|component| BytesPlace { component, truncate_seq: 7 }) },
     ]
 }
 
