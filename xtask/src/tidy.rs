@@ -57,7 +57,7 @@ impl File {
 }
 
 /// Crates that do no I/O, in the order of their tiers.
-const CORES: [&str; 8] = [
+const CORES: [&str; 9] = [
     "zonal-types",
     "zonal-wire",
     "zonal-layout",
@@ -66,6 +66,7 @@ const CORES: [&str; 8] = [
     "zonal-object",
     "zonal-client",
     "zonal-fsck",
+    "zonal-driver",
 ];
 
 /// Folders that hold nothing of ours.

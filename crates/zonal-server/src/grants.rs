@@ -72,7 +72,7 @@ impl Grants {
         let subject = certified.subject.to_string();
         let Some(component) = self.ask(subject, data_id, writes)? else {
             let detail = "this client does not have the file open so";
-            return Err(Refused::new(ErrorCode::Access, detail.into()));
+            return Err(Refused::new(ErrorCode::Access, detail));
         };
         let mut kept = self.kept();
         if kept.len() >= GRANTS_KEPT_MAX {
@@ -109,7 +109,7 @@ impl Grants {
             return Ok(());
         }
         let detail = "the file's layout has no such object or byte there";
-        Err(Refused::new(ErrorCode::Access, detail.into()))
+        Err(Refused::new(ErrorCode::Access, detail))
     }
 
     fn kept(&self) -> MutexGuard<'_, Kept> {

@@ -16,6 +16,7 @@ const TIERS: [&[&str]; 5] = [
         "zonal-object",
         "zonal-client",
         "zonal-fsck",
+        "zonal-driver",
     ],
     &[
         "zonal-wait",

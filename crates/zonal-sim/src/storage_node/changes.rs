@@ -180,10 +180,13 @@ impl StorageNode {
         let mut target = self.target.borrow_mut();
         let plan = target.plan_checkpoint(usize::MAX);
         if !plan.is_empty() {
-            plan.for_each_write(|segment, offset, bytes| {
-                self.disk.write_segment(segment, offset, bytes);
-                Ok::<(), ErrorCode>(())
-            })?;
+            let mut buffer = Vec::new();
+            for run in plan.runs() {
+                run.copy_to(&mut buffer);
+                let place = run.place();
+                self.disk
+                    .write_segment(place.segment, place.offset(), &buffer);
+            }
             for record in target.commit_checkpoint(self.disk.as_ref(), plan)? {
                 self.disk.append(record, true);
             }
