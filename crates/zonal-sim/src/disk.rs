@@ -99,7 +99,7 @@ impl Disk {
     }
 
     /// A checkpoint is durable: its changes are in, and the notes of its records are forgotten. So is all that came since.
-    pub fn checkpoint(&self, frozen: Frozen) {
+    pub fn checkpoint(&self, frozen: &Frozen) {
         self.apply(&frozen.changes);
         self.sync();
         self.notes.borrow_mut().drain(..frozen.notes);

@@ -162,7 +162,7 @@ impl TargetHost for SimDisk {
 
     async fn commit_checkpoint(&self, begun: Self::Begun<'_>) -> Result<(), ErrorCode> {
         self.pause(AT_COMMIT).await;
-        self.disk.checkpoint(begun);
+        self.disk.checkpoint(&begun);
         self.checkpoints.set(self.checkpoints.get() + 1);
         Ok(())
     }
