@@ -260,7 +260,7 @@ pub fn open(stored: Stored) -> Driven {
 }
 
 /// The process ends: what is on its disk.
-pub fn kill(driven: Driven) -> Stored {
+pub fn kill(driven: &Driven) -> Stored {
     driven.host().stored.take()
 }
 
