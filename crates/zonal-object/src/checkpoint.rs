@@ -11,7 +11,6 @@ use crate::edit::STEP_CHUNKS;
 use crate::ids::{BLOCK, CHUNK_BLOCKS, Extent, ObjectId, Place};
 use crate::note::{BlockBytes, Record};
 use crate::target::Target;
-use std::ops::Range;
 use zonal_types::{ErrorCode, KvRead};
 
 /// Longest single write of a checkpoint, in blocks.
@@ -33,6 +32,29 @@ pub struct CheckpointPlan {
     extents: Vec<Extent>,
 }
 
+/// One write of a checkpoint.
+#[derive(Debug)]
+pub struct Run<'a> {
+    first: Place,
+    moves: &'a [Move],
+}
+
+impl Run<'_> {
+    /// Where it begins.
+    #[must_use]
+    pub fn place(&self) -> Place {
+        self.first
+    }
+
+    /// Puts its bytes into `buffer`, in place of what is there.
+    pub fn copy_to(&self, buffer: &mut Vec<u8>) {
+        buffer.clear();
+        for entry in self.moves {
+            buffer.extend_from_slice(entry.bytes.as_slice());
+        }
+    }
+}
+
 impl CheckpointPlan {
     /// True where there is nothing to write or commit.
     #[must_use]
@@ -40,40 +62,20 @@ impl CheckpointPlan {
         self.moves.is_empty()
     }
 
-    /// Calls `write(segment, offset, bytes)` for each run of blocks; stops at the first error.
-    ///
-    /// # Errors
-    /// What `write` gives.
-    pub fn for_each_write<E>(
-        &self,
-        mut write: impl FnMut(u32, u64, &[u8]) -> Result<(), E>,
-    ) -> Result<(), E> {
-        let mut buffer = Vec::new();
-        let mut start = 0;
-        while let Some(range) = self.run(start) {
-            let moves = &self.moves[range.clone()];
-            buffer.clear();
-            for entry in moves {
-                buffer.extend_from_slice(entry.bytes.as_slice());
-            }
-            write(moves[0].place.segment, moves[0].place.offset(), &buffer)?;
-            start = range.end;
-        }
-        Ok(())
-    }
-
-    /// The moves from `start` on whose places follow one another.
-    fn run(&self, start: usize) -> Option<Range<usize>> {
-        let first = self.moves.get(start)?.place;
-        let count = self.moves[start..]
-            .iter()
-            .take(WRITE_BLOCKS)
-            .zip(0..)
-            .take_while(|(entry, step)| {
+    /// What is to be written, one behind the other: runs of blocks whose places follow one another.
+    pub fn runs(&self) -> impl Iterator<Item = Run<'_>> {
+        let mut rest = self.moves.as_slice();
+        std::iter::from_fn(move || {
+            let first = rest.first()?.place;
+            let follows = |(entry, step): &(&Move, u32)| {
                 entry.place.segment == first.segment && entry.place.unit == first.unit + step
-            })
-            .count();
-        Some(start..start + count.max(1))
+            };
+            let most = rest.iter().take(WRITE_BLOCKS);
+            let count = most.zip(0..).take_while(follows).count();
+            let (moves, behind) = rest.split_at(count);
+            rest = behind;
+            Some(Run { first, moves })
+        })
     }
 
     /// Bytes to be written.

@@ -238,7 +238,7 @@ impl Control {
         }
         // What is decided from now on goes by this map or a newer one, and all that went by an older one is in the view.
         let map_version = shard.adopt_newest_map();
-        let view = Arc::new(shard.engine().view()?);
+        let view = Arc::new(shard.engine().view().map_err(Refused::by_host)?);
         let position = view.position().0;
         let id = clock::boot_number();
         {

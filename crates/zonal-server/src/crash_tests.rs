@@ -1,16 +1,15 @@
 //! A whole target on a disk that fails: what a loss of power may leave at any moment of a history opens, and holds what
 //! was promised then; a disk that is full is used to its end.
 
-use crate::storage_io;
-use crate::storage_role::{Asker, Storage};
-use crate::storage_tests::{object, pattern, read, storage, write};
+use crate::storage_role::Storage;
+use crate::storage_tests::{ask, delete, object, pattern, read, storage, try_write, write};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use zonal_faultfs::build::Choice;
 use zonal_faultfs::{Disk, Session, mount};
-use zonal_object::Edit;
 use zonal_testkit::{Rng, Scratch, skip_mount};
+use zonal_wire::StorageRequest;
 
 const OBJECTS: u64 = 3;
 /// Bytes of each object that the history is about.
@@ -73,13 +72,12 @@ fn carry_out(storage: &Storage, step: &Step) {
     match step {
         Step::Write { id, at, bytes } => write(storage, *id, *at as u64, bytes),
         Step::Punch { id, at, length } => {
-            let named = zonal_object::ObjectId {
-                data_id: object(*id).data_id,
-                column: object(*id).column,
+            let request = StorageRequest::Punch {
+                object: object(*id),
+                offset: *at as u64,
+                length: *length as u64,
             };
-            let cut = zonal_object::Cut::default();
-            let edit = Edit::punch(named, cut, *at as u64, *length as u64).unwrap();
-            assert!(storage.edit(edit).is_ok());
+            ask(storage, &request, &[]).unwrap();
         }
     }
 }
@@ -110,7 +108,7 @@ impl History {
             history.steps.push(step);
             let flushes = match rng.below(8) {
                 0 | 1 => storage.engine.sync_all().is_ok(),
-                2 => storage_io::checkpoint(storage).is_ok(),
+                2 => storage.checkpoint().is_ok(),
                 _ => continue,
             };
             assert!(flushes);
@@ -234,32 +232,15 @@ fn a_full_disk_below_is_used_to_its_end_and_again_after_deleting() {
         return;
     };
     let opened = storage(&point);
-    let fits = |id: u64, length: usize| {
-        let written = opened.storage.write(
-            &object(id),
-            Asker::WAITS,
-            &[(0, length as u32)],
-            &pattern(3, length),
-        );
-        written.is_ok()
-    };
-    let delete = |id: u64| {
-        let named = zonal_object::ObjectId {
-            data_id: object(id).data_id,
-            column: object(id).column,
-        };
-        let gone = opened
-            .storage
-            .delete(zonal_object::Delete::new(vec![named]));
-        assert!(gone.is_ok());
-    };
+    let fits =
+        |id: u64, length: usize| try_write(&opened.storage, id, 0, &pattern(3, length)).is_ok();
     // Log, index, the room that is kept for it, and little more.
     disk.faults(|faults| faults.budget = Some((64 << 20) + (38 << 20)));
     let most = (0..1000).find(|id| !fits(*id, 100_000)).unwrap();
     assert!((200..400).contains(&most), "{most}");
     // Holes of 100 KB, and what is written now is longer. 4 MiB are kept for overwrites.
     for id in (0..200).step_by(2) {
-        delete(id);
+        delete(&opened.storage, id);
     }
     let again = (2000..2100).take_while(|id| fits(*id, 200_000)).count();
     assert!(

@@ -76,11 +76,11 @@ impl Grants {
         let subject = certified.subject.to_string();
         let Some(place) = self.ask(subject, data_id, for_use)? else {
             let detail = "this client does not have the file open so";
-            return Err(Refused::new(ErrorCode::Access, detail.into()));
+            return Err(Refused::new(ErrorCode::Access, detail));
         };
         if object.truncate_seq > place.truncate_seq {
             let detail = "the file has had no such cut";
-            return Err(Refused::new(ErrorCode::Access, detail.into()));
+            return Err(Refused::new(ErrorCode::Access, detail));
         }
         let mut kept = self.kept();
         if kept.len() >= GRANTS_KEPT_MAX {
@@ -117,7 +117,7 @@ impl Grants {
             return Ok(());
         }
         let detail = "the file's layout has no such object or byte there";
-        Err(Refused::new(ErrorCode::Access, detail.into()))
+        Err(Refused::new(ErrorCode::Access, detail))
     }
 
     fn kept(&self) -> MutexGuard<'_, Kept> {

@@ -189,7 +189,7 @@ fn a_scrub_keeps_its_rate_and_its_place_over_stops_and_restarts() {
     let scratch = Scratch::new("roles");
     let scrubbed = Scrubbed::open(&scratch);
     fill(&scrubbed.opened.storage);
-    storage_io::checkpoint(&scrubbed.opened.storage).unwrap();
+    scrubbed.opened.storage.checkpoint().unwrap();
     let all = scrubbed.pass().bytes;
     // At this rate all of it takes about 2 s.
     let rate = all / 2;
@@ -247,7 +247,7 @@ fn a_scrub_under_writes_and_deletions_finds_nothing_wrong() {
         for step in 0..12_u64 {
             let id = (round * 5 + step) % 20 + 1;
             write(storage, id, step * 90_000, &unlike(step, 200_000));
-            storage_io::checkpoint(storage).unwrap();
+            storage.checkpoint().unwrap();
         }
         let ended = scrubbed.until("ended", |report| report.state == ScrubState::Idle);
         assert_eq!(ended.damaged, []);

@@ -1,4 +1,4 @@
-//! A target's disk work apart from requests: opening, reading what a plan says, checkpoints.
+//! A target's disk work apart from requests: formatting, opening, the thread that makes checkpoints, the end.
 
 use crate::config::NodeConfig;
 use crate::error::ServerError;
@@ -6,115 +6,19 @@ use crate::map_cache::MapCache;
 use crate::seldom::Seldom;
 use crate::storage_role::Storage;
 use crate::stores;
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use zonal_disk::{
     Checkpointer, DiskError, Engine, Identity, Segments, SegmentsConfig, StoreDir, StoreKind,
     spawn_checkpointer,
 };
 use zonal_object::ids::BLOCK;
-use zonal_object::{Delete, ReadPlan, Target, TargetConfig, replay_checks};
+use zonal_object::{Target, TargetConfig, replay_checks};
 use zonal_types::ErrorCode;
-
-/// Blocks moved at once by a checkpoint.
-const MOVE_BLOCKS: usize = 1024;
-
-/// Reads what `plan` wants from the segments into `buffer`.
-pub(crate) fn fill(
-    segments: &Segments,
-    plan: &ReadPlan,
-    buffer: &mut [u8],
-) -> Result<(), DiskError> {
-    fill_from(segments, plan, buffer).map_err(|(_, error)| error)
-}
-
-/// As [`fill`]; a failure comes with the first byte of the buffer that it is about.
-pub(crate) fn fill_from(
-    segments: &Segments,
-    plan: &ReadPlan,
-    buffer: &mut [u8],
-) -> Result<(), (usize, DiskError)> {
-    for read in plan.reads() {
-        let at = read.buffer.start;
-        let Some(part) = buffer.get_mut(read.buffer) else {
-            return Err((at, DiskError::Range("a read past its buffer".into())));
-        };
-        segments
-            .read_at(read.segment, read.offset, part)
-            .map_err(|error| match error {
-                // The index names it, so it has to be there.
-                DiskError::Range(what) => (at, DiskError::Corrupt(what)),
-                other => (at, other),
-            })?;
-    }
-    Ok(())
-}
-
-/// Wakes the checkpointer where the target wants it.
-pub(crate) fn ask_for_checkpoint(storage: &Storage, target: &Target) {
-    if target.wants_checkpoint() {
-        storage.engine.request_checkpoint();
-    }
-}
-
-/// Moves pending blocks to segments, then makes a checkpoint of the index.
-pub(crate) fn checkpoint(storage: &Storage) -> Result<(), DiskError> {
-    checkpoint_after(storage, u64::MAX)
-}
-
-/// As [`checkpoint`], unless there were more than `seen` by the time of our turn: of many who want one, one makes it.
-pub(crate) fn checkpoint_after(storage: &Storage, seen: u64) -> Result<(), DiskError> {
-    let turn = storage.checkpointing.lock();
-    let _turn = turn.unwrap_or_else(PoisonError::into_inner);
-    if storage.engine.stats().checkpoints > seen {
-        return Ok(());
-    }
-    let mut left = (storage.lock().pending_bytes().0 / BLOCK) as usize;
-    while left > 0 {
-        let plan = storage.lock().plan_checkpoint(MOVE_BLOCKS.min(left));
-        if plan.is_empty() {
-            break;
-        }
-        left = left.saturating_sub((plan.bytes() / BLOCK) as usize);
-        let written = plan
-            .for_each_write(|segment, offset, bytes| storage.write_segment(segment, offset, bytes));
-        let mut target = storage.lock();
-        if let Err(error) = written {
-            target.abort_checkpoint(plan);
-            // They stay pending and go into the checkpoint as they are.
-            if storage.cannot_move.is_due() {
-                tracing::warn!(%error, "small writes cannot be moved to segments");
-            }
-            break;
-        }
-        match target.commit_checkpoint(&*storage.engine, plan) {
-            Ok(records) => {
-                for record in records {
-                    storage.append(record)?;
-                }
-            }
-            Err(code) => {
-                if storage.cannot_move.is_due() {
-                    tracing::warn!(%code, "small writes cannot be moved to segments");
-                }
-                break;
-            }
-        }
-    }
-    let begun = {
-        let mut target = storage.lock();
-        let changes = target.freeze();
-        storage.engine.apply_unlogged(changes);
-        storage.engine.begin_checkpoint()
-    };
-    begun.commit(&mut || Ok(()))?;
-    storage.lock().checkpoint_done();
-    Ok(())
-}
 
 /// The last thing before an orderly end: everything into the index. After a loss of power a record that is only in the log
 /// is dropped where its data do not match, since they may never have arrived; what the index knows and does not match is damage.
 pub(crate) fn close(storage: &Storage) {
-    if let Err(error) = checkpoint(storage) {
+    if let Err(error) = storage.checkpoint() {
         tracing::warn!(%error, "the last checkpoint of the target failed");
     }
     if let Err(error) = storage.engine.sync_all() {
@@ -182,7 +86,6 @@ pub(crate) fn open(
             code,
         },
     })?;
-    let unfinished = target.unfinished_deletes();
     let engine = Arc::new(engine);
     engine
         .set_data_sync(Arc::clone(&segments) as Arc<dyn zonal_disk::DataSync>)
@@ -195,11 +98,12 @@ pub(crate) fn open(
         Arc::clone(map),
     ));
     let checkpointer = start_checkpointer(&opened).map_err(failed)?;
-    if !unfinished.is_empty() {
-        tracing::info!(objects = unfinished.len(), "deletions go on");
-        if let Err(refused) = opened.delete(Delete::new(unfinished)) {
-            tracing::warn!(code = %refused.code, "a deletion from before cannot be finished");
-        }
+    let unfinished = opened.lock().unfinished_deletes().len();
+    if unfinished > 0 {
+        tracing::info!(objects = unfinished, "deletions go on");
+    }
+    if let Err(refused) = opened.resume() {
+        tracing::warn!(code = %refused.code, "a deletion from before cannot be finished");
     }
     Ok(Some(Opened {
         storage: opened,
@@ -212,7 +116,7 @@ pub(crate) fn open(
 fn start_checkpointer(storage: &Arc<Storage>) -> Result<Checkpointer, DiskError> {
     let weak: Weak<Storage> = Arc::downgrade(storage);
     let job = Box::new(move |_engine: &Engine| match weak.upgrade() {
-        Some(storage) => checkpoint(&storage),
+        Some(storage) => storage.checkpoint(),
         None => Ok(()),
     });
     let failed = Seldom::default();

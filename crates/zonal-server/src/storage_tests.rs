@@ -3,13 +3,14 @@
 use crate::config::NodeConfig;
 use crate::map_cache::MapCache;
 use crate::storage_io;
-use crate::storage_role::{Asker, NotAdmitted, Storage};
+use crate::storage_role::{Refused, Storage};
 use std::path::Path;
 use std::sync::Arc;
-use zonal_object::{Delete, Edit};
+use zonal_driver::at_once;
+use zonal_driver::storage::{NotAdmitted, ReplyRoom, TargetHost, WriteFailure};
 use zonal_testkit::Scratch;
 use zonal_types::{
-    CellId, Column, DataId, Epoch, ErrorCode, NodeId, StripeSetId, TargetId, ZoneId,
+    CellId, Column, DataId, Epoch, ErrorCode, HolderNumber, NodeId, StripeSetId, TargetId, ZoneId,
 };
 use zonal_wire::{Header, JoinTarget, ObjectRef, Service, StorageReply, StorageRequest};
 use zonal_zonemap::{MapEdit, ZoneMap};
@@ -55,34 +56,95 @@ pub(crate) fn object(id: u64) -> ObjectRef {
     }
 }
 
+/// A reply's payload, and whether somebody waits for it.
+#[derive(Default)]
+struct Reply {
+    payload: Vec<u8>,
+    is_asker_gone: bool,
+}
+
+impl ReplyRoom for Reply {
+    fn room(&mut self, bytes: usize) -> &mut [u8] {
+        self.payload.clear();
+        self.payload.resize(bytes, 0xee);
+        &mut self.payload
+    }
+
+    fn cut(&mut self, bytes: usize) {
+        self.payload.truncate(bytes);
+    }
+
+    fn leave_shared(&mut self) {}
+
+    fn is_asker_gone(&self) -> bool {
+        self.is_asker_gone
+    }
+}
+
+fn ask_by(
+    storage: &Storage,
+    request: &StorageRequest,
+    payload: &[u8],
+    reply: &mut Reply,
+) -> Result<StorageReply, Refused> {
+    let header = Header::request(Service::Storage, CELL);
+    let from = (&header, HolderNumber(0));
+    at_once(storage.driver().answer(from, request, payload, reply)).unwrap()
+}
+
+/// What the target answers, with the reply's payload.
+pub(crate) fn ask(
+    storage: &Storage,
+    request: &StorageRequest,
+    payload: &[u8],
+) -> Result<Vec<u8>, Refused> {
+    let mut reply = Reply::default();
+    ask_by(storage, request, payload, &mut reply).map(|_answer| reply.payload)
+}
+
+pub(crate) fn try_write(
+    storage: &Storage,
+    id: u64,
+    offset: u64,
+    bytes: &[u8],
+) -> Result<(), Refused> {
+    ask(storage, &write_at(id, offset), bytes).map(drop)
+}
+
+fn write_at(id: u64, offset: u64) -> StorageRequest {
+    StorageRequest::Write {
+        object: object(id),
+        offset,
+        sync: false,
+        expected_version: 0,
+        txn: 0,
+        snap_epoch: 0,
+    }
+}
+
 pub(crate) fn write(storage: &Storage, id: u64, offset: u64, bytes: &[u8]) {
-    let result = storage.write(
-        &object(id),
-        Asker::WAITS,
-        &[(offset, bytes.len() as u32)],
-        bytes,
-    );
-    assert!(
-        result.is_ok(),
-        "{:?}",
-        result.err().map(|refused| refused.detail)
-    );
+    try_write(storage, id, offset, bytes).unwrap();
+}
+
+fn try_read(storage: &Storage, id: u64, offset: u64, length: usize) -> Result<Vec<u8>, Refused> {
+    let request = StorageRequest::Read {
+        object: object(id),
+        offset,
+        length: length as u32,
+    };
+    ask(storage, &request, &[])
 }
 
 pub(crate) fn read(storage: &Storage, id: u64, offset: u64, length: usize) -> Vec<u8> {
-    let object = zonal_object::ObjectId {
-        data_id: DataId(id),
-        column: Column(0),
+    try_read(storage, id, offset, length).unwrap()
+}
+
+pub(crate) fn delete(storage: &Storage, id: u64) {
+    let request = StorageRequest::Delete {
+        target: TargetId(1),
+        objects: vec![(DataId(id), Column(0))],
     };
-    let cut = zonal_object::Cut::default();
-    let plan = storage
-        .lock()
-        .plan_read(&*storage.engine, object, cut, offset, length);
-    let plan = plan.unwrap();
-    let mut buffer = vec![0; plan.buffer_len()];
-    storage_io::fill(&storage.segments, &plan, &mut buffer).unwrap();
-    let range = plan.finish(&mut buffer).unwrap();
-    buffer[range].to_vec()
+    ask(storage, &request, &[]).unwrap();
 }
 
 /// Bytes that tell from which write they are.
@@ -131,28 +193,32 @@ fn what_nobody_waits_for_any_more_is_not_changed() {
     let opened = storage(&scratch);
     let (storage, before) = (&opened.storage, pattern(1, 64 << 10));
     write(storage, 5, 0, &before);
-    let gone = Asker {
-        is_gone: &|| true,
-        ..Asker::WAITS
+    let refused = |request: &StorageRequest, payload: &[u8]| {
+        let mut gone = Reply {
+            is_asker_gone: true,
+            ..Reply::default()
+        };
+        let answer = ask_by(storage, request, payload, &mut gone);
+        assert_eq!(answer.err().unwrap().code, ErrorCode::NotReady);
     };
     // Into free space, and into a block that there is.
     for (offset, length) in [(0, 64 << 10), (100, 100)] {
-        let refused = storage.write(
-            &object(5),
-            gone,
-            &[(offset, length as u32)],
-            &pattern(2, length),
-        );
-        assert_eq!(refused.err().unwrap().code, ErrorCode::NotReady);
+        refused(&write_at(5, offset), &pattern(2, length));
     }
-    let (id, cut) = crate::storage_role::named(&object(5));
-    for edit in [
-        Edit::punch(id, cut, 0, 8192),
-        Edit::allocate(id, cut, 0, 8192, true),
-    ] {
-        let refused = storage.edit_range(edit.unwrap(), gone);
-        assert_eq!(refused.err().unwrap().code, ErrorCode::NotReady);
-    }
+    let (object, offset, length) = (object(5), 0, 8192);
+    let punch = StorageRequest::Punch {
+        object,
+        offset,
+        length,
+    };
+    let allocate = StorageRequest::Allocate {
+        object,
+        offset,
+        length,
+        zero: true,
+    };
+    refused(&punch, &[]);
+    refused(&allocate, &[]);
     assert!(read(storage, 5, 0, 64 << 10) == before);
     assert_eq!(storage.lock().units_in_flight(), 0);
 }
@@ -184,17 +250,13 @@ fn damage_segments(dir: &Path) {
 
 /// What a reader of the first block of an object gets: `None` for damage.
 fn first_block(storage: &Storage, id: u64) -> Option<usize> {
-    let object = zonal_object::ObjectId {
-        data_id: DataId(id),
-        column: Column(0),
-    };
-    let cut = zonal_object::Cut::default();
-    let target = storage.lock();
-    let plan = target.plan_read(&*storage.engine, object, cut, 0, 4096);
-    let plan = plan.unwrap();
-    let mut buffer = vec![0; plan.buffer_len()];
-    storage_io::fill(&storage.segments, &plan, &mut buffer).unwrap();
-    plan.finish(&mut buffer).ok().map(|range| range.len())
+    match try_read(storage, id, 0, 4096) {
+        Ok(bytes) => Some(bytes.len()),
+        Err(refused) => {
+            assert_eq!(refused.code, ErrorCode::Corrupt);
+            None
+        }
+    }
 }
 
 #[test]
@@ -225,18 +287,18 @@ fn a_medium_that_takes_no_writes_is_not_asked_to_acknowledge() {
     let opened = storage(&scratch);
     write(&opened.storage, 5, 0, &pattern(1, 64 << 10));
     assert_eq!(opened.storage.failure(), None);
+    // What is wrong with the bytes or the place is no failure of the medium.
+    let host = opened.storage.driver().host();
+    let outside = at_once(host.write_segment(3, u64::from(u32::MAX), &[0; 4096]));
+    assert!(matches!(outside, Ok(Err(WriteFailure::Bytes(_)))));
     // A segment in place of which there is something that takes no writes.
-    let failed = opened
-        .storage
-        .write_segment(3, u64::from(u32::MAX), &[0; 4096]);
-    assert!(
-        failed.is_err() && opened.storage.is_healthy(),
-        "a wrong range is our fault"
-    );
-    std::fs::create_dir(scratch.join("target/segments/seg.00000003.new")).unwrap();
-    assert!(opened.storage.write_segment(3, 0, &[0; 4096]).is_err());
-    assert!(opened.storage.failure().unwrap().contains("segment 3"));
+    std::fs::create_dir(scratch.join("target/segments/seg.00000001.new")).unwrap();
+    let refused = try_write(&opened.storage, 6, 0, &pattern(2, 1 << 20));
+    assert_eq!(refused.err().unwrap().code, ErrorCode::Io);
+    let why = opened.storage.failure().unwrap();
+    assert!(why.contains("segment 1"), "{why}");
     assert!(!opened.storage.is_healthy());
+    assert_eq!(opened.storage.lock().units_in_flight(), 0);
 }
 
 #[test]
@@ -245,23 +307,14 @@ fn a_full_target_says_so_and_deletion_makes_room() {
     let opened = storage(&scratch);
     let bytes = pattern(1, 1 << 20);
     let refused = (0..100).find_map(|step| {
-        let result = opened.storage.write(
-            &object(1),
-            Asker::WAITS,
-            &[(step << 20, bytes.len() as u32)],
-            &bytes,
-        );
+        let result = try_write(&opened.storage, 1, step << 20, &bytes);
         result.err().map(|refused| (step, refused.code))
     });
     let (step, code) = refused.unwrap();
     assert_eq!(code, ErrorCode::NoSpace);
     assert!((50..64).contains(&step), "{step}");
     assert!(opened.storage.is_healthy());
-    let id = zonal_object::ObjectId {
-        data_id: DataId(1),
-        column: Column(0),
-    };
-    assert!(opened.storage.delete(Delete::new(vec![id])).is_ok());
+    delete(&opened.storage, 1);
     for step in 0..step {
         write(&opened.storage, 2, step << 20, &bytes);
     }
@@ -306,7 +359,7 @@ fn by_slot(map: &ZoneMap, set: StripeSetId, slot: u16) -> (Header, StorageReques
 }
 
 fn refused(storage: &Storage, (header, request): &(Header, StorageRequest)) -> Option<ErrorCode> {
-    match storage.check_sender(header, request) {
+    match at_once(storage.driver().admit(header, request)).unwrap() {
         Ok(()) => None,
         Err(NotAdmitted::Refused(refused)) => Some(refused.code),
         Err(NotAdmitted::Stale(StorageReply::Stale { .. })) => Some(ErrorCode::StaleEpoch),

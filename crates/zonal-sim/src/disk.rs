@@ -54,6 +54,14 @@ struct Logged {
     has_note: bool,
 }
 
+/// A checkpoint that is begun.
+#[derive(Debug)]
+pub struct Frozen {
+    changes: Vec<KvChange>,
+    /// So many of the notes it covers.
+    notes: usize,
+}
+
 impl Disk {
     /// Appends a record and applies it.
     pub fn append(&self, record: Record, has_note: bool) {
@@ -83,11 +91,18 @@ impl Disk {
         undo
     }
 
-    /// A checkpoint: these changes go in, everything is durable, and the notes are forgotten.
-    pub fn checkpoint(&self, changes: &[KvChange]) {
-        self.apply(changes);
+    /// Begins a checkpoint: of all records so far, and of these changes.
+    #[must_use]
+    pub fn freeze(&self, changes: Vec<KvChange>) -> Frozen {
+        let notes = self.notes.borrow().len();
+        Frozen { changes, notes }
+    }
+
+    /// A checkpoint is durable: its changes are in, and the notes of its records are forgotten. So is all that came since.
+    pub fn checkpoint(&self, frozen: &Frozen) {
+        self.apply(&frozen.changes);
         self.sync();
-        self.notes.borrow_mut().clear();
+        self.notes.borrow_mut().drain(..frozen.notes);
     }
 
     /// How often the power failed.

@@ -1,29 +1,29 @@
-//! A simulated storage process: one target with its disk.
+//! A simulated storage process: one target with its disk, driven as the server drives it ([`zonal_driver::storage`]).
 //!
-//! Between plan and commit of a write there may be a pause in which other requests run, as with threads.
+//! Between plan and commit of a change, in a read and in a checkpoint there may be pauses in which other requests run, as with threads.
 
-mod admission;
-mod changes;
+mod host;
+mod planted;
 
 use crate::checker::slots::CarriedOut;
-use crate::clock::Clock;
+use crate::clock::{Clock, Group};
+use crate::coverage::Fault;
 use crate::disk::Disk;
 use crate::meta_node::MapCell;
 use crate::net::{Answer, Network, Role, Task};
 use crate::plant::Plant;
 use crate::rng::Rng;
-use std::cell::RefCell;
+use async_lock::Mutex;
+use host::{Payload, SimDisk};
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::sync::Arc;
+use zonal_driver::at_once;
+use zonal_driver::storage::{NotAdmitted, Refused, TargetDriver};
 use zonal_object::key::{Named, OBJECT, parse};
-use zonal_object::{
-    Attempt, Cut, Edit, ObjectId, ObjectStat, Outcome, ReadPlan, Record, Sender, Target,
-    TargetConfig, replay_checks,
-};
+use zonal_object::{ObjectId, ObjectStat, Record, Target, TargetConfig, replay_checks};
 use zonal_types::limits::BLOCK_BYTES;
-use zonal_types::{Codec, ErrorCode, KvRead, TargetId};
-use zonal_wire::{ErrorNumber, Header, ObjectRef, StorageReply, StorageRequest};
-use zonal_zonemap::ZoneMap;
+use zonal_types::{Codec, ErrorCode, HolderNumber, KvRead, TargetId};
+use zonal_wire::{ErrorNumber, Header, StorageReply, StorageRequest};
 
 /// Size of simulated targets: 64 MiB in segments of 4 MiB, and few pending blocks, so that checkpoints happen.
 pub const LARGE: TargetConfig = TargetConfig {
@@ -43,6 +43,8 @@ pub const SMALL: TargetConfig = TargetConfig {
 pub struct Parts {
     /// Which target.
     pub id: TargetId,
+    /// The process.
+    pub group: Group,
     /// Its size.
     pub config: TargetConfig,
     /// What connects it.
@@ -59,16 +61,11 @@ pub struct Parts {
 
 /// A storage process.
 pub struct StorageNode {
-    id: TargetId,
+    driver: TargetDriver<SimDisk>,
     clock: Clock,
+    group: Group,
     network: Rc<Network>,
-    map: MapCell,
-    /// The newest map of which this process has heard.
-    known: RefCell<Arc<ZoneMap>>,
     carried_out: Rc<CarriedOut>,
-    disk: Rc<Disk>,
-    target: RefCell<Target>,
-    rng: RefCell<Rng>,
     plant: Plant,
 }
 
@@ -80,6 +77,7 @@ impl StorageNode {
     pub fn start(parts: Parts, rng: Rng) -> Result<Self, ErrorCode> {
         let Parts {
             id,
+            group,
             config,
             network,
             map,
@@ -89,22 +87,38 @@ impl StorageNode {
         } = parts;
         let notes = disk.notes();
         let target = Target::open(config, disk.as_ref(), notes.iter().map(Vec::as_slice))?;
-        let known = RefCell::new(map.borrow().clone());
-        let node = Self {
-            id,
+        let known = map.borrow().clone();
+        let host = SimDisk {
             clock: network.clock.clone(),
-            network,
-            map,
-            known,
-            carried_out,
+            known: RefCell::new(known),
             disk,
-            target: RefCell::new(target),
+            map,
             rng: RefCell::new(rng),
             plant,
+            pauses: Cell::new(true),
+            checkpointing: Mutex::new(()),
+            checkpoints: Cell::new(0),
+            is_due: Cell::new(false),
         };
-        let unfinished = node.target.borrow().unfinished_deletes();
-        node.delete(unfinished)?;
+        let node = Self {
+            driver: TargetDriver::new(id, target, host),
+            clock: network.clock.clone(),
+            group,
+            network,
+            carried_out,
+            plant,
+        };
+        let resumed = node.alone(node.driver.resume())?;
+        resumed.map_err(|refused| refused.code)?;
         Ok(node)
+    }
+
+    /// Runs it while nobody else does.
+    fn alone<T>(&self, future: impl Future<Output = T>) -> Result<T, ErrorCode> {
+        let pauses = self.driver.host().pauses.replace(false);
+        let done = at_once(future);
+        self.driver.host().pauses.set(pauses);
+        done.map_err(|_waits| ErrorCode::NotReady)
     }
 
     /// True where all blocks that a record wrote to segments are there.
@@ -123,33 +137,58 @@ impl StorageNode {
     /// Which target it is.
     #[must_use]
     pub fn id(&self) -> TargetId {
-        self.id
+        self.driver.id()
     }
 
     /// Its disk.
     #[must_use]
     pub fn disk(&self) -> &Disk {
-        &self.disk
+        &self.driver.host().disk
+    }
+
+    /// Hears of the newest map.
+    pub fn hear_of_map(&self) {
+        self.driver.host().hear_of_map();
     }
 
     /// Bytes free, and bytes of pending blocks with their bound.
     #[must_use]
     pub fn space(&self) -> (u64, (u64, u64)) {
-        let target = self.target.borrow();
+        let target = self.driver.lock();
         (target.statfs().free, target.pending_bytes())
     }
 
     /// Units that plans hold.
     #[must_use]
     pub fn units_in_flight(&self) -> u64 {
-        self.target.borrow().units_in_flight()
+        self.driver.lock().units_in_flight()
+    }
+
+    /// Whether no plan holds units and no checkpoint is under way.
+    #[must_use]
+    pub fn is_quiet(&self) -> bool {
+        let turn = self.driver.host().checkpointing.try_lock();
+        turn.is_some() && self.units_in_flight() == 0
+    }
+
+    /// From now on no request lets others run in its midst, so that it takes no time.
+    pub fn never_pause(&self) {
+        self.driver.host().pauses.set(false);
+    }
+
+    /// Moves pending blocks to segments and makes everything durable, while nobody else runs.
+    ///
+    /// # Errors
+    /// `NotReady` where a checkpoint is under way.
+    pub fn checkpoint(&self) -> Result<(), ErrorCode> {
+        self.alone(self.driver.checkpoint())?
     }
 
     /// What is broken in the target's store.
     #[must_use]
     pub fn check(&self) -> Option<String> {
-        let broken = self.target.borrow().check(self.disk.as_ref()).err()?;
-        Some(format!("target {}: {broken:?}", self.id))
+        let broken = self.driver.lock().check(self.disk()).err()?;
+        Some(format!("target {}: {broken:?}", self.id()))
     }
 
     /// All objects, with their sizes.
@@ -158,16 +197,16 @@ impl StorageNode {
         let mut ids = Vec::new();
         let space = [OBJECT]..[OBJECT + 1];
         let scanned = self
-            .disk
+            .disk()
             .scan(&space.start, &space.end, &mut |key, _value| {
                 if let Ok(Named::Header(object)) = parse(key) {
                     ids.push(object);
                 }
                 true
             });
-        let target = self.target.borrow();
+        let target = self.driver.lock();
         let stat_of = |object| {
-            let stat = target.stat(self.disk.as_ref(), object).unwrap_or_default();
+            let stat = target.stat(self.disk(), object).unwrap_or_default();
             (object, stat)
         };
         scanned.map_or(Vec::new(), |()| ids.into_iter().map(stat_of).collect())
@@ -176,263 +215,82 @@ impl StorageNode {
     /// Objects that exist.
     #[must_use]
     pub fn object_count(&self) -> u64 {
-        self.target.borrow().statfs().objects
+        self.driver.lock().statfs().objects
     }
 
-    fn written(&self, outcome: Outcome) -> StorageReply {
-        StorageReply::Written {
-            allocated_delta: outcome.allocated_delta,
-            object_bytes: outcome.object_bytes,
-            verifier: self.disk.power_losses(),
-        }
-    }
-
-    fn cut(&self, object: &ObjectRef) -> Cut {
-        if self.plant == Plant::TargetIgnoresTruncation {
-            return Cut::default();
-        }
-        Cut {
-            seq: object.truncate_seq,
-            bytes: object.truncate_bytes,
-        }
-    }
-
-    async fn pause(&self) {
-        let nanos = {
-            let mut rng = self.rng.borrow_mut();
-            if rng.chance(300) {
-                rng.below(3_000_000)
-            } else {
-                0
-            }
-        };
-        if nanos > 0 {
-            self.clock.sleep(nanos).await;
-        }
-    }
-
-    fn fill(&self, plan: &ReadPlan) -> Result<Vec<u8>, ErrorCode> {
-        let mut buffer = vec![0; plan.buffer_len()];
-        for read in plan.reads() {
-            let part = &mut buffer[read.buffer];
-            self.disk.read_segment(read.segment, read.offset, part)?;
-        }
-        Ok(buffer)
-    }
-
-    fn attempt(&self, header: &Header) -> Attempt {
-        let number = if self.plant == Plant::AttemptsAreIgnored {
-            0
-        } else {
-            header.sequence
-        };
-        Attempt {
-            sender: Sender {
-                identity: header.identity,
-                ..Sender::default()
-            },
-            number,
-        }
-    }
-
-    /// The object that a request means.
-    fn id_of(&self, object: &ObjectRef) -> ObjectId {
-        let mut column = object.column;
-        if self.plant == Plant::ColumnsAreMixed && column.0 == 1 {
-            column.0 = 200;
-        }
-        ObjectId {
-            data_id: object.data_id,
-            column,
-        }
-    }
-
-    /// Hears of the newest map.
-    pub fn hear_of_map(&self) {
-        self.known.replace(self.map.borrow().clone());
-    }
-
-    fn log(&self, record: Record) {
-        self.disk.append(record, true);
-    }
-
+    /// What it answers; the payload goes to `reply`.
     async fn answer(
         &self,
-        header: &Header,
-        request: StorageRequest,
+        mut header: Header,
+        mut request: StorageRequest,
         payload: &[u8],
-    ) -> Result<(StorageReply, Vec<u8>), ErrorCode> {
-        let attempt = self.attempt(header);
-        let is_about_target = matches!(
-            request,
-            StorageRequest::Sync { .. } | StorageRequest::StatFs { .. }
-        );
-        if !is_about_target {
-            self.target.borrow().admit(attempt.sender)?;
+        reply: &mut Payload,
+    ) -> Result<StorageReply, Refused> {
+        let admitted = self.driver.admit(&header, &request).await;
+        match admitted {
+            Err(refused) if !self.is_let_in(&header, &refused) => match refused {
+                NotAdmitted::Stale(newer) => return Ok(newer),
+                NotAdmitted::Refused(refused) => return Err(refused),
+            },
+            _ => {}
         }
-        let reply = match request {
-            StorageRequest::Read {
-                object,
-                offset,
-                length,
-            } => {
-                return self.read(&object, offset, length as usize);
+        if let Some(object) = request.object() {
+            let known = self.driver.host().known.borrow();
+            self.carried_out.note(&known, self.id(), &header, object);
+        }
+        self.plant_in(&mut header, &mut request);
+        let from = (&header, HolderNumber::default());
+        let answer = self.driver.answer(from, &request, payload, reply).await;
+        match answer {
+            Err(refused)
+                if refused.code == ErrorCode::Corrupt
+                    && self.plant == Plant::ReadsAreUnverified =>
+            {
+                self.unverified(&request, reply).ok_or(refused)
             }
-            StorageRequest::Write {
-                object,
-                offset,
-                sync,
-                ..
-            } => {
-                let length = u32::try_from(payload.len()).map_err(|_error| ErrorCode::Invalid)?;
-                let range = [(offset, length)];
-                let reply = self.write(&object, attempt, &range, payload).await?;
-                if sync {
-                    self.disk.sync();
-                }
-                reply
-            }
-            StorageRequest::WriteRanges { object, ranges } => {
-                self.write(&object, attempt, &ranges, payload).await?
-            }
-            StorageRequest::Truncate { object } => {
-                self.edit(|| Ok(Edit::truncate(self.id_of(&object), self.cut(&object))))
-                    .await?
-            }
-            StorageRequest::Punch {
-                object,
-                offset,
-                length,
-            } => {
-                let cut = self.cut(&object);
-                let punch = || Edit::punch(self.id_of(&object), cut, offset, length);
-                self.edit(|| Ok(punch()?.sent_by(attempt))).await?
-            }
-            StorageRequest::Allocate {
-                object,
-                offset,
-                length,
-                zero,
-            } => {
-                let cut = self.cut(&object);
-                let allocate = || Edit::allocate(self.id_of(&object), cut, offset, length, zero);
-                self.edit(|| Ok(allocate()?.sent_by(attempt))).await?
-            }
-            StorageRequest::Stat { object } => self.stat(&object)?,
-            StorageRequest::Sync { .. } => {
-                if self.plant != Plant::SyncDoesNothing {
-                    self.disk.sync();
-                }
-                let verifier = self.disk.power_losses();
-                StorageReply::Synced { verifier }
-            }
-            StorageRequest::Delete { objects, .. } => {
-                let objects = objects
-                    .into_iter()
-                    .map(|(data_id, column)| ObjectId { data_id, column });
-                self.delete(objects.collect())?;
-                StorageReply::Done
-            }
-            StorageRequest::Map {
-                object,
-                offset,
-                end,
-                limit,
-            } => self.data_map(&object, (offset, end), limit as usize)?,
-            StorageRequest::Fence { fences, .. } => {
-                let record = self.target.borrow_mut().fence(&fences);
-                self.log(record);
-                self.disk.sync();
-                StorageReply::Done
-            }
-            StorageRequest::StatFs { .. } => {
-                let space = self.target.borrow().statfs();
-                StorageReply::StatFs {
-                    total: space.total,
-                    free: space.free,
-                    objects: space.objects,
-                }
-            }
-            _reserved => return Err(ErrorCode::NotSupported),
-        };
-        Ok((reply, Vec::new()))
+            answer => answer,
+        }
     }
 
-    fn stat(&self, object: &ObjectRef) -> Result<StorageReply, ErrorCode> {
-        let target = self.target.borrow();
-        let stat = target.stat(self.disk.as_ref(), self.id_of(object))?;
-        Ok(StorageReply::Stat {
-            object_bytes: stat.object_bytes,
-            allocated: stat.allocated,
-            truncate_seq: stat.truncate_seq,
-        })
-    }
-
-    fn data_map(
-        &self,
-        object: &ObjectRef,
-        (offset, end): (u64, u64),
-        limit: usize,
-    ) -> Result<StorageReply, ErrorCode> {
-        let target = self.target.borrow();
-        let (id, cut) = (self.id_of(object), self.cut(object));
-        let map = target.map(self.disk.as_ref(), id, cut, offset, end, limit)?;
-        Ok(StorageReply::Map {
-            ranges: map.ranges,
-            object_bytes: map.object_bytes,
-        })
-    }
-
-    fn read(
-        &self,
-        object: &ObjectRef,
-        offset: u64,
-        length: usize,
-    ) -> Result<(StorageReply, Vec<u8>), ErrorCode> {
-        let target = self.target.borrow();
-        let (id, cut) = (self.id_of(object), self.cut(object));
-        let plan = target.plan_read(self.disk.as_ref(), id, cut, offset, length)?;
-        let mut buffer = self.fill(&plan)?;
-        let range = match plan.finish(&mut buffer) {
-            Ok(range) => range,
-            Err(_damage) if self.plant == Plant::ReadsAreUnverified => {
-                let from = (offset % BLOCK_BYTES as u64) as usize;
-                from..(from + length).min(buffer.len())
-            }
-            Err(damage) => return Err(damage.code()),
-        };
-        let object_bytes = plan.object_bytes();
-        let bytes = buffer.get(range).unwrap_or_default().to_vec();
-        Ok((StorageReply::Read { object_bytes }, bytes))
+    /// Makes the checkpoint that was asked for, beside requests.
+    fn begin_due_checkpoint(self: &Rc<Self>) {
+        if self.driver.host().is_due.take() {
+            let node = self.clone();
+            self.clock.spawn(self.group, async move {
+                // One that fails is asked for again by the next change.
+                let _ = node.driver.checkpoint().await;
+            });
+        }
     }
 }
 
 impl Role for StorageNode {
     fn handle(self: Rc<Self>, header: Header, body: Vec<u8>, payload: Vec<u8>) -> Task<Answer> {
         Box::pin(async move {
-            let outcome = match StorageRequest::from_bytes(&body) {
-                Ok(request) => match self.refusal(&header, &request) {
-                    Some(refused) => Ok((refused, Vec::new())),
-                    None => self.answer(&header, request, &payload).await,
-                },
+            let mut reply = Payload::default();
+            let answer = match StorageRequest::from_bytes(&body) {
+                Ok(request) => self.answer(header, request, &payload, &mut reply).await,
                 Err(error) => {
                     assert!(
                         self.plant != Plant::DecoderTrusts,
                         "a request cannot be decoded: {error:?}"
                     );
-                    Err(ErrorCode::Protocol)
+                    Err(ErrorCode::Protocol.into())
                 }
             };
-            let (reply, payload) = outcome.unwrap_or_else(|code| {
-                let failed = StorageReply::Failed {
-                    code: ErrorNumber(code),
-                    detail: String::new(),
-                };
-                (failed, Vec::new())
+            self.begin_due_checkpoint();
+            let message = answer.unwrap_or_else(|refused| {
+                if refused.code == ErrorCode::NoSpace {
+                    self.network.count(Fault::FullDisk);
+                }
+                StorageReply::Failed {
+                    code: ErrorNumber(refused.code),
+                    detail: refused.detail,
+                }
             });
             Answer {
-                body: reply.to_bytes(),
-                payload,
+                body: message.to_bytes(),
+                payload: reply.0,
             }
         })
     }

@@ -274,14 +274,10 @@ impl Shell {
     }
 
     pub fn write_checkpoint(&mut self, plan: &CheckpointPlan) {
-        let mut writes = Vec::new();
-        plan.for_each_write(|segment, offset, bytes| {
-            writes.push((segment, offset, bytes.to_vec()));
-            Ok::<(), ()>(())
-        })
-        .unwrap();
-        for (segment, offset, bytes) in writes {
-            self.pwrite(segment, offset, &bytes);
+        let mut buffer = Vec::new();
+        for run in plan.runs() {
+            run.copy_to(&mut buffer);
+            self.pwrite(run.place().segment, run.place().offset(), &buffer);
         }
     }
 

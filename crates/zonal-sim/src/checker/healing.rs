@@ -54,11 +54,17 @@ fn wait_until(world: &Rc<World>, done: impl Fn(&World) -> bool) -> bool {
     done(world)
 }
 
+/// True where nothing is under way at a target: a checkpoint goes on behind the reply of who asked for it.
+fn has_quiet_targets(world: &World) -> bool {
+    world.storage_nodes().iter().all(|node| node.is_quiet())
+}
+
 /// Waits until deletions are pushed, then asks the targets what is broken.
 pub fn settle(world: &Rc<World>) {
     if !wait_until(world, has_deleted) {
         world.report(format!("invariant 9: deletions stay: {}", left(world)));
     }
+    wait_until(world, has_quiet_targets);
     for node in world.storage_nodes() {
         if let Some(broken) = node.check() {
             world.report(format!("invariant 9: {broken}"));
@@ -83,6 +89,7 @@ pub fn check_empty(world: &Rc<World>, free_at_start: u64) {
         ));
         return;
     }
+    wait_until(world, has_quiet_targets);
     for node in world.storage_nodes() {
         if let Err(code) = node.checkpoint() {
             world.report(format!("invariant 9: a checkpoint fails: {code}"));

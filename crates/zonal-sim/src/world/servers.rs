@@ -75,6 +75,7 @@ impl World {
             Kind::Storage(target) => {
                 let parts = storage_node::Parts {
                     id: target,
+                    group,
                     config: self.size.target,
                     network: self.network.clone(),
                     map: self.map.clone(),

@@ -57,6 +57,9 @@ impl Counter {
             delay_max: DELAY_NS,
             ..LinkFaults::NONE
         });
+        for node in self.world.storage_nodes() {
+            node.never_pause();
+        }
         let before = self.world.clock.now().0;
         let value = operation.await?;
         let took = self.world.clock.now().0 - before;

@@ -1,0 +1,92 @@
+//! Truncations, holes, reservations and deletions, step by step.
+
+use super::{Asker, Refused, TargetDriver, TargetHost};
+use zonal_object::{Delete, DeleteStep, Edit, Outcome, Step};
+
+impl<H: TargetHost> TargetDriver<H> {
+    /// A hole or a reservation.
+    ///
+    /// # Errors
+    /// What the target refuses; the medium.
+    pub async fn edit_range(&self, edit: Edit, asker: Asker<'_>) -> Result<Outcome, Refused> {
+        let mut edit = edit.sent_by(asker.attempt);
+        self.with_space(async || self.run_edit(&mut edit, Some(asker)).await)
+            .await
+    }
+
+    /// A truncation, which is as right late as in time, whoever asked for it.
+    ///
+    /// An edit goes on where it stopped, so one that ran into a bound is not begun anew.
+    ///
+    /// # Errors
+    /// What the target refuses; the medium.
+    pub async fn edit(&self, mut edit: Edit) -> Result<Outcome, Refused> {
+        self.with_space(async || self.run_edit(&mut edit, None).await)
+            .await
+    }
+
+    pub(super) async fn run_edit(
+        &self,
+        edit: &mut Edit,
+        asker: Option<Asker<'_>>,
+    ) -> Result<Outcome, Refused> {
+        let mut damage = None;
+        loop {
+            let step = {
+                let mut target = self.lock_with_room().await?;
+                asker.map_or(Ok(()), Asker::check)?;
+                match target.edit_step(self.host.store(), edit)? {
+                    Step::Done(outcome) => return Ok(outcome),
+                    Step::Log { record, done } => {
+                        self.append(record).map_err(Refused::by_host)?;
+                        if let Some(outcome) = done {
+                            self.ask_for_checkpoint(&target);
+                            return Ok(outcome);
+                        }
+                        damage = None;
+                        None
+                    }
+                    Step::Read => edit.old_blocks().cloned(),
+                }
+            };
+            let Some(old) = step else {
+                continue;
+            };
+            let mut buffer = vec![0; old.buffer_len()];
+            self.fill(&old, &mut buffer).await?;
+            if let Err(found) = edit.supply(&mut buffer) {
+                if damage.as_ref() == Some(&old) {
+                    return Err(self.damaged_base(&found));
+                }
+                damage = Some(old);
+            }
+        }
+    }
+
+    /// Deletes objects.
+    ///
+    /// # Errors
+    /// A damaged index; the log.
+    pub async fn delete(&self, mut delete: Delete) -> Result<(), Refused> {
+        loop {
+            let mut target = self.lock_with_room().await?;
+            match target.delete_step(self.host.store(), &mut delete)? {
+                DeleteStep::Log(record) => {
+                    self.append(record).map_err(Refused::by_host)?;
+                    self.ask_for_checkpoint(&target);
+                }
+                DeleteStep::Again => {}
+                DeleteStep::Done => return Ok(()),
+            }
+        }
+    }
+
+    /// Goes on with deletions that were begun before a restart.
+    ///
+    /// # Errors
+    /// As [`Self::delete`].
+    pub async fn resume(&self) -> Result<(), Refused> {
+        let unfinished = self.lock().unfinished_deletes();
+        self.delete(Delete::new(unfinished)).await
+    }
+}

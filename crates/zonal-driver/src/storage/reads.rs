@@ -1,0 +1,109 @@
+//! Reads: planned under the mutex, filled from segments outside of it, compared with checksums.
+
+use super::{Note, Refused, ReplyRoom, TargetDriver, TargetHost, named};
+use zonal_object::{Damage, ReadPlan};
+use zonal_types::ErrorCode;
+use zonal_types::limits::{PAYLOAD_BYTES_MAX, STORAGE_IO_BYTES_MAX};
+use zonal_wire::{ObjectRef, StorageReply};
+
+impl<H: TargetHost> TargetDriver<H> {
+    /// Reads what `plan` wants into `buffer`. A failure comes with the first byte of it that is concerned.
+    async fn read_parts(
+        &self,
+        plan: &ReadPlan,
+        buffer: &mut [u8],
+    ) -> Result<(), (usize, H::Error)> {
+        for read in plan.reads() {
+            let at = read.buffer.start;
+            // A buffer that is too short does not pass `ReadPlan::finish`.
+            let part = buffer.get_mut(read.buffer).unwrap_or_default();
+            let filled = self.host.read_segment(read.segment, read.offset, part);
+            filled.await.map_err(|error| (at, error))?;
+        }
+        Ok(())
+    }
+
+    /// As [`Self::read_parts`]; a failure of the medium is told with object and offset.
+    pub(super) async fn fill(&self, plan: &ReadPlan, buffer: &mut [u8]) -> Result<(), Refused> {
+        let filled = self.read_parts(plan, buffer).await;
+        filled.map_err(|(at, error)| {
+            let (object, offset) = (plan.object(), plan.offset_of(at));
+            self.host.note(Note::Unreadable {
+                object,
+                offset,
+                error: &error,
+            });
+            let detail = format!("object {object} byte {offset}: {error}");
+            Refused::new(error.into(), detail)
+        })
+    }
+
+    pub(super) async fn read(
+        &self,
+        object: &ObjectRef,
+        offset: u64,
+        length: u32,
+        reply: &mut impl ReplyRoom,
+    ) -> Result<StorageReply, Refused> {
+        let (id, cut) = named(object);
+        let length = length as usize;
+        if length > STORAGE_IO_BYTES_MAX {
+            return Err(ErrorCode::Invalid.into());
+        }
+        let mut before = None;
+        loop {
+            let planned = self
+                .lock()
+                .plan_read(self.host.store(), id, cut, offset, length);
+            let plan = planned?;
+            if before.as_ref() == Some(&plan) {
+                return Err(self.damaged_twice(&plan).await);
+            }
+            let object_bytes = plan.object_bytes();
+            // A ragged range of the longest length takes more than a payload holds; it is copied once.
+            if plan.buffer_len() > PAYLOAD_BYTES_MAX {
+                let mut buffer = vec![0; plan.buffer_len()];
+                self.fill(&plan, &mut buffer).await?;
+                if let Ok(range) = plan.finish(&mut buffer) {
+                    reply.room(range.len()).copy_from_slice(&buffer[range]);
+                    return Ok(StorageReply::Read { object_bytes });
+                }
+            } else {
+                let buffer = reply.room(plan.buffer_len());
+                self.fill(&plan, buffer).await?;
+                if let Ok(range) = plan.finish(buffer) {
+                    let count = range.len();
+                    if range.start > 0 {
+                        buffer.copy_within(range, 0);
+                    }
+                    reply.cut(count);
+                    return Ok(StorageReply::Read { object_bytes });
+                }
+            }
+            before = Some(plan);
+            // In the client's memory others may have changed them meanwhile: only what is wrong here is damage.
+            reply.leave_shared();
+        }
+    }
+
+    /// The same plan failed twice: tells which block.
+    async fn damaged_twice(&self, plan: &ReadPlan) -> Refused {
+        let mut buffer = vec![0; plan.buffer_len()];
+        let detail = match self.read_parts(plan, &mut buffer).await {
+            Err((_at, error)) => error.to_string(),
+            Ok(()) => match plan.finish(&mut buffer) {
+                Err(damage) => damage.to_string(),
+                Ok(_) => "a read failed its checksum twice, then passed".into(),
+            },
+        };
+        self.host.note(Note::Damaged { detail: &detail });
+        Refused::new(ErrorCode::Corrupt, detail)
+    }
+
+    /// What a change needs of a block that was there is damaged.
+    pub(super) fn damaged_base(&self, damage: &Damage) -> Refused {
+        let detail = damage.to_string();
+        self.host.note(Note::Damaged { detail: &detail });
+        Refused::new(damage.code(), detail)
+    }
+}

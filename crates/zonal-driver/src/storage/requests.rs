@@ -1,0 +1,273 @@
+//! Requests: who asks, what is meant, the reply.
+
+use super::{NotAdmitted, Refused, ReplyRoom, TargetDriver, TargetHost};
+use zonal_object::{Attempt, Cut, Delete, Edit, ObjectId, Outcome, Sender};
+use zonal_types::limits::FENCES_AT_ONCE_MAX;
+use zonal_types::{ErrorCode, Fence, HolderNumber};
+use zonal_wire::{Header, ObjectRef, StorageReply, StorageRequest};
+
+/// Ranges in one reply of `Map`.
+const MAP_RANGES_MAX: u32 = 16_384;
+
+/// Who asks for a change of a range.
+#[derive(Clone, Copy)]
+pub struct Asker<'a> {
+    /// The attempt that it is.
+    pub attempt: Attempt,
+    /// Whether who asks has hung up: nobody waits for the change, and it must not be made any more.
+    pub is_gone: &'a dyn Fn() -> bool,
+}
+
+impl Asker<'_> {
+    /// The last look before a commit.
+    pub(super) fn check(self) -> Result<(), Refused> {
+        if (self.is_gone)() {
+            // One that lives asks again: a server that stops ends its connections, too.
+            return Err(Refused::new(ErrorCode::NotReady, "who asked has hung up"));
+        }
+        Ok(())
+    }
+}
+
+impl<H: TargetHost> TargetDriver<H> {
+    /// Answers a request. The payload of the reply is in `reply`; a failure has none.
+    ///
+    /// # Errors
+    /// It is not carried out, or failed.
+    pub async fn handle(
+        &self,
+        from: (&Header, HolderNumber),
+        request: &StorageRequest,
+        payload: &[u8],
+        reply: &mut impl ReplyRoom,
+    ) -> Result<StorageReply, NotAdmitted> {
+        self.admit(from.0, request).await?;
+        let answer = self.answer(from, request, payload, reply).await;
+        answer.map_err(NotAdmitted::Refused)
+    }
+
+    /// Carries out a request that [`Self::admit`] lets pass.
+    ///
+    /// # Errors
+    /// It failed; the reply's payload is cut off.
+    pub async fn answer(
+        &self,
+        from: (&Header, HolderNumber),
+        request: &StorageRequest,
+        payload: &[u8],
+        reply: &mut impl ReplyRoom,
+    ) -> Result<StorageReply, Refused> {
+        let answer = self.carry_out(from, request, payload, reply).await;
+        answer.inspect_err(|_refused| reply.cut(0))
+    }
+
+    async fn carry_out(
+        &self,
+        (header, holder): (&Header, HolderNumber),
+        request: &StorageRequest,
+        payload: &[u8],
+        reply: &mut impl ReplyRoom,
+    ) -> Result<StorageReply, Refused> {
+        let sender = Sender {
+            identity: header.identity,
+            holder,
+        };
+        self.refuse_fenced(sender, request)?;
+        if self.host.is_cold() {
+            self.prefetch(request, payload.len());
+        }
+        match request {
+            StorageRequest::Read {
+                object,
+                offset,
+                length,
+            } => self.read(object, *offset, *length, reply).await,
+            StorageRequest::Truncate { object } => {
+                let (id, cut) = named(object);
+                let outcome = self.edit(Edit::truncate(id, cut)).await?;
+                Ok(self.written(outcome))
+            }
+            StorageRequest::Map {
+                object,
+                offset,
+                end,
+                limit,
+            } => self.map(object, (*offset, *end), *limit),
+            StorageRequest::Stat { object } => self.stat(object),
+            StorageRequest::Sync { .. } => {
+                self.flush(self.host.head()).await?;
+                let verifier = self.host.verifier();
+                Ok(StorageReply::Synced { verifier })
+            }
+            StorageRequest::Delete { objects, .. } => {
+                let ids = objects.iter().map(|(data_id, column)| ObjectId {
+                    data_id: *data_id,
+                    column: *column,
+                });
+                self.delete(Delete::new(ids.collect())).await?;
+                Ok(StorageReply::Done)
+            }
+            StorageRequest::Fence { fences, .. } => self.fence(fences).await,
+            StorageRequest::StatFs { .. } => self.statfs(),
+            StorageRequest::Write { .. }
+            | StorageRequest::WriteRanges { .. }
+            | StorageRequest::Punch { .. }
+            | StorageRequest::Allocate { .. } => {
+                let attempt = Attempt {
+                    sender,
+                    number: header.sequence,
+                };
+                let is_gone = &|| reply.is_asker_gone();
+                let asker = Asker { attempt, is_gone };
+                self.change_range(asker, request, payload).await
+            }
+            StorageRequest::Prepare { .. }
+            | StorageRequest::Commit { .. }
+            | StorageRequest::Abort { .. }
+            | StorageRequest::Resolve { .. }
+            | StorageRequest::MapExtents { .. }
+            | StorageRequest::CommitExtents { .. } => Err(ErrorCode::NotSupported.into()),
+        }
+    }
+
+    /// Changes of a range, which are numbered by attempt.
+    async fn change_range(
+        &self,
+        asker: Asker<'_>,
+        request: &StorageRequest,
+        payload: &[u8],
+    ) -> Result<StorageReply, Refused> {
+        let outcome = match request {
+            StorageRequest::Write {
+                object,
+                offset,
+                sync,
+                ..
+            } => {
+                let length = u32::try_from(payload.len()).map_err(|_error| ErrorCode::Invalid)?;
+                let range = [(*offset, length)];
+                let (outcome, behind) = self.write(object, asker, &range, payload).await?;
+                if *sync {
+                    self.flush(behind).await?;
+                }
+                outcome
+            }
+            StorageRequest::WriteRanges { object, ranges } => {
+                self.write(object, asker, ranges, payload).await?.0
+            }
+            StorageRequest::Punch {
+                object,
+                offset,
+                length,
+            } => {
+                let (id, cut) = named(object);
+                let punch = Edit::punch(id, cut, *offset, *length)?;
+                self.edit_range(punch, asker).await?
+            }
+            StorageRequest::Allocate {
+                object,
+                offset,
+                length,
+                zero,
+            } => {
+                let (id, cut) = named(object);
+                let allocate = Edit::allocate(id, cut, *offset, *length, *zero)?;
+                self.edit_range(allocate, asker).await?
+            }
+            _other => return Err(ErrorCode::NotSupported.into()),
+        };
+        Ok(self.written(outcome))
+    }
+
+    fn written(&self, outcome: Outcome) -> StorageReply {
+        StorageReply::Written {
+            allocated_delta: outcome.allocated_delta,
+            object_bytes: outcome.object_bytes,
+            verifier: self.host.verifier(),
+        }
+    }
+
+    fn map(
+        &self,
+        object: &ObjectRef,
+        (offset, end): (u64, u64),
+        limit: u32,
+    ) -> Result<StorageReply, Refused> {
+        let (id, cut) = named(object);
+        let limit = limit.min(MAP_RANGES_MAX) as usize;
+        let target = self.lock();
+        let map = target.map(self.host.store(), id, cut, offset, end, limit)?;
+        Ok(StorageReply::Map {
+            ranges: map.ranges,
+            object_bytes: map.object_bytes,
+        })
+    }
+
+    fn stat(&self, object: &ObjectRef) -> Result<StorageReply, Refused> {
+        let stat = self.lock().stat(self.host.store(), named(object).0)?;
+        Ok(StorageReply::Stat {
+            object_bytes: stat.object_bytes,
+            allocated: stat.allocated,
+            truncate_seq: stat.truncate_seq,
+        })
+    }
+
+    /// Refuses a client whose incarnation is over; what is asked of the whole target it may.
+    fn refuse_fenced(&self, sender: Sender, request: &StorageRequest) -> Result<(), ErrorCode> {
+        match request {
+            StorageRequest::Sync { .. } | StorageRequest::StatFs { .. } => Ok(()),
+            _ => self.lock().admit(sender),
+        }
+    }
+
+    /// Fences clients, durably.
+    async fn fence(&self, fences: &[Fence]) -> Result<StorageReply, Refused> {
+        if fences.len() > FENCES_AT_ONCE_MAX {
+            return Err(ErrorCode::Invalid.into());
+        }
+        let behind = {
+            let mut target = self.lock_with_room().await?;
+            let record = target.fence(fences);
+            self.append(record).map_err(Refused::by_host)?
+        };
+        self.flush(behind).await?;
+        Ok(StorageReply::Done)
+    }
+
+    /// Reads the index for a request before the target's mutex is taken.
+    fn prefetch(&self, request: &StorageRequest, payload_bytes: usize) {
+        let (object, ranges) = match request {
+            StorageRequest::Read {
+                object,
+                offset,
+                length,
+            } => (object, vec![(*offset, u64::from(*length))]),
+            StorageRequest::Write { object, offset, .. } => {
+                (object, vec![(*offset, payload_bytes as u64)])
+            }
+            StorageRequest::WriteRanges { object, ranges } => {
+                let wide = ranges.iter().map(|(at, length)| (*at, u64::from(*length)));
+                (object, wide.collect())
+            }
+            StorageRequest::Truncate { object } | StorageRequest::Stat { object } => {
+                (object, Vec::new())
+            }
+            _ => return,
+        };
+        zonal_object::prefetch(self.host.store(), named(object).0, &ranges);
+    }
+}
+
+/// The object that a request means, and what its sender knows of truncations.
+#[must_use]
+pub fn named(object: &ObjectRef) -> (ObjectId, Cut) {
+    let id = ObjectId {
+        data_id: object.data_id,
+        column: object.column,
+    };
+    let cut = Cut {
+        seq: object.truncate_seq,
+        bytes: object.truncate_bytes,
+    };
+    (id, cut)
+}

@@ -1,0 +1,114 @@
+//! Writes: planned under the mutex, carried out outside of it, committed with their record.
+
+use super::{Asker, Refused, TargetDriver, TargetHost, named};
+use zonal_object::{Committed, Outcome, Planned, WritePlan, WriteRequest, ranges_of_one_record};
+use zonal_types::ErrorCode;
+use zonal_types::limits::WRITE_RANGES_MAX;
+use zonal_wire::ObjectRef;
+
+/// How often a step is tried again when its blocks move away under it. Each retry means that another one went on.
+const RETRIES: usize = 100;
+
+impl<H: TargetHost> TargetDriver<H> {
+    /// Writes ranges whose bytes come one behind the other: few enough for one record at a time. Where one fails those before
+    /// it are written, and whoever is answered next for the object is told what they allocated. Gives the position behind its records.
+    ///
+    /// # Errors
+    /// `Invalid` where the ranges are too many or have not as many bytes as the payload; what the target refuses; the medium.
+    pub async fn write(
+        &self,
+        object: &ObjectRef,
+        asker: Asker<'_>,
+        ranges: &[(u64, u32)],
+        payload: &[u8],
+    ) -> Result<(Outcome, H::Position), Refused> {
+        let (id, cut) = named(object);
+        let bytes: u64 = ranges.iter().map(|(_at, length)| u64::from(*length)).sum();
+        if ranges.len() > WRITE_RANGES_MAX || bytes != payload.len() as u64 {
+            return Err(ErrorCode::Invalid.into());
+        }
+        let config = *self.lock().config();
+        let (mut ranges, mut payload, mut before) = (ranges, payload, 0);
+        loop {
+            let (now, later) = ranges.split_at(ranges_of_one_record(&config, ranges));
+            let bytes: u64 = now.iter().map(|(_at, length)| u64::from(*length)).sum();
+            let (of_now, of_later) = payload.split_at(bytes as usize);
+            let request = WriteRequest {
+                object: id,
+                cut,
+                attempt: asker.attempt,
+                ranges: now,
+            };
+            let written = self.with_space(async || self.try_write(request, asker, of_now).await);
+            let (mut outcome, behind) = written
+                .await
+                .inspect_err(|_refused| self.lock().tell_later(id, before))?;
+            before += outcome.allocated_delta;
+            if later.is_empty() {
+                outcome.allocated_delta = before;
+                return Ok((outcome, behind));
+            }
+            (ranges, payload) = (later, of_later);
+        }
+    }
+
+    async fn try_write(
+        &self,
+        request: WriteRequest<'_>,
+        asker: Asker<'_>,
+        payload: &[u8],
+    ) -> Result<(Outcome, H::Position), Refused> {
+        let mut plan = loop {
+            // A statement of its own: the guard must be gone before the edit takes the lock.
+            let planned = self.lock().plan_write(self.host.store(), request)?;
+            match planned {
+                Planned::Ready(plan) => break plan,
+                Planned::CutFirst(mut edit) => {
+                    self.run_edit(&mut edit, None).await?;
+                }
+            }
+        };
+        let result = self.carry_out_write(&mut plan, asker, payload).await;
+        if result.is_err() {
+            self.lock().abort_write(&mut plan);
+        }
+        result
+    }
+
+    async fn carry_out_write(
+        &self,
+        plan: &mut WritePlan,
+        asker: Asker<'_>,
+        payload: &[u8],
+    ) -> Result<(Outcome, H::Position), Refused> {
+        for write in plan.writes() {
+            let bytes = payload.get(write.payload).ok_or(ErrorCode::Invalid)?;
+            let written = self.write_segment(write.segment, write.offset, bytes);
+            written.await.map_err(Refused::by_host)?;
+        }
+        plan.checksum(payload);
+        for _ in 0..RETRIES {
+            if let Some(old) = plan.old_blocks() {
+                let mut buffer = vec![0; old.buffer_len()];
+                self.fill(old, &mut buffer).await?;
+                if let Err(damage) = plan.supply(&mut buffer) {
+                    if self.lock().refresh_write(self.host.store(), plan)? {
+                        continue;
+                    }
+                    return Err(self.damaged_base(&damage));
+                }
+            }
+            let mut target = self.lock_with_room().await?;
+            asker.check()?;
+            match target.commit_write(self.host.store(), plan, payload)? {
+                Committed::Done { record, outcome } => {
+                    let behind = self.append(record).map_err(Refused::by_host)?;
+                    self.ask_for_checkpoint(&target);
+                    return Ok((outcome, behind));
+                }
+                Committed::Again => {}
+            }
+        }
+        Err(ErrorCode::Overloaded.into())
+    }
+}

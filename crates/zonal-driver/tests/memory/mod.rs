@@ -1,0 +1,343 @@
+//! A target on a host in memory, whose calls wait where a test says so, and fail where it says so.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use zonal_driver::at_once;
+use zonal_driver::storage::{
+    Below, NotAdmitted, Note, Refused, ReplyRoom, TargetDriver, TargetHost, WriteFailure,
+};
+use zonal_object::{Record, Target, TargetConfig};
+use zonal_types::{
+    CellId, ClientId, ClientIdentity, Column, DataId, ErrorCode, HolderNumber, Incarnation,
+    KvChange, KvRead, MapVersion, StripeSetId, TargetId,
+};
+use zonal_wire::{Header, ObjectRef, Service, StorageReply, StorageRequest};
+use zonal_zonemap::ZoneMap;
+
+pub const BLOCK: usize = 4096;
+/// Two segments of 1 MiB, and few pending blocks.
+pub const CONFIG: TargetConfig = TargetConfig {
+    segment_units: 256,
+    segments: 2,
+    pending_blocks_max: 32,
+};
+const TARGET: TargetId = TargetId(1);
+const CELL: CellId = CellId([7; 16]);
+
+/// Where a call can wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum At {
+    Commit,
+    Read,
+    Checkpoint,
+}
+
+/// What is on the disk, whatever becomes of the process.
+#[derive(Default)]
+pub struct Stored {
+    pub keys: BTreeMap<Vec<u8>, Vec<u8>>,
+    pub notes: Vec<Vec<u8>>,
+    pub segments: BTreeMap<u32, Vec<u8>>,
+}
+
+#[derive(Default)]
+pub struct Memory {
+    stored: RefCell<Stored>,
+    /// The next call here waits, until this is taken back.
+    pub stops_at: Cell<Option<At>>,
+    pub log_fails: Cell<bool>,
+    /// The first segment that cannot be made.
+    pub full_from: Cell<Option<u32>>,
+    checkpoints: Cell<u64>,
+    /// What people were told.
+    pub told: RefCell<Vec<String>>,
+}
+
+impl Memory {
+    async fn pass(&self, at: At) {
+        if self.stops_at.get() != Some(at) {
+            return;
+        }
+        self.stops_at.set(None);
+        let mut was_here = false;
+        std::future::poll_fn(|_context| match std::mem::replace(&mut was_here, true) {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        })
+        .await;
+    }
+
+    /// Flips a bit of each block in the segments.
+    pub fn damage(&self) {
+        for bytes in self.stored.borrow_mut().segments.values_mut() {
+            bytes.iter_mut().step_by(BLOCK).for_each(|byte| *byte ^= 1);
+        }
+    }
+}
+
+impl KvRead for Memory {
+    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, ErrorCode> {
+        KvRead::get(&self.stored.borrow().keys, key)
+    }
+
+    fn scan(
+        &self,
+        start: &[u8],
+        end: &[u8],
+        visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<(), ErrorCode> {
+        self.stored.borrow().keys.scan(start, end, visit)
+    }
+}
+
+impl TargetHost for Memory {
+    type Error = ErrorCode;
+    type Position = usize;
+    type Turn<'a> = ();
+    type Begun<'a> = (Vec<KvChange>, usize);
+
+    fn store(&self) -> &dyn KvRead {
+        self
+    }
+
+    fn is_cold(&self) -> bool {
+        true
+    }
+
+    async fn wait_for_room(&self) -> Result<(), ErrorCode> {
+        self.pass(At::Commit).await;
+        Ok(())
+    }
+
+    fn has_room(&self) -> bool {
+        true
+    }
+
+    fn append(&self, record: Record) -> Result<usize, ErrorCode> {
+        if self.log_fails.get() {
+            return Err(ErrorCode::Io);
+        }
+        let mut stored = self.stored.borrow_mut();
+        for change in &record.changes {
+            change.apply_to(&mut stored.keys);
+        }
+        stored.notes.push(record.note);
+        Ok(stored.notes.len())
+    }
+
+    fn head(&self) -> usize {
+        self.stored.borrow().notes.len()
+    }
+
+    async fn flush(&self, _upto: usize) -> Result<(), ErrorCode> {
+        Ok(())
+    }
+
+    fn verifier(&self) -> u64 {
+        0
+    }
+
+    async fn read_segment(
+        &self,
+        segment: u32,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> Result<(), ErrorCode> {
+        self.pass(At::Read).await;
+        let stored = self.stored.borrow();
+        let bytes = stored.segments.get(&segment).ok_or(ErrorCode::Corrupt)?;
+        buffer.copy_from_slice(&bytes[offset as usize..][..buffer.len()]);
+        Ok(())
+    }
+
+    async fn write_segment(
+        &self,
+        segment: u32,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<(), WriteFailure<ErrorCode>> {
+        if self.full_from.get().is_some_and(|first| segment >= first) {
+            return Err(WriteFailure::NoSpace(ErrorCode::NoSpace));
+        }
+        let mut stored = self.stored.borrow_mut();
+        let length = CONFIG.segment_units as usize * BLOCK;
+        let all = stored.segments.entry(segment);
+        let all = all.or_insert_with(|| vec![0; length]);
+        all[offset as usize..][..bytes.len()].copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn space(&self) -> Result<Below, ErrorCode> {
+        let unmade = if self.full_from.get().is_some() {
+            0
+        } else {
+            u64::MAX
+        };
+        Ok(Below { made: 0, unmade })
+    }
+
+    fn failure(&self) -> Option<String> {
+        None
+    }
+
+    fn map(&self) -> Arc<ZoneMap> {
+        Arc::new(ZoneMap::new(CELL))
+    }
+
+    async fn map_at_least(&self, _version: MapVersion) -> Arc<ZoneMap> {
+        self.map()
+    }
+
+    fn request_checkpoint(&self) {}
+
+    async fn checkpoint_turn(&self) {}
+
+    fn checkpoints(&self) -> u64 {
+        self.checkpoints.get()
+    }
+
+    fn begin_checkpoint(&self, changes: Vec<KvChange>) -> Self::Begun<'_> {
+        (changes, self.head())
+    }
+
+    async fn commit_checkpoint(&self, begun: Self::Begun<'_>) -> Result<(), ErrorCode> {
+        self.pass(At::Checkpoint).await;
+        let mut stored = self.stored.borrow_mut();
+        for change in &begun.0 {
+            change.apply_to(&mut stored.keys);
+        }
+        stored.notes.drain(..begun.1);
+        self.checkpoints.set(self.checkpoints.get() + 1);
+        Ok(())
+    }
+
+    fn note(&self, note: Note<'_>) {
+        self.told.borrow_mut().push(match note {
+            Note::Unreadable { object, .. } => format!("unreadable: {object}"),
+            Note::Damaged { detail } => format!("damaged: {detail}"),
+            Note::CannotMove { why } => format!("cannot move: {why}"),
+            Note::Stopped { why } => format!("stopped: {why}"),
+        });
+    }
+}
+
+#[derive(Default)]
+struct Payload(Vec<u8>);
+
+impl ReplyRoom for Payload {
+    fn room(&mut self, bytes: usize) -> &mut [u8] {
+        self.0.clear();
+        self.0.resize(bytes, 0xee);
+        &mut self.0
+    }
+
+    fn cut(&mut self, bytes: usize) {
+        self.0.truncate(bytes);
+    }
+
+    fn leave_shared(&mut self) {}
+
+    fn is_asker_gone(&self) -> bool {
+        false
+    }
+}
+
+pub type Driven = TargetDriver<Memory>;
+type Answer = Result<(StorageReply, Vec<u8>), ErrorCode>;
+
+/// Opens what a disk has.
+pub fn open(stored: Stored) -> Driven {
+    let host = Memory::default();
+    let notes = stored.notes.iter().map(Vec::as_slice);
+    let target = Target::open(CONFIG, &stored.keys, notes).unwrap();
+    host.stored.replace(stored);
+    let driven = TargetDriver::new(TARGET, target, host);
+    at_once(driven.resume()).unwrap().unwrap();
+    driven
+}
+
+/// The process ends: what is on its disk.
+pub fn kill(driven: &Driven) -> Stored {
+    driven.host().stored.take()
+}
+
+/// A request of client 5.
+pub async fn ask(driven: &Driven, request: StorageRequest, payload: Vec<u8>) -> Answer {
+    let mut header = Header::request(Service::Storage, CELL);
+    if request.object().is_some() {
+        header.identity = ClientIdentity {
+            client: ClientId(5),
+            incarnation: Incarnation(1),
+        };
+    }
+    let (from, mut reply) = ((&header, HolderNumber(0)), Payload::default());
+    match driven.handle(from, &request, &payload, &mut reply).await {
+        Ok(answer) => Ok((answer, reply.0)),
+        Err(NotAdmitted::Refused(Refused { code, .. })) => Err(code),
+        Err(NotAdmitted::Stale(_)) => Err(ErrorCode::StaleEpoch),
+    }
+}
+
+pub fn now(driven: &Driven, request: StorageRequest, payload: &[u8]) -> Answer {
+    at_once(ask(driven, request, payload.to_vec())).unwrap()
+}
+
+/// A request on its way, up to the call that waits.
+pub fn begun<'a, T>(future: impl Future<Output = T> + 'a) -> Pin<Box<dyn Future<Output = T> + 'a>> {
+    let mut future: Pin<Box<dyn Future<Output = T> + 'a>> = Box::pin(future);
+    let polled = future
+        .as_mut()
+        .poll(&mut Context::from_waker(Waker::noop()));
+    assert!(polled.is_pending(), "it does not wait");
+    future
+}
+
+pub fn object(id: u64) -> ObjectRef {
+    ObjectRef {
+        target: TARGET,
+        set: StripeSetId(0),
+        slot: 0,
+        data_id: DataId(id),
+        column: Column(0),
+        layout_gen: 0,
+        truncate_seq: 0,
+        truncate_bytes: 0,
+    }
+}
+
+pub fn write_at(id: u64, offset: u64) -> StorageRequest {
+    StorageRequest::Write {
+        object: object(id),
+        offset,
+        sync: false,
+        expected_version: 0,
+        txn: 0,
+        snap_epoch: 0,
+    }
+}
+
+pub fn read_of(id: u64, bytes: usize) -> StorageRequest {
+    StorageRequest::Read {
+        object: object(id),
+        offset: 0,
+        length: bytes as u32,
+    }
+}
+
+pub fn delete_of(id: u64) -> StorageRequest {
+    StorageRequest::Delete {
+        target: TARGET,
+        objects: vec![(DataId(id), Column(0))],
+    }
+}
+
+pub fn write(driven: &Driven, id: u64, offset: u64, bytes: &[u8]) {
+    now(driven, write_at(id, offset), bytes).unwrap();
+}
+
+pub fn contents(driven: &Driven, id: u64) -> Vec<u8> {
+    now(driven, read_of(id, 1 << 20), &[]).unwrap().1
+}

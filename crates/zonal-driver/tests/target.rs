@@ -1,0 +1,165 @@
+//! Requests of a target that stand still where a host waits, with others in their midst; and hosts that fail.
+#![allow(clippy::unwrap_used, reason = "a test may fail so")]
+
+mod memory;
+
+use memory::{
+    At, BLOCK, Stored, ask, begun, contents, delete_of, kill, now, object, open, read_of, write,
+    write_at,
+};
+use zonal_driver::at_once;
+use zonal_types::{ClientId, ErrorCode, Fence, HolderNumber, Incarnation, TargetId};
+use zonal_wire::StorageRequest;
+
+const LARGE: usize = 64 << 10;
+
+#[test]
+fn a_change_that_stands_still_before_its_commit_is_not_made_by_a_client_that_is_fenced_meanwhile() {
+    let driven = open(Stored::default());
+    write(&driven, 1, 0, &[b'o'; LARGE]);
+    let (object, offset, length) = (object(1), 0, 100);
+    let punch = StorageRequest::Punch {
+        object,
+        offset,
+        length,
+    };
+    let mut under_way = Vec::new();
+    for (request, payload) in [
+        (write_at(1, 0), vec![b'n'; LARGE]),
+        (write_at(1, 10), vec![b'n'; 100]),
+        (punch, Vec::new()),
+    ] {
+        driven.host().stops_at.set(Some(At::Commit));
+        under_way.push(begun(ask(&driven, request, payload)));
+    }
+    let fence = StorageRequest::Fence {
+        target: TargetId(1),
+        fences: vec![Fence {
+            client: ClientId(5),
+            holder: HolderNumber(0),
+            lowest: Incarnation(2),
+        }],
+    };
+    now(&driven, fence, &[]).unwrap();
+    for change in under_way {
+        assert_eq!(at_once(change).unwrap(), Err(ErrorCode::Fenced));
+    }
+    assert_eq!(driven.lock().units_in_flight(), 0);
+    let read = now(&driven, read_of(1, LARGE), &[]);
+    assert_eq!(read, Err(ErrorCode::Fenced));
+    // Nothing of it is there after a restart, and the fence is.
+    let driven = open(kill(&driven));
+    let read = now(&driven, read_of(1, LARGE), &[]);
+    assert_eq!(read, Err(ErrorCode::Fenced));
+    driven.lock().check(driven.host()).unwrap();
+}
+
+#[test]
+fn a_place_that_is_given_to_others_between_plan_and_read_is_looked_up_again() {
+    let driven = open(Stored::default());
+    write(&driven, 1, 0, &[b'1'; LARGE]);
+    driven.host().stops_at.set(Some(At::Read));
+    let reading = begun(ask(&driven, read_of(1, LARGE), Vec::new()));
+    now(&driven, delete_of(1), &[]).unwrap();
+    // What was freed is free from the next checkpoint on.
+    at_once(driven.checkpoint()).unwrap().unwrap();
+    for id in 2..20 {
+        write(&driven, id, 0, &[b'2'; LARGE]);
+    }
+    // The object is gone: no byte of another one, and no damage.
+    let (_answer, bytes) = at_once(reading).unwrap().unwrap();
+    assert_eq!(bytes, b"");
+    assert!(driven.host().told.borrow().is_empty());
+}
+
+#[test]
+fn damage_is_an_error_that_is_told_once() {
+    let driven = open(Stored::default());
+    write(&driven, 1, 0, &[b'1'; LARGE]);
+    driven.host().damage();
+    let read = now(&driven, read_of(1, LARGE), &[]);
+    assert_eq!(read, Err(ErrorCode::Corrupt));
+    // A write that needs what is damaged.
+    let wrote = now(&driven, write_at(1, 10), b"n");
+    assert_eq!(wrote, Err(ErrorCode::Corrupt));
+    let told = driven.host().told.borrow();
+    assert_eq!(told.len(), 2, "{told:?}");
+    assert!(told.iter().all(|text| text.starts_with("damaged: ")));
+    assert_eq!(driven.lock().units_in_flight(), 0);
+}
+
+#[test]
+fn what_is_written_while_a_checkpoint_stands_still_survives_a_kill_before_and_behind_its_end() {
+    for ends in [false, true] {
+        let driven = open(Stored::default());
+        for block in 0..8 {
+            write(&driven, 1, block * BLOCK as u64, &[b'o'; 1000]);
+        }
+        driven.host().stops_at.set(Some(At::Checkpoint));
+        let checkpoint = begun(driven.checkpoint());
+        write(&driven, 1, 100, &[b'n'; 1000]);
+        write(&driven, 2, 0, &[b'2'; LARGE]);
+        now(&driven, delete_of(2), &[]).unwrap();
+        write(&driven, 3, 0, &[b'3'; LARGE]);
+        let before = [contents(&driven, 1), contents(&driven, 3)];
+        if ends {
+            at_once(checkpoint).unwrap().unwrap();
+        } else {
+            drop(checkpoint);
+        }
+        let driven = open(kill(&driven));
+        driven.lock().check(driven.host()).unwrap();
+        let after = [contents(&driven, 1), contents(&driven, 3)];
+        assert!(after == before, "the checkpoint ends: {ends}");
+        assert_eq!(contents(&driven, 2), b"");
+    }
+}
+
+#[test]
+fn many_small_writes_pass_their_bound_by_checkpoints() {
+    let driven = open(Stored::default());
+    for step in 0..200_u64 {
+        write(&driven, 1, step % 100 * BLOCK as u64, &[step as u8; 10]);
+    }
+    let (pending, most) = driven.lock().pending_bytes();
+    assert!(pending <= most);
+    assert!(contents(&driven, 1)[99 * BLOCK..].starts_with(&[199; 10]));
+}
+
+#[test]
+fn after_an_append_that_failed_nothing_is_served() {
+    let driven = open(Stored::default());
+    write(&driven, 1, 0, b"one");
+    driven.host().log_fails.set(true);
+    assert_eq!(now(&driven, write_at(1, 0), b"two"), Err(ErrorCode::Io));
+    driven.host().log_fails.set(false);
+    // The target is ahead of its log.
+    assert_eq!(now(&driven, read_of(1, 3), &[]), Err(ErrorCode::Io));
+    let target = TargetId(1);
+    let synced = now(&driven, StorageRequest::Sync { target }, &[]);
+    assert_eq!(synced, Err(ErrorCode::Io));
+    assert!(driven.failure().unwrap().contains("takes no record"));
+    assert_eq!(contents(&open(kill(&driven)), 1), b"one");
+}
+
+#[test]
+fn where_a_segment_cannot_be_made_those_that_are_there_are_used_up() {
+    let driven = open(Stored::default());
+    write(&driven, 1, 0, &[b'1'; LARGE]);
+    driven.host().full_from.set(Some(1));
+    let written = (2..100).take_while(|id| now(&driven, write_at(*id, 0), &[b'x'; LARGE]).is_ok());
+    let count = written.count();
+    assert!((8..16).contains(&count), "{count}");
+    assert_eq!(driven.failure(), None, "a full disk does not end service");
+    // Holes of 64 KiB: what is longer would rather have the segment that cannot be made.
+    for id in (1..=8).step_by(2) {
+        now(&driven, delete_of(id), &[]).unwrap();
+    }
+    at_once(driven.checkpoint()).unwrap().unwrap();
+    write(&driven, 150, 0, &[b'y'; 2 * LARGE]);
+    // There is room again.
+    driven.host().full_from.set(None);
+    write(&driven, 200, 0, &[b'x'; 4 * LARGE]);
+    assert_eq!(contents(&driven, 2), [b'x'; LARGE]);
+    assert_eq!(driven.lock().units_in_flight(), 0);
+}

@@ -1,0 +1,187 @@
+//! What a target runs on here: an engine, segment files, and the map that this process knows. Its calls block.
+
+use crate::map_cache::MapCache;
+use crate::seldom::Seldom;
+use rustix::io::Errno;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use zonal_disk::{Checkpoint, DiskError, Engine, Lsn, Room, Segments};
+use zonal_driver::storage::{Below, Note, ReplyRoom, TargetHost, WriteFailure};
+use zonal_net::ReplyBuilder;
+use zonal_object::Record;
+use zonal_types::{KvChange, KvRead, MapVersion, TargetId};
+use zonal_zonemap::ZoneMap;
+
+/// The disk of a target.
+pub(crate) struct TargetDisk {
+    pub(super) id: TargetId,
+    pub(super) engine: Arc<Engine>,
+    pub(super) segments: Arc<Segments>,
+    pub(super) map: Arc<MapCache>,
+    /// Held over a checkpoint.
+    pub(super) checkpointing: Mutex<()>,
+    /// That pending blocks stay pending.
+    pub(super) cannot_move: Seldom,
+    pub(super) damaged: AtomicU64,
+    pub(super) unreadable: AtomicU64,
+}
+
+impl TargetHost for TargetDisk {
+    type Error = DiskError;
+    type Position = Lsn;
+    type Turn<'a> = MutexGuard<'a, ()>;
+    type Begun<'a> = Checkpoint<'a>;
+
+    fn store(&self) -> &dyn KvRead {
+        &*self.engine
+    }
+
+    fn is_cold(&self) -> bool {
+        self.engine.is_cold()
+    }
+
+    async fn wait_for_room(&self) -> Result<(), DiskError> {
+        self.engine.wait_for_room()
+    }
+
+    fn has_room(&self) -> bool {
+        let stats = self.engine.stats();
+        stats.log_used <= stats.log_capacity / 16 * 13
+    }
+
+    fn append(&self, record: Record) -> Result<Lsn, DiskError> {
+        self.engine
+            .append_with(record.changes, &record.note, Room::Reserve)
+    }
+
+    fn head(&self) -> Lsn {
+        self.engine.head()
+    }
+
+    async fn flush(&self, upto: Lsn) -> Result<(), DiskError> {
+        self.engine.sync(upto)
+    }
+
+    fn verifier(&self) -> u64 {
+        self.engine.verifier()
+    }
+
+    async fn read_segment(
+        &self,
+        segment: u32,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> Result<(), DiskError> {
+        let read = self.segments.read_at(segment, offset, buffer);
+        read.map_err(|error| match error {
+            // The index names it, so it has to be there.
+            DiskError::Range(what) => DiskError::Corrupt(what),
+            other => other,
+        })
+    }
+
+    async fn write_segment(
+        &self,
+        segment: u32,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<(), WriteFailure<DiskError>> {
+        let written = self.segments.write_at(segment, offset, bytes);
+        written.map_err(|error| match &error {
+            DiskError::NoSpace(_) => WriteFailure::NoSpace(error),
+            // EFAULT is of the bytes, which a client lent, and not of the medium.
+            DiskError::Io { source, .. } if Errno::from_io_error(source) != Some(Errno::FAULT) => {
+                WriteFailure::Medium(error)
+            }
+            _ => WriteFailure::Bytes(error),
+        })
+    }
+
+    fn space(&self) -> Result<Below, DiskError> {
+        let space = self.segments.space()?;
+        Ok(Below {
+            made: space.made,
+            unmade: space.unmade,
+        })
+    }
+
+    fn failure(&self) -> Option<String> {
+        self.engine.failure().map(str::to_owned)
+    }
+
+    fn map(&self) -> Arc<ZoneMap> {
+        self.map.current()
+    }
+
+    async fn map_at_least(&self, version: MapVersion) -> Arc<ZoneMap> {
+        self.map.at_least(version)
+    }
+
+    fn request_checkpoint(&self) {
+        self.engine.request_checkpoint();
+    }
+
+    async fn checkpoint_turn(&self) -> MutexGuard<'_, ()> {
+        let turn = self.checkpointing.lock();
+        turn.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn checkpoints(&self) -> u64 {
+        self.engine.stats().checkpoints
+    }
+
+    fn begin_checkpoint(&self, changes: Vec<KvChange>) -> Checkpoint<'_> {
+        self.engine.apply_unlogged(changes);
+        self.engine.begin_checkpoint()
+    }
+
+    async fn commit_checkpoint(&self, begun: Self::Begun<'_>) -> Result<(), DiskError> {
+        begun.commit(&mut || Ok(()))
+    }
+
+    fn note(&self, note: Note<'_>) {
+        let target_id = self.id.0;
+        match note {
+            Note::Unreadable {
+                object,
+                offset,
+                error,
+            } => {
+                self.unreadable.fetch_add(1, Ordering::Relaxed);
+                tracing::error!(target_id, %object, offset, %error, "stored data cannot be read");
+            }
+            Note::Damaged { detail } => {
+                self.damaged.fetch_add(1, Ordering::Relaxed);
+                tracing::error!(target_id, detail, "stored data is damaged");
+            }
+            Note::CannotMove { why } if self.cannot_move.is_due() => {
+                tracing::warn!(target_id, %why, "small writes cannot be moved to segments");
+            }
+            Note::CannotMove { .. } => {}
+            Note::Stopped { why } => {
+                tracing::error!(target_id, why, "the target stops serving");
+            }
+        }
+    }
+}
+
+/// A reply's payload, in the room that a client lent or in memory of the connection.
+pub(super) struct Payload<'a>(pub(super) &'a mut ReplyBuilder);
+
+impl ReplyRoom for Payload<'_> {
+    fn room(&mut self, bytes: usize) -> &mut [u8] {
+        self.0.payload_mut(bytes)
+    }
+
+    fn cut(&mut self, bytes: usize) {
+        self.0.truncate_payload(bytes);
+    }
+
+    fn leave_shared(&mut self) {
+        self.0.leave_room();
+    }
+
+    fn is_asker_gone(&self) -> bool {
+        self.0.is_peer_gone()
+    }
+}

@@ -1,0 +1,193 @@
+//! What a target runs on in the simulator: a simulated disk, and the map of which its process has heard.
+//!
+//! Where the server's calls block, other requests may run here: before a commit, between the parts of a write or a read, in a checkpoint.
+
+use crate::clock::Clock;
+use crate::disk::{Disk, Frozen};
+use crate::meta_node::MapCell;
+use crate::plant::Plant;
+use crate::rng::Rng;
+use async_lock::{Mutex, MutexGuard};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use zonal_driver::storage::{Below, Note, ReplyRoom, TargetHost, WriteFailure};
+use zonal_object::Record;
+use zonal_types::{ErrorCode, KvChange, KvRead, MapVersion};
+use zonal_zonemap::ZoneMap;
+
+/// Of 1000 commits, and of as many accesses of a segment, how many let others run before them.
+const AT_COMMIT: u64 = 300;
+const AT_SEGMENT: u64 = 50;
+/// The longest that they do, ns.
+const PAUSE_MAX: u64 = 3_000_000;
+
+/// The disk of a target, with what its process has in memory beside the target.
+pub(super) struct SimDisk {
+    pub clock: Clock,
+    pub disk: Rc<Disk>,
+    pub map: MapCell,
+    /// The newest map of which this process has heard.
+    pub known: RefCell<Arc<ZoneMap>>,
+    pub rng: RefCell<Rng>,
+    pub plant: Plant,
+    /// Whether others may run in the midst of a request.
+    pub pauses: Cell<bool>,
+    pub checkpointing: Mutex<()>,
+    pub checkpoints: Cell<u64>,
+    /// A checkpoint was asked for.
+    pub is_due: Cell<bool>,
+}
+
+impl SimDisk {
+    /// Others run for a while, now and then.
+    async fn pause(&self, of_1000: u64) {
+        if !self.pauses.get() {
+            return;
+        }
+        let nanos = {
+            let mut rng = self.rng.borrow_mut();
+            rng.chance(of_1000).then(|| rng.below(PAUSE_MAX))
+        };
+        if let Some(nanos) = nanos {
+            self.clock.sleep(nanos).await;
+        }
+    }
+
+    /// Hears of the newest map.
+    pub(super) fn hear_of_map(&self) {
+        self.known.replace(self.map.borrow().clone());
+    }
+}
+
+impl TargetHost for SimDisk {
+    type Error = ErrorCode;
+    type Position = ();
+    type Turn<'a> = MutexGuard<'a, ()>;
+    type Begun<'a> = Frozen;
+
+    fn store(&self) -> &dyn KvRead {
+        self.disk.as_ref()
+    }
+
+    fn is_cold(&self) -> bool {
+        false
+    }
+
+    async fn wait_for_room(&self) -> Result<(), ErrorCode> {
+        self.pause(AT_COMMIT).await;
+        Ok(())
+    }
+
+    fn has_room(&self) -> bool {
+        true
+    }
+
+    fn append(&self, record: Record) -> Result<(), ErrorCode> {
+        self.disk.append(record, true);
+        Ok(())
+    }
+
+    fn head(&self) {}
+
+    async fn flush(&self, _upto: ()) -> Result<(), ErrorCode> {
+        self.pause(AT_COMMIT).await;
+        if self.plant != Plant::SyncDoesNothing {
+            self.disk.sync();
+        }
+        Ok(())
+    }
+
+    fn verifier(&self) -> u64 {
+        self.disk.power_losses()
+    }
+
+    async fn read_segment(
+        &self,
+        segment: u32,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> Result<(), ErrorCode> {
+        self.pause(AT_SEGMENT).await;
+        self.disk.read_segment(segment, offset, buffer)
+    }
+
+    async fn write_segment(
+        &self,
+        segment: u32,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<(), WriteFailure<ErrorCode>> {
+        self.pause(AT_SEGMENT).await;
+        self.disk.write_segment(segment, offset, bytes);
+        Ok(())
+    }
+
+    fn space(&self) -> Result<Below, ErrorCode> {
+        Ok(Below {
+            made: 0,
+            unmade: u64::MAX,
+        })
+    }
+
+    fn failure(&self) -> Option<String> {
+        None
+    }
+
+    fn map(&self) -> Arc<ZoneMap> {
+        self.known.borrow().clone()
+    }
+
+    async fn map_at_least(&self, _version: MapVersion) -> Arc<ZoneMap> {
+        self.hear_of_map();
+        self.map()
+    }
+
+    fn request_checkpoint(&self) {
+        self.is_due.set(true);
+    }
+
+    async fn checkpoint_turn(&self) -> MutexGuard<'_, ()> {
+        self.checkpointing.lock().await
+    }
+
+    fn checkpoints(&self) -> u64 {
+        self.checkpoints.get()
+    }
+
+    fn begin_checkpoint(&self, changes: Vec<KvChange>) -> Frozen {
+        self.is_due.set(false);
+        self.disk.freeze(changes)
+    }
+
+    async fn commit_checkpoint(&self, begun: Self::Begun<'_>) -> Result<(), ErrorCode> {
+        self.pause(AT_COMMIT).await;
+        self.disk.checkpoint(&begun);
+        self.checkpoints.set(self.checkpoints.get() + 1);
+        Ok(())
+    }
+
+    fn note(&self, _note: Note<'_>) {}
+}
+
+/// The payload of a reply. Whoever asks waits: what was sent before a client was killed arrives all the same.
+#[derive(Default)]
+pub(super) struct Payload(pub Vec<u8>);
+
+impl ReplyRoom for Payload {
+    fn room(&mut self, bytes: usize) -> &mut [u8] {
+        self.0.clear();
+        self.0.resize(bytes, 0);
+        &mut self.0
+    }
+
+    fn cut(&mut self, bytes: usize) {
+        self.0.truncate(bytes);
+    }
+
+    fn leave_shared(&mut self) {}
+
+    fn is_asker_gone(&self) -> bool {
+        false
+    }
+}
