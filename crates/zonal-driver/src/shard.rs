@@ -17,8 +17,8 @@ mod waits;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use zonal_meta::{Flushed, JunctionChange, Shard, ShardConfig};
-use zonal_types::{Epoch, ErrorCode, Instant, KvChange, MapVersion, SessionId, ShardId};
+use zonal_meta::{Flushed, JunctionChange, Shard, ShardConfig, WaitOn};
+use zonal_types::{Epoch, ErrorCode, Instant, KvChange, MapVersion, ShardId};
 use zonal_zonemap::ZoneMap;
 
 pub use host::{Durability, Note, ShardHost};
@@ -193,12 +193,12 @@ impl<H: ShardHost> ShardDriver<H> {
         Ok(map)
     }
 
-    fn wake(&self, sessions: &[SessionId], recheck: bool) {
-        for session in sessions {
-            self.waits.wake(Key::Events(*session));
+    fn wake(&self, of: &[WaitOn], recheck: bool) {
+        for on in of {
+            self.waits.wake(Key::Request(*on));
         }
         if recheck {
-            self.waits.wake(Key::Recalls);
+            self.waits.wake_but_events();
         }
     }
 

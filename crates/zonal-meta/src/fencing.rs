@@ -9,6 +9,7 @@
 
 use crate::config::Now;
 use crate::keys;
+use crate::outcome::WaitOn;
 use crate::shard::Shard;
 use std::collections::{BTreeMap, BTreeSet};
 use zonal_types::limits::{FENCE_WAIT_MS, FENCES_AT_ONCE_MAX, FENCES_MAX};
@@ -147,7 +148,7 @@ impl Shard {
         let until = now.instant.plus_ms(FENCE_WAIT_MS);
         self.fencing.ending.insert(session, (name, until));
         // Its poll hears that it has no session.
-        self.woken.insert(session);
+        self.woken.insert(WaitOn::Events(session));
         Some(vec![change])
     }
 

@@ -11,13 +11,17 @@ use zonal_wire::{MetaReply, MetaRequest};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Attempt(pub u64);
 
-/// What wakes a waiting request (besides its time running out).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What wakes a waiting request, besides its time running out: an outcome names it in `wake`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum WaitOn {
-    /// An event for this session: the session is named in an outcome's `wake`.
+    /// An event for this session.
     Events(SessionId),
-    /// Acknowledged recalls: an outcome has `recheck`.
-    Recalls,
+    /// What this session acknowledges: it has cached what is to change.
+    Acknowledgement(SessionId),
+    /// Places behind the end of this file, which others have.
+    End(Ino),
+    /// What sessions from before the shard's start have to tell, or nothing but time.
+    Recovery,
 }
 
 /// What the shell is to do for a request.
@@ -32,9 +36,9 @@ pub enum Outcome {
         effect: Vec<KvChange>,
         /// Changes of the zone map's junctions (root shard only).
         junctions: Vec<JunctionChange>,
-        /// Sessions that have new events.
-        wake: Vec<SessionId>,
-        /// Requests that wait on [`WaitOn::Recalls`] should be tried again.
+        /// Requests that wait on one of these should be tried again.
+        wake: Vec<WaitOn>,
+        /// All should that wait for something else than events.
         recheck: bool,
         /// Requests to other shards that nobody waits for; unslotted and idempotent.
         after: Vec<(ShardId, MetaRequest)>,
@@ -47,8 +51,8 @@ pub enum Outcome {
         until: Instant,
         /// What to wait for.
         on: WaitOn,
-        /// Sessions that have new events.
-        wake: Vec<SessionId>,
+        /// As in `Reply`.
+        wake: Vec<WaitOn>,
         /// As in `Reply`.
         recheck: bool,
     },
@@ -61,8 +65,8 @@ pub enum Outcome {
         request: MetaRequest,
         /// To be given back.
         call: PendingCall,
-        /// Sessions that have new events.
-        wake: Vec<SessionId>,
+        /// As in `Reply`.
+        wake: Vec<WaitOn>,
     },
 }
 
@@ -169,8 +173,8 @@ pub struct Ticked {
     pub effect: Vec<KvChange>,
     /// Why an inode that an ended session held could not be read: it stays, until a start of the shard can read it.
     pub unread: Option<ErrorCode>,
-    /// Sessions that have new events.
-    pub wake: Vec<SessionId>,
-    /// Requests that wait on [`WaitOn::Recalls`] should be tried again.
+    /// Requests that wait on one of these should be tried again.
+    pub wake: Vec<WaitOn>,
+    /// All should that wait for something else than events.
     pub recheck: bool,
 }

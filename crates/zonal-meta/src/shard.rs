@@ -71,7 +71,7 @@ pub struct Shard {
     /// Sessions to be ended because their events overflowed.
     pub(crate) doomed: BTreeSet<SessionId>,
     has_lost_orphans: bool,
-    pub(crate) woken: BTreeSet<SessionId>,
+    pub(crate) woken: BTreeSet<WaitOn>,
     pub(crate) recheck: bool,
     pub(crate) scopes: Scopes,
     pub(crate) fencing: crate::fencing::Fencing,

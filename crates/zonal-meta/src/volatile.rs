@@ -187,7 +187,7 @@ impl Shard {
         let boot = self.config.boot;
         let is_first = heard != boot;
         if !is_first && self.events.ack(session, acked) {
-            self.recheck = true;
+            self.woken.insert(WaitOn::Acknowledgement(session));
         }
         let events = self.events.poll(session, EVENTS_AT_ONCE);
         let until = waited

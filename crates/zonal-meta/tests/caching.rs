@@ -25,14 +25,14 @@ fn look(cell: &mut Cell, client: &mut Client, dir: Ino, text: &str) -> Result<En
     }
 }
 
-fn poll(cell: &mut Cell, client: &Client, acked: u64) -> (Vec<(u64, Event)>, bool) {
+fn poll(cell: &mut Cell, client: &Client, acked: u64) -> (Vec<(u64, Event)>, Vec<WaitOn>) {
     let boot = cell.stores[1].shard.boot();
     match poll_as(cell, client, boot, acked, 0) {
         Outcome::Reply {
             reply: MetaReply::Events { events, .. },
-            recheck,
+            wake,
             ..
-        } => (events, recheck),
+        } => (events, wake),
         other => panic!("{other:?}"),
     }
 }
@@ -91,14 +91,14 @@ fn an_acknowledgement_lets_the_change_go_on() {
         .handle(&store.kv, cell.now, caller, &request, None);
     let Outcome::Wait {
         attempt,
-        on: WaitOn::Recalls,
+        on: WaitOn::Acknowledgement(_),
         wake,
         ..
     } = outcome
     else {
         panic!("{outcome:?}")
     };
-    assert_eq!(wake, [one.sessions[1]]);
+    assert_eq!(wake, [WaitOn::Events(one.sessions[1])]);
     let again = look(&mut cell, &mut one, home, "f").unwrap();
     assert_eq!(
         (again.ino, again.entry_ms),
@@ -109,8 +109,8 @@ fn an_acknowledgement_lets_the_change_go_on() {
     assert!(
         matches!(&events[0].1, Event::Invalidate { entries, inodes, .. } if *entries == home && inodes.contains(&entry.ino))
     );
-    let (_, recheck) = poll(&mut cell, &one, events[0].0);
-    assert!(recheck);
+    let (_, wake) = poll(&mut cell, &one, events[0].0);
+    assert_eq!(wake, [WaitOn::Acknowledgement(one.sessions[1])]);
     let store = &mut cell.stores[1];
     let outcome = store
         .shard

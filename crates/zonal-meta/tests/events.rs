@@ -56,7 +56,7 @@ fn events_wait_and_locks_are_told() {
     let Outcome::Reply { wake, effect, .. } = outcome else {
         panic!()
     };
-    assert!(wake.contains(&two.sessions[1]));
+    assert!(wake.contains(&WaitOn::Events(two.sessions[1])));
     apply(&mut store.kv, &effect);
     let outcome = store
         .shard

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, MutexGuard};
 
-use zonal_meta::{Attempt, Caller, Outcome, PendingCall, WaitOn};
+use zonal_meta::{Attempt, Caller, Outcome, PendingCall};
 use zonal_types::{DataId, ErrorCode, Holder, Instant, NodeId, SessionId, ShardId};
 use zonal_wire::meta::{BytesPlace, FileUse};
 use zonal_wire::{ErrorNumber, Header, MetaReply, MetaRequest, Service};
@@ -256,12 +256,8 @@ impl<H: ShardHost> ShardDriver<H> {
             } => {
                 self.wake(&wake, recheck);
                 self.mind_deadline(&state);
-                let key = match on {
-                    WaitOn::Recalls => Key::Recalls,
-                    WaitOn::Events(session) => Key::Events(session),
-                };
                 Ok(Step::Wait {
-                    wait: self.waits.register(key),
+                    wait: self.waits.register(Key::Request(on)),
                     attempt: Abandon {
                         driver: self,
                         attempt: Some(attempt),

@@ -9,15 +9,14 @@ use std::pin::Pin;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
+use zonal_meta::WaitOn;
 use zonal_types::SessionId;
 
 /// What a wait is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Key {
-    /// Recalls that were acknowledged, locks and ends of files that are free again.
-    Recalls,
-    /// Events of a session.
-    Events(SessionId),
+    /// What a request waits for.
+    Request(WaitOn),
     /// An earlier deadline of the shard's own.
     Housekeeping,
     /// Objects or directories to delete.
@@ -65,9 +64,19 @@ impl Waits {
         self.wake_range((key, 0), (key, u64::MAX));
     }
 
+    /// Ends all waits of requests, but those for events.
+    pub(super) fn wake_but_events(&self) {
+        let first = WaitOn::Acknowledgement(SessionId(0));
+        self.wake_range(
+            (Key::Request(first), 0),
+            (Key::Request(WaitOn::Recovery), u64::MAX),
+        );
+    }
+
     /// Ends all waits.
     pub(super) fn wake_all(&self) {
-        self.wake_range((Key::Recalls, 0), (Key::Fences, u64::MAX));
+        let first = WaitOn::Events(SessionId(0));
+        self.wake_range((Key::Request(first), 0), (Key::Fences, u64::MAX));
     }
 
     fn wake_range(&self, first: (Key, u64), last: (Key, u64)) {
@@ -135,10 +144,10 @@ mod tests {
     #[test]
     fn a_wake_ends_the_waits_for_its_key_alone() {
         let waits = Waits::default();
-        let mut mine = pin!(waits.register(Key::Events(SessionId(5))));
-        let mut others = pin!(waits.register(Key::Events(SessionId(6))));
+        let mut mine = pin!(waits.register(Key::Request(WaitOn::Events(SessionId(5)))));
+        let mut others = pin!(waits.register(Key::Request(WaitOn::Events(SessionId(6)))));
         assert!(!is_ready(&mut mine) && !is_ready(&mut others));
-        waits.wake(Key::Events(SessionId(5)));
+        waits.wake(Key::Request(WaitOn::Events(SessionId(5))));
         assert!(is_ready(&mut mine) && !is_ready(&mut others));
         waits.wake_all();
         assert!(is_ready(&mut others));
@@ -147,12 +156,25 @@ mod tests {
     #[test]
     fn a_wake_before_the_first_poll_is_not_lost_and_one_before_the_wait_does_not_count() {
         let waits = Waits::default();
-        waits.wake(Key::Recalls);
-        let mut wait = pin!(waits.register(Key::Recalls));
+        waits.wake(Key::Request(WaitOn::Recovery));
+        let mut wait = pin!(waits.register(Key::Request(WaitOn::Recovery)));
         assert!(!is_ready(&mut wait));
-        let mut early = pin!(waits.register(Key::Recalls));
-        waits.wake(Key::Recalls);
+        let mut early = pin!(waits.register(Key::Request(WaitOn::Recovery)));
+        waits.wake(Key::Request(WaitOn::Recovery));
         assert!(is_ready(&mut early));
+    }
+
+    #[test]
+    fn a_recheck_ends_the_waits_of_requests_but_not_those_for_events() {
+        let waits = Waits::default();
+        let (one, ino) = (SessionId(u64::MAX), zonal_types::Ino(u64::MAX));
+        let mut events = pin!(waits.register(Key::Request(WaitOn::Events(one))));
+        let mut recall = pin!(waits.register(Key::Request(WaitOn::Acknowledgement(one))));
+        let mut end = pin!(waits.register(Key::Request(WaitOn::End(ino))));
+        let mut own = pin!(waits.register(Key::Housekeeping));
+        waits.wake_but_events();
+        assert!(is_ready(&mut recall) && is_ready(&mut end));
+        assert!(!is_ready(&mut events) && !is_ready(&mut own));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::{Shard, Waiting};
 use crate::config::{Caller, Now};
 use crate::opens::Ways;
-use crate::outcome::Outcome;
+use crate::outcome::{Outcome, WaitOn};
 use crate::session::SlotAnswer;
 use std::sync::Arc;
 use zonal_types::{ErrorCode, Holder, Ino, KvRead, SessionId};
@@ -111,7 +111,7 @@ impl Shard {
             self.reopen(&reply, caller.session);
             if let MetaRequest::AppendEnd { ino, offset, .. } = request {
                 self.tickets.was_ended(*ino, caller.session, *offset);
-                self.recheck = true;
+                self.woken.insert(WaitOn::End(*ino));
             }
         }
         Ok(Some(reply))

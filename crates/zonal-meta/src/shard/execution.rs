@@ -95,10 +95,10 @@ impl Shard {
                             published = Some(end.unwrap_or(0));
                             self.ends.published(*ino, session, end.unwrap_or(0));
                             // Appends behind this one may be published with it.
-                            self.recheck = true;
+                            self.woken.insert(WaitOn::End(*ino));
                         }
                         Ok(End::Wait(until)) => {
-                            return self.wait(Waiting::default(), until, WaitOn::Recalls);
+                            return self.wait(Waiting::default(), until, WaitOn::End(*ino));
                         }
                         Err(code) => return self.fail(caller, request, code, &Waiting::default()),
                     }
@@ -169,14 +169,21 @@ impl Shard {
             return None;
         };
         zonal_types::mark!(RecallWaited);
+        // One after the other: when all have acknowledged, the last to be waited for has, too.
+        let mut answers = recall.wait_for.iter();
+        let first = answers.find(|(_, event)| *event != u64::MAX);
+        let on = first.map_or(WaitOn::Recovery, |(session, _)| {
+            WaitOn::Acknowledgement(*session)
+        });
+        let told = recall.wait_for.iter();
         self.woken
-            .extend(recall.wait_for.iter().map(|(session, _)| *session));
+            .extend(told.map(|(session, _)| WaitOn::Events(*session)));
         let waiting = Waiting {
             facts: waited.facts.clone(),
             changes,
             until: None,
         };
-        Some(self.wait(waiting, recall.until, WaitOn::Recalls))
+        Some(self.wait(waiting, recall.until, on))
     }
 
     /// The request counts: memory follows, the slot's reply joins the effect.
@@ -244,6 +251,7 @@ impl Shard {
                     self.live_inodes = self.live_inodes.saturating_sub(1);
                     self.tickets.inode_gone(ino);
                     self.ends.ended(ino);
+                    self.woken.insert(WaitOn::End(ino));
                     let granted = self.locks.release_inode(ino);
                     self.tell(granted);
                 }
@@ -256,7 +264,7 @@ impl Shard {
                     let told = others.map(|holder| (holder, Event::FileCut { ino }));
                     self.tell(told.collect());
                     // Ends of appends that wait for others hear of it.
-                    self.recheck = true;
+                    self.woken.insert(WaitOn::End(ino));
                 }
             }
         }

@@ -30,16 +30,17 @@ impl Shard {
             } => self.append_at(kv, now, session, *ino, (*offset, *length)),
             MetaRequest::LendEnd { ino } => self.lend_end(kv, now, session, *ino),
             MetaRequest::ReturnEnds { inos } => {
-                inos.iter()
-                    .for_each(|ino| self.ends.give_back(*ino, session));
-                self.recheck = true;
+                for ino in inos {
+                    self.ends.give_back(*ino, session);
+                    self.woken.insert(WaitOn::End(*ino));
+                }
                 Ok(MetaReply::Done)
             }
             MetaRequest::GiveUpAppends { appends } => {
                 for (ino, offset) in appends {
                     self.tickets.give_up(*ino, session, *offset);
+                    self.woken.insert(WaitOn::End(*ino));
                 }
-                self.recheck = true;
                 Ok(MetaReply::Done)
             }
             _other => Err(ErrorCode::Protocol),
@@ -58,7 +59,7 @@ impl Shard {
         let until = self.lock_grace_until;
         if now.instant < until && !self.sessions.silent.is_empty() {
             zonal_types::mark!(AppendHeldBack);
-            return self.wait(Waiting::default(), until, WaitOn::Recalls);
+            return self.wait(Waiting::default(), until, WaitOn::Recovery);
         }
         if let Some(since) = self.ends.wanted_since(ino) {
             let overdue = self.tickets.overdue(ino, since, now.instant);
@@ -75,7 +76,7 @@ impl Shard {
             .recall(ino, session, now.instant, Some(is_written));
         if let Recall::Wait(until, told) = recall {
             self.want_end(ino, told);
-            return self.wait(Waiting::default(), until, WaitOn::Recalls);
+            return self.wait(Waiting::default(), until, WaitOn::End(ino));
         }
         let mut tickets = std::mem::take(&mut self.tickets);
         let mut tx = self.tx(kv, now, session);
@@ -171,7 +172,7 @@ impl Shard {
             return None;
         };
         self.want_end(ino, told);
-        Some(self.wait(std::mem::take(waited), until, WaitOn::Recalls))
+        Some(self.wait(std::mem::take(waited), until, WaitOn::End(ino)))
     }
 
     /// The end that was lent to the session in a former life, where it is what the session knows: nobody got a place there since, in

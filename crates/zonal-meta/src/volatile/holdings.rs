@@ -4,7 +4,7 @@ use super::failed;
 use crate::config::{Caller, Now};
 use crate::op;
 use crate::opens::Ways;
-use crate::outcome::Outcome;
+use crate::outcome::{Outcome, WaitOn};
 use crate::shard::{Shard, opened_by};
 use std::collections::{BTreeMap, BTreeSet};
 use zonal_types::{ErrorCode, Ino, KvChange, KvRead, SessionId};
@@ -205,7 +205,7 @@ impl Shard {
         closed.retain(|ino| self.opens.close(*ino, session));
         for ino in &closed {
             self.ends.give_back(*ino, session);
-            self.recheck = true;
+            self.woken.insert(WaitOn::End(*ino));
         }
         let (effect, _unread) = self.release_orphans(kv, now, session, &closed);
         if !effect.is_empty() && caller.slot != zonal_wire::frame::NO_SLOT {
@@ -237,7 +237,7 @@ impl Shard {
         }
         let granted = self.locks.release_session(session);
         self.tell(granted);
-        self.woken.insert(session);
+        self.woken.insert(WaitOn::Events(session));
         self.recheck = true;
         effect.extend(
             self.sessions

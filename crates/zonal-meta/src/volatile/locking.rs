@@ -35,7 +35,7 @@ impl Shard {
                 if now.instant < self.lock_grace_until && others_may_reclaim {
                     zonal_types::mark!(LockHeldBack);
                     let until = self.lock_grace_until;
-                    return Ok(self.wait(Waiting::default(), until, WaitOn::Recalls));
+                    return Ok(self.wait(Waiting::default(), until, WaitOn::Recovery));
                 }
                 let waiter = wait.then_some(*waiter);
                 let (answer, granted) = self.locks.lock(session, *ino, *range, waiter, *settled)?;
@@ -88,7 +88,7 @@ impl Shard {
     pub(crate) fn tell(&mut self, granted: Vec<Granted>) {
         for (session, event) in granted {
             self.events.push(session, event);
-            self.woken.insert(session);
+            self.woken.insert(WaitOn::Events(session));
         }
         self.doomed.extend(self.events.take_overflowed());
     }
