@@ -11,15 +11,13 @@ mod request;
 pub use link::Link;
 pub(crate) use link::{Appending, Links, SlotPlace, lock};
 pub use request::failure_code;
-pub(crate) use request::{Asked, both, is_passing, is_unsure, late, leaves_gathered};
-
-use request::RETRY_MS;
+pub(crate) use request::{Asked, RETRY_MS, both, is_passing, is_unsure, late, leaves_gathered};
 
 use crate::behind::Behind;
 use crate::client::Client;
 use crate::net::{Net, News, wait_for};
 use std::collections::BTreeSet;
-use zonal_types::{Codec, ErrorCode, Incarnation, Instant, SessionId, kept_of};
+use zonal_types::{BackOff, Codec, ErrorCode, Incarnation, Instant, SessionId, kept_of};
 use zonal_wire::{MetaReply, MetaRequest, Service};
 
 impl<N: Net> Client<N> {
@@ -54,7 +52,7 @@ impl<N: Net> Client<N> {
             return Ok(());
         }
         let _guard = wait_for(&self.net, &link.opening).await?;
-        let mut pause = RETRY_MS.0;
+        let mut pause = BackOff::new(RETRY_MS);
         let mut is_old = false;
         // Of a shard that has no owner in any map.
         let mut failed = ErrorCode::TimedOut;
@@ -71,8 +69,7 @@ impl<N: Net> Client<N> {
             if self.is_over(deadline) {
                 return Err(failed);
             }
-            self.net.sleep(pause).await;
-            pause = (pause * 2).min(RETRY_MS.1);
+            self.net.sleep(pause.next_ms()).await;
         }
         Ok(())
     }

@@ -6,11 +6,11 @@ use crate::map_cache::MapCache;
 use crate::peers::{PeerError, Peers};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
-use zonal_types::ErrorCode;
+use zonal_types::{BackOff, ErrorCode};
 use zonal_wire::{JoinTarget, ManagerReply, ManagerRequest, StoreStart};
 
 /// Pauses between tries.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+const PAUSE_MS: (u64, u64) = (50, 2_000);
 /// Least time between two lines in the log.
 const COMPLAIN: Duration = Duration::from_secs(10);
 
@@ -69,7 +69,7 @@ fn ask(
     request: &ManagerRequest,
     stop: &mut dyn FnMut() -> bool,
 ) -> Result<Option<ManagerReply>, ServerError> {
-    let mut pause = PAUSE.0;
+    let mut pause = BackOff::new(PAUSE_MS);
     let mut complained: Option<Instant> = None;
     while !stop() {
         let reason = match peers.manager(config.manager, request) {
@@ -89,8 +89,7 @@ fn ask(
             tracing::warn!(manager = %config.manager, reason, "waiting for the manager");
             complained = Some(Instant::now());
         }
-        std::thread::sleep(pause);
-        pause = (pause * 2).min(PAUSE.1);
+        std::thread::sleep(Duration::from_millis(pause.next_ms()));
     }
     Ok(None)
 }

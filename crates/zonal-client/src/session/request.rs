@@ -5,11 +5,11 @@ use crate::changes::touched;
 use crate::client::Client;
 use crate::net::{Ends, Message, Net, NetFailure};
 use std::sync::atomic::Ordering;
-use zonal_types::{Codec, ErrorCode, Ino, Instant, PartitionId, ShardId};
+use zonal_types::{BackOff, Codec, ErrorCode, Ino, Instant, PartitionId, ShardId};
 use zonal_wire::{Entry, Header, MetaReply, MetaRequest, NO_SLOT, Service};
 
 /// Pause before a request is repeated, at first and at most.
-pub(super) const RETRY_MS: (u64, u64) = (20, 500);
+pub(crate) const RETRY_MS: (u64, u64) = (20, 500);
 
 /// When a request was sent, to tell how long its reply may be cached.
 #[derive(Clone, Copy, Default)]
@@ -164,7 +164,7 @@ impl<N: Net> Client<N> {
     ) -> Result<MetaReply, ErrorCode> {
         let body = request.to_bytes();
         let trace = self.trace();
-        let mut pause = RETRY_MS.0;
+        let mut pause = BackOff::new(RETRY_MS);
         let touched = touched(request);
         let _under_way = link.used.begin(request, self.net.now());
         let forfeits = self.forfeits_under(request);
@@ -232,8 +232,7 @@ impl<N: Net> Client<N> {
             if self.is_over(deadline) {
                 return Err(late(failed));
             }
-            self.net.sleep(pause).await;
-            pause = (pause * 2).min(RETRY_MS.1);
+            self.net.sleep(pause.next_ms()).await;
         }
     }
 
