@@ -178,7 +178,7 @@ fn space_that_a_checkpoint_frees_beside_a_write_that_found_none_is_used() {
     let beside = move || {
         at_once(other.upgrade().unwrap().checkpoint())
             .unwrap()
-            .unwrap()
+            .unwrap();
     };
     driven.host().beside_space.replace(Some(Box::new(beside)));
     write(&driven, 200, 0, &[b'n'; LARGE]);
