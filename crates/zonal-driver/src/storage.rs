@@ -24,6 +24,7 @@ pub use host::{Below, Note, ReplyRoom, TargetHost, WriteFailure};
 pub use requests::{Asker, named};
 
 use std::fmt::Display;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use zonal_object::Target;
 use zonal_types::{ErrorCode, TargetId};
@@ -68,6 +69,8 @@ pub struct TargetDriver<H> {
     host: H,
     /// Why it does not serve any more.
     failed: OnceLock<String>,
+    /// Checkpoints that are done. Counted under the target's mutex, together with the space that they free.
+    checkpoints: AtomicU64,
 }
 
 impl<H: TargetHost> TargetDriver<H> {
@@ -79,6 +82,7 @@ impl<H: TargetHost> TargetDriver<H> {
             target: Mutex::new(target),
             host,
             failed: OnceLock::new(),
+            checkpoints: AtomicU64::new(0),
         }
     }
 

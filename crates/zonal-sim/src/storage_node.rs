@@ -97,7 +97,6 @@ impl StorageNode {
             plant,
             pauses: Cell::new(true),
             checkpointing: Mutex::new(()),
-            checkpoints: Cell::new(0),
             is_due: Cell::new(false),
         };
         let node = Self {

@@ -126,10 +126,6 @@ impl TargetHost for TargetDisk {
         turn.unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn checkpoints(&self) -> u64 {
-        self.engine.stats().checkpoints
-    }
-
     fn begin_checkpoint(&self, changes: Vec<KvChange>) -> Checkpoint<'_> {
         self.engine.apply_unlogged(changes);
         self.engine.begin_checkpoint()

@@ -34,7 +34,6 @@ pub(super) struct SimDisk {
     /// Whether others may run in the midst of a request.
     pub pauses: Cell<bool>,
     pub checkpointing: Mutex<()>,
-    pub checkpoints: Cell<u64>,
     /// A checkpoint was asked for.
     pub is_due: Cell<bool>,
 }
@@ -151,10 +150,6 @@ impl TargetHost for SimDisk {
         self.checkpointing.lock().await
     }
 
-    fn checkpoints(&self) -> u64 {
-        self.checkpoints.get()
-    }
-
     fn begin_checkpoint(&self, changes: Vec<KvChange>) -> Frozen {
         self.is_due.set(false);
         self.disk.freeze(changes)
@@ -163,7 +158,6 @@ impl TargetHost for SimDisk {
     async fn commit_checkpoint(&self, begun: Self::Begun<'_>) -> Result<(), ErrorCode> {
         self.pause(AT_COMMIT).await;
         self.disk.checkpoint(&begun);
-        self.checkpoints.set(self.checkpoints.get() + 1);
         Ok(())
     }
 
