@@ -148,9 +148,6 @@ pub trait TargetHost {
     /// Waits for the turn to make a checkpoint.
     fn checkpoint_turn(&self) -> impl Future<Output = Self::Turn<'_>>;
 
-    /// Checkpoints made so far.
-    fn checkpoints(&self) -> u64;
-
     /// Begins a checkpoint of the index as it is now, with changes that have no record. Under the target's mutex.
     fn begin_checkpoint(&self, changes: Vec<KvChange>) -> Self::Begun<'_>;
 
