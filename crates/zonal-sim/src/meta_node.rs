@@ -163,6 +163,12 @@ impl MetaNode {
         self.driver.with_shard(|shard| shard.gauges())
     }
 
+    /// Whether a client has not told since its start what it holds.
+    #[must_use]
+    pub fn has_silent_sessions(&self) -> bool {
+        self.driver.with_shard(|shard| shard.has_silent_sessions())
+    }
+
     /// Requests that are being answered.
     #[must_use]
     pub fn running(&self) -> u64 {

@@ -23,7 +23,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
-use zonal_types::{Instant, Timestamp};
+use zonal_types::{Ino, Instant, Timestamp};
 use zonal_wire::Header;
 
 /// The group of messages under way: no process, never killed.
@@ -101,9 +101,17 @@ pub struct Network {
     deaths: RefCell<BTreeMap<String, u64>>,
     coverage: RefCell<Coverage>,
     messages: Cell<u64>,
+    /// Files on which clients were told that others have got their locks.
+    forfeited: RefCell<BTreeSet<Ino>>,
 }
 
 impl Network {
+    /// Whether a client was told that others have got its locks on a file.
+    #[must_use]
+    pub fn has_forfeited(&self, ino: Ino) -> bool {
+        self.forfeited.borrow().contains(&ino)
+    }
+
     /// A network without servers.
     #[must_use]
     pub fn new(clock: Clock, rng: Rng) -> Self {
@@ -120,6 +128,7 @@ impl Network {
             deaths: RefCell::default(),
             coverage: RefCell::default(),
             messages: Cell::new(0),
+            forfeited: RefCell::default(),
         }
     }
 

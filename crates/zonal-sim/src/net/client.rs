@@ -5,6 +5,7 @@ use crate::rng::Rng;
 use std::cell::RefCell;
 use std::future::Future;
 use std::rc::Rc;
+use zonal_client::net::News;
 use zonal_client::{Message, Net, NetFailure, Reply};
 use zonal_types::{Instant, NodeId, Timestamp};
 
@@ -98,4 +99,10 @@ impl Net for SimNet {
     }
 
     fn complain(&self, _server: &str, _doing: &str, _failure: NetFailure) {}
+
+    fn tell(&self, news: News) {
+        if let News::Forfeited(ino) = news {
+            self.network.forfeited.borrow_mut().insert(ino);
+        }
+    }
 }
