@@ -28,6 +28,8 @@ codec_struct! {
         zone: ZoneId,
         /// The client's name, for people.
         name: String,
+        /// It has asked for a lock: after a start of the shard it may tell of some.
+        has_locked: bool,
     }
 }
 
@@ -181,6 +183,19 @@ impl Sessions {
             slots: BTreeMap::new(),
         };
         self.by_id.insert(id, session);
+    }
+
+    /// Whether a session from before our start, which has not told yet, may have locks.
+    pub fn may_reclaim_locks(&self, id: SessionId) -> bool {
+        let known = self.by_id.get(&id).filter(|_| self.silent.contains(&id));
+        known.is_some_and(|session| session.record.has_locked)
+    }
+
+    /// Other sessions of which that is so.
+    pub fn others_with_locks(&self, id: SessionId) -> Vec<SessionId> {
+        let others = self.silent.iter().filter(|other| **other != id);
+        let others = others.filter(|other| self.may_reclaim_locks(**other));
+        others.copied().collect()
     }
 
     /// Random bits for the number of the next session.

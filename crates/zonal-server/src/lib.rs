@@ -12,6 +12,7 @@ mod control;
 #[cfg(test)]
 mod crash_tests;
 pub mod error;
+pub(crate) mod fence_gate;
 pub mod grants;
 mod holders;
 mod join;

@@ -2,6 +2,7 @@
 
 use crate::access::{check_manager, check_meta, check_storage};
 use crate::control::Control;
+use crate::fence_gate::FenceGate;
 use crate::grants::{Grants, as_seen_by};
 use crate::manager_role::Manager;
 use crate::map_cache::MapCache;
@@ -36,6 +37,7 @@ pub struct Node {
     pub control: Arc<Control>,
     /// What clients with a scope have open.
     pub(crate) grants: Grants,
+    pub(crate) fence_gate: FenceGate,
     /// Who peers have proved to be.
     pub(crate) subjects: Subjects,
     /// Requests that take longer are logged.
@@ -177,6 +179,13 @@ impl Node {
                 Some(code)
             }
             Some(_) if let Err(refused) = self.grants.check(peer, &request, payload.len()) => {
+                reply.message(&StorageReply::Failed {
+                    code: ErrorNumber(refused.code),
+                    detail: refused.detail,
+                });
+                Some(refused.code)
+            }
+            Some(storage) if let Err(refused) = self.fence_gate.check(storage, &request) => {
                 reply.message(&StorageReply::Failed {
                     code: ErrorNumber(refused.code),
                     detail: refused.detail,

@@ -13,6 +13,7 @@ use crate::admin::Admin;
 use crate::config::NodeConfig;
 use crate::control::Control;
 use crate::error::ServerError;
+use crate::fence_gate::FenceGate;
 use crate::grants::Grants;
 use crate::holders::NetHolders;
 use crate::map_cache::MapCache;
@@ -193,6 +194,7 @@ impl Running {
         });
         let control = start_control(config, storage.clone(), shard.clone(), &mut background)?;
         let grants = Grants::new(Arc::clone(&map), Arc::clone(&peers));
+        let fence_gate = FenceGate::new(Arc::clone(&map), Arc::clone(&peers));
         let node = Arc::new(Node {
             metrics: Arc::default(),
             map,
@@ -201,6 +203,7 @@ impl Running {
             storage,
             control,
             grants,
+            fence_gate,
             subjects: Subjects::default(),
             slow: config.limits.slow_operation.duration(),
         });

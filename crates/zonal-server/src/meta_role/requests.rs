@@ -62,7 +62,7 @@ impl MetaRole {
             zonal_meta::prefetch(&*self.engine, self.hash_bits, request);
         }
         let mut state = self.lock_for(header, from);
-        if let Some(reply) = self.tell_open(&mut state, request) {
+        if let Some(reply) = self.tell_target(&mut state, request) {
             return reply;
         }
         if matches!(request, MetaRequest::MakeDetachedDir { .. }) && state.detached_at.is_none() {
@@ -170,12 +170,20 @@ impl MetaRole {
         state
     }
 
-    /// Answers a target that asks what a client has open.
-    fn tell_open(
+    /// Answers a target that asks what a client has open, or which clients are fenced.
+    fn tell_target(
         &self,
         state: &mut State,
         request: &MetaRequest,
     ) -> Option<Result<MetaReply, ErrorCode>> {
+        if let MetaRequest::FencesOf {
+            target,
+            after,
+            holder,
+        } = request
+        {
+            return Some(Ok(state.shard.fences_of(*target, (*after, *holder))));
+        }
         let MetaRequest::HasOpen {
             subject,
             data_id,

@@ -201,7 +201,7 @@ impl Storage {
     }
 
     /// Fences clients, durably.
-    fn fence(&self, fences: &[Fence]) -> Result<StorageReply, Refused> {
+    pub(crate) fn fence(&self, fences: &[Fence]) -> Result<StorageReply, Refused> {
         if fences.len() > FENCES_AT_ONCE_MAX {
             return Err(ErrorCode::Invalid.into());
         }
