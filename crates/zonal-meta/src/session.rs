@@ -185,17 +185,14 @@ impl Sessions {
         self.by_id.insert(id, session);
     }
 
-    /// Whether a session from before our start, which has not told yet, may have locks.
-    pub fn may_reclaim_locks(&self, id: SessionId) -> bool {
-        let known = self.by_id.get(&id).filter(|_| self.silent.contains(&id));
-        known.is_some_and(|session| session.record.has_locked)
-    }
-
-    /// Other sessions of which that is so.
+    /// Other sessions from before our start that have not told yet what they hold, and have asked for a lock.
     pub fn others_with_locks(&self, id: SessionId) -> Vec<SessionId> {
         let others = self.silent.iter().filter(|other| **other != id);
-        let others = others.filter(|other| self.may_reclaim_locks(**other));
-        others.copied().collect()
+        let has_locked = |id: &SessionId| {
+            let known = self.by_id.get(id);
+            known.is_some_and(|session| session.record.has_locked)
+        };
+        others.copied().filter(has_locked).collect()
     }
 
     /// Random bits for the number of the next session.

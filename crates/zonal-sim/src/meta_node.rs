@@ -386,7 +386,14 @@ impl Role for MetaNode {
                         let caller = Caller::of(&header);
                         let deadline_ms = u64::from(header.deadline_ms);
                         let deadline = self.network.clock.now().plus_ms(deadline_ms);
-                        let reply = if let Some(refused) = self.refusal(&header) {
+                        let reply = if let MetaRequest::FencesOf {
+                            target,
+                            after,
+                            holder,
+                        } = request
+                        {
+                            self.shard.borrow().fences_of(target, (after, holder))
+                        } else if let Some(refused) = self.refusal(&header) {
                             refused
                         } else if self.plant == Plant::EndsOutliveSessions {
                             self.run_lent(caller, request, deadline).await

@@ -13,6 +13,7 @@ use crate::net::{Answer, Network, Role, Task};
 use crate::plant::Plant;
 use crate::rng::Rng;
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
 use zonal_object::key::{Named, OBJECT, parse};
@@ -21,7 +22,7 @@ use zonal_object::{
     TargetConfig, replay_checks,
 };
 use zonal_types::limits::BLOCK_BYTES;
-use zonal_types::{Codec, ErrorCode, KvRead, TargetId};
+use zonal_types::{Codec, ErrorCode, KvRead, ShardId, TargetId};
 use zonal_wire::{ErrorNumber, Header, ObjectRef, StorageReply, StorageRequest};
 use zonal_zonemap::ZoneMap;
 
@@ -68,6 +69,8 @@ pub struct StorageNode {
     carried_out: Rc<CarriedOut>,
     disk: Rc<Disk>,
     target: RefCell<Target>,
+    /// Shards that have said since the start who is fenced.
+    heard: RefCell<BTreeSet<ShardId>>,
     rng: RefCell<Rng>,
     plant: Plant,
 }
@@ -99,6 +102,7 @@ impl StorageNode {
             carried_out,
             disk,
             target: RefCell::new(target),
+            heard: RefCell::default(),
             rng: RefCell::new(rng),
             plant,
         };
@@ -416,6 +420,7 @@ impl Role for StorageNode {
             let outcome = match StorageRequest::from_bytes(&body) {
                 Ok(request) => match self.refusal(&header, &request) {
                     Some(refused) => Ok((refused, Vec::new())),
+                    None if !self.knows_fences(&request).await => Err(ErrorCode::NotReady),
                     None => self.answer(&header, request, &payload).await,
                 },
                 Err(error) => {

@@ -70,7 +70,7 @@ impl Shard {
         }
         // Where another has got something that conflicts, nothing of the file is taken over: what it guarded may have changed. Nor where the
         // session that had it has ended: others may have had it since, and given it back.
-        let may_take = self.sessions.may_reclaim_locks(session);
+        let may_take = self.sessions.silent.contains(&session);
         let conflicts = |(ino, range): &&(Ino, LockRange)| {
             let is_free = self.locks.get(session, *ino, *range).is_none();
             let is_kept = may_take || self.locks.holds(session, *ino, range);

@@ -32,11 +32,13 @@ impl Shard {
                 settled,
             } => {
                 self.tx(kv, now, session).inode(*ino)?;
+                let mut silent = self.sessions.silent.iter();
+                let is_grace = now.instant < self.lock_grace_until;
                 let others = self.sessions.others_with_locks(session);
-                if !others.is_empty() {
+                if !others.is_empty() || (is_grace && silent.any(|silent| *silent != session)) {
                     zonal_types::mark!(LockHeldBack);
                     let mut until = self.lock_grace_until;
-                    if now.instant >= until {
+                    if !is_grace {
                         // They may go on writing under what they had: each ends, fenced, before another one gets it.
                         let fencing = &self.fencing;
                         let others = others

@@ -133,10 +133,11 @@ pub struct Turn {
     /// Its number, and what it wrote last, if anything.
     number: u64,
     last: Option<u64>,
-    /// It was away in this turn, until its lock may have been another one's.
+    /// It was away in this turn, until its lock may have been another one's; or a restarted shard did not hear of it in time, and it was told so.
     was_away: bool,
     /// A write was told of that.
     is_told: bool,
+    faults: bool,
 }
 
 impl Turn {
@@ -159,6 +160,7 @@ impl Turn {
             last: None,
             was_away: false,
             is_told: false,
+            faults: false,
         }
     }
 
@@ -167,9 +169,10 @@ impl Turn {
     /// # Errors
     /// A value that a fenced client wrote; a loss that is not told; an operation that failed though nobody was away.
     pub async fn take_all(mut self, turns: u64, faults: bool) -> Outcome {
+        self.faults = faults;
         for turn in 0..turns {
             let handle = self.index as u64 * 1_000 + turn + 1;
-            self.take_one(handle, faults).await?;
+            self.take_one(handle).await?;
             let pause = self.rng.below(500_000_000);
             self.world.clock.sleep(pause).await;
         }
@@ -180,7 +183,7 @@ impl Turn {
         self.fences.turn.get() == self.number
     }
 
-    async fn take_one(&mut self, handle: u64, faults: bool) -> Outcome {
+    async fn take_one(&mut self, handle: u64) -> Outcome {
         let ino = self.fences.file.get();
         let (client, fences) = (self.client.clone(), self.fences.clone());
         let file = open(&client, ino).await.map_err(text)?.file;
@@ -205,7 +208,7 @@ impl Turn {
         if self.rng.chance(500) {
             self.sync(&file, &mut told).await?;
         }
-        if faults && self.rng.chance(AWAY) {
+        if self.faults && !self.was_away && self.rng.chance(AWAY) {
             self.go_away(&file, &mut told).await?;
             self.come_back(&file, &mut told).await?;
         }
@@ -215,7 +218,8 @@ impl Turn {
         }
         let closed = client.flush_open(&file, &mut told).await;
         let over = client.release(ino).await;
-        if !self.was_away {
+        let is_told = self.was_away || (self.faults && closed == Err(ErrorCode::Io));
+        if !is_told {
             released.and(closed).and(over).map_err(text)?;
         }
         Ok(())
@@ -264,6 +268,10 @@ impl Turn {
             }
             // It may have been told of a loss.
             Err(_) if self.was_away || !had_it => Ok(()),
+            Err(ErrorCode::Io) if self.faults => {
+                (self.was_away, self.is_told) = (true, true);
+                Ok(())
+            }
             Err(code) => Err(format!("a write under the lock: {code}")),
         }
     }
@@ -297,6 +305,7 @@ impl Turn {
             Ok(()) if self.holds() => self.is_there(),
             Ok(()) => {}
             Err(_) if self.was_away => {}
+            Err(ErrorCode::Io) if self.faults => (self.was_away, self.is_told) = (true, true),
             Err(code) => return Err(format!("an fsync under the lock: {code}")),
         }
         Ok(())
