@@ -98,7 +98,7 @@ impl<N: Net> Client<N> {
                 state.is_untold = false;
                 state.kept = kept_of(boot);
                 state.acked = 0;
-                link.acknowledge(identity.incarnation);
+                link.open_as(identity.incarnation);
                 *is_old |= resumed;
                 if !resumed {
                     self.net.tell(News::Session(link.shard, identity));
@@ -117,6 +117,7 @@ impl<N: Net> Client<N> {
         match self.reclaim(link, *is_old).await {
             // A lock that is lost is no reason not to go on.
             Ok(()) | Err(ErrorCode::UnknownLease) => {
+                link.acknowledge(identity.incarnation);
                 lock(&link.state).is_open = true;
                 Ok(())
             }

@@ -13,6 +13,7 @@
 mod admission;
 mod checkpoint;
 mod edits;
+mod fence_gate;
 mod host;
 mod reads;
 mod requests;
@@ -23,6 +24,7 @@ pub use admission::NotAdmitted;
 pub use host::{Below, Note, ReplyRoom, TargetHost, WriteFailure};
 pub use requests::{Asker, named};
 
+use fence_gate::FenceGate;
 use std::fmt::Display;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -71,6 +73,7 @@ pub struct TargetDriver<H> {
     failed: OnceLock<String>,
     /// Checkpoints that are done. Counted under the target's mutex, together with the space that they free.
     checkpoints: AtomicU64,
+    gate: FenceGate,
 }
 
 impl<H: TargetHost> TargetDriver<H> {
@@ -83,6 +86,7 @@ impl<H: TargetHost> TargetDriver<H> {
             host,
             failed: OnceLock::new(),
             checkpoints: AtomicU64::new(0),
+            gate: FenceGate::default(),
         }
     }
 

@@ -12,7 +12,7 @@ mod load;
 mod scoped;
 mod table_shares;
 
-pub(crate) use admission::opened_by;
+pub(crate) use admission::{is_slotted, opened_by};
 
 use crate::append::Tickets;
 use crate::append::ends::Ends;
@@ -70,6 +70,8 @@ pub struct Shard {
     pub(crate) lock_grace_until: Instant,
     /// Sessions to be ended because their events overflowed.
     pub(crate) doomed: BTreeSet<SessionId>,
+    /// Sessions from before our start to be ended, unless they tell at once what they hold: others wait for locks that they may have.
+    pub(crate) late: BTreeSet<SessionId>,
     has_lost_orphans: bool,
     pub(crate) woken: BTreeSet<WaitOn>,
     pub(crate) recheck: bool,

@@ -4,7 +4,7 @@
 
 mod host;
 mod lent;
-mod line;
+pub(crate) mod line;
 mod manager;
 mod planted;
 

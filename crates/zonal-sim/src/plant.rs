@@ -42,6 +42,10 @@ pub enum Plant {
     EndsOutliveSessions,
     /// Targets accept an epoch that any of their slots has (invariant 7).
     EpochsAreMixed,
+    /// Targets say that they have fenced a client, and do not (invariant 7).
+    FencesAreForgotten,
+    /// Shards give the locks of a session to others, and tell targets of its fence later (invariant 7).
+    LocksBeforeFences,
     /// Mounts append again what they gathered and do not know to be published.
     LostAppendsAreRepeated,
     /// Shards make the calls that nobody waits for before they reply (invariant 9).
@@ -51,7 +55,7 @@ pub enum Plant {
 }
 
 /// Names of all bugs, as they are typed.
-pub const PLANTS: [(&str, Plant); 21] = [
+pub const PLANTS: [(&str, Plant); 23] = [
     ("replies-forgotten", Plant::ShardForgetsReplies),
     ("changes-lost", Plant::ShardLosesChanges),
     ("sync-nothing", Plant::SyncDoesNothing),
@@ -70,6 +74,8 @@ pub const PLANTS: [(&str, Plant); 21] = [
     ("take-backs-by-owner", Plant::TakeBacksNameOwners),
     ("ends-outlive-sessions", Plant::EndsOutliveSessions),
     ("epochs-mixed", Plant::EpochsAreMixed),
+    ("fences-forgotten", Plant::FencesAreForgotten),
+    ("locks-before-fences", Plant::LocksBeforeFences),
     ("lost-appends-repeated", Plant::LostAppendsAreRepeated),
     ("calls-before-reply", Plant::CallsBeforeReply),
     ("deadlines-ignored", Plant::DeadlinesAreIgnored),

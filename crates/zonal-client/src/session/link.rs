@@ -22,6 +22,8 @@ pub struct Link {
     slots: async_lock::Semaphore,
     pub(super) state: Mutex<LinkState>,
     /// The incarnation of ours that the shard has in its session; 0: there was none yet.
+    opened: AtomicU32,
+    /// The same, once the shard has said what of ours was lost with the session before: what goes to targets has this one.
     acknowledged: AtomicU32,
     /// Events seen; a reply that was asked for before the latest one is not cached.
     pub(super) events: AtomicU64,
@@ -118,6 +120,7 @@ impl Link {
                 free: (0..slots).rev().collect(),
                 ..LinkState::default()
             }),
+            opened: AtomicU32::new(0),
             acknowledged: AtomicU32::new(0),
             events: AtomicU64::new(0),
             appending: Mutex::default(),
@@ -129,13 +132,24 @@ impl Link {
         }
     }
 
-    /// The incarnation that the shard knows us by.
+    /// The incarnation of the session that the shard has.
+    pub(crate) fn opened(&self) -> Incarnation {
+        Incarnation(self.opened.load(Ordering::SeqCst))
+    }
+
+    /// The shard has a session of this incarnation, and has not heard yet what we hold.
+    pub(super) fn open_as(&self, incarnation: Incarnation) {
+        self.opened.store(incarnation.0, Ordering::SeqCst);
+    }
+
+    /// The incarnation that the shard knows us by, and targets may.
     pub(crate) fn acknowledged(&self) -> Incarnation {
         Incarnation(self.acknowledged.load(Ordering::SeqCst))
     }
 
-    /// The shard has a session of this incarnation.
+    /// The shard has a session of this incarnation, and what was lost with the one before is known.
     pub(super) fn acknowledge(&self, incarnation: Incarnation) {
+        self.open_as(incarnation);
         self.acknowledged.store(incarnation.0, Ordering::SeqCst);
     }
 

@@ -314,6 +314,15 @@ impl<H: ShardHost> ShardDriver<H> {
                     boot: self.lock().shard.boot(),
                 }))
             }
+            // A target that starts.
+            MetaRequest::FencesOf {
+                target,
+                after,
+                holder,
+            } => {
+                let state = self.lock();
+                Some(Ok(state.shard.fences_of(*target, (*after, *holder))))
+            }
             // A tool without a session.
             MetaRequest::StatFs if header.session == SessionId(0) => {
                 let gauges = self.lock().shard.gauges();

@@ -4,7 +4,9 @@ use std::fmt::Display;
 use std::future::Future;
 use std::sync::Arc;
 use zonal_object::{ObjectId, Record};
-use zonal_types::{ErrorCode, KvChange, KvRead, MapVersion};
+use zonal_types::{
+    ClientId, ErrorCode, Fence, HolderNumber, KvChange, KvRead, MapVersion, ShardId, TargetId,
+};
 use zonal_zonemap::ZoneMap;
 
 /// Why a segment did not take bytes.
@@ -141,6 +143,14 @@ pub trait TargetHost {
 
     /// The same, asked for where a sender has a newer one.
     fn map_at_least(&self, version: MapVersion) -> impl Future<Output = Arc<ZoneMap>>;
+
+    /// Asks a shard which clients are fenced here, behind this client and holder; true with the last. `None` where it does not say.
+    fn fences_of(
+        &self,
+        shard: ShardId,
+        target: TargetId,
+        after: (ClientId, HolderNumber),
+    ) -> impl Future<Output = Option<(Vec<Fence>, bool)>>;
 
     /// A checkpoint is due: one is made soon. Under the target's mutex.
     fn request_checkpoint(&self);

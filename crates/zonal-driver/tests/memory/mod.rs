@@ -11,8 +11,8 @@ use zonal_driver::storage::{
 };
 use zonal_object::{Record, Target, TargetConfig};
 use zonal_types::{
-    CellId, ClientId, ClientIdentity, Column, DataId, ErrorCode, HolderNumber, Incarnation,
-    KvChange, KvRead, MapVersion, StripeSetId, TargetId,
+    CellId, ClientId, ClientIdentity, Column, DataId, ErrorCode, Fence, HolderNumber, Incarnation,
+    KvChange, KvRead, MapVersion, ShardId, StripeSetId, TargetId,
 };
 use zonal_wire::{Header, ObjectRef, Service, StorageReply, StorageRequest};
 use zonal_zonemap::ZoneMap;
@@ -53,6 +53,8 @@ pub struct Memory {
     pub full_from: Cell<Option<u32>>,
     /// What another thread does while the space below is looked at.
     pub beside_space: RefCell<Option<Box<dyn FnOnce()>>>,
+    /// What the shard of all files says of fences.
+    pub fences: RefCell<Option<(Vec<Fence>, bool)>>,
     /// What people were told.
     pub told: RefCell<Vec<String>>,
 }
@@ -192,6 +194,15 @@ impl TargetHost for Memory {
 
     async fn map_at_least(&self, _version: MapVersion) -> Arc<ZoneMap> {
         self.map()
+    }
+
+    async fn fences_of(
+        &self,
+        _shard: ShardId,
+        _target: TargetId,
+        _after: (ClientId, HolderNumber),
+    ) -> Option<(Vec<Fence>, bool)> {
+        self.fences.borrow().clone()
     }
 
     fn request_checkpoint(&self) {}

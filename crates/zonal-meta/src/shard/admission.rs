@@ -170,6 +170,6 @@ fn is_for_silent(request: &MetaRequest) -> bool {
     )
 }
 
-pub(super) fn is_slotted(caller: Caller, request: &MetaRequest) -> bool {
+pub(crate) fn is_slotted(caller: Caller, request: &MetaRequest) -> bool {
     caller.slot != NO_SLOT && request.is_mutation()
 }

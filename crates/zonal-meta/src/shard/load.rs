@@ -98,6 +98,7 @@ impl Shard {
             asking: BTreeMap::new(),
             next_attempt: 1,
             doomed: BTreeSet::new(),
+            late: BTreeSet::new(),
             has_lost_orphans: true,
             woken: BTreeSet::new(),
             recheck: false,

@@ -448,6 +448,7 @@ impl<'a> Looking<'a> {
             | MetaRequest::HasEntry { .. }
             | MetaRequest::SettleDir { .. }
             | MetaRequest::HasOpen { .. }
+            | MetaRequest::FencesOf { .. }
             // Of commands.
             | MetaRequest::FileOf { .. } => return Err(ErrorCode::NotPermitted),
         }

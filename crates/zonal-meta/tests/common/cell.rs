@@ -64,6 +64,8 @@ pub struct Cell {
     pub caching: bool,
     /// Who has connected, where that was proved.
     pub from: Option<Arc<Holder>>,
+    /// Clients of which targets have heard that they are fenced.
+    pub fenced: Vec<ClientId>,
     /// Where random bits for the numbers of sessions come from.
     pub chance: Option<Rng>,
 }
@@ -97,6 +99,7 @@ impl Cell {
             last_waits: 0,
             caching,
             from: None,
+            fenced: Vec::new(),
             chance: None,
         }
     }
@@ -172,8 +175,15 @@ impl Cell {
                     } => {
                         attempt = Some(named);
                         self.last_waits += 1;
-                        let ms = until.ms_since(self.now.instant) + 1;
-                        self.pass_ms(ms);
+                        // Where somebody is to be ended, others wait for that only.
+                        let due = self.stores[shard].shard.poll_deadline();
+                        if due == Some(Instant(0)) {
+                            self.tick();
+                            self.pass_ms(1);
+                        } else {
+                            let ms = until.ms_since(self.now.instant) + 1;
+                            self.pass_ms(ms);
+                        }
                         break;
                     }
                     Outcome::Call {
@@ -246,6 +256,11 @@ impl Cell {
     pub fn acknowledge_fences(&mut self) {
         for store in &mut self.stores {
             for (target, fences) in store.shard.fences() {
+                for fence in &fences {
+                    if !self.fenced.contains(&fence.client) {
+                        self.fenced.push(fence.client);
+                    }
+                }
                 let changes = store.shard.fenced(target, &fences);
                 apply(&mut store.kv, &changes);
             }

@@ -26,6 +26,21 @@ pub(super) struct SimulatedHost {
     pub(super) appended: Cell<u64>,
 }
 
+/// How much later targets hear of a fence, by a bug, ns.
+const LATE_FENCE: u64 = 25_000_000_000;
+
+impl SimulatedHost {
+    /// A bug: the fence counts as acknowledged before it is sent.
+    fn tell_late(&self, target: TargetId, request: StorageRequest) {
+        let (line, clock) = (self.line.clone(), self.line.network.clock.clone());
+        let later = clock.clone();
+        clock.spawn(self.group, async move {
+            later.sleep(LATE_FENCE).await;
+            line.ask_target(target, &request).await;
+        });
+    }
+}
+
 impl ShardHost for SimulatedHost {
     type Store = Disk;
 
@@ -128,6 +143,13 @@ impl ShardHost for SimulatedHost {
     ) -> Vec<Option<StorageReply>> {
         let mut replies = Vec::new();
         for (target, request) in requests {
+            if self.plant == Plant::LocksBeforeFences
+                && matches!(request, StorageRequest::Fence { .. })
+            {
+                self.tell_late(target, request);
+                replies.push(Some(StorageReply::Done));
+                continue;
+            }
             replies.push(self.line.ask_target(target, &request).await);
         }
         replies

@@ -257,6 +257,7 @@ pub fn meta_requests() -> Vec<MetaRequest> {
         M::HasEntry { ino: dir },
         M::SettleDir { ino: dir, since: time(8), has_entry: true },
         M::HasOpen { subject: "zonal://cell/client/a".into(), data_id: DataId(0x99), for_use: FileUse::Write },
+        M::FencesOf { target: TargetId(0x41), after: ClientId(0x42), holder: HolderNumber(0x43) },
     ]
 }
 
@@ -297,6 +298,7 @@ pub fn meta_replies() -> Vec<MetaReply> {
         R::Leased { grant: LeaseGrant { lease: 7, kind: LeaseKind::Size, start: 0, end: u64::MAX, term_ms: 5000, epoch: Epoch(2), size_limit: 1 << 30 } },
         R::Detached { ino: ino(19) },
         R::Yes { yes: true },
+        R::Fences { fences: vec![Fence { client: ClientId(0x51), holder: HolderNumber(0x52), lowest: Incarnation(0x53) }], end: true },
         R::MayUse { place: None },
         R::MayUse { place: file_data().layout.components.pop().map(|component| BytesPlace { component, truncate_seq: 7 }) },
     ]

@@ -2,7 +2,7 @@
 
 use super::folder::{Folder, default_dir};
 use super::named::Named;
-use crate::exit::{CONFIG, FAILED, Failure, NOT_FOUND, REFUSED, UNREACHABLE};
+use crate::exit::{CONFIG, DAMAGED_HINT, FAILED, Failure, NOT_FOUND, REFUSED, UNREACHABLE};
 use anyhow::Context;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -86,7 +86,8 @@ fn read_credential(path: Option<&Path>) -> anyhow::Result<Option<Arc<Credential>
         }
     })?;
     let bad = |error| Failure::new(CONFIG, format!("{}: {error}", path.display()));
-    let credential = Credential::from_pem(&pem).map_err(bad)?;
+    let credential = Credential::from_pem(&pem);
+    let credential = credential.map_err(|error| bad(error).hint(DAMAGED_HINT))?;
     credential.check_now().map_err(|error| {
         bad(error).hint("`zonal key create` makes a new one; is this machine's clock right?")
     })?;
