@@ -81,7 +81,7 @@ impl PendingCall {
     pub(crate) fn directories(&self) -> Vec<Ino> {
         let asked = match self.asked {
             Question::Detach(_shard, ino) => Some(ino),
-            Question::Make(_) | Question::Attr(_) => None,
+            Question::Make(_) | Question::Attr(_) | Question::Open(_) => None,
         };
         self.facts.directories().chain(asked).collect()
     }
@@ -96,6 +96,8 @@ pub(crate) enum Question {
     Detach(ShardId, Ino),
     /// Attributes of this inode.
     Attr(Ino),
+    /// Open the default sets of this zone.
+    Open(ZoneId),
 }
 
 /// What other shards answered so far. The operation runs again from its start with these.

@@ -238,7 +238,7 @@ fn bytes_anew(tx: &mut Tx<'_>, ino: Ino, data_id: Option<DataId>) -> Result {
         Some(id) => id,
         None => tx.new_data_id(ino.partition())?,
     };
-    inode.layout = new::layout(tx, home, None, data_id)?;
+    inode.layout = new::layout_by_repair(tx, home, data_id)?;
     inode.size = bytes.len() as u64;
     inode.allocated = inline::allocated(bytes.len());
     inline::cut_to_fit(tx, &mut inode)?;

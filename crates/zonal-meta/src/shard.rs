@@ -75,6 +75,7 @@ pub struct Shard {
     pub(crate) recheck: bool,
     pub(crate) scopes: Scopes,
     pub(crate) fencing: crate::fencing::Fencing,
+    pub(crate) sets: crate::sets::Sets,
 }
 
 impl Shard {
@@ -85,6 +86,7 @@ impl Shard {
             self.partitions = partitions;
             self.deletions.read_again();
         }
+        self.sets.map_changed(&map);
         self.map = map;
         self.scopes.map_changed();
     }

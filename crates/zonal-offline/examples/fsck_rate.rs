@@ -150,7 +150,7 @@ fn make(dir: &Path, files: u64) -> Cell {
         map = join(&map, spec.node.0, None, Some(target));
     }
     let wall = Timestamp::default();
-    let set = map.zone(ZoneId(1)).unwrap().default_set.unwrap();
+    let set = map.default_sets(ZoneId(1)).next().unwrap().id;
     let partition = map.partitions_of(ShardId(1))[0];
     let ino = |sequence| Ino::new(partition, sequence);
     let top = ino(16);

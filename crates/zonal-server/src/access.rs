@@ -5,7 +5,7 @@
 //! | manager | `Join`, with the starts of its stores | the server of that node, with the roles that it claims |
 //! | manager | `Edit`, `Revoke` | commands |
 //! | manager | the map, the list of the revoked | anybody in the cell |
-//! | shard | `MakeDetachedDir`, `AttachDir`, `DetachDir`, `DropDir`, `HasEntry`, `SettleDir`, and all without a session but those that follow | servers with a shard |
+//! | shard | `MakeDetachedDir`, `AttachDir`, `DetachDir`, `DropDir`, `HasEntry`, `SettleDir`, `OpenSets`, and all without a session but those that follow | servers with a shard |
 //! | shard | `HasOpen` | servers with a target |
 //! | shard | `EvictSession` | commands and servers |
 //! | shard | `FileOf` | commands |
@@ -63,7 +63,8 @@ pub(crate) fn check_meta(
         | MetaRequest::DropDir { .. }
         | MetaRequest::HasEntry { .. }
         | MetaRequest::SettleDir { .. }
-        | MetaRequest::HasOpen { .. } => Err(ErrorCode::NotPermitted),
+        | MetaRequest::HasOpen { .. }
+        | MetaRequest::OpenSets { .. } => Err(ErrorCode::NotPermitted),
         MetaRequest::EvictSession => permitted(peer.role == Role::Tool),
         MetaRequest::FileOf { .. } if peer.role != Role::Tool => Err(ErrorCode::NotPermitted),
         MetaRequest::OpenSession { .. } | MetaRequest::StatFs | MetaRequest::Sync => Ok(()),

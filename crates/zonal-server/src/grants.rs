@@ -265,6 +265,7 @@ mod tests {
         let set = |id, slots| StripeSet {
             id: StripeSetId(id),
             zone: ZoneId(1),
+            is_open: true,
             slots,
         };
         map.sets = vec![set(1, vec![slot(1), slot(2)]), set(2, vec![slot(1)])];

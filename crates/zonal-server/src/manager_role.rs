@@ -22,7 +22,7 @@ use zonal_types::{
     Blob, CellId, Codec, ErrorCode, KvChange, KvRead, MapVersion, NodeId, ShardId, TargetId, ZoneId,
 };
 use zonal_wire::storage::ErrorNumber;
-use zonal_wire::{ManagerReply, ManagerRequest};
+use zonal_wire::{ManagerReply, ManagerRequest, MetaReply};
 use zonal_zonemap::{EditError, MapEdit, ZoneMap};
 
 /// Key of the encoded map. Behind all keys of the root shard (whose own end with tag 0x71).
@@ -133,7 +133,7 @@ pub enum ManagerError {
 }
 
 impl ManagerError {
-    fn code(&self) -> ErrorCode {
+    pub(crate) fn code(&self) -> ErrorCode {
         match self {
             Self::Edit(EditError::VersionMoved { .. }) => ErrorCode::StaleEpoch,
             Self::Edit(EditError::TargetDiffers { .. })
@@ -237,6 +237,24 @@ impl Manager {
             self.published.publish(map);
         }
         Ok(())
+    }
+
+    /// New stripe sets get this width from now on.
+    ///
+    /// # Errors
+    /// Where the log fails.
+    pub fn set_width(&self, slots: u16) -> Result<(), ManagerError> {
+        self.edit(&[MapEdit::SetWidth { slots }], None).map(drop)
+    }
+
+    /// Has the default sets of a zone open, durably: shards may give them to files.
+    ///
+    /// # Errors
+    /// Where there is no such zone or the log fails.
+    pub fn open_sets(&self, zone: ZoneId) -> Result<MetaReply, ManagerError> {
+        let map = self.append(Vec::new(), &[MapEdit::OpenSets { zone }], None)?;
+        self.settle(Arc::clone(&map))?;
+        Ok(map.opened(zone))
     }
 
     /// Of stores that go for good: what was known of them, and that they are gone.

@@ -341,6 +341,48 @@ fn a_node_moves_when_nobody_is_left_where_it_was() {
 }
 
 #[test]
+fn sets_are_opened_durably_and_no_open_one_is_replaced() {
+    let scratch = Scratch::new("sets");
+    let zone = ZoneId(2);
+    let open = |manager: &Manager| match manager.open_sets(zone).unwrap() {
+        zonal_wire::MetaReply::Sets { map_version, sets } => (map_version, sets),
+        other => panic!("{other:?}"),
+    };
+    let kept = {
+        let (manager, cache) = manager(&scratch);
+        manager_joins(&manager);
+        for target in 1..=3 {
+            let joined = manager.handle(join(1 + target, 2, false, Some((target, 1))));
+            assert_eq!(failed(&joined), None);
+        }
+        assert_eq!(cache.current().sets.len(), 1, "nobody has used the others");
+        let (version, sets) = open(&manager);
+        assert_eq!(version, cache.current().version);
+        assert_eq!(
+            sets.iter().map(|(_, width)| *width).collect::<Vec<_>>(),
+            [3]
+        );
+        assert_eq!(open(&manager), (version, sets.clone()), "once is enough");
+        assert!(manager.open_sets(ZoneId(9)).is_err());
+        sets[0].0
+    };
+    let (manager, cache) = manager(&scratch);
+    assert!(cache.current().set(kept).unwrap().is_open);
+    manager.set_width(2).unwrap();
+    let version = cache.current().version;
+    manager.set_width(2).unwrap();
+    assert_eq!(cache.current().version, version);
+    assert_eq!(
+        failed(&manager.handle(join(8, 2, false, Some((8, 1))))),
+        None
+    );
+    let map = cache.current();
+    assert!(map.set(kept).is_some(), "its files");
+    assert_eq!(map.sets.len(), 2);
+    assert_eq!(open(&manager).1.len(), 2);
+}
+
+#[test]
 fn a_join_that_contradicts_itself_is_refused() {
     let scratch = Scratch::new("absurd");
     let (manager, cache) = manager(&scratch);

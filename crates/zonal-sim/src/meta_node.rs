@@ -388,6 +388,8 @@ impl Role for MetaNode {
                         let deadline = self.network.clock.now().plus_ms(deadline_ms);
                         let reply = if let Some(refused) = self.refusal(&header) {
                             refused
+                        } else if let MetaRequest::OpenSets { zone } = request {
+                            self.open_sets(zone)
                         } else if self.plant == Plant::EndsOutliveSessions {
                             self.run_lent(caller, request, deadline).await
                         } else {

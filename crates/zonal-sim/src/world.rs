@@ -20,7 +20,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use zonal_object::TargetConfig;
 use zonal_types::{CellId, ErrorCode, ShardId, TargetId, ZoneId};
-use zonal_zonemap::ZoneMap;
+use zonal_zonemap::{MapEdit, ZoneMap};
 
 /// Between the numbers of two shards of one zone.
 const SHARDS_APART: u32 = 1_000;
@@ -101,8 +101,11 @@ impl World {
                 node += 1;
             }
             for _ in 0..size.targets {
+                // Targets lie in several sets, as in a cell that grew. The last one's is opened by the first file.
+                let zone = ZoneId(zone);
+                edits.push(MapEdit::OpenSets { zone });
                 target += 1;
-                edits.push(join(node, ZoneId(zone), None, Some(TargetId(target))));
+                edits.push(join(node, zone, None, Some(TargetId(target))));
                 servers.push(Server::new(node, Kind::Storage(TargetId(target))));
                 node += 1;
             }

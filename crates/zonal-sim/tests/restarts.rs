@@ -194,7 +194,7 @@ async fn written_to_an_unknown_set(world: Rc<World>) -> Result<(), ErrorCode> {
         map.version.0 += version;
         map.sets.clear();
         for zone in &mut map.zones {
-            zone.default_set = None;
+            zone.default_sets.clear();
         }
         Arc::new(map)
     };

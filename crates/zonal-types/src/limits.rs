@@ -39,6 +39,8 @@ limits! {
     INLINE_BYTES_DEFAULT: u32 = 4_096, "bytes";
     /// Slots of a stripe set.
     SLOTS_MAX: usize = 256, "slots";
+    /// Slots of a new stripe set where nothing else is set.
+    SET_WIDTH_DEFAULT: u16 = 64, "slots";
     /// Components of a layout.
     COMPONENTS_MAX: usize = 64, "components";
     /// Unit of checksums.

@@ -12,7 +12,8 @@ use crate::lease::{LeaseGrant, LeaseKind};
 use crate::storage::ErrorNumber;
 use zonal_types::{
     Attr, Blob, Component, Credentials, DataId, Epoch, FileData, FileKind, Ino, MapVersion, Name,
-    NodeId, SessionId, ShardId, StripePolicy, Timestamp, ZoneId, codec_enum, codec_struct, cut,
+    NodeId, SessionId, ShardId, StripePolicy, StripeSetId, Timestamp, ZoneId, codec_enum,
+    codec_struct, cut,
 };
 
 /// Linux flag values that cross the wire.
@@ -273,6 +274,8 @@ codec_enum! {
         /// Target to shard: whether the client whose certificate has this subject has the file with these bytes open, or open for writing, within its scope.
         /// Reply `MayUse`; `Failed(NotReady)` where it has not told yet what it holds.
         HasOpen = 86 { subject: String, data_id: DataId, writes: bool },
+        /// A shard to the root shard's process, which keeps the map: the zone's default stripe sets are to be open. Reply `Sets`.
+        OpenSets = 87 { zone: ZoneId },
     }
 }
 
@@ -366,6 +369,8 @@ codec_enum! {
         Yes = 41 { yes: bool },
         /// Where the bytes are that the client may use; `None`: none of them.
         MayUse = 42 { component: Option<Component> },
+        /// Default stripe sets that are open, each with its width, by a version of the map.
+        Sets = 43 { map_version: MapVersion, sets: Vec<(StripeSetId, u16)> },
     }
 }
 

@@ -1,8 +1,9 @@
 //! Changes of the map. Each list of edits makes one new version, whole or not at all.
 
+mod sets;
+
 use crate::map::{
-    Junction, Node, PartitionRange, Shard, Slot, SlotState, StripeSet, Target, TargetState, Zone,
-    ZoneMap,
+    Junction, Node, NodeState, PartitionRange, Shard, Target, TargetState, Zone, ZoneMap,
 };
 use thiserror::Error;
 use zonal_types::limits::{NAME_BYTES_MAX, PARTITIONS_DEFAULT};
@@ -68,7 +69,7 @@ codec_enum! {
             /// Its state from now on.
             state: TargetState,
         },
-        /// New files go without a target (offline), or with it again (serving): the zone gets a new set.
+        /// New files go without a target (offline), or with it again (serving): the zone gets new sets.
         UseTarget = 7 {
             /// The target.
             target: TargetId,
@@ -80,6 +81,16 @@ codec_enum! {
         RemoveTarget = 8 {
             /// The target.
             target: TargetId,
+        },
+        /// A zone's default sets may be given to files from now on, and stay.
+        OpenSets = 9 {
+            /// The zone.
+            zone: ZoneId,
+        },
+        /// New stripe sets get another width. Those that are there stay.
+        SetWidth = 10 {
+            /// Slots of a new set, at most.
+            slots: u16,
         },
     }
 }
@@ -213,6 +224,11 @@ impl ZoneMap {
             MapEdit::SetSlot { set, slot, target } => self.set_slot(*set, *slot, *target),
             MapEdit::UseTarget { target, state } => self.use_target(*target, *state),
             MapEdit::RemoveTarget { target } => self.remove_target(*target),
+            MapEdit::OpenSets { zone } => self.open_sets(*zone),
+            MapEdit::SetWidth { slots } => {
+                self.set_width = *slots;
+                Ok(())
+            }
             MapEdit::SetTargetState { target, state } => {
                 let found = self.targets.iter_mut().find(|known| known.id == *target);
                 found.ok_or(EditError::Unknown { what: "target" })?.state = *state;
@@ -239,7 +255,7 @@ impl ZoneMap {
                 Zone {
                     id: zone,
                     name,
-                    default_set: None,
+                    default_sets: Vec::new(),
                 },
                 |zone| zone.id,
             );
@@ -259,6 +275,7 @@ impl ZoneMap {
                     id,
                     zone,
                     address: address.to_owned(),
+                    state: NodeState::Up,
                 };
                 insert(&mut self.nodes, node, |node| node.id);
                 Ok(())
@@ -267,10 +284,14 @@ impl ZoneMap {
     }
 
     fn join_shard(&mut self, id: ShardId, zone: ZoneId, node: NodeId) {
+        if id == ShardId(0) {
+            self.managers = vec![node];
+        }
         if let Some(known) = self.shards.iter_mut().find(|shard| shard.id == id) {
             if known.node != node {
                 known.node = node;
                 known.epoch = Epoch(known.epoch.0 + 1);
+                known.replicas = vec![node];
             }
             return;
         }
@@ -281,6 +302,7 @@ impl ZoneMap {
                 zone,
                 node,
                 epoch: Epoch(1),
+                replicas: vec![node],
             },
             |shard| shard.id,
         );
@@ -336,97 +358,8 @@ impl ZoneMap {
             }
         }
         if is_new {
-            self.make_default_set(zone);
+            self.regroup(zone);
         }
-        Ok(())
-    }
-
-    /// All targets of a zone that serve become a new set, which new files of the zone use. It is new also where an older one has the
-    /// same slots: then the last set has no target that was put out of use, and its number is never given again.
-    fn make_default_set(&mut self, zone: ZoneId) {
-        let mut mine: Vec<TargetId> = self.targets_by_zone().remove(&zone).unwrap_or_default();
-        mine.retain(|target| {
-            let known = self.target(*target);
-            known.is_some_and(|target| target.state == TargetState::Serving)
-        });
-        let slot_epoch = Epoch(self.version.0);
-        let slots = mine.into_iter().map(|target| Slot {
-            target,
-            previous: None,
-            state: SlotState::Serving,
-            slot_epoch,
-        });
-        let id = StripeSetId(self.sets.last().map_or(1, |set| set.id.0 + 1));
-        self.sets.push(StripeSet {
-            id,
-            zone,
-            slots: slots.collect(),
-        });
-        if let Some(zone) = self.zones.iter_mut().find(|known| known.id == zone) {
-            zone.default_set = Some(id);
-        }
-    }
-
-    fn use_target(&mut self, id: TargetId, state: TargetState) -> Result<(), EditError> {
-        let found = self.targets.iter_mut().find(|known| known.id == id);
-        let found = found.ok_or(EditError::Unknown { what: "target" })?;
-        if found.state == state {
-            return Ok(());
-        }
-        found.state = state;
-        let node = found.node;
-        let zone = self.node(node).map(|node| node.zone);
-        let zone = zone.ok_or(EditError::Unknown { what: "node" })?;
-        let is_left = self.targets.iter().any(|target| {
-            let node = self.node(target.node);
-            target.state == TargetState::Serving && node.is_some_and(|node| node.zone == zone)
-        });
-        if !is_left {
-            return Err(EditError::OnlyTarget { target: id, zone });
-        }
-        self.make_default_set(zone);
-        Ok(())
-    }
-
-    fn remove_target(&mut self, id: TargetId) -> Result<(), EditError> {
-        let found = self.target(id);
-        let found = found.ok_or(EditError::Unknown { what: "target" })?;
-        let node = found.node;
-        let has_it = |set: &StripeSet| {
-            let mut slots = set.slots.iter();
-            slots.any(|slot| slot.target == id || slot.previous == Some(id))
-        };
-        let mut defaults = self.zones.iter().filter_map(|zone| zone.default_set);
-        let is_used = defaults.any(|set| self.set(set).is_some_and(has_it));
-        // The number of the last set would be given again.
-        let is_last = self.sets.last().is_some_and(has_it);
-        if found.state == TargetState::Serving || is_used || is_last {
-            return Err(EditError::InUse { target: id });
-        }
-        self.sets.retain(|set| !has_it(set));
-        self.targets.retain(|target| target.id != id);
-        let has_more = self.targets.iter().any(|target| target.node == node)
-            || self.shards.iter().any(|shard| shard.node == node);
-        if !has_more {
-            self.nodes.retain(|known| known.id != node);
-        }
-        Ok(())
-    }
-
-    fn set_slot(&mut self, set: StripeSetId, slot: u16, target: TargetId) -> Result<(), EditError> {
-        let slot_epoch = Epoch(self.version.0);
-        let found = self.sets.iter_mut().find(|known| known.id == set);
-        let slots = &mut found
-            .ok_or(EditError::Unknown { what: "stripe set" })?
-            .slots;
-        let slot = slots
-            .get_mut(usize::from(slot))
-            .ok_or(EditError::Unknown { what: "slot" })?;
-        if slot.target != target {
-            slot.previous = Some(slot.target);
-            slot.target = target;
-        }
-        slot.slot_epoch = slot_epoch;
         Ok(())
     }
 }

@@ -8,6 +8,6 @@ pub mod map;
 pub use claim::{ShardVerdict, SlotClaim, SlotVerdict};
 pub use edit::{EditError, MapEdit};
 pub use map::{
-    Junction, Node, PartitionRange, Shard, Slot, SlotState, StripeSet, Target, TargetState, Zone,
-    ZoneMap,
+    Junction, Node, NodeState, PartitionRange, Shard, Slot, SlotState, StripeSet, Target,
+    TargetState, Zone, ZoneMap,
 };

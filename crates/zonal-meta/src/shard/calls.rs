@@ -66,6 +66,11 @@ impl Shard {
                 waited.facts.attrs.push((ino, Some(attr)));
             }
             (Question::Attr(ino), reply) if reply == gone => waited.facts.attrs.push((ino, None)),
+            (Question::Open(zone), MetaReply::Sets { map_version, sets }) => {
+                self.sets.opened(zone, map_version, sets);
+            }
+            // An open set of before will do.
+            (Question::Open(_), _) => self.sets.unanswered(now.instant),
             (_, MetaReply::Failed { code }) => return self.fail(caller, &request, code.0, &waited),
             _ => return self.fail(caller, &request, ErrorCode::Protocol, &waited),
         }

@@ -434,6 +434,7 @@ impl<'a> Looking<'a> {
             | MetaRequest::HasEntry { .. }
             | MetaRequest::SettleDir { .. }
             | MetaRequest::HasOpen { .. }
+            | MetaRequest::OpenSets { .. }
             // Of commands.
             | MetaRequest::FileOf { .. } => return Err(ErrorCode::NotPermitted),
         }

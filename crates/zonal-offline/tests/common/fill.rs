@@ -77,6 +77,8 @@ impl TestCell {
             };
             map = map.edited(&[join]).unwrap().unwrap();
         }
+        let open = MapEdit::OpenSets { zone: ZoneId(1) };
+        map = map.edited(&[open]).unwrap().unwrap();
         let mut made = Self {
             dir,
             cell: Cell { stores },
@@ -121,7 +123,7 @@ impl TestCell {
             unit: 65_536,
             ..StripePolicy::default()
         };
-        let set = self.map.zone(ZoneId(1)).unwrap().default_set.unwrap();
+        let set = self.map.default_sets(ZoneId(1)).next().unwrap().id;
         let width = u16::try_from(self.map.set(set).unwrap().slots.len()).unwrap();
         let first = 16 + directories.len() as u64;
         let mut rng = Rng(77);
@@ -188,7 +190,7 @@ impl TestCell {
     }
 
     fn fill_targets(&self, inodes: &mut BTreeMap<Ino, Inode>) {
-        let set = self.map.zone(ZoneId(1)).unwrap().default_set.unwrap();
+        let set = self.map.default_sets(ZoneId(1)).next().unwrap().id;
         let set = self.map.set(set).unwrap();
         let specs = self
             .cell

@@ -5,7 +5,7 @@ use crate::clock;
 use std::sync::{Arc, MutexGuard};
 use zonal_meta::{Attempt, Caller, Outcome, PendingCall, WaitOn};
 use zonal_net::Subject;
-use zonal_types::{ErrorCode, Holder, Instant, MapVersion, NodeId, SessionId, ShardId};
+use zonal_types::{ErrorCode, Holder, Instant, MapVersion, NodeId, SessionId, ShardId, ZoneId};
 use zonal_wire::{Header, MetaReply, MetaRequest};
 use zonal_zonemap::ShardVerdict;
 
@@ -144,6 +144,9 @@ impl MetaRole {
                 MetaReply::Synced { boot }
             }));
         }
+        if let MetaRequest::OpenSets { zone } = request {
+            return Some(self.open_sets(*zone));
+        }
         if matches!(request, MetaRequest::StatFs) && header.session == SessionId(0) {
             // A tool without a session.
             let gauges = self.lock().shard.gauges();
@@ -210,19 +213,35 @@ impl MetaRole {
         }
     }
 
+    /// Has the stripe sets of a zone opened, where the manager is in this process.
+    fn open_sets(&self, zone: ZoneId) -> Result<MetaReply, ErrorCode> {
+        let manager = self.manager.as_ref().ok_or(ErrorCode::NotOwner)?;
+        let opened = manager.open_sets(zone);
+        opened.map_err(|error| error.code())
+    }
+
     fn ask(
         &self,
         shard: ShardId,
         question: &MetaRequest,
         call: PendingCall,
     ) -> (MutexGuard<'_, State>, Outcome) {
-        let reply = self.peers.shard(&self.map, shard, question).unwrap_or_else(|error| {
-            tracing::warn!(%error, shard = shard.0, operation = question.name(), "a shard does not help");
-            failure(error.code())
-        });
+        let reply = match question {
+            MetaRequest::OpenSets { zone } if self.manager.is_some() => {
+                self.open_sets(*zone).unwrap_or_else(failure)
+            }
+            _ => self.ask_shard(shard, question),
+        };
         let mut state = self.lock();
         let outcome = state.shard.resume(&*self.engine, now(), call, reply);
         (state, outcome)
+    }
+
+    fn ask_shard(&self, shard: ShardId, question: &MetaRequest) -> MetaReply {
+        self.peers.shard(&self.map, shard, question).unwrap_or_else(|error| {
+            tracing::warn!(%error, shard = shard.0, operation = question.name(), "a shard does not help");
+            failure(error.code())
+        })
     }
 
     fn wait<'a>(

@@ -1,10 +1,10 @@
 //! The manager beside the root's shard: the map's versions.
 
-use super::MetaNode;
+use super::{MetaNode, failed};
 use std::sync::Arc;
 use zonal_meta::JunctionChange;
-use zonal_types::{Blob, Codec, ErrorCode};
-use zonal_wire::{ErrorNumber, ManagerReply, ManagerRequest};
+use zonal_types::{Blob, Codec, ErrorCode, ShardId, ZoneId};
+use zonal_wire::{ErrorNumber, ManagerReply, ManagerRequest, MetaReply};
 use zonal_zonemap::MapEdit;
 
 impl MetaNode {
@@ -26,6 +26,20 @@ impl MetaNode {
             self.disk.sync();
             *self.map.borrow_mut() = Arc::new(next);
         }
+    }
+
+    /// Has the default sets of a zone open, where the map is kept.
+    pub(super) fn open_sets(&self, zone: ZoneId) -> MetaReply {
+        if self.id != ShardId(0) {
+            return failed(ErrorCode::NotOwner);
+        }
+        let mut map = self.map.borrow_mut();
+        match map.edited(&[MapEdit::OpenSets { zone }]) {
+            Ok(Some(next)) => *map = Arc::new(next),
+            Ok(None) => {}
+            Err(_unknown) => return failed(ErrorCode::Invalid),
+        }
+        map.opened(zone)
     }
 
     pub(super) fn manage(&self, body: &[u8]) -> ManagerReply {

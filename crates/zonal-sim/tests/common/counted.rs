@@ -4,7 +4,7 @@ use super::run_on;
 use std::rc::Rc;
 use zonal_sim::net::LinkFaults;
 use zonal_sim::rng::Rng;
-use zonal_sim::workload::{SimClient, make_dir};
+use zonal_sim::workload::{SimClient, create, make_dir};
 use zonal_sim::world::{Size, World};
 use zonal_types::{ErrorCode, Ino};
 
@@ -25,6 +25,10 @@ pub fn on_a_cell<P: Future<Output = Result<(), ErrorCode>> + 'static>(
     run_on(Size::new(1, 3, 1), |world| async move {
         let client = Rc::new(world.connect(0, Rng::new(2)).await?);
         let home = make_dir(&client, Ino::ROOT, "home").await?;
+        // The first file has the zone's stripe sets opened.
+        let other = make_dir(&client, Ino::ROOT, "other").await?;
+        let first = create(&client, other, "first", true).await?;
+        client.release(first.file.ino).await?;
         program(Counter {
             world,
             client,

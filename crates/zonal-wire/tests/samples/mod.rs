@@ -255,6 +255,7 @@ pub fn meta_requests() -> Vec<MetaRequest> {
         M::DetachDir { ino: dir },
         M::DropDir { ino: dir },
         M::HasEntry { ino: dir },
+        M::OpenSets { zone: ZoneId(2) },
         M::SettleDir { ino: dir, since: time(8), has_entry: true },
         M::HasOpen { subject: "zonal://cell/client/a".into(), data_id: DataId(0x99), writes: true },
     ]
@@ -297,6 +298,7 @@ pub fn meta_replies() -> Vec<MetaReply> {
         R::Leased { grant: LeaseGrant { lease: 7, kind: LeaseKind::Size, start: 0, end: u64::MAX, term_ms: 5000, epoch: Epoch(2), size_limit: 1 << 30 } },
         R::Detached { ino: ino(19) },
         R::Yes { yes: true },
+        R::Sets { map_version: MapVersion(9), sets: vec![(StripeSetId(2), 64), (StripeSetId(3), 44)] },
         R::MayUse { component: None },
         R::MayUse { component: file_data().layout.components.pop() },
     ]

@@ -2,6 +2,7 @@
 
 use super::ZoneMap;
 use std::collections::BTreeSet;
+use zonal_types::StripeSetId;
 use zonal_types::limits::{NODES_MAX, SLOTS_MAX, ZONES_MAX};
 
 impl ZoneMap {
@@ -20,6 +21,21 @@ impl ZoneMap {
         }
         if self.zones.len() > ZONES_MAX || self.nodes.len() > NODES_MAX {
             broken.push("too many zones or nodes".to_owned());
+        }
+        let replicas = self.shards.iter().flat_map(|shard| &shard.replicas);
+        let keepers = replicas.chain(&self.managers);
+        for node in keepers.filter(|node| self.node(**node).is_none()) {
+            broken.push(format!("unknown node {node} keeps the map or a shard"));
+        }
+        if self.set_width == 0 || usize::from(self.set_width) > SLOTS_MAX {
+            broken.push(format!("sets are to have {} slots", self.set_width));
+        }
+        if self
+            .sets
+            .last()
+            .is_some_and(|last| last.id >= self.next_set)
+        {
+            broken.push("the number of a set would be given again".to_owned());
         }
         self.check_references(&mut broken);
         self.check_partitions(&mut broken);
@@ -44,13 +60,11 @@ impl ZoneMap {
                 target.id, target.node
             ));
         }
-        for shard in self
-            .shards
-            .iter()
-            .filter(|shard| self.node(shard.node).is_none())
-        {
+        for shard in self.shards.iter().filter(|shard| {
+            self.node(shard.node).is_none() || !shard.replicas.contains(&shard.node)
+        }) {
             broken.push(format!(
-                "shard {} is on unknown node {}",
+                "shard {} is on unknown node {}, or not among its replicas",
                 shard.id, shard.node
             ));
         }
@@ -80,9 +94,8 @@ impl ZoneMap {
             }
         }
         for zone in &self.zones {
-            if zone
-                .default_set
-                .is_some_and(|id| self.set(id).is_none_or(|set| set.zone != zone.id))
+            let is_foreign = |id: &StripeSetId| self.set(*id).is_none_or(|set| set.zone != zone.id);
+            if zone.default_sets.iter().any(is_foreign) || !is_sorted(&zone.default_sets, |id| *id)
             {
                 broken.push(format!(
                     "zone {} has a default set that is not its own",

@@ -63,7 +63,7 @@ pub fn print(map: &ZoneMap) {
     }
     out::table(&rows);
     for zone in &map.zones {
-        if let Some(set) = zone.default_set.and_then(|id| map.set(id)) {
+        for set in map.default_sets(zone.id) {
             let slots: Vec<String> = set
                 .slots
                 .iter()
@@ -100,12 +100,12 @@ fn hex(bytes: &[u8]) -> String {
 /// The map for scripts.
 fn to_json(map: &ZoneMap) -> Value {
     let zones = map.zones.iter().map(|zone| {
-        json!({"id": zone.id.0, "name": zone.name, "default_set": zone.default_set.map(|set| set.0)})
+        json!({"id": zone.id.0, "name": zone.name, "default_sets": zone.default_sets.iter().map(|set| set.0).collect::<Vec<_>>()})
     });
     let nodes = map
         .nodes
         .iter()
-        .map(|node| json!({"id": node.id.0, "zone": node.zone.0, "address": node.address}));
+        .map(|node| json!({"id": node.id.0, "zone": node.zone.0, "address": node.address, "state": node.state.name()}));
     let targets = map.targets.iter().map(|target| {
         json!({
             "id": target.id.0,
@@ -116,7 +116,8 @@ fn to_json(map: &ZoneMap) -> Value {
         })
     });
     let shards = map.shards.iter().map(|shard| {
-        json!({"id": shard.id.0, "zone": shard.zone.0, "node": shard.node.0, "epoch": shard.epoch.0})
+        json!({"id": shard.id.0, "zone": shard.zone.0, "node": shard.node.0, "epoch": shard.epoch.0,
+            "replicas": shard.replicas.iter().map(|node| node.0).collect::<Vec<_>>()})
     });
     let partitions = map
         .partitions
@@ -135,7 +136,7 @@ fn to_json(map: &ZoneMap) -> Value {
                 })
             })
             .collect();
-        json!({"id": set.id.0, "zone": set.zone.0, "slots": slots})
+        json!({"id": set.id.0, "zone": set.zone.0, "is_open": set.is_open, "slots": slots})
     });
     let junctions = map.junctions.iter().map(
         |junction| json!({"ino": junction.ino.0, "path": junction.path, "zone": junction.zone.0}),
@@ -143,6 +144,8 @@ fn to_json(map: &ZoneMap) -> Value {
     json!({
         "cell": map.cell.to_string(),
         "version": map.version.0,
+        "managers": map.managers.iter().map(|node| node.0).collect::<Vec<_>>(),
+        "set_width": map.set_width,
         "zones": zones.collect::<Vec<_>>(),
         "nodes": nodes.collect::<Vec<_>>(),
         "targets": targets.collect::<Vec<_>>(),

@@ -186,6 +186,7 @@ fn map(store: &ReadStore, printer: &mut Printer) {
                 let shown = Described::new("stripe set")
                     .with("set", set.id.0)
                     .with("zone", set.zone.0)
+                    .with("open", u64::from(set.is_open))
                     .with("slots", slots);
                 printer.entry("map", None, &shown);
             }

@@ -234,10 +234,7 @@ impl World {
 
     /// The set of the one target, and the epoch of its only slot.
     pub fn slot(&self) -> (StripeSetId, Epoch) {
-        let set = self
-            .map
-            .set(self.map.zones[0].default_set.unwrap())
-            .unwrap();
+        let set = self.map.default_sets(self.map.zones[0].id).next().unwrap();
         (set.id, set.slots[0].slot_epoch)
     }
 
