@@ -20,9 +20,10 @@ use zonal_types::{
     Codec, Epoch, ErrorCode, Ino, Instant, KvChange, KvRead, NodeId, SessionId, ShardId,
 };
 use zonal_wire::{ErrorNumber, Header, MetaReply, MetaRequest, NO_SLOT, Service};
-use zonal_zonemap::{ShardVerdict, ZoneMap};
+use zonal_zonemap::stored::MAP_KEY;
+use zonal_zonemap::{Manager, ShardVerdict, ZoneMap};
 
-/// The map as the manager has it; it survives everything.
+/// The newest map that the manager has made durable, for all processes to see.
 pub type MapCell = Rc<RefCell<Arc<ZoneMap>>>;
 
 /// A metadata process.
@@ -37,6 +38,8 @@ pub struct MetaNode {
     shard: RefCell<Shard>,
     flushed: RefCell<Flushed>,
     map: MapCell,
+    /// Of the root's process.
+    manager: RefCell<Option<Manager>>,
     /// Raised when waiting changes should look again.
     recalls: Signal,
     /// Raised when a session has events.
@@ -80,7 +83,7 @@ impl MetaNode {
         plant: Plant,
     ) -> Result<Rc<Self>, ErrorCode> {
         let mut is_empty = true;
-        disk.scan(&[], &[0xff; 64], &mut |_key, _value| {
+        disk.scan(&[], &MAP_KEY, &mut |_key, _value| {
             is_empty = false;
             false
         })?;
@@ -89,8 +92,14 @@ impl MetaNode {
             disk.sync();
         }
         let now = network.instant(address);
-        let current = map.borrow().clone();
         let id = config.shard;
+        let cell = map.borrow().cell;
+        let manager = (id == ShardId(0)).then(|| manager::load(&disk, cell));
+        let manager = manager.transpose()?;
+        let known = manager
+            .as_ref()
+            .map(|manager| Arc::clone(manager.durable()));
+        let current = known.clone().unwrap_or_else(|| map.borrow().clone());
         let epoch = current.shard(id).map_or(Epoch(0), |shard| shard.epoch);
         let shard = Shard::load(config, current, disk.as_ref(), now)?;
         let node = Rc::new(Self {
@@ -103,6 +112,7 @@ impl MetaNode {
             shard: RefCell::new(shard),
             flushed: RefCell::default(),
             map,
+            manager: RefCell::new(manager),
             recalls: Signal::default(),
             events: RefCell::default(),
             running: Cell::new(0),
@@ -110,6 +120,9 @@ impl MetaNode {
             plant,
             lent: RefCell::default(),
         });
+        if let Some(known) = known {
+            node.publish(&known)?;
+        }
         network.clock.spawn(group, node.clone().keep_house());
         Ok(node)
     }
@@ -232,7 +245,9 @@ impl MetaNode {
                     recheck,
                     after,
                 } => {
-                    let effect = self.planted(effect);
+                    let mut effect = self.planted(effect);
+                    let is_of_map = !junctions.is_empty();
+                    effect.extend(self.plan_junctions(junctions));
                     if !effect.is_empty() {
                         let is_durable = effect.iter().any(|change| {
                             matches!(
@@ -241,12 +256,11 @@ impl MetaNode {
                             )
                         });
                         self.disk.append_changes(effect);
-                        if is_durable {
-                            // As the server does: numbers before they are given, and half-made directories.
+                        if is_durable || is_of_map {
+                            // As the server does: numbers before they are given, half-made directories, junctions.
                             self.disk.sync();
                         }
                     }
-                    self.change_map(junctions);
                     self.wake(&wake, recheck);
                     for (shard, request) in after {
                         let node = self.clone();

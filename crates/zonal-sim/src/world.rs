@@ -112,6 +112,10 @@ impl World {
         }
         let map = ZoneMap::new(CellId([7; 16])).edited(&edits);
         let map = map.ok().flatten().ok_or(ErrorCode::Invalid)?;
+        if let Some(root) = servers.first() {
+            root.disk.append_changes(map.to_store());
+            root.disk.sync();
+        }
         let world = Rc::new(Self {
             clock,
             network,

@@ -276,6 +276,8 @@ codec_enum! {
         HasOpen = 86 { subject: String, data_id: DataId, writes: bool },
         /// A shard to the root shard's process, which keeps the map: the zone's default stripe sets are to be open. Reply `Sets`.
         OpenSets = 87 { zone: ZoneId },
+        /// Zone shard to root shard: the directory that the root's entry of this name leads to. Reply `Child`.
+        FirstLevel = 88 { name: Name },
     }
 }
 
@@ -371,6 +373,8 @@ codec_enum! {
         MayUse = 42 { component: Option<Component> },
         /// Default stripe sets that are open, each with its width, by a version of the map.
         Sets = 43 { map_version: MapVersion, sets: Vec<(StripeSetId, u16)> },
+        /// A directory, where there is one.
+        Child = 44 { ino: Option<Ino> },
     }
 }
 

@@ -2,13 +2,14 @@
 
 mod sets;
 
-use crate::map::{
-    Junction, Node, NodeState, PartitionRange, Shard, Target, TargetState, Zone, ZoneMap,
-};
+use crate::change::MapChange;
+use crate::map::{Node, NodeState, PartitionRange, Shard, Target, TargetState, Zone, ZoneMap};
 use thiserror::Error;
-use zonal_types::limits::{NAME_BYTES_MAX, PARTITIONS_DEFAULT};
+use zonal_types::limits::{
+    MAP_BYTES_MAX, MAP_CHANGE_BYTES_MAX, NAME_BYTES_MAX, PARTITIONS_DEFAULT,
+};
 use zonal_types::{
-    Epoch, Ino, MapVersion, NodeId, PartitionId, ShardId, StripeSetId, TargetId, ZoneId,
+    Epoch, ErrorCode, MapVersion, NodeId, PartitionId, ShardId, StripeSetId, TargetId, ZoneId,
     codec_enum, is_title,
 };
 use zonal_wire::JoinTarget;
@@ -31,27 +32,6 @@ codec_enum! {
             shard: Option<ShardId>,
             /// What it stores.
             targets: Vec<JoinTarget>,
-        },
-        /// A directory becomes a junction.
-        AddJunction = 2 {
-            /// The directory.
-            ino: Ino,
-            /// Its path.
-            path: String,
-            /// Its home.
-            zone: ZoneId,
-        },
-        /// A junction's path changed.
-        MoveJunction = 3 {
-            /// The directory.
-            ino: Ino,
-            /// Its new path.
-            path: String,
-        },
-        /// A junction is gone.
-        RemoveJunction = 4 {
-            /// The directory.
-            ino: Ino,
         },
         /// A slot gets another target, and the new map version as its epoch (also where the target is the same one).
         SetSlot = 5 {
@@ -149,6 +129,19 @@ pub enum EditError {
         "a zone's name or an address has letters that cannot be shown, or more than {NAME_BYTES_MAX} bytes"
     )]
     Title,
+    /// The map, or the change, would be too large for those who read it.
+    #[error(
+        "the zone map would have {bytes} bytes (at most {MAP_BYTES_MAX}), the change {change} (at most {MAP_CHANGE_BYTES_MAX}). Hint: fewer zones or nodes"
+    )]
+    TooLarge {
+        /// Bytes of the map.
+        bytes: usize,
+        /// Bytes of the change.
+        change: usize,
+    },
+    /// The junctions in the store cannot be read.
+    #[error("the stored junctions: {0}")]
+    Store(ErrorCode),
     /// The result would break an invariant.
     #[error("the edit would break the map: {0}")]
     Broken(String),
@@ -160,20 +153,27 @@ impl ZoneMap {
     /// # Errors
     /// See [`EditError`]; the map itself is never changed.
     pub fn edited(&self, edits: &[MapEdit]) -> Result<Option<Self>, EditError> {
+        Ok(self.edited_by(edits)?.map(|(next, _change)| next))
+    }
+
+    /// The same, with the change that makes the next version of this one.
+    pub(crate) fn edited_by(
+        &self,
+        edits: &[MapEdit],
+    ) -> Result<Option<(Self, MapChange)>, EditError> {
         let mut next = self.clone();
         // Slots are numbered by the version that changes them.
         next.version = MapVersion(self.version.0.saturating_add(1));
         for edit in edits {
             next.apply(edit)?;
         }
-        let version = std::mem::replace(&mut next.version, self.version);
-        if next == *self {
+        let change = self.change_to(&next);
+        if change.is_empty(&self.head()) {
             return Ok(None);
         }
-        next.version = version;
-        match next.check().into_iter().next() {
+        match next.check_changed(&change).into_iter().next() {
             Some(broken) => Err(EditError::Broken(broken)),
-            None => Ok(Some(next)),
+            None => Ok(Some((next, change))),
         }
     }
 
@@ -196,30 +196,6 @@ impl ZoneMap {
                     self.join_shard(*shard, *zone, *node);
                 }
                 self.join_targets(*node, *zone, targets)
-            }
-            MapEdit::AddJunction { ino, path, zone } => {
-                let junction = Junction {
-                    ino: *ino,
-                    path: path.clone(),
-                    zone: *zone,
-                };
-                insert(&mut self.junctions, junction, |junction| junction.ino);
-                Ok(())
-            }
-            MapEdit::MoveJunction { ino, path } => {
-                let found = self
-                    .junctions
-                    .iter_mut()
-                    .find(|junction| junction.ino == *ino);
-                found
-                    .ok_or(EditError::Unknown { what: "junction" })?
-                    .path
-                    .clone_from(path);
-                Ok(())
-            }
-            MapEdit::RemoveJunction { ino } => {
-                self.junctions.retain(|junction| junction.ino != *ino);
-                Ok(())
             }
             MapEdit::SetSlot { set, slot, target } => self.set_slot(*set, *slot, *target),
             MapEdit::UseTarget { target, state } => self.use_target(*target, *state),

@@ -1,4 +1,4 @@
-//! The zone map: what is where, as one versioned value.
+//! The zone map: what is where, as one versioned value. Junctions are beside it ([`crate::junctions`]).
 //!
 //! Invariants (checked by [`ZoneMap::check`]): ids are unique and references lead somewhere; partitions do not
 //! overlap; the slots of a stripe set are targets of its zone; a set's width and order never change, and its number is never given
@@ -161,19 +161,6 @@ codec_struct! {
 }
 
 codec_struct! {
-    /// A directory whose home differs from its parent's.
-    #[derive(Debug, Clone, PartialEq, Eq)]
-    pub struct Junction {
-        /// The directory.
-        ino: Ino,
-        /// Its path, an index for schedulers.
-        path: String,
-        /// Its home.
-        zone: ZoneId,
-    }
-}
-
-codec_struct! {
     /// The whole map.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct ZoneMap {
@@ -201,8 +188,6 @@ codec_struct! {
         partitions: Vec<PartitionRange>,
         /// Stripe sets.
         sets: Vec<StripeSet>,
-        /// Junctions.
-        junctions: Vec<Junction>,
     }
 }
 
@@ -232,11 +217,19 @@ impl ZoneMap {
             shards: Vec::new(),
             partitions: Vec::new(),
             sets: Vec::new(),
-            junctions: Vec::new(),
         }
     }
 
-    /// The map in a store or a message.
+    /// What is known of a cell's map before it was asked for: any map of a manager is newer.
+    #[must_use]
+    pub fn unknown(cell: CellId) -> Self {
+        Self {
+            version: MapVersion(0),
+            ..Self::new(cell)
+        }
+    }
+
+    /// The whole map in a message or a backup.
     ///
     /// # Errors
     /// `WrongVersion` for another format, older or newer, which says so in its first field; `Corrupt` for what is no map.

@@ -71,6 +71,16 @@ impl Shard {
             }
             // An open set of before will do.
             (Question::Open(_), _) => self.sets.unanswered(now.instant),
+            (Question::FirstLevel(name), MetaReply::Child { ino }) => {
+                self.scopes.note_first(&name, ino, now.instant);
+                waited.facts.has_asked_first = true;
+            }
+            (Question::FirstLevel(name), _) if self.scopes.keep_first(&name, now.instant) => {
+                waited.facts.has_asked_first = true;
+            }
+            (Question::FirstLevel(_), _) => {
+                return self.fail(caller, &request, ErrorCode::NotReady, &waited);
+            }
             (_, MetaReply::Failed { code }) => return self.fail(caller, &request, code.0, &waited),
             _ => return self.fail(caller, &request, ErrorCode::Protocol, &waited),
         }

@@ -9,7 +9,7 @@ use zonal_disk::Room;
 use zonal_meta::JunctionChange;
 use zonal_types::{ErrorCode, KvChange};
 use zonal_wire::MetaRequest;
-use zonal_zonemap::{MapEdit, ZoneMap};
+use zonal_zonemap::ZoneMap;
 
 /// Left free on the disk below a shard's store, or inside its index, by what adds to the name space: a checkpoint, of deletions too, needs it.
 const META_HEADROOM_BYTES: u64 = 64 << 20;
@@ -52,8 +52,7 @@ impl MetaRole {
         let fences = puts(&effect, zonal_meta::keys::TAG_FENCE);
         let map = match &self.manager {
             Some(manager) if !junctions.is_empty() => {
-                let edits: Vec<MapEdit> = junctions.into_iter().map(edit_of).collect();
-                let map = manager.append(effect, &edits, None)?;
+                let map = manager.append_junctions(effect, junctions)?;
                 state.map_version = map.version;
                 state.shard.set_map(Arc::clone(&map));
                 Some(map)
@@ -135,12 +134,4 @@ fn puts(effect: &[KvChange], tag: u8) -> bool {
     effect
         .iter()
         .any(|change| change.value.is_some() && change.key.get(4) == Some(&tag))
-}
-
-fn edit_of(change: JunctionChange) -> MapEdit {
-    match change {
-        JunctionChange::Add { ino, path, zone } => MapEdit::AddJunction { ino, path, zone },
-        JunctionChange::Move { ino, path } => MapEdit::MoveJunction { ino, path },
-        JunctionChange::Remove { ino } => MapEdit::RemoveJunction { ino },
-    }
 }

@@ -61,7 +61,8 @@ impl MetaRole {
         if self.engine.is_cold() {
             zonal_meta::prefetch(&*self.engine, self.hash_bits, request);
         }
-        let mut state = self.lock_for(header, from);
+        let mut state = self.lock();
+        self.take_map(&mut state, header.map_version);
         if let Some(reply) = self.tell_open(&mut state, request) {
             return reply;
         }
@@ -156,21 +157,6 @@ impl MetaRole {
             return Some(Ok(MetaReply::StatFs { inodes, names_left }));
         }
         None
-    }
-
-    /// The state, by the map that the sender has, or that names the path of its scope.
-    fn lock_for(&self, header: &Header, from: Option<&Arc<Holder>>) -> MutexGuard<'_, State> {
-        let mut state = self.lock();
-        self.take_map(&mut state, header.map_version);
-        let scope = from.and_then(|from| from.scope.as_ref());
-        if scope.is_some_and(|scope| !state.shard.knows_path(scope)) {
-            // Made a moment ago, perhaps.
-            drop(state);
-            self.map.refresh_again();
-            state = self.lock();
-            self.take_map(&mut state, header.map_version);
-        }
-        state
     }
 
     /// Answers a target that asks what a client has open.

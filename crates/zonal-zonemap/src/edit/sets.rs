@@ -8,14 +8,15 @@
 use super::EditError;
 use crate::map::{Slot, SlotState, StripeSet, Target, TargetState, ZoneMap};
 use std::collections::BTreeSet;
-use zonal_types::{Epoch, StripeSetId, TargetId, ZoneId};
+use zonal_types::{Epoch, NodeId, StripeSetId, TargetId, ZoneId};
 
 impl ZoneMap {
     /// The targets of a zone that serve, rising.
     fn serving(&self, zone: ZoneId) -> BTreeSet<TargetId> {
+        let nodes = self.nodes.iter().filter(|node| node.zone == zone);
+        let nodes: Vec<NodeId> = nodes.map(|node| node.id).collect();
         let is_there = |target: &&Target| {
-            let node = self.node(target.node);
-            target.state == TargetState::Serving && node.is_some_and(|node| node.zone == zone)
+            target.state == TargetState::Serving && nodes.binary_search(&target.node).is_ok()
         };
         let targets = self.targets.iter().filter(is_there);
         targets.map(|target| target.id).collect()

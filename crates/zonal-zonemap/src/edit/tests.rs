@@ -104,35 +104,6 @@ fn a_slot_keeps_its_past_and_its_epoch_is_the_version_that_changed_it() {
     assert!(matches!(next.edited(&[twice]), Err(EditError::Broken(_))));
 }
 
-#[test]
-fn junctions_come_move_and_go() {
-    let map = two_zones();
-    let ino = Ino::new(PartitionId(1), 9);
-    let map = map
-        .edited(&[MapEdit::AddJunction {
-            ino,
-            path: "/a".into(),
-            zone: ZoneId(1),
-        }])
-        .unwrap()
-        .unwrap();
-    let map = map
-        .edited(&[MapEdit::MoveJunction {
-            ino,
-            path: "/b".into(),
-        }])
-        .unwrap()
-        .unwrap();
-    assert_eq!(map.junctions[0].path, "/b");
-    assert!(
-        map.edited(&[MapEdit::RemoveJunction { ino }])
-            .unwrap()
-            .unwrap()
-            .junctions
-            .is_empty()
-    );
-}
-
 fn retire(target: u32) -> MapEdit {
     MapEdit::UseTarget {
         target: TargetId(target),

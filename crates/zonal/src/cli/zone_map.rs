@@ -21,13 +21,22 @@ pub enum ZoneMapCommand {
 impl ZoneMapCommand {
     pub fn run(self) -> anyhow::Result<()> {
         let Self::Show { cell, json } = self;
-        let map = cell.open()?.map()?;
+        let cell = cell.open()?;
+        let map = cell.map()?;
         if json {
-            out::json(format_args!("{:#}", to_json(&map)));
-        } else {
-            print(&map);
+            let mut junctions = Vec::new();
+            cell.junctions(&mut |junction| {
+                let (ino, path, zone) = (junction.ino.0, &junction.path, junction.zone.0);
+                junctions.push(json!({"ino": ino, "path": path, "zone": zone}));
+            })?;
+            out::json(format_args!("{:#}", to_json(&map, &junctions)));
+            return Ok(());
         }
-        Ok(())
+        print(&map);
+        cell.junctions(&mut |junction| {
+            let (path, zone) = (&junction.path, junction.zone);
+            out::line(format_args!("{path} is homed in zone {zone}"));
+        })
     }
 }
 
@@ -77,12 +86,6 @@ pub fn print(map: &ZoneMap) {
             ));
         }
     }
-    for junction in &map.junctions {
-        out::line(format_args!(
-            "{} is homed in zone {}",
-            junction.path, junction.zone
-        ));
-    }
 }
 
 pub fn or_dash(text: String) -> String {
@@ -98,7 +101,7 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 /// The map for scripts.
-fn to_json(map: &ZoneMap) -> Value {
+fn to_json(map: &ZoneMap, junctions: &[Value]) -> Value {
     let zones = map.zones.iter().map(|zone| {
         json!({"id": zone.id.0, "name": zone.name, "default_sets": zone.default_sets.iter().map(|set| set.0).collect::<Vec<_>>()})
     });
@@ -138,9 +141,6 @@ fn to_json(map: &ZoneMap) -> Value {
             .collect();
         json!({"id": set.id.0, "zone": set.zone.0, "is_open": set.is_open, "slots": slots})
     });
-    let junctions = map.junctions.iter().map(
-        |junction| json!({"ino": junction.ino.0, "path": junction.path, "zone": junction.zone.0}),
-    );
     json!({
         "cell": map.cell.to_string(),
         "version": map.version.0,
@@ -152,6 +152,6 @@ fn to_json(map: &ZoneMap) -> Value {
         "shards": shards.collect::<Vec<_>>(),
         "partitions": partitions.collect::<Vec<_>>(),
         "sets": sets.collect::<Vec<_>>(),
-        "junctions": junctions.collect::<Vec<_>>(),
+        "junctions": junctions,
     })
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::MapEdit;
-use zonal_types::{CellId, NodeId};
+use zonal_types::CellId;
 use zonal_wire::JoinTarget;
 
 const ZONE: ZoneId = ZoneId(1);
