@@ -34,8 +34,6 @@ pub(crate) enum Choice {
     Open,
     /// They are to be opened, and nobody does that now.
     Later,
-    /// The zone has none.
-    None,
 }
 
 impl Sets {
@@ -60,10 +58,10 @@ impl Sets {
         let told = self.told.get(&zone).map(|told| told.sets.as_slice());
         let of_map: Vec<_> = map.default_sets(zone).map(named).collect();
         let sets = told.unwrap_or(&of_map);
-        let Some((id, width)) = in_turn(sets, data_id) else {
-            return Choice::None;
-        };
-        if told.is_some() || map.set(id).is_some_and(|set| set.is_open) {
+        // None: the zone's first targets have joined since, perhaps.
+        let chosen = in_turn(sets, data_id);
+        let is_open = |id| told.is_some() || map.set(id).is_some_and(|set| set.is_open);
+        if let Some((id, width)) = chosen.filter(|(id, _)| is_open(*id)) {
             return Choice::Take(id, width);
         }
         if self.silent_until.is_none_or(|until| until <= now) {
@@ -174,7 +172,7 @@ mod tests {
         let now = Instant(0);
         let choose = |sets: &Sets, map: &ZoneMap, now| sets.choose(map, ZONE, file(7), now);
         assert_eq!(choose(&sets, &map, now), Choice::Open);
-        assert_eq!(sets.choose(&map, ZoneId(2), file(7), now), Choice::None);
+        assert_eq!(sets.choose(&map, ZoneId(2), file(7), now), Choice::Open);
         sets.unanswered(now);
         assert_eq!(choose(&sets, &map, now), Choice::Later);
         assert_eq!(choose(&sets, &map, now.plus_ms(SILENCE_MS)), Choice::Open);

@@ -65,6 +65,28 @@ fn the_first_file_has_the_zones_new_set_opened() {
 }
 
 #[test]
+fn a_zone_gets_its_first_targets_behind_the_back_of_its_shard() {
+    let (mut cell, mut client, home) = start();
+    let whole = cell.map.clone();
+    let mut map = (*whole).clone();
+    map.sets.clear();
+    map.zones
+        .iter_mut()
+        .for_each(|zone| zone.default_sets.clear());
+    cell.map = Arc::new(map);
+    let map = cell.map.clone();
+    cell.stores
+        .iter_mut()
+        .for_each(|store| store.shard.set_map(map.clone()));
+    let refused = set_of_new(&mut cell, &mut client, home, "a");
+    assert_eq!(refused, Err(ErrorCode::NoSpace));
+    // They have joined; the shard has not heard of it.
+    cell.map = whole;
+    let (set, _) = default_set(&cell);
+    assert_eq!(set_of_new(&mut cell, &mut client, home, "b"), Ok(set));
+}
+
+#[test]
 fn a_manager_that_is_away_keeps_files_in_the_sets_of_before() {
     let (mut cell, mut client, home) = start();
     let (old, _) = default_set(&cell);

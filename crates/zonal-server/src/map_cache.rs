@@ -8,6 +8,7 @@ use crate::join::chain;
 use crate::peers::{PeerError, Peers};
 use std::net::SocketAddr;
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
+use std::time::Duration;
 use zonal_types::{CellId, Instant, MapVersion};
 use zonal_wire::ManagerRequest;
 use zonal_zonemap::{Fetch, FetchError, ZoneMap};
@@ -109,18 +110,27 @@ impl MapCache {
         if hint <= known.version {
             return known;
         }
-        self.refresh();
+        if !self.ask() && self.current().version < hint {
+            // An answer has just come, from before the sender's map. A header that lies holds up its own request.
+            std::thread::sleep(Duration::from_millis(REFETCH_MS));
+            self.ask();
+        }
         self.current()
     }
 
     /// Asks the manager; an unreachable one leaves the map as it is.
     pub fn refresh(&self) {
+        self.ask();
+    }
+
+    /// The same; false where nobody was asked, because an answer has just come.
+    fn ask(&self) -> bool {
         let Origin::Manager(manager, peers) = &self.origin else {
-            return;
+            return true;
         };
         let before = self.current().version;
         let Some(_turn) = self.take_turn(before) else {
-            return;
+            return false;
         };
         let ask =
             |request: &ManagerRequest| peers.manager(*manager, request).map_err(Unfetched::Peer);
@@ -131,6 +141,7 @@ impl MapCache {
                 tracing::warn!(error = %chain(&error), "the zone map cannot be refreshed");
             }
         }
+        true
     }
 
     /// Waits for the fetch that is under way. `None` where one has just ended, or has brought a newer map than `before`.

@@ -121,10 +121,10 @@ fn a_write_goes_on_when_a_slots_epoch_rises_under_it() {
     let cell = Cell::up("epoch");
     let manager = cell.address("manager", false).to_string();
     let client = connect(&manager);
+    let opened = create(&client, "grows");
     // The first file had its stripe set opened.
     block_on(client.refresh_map()).unwrap();
     let old = client.map();
-    let opened = create(&client, "grows");
     let file = &opened.file;
 
     let written = AtomicU64::new(0);

@@ -178,8 +178,6 @@ pub(crate) fn layout(
             Err(tx.ask(ShardId(0), ask, Question::Open(home)))
         }
         Choice::Later => Err(ErrorCode::NotReady),
-        // A zone without targets cannot store a byte.
-        Choice::None => Err(ErrorCode::NoSpace),
     }
 }
 

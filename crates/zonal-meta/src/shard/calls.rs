@@ -66,6 +66,10 @@ impl Shard {
                 waited.facts.attrs.push((ino, Some(attr)));
             }
             (Question::Attr(ino), reply) if reply == gone => waited.facts.attrs.push((ino, None)),
+            // A zone without targets cannot store a byte.
+            (Question::Open(_), MetaReply::Sets { sets, .. }) if sets.is_empty() => {
+                return self.fail(caller, &request, ErrorCode::NoSpace, &waited);
+            }
             (Question::Open(zone), MetaReply::Sets { map_version, sets }) => {
                 self.sets.opened(zone, map_version, sets);
             }
