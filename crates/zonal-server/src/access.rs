@@ -5,7 +5,7 @@
 //! | manager | `Join`, with the starts of its stores | the server of that node, with the roles that it claims |
 //! | manager | `Edit`, `Revoke` | commands |
 //! | manager | the map, the list of the revoked | anybody in the cell |
-//! | shard | `MakeDetachedDir`, `AttachDir`, `DetachDir`, `DropDir`, `HasEntry`, `SettleDir`, and all without a session but those that follow | servers with a shard |
+//! | shard | `MakeDetachedDir`, `AttachDir`, `DetachDir`, `DropDir`, `HasEntry`, `SettleDir`, `OpenSets`, `FirstLevel`, and all without a session but those that follow | servers with a shard |
 //! | shard | `HasOpen`, `FencesOf` | servers with a target |
 //! | shard | `EvictSession` | commands and servers |
 //! | shard | `FileOf` | commands |
@@ -66,7 +66,9 @@ pub(crate) fn check_meta(
         | MetaRequest::HasEntry { .. }
         | MetaRequest::SettleDir { .. }
         | MetaRequest::HasOpen { .. }
-        | MetaRequest::FencesOf { .. } => Err(ErrorCode::NotPermitted),
+        | MetaRequest::FencesOf { .. }
+        | MetaRequest::OpenSets { .. }
+        | MetaRequest::FirstLevel { .. } => Err(ErrorCode::NotPermitted),
         MetaRequest::EvictSession => permitted(peer.role == Role::Tool),
         MetaRequest::FileOf { .. } if peer.role != Role::Tool => Err(ErrorCode::NotPermitted),
         MetaRequest::OpenSession { .. } | MetaRequest::StatFs | MetaRequest::Sync => Ok(()),
@@ -108,7 +110,10 @@ pub(crate) fn check_admin(role: Role, request: &AdminRequest) -> Result<(), Erro
 pub(crate) fn check_manager(peer: &Peer, request: &ManagerRequest) -> Result<(), ErrorCode> {
     let may = match request {
         ManagerRequest::GetMap { .. }
+        | ManagerRequest::GetMapPart { .. }
         | ManagerRequest::Junction { .. }
+        | ManagerRequest::Junctions { .. }
+        | ManagerRequest::JunctionsAt { .. }
         | ManagerRequest::GetRevoked { .. } => true,
         ManagerRequest::Edit { .. } | ManagerRequest::Revoke { .. } => peer.role == Role::Tool,
         ManagerRequest::Join {

@@ -51,12 +51,26 @@ pub(crate) fn join(
     request: &ManagerRequest,
     stop: &mut dyn FnMut() -> bool,
 ) -> Result<bool, ServerError> {
-    let reply = ask(config, peers, request, stop)?;
-    let joined = reply.is_some();
-    if let Some(reply) = reply {
-        map.take(reply);
+    let Some(reply) = ask(config, peers, request, stop)? else {
+        return Ok(false);
+    };
+    let ManagerReply::At { version } = reply else {
+        return Err(ServerError::JoinRefused {
+            manager: config.manager,
+            code: ErrorCode::Protocol,
+            detail: format!("the manager answers {}", reply.name()),
+        });
+    };
+    let mut pause = BackOff::new(PAUSE_MS);
+    map.refresh();
+    while map.current().version < version {
+        if stop() {
+            return Ok(false);
+        }
+        std::thread::sleep(Duration::from_millis(pause.next_ms()));
+        map.refresh();
     }
-    Ok(joined)
+    Ok(true)
 }
 
 /// Asks until the manager answers; `None` where `stop` became true first.

@@ -342,7 +342,8 @@ fn in_three_sets() -> ZoneMap {
             capacity: 1 << 30,
         }],
     };
-    let map = ZoneMap::new(CELL).edited(&[join(1), join(2), join(3)]);
+    let open = || MapEdit::OpenSets { zone: ZoneId(1) };
+    let map = ZoneMap::new(CELL).edited(&[join(1), open(), join(2), open(), join(3)]);
     let map = map.unwrap().unwrap();
     let has_it = map.sets.iter().filter(|set| {
         let mut slots = set.slots.iter();

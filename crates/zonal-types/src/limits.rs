@@ -42,6 +42,8 @@ limits! {
     INLINE_BYTES_DEFAULT: u32 = 4_096, "bytes";
     /// Slots of a stripe set.
     SLOTS_MAX: usize = 256, "slots";
+    /// Slots of a new stripe set where nothing else is set.
+    SET_WIDTH_DEFAULT: u16 = 64, "slots";
     /// Components of a layout.
     COMPONENTS_MAX: usize = 64, "components";
     /// Unit of checksums.
@@ -135,6 +137,20 @@ limits! {
     ZONES_MAX: usize = 4096, "zones";
     /// Nodes of a cell.
     NODES_MAX: usize = 65_536, "nodes";
+    /// Bytes of a zone map.
+    MAP_BYTES_MAX: usize = 67_108_864, "bytes";
+    /// Bytes of one change of the zone map.
+    MAP_CHANGE_BYTES_MAX: usize = 196_608, "bytes";
+    /// Bytes of changes, or of a part of the zone map, in one reply.
+    MAP_PAGE_BYTES_MAX: usize = 262_144, "bytes";
+    /// Bytes of changes of the zone map that a manager keeps.
+    MAP_TAIL_BYTES_MAX: usize = 4_194_304, "bytes";
+    /// Changes of the zone map that a manager keeps.
+    MAP_TAIL_CHANGES_MAX: usize = 4_096, "changes";
+    /// Replies that bring one newer zone map.
+    MAP_REPLIES_MAX: u32 = 4_096, "replies";
+    /// Junctions in one reply.
+    JUNCTIONS_LISTED_MAX: usize = 512, "junctions";
     /// Revoked credentials that a cell remembers.
     REVOKED_MAX: usize = 65_536, "certificates";
     /// Partitions of a new cell.

@@ -12,8 +12,8 @@ use crate::lease::{LeaseGrant, LeaseKind};
 use crate::storage::ErrorNumber;
 use zonal_types::{
     Attr, Blob, ClientId, Component, Credentials, DataId, Epoch, Fence, FileData, FileKind,
-    HolderNumber, Ino, MapVersion, Name, NodeId, SessionId, ShardId, StripePolicy, TargetId,
-    Timestamp, ZoneId, codec_enum, codec_struct, cut,
+    HolderNumber, Ino, MapVersion, Name, NodeId, SessionId, ShardId, StripePolicy, StripeSetId,
+    TargetId, Timestamp, ZoneId, codec_enum, codec_struct, cut,
 };
 
 /// Linux flag values that cross the wire.
@@ -298,6 +298,10 @@ codec_enum! {
         HasOpen = 86 { subject: String, data_id: DataId, for_use: FileUse },
         /// Target to shard, when it starts: which clients of this shard are fenced there, behind this client and holder. Reply `Fences`.
         FencesOf = 87 { target: TargetId, after: ClientId, holder: HolderNumber },
+        /// A shard to the root shard's process, which keeps the map: the zone's default stripe sets are to be open. Reply `Sets`.
+        OpenSets = 88 { zone: ZoneId },
+        /// Zone shard to root shard: the directory that the root's entry of this name leads to. Reply `Child`.
+        FirstLevel = 89 { name: Name },
     }
 }
 
@@ -393,6 +397,10 @@ codec_enum! {
         MayUse = 42 { place: Option<BytesPlace> },
         /// Fences that a target has not acknowledged, in order; `end`: there are no more.
         Fences = 43 { fences: Vec<Fence>, end: bool },
+        /// Default stripe sets that are open, each with its width, by a version of the map.
+        Sets = 44 { map_version: MapVersion, sets: Vec<(StripeSetId, u16)> },
+        /// A directory, where there is one.
+        Child = 45 { ino: Option<Ino> },
     }
 }
 

@@ -149,7 +149,7 @@ impl<H: ShardHost> ShardDriver<H> {
         let failed = failed.filter(|(_, reply)| **reply != Some(StorageReply::Done));
         let failed: BTreeSet<TargetId> = failed.map(|(target, _)| *target).collect();
         if !failed.is_empty() || wanted.contains(&None) {
-            self.host.seek_map(map.version, false).await;
+            self.host.seek_map(map.version).await;
         }
         let is_confirmed = |targets: &Option<BTreeSet<TargetId>>| {
             targets

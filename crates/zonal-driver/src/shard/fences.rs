@@ -25,7 +25,7 @@ impl<H: ShardHost> ShardDriver<H> {
                 pause = 0;
             } else {
                 pause = backoff.next_ms();
-                self.host.seek_map(self.host.map().version, false).await;
+                self.host.seek_map(self.host.map().version).await;
             }
         }
     }

@@ -149,6 +149,7 @@ fn is_internal(request: &MetaRequest) -> bool {
             | MetaRequest::DetachDir { .. }
             | MetaRequest::DropDir { .. }
             | MetaRequest::HasEntry { .. }
+            | MetaRequest::FirstLevel { .. }
             | MetaRequest::SettleDir { .. }
             | MetaRequest::GetAttr { .. }
             | MetaRequest::SetAttr { .. }

@@ -30,6 +30,7 @@ impl Shard {
             silent: &self.sessions.silent,
             live_inodes: self.live_inodes,
             inline_bytes: self.config.inline_bytes,
+            sets: &self.sets,
         };
         Tx::new(env, kv, now, session)
     }

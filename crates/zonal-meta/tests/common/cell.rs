@@ -42,6 +42,8 @@ pub fn map() -> ZoneMap {
         join(2, 1, Some(1), 0),
         join(3, 1, None, 3),
         join(4, 2, Some(2), 2),
+        MapEdit::OpenSets { zone: ZoneId(1) },
+        MapEdit::OpenSets { zone: ZoneId(2) },
     ];
     let map = ZoneMap::new(CellId::default());
     map.edited(&edits).unwrap().unwrap()
@@ -68,6 +70,7 @@ pub struct Cell {
     pub fenced: Vec<ClientId>,
     /// Where random bits for the numbers of sessions come from.
     pub chance: Option<Rng>,
+    pub is_manager_away: bool,
 }
 
 impl Cell {
@@ -101,6 +104,7 @@ impl Cell {
             from: None,
             fenced: Vec::new(),
             chance: None,
+            is_manager_away: false,
         }
     }
 
@@ -202,7 +206,22 @@ impl Cell {
     }
 
     fn internal(&mut self, shard: ShardId, request: &MetaRequest) -> MetaReply {
+        if let MetaRequest::OpenSets { zone } = request {
+            return self.open_sets(*zone);
+        }
         self.send_on(shard.0 as usize, none(), None, request)
+    }
+
+    /// What the manager beside the root shard does.
+    fn open_sets(&mut self, zone: ZoneId) -> MetaReply {
+        if self.is_manager_away {
+            return MetaReply::Failed {
+                code: ErrorNumber(ErrorCode::Unreachable),
+            };
+        }
+        let next = self.map.edited(&[MapEdit::OpenSets { zone }]).unwrap();
+        self.map = next.map_or_else(|| self.map.clone(), Arc::new);
+        self.map.opened(zone)
     }
 
     pub fn client(&mut self, client: u64) -> Client {
