@@ -38,6 +38,8 @@ struct Place {
     offset: u64,
     reserved: u32,
     session: SessionId,
+    /// The life of the shard in which it was given up: the next one has forgotten it, and may give the same place to another append.
+    boot: u64,
     /// The shard knows that nobody waits.
     is_told: bool,
 }
@@ -50,6 +52,7 @@ impl Link {
     }
 
     fn give_up_place(&self, ino: Ino, offset: u64, reserved: u32, session: SessionId) {
+        let boot = self.boot();
         let mut given_up = lock(&self.given_up);
         if given_up.places.len() < PLACES_MAX {
             given_up.places.push(Place {
@@ -57,6 +60,7 @@ impl Link {
                 offset,
                 reserved,
                 session,
+                boot,
                 is_told: false,
             });
         }
@@ -65,6 +69,12 @@ impl Link {
     /// The place, given in that session, is not needed, and nobody may tell the shard now. (A later session may have been given the same one.)
     pub(crate) fn give_up_append(&self, ino: Ino, place: AppendPlace, session: SessionId) {
         self.give_up_place(ino, place.offset, place.length, session);
+    }
+}
+
+impl Place {
+    fn life(&self) -> (u64, SessionId) {
+        (self.boot, self.session)
     }
 }
 
@@ -95,6 +105,10 @@ impl<N: Net> Client<N> {
 
     /// Tells the shard what was given up; true where some stays.
     pub(crate) async fn send_given_up(&self, link: &Link) -> bool {
+        // One at a time: while one tells of a place, another would end it, and what is told late would mean the next append there.
+        let Some(_turn) = link.giving_up.try_lock() else {
+            return true;
+        };
         let asked = std::mem::take(&mut lock(&link.given_up).asked);
         for one in asked {
             self.net.begin();
@@ -116,14 +130,14 @@ impl<N: Net> Client<N> {
     async fn tell_given_up(&self, link: &Link) {
         let mut header = self.header(Service::Meta, self.trace());
         let untold: Vec<Place> = {
-            let session = {
+            let life = {
                 let state = lock(&link.state);
                 (header.session, header.epoch) = (state.session, state.epoch);
                 header.identity = self.identity_at(link);
-                state.session
+                (state.boot, state.session)
             };
             let mut given_up = lock(&link.given_up);
-            given_up.places.retain(|place| place.session == session);
+            given_up.places.retain(|place| place.life() == life);
             let places = given_up.places.iter();
             places.filter(|place| !place.is_told).copied().collect()
         };
@@ -166,7 +180,7 @@ impl<N: Net> Client<N> {
 
     /// An error: later.
     async fn end(&self, link: &Link, place: Place) -> Result<(), ErrorCode> {
-        if lock(&link.state).session != place.session {
+        if link.life() != place.life() {
             return Ok(());
         }
         let file = self.file(place.ino);

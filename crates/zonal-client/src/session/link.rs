@@ -35,6 +35,8 @@ pub struct Link {
     wanted_ends: Mutex<BTreeSet<Ino>>,
     /// Appends that their callers gave up.
     pub(super) given_up: Mutex<super::given_up::GivenUp>,
+    /// Held while the shard is told of them.
+    pub(super) giving_up: async_lock::Mutex<()>,
     /// Changes that are not durable yet.
     pub(crate) changes: Mutex<Changes>,
     /// Held while an open ends and its close is queued, and while what is open is counted to be told. Before the files' locks.
@@ -127,6 +129,7 @@ impl Link {
             places_lost: AtomicU64::new(0),
             wanted_ends: Mutex::default(),
             given_up: Mutex::default(),
+            giving_up: async_lock::Mutex::new(()),
             changes: Mutex::default(),
             telling: Mutex::new(()),
         }
