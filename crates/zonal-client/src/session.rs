@@ -17,7 +17,7 @@ use crate::behind::Behind;
 use crate::client::Client;
 use crate::net::{Net, News, wait_for};
 use std::collections::BTreeSet;
-use zonal_types::{BackOff, Codec, ErrorCode, Incarnation, Instant, SessionId, kept_of};
+use zonal_types::{BackOff, Codec, ErrorCode, Incarnation, Ino, Instant, SessionId, kept_of};
 use zonal_wire::{MetaReply, MetaRequest, Service};
 
 impl<N: Net> Client<N> {
@@ -118,7 +118,9 @@ impl<N: Net> Client<N> {
             // A lock that is lost is no reason not to go on.
             Ok(()) | Err(ErrorCode::UnknownLease) => {
                 link.acknowledge(identity.incarnation);
-                lock(&link.state).is_open = true;
+                let mut state = lock(&link.state);
+                state.held_in = state.session;
+                state.is_open = true;
                 Ok(())
             }
             Err(ErrorCode::UnknownSession | ErrorCode::Fenced) => Err(ErrorCode::NotReady),
@@ -157,6 +159,17 @@ impl<N: Net> Client<N> {
                 }
                 Err(code) => return Err(code),
             }
+        }
+        // Got in a session that is over: others may have had them since, though the shard, which may have started anew, does not know.
+        let is_same = {
+            let state = lock(&link.state);
+            // Session 0: it was lost meanwhile, and what opens the next one asks again.
+            [SessionId(0), state.held_in].contains(&state.session) || state.held_in == SessionId(0)
+        };
+        if !is_same {
+            let held = self.locks_at(link.shard).into_iter();
+            let lost: BTreeSet<Ino> = held.map(|(ino, _range)| ino).collect();
+            lost.into_iter().for_each(|ino| self.forfeit(ino));
         }
         let opens = {
             let _counting = link.ending_open();

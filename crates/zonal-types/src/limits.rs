@@ -106,6 +106,8 @@ limits! {
     LOCKS_MAX: usize = 1_048_576, "ranges";
     /// Lock requests waiting at one shard.
     LOCK_WAITERS_MAX: usize = 65_536, "requests";
+    /// How long after its start a shard waits for clients with locks to tell of them, before others get any: less than a request is tried.
+    LOCKS_TOLD_MS: u64 = 8_000, "ms";
     /// Appends under way at one shard.
     APPEND_TICKETS_MAX: usize = 65_536, "tickets";
     /// Bytes of one append.

@@ -49,6 +49,8 @@ pub(crate) type Appending = (Ino, AppendPlace);
 #[derive(Default)]
 pub(super) struct LinkState {
     pub(super) session: SessionId,
+    /// The last one that was open: what is held was got in it.
+    pub(super) held_in: SessionId,
     /// It was opened, and told what is held.
     pub(super) is_open: bool,
     pub(super) boot: u64,

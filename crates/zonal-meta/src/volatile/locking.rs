@@ -5,7 +5,7 @@ use crate::config::{Caller, Now};
 use crate::locks::{Answer, Granted};
 use crate::outcome::{Outcome, WaitOn};
 use crate::shard::{Shard, Waiting, is_slotted};
-use zonal_types::limits::FENCE_WAIT_MS;
+use zonal_types::limits::{CACHE_GRACE_MS, CACHE_TERM_MS, FENCE_WAIT_MS, LOCKS_TOLD_MS};
 use zonal_types::{Codec, ErrorCode, KvChange, KvRead};
 use zonal_wire::{MetaReply, MetaRequest};
 
@@ -39,6 +39,9 @@ impl Shard {
                     zonal_types::mark!(LockHeldBack);
                     let mut until = self.lock_grace_until;
                     if !is_grace {
+                        until = until.plus_ms(LOCKS_TOLD_MS - CACHE_TERM_MS - CACHE_GRACE_MS);
+                    }
+                    if now.instant >= until {
                         // They may go on writing under what they had: each ends, fenced, before another one gets it.
                         let fencing = &self.fencing;
                         let others = others
