@@ -120,7 +120,12 @@ impl<N: Net> Client<N> {
             };
             let outcome = match self.meta(link, &request).await {
                 Ok(_done) => {
-                    lock(&self.locks).granted(ino, range, waiter);
+                    let mut locks = lock(&self.locks);
+                    if waiter.is_some_and(|waiter| !locks.waiting.contains_key(&waiter)) {
+                        // An event was quicker, and counted: its waiter knows, and restarted shards are told. To ask again would forget it.
+                        return Ok(LockOutcome::Queued);
+                    }
+                    locks.granted(ino, range, waiter);
                     LockOutcome::Granted { changed: None }
                 }
                 Err(ErrorCode::LockQueued) => {
