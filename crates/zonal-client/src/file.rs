@@ -85,7 +85,7 @@ pub(crate) struct Inflight<N: Net> {
 pub(crate) struct Part<N: Net> {
     pub(crate) pieces: Vec<Piece>,
     pub(crate) place: Place,
-    pub(crate) pending: N::Pending,
+    pub(crate) pending: crate::operation::Sent<N>,
     /// Counted at its target until it is answered or given up.
     pub(crate) ticket: Ticket,
 }

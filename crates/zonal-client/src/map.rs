@@ -1,7 +1,8 @@
 //! The zone map as this client knows it: fetched from a manager, followed as others name newer versions, and doubted where it leads nowhere.
 
 use crate::client::Client;
-use crate::net::{Message, Net, wait_for};
+use crate::net::{Message, Net};
+use crate::operation::ClientCall;
 use crate::session::{failure_code, is_passing, lock};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -51,14 +52,16 @@ impl<N: Net> Client<N> {
     pub fn map_is_old(&self) -> bool {
         self.map.hint.load(Ordering::Relaxed) > self.map().version.0
     }
+}
 
+impl<N: Net> ClientCall<'_, N> {
     /// Fetches a newer map, once for all who ask at a time.
     ///
     /// # Errors
     /// As [`Client::connect`].
     pub async fn refresh_map(&self) -> Result<(), ErrorCode> {
         let before = self.map().version;
-        let _guard = wait_for(&self.net, &self.map.refreshing).await?;
+        let _guard = self.wait_for(&self.map.refreshing).await?;
         if self.map().version > before {
             return Ok(());
         }
@@ -76,7 +79,7 @@ impl<N: Net> Client<N> {
         if !self.map.is_doubted.swap(false, Ordering::Relaxed) && !is_sure {
             return;
         }
-        if let Ok(_guard) = wait_for(&self.net, &self.map.refreshing).await {
+        if let Ok(_guard) = self.wait_for(&self.map.refreshing).await {
             // Who does not answer either is asked at the next failure.
             self.fetch_map(MapVersion(0)).await.ok();
         }
@@ -95,10 +98,10 @@ impl<N: Net> Client<N> {
         let body = ManagerRequest::GetMap { have }.to_bytes();
         let mut last = ErrorCode::Unreachable;
         for manager in &self.options.managers {
-            let header = self.header(Service::Manager, self.trace());
-            let pending = self.net.start(
+            let header = self.header(Service::Manager);
+            let sent = self.start(
                 manager,
-                &Message {
+                Message {
                     node: NodeId(0),
                     header,
                     body: &body,
@@ -106,11 +109,15 @@ impl<N: Net> Client<N> {
                     room: 0,
                 },
             );
-            match self.net.finish(pending, None).await {
+            match self.finish(manager, sent, None).await {
                 Ok(reply) => return self.take_map(&reply.body, have),
                 Err(failure) => {
-                    self.net
-                        .complain(&format!("manager at {manager}"), "GetMap", failure);
+                    self.net.complain(
+                        self.context(),
+                        &format!("manager at {manager}"),
+                        "GetMap",
+                        failure,
+                    );
                     last = failure_code(failure);
                 }
             }

@@ -11,9 +11,9 @@
 //! *Invariants*: (1) two messages under way have no byte of the file in common; (2) the caller of everything here holds the file's gate.
 
 use crate::batch::{Batch, length_of, pack, write_request};
-use crate::client::Client;
 use crate::file::{File, Part};
 use crate::net::Net;
+use crate::operation::ClientCall;
 use crate::places::Place;
 use crate::session::{both, leaves_gathered};
 use std::borrow::Cow;
@@ -35,7 +35,7 @@ const HALVINGS_MAX: usize = 32;
 /// What became of a message: the reply, whose it is, and the last shrink that was known.
 type Outcome = Result<(StorageReply, TargetId, u64), ErrorCode>;
 
-impl<N: Net> Client<N> {
+impl<N: Net> ClientCall<'_, N> {
     /// The pieces of the batch that was taken last. Where they are not known now, it is gathered again.
     pub(crate) async fn pieces_of_batch(
         &self,

@@ -7,10 +7,10 @@
 //! A file that another process opens while it is truncated by its name may be told of as it was before: `cuts_by_name` tells an open of that.
 
 use crate::behind::Behind;
-use crate::client::Client;
 use crate::dirty::overlap;
 use crate::file::{File, FileState};
-use crate::net::{Net, wait_for};
+use crate::net::Net;
+use crate::operation::ClientCall;
 use crate::session::{is_unsure, leaves_gathered, lock};
 use std::sync::atomic::Ordering;
 use zonal_types::limits::FILE_BYTES_MAX;
@@ -44,7 +44,7 @@ impl Aside {
     }
 }
 
-impl<N: Net> Client<N> {
+impl<N: Net> ClientCall<'_, N> {
     /// Sets the size of a file.
     ///
     /// # Errors
@@ -70,7 +70,7 @@ impl<N: Net> Client<N> {
         };
         let file = self.file(ino);
         let _gate = match &file {
-            Some(file) => Some(wait_for(&self.net, &file.gate).await?),
+            Some(file) => Some(self.wait_for(&file.gate).await?),
             None => None,
         };
         let (attr, data, push) = match &file {

@@ -70,14 +70,18 @@ pub async fn prepare(world: Rc<World>, cast: Rc<Cast>, mut rng: Rng) -> Outcome 
         if index == 0 {
             let shared = make_dir(&client, Ino::ROOT, "shared").await.map_err(text)?;
             let baton = create(&client, shared, "baton", true).await.map_err(text)?;
-            client.release(baton.file.ino).await.map_err(text)?;
+            client.begin().release(baton.file.ino).await.map_err(text)?;
             let mortal = make_dir(&client, Ino::ROOT, "mortal").await.map_err(text)?;
             cast.mortal_dir.set(mortal);
             cast.shared_at.set((shared, baton.file.ino));
             let watched = create(&client, shared, "watched", true)
                 .await
                 .map_err(text)?;
-            client.release(watched.file.ino).await.map_err(text)?;
+            client
+                .begin()
+                .release(watched.file.ino)
+                .await
+                .map_err(text)?;
             cast.watched_file.set(watched.file.ino);
             if cast.scenario == Scenario::Locks {
                 let made = cast.turns.make(&client, shared).await;
@@ -92,7 +96,7 @@ pub async fn prepare(world: Rc<World>, cast: Rc<Cast>, mut rng: Rng) -> Outcome 
                 cast.several.set(several.map_err(text)?);
             }
         }
-        client.sync_all().await.map_err(text)?;
+        client.begin().sync_all().await.map_err(text)?;
         let cache = Rc::new(KernelCache::default());
         world.serve_client(index, &client, &cache);
         cast.caches.borrow_mut().push(cache);
@@ -322,7 +326,7 @@ impl Cast {
         if let Some(legacy) = mortal {
             legacy.check(&client).await?;
         }
-        client.close().await.map_err(text)
+        client.begin().close().await.map_err(text)
     }
 
     /// Removes everything that the programs made; then there is room for something new.
@@ -341,7 +345,7 @@ impl Cast {
             world.clock.sleep(10_000_000_000).await;
             write_anew(&client, self.mortal_dir.get()).await?;
         }
-        client.close().await.map_err(text)
+        client.begin().close().await.map_err(text)
     }
 }
 

@@ -66,6 +66,8 @@ fn seeds_with_faults_are_good_and_meet_every_kind_of_fault() {
         "TruncateUnconfirmed",
         "LockAskedAgain",
         "MapReplaced",
+        // No scenario kills callers.
+        "OperationGivenUp",
         // No scenario writes on after its session has ended (the planted bug "a fence forgotten" is still to come).
         "FencedRefused",
         // Of the scenario `appends`, which runs by name only (tests/appends.rs).

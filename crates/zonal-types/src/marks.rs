@@ -113,6 +113,12 @@ marks! {
     MapReplaced,
     /// A write was sent again.
     WriteRepeated,
+    /// A caller asked a server that is silent, with little patience.
+    SilentServerMet,
+    /// An operation was over before the deadline of its request: a server that it needs did not answer.
+    OperationOver,
+    /// An operation was given up while it waited.
+    OperationGivenUp,
 }
 
 #[cfg(feature = "marks")]

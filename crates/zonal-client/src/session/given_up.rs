@@ -7,8 +7,8 @@
 
 use super::link::{Link, SlotPlace, lock};
 use super::request::{is_passing, is_unsure};
-use crate::client::Client;
 use crate::net::Net;
+use crate::operation::ClientCall;
 use zonal_types::limits::SESSION_SLOTS_MAX;
 use zonal_types::{Codec, ErrorCode, Ino, SessionId};
 use zonal_wire::{AppendPlace, MetaReply, MetaRequest, Service};
@@ -37,7 +37,8 @@ struct Place {
     ino: Ino,
     offset: u64,
     reserved: u32,
-    session: SessionId,
+    /// Of the shard and of the session: another one has forgotten it, and may have given the same place again.
+    life: (u64, SessionId),
     /// The shard knows that nobody waits.
     is_told: bool,
 }
@@ -50,25 +51,28 @@ impl Link {
     }
 
     fn give_up_place(&self, ino: Ino, offset: u64, reserved: u32, session: SessionId) {
+        // A restarted shard knows it only where it was told of it, as of one that is still written to.
+        let life = (self.boot(), session);
         let mut given_up = lock(&self.given_up);
         if given_up.places.len() < PLACES_MAX {
             given_up.places.push(Place {
                 ino,
                 offset,
                 reserved,
-                session,
+                life,
                 is_told: false,
             });
         }
     }
 
-    /// The place, given in that session, is not needed, and nobody may tell the shard now. (A later session may have been given the same one.)
+    /// The place, given in that session, is not needed, and nobody may tell the shard now. (A later session, or this one after a restart of the shard, may
+    /// have been given the same one.)
     pub(crate) fn give_up_append(&self, ino: Ino, place: AppendPlace, session: SessionId) {
         self.give_up_place(ino, place.offset, place.length, session);
     }
 }
 
-impl<N: Net> Client<N> {
+impl<N: Net> ClientCall<'_, N> {
     /// Asks where to append. An answer that does not come in time is waited for by housekeeping.
     pub(crate) async fn ask_for_place(
         &self,
@@ -97,15 +101,12 @@ impl<N: Net> Client<N> {
     pub(crate) async fn send_given_up(&self, link: &Link) -> bool {
         let asked = std::mem::take(&mut lock(&link.given_up).asked);
         for one in asked {
-            self.net.begin();
-            self.hear(link, one).await;
+            self.another().hear(link, one).await;
         }
-        self.net.begin();
-        self.tell_given_up(link).await;
+        self.another().tell_given_up(link).await;
         let places = lock(&link.given_up).places.clone();
         for place in places {
-            self.net.begin();
-            if self.end(link, place).await.is_ok() {
+            if self.another().end(link, place).await.is_ok() {
                 lock(&link.given_up).places.retain(|known| *known != place);
             }
         }
@@ -114,16 +115,16 @@ impl<N: Net> Client<N> {
 
     /// Nobody is to wait for these.
     async fn tell_given_up(&self, link: &Link) {
-        let mut header = self.header(Service::Meta, self.trace());
+        let mut header = self.header(Service::Meta);
         let untold: Vec<Place> = {
-            let session = {
+            let life = {
                 let state = lock(&link.state);
                 (header.session, header.epoch) = (state.session, state.epoch);
                 header.identity = self.identity_at(link);
-                state.session
+                (state.boot, state.session)
             };
             let mut given_up = lock(&link.given_up);
-            given_up.places.retain(|place| place.session == session);
+            given_up.places.retain(|place| place.life == life);
             let places = given_up.places.iter();
             places.filter(|place| !place.is_told).copied().collect()
         };
@@ -134,7 +135,7 @@ impl<N: Net> Client<N> {
         let request = MetaRequest::GiveUpAppends {
             appends: appends.collect(),
         };
-        // In this session or not at all: a later one may have been given the same places.
+        // In this life or not at all: a later one may have been given the same places.
         let (body, name) = (request.to_bytes(), request.name());
         if let Ok(MetaReply::Done) = self.send(link, header, &body, name, 0).await {
             for place in &mut lock(&link.given_up).places {
@@ -166,7 +167,7 @@ impl<N: Net> Client<N> {
 
     /// An error: later.
     async fn end(&self, link: &Link, place: Place) -> Result<(), ErrorCode> {
-        if lock(&link.state).session != place.session {
+        if link.life() != place.life {
             return Ok(());
         }
         let file = self.file(place.ino);

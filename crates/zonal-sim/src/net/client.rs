@@ -5,8 +5,9 @@ use crate::rng::Rng;
 use std::cell::RefCell;
 use std::future::Future;
 use std::rc::Rc;
-use zonal_client::{Message, Net, NetFailure, Reply};
-use zonal_types::{Instant, NodeId, Timestamp};
+use std::task::Poll;
+use zonal_client::{Message, Net, NetFailure, OperationContext, Reply};
+use zonal_types::{ErrorCode, Instant, NodeId, Timestamp};
 
 /// The network as one client sees it.
 pub struct SimNet {
@@ -43,29 +44,36 @@ impl Net for SimNet {
         self.rng.borrow_mut().bits()
     }
 
-    fn sleep(&self, ms: u64) -> impl Future<Output = ()> {
-        self.network.clock.sleep(ms * 1_000_000)
+    async fn sleep(&self, context: &OperationContext, ms: u64) {
+        let sleep = self.network.clock.sleep(ms * 1_000_000);
+        until_given_up(context, sleep).await.ok();
     }
 
-    fn start(&self, address: &str, message: &Message<'_>) -> Pending {
+    fn start(
+        &self,
+        _context: &OperationContext,
+        address: &str,
+        message: &Message<'_>,
+    ) -> Result<Pending, NetFailure> {
         let request = Request {
             header: message.header,
             body: message.body.to_vec(),
             payload: message.payload.concat(),
         };
-        self.network.start(&self.name, address, &request)
+        Ok(self.network.start(&self.name, address, &request))
     }
 
     async fn finish(
         &self,
+        context: &OperationContext,
         pending: Pending,
         payload: Option<&mut [u8]>,
     ) -> Result<Reply, NetFailure> {
-        let (header, answer) = pending.receive().await?;
+        let (header, answer) = until_given_up(context, pending.receive()).await??;
         let out = payload.unwrap_or_default();
         let count = answer.payload.len();
         let Some(place) = out.get_mut(..count) else {
-            return Err(NetFailure::Refused(zonal_types::ErrorCode::Protocol));
+            return Err(NetFailure::Refused(ErrorCode::Protocol));
         };
         place.copy_from_slice(&answer.payload);
         Ok(Reply {
@@ -81,11 +89,12 @@ impl Net for SimNet {
 
     async fn finish_into(
         &self,
+        context: &OperationContext,
         pending: Pending,
         sink: &mut Vec<u8>,
         bytes: usize,
     ) -> Result<Reply, NetFailure> {
-        let (header, answer) = pending.receive().await?;
+        let (header, answer) = until_given_up(context, pending.receive()).await??;
         let payload_bytes = answer.payload.len();
         if payload_bytes == bytes {
             sink.extend_from_slice(&answer.payload);
@@ -97,5 +106,20 @@ impl Net for SimNet {
         })
     }
 
-    fn complain(&self, _server: &str, _doing: &str, _failure: NetFailure) {}
+    fn complain(&self, _: &OperationContext, _server: &str, _doing: &str, _failure: NetFailure) {}
+}
+
+/// Waits, until the operation is given up.
+async fn until_given_up<T>(
+    context: &OperationContext,
+    future: impl Future<Output = T>,
+) -> Result<T, NetFailure> {
+    let mut future = std::pin::pin!(future);
+    let outcome = std::future::poll_fn(|task| match context.waits(task.waker()) {
+        Err(given_up) => Poll::Ready(Err(given_up)),
+        Ok(()) => future.as_mut().poll(task).map(Ok),
+    });
+    let outcome = outcome.await;
+    context.waits_no_more();
+    outcome
 }

@@ -73,10 +73,11 @@ pub struct Part {
 pub async fn make(client: &SimClient, dir: Ino, targets: u32) -> Result<Ino, ErrorCode> {
     let layout = format!("unit={UNIT} count={targets}");
     client
+        .begin()
         .setxattr(&who(), dir, b"zonal.layout", layout.as_bytes(), 0)
         .await?;
     let made = create(client, dir, "several", true).await?;
-    client.release(made.file.ino).await?;
+    client.begin().release(made.file.ino).await?;
     Ok(made.file.ino)
 }
 
@@ -129,7 +130,7 @@ async fn read(
     // What this client wrote before was flushed.
     history.borrow_mut().flushed(index);
     let content = read_all(client, &opened.file).await;
-    client.release(file).await.map_err(text)?;
+    client.begin().release(file).await.map_err(text)?;
     Ok((content.map_err(text)?, look))
 }
 
@@ -252,7 +253,7 @@ impl Part {
         let (at, length) = (self.place(), self.length());
         let number = self.history().write(self.index, at, length);
         let bytes = self.history().bytes(number);
-        let done = self.client.write(&file, at, &bytes, false).await;
+        let done = self.client.begin().write(&file, at, &bytes, false).await;
         self.take(number, done)
     }
 
@@ -267,7 +268,7 @@ impl Part {
             let length = self.rng.between(1, 300) as usize;
             let number = self.history().write(self.index, at, length);
             let bytes = self.history().bytes(number);
-            let done = self.client.write(&file, at, &bytes, false).await;
+            let done = self.client.begin().write(&file, at, &bytes, false).await;
             self.take(number, done)?;
             at += length as u64 + self.rng.between(1, gap);
         }
@@ -288,7 +289,7 @@ impl Part {
         let length = 2 * MARK + self.length();
         let number = self.history().append(self.index, length);
         let bytes = self.history().bytes(number);
-        let done = self.client.append(&file, &bytes, false).await;
+        let done = self.client.begin().append(&file, &bytes, false).await;
         if let Ok(at) = done {
             self.history().done(number, Some(at));
             self.history().flushed(self.index);
@@ -308,6 +309,7 @@ impl Part {
         let number = self.history().cut(self.index, size);
         let done = self
             .client
+            .begin()
             .truncate(&who(), self.file, size, true, false)
             .await;
         if done.is_ok() {
@@ -321,7 +323,7 @@ impl Part {
         self.close().await?;
         let number = self.history().cut(self.index, 0);
         let how = flags::O_RDWR | flags::O_TRUNC;
-        let done = self.client.open(&who(), self.file, how).await;
+        let done = self.client.begin().open(&who(), self.file, how).await;
         if let Ok(opened) = &done {
             self.open = Some(opened.file.clone());
             self.history().done(number, None);
@@ -332,9 +334,9 @@ impl Part {
     async fn flush(&mut self) -> Result<(), ErrorCode> {
         let file = self.opened().await?;
         if self.rng.chance(500) {
-            self.client.fsync(&file).await?;
+            self.client.begin().fsync(&file).await?;
         } else {
-            self.client.flush(&file).await?;
+            self.client.begin().flush(&file).await?;
         }
         self.history().flushed(self.index);
         Ok(())
@@ -342,7 +344,7 @@ impl Part {
 
     async fn close(&mut self) -> Result<(), ErrorCode> {
         if self.open.take().is_some() {
-            self.client.release(self.file).await?;
+            self.client.begin().release(self.file).await?;
             self.history().flushed(self.index);
         }
         Ok(())
@@ -401,7 +403,13 @@ impl Part {
         }
         let first = read(patient, self.file, self.index, &together.history).await;
         let (content, look) = first.map_err(|what| format!("read: {what}"))?;
-        let size = patient.getattr(self.file).await.map_err(text)?.0.size;
+        let size = patient
+            .begin()
+            .getattr(self.file)
+            .await
+            .map_err(text)?
+            .0
+            .size;
         if size != content.len() as u64 {
             return Err(format!("{} bytes of {size} are read", content.len()));
         }
@@ -435,7 +443,7 @@ impl Part {
     /// Flushes whatever is left, opened or not, and closes.
     async fn close_all(&mut self) -> Result<(), ErrorCode> {
         let file = self.opened().await?;
-        self.client.fsync(&file).await?;
+        self.client.begin().fsync(&file).await?;
         self.history().flushed(self.index);
         self.close().await
     }

@@ -71,10 +71,10 @@ impl World {
                 loop {
                     let link = client.link_to(shard);
                     let wait_ms = if are_locks_queued { POLL_MS } else { 0 };
-                    match client.poll_events(&link, wait_ms).await {
+                    match client.background().poll_events(&link, wait_ms).await {
                         Ok(_polled) if is_deaf => {}
                         Ok(polled) if polled.is_quiet() && are_locks_queued => {
-                            if client.leave_idle(&link).await {
+                            if client.background().leave_idle(&link).await {
                                 while !link.is_open() {
                                     clock.sleep(50_000_000).await;
                                 }
@@ -89,12 +89,13 @@ impl World {
                             {
                                 let returning = client.clone();
                                 clock.spawn(group, async move {
-                                    returning.return_ends().await;
+                                    returning.background().return_ends().await;
                                 });
                             }
                             if polled.restarted || !are_locks_queued {
                                 let over;
-                                (over, are_locks_queued) = client.queue_locks_again(shard).await;
+                                (over, are_locks_queued) =
+                                    client.background().queue_locks_again(shard).await;
                                 for queued in over {
                                     if let QueuedAgain::Granted { waiter, .. } = queued {
                                         cache.grant(waiter);
@@ -111,7 +112,7 @@ impl World {
         self.clock.spawn(group, async move {
             loop {
                 clock.sleep(1_000_000_000).await;
-                client.keep_house().await;
+                client.background().keep_house().await;
             }
         });
     }
