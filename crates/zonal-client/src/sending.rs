@@ -260,6 +260,7 @@ impl<N: Net> ClientCall<'_, N> {
         if leaves_gathered(code) {
             let mut again = 0;
             for piece in pieces {
+                state.unsure_end = state.unsure_end.max(piece.file_offset + piece.length);
                 let bytes = batch.bytes_of(piece);
                 for (at, bytes) in state.beneath(newer, piece.file_offset, bytes) {
                     again += state.give_back(at, bytes);

@@ -127,6 +127,7 @@ impl<N: Net> ClientCall<'_, N> {
             Ok(()) | Err(_) => {}
         }
         self.set_aside(file, size);
+        self.tell_unsure(file, size);
         let cuts_unsent = file.state().aside.is_some();
         let mut shrunk = match self.settle_gated(file).await {
             Ok(()) => {
@@ -231,6 +232,17 @@ impl<N: Net> ClientCall<'_, N> {
             unanswered,
             cut,
         });
+    }
+
+    /// Targets may have bytes behind `size` of which the shard does not know: with them the file is longer, and the shard numbers the cut.
+    fn tell_unsure(&self, file: &File<N>, size: u64) {
+        let mut state = file.state();
+        let end = state.unsure_end;
+        if end > size {
+            zonal_types::mark!(CutOfUnsure);
+            let report = state.report_mut();
+            report.size = report.size.max(end);
+        }
     }
 
     /// What the file is then, and whether its columns are to hear of it.

@@ -44,6 +44,8 @@ pub enum Plant {
     EpochsAreMixed,
     /// Mounts append again what they gathered and do not know to be published.
     LostAppendsAreRepeated,
+    /// What a mount lends to targets is used again when its caller is gone, though a request that names it may be on its way.
+    LentIsReused,
     /// Shards make the calls that nobody waits for before they reply (invariant 9).
     CallsBeforeReply,
     /// Shards let a request wait past its deadline (invariant 9).
@@ -51,7 +53,7 @@ pub enum Plant {
 }
 
 /// Names of all bugs, as they are typed.
-pub const PLANTS: [(&str, Plant); 21] = [
+pub const PLANTS: [(&str, Plant); 22] = [
     ("replies-forgotten", Plant::ShardForgetsReplies),
     ("changes-lost", Plant::ShardLosesChanges),
     ("sync-nothing", Plant::SyncDoesNothing),
@@ -71,6 +73,7 @@ pub const PLANTS: [(&str, Plant); 21] = [
     ("ends-outlive-sessions", Plant::EndsOutliveSessions),
     ("epochs-mixed", Plant::EpochsAreMixed),
     ("lost-appends-repeated", Plant::LostAppendsAreRepeated),
+    ("lent-reused", Plant::LentIsReused),
     ("calls-before-reply", Plant::CallsBeforeReply),
     ("deadlines-ignored", Plant::DeadlinesAreIgnored),
 ];

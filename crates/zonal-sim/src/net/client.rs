@@ -1,19 +1,24 @@
 //! The network as a client core sees it.
 
-use super::{Network, Pending, Request};
+use super::{Answer, Lender, Network, Pending, Request};
+use crate::coverage::Fault;
 use crate::rng::Rng;
 use std::cell::RefCell;
 use std::future::Future;
 use std::rc::Rc;
 use std::task::Poll;
+use zonal_client::run::Brought;
 use zonal_client::{Message, Net, NetFailure, OperationContext, Reply};
+use zonal_types::limits::REGION_PAYLOAD_MIN;
 use zonal_types::{ErrorCode, Instant, NodeId, Timestamp};
+use zonal_wire::Header;
 
 /// The network as one client sees it.
 pub struct SimNet {
     network: Rc<Network>,
     name: String,
     rng: RefCell<Rng>,
+    lender: Lender,
 }
 
 impl SimNet {
@@ -21,16 +26,34 @@ impl SimNet {
     #[must_use]
     pub fn new(network: Rc<Network>, name: &str, rng: Rng) -> Self {
         Self {
+            lender: Lender::new(network.lent_is_reused.get()),
             network,
             name: name.to_owned(),
             rng: RefCell::new(rng),
         }
+    }
+
+    async fn receive(
+        &self,
+        context: &OperationContext,
+        pending: Pending,
+    ) -> Result<(Header, Answer), NetFailure> {
+        let received = until_given_up(context, pending.receive()).await;
+        if received.is_err() {
+            self.network.count(Fault::CallerKilled);
+        }
+        received?
     }
 }
 
 impl Net for SimNet {
     type Pending = Pending;
     type Sink = Vec<u8>;
+
+    fn memory(&self, bytes: usize) -> Option<Box<dyn Brought>> {
+        // As a mount: shorter ones are copied.
+        (bytes >= REGION_PAYLOAD_MIN).then(|| Box::new(self.lender.lend(bytes)) as Box<dyn Brought>)
+    }
 
     fn now(&self) -> Instant {
         self.network.instant(&self.name)
@@ -55,10 +78,17 @@ impl Net for SimNet {
         address: &str,
         message: &Message<'_>,
     ) -> Result<Pending, NetFailure> {
+        let mut lent = Vec::new();
+        let mut at = 0;
+        for piece in message.payload {
+            lent.extend(self.lender.name(piece).map(|named| (at, named)));
+            at += piece.len();
+        }
         let request = Request {
             header: message.header,
             body: message.body.to_vec(),
             payload: message.payload.concat(),
+            lent,
         };
         Ok(self.network.start(&self.name, address, &request))
     }
@@ -69,7 +99,7 @@ impl Net for SimNet {
         pending: Pending,
         payload: Option<&mut [u8]>,
     ) -> Result<Reply, NetFailure> {
-        let (header, answer) = until_given_up(context, pending.receive()).await??;
+        let (header, answer) = self.receive(context, pending).await?;
         let out = payload.unwrap_or_default();
         let count = answer.payload.len();
         let Some(place) = out.get_mut(..count) else {
@@ -94,7 +124,7 @@ impl Net for SimNet {
         sink: &mut Vec<u8>,
         bytes: usize,
     ) -> Result<Reply, NetFailure> {
-        let (header, answer) = until_given_up(context, pending.receive()).await??;
+        let (header, answer) = self.receive(context, pending).await?;
         let payload_bytes = answer.payload.len();
         if payload_bytes == bytes {
             sink.extend_from_slice(&answer.payload);

@@ -247,6 +247,7 @@ pub async fn send_odd(world: Rc<World>, name: String, ino: Ino, mut rng: Rng, me
             header,
             body,
             payload,
+            lent: Vec::new(),
         };
         world.network.count(Fault::HostileRequest);
         let answer = world
