@@ -1,9 +1,13 @@
-//! Zone maps and edits: decoding, checking and looking up never panic.
+//! Zone maps, edits, changes and replies of a manager: decoding, checking, looking up and applying never panic.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use zonal_types::{Codec, Ino, PartitionId, StripeSetId, TargetId};
-use zonal_zonemap::{MapEdit, ZoneMap};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use zonal_types::{CellId, Codec, Ino, PartitionId, StripeSetId, TargetId};
+use zonal_wire::ManagerReply;
+use zonal_zonemap::junctions::{self, JUNCTION_KEY, Listing};
+use zonal_zonemap::{Assembly, Fetch, MapChange, MapEdit, ZoneMap, stored};
 
 fuzz_target!(|data: &[u8]| {
     let edits = Vec::<MapEdit>::from_bytes(data);
@@ -14,10 +18,30 @@ fuzz_target!(|data: &[u8]| {
         let _ = (map.shard_of(PartitionId(1)), map.zone_of(Ino(u64::MAX)));
         let _ = map.targets_by_zone();
     }
-    if let Ok(edits) = edits {
-        let map = ZoneMap::new(zonal_types::CellId::default());
-        if let Ok(Some(next)) = map.edited(&edits) {
-            let _ = next.check();
-        }
+    let map = ZoneMap::new(CellId::default());
+    if let Ok(edits) = edits
+        && let Ok(Some(next)) = map.edited(&edits)
+    {
+        let _ = next.check();
+        let change = map.change_to(&next);
+        assert_eq!(map.changed(&change), Ok(next));
     }
+    if let Ok(change) = MapChange::from_bytes(data)
+        && let Ok(next) = map.changed(&change)
+    {
+        let _ = next.check();
+    }
+    if let Ok(reply) = ManagerReply::from_bytes(data) {
+        let mut fetch = Fetch::newer(Arc::new(map));
+        let _ = fetch.take(reply.clone());
+        let _ = fetch.take(reply);
+    }
+    // As an entry of a store.
+    let (key, value) = data.split_at(data.len() / 2);
+    let _ = Assembly::default().take(key, value);
+    let _ = stored::describe(key, value);
+    let key = [&JUNCTION_KEY[..], key].concat();
+    let _ = junctions::describe(&key, value);
+    let store = BTreeMap::from([(key, value.to_vec())]);
+    let _ = (Listing::read(&store), junctions::page(&store, None, 9));
 });

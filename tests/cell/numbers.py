@@ -236,9 +236,9 @@ def _(work):
             for what in ("nodes", "targets", "zones", "shards", "junctions"):
                 if what != "zones":
                     equal(now[what], before[what], f"{what} after the removal")
-            used = [next(one for one in now["sets"] if one["id"] == zone["default_set"]) for zone in now["zones"]]
+            used = [one for zone in now["zones"] for one in now["sets"] if one["id"] in zone["default_sets"]]
             equal([slot["target"] for slot in used[0]["slots"]],
-                  [slot["target"] for slot in next(one for one in before["sets"] if one["id"] == before["zones"][0]["default_set"])["slots"]], "where new files go")
+                  [slot["target"] for slot in next(one for one in before["sets"] if one["id"] in before["zones"][0]["default_sets"])["slots"]], "where new files go")
 
         # While it runs, and while it is stopped.
         for number, is_stopped in ((88, False), (89, True)):

@@ -9,6 +9,7 @@ the cell's folder. ZONAL names the binary. Root only.
 import concurrent.futures
 import contextlib
 import errno
+import fcntl
 import mmap
 import os
 import re
@@ -19,7 +20,7 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "posix"))
 from cell import ZONAL, run  # noqa: E402
-from checks import Registry, Skip, equal, read, reap, true, write  # noqa: E402
+from checks import Registry, Skip, equal, read, reap, true, write, write_all  # noqa: E402
 from frozen import Frozen  # noqa: E402
 from own_mounts import OwnMounts, below, comes_back, took, write_at  # noqa: E402
 
@@ -441,6 +442,49 @@ def _(c, d):
     finally:
         for path in filter(None, (own, other)):
             c.end_mount(path)
+
+
+@check("stopped-holder", "a mount that stands still for longer than its session lasts loses its lock to another one: nothing that it has gathered arrives, each of the holder's write, fsync and close is EIO, once, and its log says so", limit=180)
+def _(c, d):
+    own = c.own_mount("holder")
+    try:
+        holder = os.open(f"{below(own, d)}/held", os.O_CREAT | os.O_RDWR)
+        # Beyond the bytes that the shard keeps, and in them.
+        write_all(holder, b"b" * 200_000)
+        fcntl.flock(holder, fcntl.LOCK_EX)
+        os.fsync(holder)
+        os.pwrite(holder, b"o" * 50_000, 100_000)
+        os.pwrite(holder, b"o" * 100, 0)
+        os.kill(c.mount_pid(own), signal.SIGSTOP)
+        try:
+            other = os.open(f"{d}/held", os.O_RDWR)
+            lasted, error = took(fcntl.flock, other, fcntl.LOCK_EX)
+            print(f"  the lock is another mount's after {lasted:.1f} s", flush=True)
+            equal(error, 0, "a lock that is waited for")
+            true(lasted < 90, f"a lock of a mount that stands still was waited for {lasted:.0f} s")
+            os.pwrite(other, b"n" * 50_000, 100_000)
+            os.pwrite(other, b"n" * 100, 0)
+            os.fsync(other)
+        finally:
+            os.kill(c.mount_pid(own), signal.SIGCONT)
+        end = time.monotonic() + 30
+        while "others have got the locks" not in c.log(own):
+            true(time.monotonic() < end, "the mount's log does not say that a lock was lost")
+            time.sleep(0.1)
+        calls = ("write", os.pwrite, b"o" * 100, 0), ("fsync", os.fsync)
+        for name, call, *more in calls:
+            equal(errno.errorcode.get(took(call, holder, *more)[1]), "EIO", f"the holder's {name}")
+        equal(took(os.fsync, holder)[1], 0, "another fsync")
+        again = os.dup(holder)
+        equal(errno.errorcode.get(took(os.close, holder)[1]), "EIO", "the holder's close")
+        equal(took(os.close, again)[1], 0, "another close")
+        for path in (f"{d}/held", f"{below(own, d)}/held"):
+            found = read(path)
+            equal((found[:100], found[100_000:150_000]), (b"n" * 100, b"n" * 50_000), "what the new holder wrote")
+            equal(found[150_000:], b"b" * 50_000, "the rest")
+        os.close(other)
+    finally:
+        c.end_mount(own)
 
 
 if __name__ == "__main__":

@@ -24,13 +24,24 @@ const ALONE_BYTES: u64 = 256 << 10;
 pub(crate) struct Batch {
     runs: Vec<(u64, Run)>,
     bytes: usize,
+    /// How often locks of the file had been lost when they were gathered.
+    forfeits: u64,
 }
 
 impl Batch {
     /// Of runs in order that do not overlap.
-    pub(crate) fn new(runs: Vec<(u64, Run)>) -> Self {
+    pub(crate) fn new(runs: Vec<(u64, Run)>, forfeits: u64) -> Self {
         let bytes = runs.iter().map(|(_at, run)| run.len()).sum();
-        Self { runs, bytes }
+        Self {
+            runs,
+            bytes,
+            forfeits,
+        }
+    }
+
+    /// How often locks of the file had been lost when they were gathered.
+    pub(crate) fn forfeits(&self) -> u64 {
+        self.forfeits
     }
 
     /// Offsets and runs, in order.
@@ -280,6 +291,7 @@ mod tests {
             runs.iter()
                 .map(|(at, bytes)| (*at, Run::from(*bytes)))
                 .collect(),
+            0,
         )
     }
 

@@ -192,6 +192,11 @@ impl<N: Net> FileState<N> {
         self.aside.as_ref().is_some_and(Aside::is_doubted)
     }
 
+    /// A batch was gathered under locks that others have got since: it is sent no more.
+    pub(crate) fn is_forfeited(&self, batch: &Batch) -> bool {
+        batch.forfeits() != self.failures.forfeits()
+    }
+
     /// Nothing is written that the shard and the targets do not know.
     pub(crate) fn is_clean(&self) -> bool {
         self.dirty.is_empty()
@@ -300,7 +305,7 @@ impl<N: Net> FileState<N> {
         if runs.is_empty() {
             return None;
         }
-        let batch = Arc::new(Batch::new(runs));
+        let batch = Arc::new(Batch::new(runs, self.failures.forfeits()));
         self.inflight.push_back(Inflight {
             batch: batch.clone(),
             parts: Vec::new(),

@@ -23,6 +23,11 @@ impl InlineRun {
         (self.0.start() as u32, Blob(bytes.to_vec()))
     }
 
+    /// What they were taken as.
+    pub(crate) fn batch(&self) -> &Batch {
+        &self.0
+    }
+
     /// The first byte behind them.
     pub(crate) fn end(&self) -> u64 {
         self.0.end()
@@ -65,6 +70,10 @@ impl<N: Net> FileState<N> {
 
     /// Puts the runs of a batch back among the gathered ones, below what is newer. Returns by how much they grew.
     pub(crate) fn give_batch_back(&mut self, batch: &Batch) -> usize {
+        if self.is_forfeited(batch) {
+            self.failures.note(ErrorCode::Io);
+            return 0;
+        }
         let runs = batch.runs().iter();
         runs.map(|(at, run)| self.give_back(*at, run)).sum()
     }

@@ -295,9 +295,12 @@ impl<N: Net> ClientCall<'_, N> {
         let answer = self.meta(&link, request).await;
         if answer.is_err() {
             let mut locks = lock(&self.locks);
-            released
-                .into_iter()
-                .for_each(|range| locks.held.hold(ino, range));
+            for range in released {
+                // Where another owner here has been granted what excludes it, the shard has executed the release, and its answer is lost.
+                if !locks.held.excludes(ino, &range) {
+                    locks.held.hold(ino, range);
+                }
+            }
         }
         answer.map(drop)
     }

@@ -1,14 +1,14 @@
 //! The zone map as this client knows it: fetched from a manager, followed as others name newer versions, and doubted where it leads nowhere.
 
 use crate::client::Client;
-use crate::net::{Message, Net};
+use crate::net::{Message, Net, NetFailure};
 use crate::operation::ClientCall;
 use crate::session::{failure_code, is_passing, lock};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use zonal_types::{CellId, Codec, ErrorCode, MapVersion, NodeId};
-use zonal_wire::{ManagerReply, ManagerRequest, Service};
-use zonal_zonemap::ZoneMap;
+use zonal_wire::{ManagerReply, Service};
+use zonal_zonemap::{Fetch, FetchError, ZoneMap};
 
 /// The map, and what is known of newer ones.
 pub(crate) struct KnownMap {
@@ -23,12 +23,8 @@ pub(crate) struct KnownMap {
 impl KnownMap {
     /// Of a cell of which nothing is known yet.
     pub(crate) fn new(cell: CellId) -> Self {
-        let none = ZoneMap {
-            version: MapVersion(0),
-            ..ZoneMap::new(cell)
-        };
         Self {
-            current: Mutex::new(Arc::new(none)),
+            current: Mutex::new(Arc::new(ZoneMap::unknown(cell))),
             hint: AtomicU64::new(0),
             is_doubted: AtomicBool::new(false),
             refreshing: async_lock::Mutex::new(()),
@@ -95,63 +91,80 @@ impl<N: Net> ClientCall<'_, N> {
 
     /// The map of the first manager that answers, if it is newer than what we `have` (0: whatever it is).
     pub(crate) async fn fetch_map(&self, have: MapVersion) -> Result<(), ErrorCode> {
-        let body = ManagerRequest::GetMap { have }.to_bytes();
         let mut last = ErrorCode::Unreachable;
         for manager in &self.options.managers {
-            let header = self.header(Service::Manager);
-            let sent = self.start(
-                manager,
-                Message {
-                    node: NodeId(0),
-                    header,
-                    body: &body,
-                    payload: &[],
-                    room: 0,
-                },
-            );
-            match self.finish(manager, sent, None).await {
-                Ok(reply) => return self.take_map(&reply.body, have),
-                Err(failure) => {
-                    self.net.complain(
-                        self.context(),
-                        &format!("manager at {manager}"),
-                        "GetMap",
-                        failure,
-                    );
+            match self.fetch_map_from(manager, have).await {
+                Ok(map) => return self.take_map(map),
+                Err(Unfetched::Silent(failure)) => {
+                    let server = format!("manager at {manager}");
+                    self.net
+                        .complain(self.context(), &server, "GetMap", failure);
                     last = failure_code(failure);
                 }
+                Err(Unfetched::Answer(error)) => return Err(error.code()),
             }
         }
         Err(last)
     }
 
-    fn take_map(&self, body: &[u8], have: MapVersion) -> Result<(), ErrorCode> {
-        match ManagerReply::from_bytes(body).map_err(|_error| ErrorCode::Protocol)? {
-            ManagerReply::Map { map, .. } => {
-                let map = ZoneMap::decode(&map.0).map_err(|code| match code {
-                    ErrorCode::WrongVersion => code,
-                    _ => ErrorCode::Protocol,
-                })?;
-                {
-                    let mut current = lock(&self.map.current);
-                    if current.version.0 > 0 && current.cell != map.cell {
-                        return Err(ErrorCode::WrongCell);
-                    }
-                    let is_known = have.0 > 0 && map.version <= current.version;
-                    if is_known || map == **current {
-                        return Ok(());
-                    }
-                    if map.version <= current.version {
-                        zonal_types::mark!(MapReplaced);
-                        self.map.hint.store(map.version.0, Ordering::Relaxed);
-                    }
-                    *current = Arc::new(map);
-                }
-                Ok(())
+    async fn fetch_map_from(
+        &self,
+        manager: &str,
+        have: MapVersion,
+    ) -> Result<Arc<ZoneMap>, Unfetched> {
+        let mut fetch = match have {
+            MapVersion(0) => Fetch::believing(self.map()),
+            _ => Fetch::newer(self.map()),
+        };
+        loop {
+            let header = self.header(Service::Manager);
+            let message = Message {
+                node: NodeId(0),
+                header,
+                body: &fetch.request().to_bytes(),
+                payload: &[],
+                room: 0,
+            };
+            let sent = self.start(manager, message);
+            let reply = self.finish(manager, sent, None).await;
+            let reply = reply.map_err(Unfetched::Silent)?;
+            let reply = ManagerReply::from_bytes(&reply.body)
+                .map_err(|_error| FetchError::Decode(ErrorCode::Protocol))?;
+            if let Some(map) = fetch.take(reply)? {
+                return Ok(map);
             }
-            ManagerReply::Unchanged { .. } => Ok(()),
-            ManagerReply::Revoked { .. } => Err(ErrorCode::Protocol),
-            ManagerReply::Failed { code, .. } => Err(code.0),
         }
+    }
+
+    fn take_map(&self, map: Arc<ZoneMap>) -> Result<(), ErrorCode> {
+        {
+            let mut current = lock(&self.map.current);
+            if current.version.0 > 0 && current.cell != map.cell {
+                return Err(ErrorCode::WrongCell);
+            }
+            if map == *current {
+                return Ok(());
+            }
+            if map.version <= current.version {
+                zonal_types::mark!(MapReplaced);
+                self.map.hint.store(map.version.0, Ordering::Relaxed);
+            }
+            *current = map;
+        }
+        Ok(())
+    }
+}
+
+/// Why a manager's map was not fetched.
+enum Unfetched {
+    /// It does not answer.
+    Silent(NetFailure),
+    /// What it answers is of no use.
+    Answer(FetchError),
+}
+
+impl From<FetchError> for Unfetched {
+    fn from(error: FetchError) -> Self {
+        Self::Answer(error)
     }
 }

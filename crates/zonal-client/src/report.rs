@@ -86,7 +86,12 @@ impl<N: Net> ClientCall<'_, N> {
             sync,
         };
         let boot = link.boot();
-        match self.meta(&link, &request).await {
+        let is_forfeited = inline.is_some_and(|run| file.state().is_forfeited(run.batch()));
+        let answer = match is_forfeited {
+            true => Err(ErrorCode::Io),
+            false => self.meta(&link, &request).await,
+        };
+        match answer {
             Ok(reply) => {
                 self.note_own_change(file.ino, &reply);
                 let mut state = file.state();

@@ -42,7 +42,10 @@ impl<N: Net> ClientCall<'_, N> {
         file: &File<N>,
         batch: &Batch,
     ) -> Result<Vec<Piece>, ErrorCode> {
-        let pieces = self.try_pieces_of(file, batch).await;
+        let mut pieces = self.try_pieces_of(file, batch).await;
+        if file.state().is_forfeited(batch) {
+            pieces = Err(ErrorCode::Io);
+        }
         if let Err(code) = pieces {
             let mut state = file.state();
             state.inflight.pop_back();
@@ -93,6 +96,12 @@ impl<N: Net> ClientCall<'_, N> {
                 Ok(place) => {
                     while self.under_way.is_full(place.target) && file.state().inflight.len() > 1 {
                         done = both(done, self.finish_oldest(file, 1).await);
+                    }
+                    if file.state().is_forfeited(batch) {
+                        let lost = Err(ErrorCode::Io);
+                        let newest = (&**batch, usize::MAX);
+                        done = both(done, self.note_outcome(file, &pieces, newest, lost));
+                        continue;
                     }
                     parts.push(self.send_pieces(file, (&data, place), pieces, batch));
                 }
@@ -257,7 +266,7 @@ impl<N: Net> ClientCall<'_, N> {
             Ok(_other) => ErrorCode::Protocol,
             Err(code) => code,
         };
-        if leaves_gathered(code) {
+        if leaves_gathered(code) && !state.is_forfeited(batch) {
             let mut again = 0;
             for piece in pieces {
                 state.unsure_end = state.unsure_end.max(piece.file_offset + piece.length);
@@ -268,9 +277,13 @@ impl<N: Net> ClientCall<'_, N> {
             }
             self.dirty_bytes.fetch_add(again, Ordering::Relaxed);
             state.dirty_since.get_or_insert(self.net.now());
-        } else {
-            state.failures.note(code);
+            return Err(code);
         }
+        let code = match leaves_gathered(code) {
+            true => ErrorCode::Io,
+            false => code,
+        };
+        state.failures.note(code);
         Err(code)
     }
 
@@ -283,6 +296,9 @@ impl<N: Net> ClientCall<'_, N> {
         first: Option<ErrorCode>,
     ) -> Outcome {
         zonal_types::mark!(WriteRepeated);
+        if file.state().is_forfeited(batch) {
+            return Err(ErrorCode::Io);
+        }
         let at = pieces.first().ok_or(ErrorCode::Invalid)?;
         let at = (at.component, at.column);
         let truncate_seq = Cell::new(0);

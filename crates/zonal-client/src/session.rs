@@ -11,15 +11,13 @@ mod request;
 pub use link::Link;
 pub(crate) use link::{Appending, Links, SlotPlace, lock};
 pub use request::failure_code;
-pub(crate) use request::{Asked, both, is_passing, is_unsure, late, leaves_gathered};
-
-use request::RETRY_MS;
+pub(crate) use request::{Asked, RETRY_MS, both, is_passing, is_unsure, late, leaves_gathered};
 
 use crate::behind::Behind;
 use crate::net::{Net, News};
 use crate::operation::ClientCall;
 use std::collections::BTreeSet;
-use zonal_types::{Codec, ErrorCode, Incarnation, Instant, SessionId, kept_of};
+use zonal_types::{BackOff, Codec, ErrorCode, Incarnation, Ino, Instant, SessionId, kept_of};
 use zonal_wire::{MetaReply, MetaRequest, Service};
 
 impl<N: Net> ClientCall<'_, N> {
@@ -54,7 +52,7 @@ impl<N: Net> ClientCall<'_, N> {
             return Ok(());
         }
         let _guard = self.wait_for(&link.opening).await?;
-        let mut pause = RETRY_MS.0;
+        let mut pause = BackOff::new(RETRY_MS);
         let mut is_old = false;
         // Of a shard that has no owner in any map.
         let mut failed = ErrorCode::TimedOut;
@@ -71,8 +69,7 @@ impl<N: Net> ClientCall<'_, N> {
             if self.is_over(deadline) {
                 return Err(failed);
             }
-            self.sleep(pause).await;
-            pause = (pause * 2).min(RETRY_MS.1);
+            self.sleep(pause.next_ms()).await;
         }
         Ok(())
     }
@@ -101,7 +98,7 @@ impl<N: Net> ClientCall<'_, N> {
                 state.is_untold = false;
                 state.kept = kept_of(boot);
                 state.acked = 0;
-                link.acknowledge(identity.incarnation);
+                link.open_as(identity.incarnation);
                 *is_old |= resumed;
                 if !resumed {
                     self.net.tell(News::Session(link.shard, identity));
@@ -120,7 +117,10 @@ impl<N: Net> ClientCall<'_, N> {
         match self.reclaim(link, *is_old).await {
             // A lock that is lost is no reason not to go on.
             Ok(()) | Err(ErrorCode::UnknownLease) => {
-                lock(&link.state).is_open = true;
+                link.acknowledge(identity.incarnation);
+                let mut state = lock(&link.state);
+                state.held_in = state.session;
+                state.is_open = true;
                 Ok(())
             }
             Err(ErrorCode::UnknownSession | ErrorCode::Fenced) => Err(ErrorCode::NotReady),
@@ -159,6 +159,17 @@ impl<N: Net> ClientCall<'_, N> {
                 }
                 Err(code) => return Err(code),
             }
+        }
+        // Got in a session that is over: others may have had them since, though the shard, which may have started anew, does not know.
+        let is_same = {
+            let state = lock(&link.state);
+            // Session 0: it was lost meanwhile, and what opens the next one asks again.
+            [SessionId(0), state.held_in].contains(&state.session) || state.held_in == SessionId(0)
+        };
+        if !is_same {
+            let held = self.locks_at(link.shard).into_iter();
+            let lost: BTreeSet<Ino> = held.map(|(ino, _range)| ino).collect();
+            lost.into_iter().for_each(|ino| self.forfeit(ino));
         }
         let opens = {
             let _counting = link.ending_open();

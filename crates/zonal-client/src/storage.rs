@@ -4,13 +4,12 @@ use crate::file::File;
 use crate::net::{Message, Net, Reply};
 use crate::operation::{ClientCall, Sent};
 use crate::places::Place;
-use crate::session::{failure_code, is_passing, late};
+use crate::session::{RETRY_MS, failure_code, is_passing, late};
 use std::sync::atomic::Ordering;
-use zonal_types::{ClientIdentity, Codec, Column, ErrorCode, Incarnation, Ino, Instant, TargetId};
+use zonal_types::{
+    BackOff, ClientIdentity, Codec, Column, ErrorCode, Incarnation, Ino, Instant, TargetId,
+};
 use zonal_wire::{ObjectRef, Service, StorageReply, StorageRequest};
-
-/// Pause before a request is repeated, at first and at most.
-pub(crate) const RETRY_MS: (u64, u64) = (20, 500);
 
 /// A request without its place: made anew for each attempt.
 pub(crate) type MakeRequest<'a> = &'a dyn Fn(ObjectRef) -> StorageRequest;
@@ -138,7 +137,7 @@ impl<N: Net> ClientCall<'_, N> {
         (mut out, first): (Option<&mut [u8]>, Option<ErrorCode>),
         (deadline, follows_cuts): (Instant, bool),
     ) -> Result<(StorageReply, usize, TargetId), ErrorCode> {
-        let mut pause = RETRY_MS.0;
+        let mut pause = BackOff::new(RETRY_MS);
         let mut failed = first;
         // Of attempts that were made before: reads have a place for their bytes.
         let mut is_change = out.is_none();
@@ -175,8 +174,7 @@ impl<N: Net> ClientCall<'_, N> {
                 }
                 let is_news = matches!(code, ErrorCode::StaleTruncate | ErrorCode::Superseded);
                 if !is_news && !self.is_over(deadline) {
-                    self.sleep(pause).await;
-                    pause = (pause * 2).min(RETRY_MS.1);
+                    self.sleep(pause.next_ms()).await;
                 }
                 if self.is_over(deadline) {
                     self.doubt_map();

@@ -3,8 +3,7 @@
 use crate::net::Net;
 use crate::operation::{ClientCall, Sent};
 use crate::places::Place;
-use crate::session::leaves_gathered;
-use crate::storage::RETRY_MS;
+use crate::session::{RETRY_MS, leaves_gathered};
 use crate::unsynced::Unsynced;
 use zonal_types::{ErrorCode, TargetId};
 use zonal_wire::{StorageReply, StorageRequest};

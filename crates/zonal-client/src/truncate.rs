@@ -37,6 +37,11 @@ impl Aside {
         self.cut.iter().filter_map(overlaps)
     }
 
+    /// What was cut does not come back.
+    pub(crate) fn forget(&mut self) {
+        self.cut.clear();
+    }
+
     /// Its end.
     pub(crate) fn end(&self) -> u64 {
         let ends = self.cut.iter().map(|(at, bytes)| at + bytes.len() as u64);

@@ -77,9 +77,14 @@ impl<N: Net> ClientCall<'_, N> {
             .checked_add(length as u64)
             .filter(|end| *end <= FILE_BYTES_MAX);
         let end = end.ok_or(ErrorCode::FileTooBig)?;
+        let forfeits = file.state().failures.forfeits();
         self.own_hole(file, offset).await?;
         let unit = {
             let mut state = file.state();
+            if state.failures.forfeits() != forfeits {
+                // Meant for a time when its lock was held.
+                return Err(ErrorCode::Io);
+            }
             let before = state.dirty.bytes();
             gather(&mut state.dirty);
             self.dirty_bytes

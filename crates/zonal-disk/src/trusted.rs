@@ -87,6 +87,12 @@ impl Distrust {
         })
     }
 
+    /// Whether it was read, and is no text, or too long for what it is to be.
+    #[must_use]
+    pub fn is_damage(&self) -> bool {
+        matches!(self, Self::Io { source, .. } if source.kind() == io::ErrorKind::InvalidData)
+    }
+
     /// Whether nothing is there.
     #[must_use]
     pub fn is_missing(&self) -> bool {
@@ -325,7 +331,14 @@ impl Folder {
             return Ok(None);
         };
         let mut text = String::new();
-        let read = file.take(max).read_to_string(&mut text);
+        let read = file.take(max.saturating_add(1)).read_to_string(&mut text);
+        let read = match read {
+            Ok(bytes) if bytes as u64 > max => {
+                let text = format!("longer than {max} bytes");
+                Err(io::Error::new(io::ErrorKind::InvalidData, text))
+            }
+            read => read,
+        };
         read.map_err(|source| Distrust::Io {
             path: self.path.join(name),
             source,

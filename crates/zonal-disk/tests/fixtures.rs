@@ -16,16 +16,16 @@ const STORES: &[(&str, &str, StoreKind, u64, u32)] = &[
         "v0.1.0",
         "manager/manager",
         StoreKind::Manager,
-        15,
-        1_224_661_218,
+        28,
+        3_742_320_251,
     ),
-    ("v0.1.0", "meta1/shard", StoreKind::Shard, 44, 650_651_315),
+    ("v0.1.0", "meta1/shard", StoreKind::Shard, 43, 4_032_138_693),
     (
         "v0.1.0",
         "storage1-1/target",
         StoreKind::Target,
         13,
-        3_196_461_030,
+        4_001_448_370,
     ),
 ];
 

@@ -225,7 +225,7 @@ impl<H: ShardHost> ShardDriver<H> {
 
     /// Asks the manager for its map, and goes by it from now on: the version. Without an answer it is the one known here.
     pub async fn adopt_newest_map(&self) -> MapVersion {
-        self.host.seek_map(self.host.map().version, false).await;
+        self.host.seek_map(self.host.map().version).await;
         let mut state = self.lock();
         self.take_map(&mut state);
         state.map_version

@@ -13,6 +13,7 @@
 mod admission;
 mod checkpoint;
 mod edits;
+mod fence_gate;
 mod host;
 mod reads;
 mod requests;
@@ -23,7 +24,9 @@ pub use admission::NotAdmitted;
 pub use host::{Below, Note, ReplyRoom, TargetHost, WriteFailure};
 pub use requests::{Asker, named};
 
+use fence_gate::FenceGate;
 use std::fmt::Display;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use zonal_object::Target;
 use zonal_types::{ErrorCode, TargetId};
@@ -68,6 +71,9 @@ pub struct TargetDriver<H> {
     host: H,
     /// Why it does not serve any more.
     failed: OnceLock<String>,
+    /// Checkpoints that are done. Counted under the target's mutex, together with the space that they free.
+    checkpoints: AtomicU64,
+    gate: FenceGate,
 }
 
 impl<H: TargetHost> TargetDriver<H> {
@@ -79,6 +85,8 @@ impl<H: TargetHost> TargetDriver<H> {
             target: Mutex::new(target),
             host,
             failed: OnceLock::new(),
+            checkpoints: AtomicU64::new(0),
+            gate: FenceGate::default(),
         }
     }
 

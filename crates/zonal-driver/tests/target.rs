@@ -7,6 +7,7 @@ use memory::{
     At, BLOCK, Stored, ask, begun, contents, delete_of, kill, now, object, open, read_of, write,
     write_at,
 };
+use std::rc::Rc;
 use zonal_driver::at_once;
 use zonal_types::{ClientId, ErrorCode, Fence, HolderNumber, Incarnation, TargetId};
 use zonal_wire::StorageRequest;
@@ -162,4 +163,24 @@ fn where_a_segment_cannot_be_made_those_that_are_there_are_used_up() {
     write(&driven, 200, 0, &[b'x'; 4 * LARGE]);
     assert_eq!(contents(&driven, 2), [b'x'; LARGE]);
     assert_eq!(driven.lock().units_in_flight(), 0);
+}
+
+#[test]
+fn space_that_a_checkpoint_frees_beside_a_write_that_found_none_is_used() {
+    let driven = Rc::new(open(Stored::default()));
+    driven.host().full_from.set(Some(1));
+    let fits = |id: u64| now(&driven, write_at(id, 0), &[b'x'; LARGE]).is_ok();
+    let full = (1..100).find(|id| !fits(*id)).unwrap();
+    for id in 1..full {
+        now(&driven, delete_of(id), &[]).unwrap();
+    }
+    let other = Rc::downgrade(&driven);
+    let beside = move || {
+        at_once(other.upgrade().unwrap().checkpoint())
+            .unwrap()
+            .unwrap();
+    };
+    driven.host().beside_space.replace(Some(Box::new(beside)));
+    write(&driven, 200, 0, &[b'n'; LARGE]);
+    assert!(driven.host().beside_space.borrow().is_none(), "it was run");
 }

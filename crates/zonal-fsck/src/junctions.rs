@@ -1,9 +1,10 @@
-//! First-level directories: the root's entries, the junctions of the zone map, and the inodes in the zones' shards have
-//! to agree. All three are as small as the zone map, which lists every junction.
+//! First-level directories: the root's entries, the junctions beside the zone map, and the inodes in the zones' shards have
+//! to agree.
 
 use std::collections::BTreeMap;
 use zonal_types::{Ino, ZoneId};
-use zonal_zonemap::{MapEdit, ZoneMap};
+use zonal_zonemap::junctions::Listed;
+use zonal_zonemap::{Junction, ZoneMap};
 
 /// Where the three disagree.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -26,8 +27,8 @@ pub enum Mismatch {
         /// Its zone.
         zone: ZoneId,
     },
-    /// The map lists another path or zone than the entry, or nothing.
-    #[error("the zone map does not list /{name} as it is")]
+    /// The junction has another path or zone than the entry, or there is none.
+    #[error("no junction lists /{name} as it is")]
     Map {
         /// The entry's name.
         name: String,
@@ -36,8 +37,8 @@ pub enum Mismatch {
         /// Its zone.
         zone: ZoneId,
     },
-    /// The map lists a directory that has no entry.
-    #[error("the zone map lists {path}, which has no entry in the root")]
+    /// A junction of a directory that has no entry.
+    #[error("a junction lists {path}, which has no entry in the root")]
     Extra {
         /// What it lists.
         path: String,
@@ -70,6 +71,7 @@ pub struct FirstLevel {
 #[must_use]
 pub fn compare(
     map: &ZoneMap,
+    junctions: &[Listed],
     entries: &[RootEntry],
     directories: &[FirstLevel],
     is_known: &dyn Fn(Ino) -> bool,
@@ -79,6 +81,12 @@ pub fn compare(
         .iter()
         .map(|directory| (directory.ino, directory.is_detached))
         .collect();
+    let mut listed: BTreeMap<Ino, Option<&Junction>> = BTreeMap::new();
+    for Listed { junction, is_whole } in junctions {
+        let one = listed.entry(junction.ino);
+        one.and_modify(|one| *one = None)
+            .or_insert(is_whole.then_some(junction));
+    }
     let named: BTreeMap<Ino, &RootEntry> = entries.iter().map(|entry| (entry.ino, entry)).collect();
     for entry in entries {
         let ino = entry.ino;
@@ -91,7 +99,7 @@ pub fn compare(
             });
             continue;
         }
-        let listed = map.junctions.iter().find(|junction| junction.ino == ino);
+        let listed = listed.get(&ino).copied().flatten();
         let path = format!("/{}", entry.name);
         if let Some(zone) = zone
             && listed.is_none_or(|junction| junction.path != path || junction.zone != zone)
@@ -111,7 +119,7 @@ pub fn compare(
             mismatches.push(Mismatch::NoEntry { ino: *ino, zone });
         }
     }
-    for junction in &map.junctions {
+    for Listed { junction, .. } in junctions {
         if !named.contains_key(&junction.ino) {
             mismatches.push(Mismatch::Extra {
                 path: junction.path.clone(),
@@ -122,26 +130,17 @@ pub fn compare(
     mismatches
 }
 
-/// The changes of the map that a mismatch asks for.
-#[must_use]
-pub fn edits(map: &ZoneMap, mismatch: &Mismatch) -> Vec<MapEdit> {
-    let listed = |ino: Ino| map.junctions.iter().any(|junction| junction.ino == ino);
+/// Puts right in `junctions` what a mismatch asks for.
+pub fn settle(junctions: &mut BTreeMap<Ino, Junction>, mismatch: &Mismatch) {
     match mismatch {
-        Mismatch::NoDirectory { ino, .. } | Mismatch::Extra { ino, .. } if listed(*ino) => {
-            vec![MapEdit::RemoveJunction { ino: *ino }]
+        Mismatch::NoDirectory { ino, .. } | Mismatch::Extra { ino, .. } => {
+            junctions.remove(ino);
         }
         Mismatch::Map { name, ino, zone } => {
-            let mut edits = Vec::new();
-            if listed(*ino) {
-                edits.push(MapEdit::RemoveJunction { ino: *ino });
-            }
-            edits.push(MapEdit::AddJunction {
-                ino: *ino,
-                path: format!("/{name}"),
-                zone: *zone,
-            });
-            edits
+            let (ino, zone) = (*ino, *zone);
+            let path = format!("/{name}");
+            junctions.insert(ino, Junction { ino, path, zone });
         }
-        _ => Vec::new(),
+        Mismatch::NoEntry { .. } => {}
     }
 }

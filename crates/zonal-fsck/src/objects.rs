@@ -285,7 +285,7 @@ pub fn guess_layout(map: &ZoneMap, data_id: DataId, lonely: &[Lonely]) -> Option
     let last = lonely.iter().map(|object| object.column).max()?;
     let set = map.sets.iter().rev().find(|set| {
         let holds = |target| set.slots.iter().any(|slot| slot.target == target);
-        lonely.iter().all(|object| holds(object.target))
+        set.is_open && lonely.iter().all(|object| holds(object.target))
     })?;
     let width = u16::try_from(set.slots.len()).ok()?;
     let slot = set

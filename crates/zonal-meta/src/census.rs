@@ -9,6 +9,12 @@ use zonal_wire::SessionEntry;
 const AT_ONCE_MAX: usize = 1_000;
 
 impl Shard {
+    /// Whether a session from before our start has not told what it holds yet.
+    #[must_use]
+    pub fn has_silent_sessions(&self) -> bool {
+        !self.sessions.silent.is_empty()
+    }
+
     /// Sessions behind `after` in order, at most `limit`; true: nothing follows.
     #[must_use]
     pub fn sessions(

@@ -59,6 +59,7 @@ fn of_shard(tag: u8, key: &[u8], value: &[u8]) -> Result<Described, ErrorCode> {
                 .with("incarnation", record.identity.incarnation.0)
                 .with("zone", record.zone.0)
                 .with("name", record.name)
+                .with("has_locked", record.has_locked)
         }
         keys::TAG_FENCE => {
             let (client, holder) = keys::fence_of(key).ok_or(ErrorCode::Corrupt)?;

@@ -32,6 +32,7 @@ pub(crate) fn run(tx: &mut Tx<'_>, request: &MetaRequest) -> Result {
         }),
         MetaRequest::Parent { ino } => op::lookup::parent(tx, *ino),
         MetaRequest::FileOf { data_id } => op::lookup::file_of(tx, *data_id),
+        MetaRequest::FirstLevel { name } => op::lookup::first_level(tx, name),
         MetaRequest::HasEntry { ino } => op::lookup::has_entry(tx, *ino),
         _ => run_mutation(tx, request),
     }

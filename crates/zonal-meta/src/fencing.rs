@@ -12,11 +12,13 @@ use crate::keys;
 use crate::outcome::WaitOn;
 use crate::shard::Shard;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use zonal_types::limits::{FENCE_WAIT_MS, FENCES_AT_ONCE_MAX, FENCES_MAX};
 use zonal_types::{
     ClientId, Codec, ErrorCode, Fence, HolderNumber, Incarnation, Instant, KvChange, KvRead,
     SessionId, TargetId, codec_struct,
 };
+use zonal_wire::MetaReply;
 
 codec_struct! {
     /// The stored fence.
@@ -191,6 +193,26 @@ impl Shard {
             }
         }
         fences
+    }
+
+    /// What a target that starts has to hear before it changes anything of this shard's files: the fences that it has not acknowledged, from behind
+    /// `after` on, as many as one message may have.
+    #[must_use]
+    pub fn fences_of(&self, target: TargetId, after: (ClientId, HolderNumber)) -> MetaReply {
+        let behind = (Bound::Excluded(after), Bound::Unbounded);
+        let waiting = self.fencing.waiting.range(behind);
+        let mut own = waiting.filter(|(_name, record)| record.targets.contains(&target));
+        let fences: Vec<Fence> = own
+            .by_ref()
+            .take(FENCES_AT_ONCE_MAX)
+            .map(|((client, holder), record)| Fence {
+                client: *client,
+                holder: *holder,
+                lowest: record.lowest,
+            })
+            .collect();
+        let end = own.next().is_none();
+        MetaReply::Fences { fences, end }
     }
 
     /// A target has acknowledged these, or is in no map any more: what is logged. Housekeeping is due then.

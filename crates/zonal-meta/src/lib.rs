@@ -35,6 +35,7 @@ pub mod repair;
 pub mod restore;
 mod scope;
 mod session;
+mod sets;
 pub mod shard;
 mod tx;
 mod volatile;

@@ -19,14 +19,12 @@
 mod check;
 mod deadlock;
 mod file;
-mod given;
 #[cfg(test)]
 mod late_tests;
 #[cfg(test)]
 mod tests;
 
 use file::{FileLocks, Waiter, conflicts};
-use given::Given;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use zonal_types::limits::{LOCK_WAITERS_MAX, LOCKS_MAX};
 use zonal_types::{ErrorCode, Ino, SessionId};
@@ -78,7 +76,6 @@ pub struct LockTable {
     ranges: usize,
     ranges_max: usize,
     waiters_max: usize,
-    given: Given,
 }
 
 impl Default for LockTable {
@@ -105,7 +102,6 @@ impl LockTable {
             ranges: 0,
             ranges_max,
             waiters_max,
-            given: Given::default(),
         }
     }
 
@@ -392,26 +388,10 @@ impl LockTable {
         granted
     }
 
-    /// Whether no other session has a lock with which this one cannot be, or has had one since the shard's start.
-    #[must_use]
-    pub fn is_free(&self, session: SessionId, ino: Ino, range: &LockRange) -> bool {
-        !self.given.conflicts(session, ino, range) && self.get(session, ino, *range).is_none()
-    }
-
-    /// A lock is asked for, and may be granted, while sessions from before the shard's start have not told what they hold.
-    pub fn note_given(&mut self, session: SessionId, ino: Ino, range: LockRange) {
-        self.given.note(session, ino, range, self.ranges_max);
-    }
-
-    /// No session is left that could tell of locks from before.
-    pub fn forget_given(&mut self) {
-        self.given = Given::default();
-    }
-
     /// A lock that a session held before the shard's restart.
     ///
     /// # Errors
-    /// `WouldBlock` where another has got a conflicting lock since, `NoLocks`, `Invalid`.
+    /// `WouldBlock` where another has got a conflicting lock meanwhile, `NoLocks`, `Invalid`.
     pub fn reclaim(
         &mut self,
         session: SessionId,
@@ -420,9 +400,8 @@ impl LockTable {
     ) -> Result<(), ErrorCode> {
         check_range(&range)?;
         let owner = (session, range.owner);
-        let is_given = self.given.conflicts(session, ino, &range);
         let file = self.files.entry(ino).or_default();
-        if is_given || file.blockers(owner, &range).next().is_some() {
+        if file.blockers(owner, &range).next().is_some() {
             return Err(ErrorCode::WouldBlock);
         }
         let held = file.space(range.whole_file).get(&owner);

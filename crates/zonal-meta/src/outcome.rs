@@ -3,9 +3,11 @@
 use crate::config::Caller;
 use std::sync::Arc;
 use zonal_types::{
-    Attr, ErrorCode, Holder, Ino, Instant, KvChange, Layout, SessionId, ShardId, Timestamp, ZoneId,
+    Attr, ErrorCode, Holder, Ino, Instant, KvChange, Layout, Name, SessionId, ShardId, Timestamp,
+    ZoneId,
 };
 use zonal_wire::{MetaReply, MetaRequest};
+pub use zonal_zonemap::JunctionChange;
 
 /// Names a request that waits; given back to `handle`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -34,7 +36,7 @@ pub enum Outcome {
         reply: MetaReply,
         /// Changes of the store, empty where nothing is to be logged.
         effect: Vec<KvChange>,
-        /// Changes of the zone map's junctions (root shard only).
+        /// Changes of the cell's junctions (root shard only).
         junctions: Vec<JunctionChange>,
         /// Requests that wait on one of these should be tried again.
         wake: Vec<WaitOn>,
@@ -83,16 +85,18 @@ pub struct PendingCall {
 impl PendingCall {
     /// First-level directories that the request is about.
     pub(crate) fn directories(&self) -> Vec<Ino> {
-        let asked = match self.asked {
-            Question::Detach(_shard, ino) => Some(ino),
-            Question::Make(_) | Question::Attr(_) => None,
+        let asked = match &self.asked {
+            Question::Detach(_shard, ino) => Some(*ino),
+            Question::Make(_) | Question::Attr(_) | Question::Open(_) | Question::FirstLevel(_) => {
+                None
+            }
         };
         self.facts.directories().chain(asked).collect()
     }
 }
 
 /// What was asked of another shard.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Question {
     /// Make a detached directory.
     Make(ShardId),
@@ -100,6 +104,10 @@ pub(crate) enum Question {
     Detach(ShardId, Ino),
     /// Attributes of this inode.
     Attr(Ino),
+    /// Open the default sets of this zone.
+    Open(ZoneId),
+    /// The first-level directory of this name.
+    FirstLevel(Name),
 }
 
 /// What other shards answered so far. The operation runs again from its start with these.
@@ -111,6 +119,8 @@ pub(crate) struct Facts {
     pub detached: Option<(ShardId, Ino)>,
     /// Attributes of inodes elsewhere (`None`: it does not exist).
     pub attrs: Vec<(Ino, Option<Attr>)>,
+    /// The root shard has said what the first name of the client's path leads to, perhaps nowhere.
+    pub has_asked_first: bool,
 }
 
 impl Facts {
@@ -119,32 +129,6 @@ impl Facts {
         let both = [self.made, self.detached];
         both.into_iter().flatten().map(|(_shard, ino)| ino)
     }
-}
-
-/// A change of the zone map's junctions, from the root shard.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum JunctionChange {
-    /// A first-level directory was made.
-    Add {
-        /// The directory.
-        ino: Ino,
-        /// Its path.
-        path: String,
-        /// Its home.
-        zone: ZoneId,
-    },
-    /// It was renamed.
-    Move {
-        /// The directory.
-        ino: Ino,
-        /// Its new path.
-        path: String,
-    },
-    /// It was removed.
-    Remove {
-        /// The directory.
-        ino: Ino,
-    },
 }
 
 /// Objects to delete at the targets.

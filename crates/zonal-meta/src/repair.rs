@@ -44,7 +44,7 @@ pub fn entry_name(kv: &dyn KvRead, dir: Ino, cookie: u64) -> Result<Option<Name>
 
 impl Shard {
     /// The changes that put `broken` right; none where that has been done. `lost_found`: the directory for what has no
-    /// name (the root, in the root's shard).
+    /// name (the root, in the root's shard). `is_first_level`: whether an entry of the root leads to a directory.
     ///
     /// # Errors
     /// `NotFound` where `lost_found` is needed and not there; `Corrupt` where a damaged key is in the way; what `kv` gives.
@@ -53,6 +53,7 @@ impl Shard {
         kv: &dyn KvRead,
         now: Now,
         lost_found: Option<Ino>,
+        is_first_level: &dyn Fn(Ino) -> bool,
         broken: &Broken,
     ) -> Result<Vec<KvChange>> {
         if let Broken::Key { key } = broken {
@@ -71,7 +72,14 @@ impl Shard {
         match *broken {
             Broken::WrongPlace { dir, cookie } => move_entry(&mut tx, dir, cookie)?,
             Broken::NoFirstPlace { dir, cookie } => take_first(&mut tx, dir, cookie)?,
-            Broken::NotInDirectory { dir, .. } => not_in_directory(&mut tx, dir, lost_found)?,
+            Broken::NotInDirectory { dir, .. } => {
+                let parent = if is_first_level(dir) {
+                    Some(Ino::ROOT)
+                } else {
+                    lost_found
+                };
+                not_in_directory(&mut tx, dir, parent)?;
+            }
             Broken::LeadsNowhere { dir, cookie, ino } => {
                 leads_nowhere(&mut tx, dir, cookie, ino)?;
             }
@@ -238,7 +246,7 @@ fn bytes_anew(tx: &mut Tx<'_>, ino: Ino, data_id: Option<DataId>) -> Result {
         Some(id) => id,
         None => tx.new_data_id(ino.partition())?,
     };
-    inode.layout = new::layout(tx, home, None, data_id)?;
+    inode.layout = new::layout_by_repair(tx, home, data_id)?;
     inode.size = bytes.len() as u64;
     inode.allocated = inline::allocated(bytes.len());
     inline::cut_to_fit(tx, &mut inode)?;
@@ -256,20 +264,11 @@ fn has_entries(tx: &Tx<'_>, dir: Ino) -> Result<bool> {
     Ok(some)
 }
 
-fn not_in_directory(tx: &mut Tx<'_>, dir: Ino, lost_found: Option<Ino>) -> Result {
+fn not_in_directory(tx: &mut Tx<'_>, dir: Ino, parent: Option<Ino>) -> Result {
     match tx.find(dir)? {
         Some(inode) if inode.is_dir() => Ok(()),
-        None => {
-            let junctions = &tx.env.map.junctions;
-            let is_first_level = junctions.iter().any(|junction| junction.ino == dir);
-            // Any other is nameless until the next pass, which brings it to lost+found.
-            let parent = if is_first_level {
-                Ino::ROOT
-            } else {
-                lost_found.ok_or(ErrorCode::NotFound)?
-            };
-            directory_anew(tx, dir, parent)
-        }
+        // One that is not of the first level is nameless until the next pass, which brings it to lost+found.
+        None => directory_anew(tx, dir, parent.ok_or(ErrorCode::NotFound)?),
         Some(_) => {
             let (start, end) = keys::dentries(dir);
             let mut doomed = Vec::new();

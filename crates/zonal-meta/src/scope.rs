@@ -13,6 +13,9 @@ use zonal_wire::MetaRequest;
 use zonal_wire::meta::flags::{O_ACCMODE, O_RDONLY, O_TRUNC, O_WRONLY};
 use zonal_wire::meta::{FileUse, LockKind, LockRange};
 
+/// How long it is believed what the root shard said of a first-level directory. It tells of changes, too, where that arrives.
+const FIRST_LEVEL_MS: u64 = 2_000;
+
 /// User and group of a root that counts as nobody.
 pub(crate) const NOBODY: u32 = 65_534;
 
@@ -57,8 +60,8 @@ impl Resolved {
 /// See above.
 #[derive(Debug, Default)]
 pub(crate) struct Scopes {
-    /// First-level directories by name, as the map has them; `None`: it has none of that name, or several.
-    pub junctions: BTreeMap<Name, Option<Ino>>,
+    /// First-level directories by name, as the root shard has them, and until when that is believed.
+    first_level: BTreeMap<Name, (Ino, Instant)>,
     /// Directory, and the path's directory that it is at or below.
     inside: BTreeSet<(Ino, Ino)>,
     /// File, and the path's directory below which a name led to it.
@@ -68,16 +71,45 @@ pub(crate) struct Scopes {
 }
 
 impl Scopes {
-    /// The zone map is another one.
-    pub fn map_changed(&mut self) {
-        self.junctions.clear();
+    /// What the root shard said of a name. That there is none it is asked again at once.
+    pub fn note_first(&mut self, name: &Name, ino: Option<Ino>, now: Instant) {
+        if self.first_level.len() >= SCOPE_INSIDE_MAX {
+            self.first_level.clear();
+        }
+        match ino {
+            Some(ino) => {
+                let until = now.plus_ms(FIRST_LEVEL_MS);
+                self.first_level.insert(name.clone(), (ino, until));
+            }
+            None => {
+                self.first_level.remove(name);
+            }
+        }
     }
 
-    pub fn note_junction(&mut self, name: &Name, ino: Option<Ino>) {
-        if self.junctions.len() >= SCOPE_INSIDE_MAX {
-            self.junctions.clear();
-        }
-        self.junctions.insert(name.clone(), ino);
+    /// The root shard does not answer: what it said before is believed a while longer. False where it said nothing.
+    pub fn keep_first(&mut self, name: &Name, now: Instant) -> bool {
+        let known = self.first_level.get_mut(name);
+        known.is_some_and(|(_, until)| {
+            *until = now.plus_ms(FIRST_LEVEL_MS);
+            true
+        })
+    }
+
+    /// Whether the root shard need not be asked for a name now.
+    pub fn knows_first(&self, name: &Name, now: Instant) -> bool {
+        let known = self.first_level.get(name);
+        known.is_some_and(|(_, until)| *until > now)
+    }
+
+    /// The first-level directory of a name.
+    pub fn first(&self, name: &Name) -> Option<Ino> {
+        self.first_level.get(name).map(|(ino, _)| *ino)
+    }
+
+    /// The root shard made, renamed or removed one.
+    pub fn first_level_changed(&mut self) {
+        self.first_level.clear();
     }
 
     pub fn is_inside(&self, dir: Ino, top: Ino) -> bool {

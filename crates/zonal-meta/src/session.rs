@@ -28,6 +28,8 @@ codec_struct! {
         zone: ZoneId,
         /// The client's name, for people.
         name: String,
+        /// It has asked for a lock: after a start of the shard it may tell of some.
+        has_locked: bool,
     }
 }
 
@@ -181,6 +183,16 @@ impl Sessions {
             slots: BTreeMap::new(),
         };
         self.by_id.insert(id, session);
+    }
+
+    /// Other sessions from before our start that have not told yet what they hold, and have asked for a lock.
+    pub fn others_with_locks(&self, id: SessionId) -> Vec<SessionId> {
+        let others = self.silent.iter().filter(|other| **other != id);
+        let has_locked = |id: &SessionId| {
+            let known = self.by_id.get(id);
+            known.is_some_and(|session| session.record.has_locked)
+        };
+        others.copied().filter(has_locked).collect()
     }
 
     /// Random bits for the number of the next session.

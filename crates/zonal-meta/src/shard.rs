@@ -12,7 +12,7 @@ mod load;
 mod scoped;
 mod table_shares;
 
-pub(crate) use admission::opened_by;
+pub(crate) use admission::{is_slotted, opened_by};
 
 use crate::append::Tickets;
 use crate::append::ends::Ends;
@@ -22,7 +22,7 @@ use crate::events::EventQueues;
 use crate::ids::Ids;
 use crate::leases::{Change, Leases};
 use crate::opens::Opens;
-use crate::outcome::{Attempt, Facts, JunctionChange, Outcome, WaitOn};
+use crate::outcome::{Attempt, Facts, JunctionChange, Outcome, PendingCall, Question, WaitOn};
 use crate::recent::Recent;
 use crate::scope::{Scopes, Sight};
 use crate::session::Sessions;
@@ -70,11 +70,14 @@ pub struct Shard {
     pub(crate) lock_grace_until: Instant,
     /// Sessions to be ended because their events overflowed.
     pub(crate) doomed: BTreeSet<SessionId>,
+    /// Sessions from before our start to be ended, unless they tell at once what they hold: others wait for locks that they may have.
+    pub(crate) late: BTreeSet<SessionId>,
     has_lost_orphans: bool,
     pub(crate) woken: BTreeSet<WaitOn>,
     pub(crate) recheck: bool,
     pub(crate) scopes: Scopes,
     pub(crate) fencing: crate::fencing::Fencing,
+    pub(crate) sets: crate::sets::Sets,
 }
 
 impl Shard {
@@ -85,8 +88,8 @@ impl Shard {
             self.partitions = partitions;
             self.deletions.read_again();
         }
+        self.sets.map_changed(&map);
         self.map = map;
-        self.scopes.map_changed();
     }
 
     /// One request. `attempt` is what the last [`Outcome::Wait`] for this same request said (`None` first).
@@ -157,11 +160,35 @@ impl Shard {
                 return self.refuse(code);
             }
         }
+        let is_of_root = matches!(
+            request,
+            MetaRequest::AttachDir { .. }
+                | MetaRequest::DetachDir { .. }
+                | MetaRequest::DropDir { .. }
+                | MetaRequest::SetAttr { .. }
+        );
+        if is_of_root && caller.session == SessionId(0) {
+            self.scopes.first_level_changed();
+        }
         let scope = from.and_then(|from| from.scope.as_ref());
         let Some(scope) = scope else {
             let sight = Sight::default();
             return self.run(kv, now, caller, (from, sight), request, waited);
         };
+        if !waited.facts.has_asked_first
+            && let Some(name) = self.unknown_first(now, scope)
+        {
+            self.leases.finish(&waited.changes);
+            let ask = MetaRequest::FirstLevel { name: name.clone() };
+            let call = PendingCall {
+                caller,
+                from: from.cloned(),
+                request: request.clone(),
+                asked: Question::FirstLevel(name.clone()),
+                facts: waited.facts,
+            };
+            return self.ask(ShardId(0), ask, call);
+        }
         match self.restrict(kv, now, caller, scope, request) {
             Ok((request, sight)) => {
                 let outcome = self.run(kv, now, caller, (from, sight), &request, waited);

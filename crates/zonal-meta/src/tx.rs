@@ -9,6 +9,7 @@ use crate::keys;
 use crate::opens::Opens;
 use crate::outcome::{Facts, JunctionChange, Question};
 use crate::recent::{Recent, Removed};
+use crate::sets::Sets;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use zonal_types::{
@@ -41,6 +42,7 @@ pub(crate) struct Env<'a> {
     pub live_inodes: u64,
     /// First bytes that new files leave to the shard.
     pub inline_bytes: u32,
+    pub sets: &'a Sets,
 }
 
 /// A change of what is only in memory, made when the request counts.

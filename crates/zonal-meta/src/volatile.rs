@@ -48,10 +48,11 @@ impl Shard {
         if !is_title(name) || client == ClientId(0) || !identity.is_valid() {
             return Err(ErrorCode::Invalid);
         }
-        let record = SessionRecord {
+        let mut record = SessionRecord {
             identity,
             zone,
             name: name.to_owned(),
+            has_locked: false,
         };
         let holder = from.map(|holder| holder.subject.as_str());
         if holder.is_some_and(|holder| self.sessions.is_others(client, holder)) {
@@ -71,6 +72,7 @@ impl Shard {
                         return Err(ErrorCode::Fenced);
                     }
                     session.last_seen = now.instant;
+                    record.has_locked = session.record.has_locked;
                     if session.record != record {
                         session.record = record.clone();
                         effect.push(KvChange::put(crate::keys::session(id), record.to_bytes()));
@@ -170,7 +172,7 @@ impl Shard {
             | MetaRequest::Lock { .. }
             | MetaRequest::Unlock { .. }
             | MetaRequest::CancelLock { .. }
-            | MetaRequest::ReleaseLocks { .. } => self.lock_request(kv, now, session, request)?,
+            | MetaRequest::ReleaseLocks { .. } => self.lock_request(kv, now, caller, request)?,
             _ => return Ok(None),
         };
         Ok(Some(outcome))

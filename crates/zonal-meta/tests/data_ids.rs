@@ -129,9 +129,15 @@ fn put_right(cell: &mut Cell, damage: &[KvChange]) -> Vec<Broken> {
     let store = &mut cell.stores[1];
     let found = store.shard.check_store(&store.kv, &mut Vec::new());
     for broken in &found {
-        let changes = store.shard.repair(&store.kv, now, None, broken).unwrap();
+        let changes = store
+            .shard
+            .repair(&store.kv, now, None, &|_dir| false, broken)
+            .unwrap();
         apply(&mut store.kv, &changes);
-        let again = store.shard.repair(&store.kv, now, None, broken).unwrap();
+        let again = store
+            .shard
+            .repair(&store.kv, now, None, &|_dir| false, broken)
+            .unwrap();
         apply(&mut store.kv, &again);
     }
     found

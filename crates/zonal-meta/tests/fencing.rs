@@ -9,7 +9,7 @@ mod common;
 use common::{Cell, Client, name, whole_file};
 use zonal_meta::Caller;
 use zonal_types::limits::{FENCE_WAIT_MS, SESSION_TERM_MS};
-use zonal_types::{ErrorCode, Ino, ZoneId};
+use zonal_types::{ClientId, ErrorCode, HolderNumber, Ino, ZoneId};
 use zonal_wire::storage::ErrorNumber;
 use zonal_wire::{MetaReply, MetaRequest, NO_SLOT};
 
@@ -111,7 +111,19 @@ fn a_target_that_says_nothing_is_waited_for_so_long_and_told_later() {
     cell.tick_without_targets();
     assert_eq!(lock(&mut cell, &two, file), MetaReply::Done);
     cell.restart(1);
-    assert!(!cell.stores[1].shard.fences().is_empty(), "told later");
+    let waiting = cell.stores[1].shard.fences();
+    assert!(!waiting.is_empty(), "told later");
+    // A target that starts asks itself.
+    for (target, expected) in waiting {
+        let none = (ClientId(0), HolderNumber(0));
+        let told = cell.stores[1].shard.fences_of(target, none);
+        let last = (expected[0].client, expected[0].holder);
+        let (fences, end) = (expected, true);
+        assert_eq!(told, MetaReply::Fences { fences, end });
+        let more = cell.stores[1].shard.fences_of(target, last);
+        let fences = Vec::new();
+        assert_eq!(more, MetaReply::Fences { fences, end });
+    }
     cell.acknowledge_fences();
     cell.restart(1);
     assert!(cell.stores[1].shard.fences().is_empty());
@@ -193,37 +205,45 @@ fn locks_of_a_session_that_has_ended_are_lost_also_where_nobody_has_them_now() {
 }
 
 #[test]
-fn what_others_had_since_a_restart_is_not_told_again() {
-    for is_given_back in [true, false] {
-        let mut cell = Cell::new();
-        let (mut one, two) = (cell.client(1), cell.client(2));
-        let home = one.mkdir(&mut cell, Ino::ROOT, "home").unwrap();
-        let mut make = |text: &str| one.create(&mut cell, home, text, 0o644).unwrap();
-        let (file, other) = (make("f"), make("g"));
-        assert_eq!(lock(&mut cell, &one, file), MetaReply::Done);
-        assert_eq!(lock(&mut cell, &one, other), MetaReply::Done);
-        cell.restart(1);
-        two.clone().holds_nothing(&mut cell, 1);
-        // It waits for the other one, which tells too late.
-        assert_eq!(lock(&mut cell, &two, file), MetaReply::Done);
-        if is_given_back {
-            let mut range = whole_file();
-            range.number += 1;
-            let unlock = MetaRequest::Unlock { ino: file, range };
-            assert_eq!(ask(&mut cell, &two, &unlock), MetaReply::Done);
-        }
-        let (opens, locks) = (
-            Vec::new(),
-            vec![(file, whole_file()), (other, whole_file())],
-        );
-        let told = ask(&mut cell, &one, &MetaRequest::Reclaim { opens, locks });
-        assert_eq!(told, MetaReply::Reclaimed { lost: vec![file] });
-        // It is asked for anew.
-        let expected = match is_given_back {
-            true => MetaReply::Done,
-            false => failed(ErrorCode::WouldBlock),
-        };
-        assert_eq!(lock(&mut cell, &one, file), expected);
-        cell.assert_sound();
-    }
+fn who_does_not_tell_a_restarted_shard_what_it_holds_is_fenced_before_others_get_locks() {
+    let mut cell = Cell::new();
+    let (mut one, two) = (cell.client(1), cell.client(2));
+    let home = one.mkdir(&mut cell, Ino::ROOT, "home").unwrap();
+    let file = one.create(&mut cell, home, "f", 0o644).unwrap();
+    assert_eq!(lock(&mut cell, &one, file), MetaReply::Done);
+    cell.restart(1);
+    two.clone().holds_nothing(&mut cell, 1);
+    let before = cell.now.instant;
+    assert_eq!(lock(&mut cell, &two, file), MetaReply::Done);
+    let waited = cell.now.instant.ms_since(before);
+    assert!((8_000..9_000).contains(&waited), "{waited} ms");
+    assert_eq!(cell.fenced, [one.identity.client]);
+    // Over another restart, and where the lock was given back, it does not get it again.
+    let closed = ask(&mut cell, &two, &MetaRequest::CloseSession);
+    assert_eq!(closed, MetaReply::Done);
+    cell.restart(1);
+    let gone = failed(ErrorCode::UnknownSession);
+    assert_eq!(ask(&mut cell, &one, &get(file)), gone);
+    let mut identity = one.identity;
+    identity.incarnation = identity.incarnation.next();
+    let again = cell.client_as(identity);
+    assert_eq!(reclaim(&mut cell, &again, file), [file]);
+    cell.assert_sound();
+}
+
+#[test]
+fn who_has_asked_for_no_lock_is_waited_for_and_goes_on_after_a_restart() {
+    let mut cell = Cell::new();
+    let (mut one, two) = (cell.client(1), cell.client(2));
+    let home = one.mkdir(&mut cell, Ino::ROOT, "home").unwrap();
+    let file = one.create(&mut cell, home, "f", 0o644).unwrap();
+    cell.restart(1);
+    two.clone().holds_nothing(&mut cell, 1);
+    let before = cell.now.instant;
+    assert_eq!(lock(&mut cell, &two, file), MetaReply::Done);
+    let waited = cell.now.instant.ms_since(before);
+    assert!((5_500..6_000).contains(&waited), "{waited} ms");
+    assert_eq!(cell.fenced, []);
+    assert_eq!(reclaim(&mut cell, &one, file), [file]);
+    assert!(one.attr(&mut cell, file).is_ok());
 }

@@ -55,13 +55,14 @@ impl ZonalFs {
         let call = self.begin(ctx);
         let file = self.file(ino)?;
         self.is_opened(ino, write.fh);
+        if write.kill_suidgid {
+            self.before_write(&call, ctx, &file)?;
+        }
+        // Last: what asks the shard may find that a lock is lost.
         let mut told = self.told.of(write.fh);
         let lost = file.tell_writer(&mut told);
         self.told.set(write.fh, told);
         lost?;
-        if write.kill_suidgid {
-            self.before_write(&call, ctx, &file)?;
-        }
         let drop = if write.from_cache {
             self.write_back(&call, &file, write, data)?
         } else if goes_round(write) {

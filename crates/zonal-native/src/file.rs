@@ -173,8 +173,8 @@ impl File {
     /// Returns where it ends.
     fn write_at(&self, call: &Call<'_>, offset: u64, bytes: &[u8]) -> Result<u64, Error> {
         let file = &*self.file;
-        file.tell_writer(&mut lock(&self.told))?;
         let kills = self.take_privileges(call)?;
+        file.tell_writer(&mut lock(&self.told))?;
         let mut end = offset;
         let written = bytes.chunks(WRITE_STEP).try_for_each(|part| {
             end = if self.options.appends() {

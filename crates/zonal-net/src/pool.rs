@@ -231,7 +231,6 @@ impl Pool {
         link
     }
 
-    /// Takes a connection back after a complete reply.
     /// Bytes in use of the memory that is shared with servers, and how many there may be.
     #[must_use]
     pub fn shared_bytes(&self) -> (usize, usize) {
@@ -267,6 +266,7 @@ impl Pool {
             .is_some_and(|(link, _since)| self.regions_with(&link.peer).is_some())
     }
 
+    /// Takes a connection back after a complete reply.
     pub(crate) fn give_back(&self, to: Address, link: Link) {
         let mut hosts = self.hosts();
         let host = hosts.by_address.entry(to).or_default();

@@ -24,7 +24,7 @@ use zonal_types::{
     StripePolicy, TargetId, Timestamp, ZoneId,
 };
 use zonal_wire::JoinTarget;
-use zonal_zonemap::{MapEdit, ZoneMap};
+use zonal_zonemap::{Junction, MapEdit, ZoneMap};
 
 const TARGETS: u32 = 3;
 const PER_DIRECTORY: u64 = 50;
@@ -32,7 +32,6 @@ const PER_DIRECTORY: u64 = 50;
 const DATA_FIRST: u64 = 1 << 20;
 const UNITS: u32 = 16_384;
 const BATCH: usize = 100_000;
-const MAP_KEY: [u8; 5] = [0xff, 0xff, 0xff, 0xff, 0xf0];
 const GEOMETRY: TargetConfig = TargetConfig {
     segment_units: UNITS,
     segments: 1024,
@@ -150,7 +149,7 @@ fn make(dir: &Path, files: u64) -> Cell {
         map = join(&map, spec.node.0, None, Some(target));
     }
     let wall = Timestamp::default();
-    let set = map.zone(ZoneId(1)).unwrap().default_set.unwrap();
+    let set = map.default_sets(ZoneId(1)).next().unwrap().id;
     let partition = map.partitions_of(ShardId(1))[0];
     let ino = |sequence| Ino::new(partition, sequence);
     let top = ino(16);
@@ -256,12 +255,13 @@ fn headers_and_maps(fillings: &mut [Filling], map: &ZoneMap, top: Ino, wall: Tim
     }
     let path = "/top".to_owned();
     let zone = ZoneId(1);
-    let junction = MapEdit::AddJunction {
+    let junction = Junction {
         ino: top,
         path,
         zone,
     };
-    let map = map.edited(&[junction]).unwrap().unwrap();
+    let empty = std::collections::BTreeMap::<Vec<u8>, Vec<u8>>::new();
+    let junctions = zonal_zonemap::junctions::anew(&empty, &[junction]).unwrap();
     let root = &mut fillings[0];
     let mut inode = Inode::new(Ino::ROOT, FileKind::Directory, Ino::ROOT, ZoneId(1), wall);
     (inode.size, inode.nlink) = (1, 3);
@@ -270,7 +270,9 @@ fn headers_and_maps(fillings: &mut [Filling], map: &ZoneMap, top: Ino, wall: Tim
     root.put(keys::inode(Ino::ROOT), inode.to_bytes());
     let (key, value) = entry(Ino::ROOT, "top", top, FileKind::Directory);
     root.put(key, value);
-    root.put(MAP_KEY.to_vec(), map.to_bytes());
+    for change in map.to_store().into_iter().chain(junctions) {
+        root.put(change.key, change.value.unwrap());
+    }
     root.flush();
 }
 

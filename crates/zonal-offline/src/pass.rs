@@ -21,6 +21,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use zonal_disk::{ReadStore, StoreKind};
 use zonal_fsck::{Finding, Place, StoreFault, What};
 use zonal_types::PartitionId;
+use zonal_zonemap::junctions::Listing;
 
 use known::{known_store, place_of, read_map};
 
@@ -111,7 +112,11 @@ pub(crate) fn run(
     let (folder, kept) = work_folder(cell, options, ticker, &openings)?;
     pass.seen.kept = kept;
     let map = match openings.get(manager) {
-        Some(Some(Opening::Open(store, _))) => read_map(store),
+        Some(Some(Opening::Open(store, _))) => read_map(store).and_then(|map| {
+            let listed = Listing::read(&**store).map_err(|code| code.to_string())?;
+            pass.seen.work.listed = listed;
+            Ok(map)
+        }),
         _ => Err("the manager's store is missing".into()),
     };
     if let Some(Some(Opening::Open(store, _))) = openings.get(manager) {

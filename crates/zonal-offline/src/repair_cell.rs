@@ -20,7 +20,11 @@ use zonal_meta::repair::Found;
 use zonal_object::ids::BLOCK;
 use zonal_object::key::{Named, parse};
 use zonal_types::{Codec, DataId, Ino, KvChange, Name, ShardId};
-use zonal_zonemap::ZoneMap;
+use zonal_zonemap::junctions::Listed;
+use zonal_zonemap::{Junction, ZoneMap};
+
+/// Keys of junctions changed in one record.
+const CHANGES_AT_ONCE: usize = 1024;
 
 /// Makes the files of a store good.
 pub(crate) fn mend(
@@ -180,7 +184,7 @@ pub(crate) fn run(cell: &Cell, work: &Work, options: &Options) -> Result<u64, Of
             let effect = core.adopt(&open.engine, open.now, dir, &found);
             open.append(effect.map_err(contents)?)?;
         }
-        settle_junctions(&mut open, &core, junctions, map)?;
+        settle_junctions(&mut open, &core, junctions, &work.listed)?;
         changes += open.close()?;
     }
     Ok(changes)
@@ -219,21 +223,27 @@ fn file_of(map: &ZoneMap, data_id: DataId, objects: &[Lonely]) -> Option<Found> 
     })
 }
 
-/// Makes the root, the map and the first-level directories agree: each step is one record of the manager's store.
+/// Makes the root, the junctions and the first-level directories agree: entries one by one, then the junctions. What is cut off in between is
+/// found by the next pass.
 fn settle_junctions(
     open: &mut Open<'_>,
     core: &zonal_meta::Shard,
     mismatches: &[Mismatch],
-    map: &ZoneMap,
+    listed: &[Listed],
 ) -> Result<(), OfflineError> {
     let contents = |dir: &std::path::Path, code| OfflineError::Contents {
         dir: dir.to_owned(),
         code,
     };
-    let mut map = map.clone();
+    if mismatches.is_empty() {
+        return Ok(());
+    }
+    let whole = listed.iter().filter(|of| of.is_whole);
+    let whole = whole.map(|of| (of.junction.ino, of.junction.clone()));
+    let mut wanted: BTreeMap<Ino, Junction> = whole.collect();
     let mut taken: BTreeMap<String, u32> = BTreeMap::new();
     for mismatch in mismatches {
-        let mut edits = junctions::edits(&map, mismatch);
+        junctions::settle(&mut wanted, mismatch);
         let mut changes: Vec<KvChange> = Vec::new();
         match mismatch {
             Mismatch::NoDirectory { cookie, ino, .. } => {
@@ -242,7 +252,7 @@ fn settle_junctions(
                     cookie: *cookie,
                     ino: *ino,
                 };
-                let removed = core.repair(&open.engine, open.now, None, &broken);
+                let removed = core.repair(&open.engine, open.now, None, &|_dir| false, &broken);
                 changes = removed.map_err(|code| contents(&open.spec.dir, code))?;
             }
             Mismatch::NoEntry { ino, zone } => {
@@ -267,16 +277,18 @@ fn settle_junctions(
                     changes = effect;
                     let (ino, zone) = (*ino, *zone);
                     let mismatch = Mismatch::Map { name, ino, zone };
-                    edits = junctions::edits(&map, &mismatch);
+                    junctions::settle(&mut wanted, &mismatch);
                 }
             }
             Mismatch::Map { .. } | Mismatch::Extra { .. } => {}
         }
-        if let Ok(Some(next)) = map.edited(&edits) {
-            changes.push(KvChange::put(scan::MAP_KEY.to_vec(), next.to_bytes()));
-            map = next;
-        }
         open.append(changes)?;
+    }
+    let wanted: Vec<Junction> = wanted.into_values().collect();
+    let anew = zonal_zonemap::junctions::anew(&open.engine, &wanted);
+    let anew = anew.map_err(|code| contents(&open.spec.dir, code))?;
+    for some in anew.chunks(CHANGES_AT_ONCE) {
+        open.append(some.to_vec())?;
     }
     Ok(())
 }

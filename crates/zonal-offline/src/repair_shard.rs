@@ -169,7 +169,8 @@ pub(crate) fn run(
             continue;
         }
         for _ in 0..2 {
-            let changes = shard.repair(&open.engine, open.now, lost_found, found);
+            let is_first = |dir: Ino| work.listed.iter().any(|of| of.junction.ino == dir);
+            let changes = shard.repair(&open.engine, open.now, lost_found, &is_first, found);
             match changes {
                 Ok(changes) => {
                     open.append(changes)?;

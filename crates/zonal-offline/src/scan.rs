@@ -16,9 +16,6 @@ use zonal_meta::keys;
 use zonal_object::ids::{BLOCK, Place};
 use zonal_object::{Broken, ObjectId, Survey, Told};
 use zonal_types::TargetId;
-
-/// Key of the zone map in the manager's store.
-pub(crate) const MAP_KEY: [u8; 5] = [0xff, 0xff, 0xff, 0xff, 0xf0];
 /// Records between two ticks of the progress.
 const TICK: u64 = 16_384;
 

@@ -15,6 +15,7 @@ use zonal_meta::inode::{FLAG_ORPHAN, Inode};
 use zonal_meta::keys;
 use zonal_testkit::Rng;
 use zonal_types::{Codec, FileKind, Ino, KvChange, KvRead, ShardId};
+use zonal_zonemap::{JunctionChange, junctions};
 
 fn put(inode: &Inode) -> KvChange {
     KvChange::put(keys::inode(inode.ino), inode.to_bytes())
@@ -210,10 +211,9 @@ fn damaged_shards_are_put_right() {
 fn damaged_roots_and_maps_are_put_right() {
     let bench = Bench::new("root");
     let map = read_map(&open_engine(bench.cell.spec(0)));
-    let first = map.junctions[0].ino;
+    let all_junctions = junctions::all(&open_engine(bench.cell.spec(0))).unwrap();
+    let first = all_junctions[0].ino;
     let cookie = name_cookie(b"first", 55);
-    let put_map =
-        |map: &zonal_zonemap::ZoneMap| KvChange::put(common::MAP_KEY.to_vec(), map.to_bytes());
     let all = 160;
     bench.try_damage("a root entry", "junction", all, 0, &|_| {
         vec![KvChange::remove(keys::dentry(Ino::ROOT, cookie))]
@@ -221,26 +221,37 @@ fn damaged_roots_and_maps_are_put_right() {
     let root = open_engine(bench.cell.spec(0));
     assert!(get_entry(&root, Ino::ROOT, "lost+found-1").is_some_and(|dentry| dentry.ino == first));
     drop(root);
-    bench.try_damage("a junction", "junction", 0, 0, &|_| {
-        let mut map = map.clone();
-        map.junctions.remove(0);
-        vec![put_map(&map)]
-    });
-    bench.try_damage("a junction's path", "junction", 0, 0, &|_| {
-        let mut map = map.clone();
-        map.junctions[0].path = "/elsewhere".into();
-        vec![put_map(&map)]
-    });
-    bench.try_damage("a junction to nowhere", "junction", 0, 0, &|_| {
-        let mut map = map.clone();
-        let partition = map.partitions_of(ShardId(1))[0];
-        let ino = Ino::new(partition, 900_000);
-        let path = "/nowhere".to_owned();
-        let zone = zonal_types::ZoneId(1);
-        map.junctions
-            .push(zonal_zonemap::Junction { ino, path, zone });
-        vec![put_map(&map)]
-    });
+    let zone = zonal_types::ZoneId(1);
+    let nowhere = Ino::new(map.partitions_of(ShardId(1))[0], 900_000);
+    let add = |ino, path: &str| JunctionChange::Add {
+        ino,
+        path: path.to_owned(),
+        zone,
+    };
+    let damages = [
+        ("a junction", JunctionChange::Remove { ino: first }),
+        ("a junction's path", add(first, "/elsewhere")),
+        ("a junction to nowhere", add(nowhere, "/nowhere")),
+    ];
+    for (name, damage) in damages {
+        bench.try_damage(name, "junction", 0, 0, &|engine| {
+            junctions::plan(engine, vec![damage.clone()], &|_ino| None).unwrap()
+        });
+    }
+    // One of its two keys.
+    for (at, name) in [(1, "a junction by inode"), (2, "a junction by path")] {
+        bench.try_damage(name, "junction", 0, 0, &|engine| {
+            let mut keys = Vec::new();
+            let start = [&junctions::JUNCTION_KEY[..], &[at]].concat();
+            let end = [&junctions::JUNCTION_KEY[..], &[at + 1]].concat();
+            let mut see = |key: &[u8], _value: &[u8]| {
+                keys.push(key.to_vec());
+                true
+            };
+            KvRead::scan(engine, &start, &end, &mut see).unwrap();
+            vec![KvChange::put(keys[0].clone(), b"?".to_vec())]
+        });
+    }
     bench.try_damage(
         "a first-level directory",
         "entry-no-directory",

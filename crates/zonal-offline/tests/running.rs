@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Bench, Made, Open, TestCell, entry, get_entry, inode, read_map};
+use common::{Bench, Made, Open, TestCell, entry, get_entry, inode};
 use zonal_disk::Engine;
 use zonal_disk::Room;
 use zonal_meta::dentry::name_cookie;
@@ -13,6 +13,7 @@ use zonal_meta::keys;
 use zonal_object::ObjectId;
 use zonal_offline::{OfflineError, running};
 use zonal_types::{Codec, Column, FileKind, Ino, KvChange, KvRead};
+use zonal_zonemap::{JunctionChange, junctions};
 
 fn put(inode: &Inode) -> KvChange {
     KvChange::put(keys::inode(inode.ino), inode.to_bytes())
@@ -234,9 +235,9 @@ fn planted_damage_has_the_name_that_the_stopped_check_gives_it() {
             "junction",
             0,
             Box::new(|engine| {
-                let mut map = read_map(engine);
-                map.junctions.pop();
-                vec![KvChange::put(common::MAP_KEY.to_vec(), map.to_bytes())]
+                let last = junctions::all(engine).unwrap().pop().unwrap();
+                let gone = JunctionChange::Remove { ino: last.ino };
+                junctions::plan(engine, vec![gone], &|_ino| None).unwrap()
             }),
         ),
         (

@@ -19,14 +19,8 @@ use zonal_types::{Column, DataId, KvChange, KvRead};
 #[test]
 fn damaged_targets_are_put_right() {
     let bench = Bench::new("target");
-    let set = bench
-        .cell
-        .map
-        .zone(zonal_types::ZoneId(1))
-        .unwrap()
-        .default_set
-        .unwrap();
-    let set = bench.cell.map.set(set).unwrap().clone();
+    let mut sets = bench.cell.map.default_sets(zonal_types::ZoneId(1));
+    let set = sets.next().unwrap().clone();
     // Files with a whole block, and the store of their first column.
     let large: Vec<&Made> = bench
         .cell

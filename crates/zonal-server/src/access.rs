@@ -5,8 +5,8 @@
 //! | manager | `Join`, with the starts of its stores | the server of that node, with the roles that it claims |
 //! | manager | `Edit`, `Revoke` | commands |
 //! | manager | the map, the list of the revoked | anybody in the cell |
-//! | shard | `MakeDetachedDir`, `AttachDir`, `DetachDir`, `DropDir`, `HasEntry`, `SettleDir`, and all without a session but those that follow | servers with a shard |
-//! | shard | `HasOpen` | servers with a target |
+//! | shard | `MakeDetachedDir`, `AttachDir`, `DetachDir`, `DropDir`, `HasEntry`, `SettleDir`, `OpenSets`, `FirstLevel`, and all without a session but those that follow | servers with a shard |
+//! | shard | `HasOpen`, `FencesOf` | servers with a target |
 //! | shard | `EvictSession` | commands and servers |
 //! | shard | `FileOf` | commands |
 //! | shard | `OpenSession`, `StatFs`, `Sync`, and all else with a session of its own | anybody in the cell, within its scope |
@@ -50,7 +50,9 @@ pub(crate) fn check_meta(
 ) -> Result<(), ErrorCode> {
     if peer.role == Role::Server {
         return permitted(match request {
-            MetaRequest::HasOpen { .. } => has_role(peer, |roles| roles.storage),
+            MetaRequest::HasOpen { .. } | MetaRequest::FencesOf { .. } => {
+                has_role(peer, |roles| roles.storage)
+            }
             MetaRequest::OpenSession { .. } => peer.certified.is_none(),
             _ => is_shards(peer),
         });
@@ -63,7 +65,10 @@ pub(crate) fn check_meta(
         | MetaRequest::DropDir { .. }
         | MetaRequest::HasEntry { .. }
         | MetaRequest::SettleDir { .. }
-        | MetaRequest::HasOpen { .. } => Err(ErrorCode::NotPermitted),
+        | MetaRequest::HasOpen { .. }
+        | MetaRequest::FencesOf { .. }
+        | MetaRequest::OpenSets { .. }
+        | MetaRequest::FirstLevel { .. } => Err(ErrorCode::NotPermitted),
         MetaRequest::EvictSession => permitted(peer.role == Role::Tool),
         MetaRequest::FileOf { .. } if peer.role != Role::Tool => Err(ErrorCode::NotPermitted),
         MetaRequest::OpenSession { .. } | MetaRequest::StatFs | MetaRequest::Sync => Ok(()),
@@ -105,7 +110,10 @@ pub(crate) fn check_admin(role: Role, request: &AdminRequest) -> Result<(), Erro
 pub(crate) fn check_manager(peer: &Peer, request: &ManagerRequest) -> Result<(), ErrorCode> {
     let may = match request {
         ManagerRequest::GetMap { .. }
+        | ManagerRequest::GetMapPart { .. }
         | ManagerRequest::Junction { .. }
+        | ManagerRequest::Junctions { .. }
+        | ManagerRequest::JunctionsAt { .. }
         | ManagerRequest::GetRevoked { .. } => true,
         ManagerRequest::Edit { .. } | ManagerRequest::Revoke { .. } => peer.role == Role::Tool,
         ManagerRequest::Join {
@@ -255,6 +263,11 @@ pub(crate) mod tests {
                 subject: String::new(),
                 data_id: zonal_types::DataId(9),
                 for_use: FileUse::Look,
+            },
+            MetaRequest::FencesOf {
+                target: zonal_types::TargetId(1),
+                after: zonal_types::ClientId(0),
+                holder: zonal_types::HolderNumber(0),
             },
         ];
         for (role, subject) in [(Role::Client, "client/a"), (Role::Tool, "admin/a")] {

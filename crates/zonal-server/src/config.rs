@@ -231,6 +231,8 @@ pub struct NodeConfig {
     pub inline_bytes: u32,
     /// Owner and group of the root directory, where the manager's shard is formatted.
     pub root_owner: (u32, u32),
+    /// Slots of a new stripe set, at most, where the node is the manager.
+    pub set_width: u16,
     /// The manager role with the root shard.
     pub manager_role: Option<StoreConfig>,
     /// The role of a zone's metadata server.

@@ -13,10 +13,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use zonal_layout::{file_offset_of, slot_of};
 use zonal_net::{Peer, Serial};
 use zonal_types::limits::{FILE_BYTES_MAX, GRANT_MS, GRANTS_KEPT_MAX};
-use zonal_types::{Blob, Codec, Component, DataId, ErrorCode, Instant};
+use zonal_types::{Component, DataId, ErrorCode, Instant};
 use zonal_wire::meta::{BytesPlace, FileUse};
-use zonal_wire::{ManagerReply, MetaReply, MetaRequest, ObjectRef, StorageRequest};
-use zonal_zonemap::ZoneMap;
+use zonal_wire::{ManagerReply, ManagerRequest, MetaReply, MetaRequest, ObjectRef, StorageRequest};
 
 /// What a shard has said.
 #[derive(Clone)]
@@ -221,20 +220,33 @@ fn last_byte(request: &StorageRequest, payload_bytes: u64) -> u64 {
     end.saturating_sub(1)
 }
 
-/// The manager's answer as the peer may see it: a client with a path learns of no other first-level directory.
-pub(crate) fn as_seen_by(peer: &Peer, reply: ManagerReply) -> ManagerReply {
+/// What a peer asks the manager as it may be answered: a client with a path learns of no other first-level directory, nor how many there are.
+pub(crate) fn as_asked_by(peer: &Peer, request: ManagerRequest) -> ManagerRequest {
     let first = peer.scope().and_then(|scope| scope.path.first());
-    let (Some(first), ManagerReply::Map { version, map }) = (first, &reply) else {
-        return reply;
-    };
-    let Ok(mut seen) = ZoneMap::decode(&map.0) else {
-        return ManagerReply::Unchanged { version: *version };
-    };
-    let path = format!("/{first}");
-    seen.junctions.retain(|junction| junction.path == path);
-    ManagerReply::Map {
-        version: *version,
-        map: Blob(seen.to_bytes()),
+    match (first, &request) {
+        (
+            Some(first),
+            ManagerRequest::Junction { .. }
+            | ManagerRequest::Junctions { .. }
+            | ManagerRequest::JunctionsAt { .. },
+        ) => ManagerRequest::JunctionsAt {
+            path: format!("/{first}"),
+        },
+        _ => request,
+    }
+}
+
+/// The manager's answer to that.
+pub(crate) fn as_seen_by(peer: &Peer, reply: ManagerReply) -> ManagerReply {
+    let has_path = peer.scope().is_some_and(|scope| !scope.path.is_empty());
+    match reply {
+        ManagerReply::Junctions { junctions, .. } if has_path => ManagerReply::Junctions {
+            version: 0,
+            count: junctions.len() as u64,
+            junctions,
+            end: true,
+        },
+        reply => reply,
     }
 }
 
@@ -247,7 +259,8 @@ mod tests {
         Column, ComponentKind, Epoch, Ino, MapVersion, Redundancy, StripeSetId, TargetId, ZoneId,
     };
     use zonal_wire::ObjectRef;
-    use zonal_zonemap::map::{Junction, Slot, SlotState, StripeSet};
+    use zonal_zonemap::ZoneMap;
+    use zonal_zonemap::map::{Slot, SlotState, StripeSet};
 
     fn grants() -> Grants {
         let identity = zonal_net::Identity::new(
@@ -279,6 +292,7 @@ mod tests {
         let set = |id, slots| StripeSet {
             id: StripeSetId(id),
             zone: ZoneId(1),
+            is_open: true,
             slots,
         };
         map.sets = vec![set(1, vec![slot(1), slot(2)]), set(2, vec![slot(1)])];
@@ -481,34 +495,39 @@ mod tests {
 
     #[test]
     fn a_client_with_a_path_learns_of_no_other_first_level_directory() {
-        let mut map = ZoneMap::new(zonal_types::CellId([3; 16]));
-        let junction = |ino, path: &str| Junction {
-            ino: Ino(ino),
-            path: path.into(),
-            zone: ZoneId(1),
+        let all = ManagerRequest::Junctions {
+            after: None,
+            entries: 100,
         };
-        map.junctions = vec![junction(17, "/projects"), junction(18, "/secret")];
-        let reply = ManagerReply::Map {
-            version: MapVersion(3),
-            map: Blob(map.to_bytes()),
+        let of_one = ManagerRequest::Junction { ino: Ino(18) };
+        let by = |subject: Option<&str>, request: &ManagerRequest| {
+            as_asked_by(&peer(Role::Client, 0, subject), request.clone())
         };
-        let seen = |subject: Option<&str>| match as_seen_by(
-            &peer(Role::Client, 0, subject),
-            reply.clone(),
-        ) {
-            ManagerReply::Map { map, .. } => {
-                let map = ZoneMap::decode(&map.0).unwrap();
-                map.junctions
-                    .iter()
-                    .map(|junction| junction.path.clone())
-                    .collect::<Vec<_>>()
+        for request in [&all, &of_one] {
+            assert_eq!(by(None, request), *request);
+            assert_eq!(by(Some("client/a"), request), *request);
+            assert_eq!(by(Some("client/a?read-only"), request), *request);
+            let own = ManagerRequest::JunctionsAt {
+                path: "/projects".into(),
+            };
+            assert_eq!(by(Some("client/a?path=/projects/a"), request), own);
+        }
+        let reply = ManagerReply::Junctions {
+            version: 9,
+            count: 70,
+            junctions: Vec::new(),
+            end: true,
+        };
+        let seen = |subject| as_seen_by(&peer(Role::Client, 0, subject), reply.clone());
+        assert_eq!(seen(Some("client/a")), reply);
+        let hidden = seen(Some("client/a?path=/projects/a"));
+        assert!(matches!(
+            hidden,
+            ManagerReply::Junctions {
+                version: 0,
+                count: 0,
+                ..
             }
-            other => panic!("{other:?}"),
-        };
-        assert_eq!(seen(None).len(), 2);
-        assert_eq!(seen(Some("client/a")).len(), 2);
-        assert_eq!(seen(Some("client/a?read-only")).len(), 2);
-        assert_eq!(seen(Some("client/a?path=/projects/a")), ["/projects"]);
-        assert_eq!(seen(Some("client/a?path=/none")), [""; 0]);
+        ));
     }
 }

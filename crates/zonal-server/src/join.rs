@@ -6,11 +6,11 @@ use crate::map_cache::MapCache;
 use crate::peers::{PeerError, Peers};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
-use zonal_types::ErrorCode;
+use zonal_types::{BackOff, ErrorCode};
 use zonal_wire::{JoinTarget, ManagerReply, ManagerRequest, StoreStart};
 
 /// Pauses between tries.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+const PAUSE_MS: (u64, u64) = (50, 2_000);
 /// Least time between two lines in the log.
 const COMPLAIN: Duration = Duration::from_secs(10);
 
@@ -51,12 +51,26 @@ pub(crate) fn join(
     request: &ManagerRequest,
     stop: &mut dyn FnMut() -> bool,
 ) -> Result<bool, ServerError> {
-    let reply = ask(config, peers, request, stop)?;
-    let joined = reply.is_some();
-    if let Some(reply) = reply {
-        map.take(reply);
+    let Some(reply) = ask(config, peers, request, stop)? else {
+        return Ok(false);
+    };
+    let ManagerReply::At { version } = reply else {
+        return Err(ServerError::JoinRefused {
+            manager: config.manager,
+            code: ErrorCode::Protocol,
+            detail: format!("the manager answers {}", reply.name()),
+        });
+    };
+    let mut pause = BackOff::new(PAUSE_MS);
+    map.refresh();
+    while map.current().version < version {
+        if stop() {
+            return Ok(false);
+        }
+        std::thread::sleep(Duration::from_millis(pause.next_ms()));
+        map.refresh();
     }
-    Ok(joined)
+    Ok(true)
 }
 
 /// Asks until the manager answers; `None` where `stop` became true first.
@@ -69,7 +83,7 @@ fn ask(
     request: &ManagerRequest,
     stop: &mut dyn FnMut() -> bool,
 ) -> Result<Option<ManagerReply>, ServerError> {
-    let mut pause = PAUSE.0;
+    let mut pause = BackOff::new(PAUSE_MS);
     let mut complained: Option<Instant> = None;
     while !stop() {
         let reason = match peers.manager(config.manager, request) {
@@ -89,8 +103,7 @@ fn ask(
             tracing::warn!(manager = %config.manager, reason, "waiting for the manager");
             complained = Some(Instant::now());
         }
-        std::thread::sleep(pause);
-        pause = (pause * 2).min(PAUSE.1);
+        std::thread::sleep(Duration::from_millis(pause.next_ms()));
     }
     Ok(None)
 }

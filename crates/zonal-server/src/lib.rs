@@ -16,6 +16,8 @@ pub mod grants;
 mod holders;
 mod join;
 pub mod logging;
+#[cfg(test)]
+mod manager_grown_tests;
 pub mod manager_role;
 #[cfg(test)]
 mod manager_tests;

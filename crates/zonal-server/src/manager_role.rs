@@ -1,9 +1,9 @@
-//! The manager: keeper of the zone map. It shares one engine with the root shard, so that making, renaming or
-//! removing a first-level directory changes map and root in one log record.
+//! The manager: keeper of the zone map and of junctions, around the core of `zonal-zonemap`. It shares one engine with the root shard, so that
+//! making, renaming or removing a first-level directory changes its junction and the root in one log record.
 //!
 //! Invariants: versions have no gaps; a version is durable before anybody outside hears of it
 //! ([`MapCache::publish`] comes after the sync).
-//! Lock order: the root shard's mutex, then `Manager::newest`, then the engine's own.
+//! Lock order: the root shard's mutex, then `Manager::core`, then the engine's own.
 
 mod joining;
 mod revoked;
@@ -17,25 +17,18 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use zonal_disk::Room;
 use zonal_disk::{DiskError, Engine};
-use zonal_types::limits::BODY_BYTES_MAX;
 use zonal_types::{
-    Blob, CellId, Codec, ErrorCode, KvChange, KvRead, MapVersion, NodeId, ShardId, TargetId, ZoneId,
+    CellId, Codec, ErrorCode, KvChange, MapVersion, NodeId, ShardId, TargetId, ZoneId,
 };
 use zonal_wire::storage::ErrorNumber;
-use zonal_wire::{ManagerReply, ManagerRequest};
-use zonal_zonemap::{EditError, MapEdit, ZoneMap};
-
-/// Key of the encoded map. Behind all keys of the root shard (whose own end with tag 0x71).
-pub const MAP_KEY: [u8; 5] = [0xff, 0xff, 0xff, 0xff, 0xf0];
-
-/// Bytes of an encoded map: it travels in one message, with its version and length.
-const MAP_BYTES_MAX: usize = BODY_BYTES_MAX - 64;
+use zonal_wire::{ManagerReply, ManagerRequest, MetaReply};
+use zonal_zonemap::{EditError, JunctionChange, Manager as Core, MapEdit, ZoneMap};
 
 /// The manager role.
 pub struct Manager {
     engine: Arc<Engine>,
-    newest: Mutex<Arc<ZoneMap>>,
-    /// Held over a join, from looking at the map to changing it. Before `newest`.
+    core: Mutex<Core>,
+    /// Held over a join, from looking at the map to changing it. Before `core`.
     joining: Mutex<()>,
     published: Arc<MapCache>,
     holders: Box<dyn Holders>,
@@ -114,14 +107,6 @@ pub enum ManagerError {
     /// Joins come as such and are checked as such; junctions change only together with the root shard.
     #[error("only slots and states of targets are changed by edits from outside")]
     Foreign,
-    /// Nobody could be sent such a map.
-    #[error(
-        "the zone map would have {bytes} bytes, {MAP_BYTES_MAX} at most can be sent. Hint: fewer first-level directories, zones or nodes"
-    )]
-    TooLarge {
-        /// What it would have.
-        bytes: usize,
-    },
     /// The list of revoked certificates is full.
     #[error(
         "no more than 65,536 credentials can be revoked. Hint: a new authority (zonal key init) ends all of the old one"
@@ -133,9 +118,11 @@ pub enum ManagerError {
 }
 
 impl ManagerError {
-    fn code(&self) -> ErrorCode {
+    pub(crate) fn code(&self) -> ErrorCode {
         match self {
             Self::Edit(EditError::VersionMoved { .. }) => ErrorCode::StaleEpoch,
+            Self::Edit(EditError::TooLarge { .. }) | Self::TooManyRevoked => ErrorCode::NoSpace,
+            Self::Edit(EditError::Store(code)) | Self::Stored(code) => *code,
             Self::Edit(EditError::TargetDiffers { .. })
             | Self::NodeTaken { .. }
             | Self::TargetTaken { .. } => ErrorCode::WrongTarget,
@@ -144,10 +131,8 @@ impl ManagerError {
             }
             Self::Moving => ErrorCode::NotReady,
             Self::Foreign => ErrorCode::NotPermitted,
-            Self::TooManyRevoked | Self::TooLarge { .. } => ErrorCode::NoSpace,
             Self::Start(error) | Self::StoreTaken { error, .. } => error.code(),
             Self::Disk(error) => error.code(),
-            Self::Stored(code) => *code,
         }
     }
 }
@@ -163,80 +148,102 @@ impl Manager {
         published: Arc<MapCache>,
         holders: Box<dyn Holders>,
     ) -> Result<Self, ManagerError> {
-        let stored = engine.get(&MAP_KEY).map_err(ManagerError::Stored)?;
-        let map = match stored {
-            Some(bytes) => ZoneMap::decode(&bytes).map_err(ManagerError::Stored)?,
-            None => ZoneMap::new(cell),
-        };
-        if map.cell != cell || !map.check().is_empty() {
-            return Err(ManagerError::Stored(ErrorCode::Corrupt));
-        }
-        let map = Arc::new(map);
-        published.publish(Arc::clone(&map));
+        let core = Core::load(&*engine, cell).map_err(ManagerError::Stored)?;
+        published.publish(Arc::clone(core.durable()));
         let revoked = Revoked::open(&engine)?;
         Ok(Self {
             engine,
             revoked,
-            newest: Mutex::new(map),
+            core: Mutex::new(core),
             joining: Mutex::new(()),
             published,
             holders,
         })
     }
 
-    fn newest(&self) -> MutexGuard<'_, Arc<ZoneMap>> {
-        self.newest.lock().unwrap_or_else(PoisonError::into_inner)
+    /// What it is stored with.
+    #[cfg(test)]
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    fn core(&self) -> MutexGuard<'_, Core> {
+        self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn newest_map(&self) -> Arc<ZoneMap> {
-        Arc::clone(&self.newest())
+        Arc::clone(self.core().newest())
     }
 
-    /// Makes the edits, with `changes` of the root shard in the same record, if the map is still `expected`.
+    /// Makes the edits, with `changes` of other keys in the same record, if the map is still `expected`.
     /// The caller then calls [`Self::settle`] outside of its locks and before it answers.
     ///
     /// # Errors
     /// Where the edit is refused (nothing was logged) or the log fails.
     pub fn append(
         &self,
-        mut changes: Vec<KvChange>,
+        changes: Vec<KvChange>,
         edits: &[MapEdit],
         expected: Option<MapVersion>,
     ) -> Result<Arc<ZoneMap>, ManagerError> {
-        let mut newest = self.newest();
-        let now = newest.version;
-        if let Some(expected) = expected.filter(|expected| *expected != now) {
-            return Err(EditError::VersionMoved { expected, now }.into());
-        }
-        let next = newest.edited(edits)?;
-        if let Some(next) = &next {
-            let encoded = next.to_bytes();
-            if encoded.len() > MAP_BYTES_MAX {
-                return Err(ManagerError::TooLarge {
-                    bytes: encoded.len(),
-                });
-            }
-            changes.push(KvChange::put(MAP_KEY.to_vec(), encoded));
-        }
+        self.log(changes, (edits, Vec::new()), expected)
+    }
+
+    /// The same for changes of junctions, with what the root shard changes.
+    ///
+    /// # Errors
+    /// Where the log fails, or what is stored cannot be read.
+    pub fn append_junctions(
+        &self,
+        changes: Vec<KvChange>,
+        junctions: Vec<JunctionChange>,
+    ) -> Result<Arc<ZoneMap>, ManagerError> {
+        self.log(changes, (&[], junctions), None)
+    }
+
+    fn log(
+        &self,
+        mut changes: Vec<KvChange>,
+        (edits, junctions): (&[MapEdit], Vec<JunctionChange>),
+        expected: Option<MapVersion>,
+    ) -> Result<Arc<ZoneMap>, ManagerError> {
+        let mut core = self.core();
+        let mut planned = core.plan(&*self.engine, edits, junctions, expected)?;
+        changes.append(&mut planned.changes);
         if !changes.is_empty() {
             self.engine.append_with(changes, &[], Room::Normal)?;
         }
-        if let Some(next) = next {
-            *newest = Arc::new(next);
-        }
-        Ok(Arc::clone(&newest))
+        core.logged(planned);
+        Ok(Arc::clone(core.newest()))
     }
 
-    /// Makes `map` durable and known.
+    /// Makes durable what was logged with `map`, and the map known.
     ///
     /// # Errors
     /// Where the log fails.
     pub fn settle(&self, map: Arc<ZoneMap>) -> Result<(), ManagerError> {
-        if map.version > self.published.current().version {
-            self.engine.sync_all()?;
-            self.published.publish(map);
-        }
+        self.engine.sync_all()?;
+        self.core().flushed(&map);
+        self.published.publish(map);
         Ok(())
+    }
+
+    /// New stripe sets get this width from now on.
+    ///
+    /// # Errors
+    /// Where the log fails.
+    pub fn set_width(&self, slots: u16) -> Result<(), ManagerError> {
+        self.edit(&[MapEdit::SetWidth { slots }], None).map(drop)
+    }
+
+    /// Has the default sets of a zone open, durably: shards may give them to files.
+    ///
+    /// # Errors
+    /// Where there is no such zone or the log fails.
+    pub fn open_sets(&self, zone: ZoneId) -> Result<MetaReply, ManagerError> {
+        let map = self.append(Vec::new(), &[MapEdit::OpenSets { zone }], None)?;
+        self.settle(Arc::clone(&map))?;
+        Ok(map.opened(zone))
     }
 
     /// Of stores that go for good: what was known of them, and that they are gone.
@@ -269,15 +276,14 @@ impl Manager {
 
     fn answer(&self, request: ManagerRequest) -> Result<ManagerReply, ManagerError> {
         Ok(match request {
-            ManagerRequest::GetMap { have } => {
-                let map = self.published.current();
-                if map.version <= have {
-                    ManagerReply::Unchanged {
-                        version: map.version,
-                    }
-                } else {
-                    reply_of(&map)
-                }
+            ManagerRequest::GetMap { .. }
+            | ManagerRequest::GetMapPart { .. }
+            | ManagerRequest::Junction { .. }
+            | ManagerRequest::Junctions { .. }
+            | ManagerRequest::JunctionsAt { .. } => {
+                let answered = self.core().answer(&*self.engine, &request);
+                let answered = answered.map_err(ManagerError::Stored)?;
+                answered.ok_or(ManagerError::Stored(ErrorCode::Protocol))?
             }
             ManagerRequest::Join { .. } => reply_of(&*self.join(request, false)?),
             ManagerRequest::Edit { expected, edits } => {
@@ -290,7 +296,6 @@ impl Manager {
             }
             ManagerRequest::GetRevoked { have } => self.revoked.newer(have),
             ManagerRequest::Revoke { serials } => self.revoked.add(&self.engine, &serials)?,
-            ManagerRequest::Junction { .. } => reply_of(&self.published.current()),
         })
     }
 
@@ -330,8 +335,7 @@ fn new_shard(map: &ZoneMap, zone: ZoneId) -> ShardId {
 }
 
 fn reply_of(map: &ZoneMap) -> ManagerReply {
-    ManagerReply::Map {
+    ManagerReply::At {
         version: map.version,
-        map: Blob(map.to_bytes()),
     }
 }

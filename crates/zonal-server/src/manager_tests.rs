@@ -51,7 +51,7 @@ impl Holders for Arc<Answers> {
     }
 }
 
-fn manager(dir: &Path) -> (Manager, Arc<MapCache>) {
+pub(crate) fn manager(dir: &Path) -> (Manager, Arc<MapCache>) {
     let (manager, cache, _) = manager_with_holders(dir);
     (manager, cache)
 }
@@ -99,7 +99,7 @@ fn joining(node: u32, zone: u16, address: &str, stores: Vec<StoreStart>) -> Mana
     }
 }
 
-fn join(node: u32, zone: u16, meta: bool, target: Option<(u32, u8)>) -> ManagerRequest {
+pub(crate) fn join(node: u32, zone: u16, meta: bool, target: Option<(u32, u8)>) -> ManagerRequest {
     let shard = meta.then(|| store(SHARD, node, 100, 0, &[1]));
     let target = target.map(|(target, uuid)| store(TARGET, target, uuid, 0, &[1]));
     let address = format!("127.0.0.1:{}", 7000 + node);
@@ -111,13 +111,13 @@ fn join(node: u32, zone: u16, meta: bool, target: Option<(u32, u8)>) -> ManagerR
     )
 }
 
-fn manager_joins(manager: &Manager) {
+pub(crate) fn manager_joins(manager: &Manager) {
     manager
         .join(joining(1, 1, "127.0.0.1:7001", vec![]), true)
         .unwrap();
 }
 
-fn failed(reply: &ManagerReply) -> Option<ErrorCode> {
+pub(crate) fn failed(reply: &ManagerReply) -> Option<ErrorCode> {
     match reply {
         ManagerReply::Failed { code, .. } => Some(code.0),
         _ => None,
@@ -154,7 +154,7 @@ fn the_map_grows_without_gaps_and_outlives_the_manager() {
     let have = kept.version;
     assert_eq!(
         again.handle(ManagerRequest::GetMap { have }),
-        ManagerReply::Unchanged { version: have }
+        ManagerReply::At { version: have }
     );
 }
 
@@ -341,6 +341,48 @@ fn a_node_moves_when_nobody_is_left_where_it_was() {
 }
 
 #[test]
+fn sets_are_opened_durably_and_no_open_one_is_replaced() {
+    let scratch = Scratch::new("sets");
+    let zone = ZoneId(2);
+    let open = |manager: &Manager| match manager.open_sets(zone).unwrap() {
+        zonal_wire::MetaReply::Sets { map_version, sets } => (map_version, sets),
+        other => panic!("{other:?}"),
+    };
+    let kept = {
+        let (manager, cache) = manager(&scratch);
+        manager_joins(&manager);
+        for target in 1..=3 {
+            let joined = manager.handle(join(1 + target, 2, false, Some((target, 1))));
+            assert_eq!(failed(&joined), None);
+        }
+        assert_eq!(cache.current().sets.len(), 1, "nobody has used the others");
+        let (version, sets) = open(&manager);
+        assert_eq!(version, cache.current().version);
+        assert_eq!(
+            sets.iter().map(|(_, width)| *width).collect::<Vec<_>>(),
+            [3]
+        );
+        assert_eq!(open(&manager), (version, sets.clone()), "once is enough");
+        assert!(manager.open_sets(ZoneId(9)).is_err());
+        sets[0].0
+    };
+    let (manager, cache) = manager(&scratch);
+    assert!(cache.current().set(kept).unwrap().is_open);
+    manager.set_width(2).unwrap();
+    let version = cache.current().version;
+    manager.set_width(2).unwrap();
+    assert_eq!(cache.current().version, version);
+    assert_eq!(
+        failed(&manager.handle(join(8, 2, false, Some((8, 1))))),
+        None
+    );
+    let map = cache.current();
+    assert!(map.set(kept).is_some(), "its files");
+    assert_eq!(map.sets.len(), 2);
+    assert_eq!(open(&manager).1.len(), 2);
+}
+
+#[test]
 fn a_join_that_contradicts_itself_is_refused() {
     let scratch = Scratch::new("absurd");
     let (manager, cache) = manager(&scratch);
@@ -433,23 +475,42 @@ fn a_map_that_nobody_could_be_sent_is_refused_and_nothing_is_changed() {
     let scratch = Scratch::new("roles");
     let (manager, cache) = manager(&scratch);
     manager_joins(&manager);
-    let junction = |number: u64| MapEdit::AddJunction {
-        ino: zonal_types::Ino(number),
-        path: "x".repeat(4096),
-        zone: ZoneId(1),
-    };
     let before = cache.current();
-    let many: Vec<MapEdit> = (1..=300).map(junction).collect();
+    let mut many = Vec::new();
+    for zone in 1..=4000 {
+        many.push(MapEdit::Join {
+            node: NodeId(100 + u32::from(zone)),
+            zone: ZoneId(zone),
+            zone_name: "z".repeat(255),
+            address: "127.0.0.1:7000".into(),
+            shard: None,
+            targets: Vec::new(),
+        });
+    }
     let refused = manager.append(Vec::new(), &many, None);
-    assert!(matches!(refused, Err(ManagerError::TooLarge { .. })));
+    let too_large = zonal_zonemap::EditError::TooLarge {
+        bytes: 0,
+        change: 0,
+    };
+    let is_same = |error: &ManagerError| matches!(error, ManagerError::Edit(error) if std::mem::discriminant(error) == std::mem::discriminant(&too_large));
+    assert!(refused.as_ref().is_err_and(is_same), "{refused:?}");
     assert_eq!(cache.current(), before);
-    // As many as fit are sent to everybody.
-    let some: Vec<MapEdit> = (1..=50).map(junction).collect();
-    let map = manager.append(Vec::new(), &some, None).unwrap();
-    manager.settle(map).unwrap();
-    let have = MapVersion(0);
-    let reply = manager.handle(ManagerRequest::GetMap { have });
-    assert!(reply.to_bytes().len() <= zonal_types::limits::BODY_BYTES_MAX);
+    // In smaller steps it goes, and whoever asks gets it in parts that can be sent.
+    for some in many.chunks(500) {
+        let map = manager.append(Vec::new(), some, None).unwrap();
+        manager.settle(map).unwrap();
+        manager.engine().checkpoint(&mut || Ok(())).unwrap();
+    }
+    let mut replies = 0;
+    let none = zonal_zonemap::ZoneMap::unknown(CELL);
+    let map = zonal_zonemap::Fetch::newer(Arc::new(none)).run(|request| {
+        let reply = manager.handle(request.clone());
+        replies += 1;
+        assert!(reply.to_bytes().len() <= zonal_types::limits::BODY_BYTES_MAX);
+        Ok::<_, zonal_zonemap::FetchError>(reply)
+    });
+    assert_eq!(map.unwrap(), cache.current());
+    assert!(replies > 2, "{replies}");
 }
 
 #[test]

@@ -4,13 +4,14 @@
 //! a request's header shows that there is a newer one. A header that lies costs one fetch in [`REFETCH_MS`].
 
 use crate::clock;
-use crate::peers::Peers;
+use crate::join::chain;
+use crate::peers::{PeerError, Peers};
 use std::net::SocketAddr;
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 use zonal_types::{CellId, Instant, MapVersion};
-use zonal_wire::{ManagerReply, ManagerRequest};
-use zonal_zonemap::ZoneMap;
+use zonal_wire::ManagerRequest;
+use zonal_zonemap::{Fetch, FetchError, ZoneMap};
 
 /// Least time between two fetches.
 const REFETCH_MS: u64 = 50;
@@ -31,6 +32,17 @@ pub struct MapCache {
     fetching: Mutex<Fetching>,
     /// A fetch has ended.
     fetched: Condvar,
+}
+
+/// Why a map was not fetched.
+#[derive(Debug, thiserror::Error)]
+enum Unfetched {
+    /// The manager does not answer.
+    #[error(transparent)]
+    Peer(PeerError),
+    /// What it answers is of no use.
+    #[error(transparent)]
+    Answer(#[from] FetchError),
 }
 
 /// What is known of fetches.
@@ -69,12 +81,9 @@ impl MapCache {
     }
 
     fn new(cell: CellId, origin: Origin) -> Self {
-        let mut map = ZoneMap::new(cell);
-        // Nothing is known yet, so that any map of a manager is newer.
-        map.version = MapVersion(0);
         Self {
             origin,
-            map: RwLock::new(Arc::new(map)),
+            map: RwLock::new(Arc::new(ZoneMap::unknown(cell))),
             fetching: Mutex::default(),
             fetched: Condvar::new(),
         }
@@ -101,29 +110,38 @@ impl MapCache {
         if hint <= known.version {
             return known;
         }
-        self.refresh();
+        if !self.ask() && self.current().version < hint {
+            // An answer has just come, from before the sender's map. A header that lies holds up its own request.
+            std::thread::sleep(Duration::from_millis(REFETCH_MS));
+            self.ask();
+        }
         self.current()
-    }
-
-    /// As [`Self::refresh`], also where the last answer has just come.
-    pub fn refresh_again(&self) {
-        std::thread::sleep(Duration::from_millis(REFETCH_MS));
-        self.refresh();
     }
 
     /// Asks the manager; an unreachable one leaves the map as it is.
     pub fn refresh(&self) {
+        self.ask();
+    }
+
+    /// The same; false where nobody was asked, because an answer has just come.
+    fn ask(&self) -> bool {
         let Origin::Manager(manager, peers) = &self.origin else {
-            return;
+            return true;
         };
         let before = self.current().version;
         let Some(_turn) = self.take_turn(before) else {
-            return;
+            return false;
         };
-        match peers.manager(*manager, &ManagerRequest::GetMap { have: before }) {
-            Ok(reply) => self.take(reply),
-            Err(error) => tracing::warn!(%error, "the zone map cannot be refreshed"),
+        let ask =
+            |request: &ManagerRequest| peers.manager(*manager, request).map_err(Unfetched::Peer);
+        match Fetch::newer(self.current()).run(ask) {
+            Ok(map) if map.cell == self.current().cell => self.publish(map),
+            Ok(_other) => tracing::error!("the manager sent the zone map of another cell"),
+            Err(error) => {
+                tracing::warn!(error = %chain(&error), "the zone map cannot be refreshed");
+            }
         }
+        true
     }
 
     /// Waits for the fetch that is under way. `None` where one has just ended, or has brought a newer map than `before`.
@@ -143,29 +161,12 @@ impl MapCache {
         fetching.is_under_way = true;
         Some(Turn(self))
     }
-
-    /// Takes the map out of a manager's reply.
-    pub fn take(&self, reply: ManagerReply) {
-        match reply {
-            ManagerReply::Map { map, .. } => match ZoneMap::decode(&map.0) {
-                Ok(map) if map.check().is_empty() && map.cell == self.current().cell => {
-                    self.publish(Arc::new(map));
-                }
-                _ => tracing::error!("the manager sent a zone map that cannot be used"),
-            },
-            ManagerReply::Unchanged { .. } | ManagerReply::Revoked { .. } => {}
-            ManagerReply::Failed { code, detail } => {
-                tracing::warn!(code = %code.0, detail, "the manager does not give the zone map");
-            }
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::sync::atomic::{AtomicBool, Ordering};
-    use zonal_types::Codec;
 
     #[test]
     fn only_newer_maps_are_taken() {
@@ -203,16 +204,5 @@ mod tests {
         while cache.take_turn(none).is_none() {
             std::thread::yield_now();
         }
-    }
-
-    #[test]
-    fn maps_of_another_cell_are_not_taken() {
-        let cache = MapCache::here(CellId([3; 16]));
-        let foreign = ZoneMap::new(CellId([4; 16]));
-        cache.take(ManagerReply::Map {
-            version: foreign.version,
-            map: zonal_types::Blob(foreign.to_bytes()),
-        });
-        assert_eq!(cache.current().version, MapVersion(0));
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::access::{check_manager, check_meta, check_storage};
 use crate::control::Control;
-use crate::grants::{Grants, as_seen_by};
+use crate::grants::{Grants, as_asked_by, as_seen_by};
 use crate::manager_role::Manager;
 use crate::map_cache::MapCache;
 use crate::meta_role::{Answer, MetaRole};
@@ -107,7 +107,7 @@ impl Node {
                     detail: "not for this role or node".into(),
                 }
             }
-            Some(manager) => as_seen_by(peer, manager.handle(request)),
+            Some(manager) => as_seen_by(peer, manager.handle(as_asked_by(peer, request))),
             None => ManagerReply::Failed {
                 code: ErrorNumber(ErrorCode::WrongTarget),
                 detail: "no manager here".into(),

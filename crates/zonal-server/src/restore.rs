@@ -5,7 +5,6 @@
 
 use crate::config::NodeConfig;
 use crate::error::ServerError;
-use crate::manager_role::MAP_KEY;
 use crate::scrub_record::SHARD_SCRUB_KEY;
 use crate::{starts, stores};
 use std::collections::BTreeSet;
@@ -15,8 +14,8 @@ use zonal_disk::Room;
 use zonal_disk::identity::sync_dir;
 use zonal_disk::{DiskError, Engine, Identity, StoreKind, trusted};
 use zonal_meta::restore;
-use zonal_types::{Codec, ErrorCode, KvChange, PartitionId};
-use zonal_zonemap::ZoneMap;
+use zonal_types::{ErrorCode, KvChange, PartitionId};
+use zonal_zonemap::Assembly;
 
 /// Bytes of keys and values in one record.
 const RECORD_BYTES: usize = 256 << 10;
@@ -32,6 +31,8 @@ pub struct NewStore {
     engine: Engine,
     kind: StoreKind,
     /// Keys of reserved numbers that came.
+    /// The zone map, as the backup has it.
+    map: Assembly,
     reserved: BTreeSet<Vec<u8>>,
     batch: Vec<KvChange>,
     batch_bytes: usize,
@@ -113,6 +114,7 @@ impl NewStore {
             temporary,
             engine,
             kind,
+            map: Assembly::default(),
             reserved: BTreeSet::new(),
             batch: Vec::new(),
             batch_bytes: 0,
@@ -155,12 +157,12 @@ impl NewStore {
             // The stores that the manager knew, and what was scrubbed, are not those that are made now.
             return Ok(());
         }
-        let value = if key == MAP_KEY {
-            let map = ZoneMap::decode(&value).map_err(|code| self.contents(code))?;
-            map.restored().to_bytes()
-        } else {
-            restore::value(&key, value).map_err(|code| self.contents(code))?
-        };
+        let is_of_map = self.map.take(&key, &value);
+        if is_of_map.map_err(|code| self.contents(code))? {
+            self.entries += 1;
+            return Ok(());
+        }
+        let value = restore::value(&key, value).map_err(|code| self.contents(code))?;
         if restore::is_reserved(&key) {
             self.reserved.insert(key.clone());
         }
@@ -195,6 +197,11 @@ impl NewStore {
     /// # Errors
     /// What the disk says.
     pub fn finish(mut self, partitions: &[PartitionId]) -> Result<ReadyStore, ServerError> {
+        if let Some(map) = std::mem::take(&mut self.map).finish() {
+            for change in map.restored().to_store() {
+                self.put(change)?;
+            }
+        }
         let has = |key: &[u8]| self.reserved.contains(key);
         let missing = restore::missing(partitions, has).map_err(|code| self.contents(code))?;
         for change in missing {

@@ -163,7 +163,7 @@ impl Running {
         let holders = NetHolders::new(me.clone(), config.cell);
         look_at_ports(config, &listen, &me, &holders)?;
         let store = open_shard_store(config)?;
-        let target = storage_io::open(config, &map)?;
+        let target = storage_io::open(config, &map, &peers)?;
         let listeners = Listeners::bind(&listen, &me)?;
 
         let manager = match enter(config, (&store, &target), (&map, holders), &peers, stop)? {

@@ -3,6 +3,7 @@
 use crate::config::NodeConfig;
 use crate::error::ServerError;
 use crate::map_cache::MapCache;
+use crate::peers::Peers;
 use crate::seldom::Seldom;
 use crate::storage_role::Storage;
 use crate::stores;
@@ -56,6 +57,7 @@ pub(crate) struct Opened {
 pub(crate) fn open(
     config: &NodeConfig,
     map: &Arc<MapCache>,
+    peers: &Arc<Peers>,
 ) -> Result<Option<Opened>, ServerError> {
     let Some(storage) = &config.storage_role else {
         return Ok(None);
@@ -95,7 +97,7 @@ pub(crate) fn open(
         target,
         engine,
         segments,
-        Arc::clone(map),
+        (Arc::clone(map), Arc::clone(peers)),
     ));
     let checkpointer = start_checkpointer(&opened).map_err(failed)?;
     let unfinished = opened.lock().unfinished_deletes().len();

@@ -7,6 +7,7 @@ mod host;
 
 use crate::config::StorageConfig;
 use crate::map_cache::MapCache;
+use crate::peers::Peers;
 use crate::seldom::Seldom;
 use crate::trouble::Trouble;
 use host::{Payload, TargetDisk};
@@ -38,13 +39,14 @@ impl Storage {
         target: Target,
         engine: Arc<Engine>,
         segments: Arc<Segments>,
-        map: Arc<MapCache>,
+        (map, peers): (Arc<MapCache>, Arc<Peers>),
     ) -> Self {
         let host = TargetDisk {
             id: config.target,
             engine: Arc::clone(&engine),
             segments: Arc::clone(&segments),
             map,
+            peers,
             checkpointing: Mutex::new(()),
             cannot_move: Seldom::default(),
             damaged: AtomicU64::new(0),

@@ -2,12 +2,14 @@
 
 use crate::config::NodeConfig;
 use crate::map_cache::MapCache;
+use crate::peers::Peers;
 use crate::storage_io;
 use crate::storage_role::{Refused, Storage};
 use std::path::Path;
 use std::sync::Arc;
 use zonal_driver::at_once;
 use zonal_driver::storage::{NotAdmitted, ReplyRoom, TargetHost, WriteFailure};
+use zonal_net::{Identity, Pool, PoolConfig, Role};
 use zonal_testkit::Scratch;
 use zonal_types::{
     CellId, Column, DataId, Epoch, ErrorCode, HolderNumber, NodeId, StripeSetId, TargetId, ZoneId,
@@ -34,7 +36,10 @@ pub(crate) fn storage(dir: &Path) -> Opened {
     let config = nodes.remove(0);
     storage_io::format(&config).unwrap();
     let map = Arc::new(MapCache::here(CELL));
-    let opened = storage_io::open(&config, &map).unwrap().unwrap();
+    let own = Identity::new(CELL, Role::Server, NodeId(2), None);
+    let pool = Arc::new(Pool::new(own, PoolConfig::default()));
+    let peers = Arc::new(Peers::new(pool, CELL));
+    let opened = storage_io::open(&config, &map, &peers).unwrap().unwrap();
     Opened {
         storage: opened.storage,
         config,
@@ -337,7 +342,8 @@ fn in_three_sets() -> ZoneMap {
             capacity: 1 << 30,
         }],
     };
-    let map = ZoneMap::new(CELL).edited(&[join(1), join(2), join(3)]);
+    let open = || MapEdit::OpenSets { zone: ZoneId(1) };
+    let map = ZoneMap::new(CELL).edited(&[join(1), open(), join(2), open(), join(3)]);
     let map = map.unwrap().unwrap();
     let has_it = map.sets.iter().filter(|set| {
         let mut slots = set.slots.iter();

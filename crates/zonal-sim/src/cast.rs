@@ -6,6 +6,7 @@ use crate::rng::Rng;
 use crate::scenario::Scenario;
 use crate::workload::cached::{KernelCache, Stage, Watched, change, lock_and_unlock, watch};
 use crate::workload::durable::DurableProgram;
+use crate::workload::fences::{Fences, Turn};
 use crate::workload::hostile::{send_odd, use_garbled};
 use crate::workload::logs::{self, Logs};
 use crate::workload::media::{MediaProgram, write_anew};
@@ -42,6 +43,7 @@ pub struct Cast {
     several: Cell<Ino>,
     together: Rc<Together>,
     turns: Rc<Turns>,
+    fences: Rc<Fences>,
     logs: Rc<Logs>,
     shared: Rc<Shared>,
     watched: Rc<Watched>,
@@ -87,6 +89,9 @@ pub async fn prepare(world: Rc<World>, cast: Rc<Cast>, mut rng: Rng) -> Outcome 
                 let made = cast.turns.make(&client, shared).await;
                 made.map_err(text)?;
             }
+            if cast.scenario == Scenario::Fences {
+                cast.fences.make(&client, shared).await.map_err(text)?;
+            }
             if cast.scenario == Scenario::Appends {
                 cast.logs.make(&client, shared).await.map_err(text)?;
             }
@@ -120,6 +125,7 @@ impl Cast {
             several: Cell::default(),
             together: Rc::default(),
             turns: Rc::default(),
+            fences: Rc::default(),
             logs: Rc::default(),
             shared: Rc::default(),
             watched: Rc::default(),
@@ -194,6 +200,11 @@ impl Cast {
                     world.clock.spawn(NETWORK, lives);
                 }
                 Scenario::Locks => self.start_turns(world, index, client, steps, rng),
+                Scenario::Fences => {
+                    let (own, all) = (rng.fork(51), self.fences.clone());
+                    let turn = Turn::new(world.clone(), client.clone(), index, all, own);
+                    spawn(world, index, turn.take_all(steps / 12, self.faults));
+                }
                 Scenario::Kill | Scenario::Any => {
                     self.start_exact(world, index, client, *top, steps, rng);
                 }
@@ -312,6 +323,9 @@ impl Cast {
         }
         if self.scenario == Scenario::Locks {
             self.turns.check(&client).await?;
+        }
+        if self.scenario == Scenario::Fences {
+            self.fences.check(&client).await?;
         }
         if self.scenario == Scenario::Appends {
             self.logs.check(&client, self.faults).await?;

@@ -4,7 +4,7 @@
 
 mod host;
 mod lent;
-mod line;
+pub(crate) mod line;
 mod manager;
 mod planted;
 
@@ -22,11 +22,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 use zonal_driver::{Pace, ShardDriver, ShardParts};
 use zonal_meta::ShardConfig;
-use zonal_types::{Codec, ErrorCode, Ino, KvRead};
+use zonal_types::{Codec, ErrorCode, Ino, KvRead, ShardId};
 use zonal_wire::{ErrorNumber, Header, MetaReply, MetaRequest, Service};
-use zonal_zonemap::ZoneMap;
+use zonal_zonemap::stored::MAP_KEY;
+use zonal_zonemap::{EditError, MapEdit, ZoneMap};
 
-/// The map as the manager has it; it survives everything.
+/// The newest map that the manager has made durable, for all processes to see.
 pub type MapCell = Rc<RefCell<Arc<ZoneMap>>>;
 
 /// Deletions looked at to tell whether any are left.
@@ -95,11 +96,17 @@ impl MetaNode {
             plant,
         } = parts;
         let mut is_new = true;
-        disk.scan(&[], &[0xff; 64], &mut |_key, _value| {
+        disk.scan(&[], &MAP_KEY, &mut |_key, _value| {
             is_new = false;
             false
         })?;
         let clock = network.clock.clone();
+        let cell = map.borrow().cell;
+        let manager = (config.shard == ShardId(0)).then(|| manager::load(&disk, cell));
+        let manager = manager.transpose()?;
+        let known = manager
+            .as_ref()
+            .map(|manager| Arc::clone(manager.durable()));
         let host = SimulatedHost {
             line: Line {
                 address,
@@ -111,7 +118,11 @@ impl MetaNode {
             plant,
             effects: Cell::new(0),
             appended: Cell::new(0),
+            manager: RefCell::new(manager),
         };
+        if let Some(known) = known {
+            host.publish_map(&known)?;
+        }
         let node = Rc::new(Self {
             driver: ShardDriver::open(ShardParts {
                 config,
@@ -142,6 +153,22 @@ impl MetaNode {
         self.driver.host()
     }
 
+    /// Changes the map, durably, where this process keeps it.
+    ///
+    /// # Errors
+    /// Where an edit is refused.
+    pub fn edit(&self, edits: &[MapEdit]) -> Result<(), EditError> {
+        self.host().edit(edits)
+    }
+
+    /// The disk has another map, as after a backup was restored.
+    ///
+    /// # Errors
+    /// A map that is none.
+    pub fn read_map_again(&self) -> Result<(), ErrorCode> {
+        self.host().read_map_again()
+    }
+
     /// What is broken in the shard.
     #[must_use]
     pub fn check(&self) -> Vec<String> {
@@ -161,6 +188,12 @@ impl MetaNode {
     #[must_use]
     pub fn all_gauges(&self) -> Vec<(&'static str, u64)> {
         self.driver.with_shard(|shard| shard.gauges())
+    }
+
+    /// Whether a client has not told since its start what it holds.
+    #[must_use]
+    pub fn has_silent_sessions(&self) -> bool {
+        self.driver.with_shard(|shard| shard.has_silent_sessions())
     }
 
     /// Requests that are being answered.
@@ -236,7 +269,7 @@ impl Role for MetaNode {
     fn handle(self: Rc<Self>, header: Header, body: Vec<u8>, _payload: Vec<u8>) -> Task<Answer> {
         Box::pin(async move {
             let body = if header.service == Service::Manager {
-                self.manage(&body).to_bytes()
+                self.host().manage(&body).to_bytes()
             } else {
                 match MetaRequest::from_bytes(&body) {
                     Ok(request) if self.plant == Plant::EndsOutliveSessions => {

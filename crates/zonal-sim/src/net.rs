@@ -25,7 +25,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
-use zonal_types::{Instant, Timestamp};
+use zonal_types::{Ino, Instant, Timestamp};
 use zonal_wire::Header;
 
 /// The group of messages under way: no process, never killed.
@@ -105,9 +105,17 @@ pub struct Network {
     messages: Cell<u64>,
     /// The bug: what clients lend to servers is used again when they have dropped it.
     pub lent_is_reused: Cell<bool>,
+    /// Files on which clients were told that others have got their locks.
+    forfeited: RefCell<BTreeSet<Ino>>,
 }
 
 impl Network {
+    /// Whether a client was told that others have got its locks on a file.
+    #[must_use]
+    pub fn has_forfeited(&self, ino: Ino) -> bool {
+        self.forfeited.borrow().contains(&ino)
+    }
+
     /// A network without servers.
     #[must_use]
     pub fn new(clock: Clock, rng: Rng) -> Self {
@@ -125,6 +133,7 @@ impl Network {
             coverage: RefCell::default(),
             messages: Cell::new(0),
             lent_is_reused: Cell::new(false),
+            forfeited: RefCell::default(),
         }
     }
 

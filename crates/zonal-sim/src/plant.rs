@@ -42,6 +42,10 @@ pub enum Plant {
     EndsOutliveSessions,
     /// Targets accept an epoch that any of their slots has (invariant 7).
     EpochsAreMixed,
+    /// Targets say that they have fenced a client, and do not (invariant 7).
+    FencesAreForgotten,
+    /// Shards give the locks of a session to others, and tell targets of its fence later (invariant 7).
+    LocksBeforeFences,
     /// Mounts append again what they gathered and do not know to be published.
     LostAppendsAreRepeated,
     /// What a mount lends to targets is used again when its caller is gone, though a request that names it may be on its way.
@@ -53,7 +57,7 @@ pub enum Plant {
 }
 
 /// Names of all bugs, as they are typed.
-pub const PLANTS: [(&str, Plant); 22] = [
+pub const PLANTS: [(&str, Plant); 24] = [
     ("replies-forgotten", Plant::ShardForgetsReplies),
     ("changes-lost", Plant::ShardLosesChanges),
     ("sync-nothing", Plant::SyncDoesNothing),
@@ -72,6 +76,8 @@ pub const PLANTS: [(&str, Plant); 22] = [
     ("take-backs-by-owner", Plant::TakeBacksNameOwners),
     ("ends-outlive-sessions", Plant::EndsOutliveSessions),
     ("epochs-mixed", Plant::EpochsAreMixed),
+    ("fences-forgotten", Plant::FencesAreForgotten),
+    ("locks-before-fences", Plant::LocksBeforeFences),
     ("lost-appends-repeated", Plant::LostAppendsAreRepeated),
     ("lent-reused", Plant::LentIsReused),
     ("calls-before-reply", Plant::CallsBeforeReply),

@@ -1,15 +1,16 @@
-//! Random numbers of the simulator: splitmix64, the same on every machine. Its own generator, not that of
-//! `zonal-testkit`: what a seed means is part of the program (`zonal sim`), and no program depends on what tests need.
+//! Random numbers of the simulator: what a seed means is part of the program (`zonal sim`).
+
+use zonal_types::SplitMix64;
 
 /// A generator with its own state; children made with [`Rng::fork`] do not disturb their parent's later numbers.
 #[derive(Debug, Clone)]
-pub struct Rng(u64);
+pub struct Rng(SplitMix64);
 
 impl Rng {
     /// The generator of this seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
-        Self(seed ^ 0x5851_f42d_4c95_7f2d)
+        Self(SplitMix64(seed ^ 0x5851_f42d_4c95_7f2d))
     }
 
     /// A generator for one purpose.
@@ -20,11 +21,7 @@ impl Rng {
 
     /// 64 random bits.
     pub fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut bits = self.0;
-        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        bits ^ (bits >> 31)
+        self.0.bits()
     }
 
     /// A number below `bound` (0 where the bound is 0).

@@ -45,10 +45,12 @@ pub enum Scenario {
     Appends,
     /// Processes that take turns under locks, by owners that repeat, with late closes and signals; processes are killed.
     Locks,
+    /// Clients that take turns under a lock, and are away for longer than a session while they hold it; processes are killed.
+    Fences,
 }
 
 /// Names of the scenarios.
-pub const SCENARIOS: [(&str, Scenario); 9] = [
+pub const SCENARIOS: [(&str, Scenario); 10] = [
     ("any", Scenario::Any),
     ("kill", Scenario::Kill),
     ("together", Scenario::Together),
@@ -58,6 +60,7 @@ pub const SCENARIOS: [(&str, Scenario); 9] = [
     ("hostile", Scenario::Hostile),
     ("locks", Scenario::Locks),
     ("appends", Scenario::Appends),
+    ("fences", Scenario::Fences),
 ];
 
 impl Scenario {
@@ -82,7 +85,8 @@ impl Scenario {
 
     fn choose(self, rng: &mut Rng) -> Self {
         let chosen = match rng.below(100) {
-            0..27 => Self::Kill,
+            0..23 => Self::Kill,
+            23..27 => Self::Fences,
             27..32 => Self::Locks,
             32..40 => Self::Together,
             40..45 => Self::Callers,
@@ -126,8 +130,8 @@ impl Default for Options {
 pub fn run(seed: u64, options: Options) -> Report {
     let mut rng = Rng::new(seed);
     let scenario = options.scenario.choose(&mut rng);
-    let is_shared = scenario.is_shared();
-    let fewest = if is_shared { 2 } else { 1 };
+    let meets_others = scenario.is_shared() || scenario == Scenario::Fences;
+    let fewest = if meets_others { 2 } else { 1 };
     let size = Size {
         zones: if rng.chance(300) { 2 } else { 1 },
         shards: if rng.chance(200) { 2 } else { 1 },

@@ -21,7 +21,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use zonal_object::TargetConfig;
 use zonal_types::{CellId, ErrorCode, ShardId, TargetId, ZoneId};
-use zonal_zonemap::ZoneMap;
+use zonal_zonemap::{MapEdit, ZoneMap};
 
 /// Between the numbers of two shards of one zone.
 const SHARDS_APART: u32 = 1_000;
@@ -112,14 +112,21 @@ impl World {
                 node += 1;
             }
             for _ in 0..size.targets {
+                // Targets lie in several sets, as in a cell that grew. The last one's is opened by the first file.
+                let zone = ZoneId(zone);
+                edits.push(MapEdit::OpenSets { zone });
                 target += 1;
-                edits.push(join(node, ZoneId(zone), None, Some(TargetId(target))));
+                edits.push(join(node, zone, None, Some(TargetId(target))));
                 servers.push(Server::new(node, Kind::Storage(TargetId(target))));
                 node += 1;
             }
         }
         let map = ZoneMap::new(CellId([7; 16])).edited(&edits);
         let map = map.ok().flatten().ok_or(ErrorCode::Invalid)?;
+        if let Some(root) = servers.first() {
+            root.disk.append_changes(map.to_store());
+            root.disk.sync();
+        }
         let world = Rc::new(Self {
             clock,
             network,

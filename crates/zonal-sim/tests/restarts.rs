@@ -201,22 +201,22 @@ async fn written_to_an_unknown_set(world: Rc<World>) -> Result<(), ErrorCode> {
         map.version.0 += version;
         map.sets.clear();
         for zone in &mut map.zones {
-            zone.default_set = None;
+            zone.default_sets.clear();
         }
         Arc::new(map)
     };
-    *world.map.borrow_mut() = older(0);
+    world.restore_map(&older(0));
     let client = Rc::new(world.connect(0, Rng::new(2)).await?);
     let mut with_sets = (*full).clone();
     with_sets.version.0 += 1;
-    *world.map.borrow_mut() = Arc::new(with_sets);
+    world.restore_map(&with_sets);
     let other = Rc::new(world.connect(1, Rng::new(3)).await?);
     let home = make_dir(&other, Ino::ROOT, "home").await?;
     let ino = create(&other, home, "f", true).await?.file.ino;
 
     // What comes when it asks for a newer map is one from before the set.
     let with_sets = world.map.borrow().clone();
-    *world.map.borrow_mut() = older(with_sets.version.0 + 1);
+    world.restore_map(&older(with_sets.version.0 + 1));
     let opened = open(&client, ino).await?;
     client
         .begin()
@@ -228,7 +228,7 @@ async fn written_to_an_unknown_set(world: Rc<World>) -> Result<(), ErrorCode> {
     }
     let mut newest = (*with_sets).clone();
     newest.version.0 += 100;
-    *world.map.borrow_mut() = Arc::new(newest);
+    world.restore_map(&newest);
     client.begin().fsync(&opened.file).await?;
 
     let seen = open(&other, ino).await?;
@@ -316,7 +316,7 @@ async fn session_at_a_shard_that_moved(world: Rc<World>) -> Result<(), ErrorCode
     for node in map.nodes.iter_mut().filter(|node| node.address == old) {
         node.address = "moved".to_owned();
     }
-    *world.map.borrow_mut() = Arc::new(map);
+    world.restore_map(&map);
     let left = Rc::new(NotOwner(Cell::new(0)));
     world
         .network

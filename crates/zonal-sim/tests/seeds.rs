@@ -66,8 +66,6 @@ fn seeds_with_faults_are_good_and_meet_every_kind_of_fault() {
         "TruncateUnconfirmed",
         "LockAskedAgain",
         "MapReplaced",
-        // No scenario writes on after its session has ended (the planted bug "a fence forgotten" is still to come).
-        "FencedRefused",
         // Of the scenario `appends`, which runs by name only (tests/appends.rs).
         "EndLent",
         "EndRecalled",
@@ -154,6 +152,7 @@ fn the_same_seed_gives_the_same_trace() {
         Scenario::Hostile,
         Scenario::Locks,
         Scenario::Appends,
+        Scenario::Fences,
     ] {
         for seed in [3, 7] {
             assert_eq!(run(seed, of(scenario)), run(seed, of(scenario)));
@@ -190,6 +189,9 @@ fn finder(plant: Plant) -> (&'static str, Scenario) {
         Plant::LentIsReused => ("invariant 4", Scenario::Callers),
         Plant::CallsBeforeReply => ("after its record was logged", Scenario::Kill),
         Plant::DeadlinesAreIgnored => ("answered after its deadline", Scenario::Kill),
+        Plant::FencesAreForgotten | Plant::LocksBeforeFences => {
+            ("a fenced client", Scenario::Fences)
+        }
         Plant::ClosesNameOwners | Plant::TakeBacksNameOwners => ("locks:", Scenario::Locks),
     }
 }

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod attr;
+pub mod backoff;
 pub mod boot;
 pub mod codec;
 pub mod cut;
@@ -13,10 +14,12 @@ pub mod limits;
 pub mod marks;
 pub mod name;
 pub mod scope;
+pub mod splitmix;
 pub mod store;
 pub mod time;
 
 pub use attr::{Attr, Credentials, FileKind};
+pub use backoff::BackOff;
 pub use boot::{boot_of, kept_of};
 pub use codec::{Blob, Codec, CodecError, Reader};
 pub use error::ErrorCode;
@@ -27,5 +30,6 @@ pub use ids::{
 pub use layout::{Component, ComponentKind, FileData, Layout, Redundancy, StripePolicy};
 pub use name::{Name, OneLine, Shown, is_shown, is_title};
 pub use scope::{Fence, Holder, HolderNumber, Scope, ScopeError};
+pub use splitmix::SplitMix64;
 pub use store::{KvChange, KvRead};
 pub use time::{Instant, Timestamp};

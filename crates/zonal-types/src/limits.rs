@@ -42,6 +42,8 @@ limits! {
     INLINE_BYTES_DEFAULT: u32 = 4_096, "bytes";
     /// Slots of a stripe set.
     SLOTS_MAX: usize = 256, "slots";
+    /// Slots of a new stripe set where nothing else is set.
+    SET_WIDTH_DEFAULT: u16 = 64, "slots";
     /// Components of a layout.
     COMPONENTS_MAX: usize = 64, "components";
     /// Unit of checksums.
@@ -104,6 +106,8 @@ limits! {
     LOCKS_MAX: usize = 1_048_576, "ranges";
     /// Lock requests waiting at one shard.
     LOCK_WAITERS_MAX: usize = 65_536, "requests";
+    /// How long after its start a shard waits for clients with locks to tell of them, before others get any: less than a request is tried.
+    LOCKS_TOLD_MS: u64 = 8_000, "ms";
     /// Appends under way at one shard.
     APPEND_TICKETS_MAX: usize = 65_536, "tickets";
     /// Bytes of one append.
@@ -135,6 +139,20 @@ limits! {
     ZONES_MAX: usize = 4096, "zones";
     /// Nodes of a cell.
     NODES_MAX: usize = 65_536, "nodes";
+    /// Bytes of a zone map.
+    MAP_BYTES_MAX: usize = 67_108_864, "bytes";
+    /// Bytes of one change of the zone map.
+    MAP_CHANGE_BYTES_MAX: usize = 196_608, "bytes";
+    /// Bytes of changes, or of a part of the zone map, in one reply.
+    MAP_PAGE_BYTES_MAX: usize = 262_144, "bytes";
+    /// Bytes of changes of the zone map that a manager keeps.
+    MAP_TAIL_BYTES_MAX: usize = 4_194_304, "bytes";
+    /// Changes of the zone map that a manager keeps.
+    MAP_TAIL_CHANGES_MAX: usize = 4_096, "changes";
+    /// Replies that bring one newer zone map.
+    MAP_REPLIES_MAX: u32 = 4_096, "replies";
+    /// Junctions in one reply.
+    JUNCTIONS_LISTED_MAX: usize = 512, "junctions";
     /// Revoked credentials that a cell remembers.
     REVOKED_MAX: usize = 65_536, "certificates";
     /// Partitions of a new cell.

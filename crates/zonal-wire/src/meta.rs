@@ -11,8 +11,9 @@ mod kinds;
 use crate::lease::{LeaseGrant, LeaseKind};
 use crate::storage::ErrorNumber;
 use zonal_types::{
-    Attr, Blob, Component, Credentials, DataId, Epoch, FileData, FileKind, Ino, MapVersion, Name,
-    NodeId, SessionId, ShardId, StripePolicy, Timestamp, ZoneId, codec_enum, codec_struct, cut,
+    Attr, Blob, ClientId, Component, Credentials, DataId, Epoch, Fence, FileData, FileKind,
+    HolderNumber, Ino, MapVersion, Name, NodeId, SessionId, ShardId, StripePolicy, StripeSetId,
+    TargetId, Timestamp, ZoneId, codec_enum, codec_struct, cut,
 };
 
 /// Linux flag values that cross the wire.
@@ -295,6 +296,12 @@ codec_enum! {
         /// Target to shard: whether the client whose certificate has this subject has the file with these bytes open for this use, within its scope.
         /// Reply `MayUse`; `Failed(NotReady)` where it has not told yet what it holds.
         HasOpen = 86 { subject: String, data_id: DataId, for_use: FileUse },
+        /// Target to shard, when it starts: which clients of this shard are fenced there, behind this client and holder. Reply `Fences`.
+        FencesOf = 87 { target: TargetId, after: ClientId, holder: HolderNumber },
+        /// A shard to the root shard's process, which keeps the map: the zone's default stripe sets are to be open. Reply `Sets`.
+        OpenSets = 88 { zone: ZoneId },
+        /// Zone shard to root shard: the directory that the root's entry of this name leads to. Reply `Child`.
+        FirstLevel = 89 { name: Name },
     }
 }
 
@@ -388,6 +395,12 @@ codec_enum! {
         Yes = 41 { yes: bool },
         /// Where the bytes are that the client may use; `None`: none of them.
         MayUse = 42 { place: Option<BytesPlace> },
+        /// Fences that a target has not acknowledged, in order; `end`: there are no more.
+        Fences = 43 { fences: Vec<Fence>, end: bool },
+        /// Default stripe sets that are open, each with its width, by a version of the map.
+        Sets = 44 { map_version: MapVersion, sets: Vec<(StripeSetId, u16)> },
+        /// A directory, where there is one.
+        Child = 45 { ino: Option<Ino> },
     }
 }
 

@@ -1,13 +1,15 @@
 //! Changes of the map. Each list of edits makes one new version, whole or not at all.
 
-use crate::map::{
-    Junction, Node, PartitionRange, Shard, Slot, SlotState, StripeSet, Target, TargetState, Zone,
-    ZoneMap,
-};
+mod sets;
+
+use crate::change::MapChange;
+use crate::map::{Node, NodeState, PartitionRange, Shard, Target, TargetState, Zone, ZoneMap};
 use thiserror::Error;
-use zonal_types::limits::{NAME_BYTES_MAX, PARTITIONS_DEFAULT};
+use zonal_types::limits::{
+    MAP_BYTES_MAX, MAP_CHANGE_BYTES_MAX, NAME_BYTES_MAX, PARTITIONS_DEFAULT,
+};
 use zonal_types::{
-    Epoch, Ino, MapVersion, NodeId, PartitionId, ShardId, StripeSetId, TargetId, ZoneId,
+    Epoch, ErrorCode, MapVersion, NodeId, PartitionId, ShardId, StripeSetId, TargetId, ZoneId,
     codec_enum, is_title,
 };
 use zonal_wire::JoinTarget;
@@ -31,27 +33,6 @@ codec_enum! {
             /// What it stores.
             targets: Vec<JoinTarget>,
         },
-        /// A directory becomes a junction.
-        AddJunction = 2 {
-            /// The directory.
-            ino: Ino,
-            /// Its path.
-            path: String,
-            /// Its home.
-            zone: ZoneId,
-        },
-        /// A junction's path changed.
-        MoveJunction = 3 {
-            /// The directory.
-            ino: Ino,
-            /// Its new path.
-            path: String,
-        },
-        /// A junction is gone.
-        RemoveJunction = 4 {
-            /// The directory.
-            ino: Ino,
-        },
         /// A slot gets another target, and the new map version as its epoch (also where the target is the same one).
         SetSlot = 5 {
             /// The set.
@@ -68,7 +49,7 @@ codec_enum! {
             /// Its state from now on.
             state: TargetState,
         },
-        /// New files go without a target (offline), or with it again (serving): the zone gets a new set.
+        /// New files go without a target (offline), or with it again (serving): the zone gets new sets.
         UseTarget = 7 {
             /// The target.
             target: TargetId,
@@ -80,6 +61,16 @@ codec_enum! {
         RemoveTarget = 8 {
             /// The target.
             target: TargetId,
+        },
+        /// A zone's default sets may be given to files from now on, and stay.
+        OpenSets = 9 {
+            /// The zone.
+            zone: ZoneId,
+        },
+        /// New stripe sets get another width. Those that are there stay.
+        SetWidth = 10 {
+            /// Slots of a new set, at most.
+            slots: u16,
         },
     }
 }
@@ -138,6 +129,19 @@ pub enum EditError {
         "a zone's name or an address has letters that cannot be shown, or more than {NAME_BYTES_MAX} bytes"
     )]
     Title,
+    /// The map, or the change, would be too large for those who read it.
+    #[error(
+        "the zone map would have {bytes} bytes (at most {MAP_BYTES_MAX}), the change {change} (at most {MAP_CHANGE_BYTES_MAX}). Hint: fewer zones or nodes"
+    )]
+    TooLarge {
+        /// Bytes of the map.
+        bytes: usize,
+        /// Bytes of the change.
+        change: usize,
+    },
+    /// The junctions in the store cannot be read.
+    #[error("the stored junctions: {0}")]
+    Store(ErrorCode),
     /// The result would break an invariant.
     #[error("the edit would break the map: {0}")]
     Broken(String),
@@ -149,20 +153,27 @@ impl ZoneMap {
     /// # Errors
     /// See [`EditError`]; the map itself is never changed.
     pub fn edited(&self, edits: &[MapEdit]) -> Result<Option<Self>, EditError> {
+        Ok(self.edited_by(edits)?.map(|(next, _change)| next))
+    }
+
+    /// The same, with the change that makes the next version of this one.
+    pub(crate) fn edited_by(
+        &self,
+        edits: &[MapEdit],
+    ) -> Result<Option<(Self, MapChange)>, EditError> {
         let mut next = self.clone();
         // Slots are numbered by the version that changes them.
         next.version = MapVersion(self.version.0.saturating_add(1));
         for edit in edits {
             next.apply(edit)?;
         }
-        let version = std::mem::replace(&mut next.version, self.version);
-        if next == *self {
+        let change = self.change_to(&next);
+        if change.is_empty(&self.head()) {
             return Ok(None);
         }
-        next.version = version;
-        match next.check().into_iter().next() {
+        match next.check_changed(&change).into_iter().next() {
             Some(broken) => Err(EditError::Broken(broken)),
-            None => Ok(Some(next)),
+            None => Ok(Some((next, change))),
         }
     }
 
@@ -186,33 +197,14 @@ impl ZoneMap {
                 }
                 self.join_targets(*node, *zone, targets)
             }
-            MapEdit::AddJunction { ino, path, zone } => {
-                let junction = Junction {
-                    ino: *ino,
-                    path: path.clone(),
-                    zone: *zone,
-                };
-                insert(&mut self.junctions, junction, |junction| junction.ino);
-                Ok(())
-            }
-            MapEdit::MoveJunction { ino, path } => {
-                let found = self
-                    .junctions
-                    .iter_mut()
-                    .find(|junction| junction.ino == *ino);
-                found
-                    .ok_or(EditError::Unknown { what: "junction" })?
-                    .path
-                    .clone_from(path);
-                Ok(())
-            }
-            MapEdit::RemoveJunction { ino } => {
-                self.junctions.retain(|junction| junction.ino != *ino);
-                Ok(())
-            }
             MapEdit::SetSlot { set, slot, target } => self.set_slot(*set, *slot, *target),
             MapEdit::UseTarget { target, state } => self.use_target(*target, *state),
             MapEdit::RemoveTarget { target } => self.remove_target(*target),
+            MapEdit::OpenSets { zone } => self.open_sets(*zone),
+            MapEdit::SetWidth { slots } => {
+                self.set_width = *slots;
+                Ok(())
+            }
             MapEdit::SetTargetState { target, state } => {
                 let found = self.targets.iter_mut().find(|known| known.id == *target);
                 found.ok_or(EditError::Unknown { what: "target" })?.state = *state;
@@ -239,7 +231,7 @@ impl ZoneMap {
                 Zone {
                     id: zone,
                     name,
-                    default_set: None,
+                    default_sets: Vec::new(),
                 },
                 |zone| zone.id,
             );
@@ -259,6 +251,7 @@ impl ZoneMap {
                     id,
                     zone,
                     address: address.to_owned(),
+                    state: NodeState::Up,
                 };
                 insert(&mut self.nodes, node, |node| node.id);
                 Ok(())
@@ -267,10 +260,14 @@ impl ZoneMap {
     }
 
     fn join_shard(&mut self, id: ShardId, zone: ZoneId, node: NodeId) {
+        if id == ShardId(0) {
+            self.managers = vec![node];
+        }
         if let Some(known) = self.shards.iter_mut().find(|shard| shard.id == id) {
             if known.node != node {
                 known.node = node;
                 known.epoch = Epoch(known.epoch.0 + 1);
+                known.replicas = vec![node];
             }
             return;
         }
@@ -281,6 +278,7 @@ impl ZoneMap {
                 zone,
                 node,
                 epoch: Epoch(1),
+                replicas: vec![node],
             },
             |shard| shard.id,
         );
@@ -336,97 +334,8 @@ impl ZoneMap {
             }
         }
         if is_new {
-            self.make_default_set(zone);
+            self.regroup(zone);
         }
-        Ok(())
-    }
-
-    /// All targets of a zone that serve become a new set, which new files of the zone use. It is new also where an older one has the
-    /// same slots: then the last set has no target that was put out of use, and its number is never given again.
-    fn make_default_set(&mut self, zone: ZoneId) {
-        let mut mine: Vec<TargetId> = self.targets_by_zone().remove(&zone).unwrap_or_default();
-        mine.retain(|target| {
-            let known = self.target(*target);
-            known.is_some_and(|target| target.state == TargetState::Serving)
-        });
-        let slot_epoch = Epoch(self.version.0);
-        let slots = mine.into_iter().map(|target| Slot {
-            target,
-            previous: None,
-            state: SlotState::Serving,
-            slot_epoch,
-        });
-        let id = StripeSetId(self.sets.last().map_or(1, |set| set.id.0 + 1));
-        self.sets.push(StripeSet {
-            id,
-            zone,
-            slots: slots.collect(),
-        });
-        if let Some(zone) = self.zones.iter_mut().find(|known| known.id == zone) {
-            zone.default_set = Some(id);
-        }
-    }
-
-    fn use_target(&mut self, id: TargetId, state: TargetState) -> Result<(), EditError> {
-        let found = self.targets.iter_mut().find(|known| known.id == id);
-        let found = found.ok_or(EditError::Unknown { what: "target" })?;
-        if found.state == state {
-            return Ok(());
-        }
-        found.state = state;
-        let node = found.node;
-        let zone = self.node(node).map(|node| node.zone);
-        let zone = zone.ok_or(EditError::Unknown { what: "node" })?;
-        let is_left = self.targets.iter().any(|target| {
-            let node = self.node(target.node);
-            target.state == TargetState::Serving && node.is_some_and(|node| node.zone == zone)
-        });
-        if !is_left {
-            return Err(EditError::OnlyTarget { target: id, zone });
-        }
-        self.make_default_set(zone);
-        Ok(())
-    }
-
-    fn remove_target(&mut self, id: TargetId) -> Result<(), EditError> {
-        let found = self.target(id);
-        let found = found.ok_or(EditError::Unknown { what: "target" })?;
-        let node = found.node;
-        let has_it = |set: &StripeSet| {
-            let mut slots = set.slots.iter();
-            slots.any(|slot| slot.target == id || slot.previous == Some(id))
-        };
-        let mut defaults = self.zones.iter().filter_map(|zone| zone.default_set);
-        let is_used = defaults.any(|set| self.set(set).is_some_and(has_it));
-        // The number of the last set would be given again.
-        let is_last = self.sets.last().is_some_and(has_it);
-        if found.state == TargetState::Serving || is_used || is_last {
-            return Err(EditError::InUse { target: id });
-        }
-        self.sets.retain(|set| !has_it(set));
-        self.targets.retain(|target| target.id != id);
-        let has_more = self.targets.iter().any(|target| target.node == node)
-            || self.shards.iter().any(|shard| shard.node == node);
-        if !has_more {
-            self.nodes.retain(|known| known.id != node);
-        }
-        Ok(())
-    }
-
-    fn set_slot(&mut self, set: StripeSetId, slot: u16, target: TargetId) -> Result<(), EditError> {
-        let slot_epoch = Epoch(self.version.0);
-        let found = self.sets.iter_mut().find(|known| known.id == set);
-        let slots = &mut found
-            .ok_or(EditError::Unknown { what: "stripe set" })?
-            .slots;
-        let slot = slots
-            .get_mut(usize::from(slot))
-            .ok_or(EditError::Unknown { what: "slot" })?;
-        if slot.target != target {
-            slot.previous = Some(slot.target);
-            slot.target = target;
-        }
-        slot.slot_epoch = slot_epoch;
         Ok(())
     }
 }

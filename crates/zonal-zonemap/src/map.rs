@@ -1,18 +1,20 @@
-//! The zone map: what is where, as one versioned value.
+//! The zone map: what is where, as one versioned value. Junctions are beside it ([`crate::junctions`]).
 //!
 //! Invariants (checked by [`ZoneMap::check`]): ids are unique and references lead somewhere; partitions do not
-//! overlap; the slots of a stripe set are targets of its zone; a set's width and order never change;
-//! a slot's epoch is the map version that made or last changed it.
+//! overlap; the slots of a stripe set are targets of its zone; a set's width and order never change, and its number is never given
+//! again; a slot's epoch is the map version that made or last changed it; each target of a zone that serves is in exactly one of the
+//! zone's default sets.
 
 mod check;
 mod placement;
 
 use std::collections::BTreeMap;
-use zonal_types::limits::RESTORE_STEP;
+use zonal_types::limits::{RESTORE_STEP, SET_WIDTH_DEFAULT};
 use zonal_types::{
     CellId, Codec, Epoch, ErrorCode, Ino, MapVersion, NodeId, PartitionId, Reader, ShardId,
     StripeSetId, TargetId, ZoneId, codec_enum, codec_struct,
 };
+use zonal_wire::MetaReply;
 
 codec_struct! {
     /// A leaf switch and the nodes on it.
@@ -22,8 +24,25 @@ codec_struct! {
         id: ZoneId,
         /// Its name for people.
         name: String,
-        /// The stripe set that new files use: all targets that the zone had when it was made.
-        default_set: Option<StripeSetId>,
+        /// The stripe sets that new files take in turn, rising: together all targets of the zone that serve.
+        default_sets: Vec<StripeSetId>,
+    }
+}
+
+codec_enum! {
+    /// What is known of a node. All are `Up` in this version.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum NodeState {
+        /// It serves.
+        Up = 1,
+        /// It has not been heard of for a while. Reserved.
+        Suspect = 2,
+        /// It does not serve. Reserved.
+        Down = 3,
+        /// It is being emptied. Reserved.
+        Draining = 4,
+        /// It was taken out of the cell. Reserved.
+        Out = 5,
     }
 }
 
@@ -37,6 +56,8 @@ codec_struct! {
         zone: ZoneId,
         /// `ip:port`.
         address: String,
+        /// What is known of it.
+        state: NodeState,
     }
 }
 
@@ -80,6 +101,8 @@ codec_struct! {
         node: NodeId,
         /// Rises with each change of the owner.
         epoch: Epoch,
+        /// Nodes that keep its log: in this version its owner.
+        replicas: Vec<NodeId>,
     }
 }
 
@@ -130,21 +153,10 @@ codec_struct! {
         id: StripeSetId,
         /// Its zone.
         zone: ZoneId,
+        /// Shards may give it to files. One that is not open no file can have: an edit may replace it.
+        is_open: bool,
         /// Its slots.
         slots: Vec<Slot>,
-    }
-}
-
-codec_struct! {
-    /// A directory whose home differs from its parent's.
-    #[derive(Debug, Clone, PartialEq, Eq)]
-    pub struct Junction {
-        /// The directory.
-        ino: Ino,
-        /// Its path, an index for schedulers.
-        path: String,
-        /// Its home.
-        zone: ZoneId,
     }
 }
 
@@ -152,12 +164,18 @@ codec_struct! {
     /// The whole map.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct ZoneMap {
-        /// Format of what follows; 1.
+        /// Format of what follows; 2.
         format: u16,
         /// The cell.
         cell: CellId,
         /// Strictly increasing.
         version: MapVersion,
+        /// Nodes that keep the map: in this version one.
+        managers: Vec<NodeId>,
+        /// Slots of a new stripe set, at most.
+        set_width: u16,
+        /// Number of the next stripe set.
+        next_set: StripeSetId,
         /// Sorted by id, as are all lists.
         zones: Vec<Zone>,
         /// Nodes.
@@ -170,13 +188,11 @@ codec_struct! {
         partitions: Vec<PartitionRange>,
         /// Stripe sets.
         sets: Vec<StripeSet>,
-        /// Junctions.
-        junctions: Vec<Junction>,
     }
 }
 
 /// The map format that this program writes.
-pub const MAP_FORMAT: u16 = 1;
+pub const MAP_FORMAT: u16 = 2;
 
 fn find<T, K: Ord + Copy>(list: &[T], key: impl Fn(&T) -> K, wanted: K) -> Option<&T> {
     list.binary_search_by_key(&wanted, key)
@@ -192,20 +208,31 @@ impl ZoneMap {
             format: MAP_FORMAT,
             cell,
             version: MapVersion(1),
+            managers: Vec::new(),
+            set_width: SET_WIDTH_DEFAULT,
+            next_set: StripeSetId(1),
             zones: Vec::new(),
             nodes: Vec::new(),
             targets: Vec::new(),
             shards: Vec::new(),
             partitions: Vec::new(),
             sets: Vec::new(),
-            junctions: Vec::new(),
         }
     }
 
-    /// The map in a store or a message.
+    /// What is known of a cell's map before it was asked for: any map of a manager is newer.
+    #[must_use]
+    pub fn unknown(cell: CellId) -> Self {
+        Self {
+            version: MapVersion(0),
+            ..Self::new(cell)
+        }
+    }
+
+    /// The whole map in a message or a backup.
     ///
     /// # Errors
-    /// `WrongVersion` for a newer format, which says so in its first field; `Corrupt` for what is no map.
+    /// `WrongVersion` for another format, older or newer, which says so in its first field; `Corrupt` for what is no map.
     pub fn decode(bytes: &[u8]) -> Result<Self, ErrorCode> {
         let format = u16::get(&mut Reader::new(bytes)).map_err(|_error| ErrorCode::Corrupt)?;
         if format != MAP_FORMAT {
@@ -258,6 +285,23 @@ impl ZoneMap {
     #[must_use]
     pub fn set(&self, id: StripeSetId) -> Option<&StripeSet> {
         find(&self.sets, |set| set.id, id)
+    }
+
+    /// The stripe sets that new files of a zone take in turn.
+    pub fn default_sets(&self, zone: ZoneId) -> impl Iterator<Item = &StripeSet> {
+        let zone = self.zone(zone).into_iter();
+        let ids = zone.flat_map(|zone| &zone.default_sets);
+        ids.filter_map(|id| self.set(*id))
+    }
+
+    /// The answer to who had the sets of a zone opened.
+    #[must_use]
+    pub fn opened(&self, zone: ZoneId) -> MetaReply {
+        let sets = self.default_sets(zone).filter(|set| set.is_open);
+        MetaReply::Sets {
+            map_version: self.version,
+            sets: sets.map(|set| (set.id, set.slots.len() as u16)).collect(),
+        }
     }
 
     /// The shard that owns a partition.

@@ -32,11 +32,6 @@ fn edits() -> Vec<MapEdit> {
             shard: Some(ShardId(1)),
             targets: vec![target],
         },
-        MapEdit::AddJunction {
-            ino: Ino::new(PartitionId(1), 16),
-            path: "/data".into(),
-            zone: ZoneId(1),
-        },
     ]
 }
 

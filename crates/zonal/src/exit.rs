@@ -12,6 +12,9 @@ use zonal_server::error::{store_exit_code, store_hint};
 
 /// Something failed.
 pub const FAILED: u8 = 1;
+/// What to do about a file that is not as it was written.
+pub const DAMAGED_HINT: &str = "put back a copy of it";
+
 /// Wrong usage; clap's too.
 pub const USAGE: u8 = 2;
 /// A config is not valid.
@@ -105,10 +108,12 @@ fn judge(error: &anyhow::Error) -> (u8, Option<String>) {
         }
         if let Some(error) = cause.downcast_ref::<Distrust>() {
             let code = match error {
+                damaged if damaged.is_damage() => CONFIG,
                 Distrust::Io { .. } => FAILED,
                 _ => REFUSED,
             };
-            return (code, error.hint());
+            let hint = error.is_damage().then(|| DAMAGED_HINT.to_owned());
+            return (code, error.hint().or(hint));
         }
         if let Some(error) = cause.downcast_ref::<DiskError>() {
             return (store_exit_code(error), store_hint(error));

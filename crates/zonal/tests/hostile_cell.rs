@@ -116,7 +116,7 @@ fn servers_survive_requests_that_no_client_sends() {
     let lap = |what: &str| println!("{what}: {:?}", start.elapsed());
     absurd_manager(&mut manager, map.version, &mut random);
     lap("manager");
-    foreign_edits(&mut manager, dir);
+    foreign_edits(&mut manager);
     let rename = MetaRequest::Rename {
         who: root_user(0),
         parent: Ino::ROOT,

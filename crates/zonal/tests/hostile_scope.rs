@@ -420,8 +420,11 @@ fn at_servers(world: &Wanted, pool: &Pool, count: &Count, messages: usize) {
             let may = matches!(
                 request,
                 ManagerRequest::GetMap { .. }
+                    | ManagerRequest::GetMapPart { .. }
                     | ManagerRequest::GetRevoked { .. }
                     | ManagerRequest::Junction { .. }
+                    | ManagerRequest::Junctions { .. }
+                    | ManagerRequest::JunctionsAt { .. }
             );
             assert_eq!(failed, !may, "{request:?}: {reply:?}");
             count.note(!failed);

@@ -10,6 +10,7 @@ mod file;
 
 use cell::Cell;
 use file::{commands_pool, connect, create};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use zonal_native::block_on;
@@ -18,7 +19,7 @@ use zonal_types::{Blob, Codec, Column, DataId, Epoch, ErrorCode};
 use zonal_wire::{
     Header, ManagerReply, ManagerRequest, ObjectRef, Service, StorageReply, StorageRequest,
 };
-use zonal_zonemap::{MapEdit, ZoneMap};
+use zonal_zonemap::{Fetch, FetchError, MapEdit, ZoneMap};
 
 const PIECE: usize = 64 << 10;
 
@@ -52,10 +53,16 @@ fn raise(pool: &Pool, manager: &str, map: &ZoneMap) -> ZoneMap {
     };
     let header = Header::request(Service::Manager, map.cell);
     let reply = call(pool, manager, header, &request.to_bytes());
-    match ManagerReply::from_bytes(&reply).unwrap() {
-        ManagerReply::Map { map, .. } => ZoneMap::from_bytes(&map.0).unwrap(),
-        other => panic!("{other:?}"),
-    }
+    let ManagerReply::At { version } = ManagerReply::from_bytes(&reply).unwrap() else {
+        panic!("refused");
+    };
+    assert!(version > map.version);
+    let raised = Fetch::newer(Arc::new(map.clone())).run(|request| {
+        let header = Header::request(Service::Manager, map.cell);
+        let reply = call(pool, manager, header, &request.to_bytes());
+        Ok::<_, FetchError>(ManagerReply::from_bytes(&reply).unwrap())
+    });
+    Arc::unwrap_or_clone(raised.unwrap())
 }
 
 /// Asks each target with an epoch.
@@ -114,8 +121,10 @@ fn a_write_goes_on_when_a_slots_epoch_rises_under_it() {
     let cell = Cell::up("epoch");
     let manager = cell.address("manager", false).to_string();
     let client = connect(&manager);
-    let old = client.map();
     let opened = create(&client, "grows");
+    // The first file had its stripe set opened.
+    block_on(client.begin().refresh_map()).unwrap();
+    let old = client.map();
     let file = &opened.file;
 
     let written = AtomicU64::new(0);

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use zonal_types::Ino;
-use zonal_wire::{LockRange, LockRanges};
+use zonal_wire::{LockKind, LockRange, LockRanges};
 
 /// An owner, and whether it is about flock.
 pub(crate) type Owner = (u64, bool);
@@ -57,6 +57,17 @@ impl Held {
             let mut all = of.within((0, u64::MAX));
             all.any(|range| handle.is_none_or(|handle| range.handle == handle))
         })
+    }
+
+    /// Whether another owner holds something with which this range cannot be.
+    pub(super) fn excludes(&self, ino: Ino, range: &LockRange) -> bool {
+        let own = owner_of(range);
+        let others = self
+            .owners
+            .iter()
+            .filter(|((of, owner), _)| *of == ino && *owner != own && owner.1 == range.whole_file);
+        let mut held = others.flat_map(|(_, of)| of.within((range.start, range.end)));
+        held.any(|held| [held.kind, range.kind].contains(&LockKind::Exclusive))
     }
 
     /// All that is held on an inode is gone.
@@ -201,7 +212,6 @@ fn outside(range: LockRange, (from, to): (u64, u64)) -> impl Iterator<Item = Loc
 mod tests {
     use super::*;
     use zonal_testkit::Rng;
-    use zonal_wire::LockKind;
 
     const INO: Ino = Ino(7);
 
@@ -240,6 +250,24 @@ mod tests {
         let all = (0, u64::MAX);
         assert_eq!(held.give_up(INO, (1, false), all, |_| true).len(), 2);
         assert!(!held.has_any(INO, (1, false), None) && held.has_any(INO, (2, false), None));
+    }
+
+    #[test]
+    fn what_another_owner_got_excludes_what_it_cannot_be_beside() {
+        let mut held = Held::default();
+        held.hold(INO, range(1, 0, 9, LockKind::Exclusive));
+        held.hold(INO, range(2, 20, 29, LockKind::Shared));
+        for (owner, start, kind, expected) in [
+            (2, 5, LockKind::Shared, true),
+            (1, 5, LockKind::Exclusive, false),
+            (2, 10, LockKind::Exclusive, false),
+            (1, 25, LockKind::Shared, false),
+            (1, 25, LockKind::Exclusive, true),
+        ] {
+            let asked = range(owner, start, start + 3, kind);
+            assert_eq!(held.excludes(INO, &asked), expected, "{asked:?}");
+            assert!(!held.excludes(Ino(8), &asked));
+        }
     }
 
     #[test]

@@ -37,8 +37,9 @@ struct Place {
     ino: Ino,
     offset: u64,
     reserved: u32,
-    /// Of the shard and of the session: another one has forgotten it, and may have given the same place again.
-    life: (u64, SessionId),
+    session: SessionId,
+    /// The life of the shard in which it was given up: the next one has forgotten it, and may give the same place to another append.
+    boot: u64,
     /// The shard knows that nobody waits.
     is_told: bool,
 }
@@ -51,15 +52,15 @@ impl Link {
     }
 
     fn give_up_place(&self, ino: Ino, offset: u64, reserved: u32, session: SessionId) {
-        // A restarted shard knows it only where it was told of it, as of one that is still written to.
-        let life = (self.boot(), session);
+        let boot = self.boot();
         let mut given_up = lock(&self.given_up);
         if given_up.places.len() < PLACES_MAX {
             given_up.places.push(Place {
                 ino,
                 offset,
                 reserved,
-                life,
+                session,
+                boot,
                 is_told: false,
             });
         }
@@ -69,6 +70,12 @@ impl Link {
     /// have been given the same one.)
     pub(crate) fn give_up_append(&self, ino: Ino, place: AppendPlace, session: SessionId) {
         self.give_up_place(ino, place.offset, place.length, session);
+    }
+}
+
+impl Place {
+    fn life(&self) -> (u64, SessionId) {
+        (self.boot, self.session)
     }
 }
 
@@ -99,6 +106,10 @@ impl<N: Net> ClientCall<'_, N> {
 
     /// Tells the shard what was given up; true where some stays.
     pub(crate) async fn send_given_up(&self, link: &Link) -> bool {
+        // One at a time: while one tells of a place, another would end it, and what is told late would mean the next append there.
+        let Some(_turn) = link.giving_up.try_lock() else {
+            return true;
+        };
         let asked = std::mem::take(&mut lock(&link.given_up).asked);
         for one in asked {
             self.another().hear(link, one).await;
@@ -124,7 +135,7 @@ impl<N: Net> ClientCall<'_, N> {
                 (state.boot, state.session)
             };
             let mut given_up = lock(&link.given_up);
-            given_up.places.retain(|place| place.life == life);
+            given_up.places.retain(|place| place.life() == life);
             let places = given_up.places.iter();
             places.filter(|place| !place.is_told).copied().collect()
         };
@@ -167,7 +178,7 @@ impl<N: Net> ClientCall<'_, N> {
 
     /// An error: later.
     async fn end(&self, link: &Link, place: Place) -> Result<(), ErrorCode> {
-        if link.life() != place.life {
+        if link.life() != place.life() {
             return Ok(());
         }
         let file = self.file(place.ino);

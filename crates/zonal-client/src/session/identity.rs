@@ -1,7 +1,8 @@
 //! Who this client is: its identity in the cell, and what of it each shard has acknowledged.
 //!
 //! A request names the incarnation that the shard of its file has acknowledged, a request to a target too. What a shard knows is thus never
-//! lower than what goes to its files, and when it fences what it knows, nothing passes. The incarnation rises once for the whole cell when a
+//! lower than what goes to its files, and when it fences what it knows, nothing passes. What goes to targets has a new incarnation only when the
+//! shard has said which locks were lost with the session before: until then it may be something that was written under them. The incarnation rises once for the whole cell when a
 //! shard has forgotten our session; each other shard is told when it, or a target for its file, refuses the one before.
 //! See docs/rfcs/2026-11-25-client-identity.md.
 
@@ -27,18 +28,22 @@ impl<N: Net> Client<N> {
 impl<N: Net> ClientCall<'_, N> {
     /// As a shard knows it; before it does, as it is now.
     pub(crate) fn identity_at(&self, link: &Link) -> ClientIdentity {
-        let now = self.identity();
-        match link.acknowledged() {
-            Incarnation(0) => now,
-            incarnation => ClientIdentity { incarnation, ..now },
+        self.identity_of(link.opened())
+    }
+
+    /// As targets may know it that have a file's bytes.
+    pub(crate) fn identity_for(&self, ino: Ino) -> ClientIdentity {
+        match self.link_of(ino) {
+            Ok(link) => self.identity_of(link.acknowledged()),
+            Err(_unknown) => self.identity(),
         }
     }
 
-    /// As the shard of a file knows it.
-    pub(crate) fn identity_for(&self, ino: Ino) -> ClientIdentity {
-        match self.link_of(ino) {
-            Ok(link) => self.identity_at(&link),
-            Err(_unknown) => self.identity(),
+    fn identity_of(&self, incarnation: Incarnation) -> ClientIdentity {
+        let now = self.identity();
+        match incarnation {
+            Incarnation(0) => now,
+            incarnation => ClientIdentity { incarnation, ..now },
         }
     }
 
@@ -63,6 +68,9 @@ impl<N: Net> ClientCall<'_, N> {
         let gone = state.dirty.bytes();
         state.dirty.cut(0, u64::MAX);
         let gone = gone - state.dirty.bytes();
+        if let Some(aside) = &mut state.aside {
+            aside.forget();
+        }
         state.failures.forfeit();
         if gone > 0 {
             state.failures.note(ErrorCode::Io);

@@ -22,6 +22,8 @@ pub struct Link {
     slots: async_lock::Semaphore,
     pub(super) state: Mutex<LinkState>,
     /// The incarnation of ours that the shard has in its session; 0: there was none yet.
+    opened: AtomicU32,
+    /// The same, once the shard has said what of ours was lost with the session before: what goes to targets has this one.
     acknowledged: AtomicU32,
     /// Events seen; a reply that was asked for before the latest one is not cached.
     pub(super) events: AtomicU64,
@@ -33,6 +35,8 @@ pub struct Link {
     wanted_ends: Mutex<BTreeSet<Ino>>,
     /// Appends that their callers gave up.
     pub(super) given_up: Mutex<super::given_up::GivenUp>,
+    /// Held while the shard is told of them.
+    pub(super) giving_up: async_lock::Mutex<()>,
     /// Changes that are not durable yet.
     pub(crate) changes: Mutex<Changes>,
     /// Held while an open ends and its close is queued, and while what is open is counted to be told. Before the files' locks.
@@ -45,6 +49,8 @@ pub(crate) type Appending = (Ino, AppendPlace);
 #[derive(Default)]
 pub(super) struct LinkState {
     pub(super) session: SessionId,
+    /// The last one that was open: what is held was got in it.
+    pub(super) held_in: SessionId,
     /// It was opened, and told what is held.
     pub(super) is_open: bool,
     pub(super) boot: u64,
@@ -118,24 +124,37 @@ impl Link {
                 free: (0..slots).rev().collect(),
                 ..LinkState::default()
             }),
+            opened: AtomicU32::new(0),
             acknowledged: AtomicU32::new(0),
             events: AtomicU64::new(0),
             appending: Mutex::default(),
             places_lost: AtomicU64::new(0),
             wanted_ends: Mutex::default(),
             given_up: Mutex::default(),
+            giving_up: async_lock::Mutex::new(()),
             changes: Mutex::default(),
             telling: Mutex::new(()),
         }
     }
 
-    /// The incarnation that the shard knows us by.
+    /// The incarnation of the session that the shard has.
+    pub(crate) fn opened(&self) -> Incarnation {
+        Incarnation(self.opened.load(Ordering::SeqCst))
+    }
+
+    /// The shard has a session of this incarnation, and has not heard yet what we hold.
+    pub(super) fn open_as(&self, incarnation: Incarnation) {
+        self.opened.store(incarnation.0, Ordering::SeqCst);
+    }
+
+    /// The incarnation that the shard knows us by, and targets may.
     pub(crate) fn acknowledged(&self) -> Incarnation {
         Incarnation(self.acknowledged.load(Ordering::SeqCst))
     }
 
-    /// The shard has a session of this incarnation.
+    /// The shard has a session of this incarnation, and what was lost with the one before is known.
     pub(super) fn acknowledge(&self, incarnation: Incarnation) {
+        self.open_as(incarnation);
         self.acknowledged.store(incarnation.0, Ordering::SeqCst);
     }
 

@@ -6,11 +6,11 @@ use crate::client::Client;
 use crate::net::{Message, Net, NetFailure};
 use crate::operation::{ClientCall, Ends};
 use std::sync::atomic::Ordering;
-use zonal_types::{Codec, ErrorCode, Ino, Instant, PartitionId, ShardId};
+use zonal_types::{BackOff, Codec, ErrorCode, Ino, Instant, PartitionId, ShardId};
 use zonal_wire::{Entry, Header, MetaReply, MetaRequest, NO_SLOT, Service};
 
 /// Pause before a request is repeated, at first and at most.
-pub(super) const RETRY_MS: (u64, u64) = (20, 500);
+pub(crate) const RETRY_MS: (u64, u64) = (20, 500);
 
 /// When a request was sent, to tell how long its reply may be cached.
 #[derive(Clone, Copy, Default)]
@@ -170,7 +170,7 @@ impl<N: Net> ClientCall<'_, N> {
         deadline: Instant,
     ) -> Result<MetaReply, ErrorCode> {
         let body = request.to_bytes();
-        let mut pause = RETRY_MS.0;
+        let mut pause = BackOff::new(RETRY_MS);
         let touched = touched(request);
         let _under_way = link.used.begin(request, self.net.now());
         let forfeits = self.forfeits_under(request);
@@ -238,8 +238,7 @@ impl<N: Net> ClientCall<'_, N> {
             if self.is_over(deadline) {
                 return Err(late(failed));
             }
-            self.sleep(pause).await;
-            pause = (pause * 2).min(RETRY_MS.1);
+            self.sleep(pause.next_ms()).await;
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use zonal_layout::slot_of;
 use zonal_meta::Deletion;
-use zonal_types::{Column, DataId, Instant, TargetId};
+use zonal_types::{BackOff, Column, DataId, Instant, TargetId};
 use zonal_wire::{StorageReply, StorageRequest};
 use zonal_zonemap::ZoneMap;
 
@@ -29,7 +29,7 @@ struct Work {
 impl<H: ShardHost> ShardDriver<H> {
     /// Pushes deletions, and settles directories without an entry, until [`Self::stop`] or a failure of the store.
     pub async fn push_deletions(&self) {
-        let (first, longest) = self.pace.deletions_ms;
+        let mut backoff = BackOff::new(self.pace.deletions_ms);
         let mut pause = 0;
         let mut look_again = None;
         while let Some(work) = self.next_work(pause, &mut look_again).await {
@@ -44,10 +44,12 @@ impl<H: ShardHost> ShardDriver<H> {
                 return;
             }
             let done = self.push(&work.deletions).await;
-            pause = match done.len() == work.deletions.len() {
-                true => 0,
-                false => (pause * 2).clamp(first, longest),
-            };
+            if done.len() == work.deletions.len() {
+                backoff.reset();
+                pause = 0;
+            } else {
+                pause = backoff.next_ms();
+            }
             if done.is_empty() {
                 continue;
             }
@@ -56,7 +58,8 @@ impl<H: ShardHost> ShardDriver<H> {
                     return;
                 }
                 // They are pushed again, which changes nothing at the targets.
-                pause = longest;
+                backoff.lengthen();
+                pause = backoff.next_ms();
                 continue;
             }
             let mut state = self.lock();
@@ -146,7 +149,7 @@ impl<H: ShardHost> ShardDriver<H> {
         let failed = failed.filter(|(_, reply)| **reply != Some(StorageReply::Done));
         let failed: BTreeSet<TargetId> = failed.map(|(target, _)| *target).collect();
         if !failed.is_empty() || wanted.contains(&None) {
-            self.host.seek_map(map.version, false).await;
+            self.host.seek_map(map.version).await;
         }
         let is_confirmed = |targets: &Option<BTreeSet<TargetId>>| {
             targets

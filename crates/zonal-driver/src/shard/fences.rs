@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use zonal_types::{Fence, TargetId};
+use zonal_types::{BackOff, Fence, TargetId};
 use zonal_wire::{StorageReply, StorageRequest};
 
 use super::waits::Key;
@@ -17,16 +17,15 @@ type Fences = BTreeMap<TargetId, Vec<Fence>>;
 impl<H: ShardHost> ShardDriver<H> {
     /// Tells targets of fenced clients as long as there are any, until [`Self::stop`].
     pub async fn push_fences(&self) {
-        let (first, longest) = self.pace.fences_ms;
+        let mut backoff = BackOff::new(self.pace.fences_ms);
         let mut pause = 0;
         while let Some(fences) = self.next_fences(pause).await {
-            let is_told = self.tell_all(fences).await;
-            pause = match is_told {
-                true => 0,
-                false => (pause * 2).clamp(first, longest),
-            };
-            if !is_told {
-                self.host.seek_map(self.host.map().version, false).await;
+            if self.tell_all(fences).await {
+                backoff.reset();
+                pause = 0;
+            } else {
+                pause = backoff.next_ms();
+                self.host.seek_map(self.host.map().version).await;
             }
         }
     }

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::sync::Arc;
 
 use zonal_meta::{JunctionChange, Now};
-use zonal_types::{ErrorCode, Instant, KvChange, KvRead, MapVersion, ShardId, TargetId};
+use zonal_types::{ErrorCode, Instant, KvChange, KvRead, MapVersion, ShardId, TargetId, ZoneId};
 use zonal_wire::{MetaReply, MetaRequest, StorageReply, StorageRequest};
 use zonal_zonemap::ZoneMap;
 
@@ -40,9 +40,14 @@ pub trait ShardHost {
     /// The newest map that this process knows.
     fn map(&self) -> Arc<ZoneMap>;
 
-    /// Asks the manager for a newer map than the one of version `known`. An answer of the last moments may
-    /// count, unless `again`.
-    fn seek_map(&self, known: MapVersion, again: bool) -> impl Future<Output = ()>;
+    /// Asks the manager for a newer map than the one of version `known`.
+    fn seek_map(&self, known: MapVersion) -> impl Future<Output = ()>;
+
+    /// Has the stripe sets of a zone opened, where the manager is in this process.
+    ///
+    /// # Errors
+    /// `NotOwner` where it is not; why the map cannot be changed.
+    fn open_sets(&self, zone: ZoneId) -> Result<MetaReply, ErrorCode>;
 
     /// Whether the store serves.
     ///
@@ -86,7 +91,7 @@ pub trait ShardHost {
     /// Where the medium fails.
     fn publish(&self, map: Arc<ZoneMap>) -> impl Future<Output = Result<(), ErrorCode>>;
 
-    /// Asks another shard. Runs to its end once begun.
+    /// Asks another shard; what it says of stripe sets, the manager in this process may say. Runs to its end once begun.
     ///
     /// # Errors
     /// Where there is no answer.

@@ -106,7 +106,7 @@ impl<H: ShardHost> ShardDriver<H> {
         }
         let known = self.host.map().version;
         if header.map_version > known {
-            self.host.seek_map(known, false).await;
+            self.host.seek_map(known).await;
         }
         let has_room = match self.host.check_room(request) {
             Ok(()) => true,
@@ -114,7 +114,6 @@ impl<H: ShardHost> ShardDriver<H> {
             Err(code) => return Err(code),
         };
         self.host.prefetch(request);
-        self.seek_path(from).await;
         let asked = Asked {
             caller: Caller::of(header),
             from,
@@ -314,6 +313,16 @@ impl<H: ShardHost> ShardDriver<H> {
                     boot: self.lock().shard.boot(),
                 }))
             }
+            MetaRequest::OpenSets { zone } => Some(self.host.open_sets(*zone)),
+            // A target that starts.
+            MetaRequest::FencesOf {
+                target,
+                after,
+                holder,
+            } => {
+                let state = self.lock();
+                Some(Ok(state.shard.fences_of(*target, (*after, *holder))))
+            }
             // A tool without a session.
             MetaRequest::StatFs if header.session == SessionId(0) => {
                 let gauges = self.lock().shard.gauges();
@@ -324,21 +333,6 @@ impl<H: ShardHost> ShardDriver<H> {
                 }))
             }
             _ => None,
-        }
-    }
-
-    /// Asks for a newer map where the one known here does not name the path of the asker's scope: it was made a moment ago, perhaps.
-    async fn seek_path(&self, from: Option<&Arc<Holder>>) {
-        let Some(scope) = from.and_then(|from| from.scope.as_ref()) else {
-            return;
-        };
-        let is_known = {
-            let mut state = self.lock();
-            self.take_map(&mut state);
-            state.shard.knows_path(scope)
-        };
-        if !is_known {
-            self.host.seek_map(self.host.map().version, true).await;
         }
     }
 
@@ -355,7 +349,7 @@ impl<H: ShardHost> ShardDriver<H> {
                 map_version: map.version,
             })),
             ShardVerdict::Lost => {
-                self.host.seek_map(map.version, false).await;
+                self.host.seek_map(map.version).await;
                 Some(Err(ErrorCode::NotOwner))
             }
         }

@@ -1,6 +1,7 @@
 //! Records and checkpoints: appended where the target changes, moved to segments and to the index later.
 
 use super::{Note, TargetDriver, TargetHost};
+use std::sync::atomic::Ordering;
 use zonal_object::{CheckpointPlan, Record, Target};
 use zonal_types::limits::BLOCK_BYTES;
 
@@ -36,7 +37,7 @@ impl<H: TargetHost> TargetDriver<H> {
     /// As [`Self::checkpoint`].
     pub(super) async fn checkpoint_after(&self, seen: u64) -> Result<(), H::Error> {
         let _turn = self.host.checkpoint_turn().await;
-        if self.host.checkpoints() > seen {
+        if self.checkpoints() > seen {
             return Ok(());
         }
         self.move_pending().await?;
@@ -46,8 +47,15 @@ impl<H: TargetHost> TargetDriver<H> {
             self.host.begin_checkpoint(changes)
         };
         self.host.commit_checkpoint(begun).await?;
-        self.lock().checkpoint_done();
+        let mut target = self.lock();
+        target.checkpoint_done();
+        self.checkpoints.fetch_add(1, Ordering::Release);
         Ok(())
+    }
+
+    /// Checkpoints that are done.
+    pub(super) fn checkpoints(&self) -> u64 {
+        self.checkpoints.load(Ordering::Acquire)
     }
 
     /// Moves what is pending now to segments. What cannot be moved stays pending and goes into the checkpoint as it is.

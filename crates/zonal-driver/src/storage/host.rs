@@ -4,7 +4,9 @@ use std::fmt::Display;
 use std::future::Future;
 use std::sync::Arc;
 use zonal_object::{ObjectId, Record};
-use zonal_types::{ErrorCode, KvChange, KvRead, MapVersion};
+use zonal_types::{
+    ClientId, ErrorCode, Fence, HolderNumber, KvChange, KvRead, MapVersion, ShardId, TargetId,
+};
 use zonal_zonemap::ZoneMap;
 
 /// Why a segment did not take bytes.
@@ -142,14 +144,19 @@ pub trait TargetHost {
     /// The same, asked for where a sender has a newer one.
     fn map_at_least(&self, version: MapVersion) -> impl Future<Output = Arc<ZoneMap>>;
 
+    /// Asks a shard which clients are fenced here, behind this client and holder; true with the last. `None` where it does not say.
+    fn fences_of(
+        &self,
+        shard: ShardId,
+        target: TargetId,
+        after: (ClientId, HolderNumber),
+    ) -> impl Future<Output = Option<(Vec<Fence>, bool)>>;
+
     /// A checkpoint is due: one is made soon. Under the target's mutex.
     fn request_checkpoint(&self);
 
     /// Waits for the turn to make a checkpoint.
     fn checkpoint_turn(&self) -> impl Future<Output = Self::Turn<'_>>;
-
-    /// Checkpoints made so far.
-    fn checkpoints(&self) -> u64;
 
     /// Begins a checkpoint of the index as it is now, with changes that have no record. Under the target's mutex.
     fn begin_checkpoint(&self, changes: Vec<KvChange>) -> Self::Begun<'_>;

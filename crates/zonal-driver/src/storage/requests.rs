@@ -72,6 +72,7 @@ impl<H: TargetHost> TargetDriver<H> {
             identity: header.identity,
             holder,
         };
+        self.hear_of_fences(request).await?;
         self.refuse_fenced(sender, request)?;
         if self.host.is_cold() {
             self.prefetch(request, payload.len());
@@ -221,7 +222,7 @@ impl<H: TargetHost> TargetDriver<H> {
     }
 
     /// Fences clients, durably.
-    async fn fence(&self, fences: &[Fence]) -> Result<StorageReply, Refused> {
+    pub(super) async fn fence(&self, fences: &[Fence]) -> Result<StorageReply, Refused> {
         if fences.len() > FENCES_AT_ONCE_MAX {
             return Err(ErrorCode::Invalid.into());
         }

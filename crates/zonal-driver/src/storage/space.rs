@@ -14,7 +14,7 @@ impl<H: TargetHost> TargetDriver<H> {
         mut attempt: impl AsyncFnMut() -> Result<T, Refused>,
     ) -> Result<T, Refused> {
         for _ in 0..SPACE_TRIES {
-            let seen = self.host.checkpoints();
+            let seen = self.checkpoints();
             let limit = self.lock().usable_segments();
             let refused = match attempt().await {
                 Err(refused) => refused,
@@ -23,6 +23,8 @@ impl<H: TargetHost> TargetDriver<H> {
             match refused.code {
                 ErrorCode::NoSpace if self.reach_changed(limit)? => continue,
                 ErrorCode::NoSpace if self.lock().reclaimable() > 0 => {}
+                // Nothing is left to reclaim, for one that was under way has freed it since the attempt.
+                ErrorCode::NoSpace if self.checkpoints() > seen => continue,
                 ErrorCode::Overloaded => {}
                 _ => return Err(refused),
             }

@@ -11,8 +11,8 @@ use zonal_driver::storage::{
 };
 use zonal_object::{Record, Target, TargetConfig};
 use zonal_types::{
-    CellId, ClientId, ClientIdentity, Column, DataId, ErrorCode, HolderNumber, Incarnation,
-    KvChange, KvRead, MapVersion, StripeSetId, TargetId,
+    CellId, ClientId, ClientIdentity, Column, DataId, ErrorCode, Fence, HolderNumber, Incarnation,
+    KvChange, KvRead, MapVersion, ShardId, StripeSetId, TargetId,
 };
 use zonal_wire::{Header, ObjectRef, Service, StorageReply, StorageRequest};
 use zonal_zonemap::ZoneMap;
@@ -51,7 +51,10 @@ pub struct Memory {
     pub log_fails: Cell<bool>,
     /// The first segment that cannot be made.
     pub full_from: Cell<Option<u32>>,
-    checkpoints: Cell<u64>,
+    /// What another thread does while the space below is looked at.
+    pub beside_space: RefCell<Option<Box<dyn FnOnce()>>>,
+    /// What the shard of all files says of fences.
+    pub fences: RefCell<Option<(Vec<Fence>, bool)>>,
     /// What people were told.
     pub told: RefCell<Vec<String>>,
 }
@@ -171,6 +174,8 @@ impl TargetHost for Memory {
     }
 
     fn space(&self) -> Result<Below, ErrorCode> {
+        let beside = self.beside_space.take();
+        beside.map(|beside| beside()).unwrap_or_default();
         let unmade = if self.full_from.get().is_some() {
             0
         } else {
@@ -191,13 +196,18 @@ impl TargetHost for Memory {
         self.map()
     }
 
+    async fn fences_of(
+        &self,
+        _shard: ShardId,
+        _target: TargetId,
+        _after: (ClientId, HolderNumber),
+    ) -> Option<(Vec<Fence>, bool)> {
+        self.fences.borrow().clone()
+    }
+
     fn request_checkpoint(&self) {}
 
     async fn checkpoint_turn(&self) {}
-
-    fn checkpoints(&self) -> u64 {
-        self.checkpoints.get()
-    }
 
     fn begin_checkpoint(&self, changes: Vec<KvChange>) -> Self::Begun<'_> {
         (changes, self.head())
@@ -210,7 +220,6 @@ impl TargetHost for Memory {
             change.apply_to(&mut stored.keys);
         }
         stored.notes.drain(..begun.1);
-        self.checkpoints.set(self.checkpoints.get() + 1);
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 use super::{Result, entry};
 use crate::permission::{EXEC, check};
 use crate::tx::Tx;
-use zonal_types::{Credentials, DataId, ErrorCode, Ino, Name};
+use zonal_types::{Credentials, DataId, ErrorCode, FileKind, Ino, Name};
 use zonal_wire::MetaReply;
 
 pub(crate) fn lookup(tx: &mut Tx<'_>, who: &Credentials, parent: Ino, name: &Name) -> Result {
@@ -43,6 +43,17 @@ pub(crate) fn file_of(tx: &Tx<'_>, data_id: DataId) -> Result {
 }
 
 /// Whether the root directory has an entry for this inode. Rare, so it looks at all of them.
+pub(crate) fn first_level(tx: &mut Tx<'_>, name: &Name) -> Result {
+    if !tx.env.config.is_root() {
+        return Err(ErrorCode::NotOwner);
+    }
+    let found = tx.lookup(Ino::ROOT, name)?.map(|(_, found)| found);
+    let found = found.filter(|found| found.kind == FileKind::Directory && !tx.is_ours(found.ino));
+    Ok(MetaReply::Child {
+        ino: found.map(|found| found.ino),
+    })
+}
+
 pub(crate) fn has_entry(tx: &mut Tx<'_>, ino: Ino) -> Result {
     if !tx.env.config.is_root() {
         return Err(ErrorCode::NotOwner);

@@ -4,12 +4,16 @@ use super::Result;
 use crate::acl::{ACCESS_NAME, Acl, DEFAULT_NAME};
 use crate::inode::Inode;
 use crate::keys;
+use crate::outcome::Question;
 use crate::permission::{S_ISGID, S_IXGRP, is_root};
+use crate::sets::{Choice, choose_open};
 use crate::tx::{Tx, Volatile};
 use zonal_types::limits::xattr_flags;
 use zonal_types::{
-    Credentials, DataId, ErrorCode, FileKind, Ino, PartitionId, StripePolicy, ZoneId,
+    Credentials, DataId, ErrorCode, FileKind, Ino, Layout, PartitionId, ShardId, StripePolicy,
+    StripeSetId, ZoneId,
 };
+use zonal_wire::MetaRequest;
 
 /// Mode and ACLs of an inode to be made.
 pub(crate) struct Rights {
@@ -161,18 +165,39 @@ pub(crate) fn home_zone(tx: &Tx<'_>, dir: &Inode, zone: ZoneId) -> Result<ZoneId
 
 /// The layout of a new file whose bytes have this identity.
 pub(crate) fn layout(
+    tx: &mut Tx<'_>,
+    home: ZoneId,
+    policy: Option<StripePolicy>,
+    data_id: DataId,
+) -> Result<Layout> {
+    let env = &tx.env;
+    match env.sets.choose(env.map, home, data_id, tx.now.instant) {
+        Choice::Take(set, width) => layout_over((set, width), tx, home, policy, data_id),
+        Choice::Open => {
+            let ask = MetaRequest::OpenSets { zone: home };
+            Err(tx.ask(ShardId(0), ask, Question::Open(home)))
+        }
+        Choice::Later => Err(ErrorCode::NotReady),
+    }
+}
+
+/// The same, where nobody can be asked: over a set that is open already.
+pub(crate) fn layout_by_repair(tx: &Tx<'_>, home: ZoneId, data_id: DataId) -> Result<Layout> {
+    match choose_open(tx.env.map, home, data_id) {
+        Some(Choice::Take(set, width)) => layout_over((set, width), tx, home, None, data_id),
+        _ => Err(ErrorCode::NoSpace),
+    }
+}
+
+fn layout_over(
+    (set, width): (StripeSetId, u16),
     tx: &Tx<'_>,
     home: ZoneId,
     policy: Option<StripePolicy>,
     data_id: DataId,
-) -> Result<zonal_types::Layout> {
-    let map = tx.env.map;
-    let set = map.zone(home).and_then(|zone| zone.default_set);
-    // A zone without targets cannot store a byte.
-    let set = set.and_then(|id| map.set(id)).ok_or(ErrorCode::NoSpace)?;
-    let width = u16::try_from(set.slots.len()).map_err(|_error| ErrorCode::Corrupt)?;
+) -> Result<Layout> {
     let policy = policy.unwrap_or_default();
-    zonal_layout::new_layout(&policy, set.id, width, home, data_id)
+    zonal_layout::new_layout(&policy, set, width, home, data_id)
         .and_then(|layout| zonal_layout::with_inline(layout, tx.env.inline_bytes))
         .map_err(|_error| ErrorCode::Corrupt)
 }

@@ -32,7 +32,7 @@ pub(crate) fn targets(tx: &Tx<'_>, dir: &Inode) -> usize {
     let map = tx.env.map;
     let zones = map.zones.iter();
     let zones = zones.filter(|zone| dir.ino == Ino::ROOT || zone.id == dir.home);
-    let sets = zones.filter_map(|zone| map.set(zone.default_set?));
+    let sets = zones.flat_map(|zone| map.default_sets(zone.id));
     sets.map(|set| set.slots.len()).max().unwrap_or(0)
 }
 

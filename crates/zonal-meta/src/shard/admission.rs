@@ -149,6 +149,7 @@ fn is_internal(request: &MetaRequest) -> bool {
             | MetaRequest::DetachDir { .. }
             | MetaRequest::DropDir { .. }
             | MetaRequest::HasEntry { .. }
+            | MetaRequest::FirstLevel { .. }
             | MetaRequest::SettleDir { .. }
             | MetaRequest::GetAttr { .. }
             | MetaRequest::SetAttr { .. }
@@ -170,6 +171,6 @@ fn is_for_silent(request: &MetaRequest) -> bool {
     )
 }
 
-pub(super) fn is_slotted(caller: Caller, request: &MetaRequest) -> bool {
+pub(crate) fn is_slotted(caller: Caller, request: &MetaRequest) -> bool {
     caller.slot != NO_SLOT && request.is_mutation()
 }

@@ -66,6 +66,25 @@ impl Shard {
                 waited.facts.attrs.push((ino, Some(attr)));
             }
             (Question::Attr(ino), reply) if reply == gone => waited.facts.attrs.push((ino, None)),
+            // A zone without targets cannot store a byte.
+            (Question::Open(_), MetaReply::Sets { sets, .. }) if sets.is_empty() => {
+                return self.fail(caller, &request, ErrorCode::NoSpace, &waited);
+            }
+            (Question::Open(zone), MetaReply::Sets { map_version, sets }) => {
+                self.sets.opened(zone, map_version, sets);
+            }
+            // An open set of before will do.
+            (Question::Open(_), _) => self.sets.unanswered(now.instant),
+            (Question::FirstLevel(name), MetaReply::Child { ino }) => {
+                self.scopes.note_first(&name, ino, now.instant);
+                waited.facts.has_asked_first = true;
+            }
+            (Question::FirstLevel(name), _) if self.scopes.keep_first(&name, now.instant) => {
+                waited.facts.has_asked_first = true;
+            }
+            (Question::FirstLevel(_), _) => {
+                return self.fail(caller, &request, ErrorCode::NotReady, &waited);
+            }
             (_, MetaReply::Failed { code }) => return self.fail(caller, &request, code.0, &waited),
             _ => return self.fail(caller, &request, ErrorCode::Protocol, &waited),
         }

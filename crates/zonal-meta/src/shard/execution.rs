@@ -1,7 +1,6 @@
 //! An operation, from its run on the store to the effect that counts: recalls of what others cache, the slot's reply, memory.
 
-use super::admission::is_slotted;
-use super::{Shard, Waiting};
+use super::{Shard, Waiting, is_slotted};
 use crate::append::End;
 use crate::caching;
 use crate::config::{Caller, Now};
@@ -31,6 +30,7 @@ impl Shard {
             silent: &self.sessions.silent,
             live_inodes: self.live_inodes,
             inline_bytes: self.config.inline_bytes,
+            sets: &self.sets,
         };
         Tx::new(env, kv, now, session)
     }

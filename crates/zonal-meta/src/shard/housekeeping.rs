@@ -19,6 +19,7 @@ impl Shard {
         let mut effect = Vec::new();
         let mut ending = self.sessions.expired(now.instant);
         ending.extend(std::mem::take(&mut self.doomed));
+        ending.extend(std::mem::take(&mut self.late));
         if ending.len() > ENDED_AT_ONCE {
             self.doomed.extend(ending.split_off(ENDED_AT_ONCE));
         }
@@ -60,7 +61,7 @@ impl Shard {
     /// When [`Self::tick`] is due.
     #[must_use]
     pub fn poll_deadline(&self) -> Option<Instant> {
-        if !self.doomed.is_empty() || self.has_lost_orphans {
+        if !self.doomed.is_empty() || !self.late.is_empty() || self.has_lost_orphans {
             return Some(Instant(0));
         }
         let times = [self.sessions.next_expiry(), self.fencing.next()];

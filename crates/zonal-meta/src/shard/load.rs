@@ -16,6 +16,7 @@ use crate::recent::Recent;
 use crate::records;
 use crate::scope::Scopes;
 use crate::session::Sessions;
+use crate::sets::Sets;
 use crate::tx::OrphanRecord;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -98,10 +99,12 @@ impl Shard {
             asking: BTreeMap::new(),
             next_attempt: 1,
             doomed: BTreeSet::new(),
+            late: BTreeSet::new(),
             has_lost_orphans: true,
             woken: BTreeSet::new(),
             recheck: false,
             fencing: Fencing::load(kv)?,
+            sets: Sets::default(),
         };
         shard.resume_ending(now);
         Ok(shard)

@@ -18,7 +18,6 @@ use zonal_types::{
 };
 use zonal_wire::meta::{BytesPlace, Entry, FileUse};
 use zonal_wire::{MetaReply, MetaRequest};
-use zonal_zonemap::ZoneMap;
 
 /// Directories on the way up at most: as deep as any tree is by far.
 const DEPTH_MAX: usize = 65_536;
@@ -107,12 +106,10 @@ impl Shard {
         is_open || (for_use != FileUse::Read && self.scopes.may_cut(ino, session, now.instant))
     }
 
-    /// Whether the zone map names the first directory of a client's path. The root's shard needs no map for it.
-    pub fn knows_path(&mut self, scope: &Scope) -> bool {
-        let Some(first) = scope.path.first().filter(|_| !self.config.is_root()) else {
-            return true;
-        };
-        junction(&self.map, &mut self.scopes, first).is_some()
+    /// The first name of a client's path, where the root shard is to be asked what it leads to. The root's own shard has its entries.
+    pub(super) fn unknown_first<'s>(&self, now: Now, scope: &'s Scope) -> Option<&'s Name> {
+        let first = scope.path.first().filter(|_| !self.config.is_root())?;
+        (!self.scopes.knows_first(first, now.instant)).then_some(first)
     }
 
     /// Asked by a target: whether a client may use the bytes of a file, and where they are.
@@ -134,6 +131,10 @@ impl Shard {
             return Ok(None);
         };
         let sessions: Vec<SessionId> = self.sessions.of_holder(&holder.subject).collect();
+        // What it has open it opened, or told of, by way of the path: unless that was forgotten since, and its next request asks for it.
+        let first = holder.scope.as_ref().and_then(|scope| scope.path.first());
+        let is_unknown = |first| !self.config.is_root() && self.scopes.first(first).is_none();
+        let is_unknown = first.is_some_and(is_unknown);
         let mut is_silent = false;
         for session in sessions {
             is_silent |= self.sessions.silent.contains(&session);
@@ -145,6 +146,10 @@ impl Shard {
             let Some(scope) = holder.scope.as_ref().filter(|scope| !scope.path.is_empty()) else {
                 return self.place_of(kv, now, ino, data_id);
             };
+            if is_unknown {
+                is_silent = true;
+                continue;
+            }
             let mut scopes = std::mem::take(&mut self.scopes);
             let mut looking = Looking::new(self, &mut scopes, (kv, now, session), scope);
             let place = looking.place(ino);
@@ -448,6 +453,9 @@ impl<'a> Looking<'a> {
             | MetaRequest::HasEntry { .. }
             | MetaRequest::SettleDir { .. }
             | MetaRequest::HasOpen { .. }
+            | MetaRequest::FencesOf { .. }
+            | MetaRequest::OpenSets { .. }
+            | MetaRequest::FirstLevel { .. }
             // Of commands.
             | MetaRequest::FileOf { .. } => return Err(ErrorCode::NotPermitted),
         }
@@ -484,7 +492,7 @@ fn resolve(tx: &mut Tx<'_>, scopes: &mut Scopes, scope: &Scope) -> Result<Resolv
     let mut resolved = Resolved::default();
     let (mut at, names) = match scope.path.split_first() {
         Some(_) if tx.env.config.is_root() => (Ino::ROOT, &scope.path[..]),
-        Some((first, rest)) => match junction(tx.env.map, scopes, first) {
+        Some((first, rest)) => match scopes.first(first) {
             Some(ino) if tx.is_ours(ino) => (ino, rest),
             _ => return Ok(resolved),
         },
@@ -501,21 +509,6 @@ fn resolve(tx: &mut Tx<'_>, scopes: &mut Scopes, scope: &Scope) -> Result<Resolv
     }
     resolved.dir = Some(at);
     Ok(resolved)
-}
-
-/// The first-level directory of a name. Names are shown so that each text is one name's.
-fn junction(map: &ZoneMap, scopes: &mut Scopes, name: &Name) -> Option<Ino> {
-    if let Some(known) = scopes.junctions.get(name) {
-        return *known;
-    }
-    let path = format!("/{name}");
-    let mut of_name = map.junctions.iter().filter(|of| of.path == path);
-    let found = match (of_name.next(), of_name.next()) {
-        (Some(junction), None) => Some(junction.ino),
-        _ => None,
-    };
-    scopes.note_junction(name, found);
-    found
 }
 
 /// Whether an inode is the directory `top` or below it, as far as that can be known by its number.

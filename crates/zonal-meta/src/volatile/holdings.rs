@@ -72,7 +72,7 @@ impl Shard {
         // session that had it has ended: others may have had it since, and given it back.
         let may_take = self.sessions.silent.contains(&session);
         let conflicts = |(ino, range): &&(Ino, LockRange)| {
-            let is_free = self.locks.is_free(session, *ino, range);
+            let is_free = self.locks.get(session, *ino, *range).is_none();
             let is_kept = may_take || self.locks.holds(session, *ino, range);
             !(absent.contains(ino) || is_free && is_kept)
         };
@@ -87,9 +87,9 @@ impl Shard {
             }
         }
         self.sessions.silent.remove(&session);
+        self.late.remove(&session);
         if self.sessions.silent.is_empty() {
             self.tickets.forget_given();
-            self.locks.forget_given();
         }
         self.recheck = true;
         let mut orphans = self.opens.orphans_of(session);
@@ -230,10 +230,10 @@ impl Shard {
         self.opens.drop_session(session);
         self.events.close(session);
         self.doomed.remove(&session);
+        self.late.remove(&session);
         self.fencing.ended(session);
         if self.sessions.silent.iter().all(|silent| *silent == session) {
             self.tickets.forget_given();
-            self.locks.forget_given();
         }
         let granted = self.locks.release_session(session);
         self.tell(granted);

@@ -1,11 +1,12 @@
 //! Requests about locks of programs: asked of the table, and told to who was let in.
 
 use super::failed;
-use crate::config::Now;
+use crate::config::{Caller, Now};
 use crate::locks::{Answer, Granted};
 use crate::outcome::{Outcome, WaitOn};
-use crate::shard::{Shard, Waiting};
-use zonal_types::{ErrorCode, KvRead, SessionId};
+use crate::shard::{Shard, Waiting, is_slotted};
+use zonal_types::limits::{CACHE_GRACE_MS, CACHE_TERM_MS, FENCE_WAIT_MS, LOCKS_TOLD_MS};
+use zonal_types::{Codec, ErrorCode, KvChange, KvRead};
 use zonal_wire::{MetaReply, MetaRequest};
 
 impl Shard {
@@ -13,9 +14,10 @@ impl Shard {
         &mut self,
         kv: &dyn KvRead,
         now: Now,
-        session: SessionId,
+        caller: Caller,
         request: &MetaRequest,
     ) -> Result<Outcome, ErrorCode> {
+        let session = caller.session;
         let reply = match request {
             MetaRequest::GetLock { ino, range } => {
                 self.tx(kv, now, session).inode(*ino)?;
@@ -30,24 +32,35 @@ impl Shard {
                 settled,
             } => {
                 self.tx(kv, now, session).inode(*ino)?;
-                let others_may_reclaim =
-                    self.sessions.silent.iter().any(|silent| *silent != session);
-                if now.instant < self.lock_grace_until && others_may_reclaim {
+                let mut silent = self.sessions.silent.iter();
+                let is_grace = now.instant < self.lock_grace_until;
+                let others = self.sessions.others_with_locks(session);
+                if !others.is_empty() || (is_grace && silent.any(|silent| *silent != session)) {
                     zonal_types::mark!(LockHeldBack);
-                    let until = self.lock_grace_until;
+                    let mut until = self.lock_grace_until;
+                    if !is_grace {
+                        until = until.plus_ms(LOCKS_TOLD_MS - CACHE_TERM_MS - CACHE_GRACE_MS);
+                    }
+                    if now.instant >= until {
+                        // They may go on writing under what they had: each ends, fenced, before another one gets it.
+                        let fencing = &self.fencing;
+                        let others = others
+                            .into_iter()
+                            .filter(|other| !fencing.is_ending(*other));
+                        self.late.extend(others);
+                        until = now.instant.plus_ms(FENCE_WAIT_MS);
+                    }
                     return Ok(self.wait(Waiting::default(), until, WaitOn::Recovery));
                 }
                 let waiter = wait.then_some(*waiter);
                 let (answer, granted) = self.locks.lock(session, *ino, *range, waiter, *settled)?;
                 self.tell(granted);
-                if others_may_reclaim && answer != Answer::Conflict {
-                    self.locks.note_given(session, *ino, *range);
-                }
-                match answer {
+                let reply = match answer {
                     Answer::Granted => MetaReply::Done,
                     Answer::Queued => failed(ErrorCode::LockQueued),
                     Answer::Conflict => failed(ErrorCode::WouldBlock),
-                }
+                };
+                return Ok(self.locked(caller, request, reply));
             }
             MetaRequest::Unlock { ino, range } => {
                 let granted = self.locks.unlock(session, *ino, *range)?;
@@ -82,6 +95,23 @@ impl Shard {
             _ => return Err(ErrorCode::Protocol),
         };
         Ok(self.reply(reply))
+    }
+
+    /// A lock was asked for: that this session may have some is known from the first on, also after a start.
+    fn locked(&mut self, caller: Caller, request: &MetaRequest, reply: MetaReply) -> Outcome {
+        let known = self.sessions.get_mut(caller.session);
+        let Some(known) = known.filter(|known| !known.record.has_locked) else {
+            return self.reply(reply);
+        };
+        known.record.has_locked = true;
+        let key = crate::keys::session(caller.session);
+        let effect = vec![KvChange::put(key, known.record.to_bytes())];
+        if is_slotted(caller, request) {
+            let kept = Some(reply.clone());
+            self.sessions
+                .replied(caller.session, caller.slot, caller.sequence, kept);
+        }
+        self.outcome(reply, effect, Vec::new(), Vec::new())
     }
 
     /// Queues events for waiters that were granted.

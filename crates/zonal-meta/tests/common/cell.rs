@@ -42,6 +42,8 @@ pub fn map() -> ZoneMap {
         join(2, 1, Some(1), 0),
         join(3, 1, None, 3),
         join(4, 2, Some(2), 2),
+        MapEdit::OpenSets { zone: ZoneId(1) },
+        MapEdit::OpenSets { zone: ZoneId(2) },
     ];
     let map = ZoneMap::new(CellId::default());
     map.edited(&edits).unwrap().unwrap()
@@ -64,8 +66,11 @@ pub struct Cell {
     pub caching: bool,
     /// Who has connected, where that was proved.
     pub from: Option<Arc<Holder>>,
+    /// Clients of which targets have heard that they are fenced.
+    pub fenced: Vec<ClientId>,
     /// Where random bits for the numbers of sessions come from.
     pub chance: Option<Rng>,
+    pub is_manager_away: bool,
 }
 
 impl Cell {
@@ -97,7 +102,9 @@ impl Cell {
             last_waits: 0,
             caching,
             from: None,
+            fenced: Vec::new(),
             chance: None,
+            is_manager_away: false,
         }
     }
 
@@ -172,8 +179,15 @@ impl Cell {
                     } => {
                         attempt = Some(named);
                         self.last_waits += 1;
-                        let ms = until.ms_since(self.now.instant) + 1;
-                        self.pass_ms(ms);
+                        // Where somebody is to be ended, others wait for that only.
+                        let due = self.stores[shard].shard.poll_deadline();
+                        if due == Some(Instant(0)) {
+                            self.tick();
+                            self.pass_ms(1);
+                        } else {
+                            let ms = until.ms_since(self.now.instant) + 1;
+                            self.pass_ms(ms);
+                        }
                         break;
                     }
                     Outcome::Call {
@@ -192,7 +206,22 @@ impl Cell {
     }
 
     fn internal(&mut self, shard: ShardId, request: &MetaRequest) -> MetaReply {
+        if let MetaRequest::OpenSets { zone } = request {
+            return self.open_sets(*zone);
+        }
         self.send_on(shard.0 as usize, none(), None, request)
+    }
+
+    /// What the manager beside the root shard does.
+    fn open_sets(&mut self, zone: ZoneId) -> MetaReply {
+        if self.is_manager_away {
+            return MetaReply::Failed {
+                code: ErrorNumber(ErrorCode::Unreachable),
+            };
+        }
+        let next = self.map.edited(&[MapEdit::OpenSets { zone }]).unwrap();
+        self.map = next.map_or_else(|| self.map.clone(), Arc::new);
+        self.map.opened(zone)
     }
 
     pub fn client(&mut self, client: u64) -> Client {
@@ -246,6 +275,11 @@ impl Cell {
     pub fn acknowledge_fences(&mut self) {
         for store in &mut self.stores {
             for (target, fences) in store.shard.fences() {
+                for fence in &fences {
+                    if !self.fenced.contains(&fence.client) {
+                        self.fenced.push(fence.client);
+                    }
+                }
                 let changes = store.shard.fenced(target, &fences);
                 apply(&mut store.kv, &changes);
             }

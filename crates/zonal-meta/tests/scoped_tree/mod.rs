@@ -5,12 +5,11 @@
 use super::common::{Cell, Client};
 use std::sync::Arc;
 use zonal_meta::inode::Inode;
-use zonal_meta::{JunctionChange, keys};
+use zonal_meta::keys;
 use zonal_types::{Blob, DataId, ErrorCode, Holder, Ino, Scope};
 use zonal_wire::meta::flags::O_RDWR;
 use zonal_wire::meta::{FileUse, NewKind};
 use zonal_wire::{MetaReply, MetaRequest};
-use zonal_zonemap::MapEdit;
 
 pub const SECRET: &str = "S3CRET";
 
@@ -24,25 +23,6 @@ pub fn holder(path: &str, change: impl FnOnce(&mut Scope)) -> Option<Arc<Holder>
         subject: format!("zonal://cell/client/a?{path}"),
         scope: Some(scope),
     }))
-}
-
-/// What managers and shards do after a first-level directory was made, renamed or removed.
-pub fn publish(cell: &mut Cell) {
-    let edits: Vec<MapEdit> = cell
-        .junctions
-        .drain(..)
-        .map(|change| match change {
-            JunctionChange::Add { ino, path, zone } => MapEdit::AddJunction { ino, path, zone },
-            JunctionChange::Move { ino, path } => MapEdit::MoveJunction { ino, path },
-            JunctionChange::Remove { ino } => MapEdit::RemoveJunction { ino },
-        })
-        .collect();
-    if let Some(map) = cell.map.edited(&edits).unwrap() {
-        cell.map = Arc::new(map);
-        for store in &mut cell.stores {
-            store.shard.set_map(cell.map.clone());
-        }
-    }
 }
 
 pub struct Tree {
@@ -63,7 +43,6 @@ impl Tree {
         let mut admin = cell.client(1);
         let home = admin.mkdir(&mut cell, Ino::ROOT, "home").unwrap();
         admin.mkdir(&mut cell, Ino::ROOT, SECRET).unwrap();
-        publish(&mut cell);
         let inside = admin.mkdir_mode(&mut cell, home, "d0", 0o777).unwrap();
         let outside = admin.mkdir_mode(&mut cell, home, "d1", 0o777).unwrap();
         let file = admin.create(&mut cell, inside, "f", 0o666).unwrap();
@@ -103,7 +82,6 @@ impl Tree {
         let from = self.cell.from.take();
         let done = run(&mut self.admin, &mut self.cell);
         self.cell.from = from;
-        publish(&mut self.cell);
         done
     }
 

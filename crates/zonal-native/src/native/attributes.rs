@@ -31,6 +31,14 @@ impl NewTime {
     }
 }
 
+fn owners(uid: Option<u32>, gid: Option<u32>) -> AttrChange {
+    AttrChange {
+        uid,
+        gid,
+        ..AttrChange::default()
+    }
+}
+
 pub(crate) fn times(atime: NewTime, mtime: NewTime) -> AttrChange {
     AttrChange {
         atime: atime.change(),
@@ -104,12 +112,7 @@ impl Native {
         uid: Option<u32>,
         gid: Option<u32>,
     ) -> Result<Attr, Error> {
-        let change = AttrChange {
-            uid,
-            gid,
-            ..AttrChange::default()
-        };
-        self.change(user, path.as_ref(), false, change)
+        self.change(user, path.as_ref(), false, owners(uid, gid))
     }
 
     /// Sets owner and group of what a path names, through symbolic links.
@@ -123,12 +126,7 @@ impl Native {
         uid: Option<u32>,
         gid: Option<u32>,
     ) -> Result<Attr, Error> {
-        let change = AttrChange {
-            uid,
-            gid,
-            ..AttrChange::default()
-        };
-        self.change(user, path.as_ref(), true, change)
+        self.change(user, path.as_ref(), true, owners(uid, gid))
     }
 
     /// Sets times. A symbolic link is not followed.

@@ -73,7 +73,13 @@ impl Pass<'_, '_> {
             map.shard_of(ino.partition())
                 .is_some_and(|shard| untouched.contains(&shard.id))
         };
-        let mismatches = junctions::compare(map, &entries, &first_level, &is_known);
+        let mismatches = junctions::compare(
+            map,
+            &self.seen.work.listed,
+            &entries,
+            &first_level,
+            &is_known,
+        );
         for mismatch in mismatches.into_iter().filter(|_| has_root) {
             self.tell(Place::Cell, None, None, What::Junction(mismatch));
         }

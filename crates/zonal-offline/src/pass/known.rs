@@ -1,7 +1,6 @@
 //! What the manager's store says of the cell: the zone map, which store is whose, and how each was last started.
 
 use crate::cell::StoreSpec;
-use crate::scan::{self};
 use zonal_disk::starts::Mark;
 use zonal_disk::{ReadStore, StoreKind};
 use zonal_fsck::Place;
@@ -10,11 +9,8 @@ use zonal_zonemap::ZoneMap;
 
 /// The zone map in a manager's store.
 pub(crate) fn read_map(store: &ReadStore) -> Result<ZoneMap, String> {
-    let bytes = store
-        .get(&scan::MAP_KEY)
-        .map_err(|code| code.to_string())?
-        .ok_or("it is not there")?;
-    let map = ZoneMap::from_bytes(&bytes).map_err(|error| error.to_string())?;
+    let map = ZoneMap::load(store).map_err(|code| code.to_string())?;
+    let map = map.ok_or("it is not there")?;
     match map.check().first() {
         Some(broken) => Err(broken.clone()),
         None => Ok(map),

@@ -11,6 +11,7 @@ use zonal_meta::check::Broken as MetaBroken;
 use zonal_object::{Broken as ObjectBroken, ObjectId};
 use zonal_types::{DataId, Ino};
 use zonal_zonemap::ZoneMap;
+use zonal_zonemap::junctions::Listed;
 
 /// Most repairs that one pass gathers; what is beyond is found by the next.
 pub(super) const WORK_MAX: usize = 1 << 19;
@@ -57,6 +58,8 @@ pub(crate) struct Work {
     pub lonely: Vec<(DataId, Vec<Lonely>)>,
     pub corrections: BTreeMap<Ino, Correction>,
     pub junctions: Vec<Mismatch>,
+    /// Junctions as the manager's store has them.
+    pub listed: Vec<Listed>,
     /// Names of first-level directories.
     pub root: BTreeMap<Ino, String>,
     /// What the manager knows of stores, by their folders.

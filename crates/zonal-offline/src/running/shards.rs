@@ -13,6 +13,7 @@ use zonal_meta::check::{Broken, Fact, Scan};
 use zonal_meta::keys;
 use zonal_types::{Blob, Ino, PartitionId, ShardId};
 use zonal_zonemap::ZoneMap;
+use zonal_zonemap::junctions::{Listed, Listing};
 
 /// What all shards say.
 pub(super) struct Shards {
@@ -20,6 +21,8 @@ pub(super) struct Shards {
     pub data: Vec<Sorter>,
     pub inodes: u64,
     seen: Vec<(ShardId, Vec<PartitionId>, ShardSeen)>,
+    /// Junctions beside the root.
+    listed: Vec<Listed>,
 }
 
 fn place_of(shard: ShardId) -> Place {
@@ -42,14 +45,17 @@ impl Shards {
             data: Vec::new(),
             inodes: 0,
             seen: Vec::new(),
+            listed: Vec::new(),
         };
+        let mut listing = Listing::default();
         for snapshot in kept.shards() {
             let shard = snapshot.shard();
             let partitions = map.partitions_of(shard);
             let name = format!("running.shard-{shard}");
             let place = place_of(shard);
             let mut tell = |what| told.tell(place, None, what);
-            let facts = read_facts(snapshot, kept, (options, &name), ticker, &mut tell)?;
+            let names = (options, name.as_str());
+            let facts = read_facts(snapshot, kept, names, ticker, (&mut listing, &mut tell))?;
             let names = (options.scratch.as_path(), name.as_str());
             let mut seen = join_facts(snapshot, facts, &partitions, names, &mut tell)?;
             // One shard's facts at a time are in memory.
@@ -59,6 +65,7 @@ impl Shards {
             shards.inodes += seen.inodes;
             shards.seen.push((shard, partitions, seen));
         }
+        shards.listed = listing.finish();
         Ok(shards)
     }
 
@@ -70,7 +77,7 @@ impl Shards {
             first_level.extend(seen.first_level.iter().copied());
         }
         let is_known = |ino: Ino| map.shard_of(ino.partition()).is_some();
-        for mismatch in junctions::compare(map, &entries, &first_level, &is_known) {
+        for mismatch in junctions::compare(map, &self.listed, &entries, &first_level, &is_known) {
             told.tell(Place::Cell, None, What::Junction(mismatch));
         }
     }
@@ -100,7 +107,7 @@ fn read_facts(
     kept: &Kept<'_>,
     names: (&RunningOptions, &str),
     ticker: &Ticker<'_>,
-    tell: &mut dyn FnMut(What),
+    (listing, tell): (&mut Listing, &mut dyn FnMut(What)),
 ) -> Result<Sorter, OfflineError> {
     let (options, name) = names;
     let mut facts = Sorter::new(&options.scratch, &format!("{name}.facts"));
@@ -119,7 +126,9 @@ fn read_facts(
         for (key, value) in &entries {
             // Behind the shard's keys are those of the manager.
             let is_manager = key.0.starts_with(&[0xff; 4]) && key.0.get(4) >= Some(&keys::TAG_END);
-            if !is_manager {
+            if is_manager {
+                listing.take(&key.0, &value.0);
+            } else {
                 scan.take(&key.0, &value.0);
             }
         }

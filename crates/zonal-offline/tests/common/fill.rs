@@ -1,8 +1,7 @@
 //! A cell made of known files.
 
 use super::{
-    CELL, CONFIG, GEOMETRY, MAP_KEY, Made, OpenTarget, SEGMENT, TestCell, contents, entry, now,
-    open_engine,
+    CELL, CONFIG, GEOMETRY, Made, OpenTarget, SEGMENT, TestCell, contents, entry, now, open_engine,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +18,7 @@ use zonal_types::{
     StripePolicy, TargetId, ZoneId,
 };
 use zonal_wire::JoinTarget;
-use zonal_zonemap::{MapEdit, ZoneMap};
+use zonal_zonemap::{JunctionChange, MapEdit, ZoneMap, junctions};
 
 /// Data ids begin there: no inode of these cells has such a number.
 const DATA_FIRST: u64 = 1 << 20;
@@ -77,6 +76,8 @@ impl TestCell {
             };
             map = map.edited(&[join]).unwrap().unwrap();
         }
+        let open = MapEdit::OpenSets { zone: ZoneId(1) };
+        map = map.edited(&[open]).unwrap().unwrap();
         let mut made = Self {
             dir,
             cell: Cell { stores },
@@ -121,7 +122,7 @@ impl TestCell {
             unit: 65_536,
             ..StripePolicy::default()
         };
-        let set = self.map.zone(ZoneId(1)).unwrap().default_set.unwrap();
+        let set = self.map.default_sets(ZoneId(1)).next().unwrap().id;
         let width = u16::try_from(self.map.set(set).unwrap().slots.len()).unwrap();
         let first = 16 + directories.len() as u64;
         let mut rng = Rng(77);
@@ -188,7 +189,7 @@ impl TestCell {
     }
 
     fn fill_targets(&self, inodes: &mut BTreeMap<Ino, Inode>) {
-        let set = self.map.zone(ZoneId(1)).unwrap().default_set.unwrap();
+        let set = self.map.default_sets(ZoneId(1)).next().unwrap().id;
         let set = self.map.set(set).unwrap();
         let specs = self
             .cell
@@ -267,9 +268,8 @@ impl TestCell {
         engine
             .append_with(Shard::format(&config, now().wall), &[], Room::Normal)
             .unwrap();
-        let put_map = |map: &ZoneMap| KvChange::put(MAP_KEY.to_vec(), map.to_bytes());
         engine
-            .append_with(vec![put_map(&self.map)], &[], Room::Normal)
+            .append_with(self.map.to_store(), &[], Room::Normal)
             .unwrap();
         engine
             .append_with(self.fill_starts(), &[], Room::Normal)
@@ -286,13 +286,12 @@ impl TestCell {
             .unwrap();
             let name = Name::new(name.as_bytes()).unwrap();
             let mut changes = shard.add_first_level(&engine, now(), &name, *ino).unwrap();
-            let edit = MapEdit::AddJunction {
+            let junction = JunctionChange::Add {
                 ino: *ino,
                 path: format!("/{name}"),
                 zone: ZoneId(1),
             };
-            self.map = self.map.edited(&[edit]).unwrap().unwrap();
-            changes.push(put_map(&self.map));
+            changes.extend(junctions::plan(&engine, vec![junction], &|_ino| None).unwrap());
             engine.append_with(changes, &[], Room::Normal).unwrap();
         }
         engine.sync_all().unwrap();

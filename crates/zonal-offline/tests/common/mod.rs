@@ -37,7 +37,6 @@ use zonal_types::{
 };
 use zonal_zonemap::ZoneMap;
 
-pub const MAP_KEY: [u8; 5] = [0xff, 0xff, 0xff, 0xff, 0xf0];
 const CELL: [u8; 16] = [9; 16];
 const SEGMENT: u64 = 1 << 20;
 pub const GEOMETRY: TargetConfig = TargetConfig {
@@ -192,7 +191,7 @@ pub fn open_engine(spec: &StoreSpec) -> Engine {
 }
 
 pub fn read_map(engine: &Engine) -> ZoneMap {
-    ZoneMap::from_bytes(&engine.get(&MAP_KEY).unwrap().unwrap()).unwrap()
+    ZoneMap::load(engine).unwrap().unwrap()
 }
 
 pub fn get_entry(engine: &Engine, dir: Ino, name: &str) -> Option<Dentry> {

@@ -1,6 +1,6 @@
 //! A cell that "runs": its stores are open in this process; what happens between two questions is up to the test.
 
-use super::{GEOMETRY, MAP_KEY, OpenTarget, TestCell, open_engine};
+use super::{GEOMETRY, OpenTarget, TestCell, open_engine};
 use std::cell::Cell;
 use std::time::Duration;
 use zonal_disk::Engine;
@@ -69,8 +69,7 @@ impl Snapshot for View {
 
 impl RunningCell for Running<'_> {
     fn map(&self) -> Result<ZoneMap, OfflineError> {
-        let bytes = self.open.shards[0].get(&MAP_KEY).unwrap().unwrap();
-        Ok(ZoneMap::from_bytes(&bytes).unwrap())
+        Ok(ZoneMap::load(&self.open.shards[0]).unwrap().unwrap())
     }
 
     fn objects(

@@ -9,7 +9,7 @@ use toml::Spanned;
 use zonal_net::Transport;
 use zonal_types::limits::{
     BLOCK_BYTES, CONNECTIONS_MAX, INLINE_BYTES_DEFAULT, INLINE_BYTES_MAX, NAME_BYTES_MAX,
-    REQUEST_DEADLINE_MS, SCRUB_PERIOD_MS_DEFAULT, SCRUB_RATE_DEFAULT,
+    REQUEST_DEADLINE_MS, SCRUB_PERIOD_MS_DEFAULT, SCRUB_RATE_DEFAULT, SET_WIDTH_DEFAULT, SLOTS_MAX,
 };
 use zonal_types::{CellId, NodeId, OneLine, TargetId, ZoneId, is_title};
 
@@ -141,6 +141,18 @@ impl Source<'_> {
             return Err(self.range_error(at, "inline", &Size(bytes.into()), allowed));
         }
         Ok(bytes)
+    }
+
+    fn set_width(&self, manager: Option<&RawManager>) -> Result<u16, ConfigError> {
+        let Some(width) = manager.and_then(|manager| manager.set_width.as_ref()) else {
+            return Ok(SET_WIDTH_DEFAULT);
+        };
+        let slots = *width.get_ref();
+        let fitting = u16::try_from(slots).ok();
+        let fitting = fitting.filter(|slots| (1..=SLOTS_MAX).contains(&usize::from(*slots)));
+        let at = width.span().start;
+        let allowed = format!("1 to {SLOTS_MAX}");
+        fitting.ok_or_else(|| self.range_error(at, "manager.set_width", &slots, allowed))
     }
 
     fn storage(&self, raw: &RawStorage) -> Result<StorageConfig, ConfigError> {
@@ -301,6 +313,7 @@ impl Source<'_> {
             limits: self.limits(&raw.limits)?,
             inline_bytes: self.inline(inline)?,
             root_owner: self.root_owner(raw)?,
+            set_width: self.set_width(raw.manager.as_ref())?,
             manager_role: raw
                 .manager
                 .as_ref()

@@ -63,6 +63,7 @@ pub(super) struct RawManager {
     pub(super) inline: Option<Spanned<Size>>,
     pub(super) root_uid: Option<u32>,
     pub(super) root_gid: Option<u32>,
+    pub(super) set_width: Option<Spanned<u64>>,
 }
 
 #[derive(Deserialize)]

@@ -8,6 +8,7 @@ use super::raw::{RawMeta, RawNode};
 use super::together::clash;
 use super::{AdminConfig, ConfigError, NodeConfig};
 use toml::Spanned;
+use zonal_types::limits::SET_WIDTH_DEFAULT;
 
 const MISPLACED: &str =
     "is for a file with [manager] as well: here [meta] is a role of the node at the top";
@@ -56,6 +57,7 @@ impl Source<'_> {
             },
             inline_bytes: self.inline(meta.inline.as_ref())?,
             root_owner: (0, 0),
+            set_width: SET_WIDTH_DEFAULT,
             manager_role: None,
             meta_role: Some(self.meta(meta)?),
             storage_role: None,

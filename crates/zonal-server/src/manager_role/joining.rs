@@ -206,8 +206,7 @@ impl Manager {
         };
         let map = self.append(changes, &[join], None)?;
         // Also where nothing changed: the request before, of which this is the repetition, may not have got so far.
-        self.engine.sync_all()?;
-        self.published.publish(Arc::clone(&map));
+        self.settle(Arc::clone(&map))?;
         Ok(map)
     }
 

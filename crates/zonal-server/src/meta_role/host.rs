@@ -15,9 +15,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use zonal_disk::{DiskError, Engine, Room};
 use zonal_driver::shard::{Durability, Note, ShardHost};
 use zonal_meta::{JunctionChange, Now};
-use zonal_types::{ErrorCode, Instant, KvChange, MapVersion, ShardId, TargetId};
+use zonal_types::{ErrorCode, Instant, KvChange, MapVersion, ShardId, TargetId, ZoneId};
 use zonal_wire::{MetaReply, MetaRequest, StorageReply, StorageRequest};
-use zonal_zonemap::{MapEdit, ZoneMap};
+use zonal_zonemap::ZoneMap;
 
 /// Left free on the disk below a shard's store, or inside its index, by what adds to the name space: a checkpoint, of deletions too, needs it.
 const META_HEADROOM_BYTES: u64 = 64 << 20;
@@ -71,8 +71,7 @@ impl MetaHost {
     ) -> Result<Option<Arc<ZoneMap>>, ManagerError> {
         let map = match &self.manager {
             Some(manager) if !junctions.is_empty() => {
-                let edits: Vec<MapEdit> = junctions.into_iter().map(edit_of).collect();
-                Some(manager.append(effect, &edits, None)?)
+                Some(manager.append_junctions(effect, junctions)?)
             }
             _ => {
                 self.engine.append_with(effect, &[], Room::Reserve)?;
@@ -83,14 +82,6 @@ impl MetaHost {
             self.engine.sync_all()?;
         }
         Ok(map)
-    }
-}
-
-fn edit_of(change: JunctionChange) -> MapEdit {
-    match change {
-        JunctionChange::Add { ino, path, zone } => MapEdit::AddJunction { ino, path, zone },
-        JunctionChange::Move { ino, path } => MapEdit::MoveJunction { ino, path },
-        JunctionChange::Remove { ino } => MapEdit::RemoveJunction { ino },
     }
 }
 
@@ -120,12 +111,15 @@ impl ShardHost for MetaHost {
         self.map.current()
     }
 
-    async fn seek_map(&self, known: MapVersion, again: bool) {
-        if again {
-            self.map.refresh_again();
-        } else if self.map.current().version <= known {
+    async fn seek_map(&self, known: MapVersion) {
+        if self.map.current().version <= known {
             self.map.refresh();
         }
+    }
+
+    fn open_sets(&self, zone: ZoneId) -> Result<MetaReply, ErrorCode> {
+        let manager = self.manager.as_ref().ok_or(ErrorCode::NotOwner)?;
+        manager.open_sets(zone).map_err(|error| error.code())
     }
 
     fn check_health(&self) -> Result<(), ErrorCode> {
@@ -204,6 +198,11 @@ impl ShardHost for MetaHost {
         shard: ShardId,
         request: &MetaRequest,
     ) -> Result<MetaReply, ErrorCode> {
+        if let MetaRequest::OpenSets { zone } = request
+            && self.manager.is_some()
+        {
+            return self.open_sets(*zone);
+        }
         self.peers.shard(&self.map, shard, request).map_err(|error| {
             tracing::warn!(%error, shard = shard.0, operation = request.name(), "a shard does not help");
             error.code()

@@ -105,6 +105,7 @@ fn open_manager(
 ) -> Result<Arc<Manager>, ServerError> {
     let engine = Arc::clone(&store.engine);
     Manager::open(engine, config.cell, Arc::clone(map), Box::new(holders))
+        .and_then(|manager| manager.set_width(config.set_width).map(|()| manager))
         .map(Arc::new)
         .map_err(|error| match error {
             ManagerError::Disk(source) => ServerError::Store {

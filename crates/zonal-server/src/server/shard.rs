@@ -3,7 +3,7 @@
 use super::identity;
 use crate::config::NodeConfig;
 use crate::error::ServerError;
-use crate::manager_role::{MAP_KEY, Manager};
+use crate::manager_role::Manager;
 use crate::map_cache::MapCache;
 use crate::meta_role::{MetaRole, Parts};
 use crate::peers::Peers;
@@ -14,6 +14,7 @@ use zonal_disk::{Checkpointer, DiskError, Engine, StoreDir, StoreKind, spawn_che
 use zonal_meta::ShardConfig;
 use zonal_types::{ErrorCode, KvRead, ShardId, boot_of};
 use zonal_zonemap::map::Shard;
+use zonal_zonemap::stored;
 
 /// The store of a shard: the manager's for the root's, else the node's own.
 pub(super) struct ShardStore {
@@ -45,7 +46,7 @@ pub(super) fn open_shard_store(config: &NodeConfig) -> Result<Option<ShardStore>
         let mut is_new = true;
         engine
             .scan(&[], &[0xff; 8], &mut |key, _value| {
-                is_new = key == MAP_KEY || starts::is_record(key);
+                is_new = stored::is_of_map(key) || starts::is_record(key);
                 is_new
             })
             .map_err(|code| DiskError::Corrupt(format!("the index: {code}")))?;

@@ -1,6 +1,7 @@
 //! What a target runs on here: an engine, segment files, and the map that this process knows. Its calls block.
 
 use crate::map_cache::MapCache;
+use crate::peers::Peers;
 use crate::seldom::Seldom;
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +10,8 @@ use zonal_disk::{Checkpoint, DiskError, Engine, Lsn, Room, Segments};
 use zonal_driver::storage::{Below, Note, ReplyRoom, TargetHost, WriteFailure};
 use zonal_net::ReplyBuilder;
 use zonal_object::Record;
-use zonal_types::{KvChange, KvRead, MapVersion, TargetId};
+use zonal_types::{ClientId, Fence, HolderNumber, KvChange, KvRead, MapVersion, ShardId, TargetId};
+use zonal_wire::{MetaReply, MetaRequest};
 use zonal_zonemap::ZoneMap;
 
 /// The disk of a target.
@@ -18,6 +20,7 @@ pub(crate) struct TargetDisk {
     pub(super) engine: Arc<Engine>,
     pub(super) segments: Arc<Segments>,
     pub(super) map: Arc<MapCache>,
+    pub(super) peers: Arc<Peers>,
     /// Held over a checkpoint.
     pub(super) checkpointing: Mutex<()>,
     /// That pending blocks stay pending.
@@ -117,6 +120,23 @@ impl TargetHost for TargetDisk {
         self.map.at_least(version)
     }
 
+    async fn fences_of(
+        &self,
+        shard: ShardId,
+        target: TargetId,
+        (after, holder): (ClientId, HolderNumber),
+    ) -> Option<(Vec<Fence>, bool)> {
+        let request = MetaRequest::FencesOf {
+            target,
+            after,
+            holder,
+        };
+        match self.peers.shard(&self.map, shard, &request) {
+            Ok(MetaReply::Fences { fences, end }) => Some((fences, end)),
+            _no_answer => None,
+        }
+    }
+
     fn request_checkpoint(&self) {
         self.engine.request_checkpoint();
     }
@@ -124,10 +144,6 @@ impl TargetHost for TargetDisk {
     async fn checkpoint_turn(&self) -> MutexGuard<'_, ()> {
         let turn = self.checkpointing.lock();
         turn.unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn checkpoints(&self) -> u64 {
-        self.engine.stats().checkpoints
     }
 
     fn begin_checkpoint(&self, changes: Vec<KvChange>) -> Checkpoint<'_> {

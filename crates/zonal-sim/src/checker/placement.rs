@@ -10,6 +10,7 @@ use zonal_meta::keys;
 use zonal_object::{ObjectId, ObjectStat};
 use zonal_types::{Codec, Component, DataId, FileKind, Ino, KvRead, Layout, ShardId, TargetId};
 use zonal_zonemap::ZoneMap;
+use zonal_zonemap::junctions::Listing;
 
 /// What the shards say.
 #[derive(Default)]
@@ -119,11 +120,19 @@ pub fn check(world: &World, may_lack_owner: bool, may_be_longer: bool) {
 }
 
 fn check_junctions(world: &World, map: &ZoneMap, found: &Found) {
-    let junctions: BTreeMap<&str, Ino> = map
-        .junctions
-        .iter()
-        .map(|junction| (junction.path.as_str(), junction.ino))
-        .collect();
+    let Some(disk) = world.disk_of(0) else {
+        return;
+    };
+    let listed = match Listing::read(disk) {
+        Ok(listed) => listed,
+        Err(code) => return world.report(format!("invariant 10: junctions: {code}")),
+    };
+    if let Some(half) = listed.iter().find(|of| !of.is_whole) {
+        let junction = &half.junction;
+        world.report(format!("invariant 10: two keys of {junction:?} disagree"));
+    }
+    let all = listed.iter().map(|of| &of.junction);
+    let junctions: BTreeMap<&str, Ino> = all.clone().map(|of| (of.path.as_str(), of.ino)).collect();
     let entries: BTreeMap<&str, Ino> = found
         .roots
         .iter()
@@ -131,10 +140,10 @@ fn check_junctions(world: &World, map: &ZoneMap, found: &Found) {
         .collect();
     if junctions != entries {
         world.report(format!(
-            "invariant 10: the map has junctions {junctions:?}, the root has {entries:?}"
+            "invariant 10: there are junctions {junctions:?}, the root has {entries:?}"
         ));
     }
-    for junction in &map.junctions {
+    for junction in all {
         let shard = map.shard_of(junction.ino.partition());
         let is_home =
             shard.is_some_and(|shard| shard.zone == junction.zone && shard.id != ShardId(0));

@@ -5,14 +5,14 @@ use super::planted;
 use crate::clock::Group;
 use crate::disk::Disk;
 use crate::plant::Plant;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use zonal_driver::shard::{Durability, Note, ShardHost};
 use zonal_meta::{JunctionChange, Now};
-use zonal_types::{ErrorCode, Instant, KvChange, MapVersion, ShardId, TargetId};
+use zonal_types::{ErrorCode, Instant, KvChange, MapVersion, ShardId, TargetId, ZoneId};
 use zonal_wire::{MetaReply, MetaRequest, StorageReply, StorageRequest};
-use zonal_zonemap::ZoneMap;
+use zonal_zonemap::{Manager, ZoneMap};
 
 /// A metadata process below its driver.
 pub(super) struct SimulatedHost {
@@ -22,8 +22,25 @@ pub(super) struct SimulatedHost {
     pub(super) plant: Plant,
     /// Effects that could lose a change, for the bug.
     pub(super) effects: Cell<u64>,
+    /// Of the root's process.
+    pub(super) manager: RefCell<Option<Manager>>,
     /// Records appended.
     pub(super) appended: Cell<u64>,
+}
+
+/// How much later targets hear of a fence, by a bug, ns.
+const LATE_FENCE: u64 = 25_000_000_000;
+
+impl SimulatedHost {
+    /// A bug: the fence counts as acknowledged before it is sent.
+    fn tell_late(&self, target: TargetId, request: StorageRequest) {
+        let (line, clock) = (self.line.clone(), self.line.network.clock.clone());
+        let later = clock.clone();
+        clock.spawn(self.group, async move {
+            later.sleep(LATE_FENCE).await;
+            line.ask_target(target, &request).await;
+        });
+    }
 }
 
 impl ShardHost for SimulatedHost {
@@ -53,7 +70,11 @@ impl ShardHost for SimulatedHost {
     }
 
     /// The newest one is known at once.
-    async fn seek_map(&self, _known: MapVersion, _again: bool) {}
+    async fn seek_map(&self, _known: MapVersion) {}
+
+    fn open_sets(&self, zone: ZoneId) -> Result<MetaReply, ErrorCode> {
+        self.open_sets_of(zone)
+    }
 
     fn check_health(&self) -> Result<(), ErrorCode> {
         Ok(())
@@ -79,12 +100,14 @@ impl ShardHost for SimulatedHost {
         durability: Durability,
     ) -> Result<Option<Arc<ZoneMap>>, ErrorCode> {
         self.appended.set(self.appended.get() + 1);
-        self.disk
-            .append_changes(planted::lose_change(self.plant, &self.effects, effect));
-        if durability == Durability::AtOnce {
+        let is_of_map = !junctions.is_empty();
+        let mut changes = planted::lose_change(self.plant, &self.effects, effect);
+        changes.extend(self.plan_junctions(junctions));
+        self.disk.append_changes(changes);
+        if is_of_map || durability == Durability::AtOnce {
             self.disk.sync();
         }
-        Ok(self.change_map(junctions))
+        Ok(None)
     }
 
     async fn flush(&self) -> Result<(), ErrorCode> {
@@ -104,7 +127,12 @@ impl ShardHost for SimulatedHost {
         shard: ShardId,
         request: &MetaRequest,
     ) -> Result<MetaReply, ErrorCode> {
-        self.line.ask(shard, request).await
+        match request {
+            MetaRequest::OpenSets { zone } if self.manager.borrow().is_some() => {
+                self.open_sets_of(*zone)
+            }
+            _ => self.line.ask(shard, request).await,
+        }
     }
 
     async fn call_later(&self, calls: Vec<(ShardId, MetaRequest)>) {
@@ -128,6 +156,13 @@ impl ShardHost for SimulatedHost {
     ) -> Vec<Option<StorageReply>> {
         let mut replies = Vec::new();
         for (target, request) in requests {
+            if self.plant == Plant::LocksBeforeFences
+                && matches!(request, StorageRequest::Fence { .. })
+            {
+                self.tell_late(target, request);
+                replies.push(Some(StorageReply::Done));
+                continue;
+            }
             replies.push(self.line.ask_target(target, &request).await);
         }
         replies

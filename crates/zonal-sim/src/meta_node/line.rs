@@ -12,14 +12,14 @@ const CALL_MS: u32 = 1_000;
 
 /// A process on the network.
 #[derive(Clone)]
-pub(super) struct Line {
-    pub(super) address: String,
-    pub(super) network: Rc<Network>,
-    pub(super) map: MapCell,
+pub(crate) struct Line {
+    pub(crate) address: String,
+    pub(crate) network: Rc<Network>,
+    pub(crate) map: MapCell,
 }
 
 impl Line {
-    pub(super) fn now(&self) -> Now {
+    pub(crate) fn now(&self) -> Now {
         Now {
             instant: self.network.instant(&self.address),
             wall: self.network.wall(&self.address),
@@ -27,7 +27,7 @@ impl Line {
     }
 
     /// Asks a shard.
-    pub(super) async fn ask(
+    pub(crate) async fn ask(
         &self,
         shard: ShardId,
         request: &MetaRequest,
@@ -46,7 +46,7 @@ impl Line {
     }
 
     /// Asks a target; `None` where no reply came that can be understood.
-    pub(super) async fn ask_target(
+    pub(crate) async fn ask_target(
         &self,
         target: TargetId,
         request: &StorageRequest,

@@ -7,6 +7,7 @@ use std::cell::RefCell;
 use std::future::Future;
 use std::rc::Rc;
 use std::task::Poll;
+use zonal_client::net::News;
 use zonal_client::run::Brought;
 use zonal_client::{Message, Net, NetFailure, OperationContext, Reply};
 use zonal_types::limits::REGION_PAYLOAD_MIN;
@@ -137,6 +138,12 @@ impl Net for SimNet {
     }
 
     fn complain(&self, _: &OperationContext, _server: &str, _doing: &str, _failure: NetFailure) {}
+
+    fn tell(&self, news: News) {
+        if let News::Forfeited(ino) = news {
+            self.network.forfeited.borrow_mut().insert(ino);
+        }
+    }
 }
 
 /// Waits, until the operation is given up.

@@ -4,7 +4,7 @@
 
 use crate::clock::Clock;
 use crate::disk::{Disk, Frozen};
-use crate::meta_node::MapCell;
+use crate::meta_node::line::Line;
 use crate::plant::Plant;
 use crate::rng::Rng;
 use async_lock::{Mutex, MutexGuard};
@@ -13,7 +13,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use zonal_driver::storage::{Below, Note, ReplyRoom, TargetHost, WriteFailure};
 use zonal_object::Record;
-use zonal_types::{ErrorCode, KvChange, KvRead, MapVersion};
+use zonal_types::{
+    ClientId, ErrorCode, Fence, HolderNumber, KvChange, KvRead, MapVersion, ShardId, TargetId,
+};
+use zonal_wire::{MetaReply, MetaRequest};
 use zonal_zonemap::ZoneMap;
 
 /// Of 1000 commits, and of as many accesses of a segment, how many let others run before them.
@@ -26,7 +29,7 @@ const PAUSE_MAX: u64 = 3_000_000;
 pub(super) struct SimDisk {
     pub clock: Clock,
     pub disk: Rc<Disk>,
-    pub map: MapCell,
+    pub line: Line,
     /// The newest map of which this process has heard.
     pub known: RefCell<Arc<ZoneMap>>,
     pub rng: RefCell<Rng>,
@@ -34,7 +37,6 @@ pub(super) struct SimDisk {
     /// Whether others may run in the midst of a request.
     pub pauses: Cell<bool>,
     pub checkpointing: Mutex<()>,
-    pub checkpoints: Cell<u64>,
     /// A checkpoint was asked for.
     pub is_due: Cell<bool>,
 }
@@ -56,7 +58,7 @@ impl SimDisk {
 
     /// Hears of the newest map.
     pub(super) fn hear_of_map(&self) {
-        self.known.replace(self.map.borrow().clone());
+        self.known.replace(self.line.map.borrow().clone());
     }
 }
 
@@ -143,16 +145,32 @@ impl TargetHost for SimDisk {
         self.map()
     }
 
+    async fn fences_of(
+        &self,
+        shard: ShardId,
+        target: TargetId,
+        (after, holder): (ClientId, HolderNumber),
+    ) -> Option<(Vec<Fence>, bool)> {
+        let request = MetaRequest::FencesOf {
+            target,
+            after,
+            holder,
+        };
+        match self.line.ask(shard, &request).await {
+            Ok(MetaReply::Fences { .. }) if self.plant == Plant::FencesAreForgotten => {
+                Some((Vec::new(), true))
+            }
+            Ok(MetaReply::Fences { fences, end }) => Some((fences, end)),
+            _no_answer => None,
+        }
+    }
+
     fn request_checkpoint(&self) {
         self.is_due.set(true);
     }
 
     async fn checkpoint_turn(&self) -> MutexGuard<'_, ()> {
         self.checkpointing.lock().await
-    }
-
-    fn checkpoints(&self) -> u64 {
-        self.checkpoints.get()
     }
 
     fn begin_checkpoint(&self, changes: Vec<KvChange>) -> Frozen {
@@ -163,7 +181,6 @@ impl TargetHost for SimDisk {
     async fn commit_checkpoint(&self, begun: Self::Begun<'_>) -> Result<(), ErrorCode> {
         self.pause(AT_COMMIT).await;
         self.disk.checkpoint(&begun);
-        self.checkpoints.set(self.checkpoints.get() + 1);
         Ok(())
     }
 

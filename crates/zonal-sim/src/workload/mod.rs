@@ -2,6 +2,7 @@
 
 pub mod cached;
 pub mod durable;
+pub mod fences;
 pub mod hostile;
 pub mod logs;
 pub mod media;

@@ -10,11 +10,10 @@ use crate::rng::Rng;
 use crate::storage_node::{self, StorageNode};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::sync::Arc;
 use zonal_meta::ShardConfig;
-use zonal_types::{ErrorCode, NodeId, ShardId, TargetId, ZoneId, boot_of};
+use zonal_types::{ErrorCode, KvChange, KvRead, NodeId, ShardId, TargetId, ZoneId, boot_of};
 use zonal_wire::JoinTarget;
-use zonal_zonemap::MapEdit;
+use zonal_zonemap::{MapEdit, ZoneMap, stored};
 
 /// First bytes of new files that shards keep, life by life.
 const INLINE_BYTES: [u32; 3] = [4_096, 0, 65_536];
@@ -139,14 +138,37 @@ impl World {
         {
             edits = vec![one];
         }
-        match map.edited(&edits) {
-            Ok(Some(next)) => *self.map.borrow_mut() = Arc::new(next),
-            other => self.report(format!("invariant 1: slots cannot be renewed: {other:?}")),
+        let root = self.servers.first();
+        let root = root.and_then(|root| root.meta.borrow().clone());
+        if let Some(Err(error)) = root.map(|root| root.edit(&edits)) {
+            self.report(format!("invariant 1: slots cannot be renewed: {error}"));
         }
         for node in self.storage_nodes() {
             if rng.chance(500) {
                 node.hear_of_map();
             }
+        }
+    }
+
+    /// The manager has another map from now on, also an older one, as after a backup was restored.
+    pub fn restore_map(&self, map: &ZoneMap) {
+        let Some(root) = self.servers.first() else {
+            return;
+        };
+        let mut changes = Vec::new();
+        let mut see = |key: &[u8], _value: &[u8]| {
+            if stored::is_of_map(key) {
+                changes.push(KvChange::remove(key.to_vec()));
+            }
+            true
+        };
+        let read = root.disk.scan(&stored::MAP_KEY, &[0xff; 64], &mut see);
+        changes.extend(map.to_store());
+        root.disk.append_changes(changes);
+        let node = root.meta.borrow().clone();
+        let again = node.map(|node| node.read_map_again());
+        if read.is_err() || again != Some(Ok(())) {
+            self.report("the map cannot be restored");
         }
     }
 

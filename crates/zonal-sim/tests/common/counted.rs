@@ -4,7 +4,7 @@ use super::run_on;
 use std::rc::Rc;
 use zonal_sim::net::LinkFaults;
 use zonal_sim::rng::Rng;
-use zonal_sim::workload::{SimClient, make_dir};
+use zonal_sim::workload::{SimClient, create, make_dir, name, who};
 use zonal_sim::world::{Size, World};
 use zonal_types::{ErrorCode, Ino};
 
@@ -25,6 +25,17 @@ pub fn on_a_cell<P: Future<Output = Result<(), ErrorCode>> + 'static>(
     run_on(Size::new(1, 3, 1), |world| async move {
         let client = Rc::new(world.connect(0, Rng::new(2)).await?);
         let home = make_dir(&client, Ino::ROOT, "home").await?;
+        // A target asks the shard who is fenced before its first change: not what is counted.
+        let first = create(&client, home, "first", true).await?.file;
+        for unit in 1..=3 {
+            client
+                .begin()
+                .write(&first, unit << 20, &[7], false)
+                .await?;
+        }
+        client.begin().fsync(&first).await?;
+        client.begin().release(first.ino).await?;
+        client.begin().unlink(&who(), home, name("first")?).await?;
         program(Counter {
             world,
             client,

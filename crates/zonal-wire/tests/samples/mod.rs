@@ -17,7 +17,7 @@ use zonal_wire::frame::{PayloadAt, Room};
 use zonal_wire::meta::{BytesPlace, FileUse, Listing};
 use zonal_wire::{
     AdminReply, AdminRequest, AppendPlace, AttrChange, Damaged, DirAfter, DirEntry, Entry,
-    ErrorNumber, Event, Header, JoinTarget, LeaseGrant, LeaseKind, LockKind, LockRange,
+    ErrorNumber, Event, Header, JoinTarget, Junction, LeaseGrant, LeaseKind, LockKind, LockRange,
     ManagerReply, ManagerRequest, MetaReply, MetaRequest, NewKind, ObjectEntry, ObjectRef,
     RoleHealth, ScrubOf, ScrubReport, ScrubState, Service, SessionEntry, SetTime, StartMark,
     StorageReply, StorageRequest, StoreStart,
@@ -255,8 +255,11 @@ pub fn meta_requests() -> Vec<MetaRequest> {
         M::DetachDir { ino: dir },
         M::DropDir { ino: dir },
         M::HasEntry { ino: dir },
+        M::OpenSets { zone: ZoneId(2) },
+        M::FirstLevel { name: Name::new(b"data").unwrap() },
         M::SettleDir { ino: dir, since: time(8), has_entry: true },
         M::HasOpen { subject: "zonal://cell/client/a".into(), data_id: DataId(0x99), for_use: FileUse::Write },
+        M::FencesOf { target: TargetId(0x41), after: ClientId(0x42), holder: HolderNumber(0x43) },
     ]
 }
 
@@ -297,6 +300,10 @@ pub fn meta_replies() -> Vec<MetaReply> {
         R::Leased { grant: LeaseGrant { lease: 7, kind: LeaseKind::Size, start: 0, end: u64::MAX, term_ms: 5000, epoch: Epoch(2), size_limit: 1 << 30 } },
         R::Detached { ino: ino(19) },
         R::Yes { yes: true },
+        R::Sets { map_version: MapVersion(9), sets: vec![(StripeSetId(2), 64), (StripeSetId(3), 44)] },
+        R::Child { ino: None },
+        R::Child { ino: Some(ino(16)) },
+        R::Fences { fences: vec![Fence { client: ClientId(0x51), holder: HolderNumber(0x52), lowest: Incarnation(0x53) }], end: true },
         R::MayUse { place: None },
         R::MayUse { place: file_data().layout.components.pop().map(|component| BytesPlace { component, truncate_seq: 7 }) },
     ]
@@ -366,6 +373,10 @@ pub fn manager_requests() -> Vec<ManagerRequest> {
         M::Join { node: NodeId(3), zone: ZoneId(1), zone_name: "zone1".into(), address: "127.0.0.1:7100".into(), meta: true, targets: vec![target], starts: vec![store] },
         M::Edit { expected: MapVersion(7), edits: Blob(vec![1, 2, 3]) },
         M::Junction { ino: ino(16) },
+        M::Junctions { after: None, entries: 512 },
+        M::Junctions { after: Some(("/data".into(), ino(16))), entries: 512 },
+        M::JunctionsAt { path: "/data".into() },
+        M::GetMapPart { version: MapVersion(7), offset: 262_144 },
         M::GetRevoked { have: 3 },
         M::Revoke { serials: vec![1, u64::MAX] },
     ]
@@ -376,8 +387,10 @@ pub fn manager_replies() -> Vec<ManagerReply> {
     use ManagerReply as R;
     vec![
         R::Failed { code: ErrorNumber(ErrorCode::Busy), detail: "try again".into() },
-        R::Map { version: MapVersion(8), map: Blob(vec![1, 0]) },
-        R::Unchanged { version: MapVersion(8) },
+        R::At { version: MapVersion(8) },
+        R::MapPart { version: MapVersion(8), newest: MapVersion(9), bytes: 600_000, offset: 262_144, part: Blob(vec![1, 0]) },
+        R::MapChanges { from: MapVersion(6), to: MapVersion(8), newest: MapVersion(9), changes: vec![Blob(vec![1]), Blob(vec![2, 3])] },
+        R::Junctions { version: 5, count: 3, junctions: vec![Junction { ino: ino(16), path: "/data".into(), zone: ZoneId(2) }], end: false },
         R::Revoked { version: 2, serials: vec![7, 9] },
     ]
 }

@@ -1,6 +1,7 @@
 //! Edits of the map: joining, coming back, refusals, slots and junctions.
 
 use super::*;
+use crate::map::StripeSet;
 use zonal_types::{CellId, Codec};
 
 fn join(node: u32, zone: u16, shard: Option<u32>, target: Option<u32>) -> MapEdit {
@@ -53,17 +54,7 @@ fn joining_builds_zones_shards_partitions_and_sets() {
         Some(ShardId(2))
     );
     assert_eq!(map.shard_of(PartitionId(40)), None);
-    let set = map
-        .zone(ZoneId(1))
-        .and_then(|zone| zone.default_set)
-        .and_then(|id| map.set(id));
-    let targets: Vec<u32> = set
-        .expect("a set")
-        .slots
-        .iter()
-        .map(|slot| slot.target.0)
-        .collect();
-    assert_eq!(targets, [1, 2]);
+    assert_eq!(default_targets(&map, 1), [1, 2]);
     assert_eq!(ZoneMap::from_bytes(&map.to_bytes()), Ok(map));
 }
 
@@ -89,10 +80,7 @@ fn foreign_stores_and_moved_nodes_are_refused() {
 #[test]
 fn a_slot_keeps_its_past_and_its_epoch_is_the_version_that_changed_it() {
     let map = two_zones();
-    let set = map
-        .zone(ZoneId(1))
-        .and_then(|zone| zone.default_set)
-        .expect("a set");
+    let set = map.default_sets(ZoneId(1)).next().expect("a set").id;
     let edit = MapEdit::SetSlot {
         set,
         slot: 0,
@@ -116,35 +104,6 @@ fn a_slot_keeps_its_past_and_its_epoch_is_the_version_that_changed_it() {
     assert!(matches!(next.edited(&[twice]), Err(EditError::Broken(_))));
 }
 
-#[test]
-fn junctions_come_move_and_go() {
-    let map = two_zones();
-    let ino = Ino::new(PartitionId(1), 9);
-    let map = map
-        .edited(&[MapEdit::AddJunction {
-            ino,
-            path: "/a".into(),
-            zone: ZoneId(1),
-        }])
-        .unwrap()
-        .unwrap();
-    let map = map
-        .edited(&[MapEdit::MoveJunction {
-            ino,
-            path: "/b".into(),
-        }])
-        .unwrap()
-        .unwrap();
-    assert_eq!(map.junctions[0].path, "/b");
-    assert!(
-        map.edited(&[MapEdit::RemoveJunction { ino }])
-            .unwrap()
-            .unwrap()
-            .junctions
-            .is_empty()
-    );
-}
-
 fn retire(target: u32) -> MapEdit {
     MapEdit::UseTarget {
         target: TargetId(target),
@@ -153,9 +112,8 @@ fn retire(target: u32) -> MapEdit {
 }
 
 fn default_targets(map: &ZoneMap, zone: u16) -> Vec<u32> {
-    let set = map.zone(ZoneId(zone)).and_then(|zone| zone.default_set);
-    let set = map.set(set.expect("a set")).expect("it");
-    set.slots.iter().map(|slot| slot.target.0).collect()
+    let slots = map.default_sets(ZoneId(zone)).flat_map(|set| &set.slots);
+    slots.map(|slot| slot.target.0).collect()
 }
 
 #[test]
@@ -183,8 +141,7 @@ fn a_target_goes_with_its_sets_and_no_number_of_a_set_comes_again() {
     let left = |set: &StripeSet| set.slots.iter().all(|slot| slot.target != TargetId(9));
     assert!(gone.sets.iter().all(left));
     assert_eq!(default_targets(&gone, 1), [1, 2, 10]);
-    let last = gone.sets.last().unwrap().id;
-    assert!(retired.sets.iter().all(|set| set.id <= last));
+    assert_eq!(gone.next_set, retired.next_set);
     let next = gone.edited(&[join(9, 1, None, Some(11))]).unwrap().unwrap();
     let known = |set: &StripeSet| retired.set(set.id).is_none() || gone.set(set.id).is_some();
     assert!(next.sets.iter().all(known), "a number was given again");

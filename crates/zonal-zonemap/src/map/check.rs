@@ -1,7 +1,9 @@
 //! Whether a map holds together: its invariants, each broken one in words.
 
-use super::ZoneMap;
+use super::{Node, Shard, StripeSet, Target, Zone, ZoneMap};
+use crate::change::{Item, ItemKey, MapChange};
 use std::collections::BTreeSet;
+use zonal_types::StripeSetId;
 use zonal_types::limits::{NODES_MAX, SLOTS_MAX, ZONES_MAX};
 
 impl ZoneMap {
@@ -13,92 +15,138 @@ impl ZoneMap {
             && is_sorted(&self.nodes, |node| node.id)
             && is_sorted(&self.targets, |target| target.id)
             && is_sorted(&self.shards, |shard| shard.id)
-            && is_sorted(&self.sets, |set| set.id)
-            && is_sorted(&self.junctions, |junction| junction.ino);
+            && is_sorted(&self.sets, |set| set.id);
         if !sorted {
             broken.push("a list is not sorted or an id occurs twice".to_owned());
         }
-        if self.zones.len() > ZONES_MAX || self.nodes.len() > NODES_MAX {
-            broken.push("too many zones or nodes".to_owned());
-        }
-        self.check_references(&mut broken);
+        self.check_whole(&mut broken);
+        self.check_all_references(&mut broken);
         self.check_partitions(&mut broken);
         broken
     }
 
-    fn check_references(&self, broken: &mut Vec<String>) {
+    /// The same of a map that a change has made of a sound one: what it left as it was is looked at only where something went.
+    #[must_use]
+    pub(crate) fn check_changed(&self, change: &MapChange) -> Vec<String> {
+        let mut broken = Vec::new();
+        self.check_whole(&mut broken);
+        let is_set = |key: &ItemKey| key.kind == 6;
+        if !change.gone.iter().all(is_set) {
+            self.check_all_references(&mut broken);
+            self.check_partitions(&mut broken);
+            return broken;
+        }
+        if !change.gone.is_empty() {
+            let zones = self.zones.iter();
+            zones.for_each(|zone| self.check_zone(zone, &mut broken));
+        }
+        for item in &change.puts {
+            match item {
+                Item::Zone { zone } => self.check_zone(zone, &mut broken),
+                Item::Node { node } => self.check_node(node, &mut broken),
+                Item::Target { target } => self.check_target(target, &mut broken),
+                Item::Shard { shard } => self.check_shard(shard, &mut broken),
+                Item::Partitions { .. } => self.check_partitions(&mut broken),
+                Item::Set { set } => self.check_set(set, &mut broken),
+            }
+        }
+        broken
+    }
+
+    /// What is not of one item.
+    fn check_whole(&self, broken: &mut Vec<String>) {
+        if self.zones.len() > ZONES_MAX || self.nodes.len() > NODES_MAX {
+            broken.push("too many zones or nodes".to_owned());
+        }
         for node in self
-            .nodes
+            .managers
             .iter()
-            .filter(|node| self.zone(node.zone).is_none())
+            .filter(|node| self.node(**node).is_none())
         {
+            broken.push(format!("unknown node {node} keeps the map"));
+        }
+        if self.set_width == 0 || usize::from(self.set_width) > SLOTS_MAX {
+            broken.push(format!("sets are to have {} slots", self.set_width));
+        }
+        if self
+            .sets
+            .last()
+            .is_some_and(|last| last.id >= self.next_set)
+        {
+            broken.push("the number of a set would be given again".to_owned());
+        }
+    }
+
+    fn check_all_references(&self, broken: &mut Vec<String>) {
+        self.zones
+            .iter()
+            .for_each(|zone| self.check_zone(zone, broken));
+        self.nodes
+            .iter()
+            .for_each(|node| self.check_node(node, broken));
+        let targets = self.targets.iter();
+        targets.for_each(|target| self.check_target(target, broken));
+        let shards = self.shards.iter();
+        shards.for_each(|shard| self.check_shard(shard, broken));
+        self.sets.iter().for_each(|set| self.check_set(set, broken));
+    }
+
+    fn check_zone(&self, zone: &Zone, broken: &mut Vec<String>) {
+        let is_foreign = |id: &StripeSetId| self.set(*id).is_none_or(|set| set.zone != zone.id);
+        let sets = &zone.default_sets;
+        if sets.iter().any(is_foreign) || !is_sorted(sets, |id| *id) {
+            let id = zone.id;
+            broken.push(format!("zone {id} has a default set that is not its own"));
+        }
+    }
+
+    fn check_node(&self, node: &Node, broken: &mut Vec<String>) {
+        if self.zone(node.zone).is_none() {
             broken.push(format!("node {} is in unknown zone {}", node.id, node.zone));
         }
-        for target in self
-            .targets
-            .iter()
-            .filter(|target| self.node(target.node).is_none())
-        {
+    }
+
+    fn check_target(&self, target: &Target, broken: &mut Vec<String>) {
+        let (id, node) = (target.id, target.node);
+        if self.node(node).is_none() {
+            broken.push(format!("target {id} is on unknown node {node}"));
+        }
+    }
+
+    fn check_shard(&self, shard: &Shard, broken: &mut Vec<String>) {
+        let (id, node) = (shard.id, shard.node);
+        if self.node(node).is_none() || !shard.replicas.contains(&node) {
             broken.push(format!(
-                "target {} is on unknown node {}",
-                target.id, target.node
+                "shard {id} is on unknown node {node}, or not among its replicas"
             ));
         }
-        for shard in self
-            .shards
-            .iter()
-            .filter(|shard| self.node(shard.node).is_none())
-        {
-            broken.push(format!(
-                "shard {} is on unknown node {}",
-                shard.id, shard.node
-            ));
+        let replicas = shard.replicas.iter();
+        for node in replicas.filter(|node| self.node(**node).is_none()) {
+            broken.push(format!("unknown node {node} keeps shard {id}"));
         }
-        for set in &self.sets {
-            let mut seen = BTreeSet::new();
-            for slot in &set.slots {
-                let zone = self
-                    .target(slot.target)
-                    .and_then(|target| self.node(target.node))
-                    .map(|node| node.zone);
-                if zone != Some(set.zone) || !seen.insert(slot.target) {
-                    broken.push(format!(
-                        "set {} has target {} twice or from elsewhere",
-                        set.id, slot.target
-                    ));
-                }
-            }
-            let mut epochs = set.slots.iter().map(|slot| slot.slot_epoch.0);
-            if epochs.any(|of| of == 0 || of > self.version.0) {
+    }
+
+    fn check_set(&self, set: &StripeSet, broken: &mut Vec<String>) {
+        let mut seen = BTreeSet::new();
+        for slot in &set.slots {
+            let target = self.target(slot.target);
+            let node = target.and_then(|target| self.node(target.node));
+            if node.map(|node| node.zone) != Some(set.zone) || !seen.insert(slot.target) {
                 broken.push(format!(
-                    "set {} has a slot epoch that no version of the map gave",
-                    set.id
-                ));
-            }
-            if set.slots.is_empty() || set.slots.len() > SLOTS_MAX {
-                broken.push(format!("set {} has {} slots", set.id, set.slots.len()));
-            }
-        }
-        for zone in &self.zones {
-            if zone
-                .default_set
-                .is_some_and(|id| self.set(id).is_none_or(|set| set.zone != zone.id))
-            {
-                broken.push(format!(
-                    "zone {} has a default set that is not its own",
-                    zone.id
+                    "set {} has target {} twice or from elsewhere",
+                    set.id, slot.target
                 ));
             }
         }
-        for junction in self
-            .junctions
-            .iter()
-            .filter(|junction| self.zone(junction.zone).is_none())
-        {
+        let mut epochs = set.slots.iter().map(|slot| slot.slot_epoch.0);
+        if epochs.any(|of| of == 0 || of > self.version.0) {
             broken.push(format!(
-                "junction {} leads to unknown zone {}",
-                junction.path, junction.zone
+                "set {} has a slot epoch that no version of the map gave",
+                set.id
             ));
+        }
+        if set.slots.is_empty() || set.slots.len() > SLOTS_MAX {
+            broken.push(format!("set {} has {} slots", set.id, set.slots.len()));
         }
     }
 

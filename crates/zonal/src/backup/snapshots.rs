@@ -1,7 +1,7 @@
 //! Snapshots of all shards of a running cell, at nearly one moment.
 //!
-//! Shards change independently of one another but for first-level directories: those change the zone map, in one record with the
-//! root. So the root's snapshot is fixed before those of the zones, and again behind them: where the map in both is the same
+//! Shards change independently of one another but for first-level directories: those change a junction, in one record with the
+//! root. So the root's snapshot is fixed before those of the zones, and again behind them: where map and junctions in both are of the same
 //! version, the snapshots fit together (what was half done between two shards is settled at their next start, as after a
 //! crash). Else all are let go and fixed again.
 
@@ -12,11 +12,10 @@ use crate::out;
 use anyhow::Context;
 use std::time::{Duration, Instant};
 use zonal_net::Address;
-use zonal_server::manager_role::MAP_KEY;
 use zonal_types::limits::SNAPSHOT_TERM_MS;
-use zonal_types::{Blob, ErrorCode, ShardId};
+use zonal_types::{Blob, Codec, ErrorCode, ShardId};
 use zonal_wire::{AdminReply, AdminRequest};
-use zonal_zonemap::{Shard, ZoneMap};
+use zonal_zonemap::{Assembly, JunctionsHead, Shard, ZoneMap, junctions, stored};
 
 /// How often snapshots are fixed anew while first-level directories change.
 const TRIES: u32 = 50;
@@ -92,16 +91,36 @@ impl<'a> Snapshot<'a> {
         Ok(self.ask(after)??)
     }
 
-    /// The zone map in the root's.
-    fn map(&self) -> anyhow::Result<ZoneMap> {
-        let mut before = MAP_KEY.to_vec();
+    /// The zone map in the root's, and the version of the junctions there.
+    fn map(&self) -> anyhow::Result<(ZoneMap, u64)> {
+        let mut before = stored::MAP_KEY.to_vec();
         let last = before.pop().unwrap_or_default();
         before.push(last.saturating_sub(1));
         before.extend([0xff; 8]);
+        let (mut assembly, mut after) = (Assembly::default(), Blob(before));
+        'pages: loop {
+            let (entries, end) = self.read(&after)?;
+            for (key, value) in &entries {
+                let taken = assembly.take(&key.0, &value.0);
+                if !taken.map_err(|code| anyhow::anyhow!("the zone map: {code}"))? {
+                    break 'pages;
+                }
+            }
+            match entries.into_iter().next_back() {
+                Some((last, _)) if !end => after = last,
+                _ => break,
+            }
+        }
+        let map = assembly.finish();
+        let map = map.context("the root's snapshot has no zone map")?;
+        let head = junctions::head_key();
+        let mut before = head.clone();
+        before.pop();
         let (entries, _) = self.read(&Blob(before))?;
-        let found = entries.iter().find(|(key, _)| key.0 == MAP_KEY);
-        let (_, value) = found.context("the root's snapshot has no zone map")?;
-        ZoneMap::decode(&value.0).map_err(|code| anyhow::anyhow!("the zone map: {code}"))
+        let found = entries.iter().find(|(key, _)| key.0 == head);
+        let junctions = found.map(|(_, value)| JunctionsHead::from_bytes(&value.0));
+        let junctions = junctions.transpose().context("the junctions")?;
+        Ok((map, junctions.unwrap_or_default().version))
     }
 }
 
@@ -160,11 +179,11 @@ fn try_all<'a>(
     published: &ZoneMap,
     root: &Shard,
 ) -> anyhow::Result<Option<Fitting<'a>>> {
-    let map = Snapshot::fix(cell, published, root)?.map()?;
+    let (map, junctions) = Snapshot::fix(cell, published, root)?.map()?;
     let zones = fix_zones(cell, &map)?;
     let first = Snapshot::fix(cell, published, root)?;
-    let now = first.map()?;
-    let fits = now.version == map.version;
+    let (now, junctions_now) = first.map()?;
+    let fits = now.version == map.version && junctions_now == junctions;
     let mut all = vec![first];
     all.extend(zones);
     Ok(fits.then_some((now, all)))

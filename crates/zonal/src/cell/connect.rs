@@ -2,7 +2,7 @@
 
 use super::folder::{Folder, default_dir};
 use super::named::Named;
-use crate::exit::{CONFIG, FAILED, Failure, NOT_FOUND, REFUSED, UNREACHABLE};
+use crate::exit::{CONFIG, DAMAGED_HINT, FAILED, Failure, NOT_FOUND, REFUSED, UNREACHABLE};
 use anyhow::Context;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -14,12 +14,13 @@ use zonal_net::{
     Address, Credential, Identity, PayloadInto, Peer, Pool, PoolConfig, Request, Role, SubjectKind,
 };
 use zonal_server::NodeConfig;
-use zonal_types::{CellId, Codec, ErrorCode, MapVersion, NodeId};
+use zonal_types::limits::JUNCTIONS_LISTED_MAX;
+use zonal_types::{CellId, Codec, ErrorCode, NodeId};
 use zonal_wire::{
     AdminReply, AdminRequest, Header, ManagerReply, ManagerRequest, Service, StorageReply,
     StorageRequest,
 };
-use zonal_zonemap::ZoneMap;
+use zonal_zonemap::{Fetch, FetchError, Junction, ZoneMap};
 
 /// Which cell is meant.
 #[derive(Debug, Clone, clap::Args)]
@@ -86,7 +87,8 @@ fn read_credential(path: Option<&Path>) -> anyhow::Result<Option<Arc<Credential>
         }
     })?;
     let bad = |error| Failure::new(CONFIG, format!("{}: {error}", path.display()));
-    let credential = Credential::from_pem(&pem).map_err(bad)?;
+    let credential = Credential::from_pem(&pem);
+    let credential = credential.map_err(|error| bad(error).hint(DAMAGED_HINT))?;
     credential.check_now().map_err(|error| {
         bad(error).hint("`zonal key create` makes a new one; is this machine's clock right?")
     })?;
@@ -265,27 +267,60 @@ impl Cell {
 
     /// The zone map, from the manager.
     pub fn map(&self) -> anyhow::Result<ZoneMap> {
-        let request = ManagerRequest::GetMap {
-            have: MapVersion(0),
+        let none = ZoneMap::unknown(self.id);
+        let ask = |request: &ManagerRequest| match self.ask_manager(request) {
+            Ok(reply) => Ok(reply),
+            Err(error) => Err(Unfetched(
+                error.context("the manager does not give the zone map"),
+            )),
         };
-        let to = Address::any_node(self.manager);
-        let reply = self.call(to, Service::Manager, request.name(), &request.to_bytes());
-        match reply.context("the manager does not give the zone map")? {
-            ManagerReply::Map { map, .. } => ZoneMap::decode(&map.0).map_err(|code| {
-                let text = format!("the zone map cannot be decoded: {code}");
-                Failure::new(UNREACHABLE, text)
-                    .hint("use the same version of zonal everywhere")
-                    .into()
-            }),
-            ManagerReply::Failed { code, .. } if code.0 == ErrorCode::WrongTarget => {
+        let map = Fetch::newer(Arc::new(none)).run(ask);
+        let map = map.map_err(|Unfetched(error)| match error.downcast_ref() {
+            Some(FetchError::Refused { code, .. }) if *code == ErrorCode::WrongTarget => {
                 let text = format!("{} is not a manager", self.manager);
-                Err(Failure::new(UNREACHABLE, text)
+                Failure::new(UNREACHABLE, text)
                     .hint("--cell takes the manager's address")
-                    .into())
+                    .into()
             }
-            other => {
-                Err(Failure::new(UNREACHABLE, format!("the manager answers {other:?}")).into())
+            Some(FetchError::Decode(_)) => Failure::new(UNREACHABLE, error.to_string())
+                .hint("use the same version of zonal everywhere")
+                .into(),
+            Some(_) => Failure::new(UNREACHABLE, error.to_string()).into(),
+            None => error,
+        })?;
+        Ok(Arc::unwrap_or_clone(map))
+    }
+
+    /// Asks the manager.
+    pub fn ask_manager(&self, request: &ManagerRequest) -> anyhow::Result<ManagerReply> {
+        let to = Address::any_node(self.manager);
+        self.call(to, Service::Manager, request.name(), &request.to_bytes())
+    }
+
+    /// All junctions, in the order of their paths, page by page.
+    pub fn junctions(&self, visit: &mut dyn FnMut(&Junction)) -> anyhow::Result<()> {
+        let mut after = None;
+        loop {
+            let entries = JUNCTIONS_LISTED_MAX as u32;
+            let reply = self.ask_manager(&ManagerRequest::Junctions { after, entries })?;
+            let ManagerReply::Junctions { junctions, end, .. } = reply else {
+                let text = format!("the manager answers {reply:?}");
+                return Err(Failure::new(UNREACHABLE, text).into());
+            };
+            junctions.iter().for_each(&mut *visit);
+            match junctions.into_iter().next_back() {
+                Some(last) if !end => after = Some((last.path, last.ino)),
+                _ => return Ok(()),
             }
         }
+    }
+}
+
+/// Why the map was not fetched.
+struct Unfetched(anyhow::Error);
+
+impl From<FetchError> for Unfetched {
+    fn from(error: FetchError) -> Self {
+        Self(error.into())
     }
 }

@@ -10,7 +10,7 @@
 //! ```
 
 use super::named::Named;
-use crate::exit::{CONFIG, Failure, NOT_FOUND, REFUSED};
+use crate::exit::{CONFIG, DAMAGED_HINT, Failure, NOT_FOUND, REFUSED};
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsStr;
@@ -124,7 +124,10 @@ impl Folder {
         let dir = trusted.path().to_owned();
         let path = dir.join(CELL_FILE);
         let text = trusted.text(CELL_FILE, CELL_FILE_MAX)?.ok_or_else(none)?;
-        let bad = |what: &str| Failure::new(CONFIG, format!("{}: {what}", path.display()));
+        let bad = |what: &str| {
+            let failure = Failure::new(CONFIG, format!("{}: {what}", path.display()));
+            failure.hint(DAMAGED_HINT)
+        };
         let file: CellFile = toml::from_str(&text).map_err(|error| bad(error.message()))?;
         let names = file.nodes.iter().map(Path::new);
         if let Some(name) = names

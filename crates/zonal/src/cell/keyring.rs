@@ -7,7 +7,7 @@
 //!
 //! A credential is in the list before its file is written, so that each can be revoked.
 
-use crate::exit::{CONFIG, FAILED, Failure, IN_USE, NOT_FOUND, REFUSED};
+use crate::exit::{CONFIG, DAMAGED_HINT, FAILED, Failure, IN_USE, NOT_FOUND, REFUSED};
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 use std::io::Write;
@@ -140,7 +140,10 @@ impl Keyring {
         };
         let pem = trusted::secret(path, CREDENTIAL_BYTES_MAX as u64).map_err(refused)?;
         let pem = String::from_utf8(pem);
-        let bad = |what: String| Failure::new(CONFIG, format!("{}: {what}", path.display()));
+        let bad = |what: String| {
+            let failure = Failure::new(CONFIG, format!("{}: {what}", path.display()));
+            failure.hint(DAMAGED_HINT)
+        };
         let pem = pem.map_err(|_error| bad("no text".to_owned()))?;
         let authority = Authority::from_pem(&pem).map_err(|error| bad(error.to_string()))?;
         let above = path.parent().filter(|above| !above.as_os_str().is_empty());
@@ -166,7 +169,14 @@ impl Keyring {
         let name = to.file_name().and_then(|name| name.to_str());
         let name = name.with_context(|| format!("{} names no file", to.display()))?;
         let above = to.parent().filter(|above| !above.as_os_str().is_empty());
-        let above = trusted::open(above.unwrap_or(Path::new(".")))?;
+        let above = trusted::open(above.unwrap_or(Path::new("."))).map_err(|error| {
+            if error.is_missing() {
+                let hint = "make the folder first, or name a file in one that is there";
+                let failure = Failure::new(NOT_FOUND, error.to_string());
+                return anyhow::Error::from(failure.hint(hint));
+            }
+            error.into()
+        })?;
         let line = IssuedLine {
             subject: subject.to_string(),
             serial: shown(issued.serial),
@@ -208,8 +218,11 @@ impl Keyring {
         let lines = text.lines().enumerate();
         lines
             .map(|(index, line)| {
-                serde_json::from_str(line)
-                    .with_context(|| format!("{}, line {}", path.display(), index + 1))
+                serde_json::from_str(line).map_err(|error| {
+                    let at = format!("{}, line {}", path.display(), index + 1);
+                    let failure = Failure::new(CONFIG, format!("{at}: {error}"));
+                    failure.hint(DAMAGED_HINT).into()
+                })
             })
             .collect()
     }

@@ -1,6 +1,6 @@
 //! What a command line names a cell by: its folder, or the address of its manager.
 
-use crate::exit::{Failure, UNREACHABLE};
+use crate::exit::{Failure, UNREACHABLE, USAGE};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -39,6 +39,12 @@ impl Named {
     pub fn of(text: &str) -> anyhow::Result<Self> {
         if let Ok(address) = text.parse() {
             return Ok(Self::Address(address));
+        }
+        if text.is_empty() {
+            let failure = Failure::new(USAGE, "a cell's name is empty");
+            return Err(failure
+                .hint("--cell takes a folder, or the address of a manager")
+                .into());
         }
         if !is_host(text) {
             return Ok(Self::Folder(text.into()));

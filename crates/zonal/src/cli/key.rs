@@ -5,7 +5,7 @@ use crate::cell::Named;
 use crate::cell::connect::{Cell, CellArgs};
 use crate::cell::folder::{Folder, default_dir};
 use crate::cell::keyring::{AUTHORITY_FILE, COMMANDS, IssuedLine, Keyring, Kind, serial_in, shown};
-use crate::exit::{CONFIG, Failure, NOT_FOUND, REFUSED, USAGE};
+use crate::exit::{CONFIG, DAMAGED_HINT, Failure, NOT_FOUND, REFUSED, USAGE};
 use crate::out;
 use serde_json::json;
 use std::collections::BTreeSet;
@@ -376,7 +376,8 @@ fn show(file: &Path, as_json: bool) -> anyhow::Result<()> {
         }
     })?;
     let bad = |error| Failure::new(CONFIG, format!("{}: {error}", file.display()));
-    let credential = Credential::from_pem(&pem).map_err(bad)?;
+    let credential = Credential::from_pem(&pem);
+    let credential = credential.map_err(|error| bad(error).hint(DAMAGED_HINT))?;
     let problem = credential.check_now().err().map(|error| error.to_string());
     let (subject, serial) = (credential.subject().to_string(), shown(credential.serial()));
     if as_json {

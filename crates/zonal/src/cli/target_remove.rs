@@ -18,9 +18,9 @@ use crate::transfer::{Names, Remote, Source};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 use zonal_meta::named_sets::layout_of;
-use zonal_net::{Address, NetError};
+use zonal_net::NetError;
 use zonal_types::{Blob, Codec, Ino, StripeSetId, TargetId};
-use zonal_wire::{ManagerReply, ManagerRequest, Service};
+use zonal_wire::{ManagerReply, ManagerRequest};
 use zonal_zonemap::{MapEdit, TargetState, ZoneMap};
 
 /// Files that are named where the target cannot go.
@@ -62,7 +62,7 @@ pub fn remove(cell: &Cell, target: TargetId, retire: bool) -> anyhow::Result<()>
         }
         return Err(error);
     }
-    // First-level directories may have come and gone meanwhile; of sets and targets nobody but this command decides.
+    // Nodes may have joined meanwhile; of sets and targets nobody but this command decides.
     let mut last = retired;
     loop {
         match edit(cell, &last, MapEdit::RemoveTarget { target }) {
@@ -92,12 +92,9 @@ fn edit(cell: &Cell, map: &ZoneMap, edit: MapEdit) -> anyhow::Result<ZoneMap> {
         expected: map.version,
         edits: Blob(vec![edit].to_bytes()),
     };
-    let to = Address::any_node(cell.manager);
-    match cell.call(to, Service::Manager, request.name(), &request.to_bytes())? {
-        ManagerReply::Map { map, .. } => {
-            let map = ZoneMap::decode(&map.0);
-            map.map_err(|code| anyhow::anyhow!("the zone map cannot be decoded: {code}"))
-        }
+    match cell.ask_manager(&request)? {
+        // Or a newer one.
+        ManagerReply::At { .. } => cell.map(),
         ManagerReply::Failed { detail, .. } => {
             Err(Failure::new(REFUSED, format!("the manager refuses: {detail}")).into())
         }

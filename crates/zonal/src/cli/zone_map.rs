@@ -21,13 +21,22 @@ pub enum ZoneMapCommand {
 impl ZoneMapCommand {
     pub fn run(self) -> anyhow::Result<()> {
         let Self::Show { cell, json } = self;
-        let map = cell.open()?.map()?;
+        let cell = cell.open()?;
+        let map = cell.map()?;
         if json {
-            out::json(format_args!("{:#}", to_json(&map)));
-        } else {
-            print(&map);
+            let mut junctions = Vec::new();
+            cell.junctions(&mut |junction| {
+                let (ino, path, zone) = (junction.ino.0, &junction.path, junction.zone.0);
+                junctions.push(json!({"ino": ino, "path": path, "zone": zone}));
+            })?;
+            out::json(format_args!("{:#}", to_json(&map, &junctions)));
+            return Ok(());
         }
-        Ok(())
+        print(&map);
+        cell.junctions(&mut |junction| {
+            let (path, zone) = (&junction.path, junction.zone);
+            out::line(format_args!("{path} is homed in zone {zone}"));
+        })
     }
 }
 
@@ -63,7 +72,7 @@ pub fn print(map: &ZoneMap) {
     }
     out::table(&rows);
     for zone in &map.zones {
-        if let Some(set) = zone.default_set.and_then(|id| map.set(id)) {
+        for set in map.default_sets(zone.id) {
             let slots: Vec<String> = set
                 .slots
                 .iter()
@@ -76,12 +85,6 @@ pub fn print(map: &ZoneMap) {
                 slots.join(", ")
             ));
         }
-    }
-    for junction in &map.junctions {
-        out::line(format_args!(
-            "{} is homed in zone {}",
-            junction.path, junction.zone
-        ));
     }
 }
 
@@ -98,14 +101,14 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 /// The map for scripts.
-fn to_json(map: &ZoneMap) -> Value {
+fn to_json(map: &ZoneMap, junctions: &[Value]) -> Value {
     let zones = map.zones.iter().map(|zone| {
-        json!({"id": zone.id.0, "name": zone.name, "default_set": zone.default_set.map(|set| set.0)})
+        json!({"id": zone.id.0, "name": zone.name, "default_sets": zone.default_sets.iter().map(|set| set.0).collect::<Vec<_>>()})
     });
     let nodes = map
         .nodes
         .iter()
-        .map(|node| json!({"id": node.id.0, "zone": node.zone.0, "address": node.address}));
+        .map(|node| json!({"id": node.id.0, "zone": node.zone.0, "address": node.address, "state": node.state.name()}));
     let targets = map.targets.iter().map(|target| {
         json!({
             "id": target.id.0,
@@ -116,7 +119,8 @@ fn to_json(map: &ZoneMap) -> Value {
         })
     });
     let shards = map.shards.iter().map(|shard| {
-        json!({"id": shard.id.0, "zone": shard.zone.0, "node": shard.node.0, "epoch": shard.epoch.0})
+        json!({"id": shard.id.0, "zone": shard.zone.0, "node": shard.node.0, "epoch": shard.epoch.0,
+            "replicas": shard.replicas.iter().map(|node| node.0).collect::<Vec<_>>()})
     });
     let partitions = map
         .partitions
@@ -135,20 +139,19 @@ fn to_json(map: &ZoneMap) -> Value {
                 })
             })
             .collect();
-        json!({"id": set.id.0, "zone": set.zone.0, "slots": slots})
+        json!({"id": set.id.0, "zone": set.zone.0, "is_open": set.is_open, "slots": slots})
     });
-    let junctions = map.junctions.iter().map(
-        |junction| json!({"ino": junction.ino.0, "path": junction.path, "zone": junction.zone.0}),
-    );
     json!({
         "cell": map.cell.to_string(),
         "version": map.version.0,
+        "managers": map.managers.iter().map(|node| node.0).collect::<Vec<_>>(),
+        "set_width": map.set_width,
         "zones": zones.collect::<Vec<_>>(),
         "nodes": nodes.collect::<Vec<_>>(),
         "targets": targets.collect::<Vec<_>>(),
         "shards": shards.collect::<Vec<_>>(),
         "partitions": partitions.collect::<Vec<_>>(),
         "sets": sets.collect::<Vec<_>>(),
-        "junctions": junctions.collect::<Vec<_>>(),
+        "junctions": junctions,
     })
 }

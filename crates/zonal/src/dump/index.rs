@@ -132,14 +132,9 @@ fn one(kind: StoreKind, key: &[u8], value: &[u8], printer: &mut Printer) {
 
 /// The zone map in full.
 fn map(store: &ReadStore, printer: &mut Printer) {
-    use zonal_types::KvRead;
-    let bytes = match store.get(&zonal_server::manager_role::MAP_KEY) {
-        Ok(Some(bytes)) => bytes,
-        Ok(None) => return,
-        Err(code) => return printer.damage("map", None, code.text()),
-    };
-    match zonal_zonemap::ZoneMap::decode(&bytes) {
-        Ok(map) => {
+    match zonal_zonemap::ZoneMap::load(store) {
+        Ok(None) => {}
+        Ok(Some(map)) => {
             for zone in &map.zones {
                 let shown = Described::new("zone")
                     .with("zone", zone.id.0)
@@ -186,17 +181,14 @@ fn map(store: &ReadStore, printer: &mut Printer) {
                 let shown = Described::new("stripe set")
                     .with("set", set.id.0)
                     .with("zone", set.zone.0)
+                    .with("open", u64::from(set.is_open))
                     .with("slots", slots);
                 printer.entry("map", None, &shown);
             }
-            for junction in &map.junctions {
-                let shown = Described::new("junction")
-                    .with("ino", junction.ino.0)
-                    .with("path", junction.path.as_str())
-                    .with("zone", junction.zone.0);
-                printer.entry("map", None, &shown);
+            for found in map.check() {
+                printer.damage("map", None, &found);
             }
         }
-        Err(error) => printer.damage("map", None, &error.to_string()),
+        Err(code) => printer.damage("map", None, code.text()),
     }
 }

@@ -19,7 +19,7 @@ use std::path::Path;
 use zonal_disk::identity::{self, FORMAT_VERSION, Stored};
 use zonal_disk::{DiskError, StoreKind, trusted};
 use zonal_types::CellId;
-use zonal_types::describe::{Described, Field};
+use zonal_types::describe::Described;
 
 /// A part of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -165,33 +165,13 @@ fn identity_of(stored: &Stored) -> Described {
 
 /// What an entry of a store is; where its kind is not known, what it can be.
 pub fn entry(kind: Option<StoreKind>, key: &[u8], value: &[u8]) -> Option<Described> {
-    let of_map = || -> Option<Described> {
-        let map = zonal_zonemap::ZoneMap::decode(value).ok()?;
-        let found = map.check();
-        let what = Described::new("zone map")
-            .with("version", map.version.0)
-            .with("cell", map.cell.to_string())
-            .with("zones", map.zones.len() as u64)
-            .with("nodes", map.nodes.len() as u64)
-            .with("targets", map.targets.len() as u64)
-            .with("shards", map.shards.len() as u64)
-            .with("sets", map.sets.len() as u64)
-            .with("junctions", map.junctions.len() as u64);
-        let broken: Field = found.iter().map(|broken| format!("{broken:?}")).collect();
-        Some(if found.is_empty() {
-            what
-        } else {
-            what.with("broken", broken)
-        })
-    };
     let of_shard = || {
-        if key == zonal_server::manager_role::MAP_KEY {
-            return of_map();
-        }
         if key == zonal_server::SHARD_SCRUB_KEY {
             return zonal_server::describe_scrub(value);
         }
-        zonal_server::describe_start(key, value)
+        zonal_zonemap::stored::describe(key, value)
+            .or_else(|| zonal_zonemap::junctions::describe(key, value))
+            .or_else(|| zonal_server::describe_start(key, value))
             .or_else(|| zonal_server::describe_revoked(key, value))
             .or_else(|| zonal_meta::describe::entry(key, value).ok())
     };

@@ -86,9 +86,16 @@ fn objects(frame: &Frame, at: &str, printer: &mut Printer) -> Option<()> {
 fn backup(frame: &Frame, at: &str, printer: &mut Printer) -> Option<()> {
     match frame.kind {
         MAP => {
-            let key = zonal_server::manager_role::MAP_KEY;
-            let map = entry(Some(StoreKind::Manager), &key, &frame.payload)?;
-            printer.entry(PART, Some(at.to_owned()), &map);
+            let map = zonal_zonemap::ZoneMap::decode(&frame.payload).ok()?;
+            let shown = Described::new("zone map")
+                .with("version", map.version.0)
+                .with("cell", map.cell.to_string())
+                .with("zones", map.zones.len() as u64)
+                .with("nodes", map.nodes.len() as u64)
+                .with("targets", map.targets.len() as u64)
+                .with("shards", map.shards.len() as u64)
+                .with("sets", map.sets.len() as u64);
+            printer.entry(PART, Some(at.to_owned()), &shown);
         }
         SHARD => {
             let start = ShardStart::from_bytes(&frame.payload).ok()?;

@@ -1,6 +1,7 @@
 //! Requests that are well formed and ask for what cannot be, one list a role.
 
 use super::{EDGES, Server};
+use std::sync::Arc;
 use zonal_net::{Identity, Pool, PoolConfig, Role};
 use zonal_testkit::Rng;
 use zonal_types::{
@@ -12,7 +13,7 @@ use zonal_wire::{
     ManagerRequest, MetaReply, MetaRequest, NewKind, ObjectRef, Service, SetTime, StorageReply,
     StorageRequest,
 };
-use zonal_zonemap::{MapEdit, TargetState, ZoneMap};
+use zonal_zonemap::{Fetch, FetchError, MapEdit, TargetState, ZoneMap};
 
 pub fn root_user(groups: usize) -> Credentials {
     Credentials {
@@ -345,6 +346,21 @@ pub fn absurd_manager(server: &mut Server<'_>, version: MapVersion, random: &mut
                 have: MapVersion(edge),
             },
             ManagerRequest::Junction { ino: Ino(edge) },
+            ManagerRequest::Junctions {
+                after: Some(("/\u{0}\u{fe}".repeat(2000), Ino(edge))),
+                entries: u32::MAX,
+            },
+            ManagerRequest::JunctionsAt {
+                path: "\u{0}".repeat(5000),
+            },
+            ManagerRequest::GetMapPart {
+                version: MapVersion(edge),
+                offset: edge,
+            },
+            ManagerRequest::GetMapPart {
+                version,
+                offset: edge,
+            },
             ManagerRequest::Edit {
                 expected: MapVersion(edge.max(1 << 40)),
                 edits: Blob(vec![0; 4]),
@@ -361,20 +377,12 @@ pub fn absurd_manager(server: &mut Server<'_>, version: MapVersion, random: &mut
     }
 }
 
-/// Edits that belong to the root shard and to joins: from outside, they would part the map from what it tells of.
-pub fn foreign_edits(manager: &mut Server<'_>, dir: Ino) {
+/// Edits that belong to shards, to the manager and to joins: from outside, they would part the map from what it tells of.
+pub fn foreign_edits(manager: &mut Server<'_>) {
     let node = NodeId(u32::MAX);
     let edits = [
-        MapEdit::RemoveJunction { ino: dir },
-        MapEdit::MoveJunction {
-            ino: dir,
-            path: "/elsewhere".into(),
-        },
-        MapEdit::AddJunction {
-            ino: Ino(u64::MAX),
-            path: "\0".into(),
-            zone: ZoneId(1),
-        },
+        MapEdit::OpenSets { zone: ZoneId(1) },
+        MapEdit::SetWidth { slots: 1 },
         MapEdit::Join {
             node,
             zone: ZoneId(u16::MAX),
@@ -406,11 +414,7 @@ pub fn foreign_edits(manager: &mut Server<'_>, dir: Ino) {
 }
 
 pub fn map_of(manager: &mut Server<'_>) -> ZoneMap {
-    let request = ManagerRequest::GetMap {
-        have: MapVersion(0),
-    };
-    match manager.manager(&request) {
-        ManagerReply::Map { map, .. } => ZoneMap::from_bytes(&map.0).unwrap(),
-        other => panic!("{other:?}"),
-    }
+    let fetch = Fetch::newer(Arc::new(ZoneMap::unknown(CellId::default())));
+    let map = fetch.run(|request| Ok::<_, FetchError>(manager.manager(request)));
+    Arc::unwrap_or_clone(map.unwrap())
 }

@@ -48,6 +48,9 @@ pub fn valid_manager(map: &ZoneMap) -> Vec<Vec<u8>> {
         ManagerRequest::Join { node: node.id, zone: node.zone, zone_name: "zone1".into(), address: node.address.clone(), meta: true, targets: Vec::new(), starts: Vec::new() },
         ManagerRequest::Edit { expected: map.version, edits: Blob(vec![edit].to_bytes()) },
         ManagerRequest::Junction { ino: Ino::ROOT },
+        ManagerRequest::Junctions { after: Some(("/a".into(), Ino(1))), entries: 10 },
+        ManagerRequest::JunctionsAt { path: "/a".into() },
+        ManagerRequest::GetMapPart { version: map.version, offset: 0 },
     ];
     requests.iter().map(Codec::to_bytes).collect()
 }

@@ -15,10 +15,10 @@ use zonal_types::{
 };
 use zonal_wire::meta::{LockKind, LockRange, NewKind};
 use zonal_wire::{
-    AdminReply, AdminRequest, Header, ManagerReply, ManagerRequest, MetaReply, MetaRequest,
-    ObjectRef, Service, StorageReply, StorageRequest,
+    AdminReply, AdminRequest, Header, ManagerReply, MetaReply, MetaRequest, ObjectRef, Service,
+    StorageReply, StorageRequest,
 };
-use zonal_zonemap::ZoneMap;
+use zonal_zonemap::{Fetch, FetchError, ZoneMap};
 
 /// Part of every name, content, attribute and text outside of the path.
 pub const SECRET: &[u8] = b"S3CRET";
@@ -234,10 +234,7 @@ impl World {
 
     /// The set of the one target, and the epoch of its only slot.
     pub fn slot(&self) -> (StripeSetId, Epoch) {
-        let set = self
-            .map
-            .set(self.map.zones[0].default_set.unwrap())
-            .unwrap();
+        let set = self.map.default_sets(self.map.zones[0].id).next().unwrap();
         (set.id, set.slots[0].slot_epoch)
     }
 
@@ -453,12 +450,10 @@ impl World {
 
 fn map_of(pool: &Pool, manager: SocketAddr) -> ZoneMap {
     let header = Header::request(Service::Manager, CellId::default());
-    let request = ManagerRequest::GetMap {
-        have: zonal_types::MapVersion(0),
-    };
-    let (body, _) = ask(pool, manager, header, &request.to_bytes(), &[]).unwrap();
-    match ManagerReply::from_bytes(&body).unwrap() {
-        ManagerReply::Map { map, .. } => ZoneMap::decode(&map.0).unwrap(),
-        other => panic!("{other:?}"),
-    }
+    let fetch = Fetch::newer(Arc::new(ZoneMap::unknown(CellId::default())));
+    let map = fetch.run(|request| {
+        let (body, _) = ask(pool, manager, header, &request.to_bytes(), &[]).unwrap();
+        Ok::<_, FetchError>(ManagerReply::from_bytes(&body).unwrap())
+    });
+    Arc::unwrap_or_clone(map.unwrap())
 }

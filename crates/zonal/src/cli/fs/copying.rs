@@ -5,7 +5,7 @@
 //! whoever looks sees the old one or the new one. What a command leaves that is killed with -9 has
 //! a name like `.NAME.zonal-put.0123456789abcdef`.
 
-use super::connected::{Failures, interrupted};
+use super::connected::{Failures, about, interrupted};
 use crate::exit::{FAILED, Failure, INTERRUPTED};
 use crate::progress::Progress;
 use anyhow::Context;
@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, SyncSender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use zonal_native::ErrorCode;
+use zonal_native::{Error, ErrorCode};
 use zonal_types::limits::NAME_BYTES_MAX;
 
 /// Bytes moved at once.
@@ -92,6 +92,12 @@ impl Work {
         if code.is_some_and(super::connected::is_hopeless) {
             self.is_hopeless.store(true, Ordering::Relaxed);
         }
+    }
+
+    /// A failure of the cell at a path, in words.
+    pub fn said(&self, error: Error, doing: &str, path: &Path) -> anyhow::Error {
+        self.heard(error.code());
+        about(error, doing, path)
     }
 
     /// One path failed, and others go on.

@@ -1,7 +1,7 @@
 //! How `get` copies, as `put` does: one thread walks the tree and makes directories and links,
 //! others copy files.
 
-use super::connected::{Connected, about, about_local};
+use super::connected::{Connected, about_local};
 use super::copying::{STEP, Work, beside};
 use super::listing::join;
 use super::local::{self, Xattr};
@@ -51,11 +51,6 @@ pub struct Receiver<'a> {
 }
 
 impl Receiver<'_> {
-    fn said(&self, error: Error, doing: &str, path: &Path) -> anyhow::Error {
-        self.work.heard(error.code());
-        about(error, doing, path)
-    }
-
     /// Makes something beside a name, and gives it the name. A failure leaves nothing.
     fn place(
         &self,
@@ -88,7 +83,7 @@ impl Receiver<'_> {
         let (native, user) = (&self.cell.native, &self.cell.user);
         let options = OpenOptions::new().no_follow(true);
         let source = native.open(user, &job.from, options);
-        let source = source.map_err(|error| self.said(error, "read", &job.from))?;
+        let source = source.map_err(|error| self.work.said(error, "read", &job.from))?;
         let file = LocalFile::options()
             .write(true)
             .create_new(true)
@@ -104,7 +99,7 @@ impl Receiver<'_> {
     /// Holes stay holes. What is added meanwhile is not copied.
     fn copy_bytes(&self, job: &Job, source: &File, file: &LocalFile) -> anyhow::Result<()> {
         let failed = |error: std::io::Error| about_local(&error, "write", &job.to);
-        let said = |error| self.said(error, "read", &job.from);
+        let said = |error| self.work.said(error, "read", &job.from);
         let size = source.stat().map_err(said)?.size;
         let next = |from, what| match source.find(from, what) {
             Err(error) if error.code() == Some(ErrorCode::NoDevice) => Ok(size),
@@ -161,7 +156,7 @@ impl Receiver<'_> {
             FileKind::Symlink => Vec::new(),
             _ => {
                 let xattrs = self.xattrs(&job.from);
-                xattrs.map_err(|error| self.said(error, "read attributes of", &job.from))?
+                xattrs.map_err(|error| self.work.said(error, "read attributes of", &job.from))?
             }
         };
         let set = local::set_attributes(new, &job.attr, &xattrs);
@@ -205,7 +200,7 @@ impl<'a> Getting<'a> {
     pub fn walk(&self, from: &Path, to: &Path, feed: &dyn Fn(Job)) {
         let receiver = &self.receiver;
         let attr = receiver.cell.native.lstat(&receiver.cell.user, from);
-        let attr = attr.map_err(|error| receiver.said(error, "read", from));
+        let attr = attr.map_err(|error| receiver.work.said(error, "read", from));
         if let Some(attr) = receiver.work.note(attr) {
             self.go(from, attr, to, feed);
         }
@@ -246,7 +241,7 @@ impl<'a> Getting<'a> {
                     .cell
                     .native
                     .read_link(&receiver.cell.user, &job.from);
-                let text = text.map_err(|error| receiver.said(error, "read", &job.from))?;
+                let text = text.map_err(|error| receiver.work.said(error, "read", &job.from))?;
                 receiver.place(&job.to, |new| {
                     std::os::unix::fs::symlink(OsStr::from_bytes(&text), new).map_err(failed)?;
                     receiver.set_attributes(&job, new)
@@ -287,7 +282,7 @@ impl<'a> Getting<'a> {
             made => made.map_err(failed)?,
         }
         let (native, user) = (&receiver.cell.native, &receiver.cell.user);
-        let said = |error| receiver.said(error, "list", &job.from);
+        let said = |error| receiver.work.said(error, "list", &job.from);
         for entry in native.read_dir_plus(user, &job.from).map_err(said)? {
             let entry = entry.map_err(said)?;
             let (from, to) = (join(&job.from, entry.name()), join(&job.to, entry.name()));

@@ -3,7 +3,7 @@
 //! A hard link is made when the first name of its file has been copied; modes and times of
 //! directories are set last.
 
-use super::connected::{Connected, about, about_local};
+use super::connected::{Connected, about_local};
 use super::copying::{STEP, Work, beside};
 use super::listing::join;
 use super::local;
@@ -18,7 +18,7 @@ use std::io::Read as _;
 use std::os::unix::fs::{FileExt as _, FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
-use zonal_native::{Error, ErrorCode, File, FileKind, NewTime, OpenOptions};
+use zonal_native::{ErrorCode, File, FileKind, NewTime, OpenOptions};
 
 /// A file that is to be copied.
 pub struct Job {
@@ -74,11 +74,6 @@ fn seek(file: &LocalFile, to: SeekFrom) -> std::io::Result<Option<u64>> {
 }
 
 impl Sender<'_> {
-    fn said(&self, error: Error, doing: &str, path: &Path) -> anyhow::Error {
-        self.work.heard(error.code());
-        about(error, doing, path)
-    }
-
     /// Makes something beside a name, and gives it the name. A failure leaves nothing.
     fn place(
         &self,
@@ -89,7 +84,7 @@ impl Sender<'_> {
         let new = beside(to, "put")?;
         let placed = make(&new).and_then(|()| {
             let renamed = native.rename(user, &new, to);
-            renamed.map_err(|error| self.said(error, "write", to))
+            renamed.map_err(|error| self.work.said(error, "write", to))
         });
         if placed.is_err() {
             let _ = native.unlink(user, &new);
@@ -111,7 +106,7 @@ impl Sender<'_> {
     }
 
     fn fill(&self, content: &Content, new: &Path, to: &Path) -> anyhow::Result<()> {
-        let said = |error| self.said(error, "write", to);
+        let said = |error| self.work.said(error, "write", to);
         // Nobody else reads what is not complete.
         let mode = match content {
             Content::Stdin => 0o666,
@@ -145,7 +140,7 @@ impl Sender<'_> {
                 return Ok(());
             }
             let written = file.write(buffer.get(..bytes).unwrap_or_default());
-            written.map_err(|error| self.said(error, "write", to))?;
+            written.map_err(|error| self.work.said(error, "write", to))?;
             self.work.moved(bytes);
         }
     }
@@ -153,7 +148,7 @@ impl Sender<'_> {
     /// Holes stay holes. What is added meanwhile is not copied.
     fn copy_bytes(&self, from: &Path, file: &File, to: &Path) -> anyhow::Result<()> {
         let failed = |error: std::io::Error| about_local(&error, "read", from);
-        let said = |error| self.said(error, "write", to);
+        let said = |error| self.work.said(error, "write", to);
         let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
         let source = LocalFile::options()
             .read(true)
@@ -206,7 +201,7 @@ impl Sender<'_> {
         to: &Path,
     ) -> anyhow::Result<()> {
         let (native, user) = (&self.cell.native, &self.cell.user);
-        let said = |error| self.said(error, "set attributes of", to);
+        let said = |error| self.work.said(error, "set attributes of", to);
         if local::gives_owners() {
             let (uid, gid) = (Some(metadata.uid()), Some(metadata.gid()));
             native.lchown(user, new, uid, gid).map_err(said)?;
@@ -242,7 +237,7 @@ impl Sender<'_> {
                 let linked = native.link(user, first, new);
                 is_far = linked.as_ref().err().and_then(|error| error.code())
                     == Some(ErrorCode::CrossShard);
-                let linked = linked.map_err(|error| self.said(error, "link", &job.to));
+                let linked = linked.map_err(|error| self.work.said(error, "link", &job.to));
                 linked.map(drop)
             });
             if !is_far {
@@ -308,13 +303,13 @@ impl<'a> Putting<'a> {
             let text = text.map_err(|error| about_local(&error, "read", from))?;
             sender.place(to, |new| {
                 let made = native.symlink(user, &text, new);
-                made.map_err(|error| sender.said(error, "write", to))?;
+                made.map_err(|error| sender.work.said(error, "write", to))?;
                 sender.set_attributes(from, &job.metadata, new, to)
             })?;
         } else if kind.is_fifo() {
             sender.place(to, |new| {
                 let made = native.mkfifo(user, new, 0o600);
-                made.map_err(|error| sender.said(error, "write", to))?;
+                made.map_err(|error| sender.work.said(error, "write", to))?;
                 sender.set_attributes(from, &job.metadata, new, to)
             })?;
         } else {
@@ -335,7 +330,7 @@ impl<'a> Putting<'a> {
             return Err(Failure::new(FAILED, text).hint(hint).into());
         }
         let (native, user) = (&sender.cell.native, &sender.cell.user);
-        let said = |error| sender.said(error, "make directory", to);
+        let said = |error| sender.work.said(error, "make directory", to);
         // What is in it is written, whatever its mode will be.
         match native.mkdir(user, to, 0o700) {
             Err(error) if error.code() == Some(ErrorCode::Exists) => {

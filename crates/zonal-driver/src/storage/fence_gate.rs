@@ -1,0 +1,98 @@
+//! A target that starts was away, and may not have heard who is fenced: before its first change of a file it asks
+//! the file's shard.
+//!
+//! A shard waits with the locks of a client that is fenced until every target has acknowledged the fence, or has
+//! had `FENCE_WAIT_MS`; one that was down in that time would serve the client again. So a change waits (`NotReady`,
+//! the sender comes again) until the shard of the file has answered once in this life of the process. A dead shard
+//! needs no bound for that: its files wait, as all else that is asked about them.
+//!
+//! *Invariants*: (1) nothing of a shard's files changes before its fences are stored here; (2) one request asks at a
+//! time, and no other waits for it.
+
+use super::{Refused, TargetDriver, TargetHost};
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{PoisonError, RwLock};
+use zonal_types::{ClientId, DataId, ErrorCode, HolderNumber, ShardId};
+use zonal_wire::StorageRequest;
+
+/// Which shards have said who is fenced.
+#[derive(Debug, Default)]
+pub(super) struct FenceGate {
+    heard: RwLock<BTreeSet<ShardId>>,
+    is_asking: AtomicBool,
+}
+
+/// The right to ask.
+struct Asking<'a>(&'a AtomicBool);
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
+impl FenceGate {
+    fn has_heard(&self, shard: ShardId) -> bool {
+        let heard = self.heard.read().unwrap_or_else(PoisonError::into_inner);
+        heard.contains(&shard)
+    }
+
+    fn ask(&self) -> Option<Asking<'_>> {
+        let was_asking = self.is_asking.swap(true, Ordering::AcqRel);
+        (!was_asking).then_some(Asking(&self.is_asking))
+    }
+}
+
+impl<H: TargetHost> TargetDriver<H> {
+    /// Hears who is fenced before a file is changed, once for each shard.
+    ///
+    /// # Errors
+    /// `NotReady` until the shard has answered; why a fence cannot be stored.
+    pub(super) async fn hear_of_fences(&self, request: &StorageRequest) -> Result<(), Refused> {
+        let Some(data_id) = changed_by(request) else {
+            return Ok(());
+        };
+        let map = self.host.map();
+        // One that no shard gave has no locks.
+        let Some(shard) = map.shard_of(data_id.partition()).map(|shard| shard.id) else {
+            return Ok(());
+        };
+        if self.gate.has_heard(shard) {
+            return Ok(());
+        }
+        let not_yet = || {
+            let detail = format!("shard {shard} has not said yet who is fenced");
+            Refused::new(ErrorCode::NotReady, detail)
+        };
+        let _asking = self.gate.ask().ok_or_else(not_yet)?;
+        if self.gate.has_heard(shard) {
+            return Ok(());
+        }
+        let mut after = (ClientId(0), HolderNumber(0));
+        loop {
+            let told = self.host.fences_of(shard, self.id, after).await;
+            let (fences, is_end) = told.ok_or_else(not_yet)?;
+            if let Some(last) = fences.last() {
+                after = (last.client, last.holder);
+                self.fence(&fences).await?;
+            }
+            if is_end || fences.is_empty() {
+                break;
+            }
+        }
+        let heard = self.gate.heard.write();
+        let mut heard = heard.unwrap_or_else(PoisonError::into_inner);
+        heard.insert(shard);
+        Ok(())
+    }
+}
+
+/// The file that a client's request changes.
+fn changed_by(request: &StorageRequest) -> Option<DataId> {
+    match request {
+        StorageRequest::Truncate { object } => Some(object.data_id),
+        request if request.changes_range() => request.object().map(|object| object.data_id),
+        _ => None,
+    }
+}

@@ -1,0 +1,275 @@
+//! The manager of the zone map as a value: the map, its last changes, and the junctions beside it. It plans what is logged, takes over what
+//! was, and answers who asks; the shell logs, flushes and sends.
+//!
+//! *Invariants*: a change fits into one reply; versions have no gaps; nobody hears of a version that is not durable ([`Manager::flushed`]); what is kept for others has
+//! a bound.
+
+use crate::change::MapChange;
+use crate::edit::{EditError, MapEdit};
+use crate::junctions::{self, JunctionChange};
+use crate::map::ZoneMap;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use zonal_types::limits::{
+    JUNCTIONS_LISTED_MAX, MAP_BYTES_MAX, MAP_CHANGE_BYTES_MAX, MAP_PAGE_BYTES_MAX,
+    MAP_TAIL_BYTES_MAX, MAP_TAIL_CHANGES_MAX,
+};
+use zonal_types::{Blob, CellId, Codec, ErrorCode, KvChange, KvRead, MapVersion};
+use zonal_wire::{ManagerReply, ManagerRequest};
+
+/// The map, and what is kept for those who have an older one.
+#[derive(Debug)]
+pub struct Manager {
+    /// With all that was logged.
+    newest: Arc<ZoneMap>,
+    /// What others may hear of.
+    durable: Arc<ZoneMap>,
+    /// Bytes of the newest map.
+    bytes: usize,
+    tail: Tail,
+    whole: Option<Whole>,
+}
+
+/// The last changes, each with the version that it makes. In memory alone: after a start of the manager who is older fetches the whole map.
+#[derive(Debug, Default)]
+struct Tail {
+    changes: VecDeque<(MapVersion, Blob)>,
+    bytes: usize,
+}
+
+/// An encoded map that is being handed out in parts.
+#[derive(Debug)]
+struct Whole {
+    version: MapVersion,
+    bytes: Vec<u8>,
+}
+
+/// A change that was decided and is to be logged: what counts is that these keys are in the log.
+#[derive(Debug)]
+pub struct Planned {
+    /// For the log.
+    pub changes: Vec<KvChange>,
+    next: Option<(ZoneMap, Blob, usize)>,
+}
+
+impl Tail {
+    /// Whether it has all changes since `version`.
+    fn reaches(&self, version: MapVersion) -> bool {
+        let first = self.changes.front();
+        first.is_some_and(|(makes, _)| makes.0 <= version.0 + 1)
+    }
+
+    fn push(&mut self, makes: MapVersion, change: Blob) {
+        self.bytes += change.0.len();
+        self.changes.push_back((makes, change));
+        while self.bytes > MAP_TAIL_BYTES_MAX || self.changes.len() > MAP_TAIL_CHANGES_MAX {
+            let Some((_, oldest)) = self.changes.pop_front() else {
+                return;
+            };
+            self.bytes -= oldest.0.len();
+        }
+    }
+
+    /// Changes behind `have` up to `last`, as many as one reply takes.
+    fn since(&self, have: MapVersion, last: MapVersion) -> Option<(MapVersion, Vec<Blob>)> {
+        if !self.reaches(have) {
+            return None;
+        }
+        let (mut to, mut bytes, mut page) = (have, 0, Vec::new());
+        for (makes, change) in self.changes.iter().filter(|(makes, _)| *makes > have) {
+            bytes += change.0.len();
+            if *makes > last || bytes > MAP_PAGE_BYTES_MAX {
+                break;
+            }
+            to = *makes;
+            page.push(change.clone());
+        }
+        (to > have).then_some((to, page))
+    }
+}
+
+impl Manager {
+    /// The manager of what a store has; an empty store is a new cell's.
+    ///
+    /// # Errors
+    /// `Corrupt` where the map is of another cell or does not hold together; `WrongVersion` for another format; what the store says.
+    pub fn load(kv: &dyn KvRead, cell: CellId) -> Result<Self, ErrorCode> {
+        let map = ZoneMap::load(kv)?.unwrap_or_else(|| ZoneMap::new(cell));
+        if map.cell != cell || !map.check().is_empty() {
+            return Err(ErrorCode::Corrupt);
+        }
+        let bytes = map.to_bytes().len();
+        let map = Arc::new(map);
+        Ok(Self {
+            newest: Arc::clone(&map),
+            durable: map,
+            bytes,
+            tail: Tail::default(),
+            whole: None,
+        })
+    }
+
+    /// The map with all that was logged.
+    #[must_use]
+    pub fn newest(&self) -> &Arc<ZoneMap> {
+        &self.newest
+    }
+
+    /// The map that others may hear of.
+    #[must_use]
+    pub fn durable(&self) -> &Arc<ZoneMap> {
+        &self.durable
+    }
+
+    /// What edits of the map, if it is still `expected`, and changes of junctions mean for the log: one record, whole or not at all.
+    ///
+    /// # Errors
+    /// Where an edit is refused, or its result would be too large for those who read it.
+    pub fn plan(
+        &self,
+        kv: &dyn KvRead,
+        edits: &[MapEdit],
+        junctions: Vec<JunctionChange>,
+        expected: Option<MapVersion>,
+    ) -> Result<Planned, EditError> {
+        let now = self.newest.version;
+        if let Some(expected) = expected.filter(|expected| *expected != now) {
+            return Err(EditError::VersionMoved { expected, now });
+        }
+        let zone_of = |ino| self.newest.zone_of(ino);
+        let mut changes = junctions::plan(kv, junctions, &zone_of).map_err(EditError::Store)?;
+        let next = self.newest.edited_by(edits)?;
+        let next = next.map(|(next, change)| {
+            let encoded = change.to_bytes();
+            let bytes = self.bytes_after(&change);
+            if bytes > MAP_BYTES_MAX || encoded.len() > MAP_CHANGE_BYTES_MAX {
+                let change = encoded.len();
+                return Err(EditError::TooLarge { bytes, change });
+            }
+            changes.extend(change.to_store());
+            Ok((next, Blob(encoded), bytes))
+        });
+        Ok(Planned {
+            next: next.transpose()?,
+            changes,
+        })
+    }
+
+    /// Bytes of the map after a change.
+    fn bytes_after(&self, change: &MapChange) -> usize {
+        let puts = change.puts.iter();
+        let added: usize = puts.map(|item| item.to_bytes().len()).sum();
+        let keys = change.puts.iter().map(crate::change::Item::key);
+        let keys = keys.chain(change.gone.iter().copied());
+        let items = keys.filter_map(|key| self.newest.item(key));
+        let before: usize = items.map(|item| item.to_bytes().len()).sum();
+        (self.bytes + added).saturating_sub(before)
+    }
+
+    /// The plan is in the log; all plans are logged in the order in which they were made.
+    pub fn logged(&mut self, planned: Planned) {
+        if let Some((next, change, bytes)) = planned.next {
+            self.tail.push(next.version, change);
+            self.bytes = bytes;
+            self.newest = Arc::new(next);
+        }
+    }
+
+    /// What was logged for this map is durable.
+    pub fn flushed(&mut self, map: &Arc<ZoneMap>) {
+        if map.version > self.durable.version {
+            self.durable = Arc::clone(map);
+        }
+    }
+
+    /// Answers who asks for the map or for junctions; `None` where something else is asked.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub fn answer(
+        &mut self,
+        kv: &dyn KvRead,
+        request: &ManagerRequest,
+    ) -> Result<Option<ManagerReply>, ErrorCode> {
+        let (found, end) = match request {
+            ManagerRequest::GetMap { have } => return Ok(Some(self.since(*have))),
+            ManagerRequest::GetMapPart { version, offset } => {
+                return Ok(Some(self.part(*version, *offset)));
+            }
+            ManagerRequest::Junction { ino } => {
+                (junctions::by_ino(kv, *ino)?.into_iter().collect(), true)
+            }
+            ManagerRequest::JunctionsAt { path } => (junctions::by_path(kv, path)?, true),
+            ManagerRequest::Junctions { after, entries } => {
+                let limit = (*entries as usize).min(JUNCTIONS_LISTED_MAX);
+                let after = after.as_ref().map(|(path, ino)| (path.as_str(), *ino));
+                junctions::page(kv, after, limit)?
+            }
+            _ => return Ok(None),
+        };
+        let all = junctions::head(kv)?;
+        Ok(Some(ManagerReply::Junctions {
+            version: all.version,
+            count: all.count,
+            junctions: found,
+            end,
+        }))
+    }
+
+    fn since(&mut self, have: MapVersion) -> ManagerReply {
+        let newest = self.durable.version;
+        if have >= newest {
+            return ManagerReply::At { version: newest };
+        }
+        if have.0 > 0
+            && let Some((to, changes)) = self.tail.since(have, newest)
+        {
+            return ManagerReply::MapChanges {
+                from: have,
+                to,
+                newest,
+                changes,
+            };
+        }
+        // One of before serves as long as changes lead on from it: else those who fetch it in many parts would never end.
+        let whole = self.whole.as_ref();
+        let is_kept = whole.is_some_and(|whole| {
+            let is_long = whole.bytes.len() > MAP_PAGE_BYTES_MAX;
+            whole.version == newest || (is_long && self.tail.reaches(whole.version))
+        });
+        if !is_kept {
+            self.whole = Some(Whole {
+                version: newest,
+                bytes: self.durable.to_bytes(),
+            });
+        }
+        self.part_at(0)
+    }
+
+    fn part(&mut self, version: MapVersion, offset: u64) -> ManagerReply {
+        match &self.whole {
+            Some(whole) if whole.version == version => self.part_at(offset),
+            _ => self.since(MapVersion(0)),
+        }
+    }
+
+    fn part_at(&self, offset: u64) -> ManagerReply {
+        let newest = self.durable.version;
+        let Some(whole) = &self.whole else {
+            return ManagerReply::At { version: newest };
+        };
+        let from = usize::try_from(offset).unwrap_or(usize::MAX);
+        let from = from.min(whole.bytes.len());
+        let end = whole
+            .bytes
+            .len()
+            .min(from.saturating_add(MAP_PAGE_BYTES_MAX));
+        ManagerReply::MapPart {
+            version: whole.version,
+            newest,
+            bytes: whole.bytes.len() as u64,
+            offset: from as u64,
+            part: Blob(whole.bytes[from..end].to_vec()),
+        }
+    }
+}
