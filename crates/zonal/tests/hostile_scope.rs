@@ -572,11 +572,8 @@ fn a_client_with_a_path_reads_and_writes_below_it_and_nowhere_else() {
     assert!(is_written, "{written:?}");
     assert_eq!(storage(&read(object), &[]).1, b"Public");
     // A cut that its shard never gave: every later one would be older.
-    for truncate_seq in [1, 2, 1 << 40, u64::MAX] {
-        let object = ObjectRef {
-            truncate_seq,
-            ..object
-        };
+    for cut in [1, 2, 1 << 40, u64::MAX] {
+        let object = cut_by(cut, object);
         refused(storage(&StorageRequest::Truncate { object }, &[]));
         refused(storage(&write(object), b"x"));
     }
@@ -596,15 +593,26 @@ fn a_client_with_a_path_reads_and_writes_below_it_and_nowhere_else() {
         let closed = meta(session, &MetaRequest::Close { inos: vec![file] });
         assert_eq!(closed, MetaReply::Done);
     }
+    within_20_s("it is not served any more", || {
+        matches!(storage(&read(object), &[]).0, StorageReply::Failed { .. })
+    });
+    world.keep_alive();
+}
+
+/// The object under another number of its file's cuts.
+fn cut_by(truncate_seq: u64, object: ObjectRef) -> ObjectRef {
+    ObjectRef {
+        truncate_seq,
+        ..object
+    }
+}
+
+fn within_20_s(what: &str, mut is_so: impl FnMut() -> bool) {
     let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
-    while !matches!(storage(&read(object), &[]).0, StorageReply::Failed { .. }) {
-        assert!(
-            std::time::Instant::now() < end,
-            "served 20 s after it was closed"
-        );
+    while !is_so() {
+        assert!(std::time::Instant::now() < end, "not within 20 s: {what}");
         std::thread::sleep(std::time::Duration::from_millis(50));
     }
-    world.keep_alive();
 }
 
 /// What its users may only write, a client may only write.

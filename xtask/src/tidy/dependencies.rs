@@ -102,8 +102,8 @@ fn refusal(name: &str, on: &str, for_tests: bool) -> Option<String> {
     if core && NOT_FOR_CORES.contains(&on) && !for_tests {
         return Some(format!("{name} is a core: it has no use for {on}"));
     }
-    if name == TESTKIT {
-        return Some(format!("{name} depends on nothing, so not on {on}"));
+    if name == TESTKIT && on != "zonal-types" {
+        return Some(format!("{name} depends on zonal-types alone, not on {on}"));
     }
     let ours = on == "zonal" || on.starts_with("zonal-");
     if !ours {

@@ -118,8 +118,10 @@ fn what_tests_need_is_for_tests_only() {
     let mut r = Repository::new();
     r.depends(&[("zonal-server", "zonal-testkit", "null")]);
     assert_eq!(rules(&r.check()), ["dependency"]);
-    r.depends(&[("zonal-testkit", "zonal-types", "null")]);
+    r.depends(&[("zonal-testkit", "zonal-wire", "null")]);
     assert_eq!(rules(&r.check()), ["dependency"]);
+    r.depends(&[("zonal-testkit", "zonal-types", "null")]);
+    assert_eq!(r.check(), []);
     r.depends(&[
         ("zonal-meta", "zonal-testkit", "\"dev\""),
         ("zonal-faultfs", "zonal-testkit", "null"),
