@@ -5,16 +5,16 @@
 //! whether it is ours still. It stays ours where the file grew past it, and where it was then cut behind its beginning, as far as it is left.
 
 use crate::behind::Behind;
-use crate::client::Client;
 use crate::file::File;
 use crate::inline::split;
-use crate::net::{Net, wait_for};
+use crate::net::Net;
+use crate::operation::ClientCall;
 use crate::session::{Appending, Link, is_unsure};
 use zonal_types::limits::{CACHE_TERM_MS, FILE_BYTES_MAX};
 use zonal_types::{ErrorCode, FileData, Instant};
 use zonal_wire::{AppendPlace, MetaReply, MetaRequest, ObjectRef, StorageRequest};
 
-impl<N: Net> Client<N> {
+impl<N: Net> ClientCall<'_, N> {
     /// Appends `bytes`; returns where they are.
     ///
     /// # Errors
@@ -25,7 +25,7 @@ impl<N: Net> Client<N> {
         bytes: &[u8],
         kill_suid: bool,
     ) -> Result<u64, ErrorCode> {
-        let _gate = wait_for(&self.net, &file.gate).await?;
+        let _gate = self.wait_for(&file.gate).await?;
         self.append_gated(file, bytes, kill_suid).await
     }
 

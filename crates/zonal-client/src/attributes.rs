@@ -1,12 +1,12 @@
 //! Attributes: what the shard says, with what was written here laid over it.
 
-use crate::client::Client;
-use crate::net::{Net, wait_for};
+use crate::net::Net;
+use crate::operation::ClientCall;
 use crate::session::lock;
 use zonal_types::{Attr, Credentials, ErrorCode, FileData, FileKind, Ino};
 use zonal_wire::meta::SetTime;
 use zonal_wire::{AttrChange, MetaReply, MetaRequest};
-impl<N: Net> Client<N> {
+impl<N: Net> ClientCall<'_, N> {
     /// Attributes as this mount sees them: with what it wrote and did not report yet.
     pub(crate) fn lay_own_writes(&self, mut attr: Attr, attr_ms: u32) -> (Attr, u32) {
         self.lay_touch(&mut attr);
@@ -132,7 +132,7 @@ impl<N: Net> Client<N> {
     ) -> Result<(Attr, u32), ErrorCode> {
         self.settle_touch(ino).await;
         if let Some(file) = self.file(ino) {
-            let _gate = wait_for(&self.net, &file.gate).await?;
+            let _gate = self.wait_for(&file.gate).await?;
             self.settle_gated(&file).await?;
         }
         let link = self.reach(ino).await?;

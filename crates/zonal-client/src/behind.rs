@@ -7,10 +7,10 @@
 //! *Invariants*: (1) whoever asks has told the shard before of all that targets acknowledged: the rest is cut; (2) where the shard may still
 //! execute a question, nothing is sent to targets before a later one is answered: then the earlier one finds nothing to do.
 
-use crate::client::Client;
 use crate::file::{File, FileState};
 use crate::inline::end_of_inline;
-use crate::net::{Net, wait_for};
+use crate::net::Net;
+use crate::operation::ClientCall;
 use crate::session::{is_unsure, leaves_gathered};
 use zonal_types::{ErrorCode, Instant};
 use zonal_wire::{MetaReply, MetaRequest};
@@ -52,7 +52,7 @@ impl<N: Net> FileState<N> {
     }
 }
 
-impl<N: Net> Client<N> {
+impl<N: Net> ClientCall<'_, N> {
     /// Before a write at `offset`.
     ///
     /// # Errors
@@ -63,7 +63,7 @@ impl<N: Net> Client<N> {
         if !asks(&file.state()) {
             return Ok(());
         }
-        let _gate = wait_for(&self.net, &file.gate).await?;
+        let _gate = self.wait_for(&file.gate).await?;
         self.settle_gated(file).await?;
         if !asks(&file.state()) {
             return Ok(());

@@ -101,6 +101,7 @@ pub struct Client<N: Net> {
     pub(crate) dirty_bytes: AtomicUsize,
     /// Writes that targets have not answered.
     pub(crate) under_way: crate::under_way::UnderWay,
+    pub(crate) silences: crate::silence::Silences,
     /// Truncations of files that nobody here had open which have ended.
     pub(crate) cuts_by_name: AtomicU64,
     /// How often this client has begun.
@@ -141,13 +142,14 @@ impl<N: Net> Client<N> {
             touches: Mutex::default(),
             dirty_bytes: AtomicUsize::new(0),
             under_way: crate::under_way::UnderWay::default(),
+            silences: crate::silence::Silences::default(),
             cuts_by_name: AtomicU64::new(0),
             incarnation: AtomicU32::new(Incarnation::FIRST.0),
             attempts: AtomicU32::new(0),
             traces: AtomicU64::new(first_trace),
             dropper: OnceLock::new(),
         };
-        client.fetch_map(MapVersion(0)).await?;
+        client.begin().fetch_map(MapVersion(0)).await?;
         Ok(client)
     }
 
@@ -184,10 +186,9 @@ impl<N: Net> Client<N> {
         &self.net
     }
 
-    /// For a request of the caller's operation.
-    pub(crate) fn trace(&self) -> TraceId {
-        let next = || TraceId(self.traces.fetch_add(1, Ordering::Relaxed));
-        self.net.trace().unwrap_or_else(next)
+    /// For the next operation.
+    pub(crate) fn next_trace(&self) -> TraceId {
+        TraceId(self.traces.fetch_add(1, Ordering::Relaxed))
     }
 
     /// Locks that this client holds at a shard.

@@ -1,9 +1,9 @@
 //! Directories: made, removed, listed with attributes in one round trip.
 
 use crate::ahead::Asking;
-use crate::client::Client;
 use crate::names::{Found, Looked};
 use crate::net::Net;
+use crate::operation::ClientCall;
 use crate::session::{Asked, Link};
 use zonal_types::{Credentials, DataId, ErrorCode, Ino, Name, ZoneId};
 use zonal_wire::meta::Listing;
@@ -42,7 +42,7 @@ fn first_of(mut listing: Listing, entries: u32) -> Listing {
     listing
 }
 
-impl<N: Net> Client<N> {
+impl<N: Net> ClientCall<'_, N> {
     /// Makes a directory; in the root, with its home in `zone` (`None`: the mount's).
     ///
     /// # Errors

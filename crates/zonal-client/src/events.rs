@@ -2,6 +2,7 @@
 
 use crate::client::Client;
 use crate::net::Net;
+use crate::operation::ClientCall;
 use crate::session::{Link, is_passing, lock};
 use zonal_types::ErrorCode;
 use zonal_wire::{Event, MetaReply, MetaRequest};
@@ -26,18 +27,15 @@ impl Polled {
     }
 }
 
-impl<N: Net> Client<N> {
+impl<N: Net> ClientCall<'_, N> {
     /// Acknowledges what was returned before, then waits for more. Call it again and again from one place per shard; carry
     /// the events out between the calls.
     ///
     /// # Errors
     /// A shard that does not answer; nothing is cached until a poll succeeds again.
     pub async fn poll_events(&self, link: &Link, wait_ms: u32) -> Result<Polled, ErrorCode> {
-        self.net.begin();
-        self.settle_doubts(false).await;
-        self.net.begin();
-        self.send_closes(link).await.ok();
-        self.net.begin();
+        self.another().settle_doubts(false).await;
+        self.another().send_closes(link).await.ok();
         let (boot, acked) = link.polled();
         let request = MetaRequest::PollEvents {
             boot,
@@ -156,25 +154,27 @@ impl<N: Net> Client<N> {
             self.meta(link, &MetaRequest::DropLeases).await.ok();
         }
     }
+}
 
+impl<N: Net> Client<N> {
     /// The link to a shard, for [`Self::poll_events`].
     #[must_use]
     pub fn link_to(&self, shard: zonal_types::ShardId) -> std::sync::Arc<Link> {
         self.link(shard)
     }
+}
 
+impl<N: Net> ClientCall<'_, N> {
     /// Sends gathered closes and flushes old writes; true where something stays to be done.
     pub async fn keep_house(&self) -> bool {
         let mut has_late = self.return_ends().await;
         for link in self.all_links() {
-            self.net.begin();
-            self.send_closes(&link).await.ok();
+            self.another().send_closes(&link).await.ok();
             has_late |= link.closes() > 0;
             has_late |= self.send_given_up(&link).await;
         }
         has_late |= self.send_late_releases().await;
-        self.net.begin();
-        self.send_touches().await.ok();
+        self.another().send_touches().await.ok();
         let has_gathered = self.flush_aged().await.is_some();
         // Closes of what was flushed late follow soon.
         has_late |= self.all_links().iter().any(|link| link.closes() > 0);
@@ -188,17 +188,14 @@ impl<N: Net> Client<N> {
     pub async fn close(&self) -> Result<(), ErrorCode> {
         let mut failed = None;
         for file in self.all_files() {
-            self.net.begin();
-            if let Err(code) = self.flush(&file).await {
+            if let Err(code) = self.another().flush(&file).await {
                 failed = Some(code);
             }
         }
-        self.net.begin();
-        self.send_touches().await.ok();
+        self.another().send_touches().await.ok();
         for link in self.all_links() {
-            self.net.begin();
             if link.is_open() {
-                self.close_session(&link).await;
+                self.another().close_session(&link).await;
             }
         }
         failed.map_or(Ok(()), Err)

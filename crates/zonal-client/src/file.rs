@@ -49,6 +49,8 @@ pub(crate) struct FileState<N: Net> {
     pub(crate) gathered: Gathered,
     pub(crate) dirty: Dirty,
     pub(crate) inflight: VecDeque<Inflight<N>>,
+    /// Up to where targets may have what is gathered again, since its writer was killed or its time was over.
+    pub(crate) unsure_end: u64,
     /// What the shard has not been told yet.
     pub(crate) report: Option<Report>,
     /// What the shard is being told: its answers do not have it yet.
@@ -85,7 +87,7 @@ pub(crate) struct Inflight<N: Net> {
 pub(crate) struct Part<N: Net> {
     pub(crate) pieces: Vec<Piece>,
     pub(crate) place: Place,
-    pub(crate) pending: N::Pending,
+    pub(crate) pending: crate::operation::Sent<N>,
     /// Counted at its target until it is answered or given up.
     pub(crate) ticket: Ticket,
 }
@@ -116,6 +118,7 @@ impl<N: Net> File<N> {
                 gathered: Gathered::default(),
                 dirty: Dirty::default(),
                 inflight: VecDeque::new(),
+                unsure_end: 0,
                 report: None,
                 reporting: None,
                 opens: 0,
@@ -226,6 +229,10 @@ impl<N: Net> FileState<N> {
             && data.layout.layout_gen >= self.data.layout.layout_gen
         {
             let before = std::mem::replace(&mut self.data, data);
+            if self.data.truncate_seq > before.truncate_seq {
+                // Targets refuse what they have not taken yet.
+                self.unsure_end = 0;
+            }
             if let Some(mut report) = self.report.take() {
                 report.size = self.left_of(before.truncate_seq, report.size);
                 self.report = Some(report);

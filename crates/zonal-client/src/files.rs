@@ -4,6 +4,7 @@ use crate::client::Client;
 use crate::dirty::Dirty;
 use crate::file::File;
 use crate::net::Net;
+use crate::operation::ClientCall;
 use crate::session::{Link, leaves_gathered, lock};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -19,7 +20,9 @@ impl<N: Net> Client<N> {
     pub fn file(&self, ino: Ino) -> Option<Arc<File<N>>> {
         lock(&self.files).get(&ino).cloned()
     }
+}
 
+impl<N: Net> ClientCall<'_, N> {
     /// All files that are open here.
     pub(crate) fn all_files(&self) -> Vec<Arc<File<N>>> {
         lock(&self.files).values().cloned().collect()

@@ -1,16 +1,16 @@
 //! Flushing: what is gathered goes to its targets, is waited for, and the shard is told. By close, fsync, lock, and by age.
 
 use crate::batch::{BATCH_BYTES, BATCH_RUNS_MAX};
-use crate::client::Client;
 use crate::failures::Told;
 use crate::file::File;
 use crate::inline::end_of_inline;
-use crate::net::{Net, wait_for};
+use crate::net::Net;
+use crate::operation::ClientCall;
 use crate::session::{both, leaves_gathered, lock};
 use zonal_types::{ErrorCode, Ino, Instant};
 use zonal_wire::MetaReply;
 
-impl<N: Net> Client<N> {
+impl<N: Net> ClientCall<'_, N> {
     /// Sends to the targets what is gathered for them and waits for all of it: the first failure of that. The caller holds the gate.
     pub(crate) async fn flush_data(&self, file: &File<N>) -> Result<(), ErrorCode> {
         let mut done = self.publish_gathered(file).await;
@@ -50,7 +50,7 @@ impl<N: Net> Client<N> {
     /// # Errors
     /// What fails now; what the shard answers.
     pub async fn flush(&self, file: &File<N>) -> Result<(), ErrorCode> {
-        let _gate = wait_for(&self.net, &file.gate).await?;
+        let _gate = self.wait_for(&file.gate).await?;
         self.flush_gated(file).await
     }
 
@@ -71,7 +71,7 @@ impl<N: Net> Client<N> {
     /// # Errors
     /// A server that does not answer.
     pub async fn settle(&self, file: &File<N>) -> Result<(), ErrorCode> {
-        let _gate = wait_for(&self.net, &file.gate).await?;
+        let _gate = self.wait_for(&file.gate).await?;
         self.settle_gated(file).await
     }
 
@@ -135,8 +135,7 @@ impl<N: Net> Client<N> {
         // A file whose servers do not answer takes no time from the others.
         due.sort_by_key(|(was_kept, since, _file)| (*was_kept, *since));
         for (_was_kept, _since, file) in due {
-            self.net.begin();
-            let flushed = self.flush(&file).await;
+            let flushed = self.another().flush(&file).await;
             let is_kept = flushed.is_err_and(leaves_gathered);
             file.state().was_kept = is_kept;
             if is_kept {

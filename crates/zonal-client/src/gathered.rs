@@ -9,11 +9,11 @@
 //! repeated there before anything else is asked of the file's end, or gathered.
 
 use crate::behind::Behind;
-use crate::client::Client;
 use crate::dirty::overlap;
 use crate::file::{File, FileState};
 use crate::inline::split;
-use crate::net::{Net, wait_for};
+use crate::net::Net;
+use crate::operation::ClientCall;
 use crate::session::{Appending, Link, SlotPlace, is_unsure, leaves_gathered};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -174,7 +174,7 @@ impl<N: Net> FileState<N> {
     }
 }
 
-impl<N: Net> Client<N> {
+impl<N: Net> ClientCall<'_, N> {
     /// Appends `bytes`, gathered where the end of the file is lent to this client, as [`Self::append`] else; returns where they are.
     ///
     /// # Errors
@@ -185,7 +185,7 @@ impl<N: Net> Client<N> {
         bytes: &[u8],
         kill_suid: bool,
     ) -> Result<u64, ErrorCode> {
-        let _gate = wait_for(&self.net, &file.gate).await?;
+        let _gate = self.wait_for(&file.gate).await?;
         // Who may not keep set-id bits has the shard take them at once.
         let is_fit = !kill_suid && !bytes.is_empty() && bytes.len() <= RECORD_MAX;
         if is_fit && let Some(at) = self.gather_record(file, bytes).await? {
@@ -530,10 +530,10 @@ impl<N: Net> Client<N> {
         let mut some_stay = false;
         for link in self.all_links() {
             for ino in link.wanted_ends() {
-                self.net.begin();
+                let call = self.another();
                 let returned = match self.file(ino) {
-                    Some(file) => self.return_end(&file, &link).await,
-                    None => self.give_end_back(&link, ino).await,
+                    Some(file) => call.return_end(&file, &link).await,
+                    None => call.give_end_back(&link, ino).await,
                 };
                 match returned {
                     Ok(()) => link.end_returned(ino),
@@ -545,7 +545,7 @@ impl<N: Net> Client<N> {
     }
 
     async fn return_end(&self, file: &File<N>, link: &Link) -> Result<(), ErrorCode> {
-        let _gate = wait_for(&self.net, &file.gate).await?;
+        let _gate = self.wait_for(&file.gate).await?;
         self.settle_gated(file).await?;
         {
             let mut state = file.state();
@@ -562,7 +562,7 @@ impl<N: Net> Client<N> {
     /// # Errors
     /// A server that does not answer.
     pub(crate) async fn cut_begins(&self, file: &File<N>) -> Result<(), ErrorCode> {
-        let _gate = wait_for(&self.net, &file.gate).await?;
+        let _gate = self.wait_for(&file.gate).await?;
         self.settle_gated(file).await?;
         file.state().gathered.cuts += 1;
         Ok(())

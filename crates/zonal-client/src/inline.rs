@@ -4,9 +4,9 @@
 //! other clients wrote, as reads of targets do.
 
 use crate::batch::Batch;
-use crate::client::Client;
 use crate::file::{File, FileState, Inflight};
 use crate::net::Net;
+use crate::operation::ClientCall;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use zonal_types::{Blob, ErrorCode, FileData, Ino};
@@ -90,7 +90,7 @@ impl<N: Net> FileState<N> {
     }
 }
 
-impl<N: Net> Client<N> {
+impl<N: Net> ClientCall<'_, N> {
     /// The request with `run` has ended: the shard has it, or it is gathered again (`is_taken` false).
     pub(crate) fn inline_ended(&self, file: &File<N>, run: Option<&InlineRun>, is_taken: bool) {
         let Some(run) = run else { return };

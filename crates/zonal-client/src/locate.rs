@@ -1,8 +1,8 @@
 //! Where an inode's data is, in words for schedulers.
 
-use crate::client::Client;
 use crate::inline::end_of_inline;
 use crate::net::Net;
+use crate::operation::ClientCall;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use zonal_types::{ErrorCode, FileKind, Ino, TargetId, ZoneId};
@@ -56,7 +56,7 @@ fn join(out: &mut String, pairs: impl Iterator<Item = (u64, u64)>) {
     }
 }
 
-impl<N: Net> Client<N> {
+impl<N: Net> ClientCall<'_, N> {
     /// Where an inode's data is.
     ///
     /// # Errors

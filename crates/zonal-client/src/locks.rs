@@ -15,6 +15,7 @@ use state::Waiting;
 
 use crate::client::Client;
 use crate::net::Net;
+use crate::operation::ClientCall;
 use crate::seen::Changed;
 use crate::session::{Link, is_passing, leaves_gathered, lock};
 use zonal_types::{ErrorCode, Ino, SessionId, ShardId};
@@ -66,7 +67,9 @@ impl<N: Net> Client<N> {
     pub fn lock_number(&self) -> u64 {
         lock(&self.locks).next_number()
     }
+}
 
+impl<N: Net> ClientCall<'_, N> {
     /// Asks for a lock. `waiter`: waits under this number where it is not free. The range has a [`Self::lock_number`]; 0: it gets one.
     ///
     /// # Errors
@@ -163,7 +166,7 @@ impl<N: Net> Client<N> {
             .collect();
         let mut over = Vec::new();
         for (waiter, Waiting { ino, range, .. }) in queued {
-            self.net.begin();
+            let call = self.another();
             let link = self.link(shard);
             let life = link.life();
             let request = MetaRequest::Lock {
@@ -174,12 +177,12 @@ impl<N: Net> Client<N> {
                 settled: 0,
             };
             lock(&self.locks).queued_again.insert(waiter, false);
-            let answer = self.meta(&link, &request).await;
+            let answer = call.meta(&link, &request).await;
             match self.queued_again(&link, life, (ino, range, waiter), answer.map(drop)) {
                 Again::Waits => {}
                 Again::Over(queued) => over.push(queued),
                 // It is sent once more, as it may have come before the shard had queued it.
-                Again::TakenBack => self.take_back(ino, range, waiter).await,
+                Again::TakenBack => call.take_back(ino, range, waiter).await,
                 Again::Unanswered => return (over, false),
             }
         }
@@ -253,7 +256,9 @@ impl<N: Net> Client<N> {
         let changed = differs.then(|| Changed::new(attr.change, asked));
         Ok(LockOutcome::Granted { changed })
     }
+}
 
+impl<N: Net> Client<N> {
     /// The kernel has dropped the pages of a file that were there when `changed` was told: it shows what is newer from here on.
     pub fn pages_dropped(&self, ino: Ino, changed: Changed) {
         lock(&self.seen).dropped(ino, changed);
@@ -263,7 +268,9 @@ impl<N: Net> Client<N> {
     pub fn doubt_pages(&self, ino: Ino) {
         lock(&self.seen).doubt(ino);
     }
+}
 
+impl<N: Net> ClientCall<'_, N> {
     /// Releases a range. What was written under the lock is flushed first: where a server does not take it, the lock stays, for whoever holds
     /// it next would not find it, and it would be written over what they write.
     ///

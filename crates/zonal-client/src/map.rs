@@ -1,7 +1,8 @@
 //! The zone map as this client knows it: fetched from a manager, followed as others name newer versions, and doubted where it leads nowhere.
 
 use crate::client::Client;
-use crate::net::{Message, Net, NetFailure, wait_for};
+use crate::net::{Message, Net, NetFailure};
+use crate::operation::ClientCall;
 use crate::session::{failure_code, is_passing, lock};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -47,14 +48,16 @@ impl<N: Net> Client<N> {
     pub fn map_is_old(&self) -> bool {
         self.map.hint.load(Ordering::Relaxed) > self.map().version.0
     }
+}
 
+impl<N: Net> ClientCall<'_, N> {
     /// Fetches a newer map, once for all who ask at a time.
     ///
     /// # Errors
     /// As [`Client::connect`].
     pub async fn refresh_map(&self) -> Result<(), ErrorCode> {
         let before = self.map().version;
-        let _guard = wait_for(&self.net, &self.map.refreshing).await?;
+        let _guard = self.wait_for(&self.map.refreshing).await?;
         if self.map().version > before {
             return Ok(());
         }
@@ -72,7 +75,7 @@ impl<N: Net> Client<N> {
         if !self.map.is_doubted.swap(false, Ordering::Relaxed) && !is_sure {
             return;
         }
-        if let Ok(_guard) = wait_for(&self.net, &self.map.refreshing).await {
+        if let Ok(_guard) = self.wait_for(&self.map.refreshing).await {
             // Who does not answer either is asked at the next failure.
             self.fetch_map(MapVersion(0)).await.ok();
         }
@@ -93,8 +96,9 @@ impl<N: Net> Client<N> {
             match self.fetch_map_from(manager, have).await {
                 Ok(map) => return self.take_map(map),
                 Err(Unfetched::Silent(failure)) => {
+                    let server = format!("manager at {manager}");
                     self.net
-                        .complain(&format!("manager at {manager}"), "GetMap", failure);
+                        .complain(self.context(), &server, "GetMap", failure);
                     last = failure_code(failure);
                 }
                 Err(Unfetched::Answer(error)) => return Err(error.code()),
@@ -113,7 +117,7 @@ impl<N: Net> Client<N> {
             _ => Fetch::newer(self.map()),
         };
         loop {
-            let header = self.header(Service::Manager, self.trace());
+            let header = self.header(Service::Manager);
             let message = Message {
                 node: NodeId(0),
                 header,
@@ -121,8 +125,8 @@ impl<N: Net> Client<N> {
                 payload: &[],
                 room: 0,
             };
-            let pending = self.net.start(manager, &message);
-            let reply = self.net.finish(pending, None).await;
+            let sent = self.start(manager, message);
+            let reply = self.finish(manager, sent, None).await;
             let reply = reply.map_err(Unfetched::Silent)?;
             let reply = ManagerReply::from_bytes(&reply.body)
                 .map_err(|_error| FetchError::Decode(ErrorCode::Protocol))?;

@@ -1,9 +1,9 @@
 //! Names: looked up, made, renamed, linked, removed. One round trip each, except where an inode lies in another shard
 //! than its name.
 
-use crate::client::Client;
 use crate::file::File;
 use crate::net::Net;
+use crate::operation::ClientCall;
 use crate::session::lock;
 use std::sync::Arc;
 use zonal_types::{Attr, Credentials, ErrorCode, FileKind, Ino, Name};
@@ -52,7 +52,7 @@ pub struct NewFile {
     pub umask: u32,
 }
 
-impl<N: Net> Client<N> {
+impl<N: Net> ClientCall<'_, N> {
     /// Looks a name up.
     ///
     /// # Errors

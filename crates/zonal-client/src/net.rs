@@ -3,10 +3,10 @@
 //! In a mount, futures of this trait are ready when first polled: sending and receiving happen on the calling thread.
 //! In the simulator they wait for simulated messages. The core never knows which.
 
+use crate::operation::OperationContext;
 use crate::run::Brought;
 use std::future::Future;
-use std::task::Poll;
-use zonal_types::{ClientIdentity, ErrorCode, Ino, Instant, NodeId, ShardId, Timestamp, TraceId};
+use zonal_types::{ClientIdentity, ErrorCode, Ino, Instant, NodeId, ShardId, Timestamp};
 use zonal_wire::Header;
 
 /// One request to a server.
@@ -48,15 +48,6 @@ pub enum NetFailure {
     Refused(ErrorCode),
 }
 
-/// The end of an operation that meets a server without an answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ends {
-    /// From then on nothing is asked again; servers that were not asked before still are.
-    pub repeats: Instant,
-    /// Nobody is waited for any more.
-    pub all: Instant,
-}
-
 /// What people are to hear of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum News {
@@ -92,15 +83,25 @@ pub trait Net {
     /// Random bits.
     fn random(&self) -> u64;
 
-    /// Waits.
-    fn sleep(&self, ms: u64) -> impl Future<Output = ()>;
+    /// Pauses, until the operation is given up.
+    fn sleep(&self, context: &OperationContext, ms: u64) -> impl Future<Output = ()>;
 
-    /// Sends a request to `address`; a failure shows in [`Self::finish`].
-    fn start(&self, address: &str, message: &Message<'_>) -> Self::Pending;
+    /// Sends a request to `address`.
+    ///
+    /// # Errors
+    /// It was not sent; `Interrupted` where the operation is given up meanwhile.
+    fn start(
+        &self,
+        context: &OperationContext,
+        address: &str,
+        message: &Message<'_>,
+    ) -> Result<Self::Pending, NetFailure>;
 
-    /// Receives the reply; its payload goes into `payload` (one that does not fit is a protocol violation).
+    /// Receives the reply; its payload goes into `payload` (one that does not fit is a protocol violation). Ends at once where the
+    /// operation is given up.
     fn finish(
         &self,
+        context: &OperationContext,
         pending: Self::Pending,
         payload: Option<&mut [u8]>,
     ) -> impl Future<Output = Result<Reply, NetFailure>>;
@@ -112,49 +113,15 @@ pub trait Net {
     /// length, the sink is empty again.
     fn finish_into(
         &self,
+        context: &OperationContext,
         pending: Self::Pending,
         sink: &mut Self::Sink,
         bytes: usize,
     ) -> impl Future<Output = Result<Reply, NetFailure>>;
 
     /// Tells people, once and rarely, that a server does not answer.
-    fn complain(&self, server: &str, doing: &str, failure: NetFailure);
+    fn complain(&self, context: &OperationContext, server: &str, doing: &str, failure: NetFailure);
 
     /// Tells people what became of this client.
     fn tell(&self, _news: News) {}
-
-    /// The caller begins another operation: what went wrong before does not concern it.
-    fn begin(&self) {}
-
-    /// What the requests of the caller's operation have in common for whoever reads logs; `None` where each is for itself.
-    fn trace(&self) -> Option<TraceId> {
-        None
-    }
-
-    /// When the caller's operation must have ended, because a server that it needs does not answer.
-    fn operation_ends(&self) -> Option<Ends> {
-        None
-    }
-
-    /// Whether the caller's operation is to be given up.
-    fn is_cancelled(&self) -> bool {
-        false
-    }
-}
-
-/// Waits for another task's lock, until the operation is to be given up.
-///
-/// # Errors
-/// `Interrupted`.
-pub(crate) async fn wait_for<'a, T, N: Net>(
-    net: &N,
-    mutex: &'a async_lock::Mutex<T>,
-) -> Result<async_lock::MutexGuard<'a, T>, ErrorCode> {
-    let mut locking = std::pin::pin!(mutex.lock());
-    std::future::poll_fn(|context| match locking.as_mut().poll(context) {
-        Poll::Ready(guard) => Poll::Ready(Ok(guard)),
-        Poll::Pending if net.is_cancelled() => Poll::Ready(Err(ErrorCode::Interrupted)),
-        Poll::Pending => Poll::Pending,
-    })
-    .await
 }

@@ -1,16 +1,16 @@
 //! Making and opening files: one round trip, with layout, attributes and what the kernel may keep.
 
 use crate::behind::Behind;
-use crate::client::Client;
 use crate::names::{Found, Looked, NewFile, Opened};
 use crate::net::Net;
+use crate::operation::ClientCall;
 use crate::seen::Changed;
 use crate::session::{late, lock};
 use std::sync::atomic::Ordering;
 use zonal_types::{Credentials, ErrorCode, Ino, Name};
 use zonal_wire::meta::flags::{self, O_TRUNC};
 use zonal_wire::{MetaReply, MetaRequest};
-impl<N: Net> Client<N> {
+impl<N: Net> ClientCall<'_, N> {
     pub(crate) fn create_request(
         &self,
         who: &Credentials,

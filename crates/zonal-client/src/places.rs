@@ -2,6 +2,7 @@
 
 use crate::client::Client;
 use crate::net::Net;
+use crate::operation::ClientCall;
 use zonal_layout::{Piece, object_bytes};
 use zonal_types::{Column, Component, Epoch, ErrorCode, FileData, NodeId, StripeSetId, TargetId};
 use zonal_wire::ObjectRef;
@@ -49,7 +50,7 @@ pub(crate) struct Place {
     pub(crate) epoch: Epoch,
 }
 
-impl<N: Net> Client<N> {
+impl<N: Net> ClientCall<'_, N> {
     /// The width of a component's stripe set.
     pub(crate) fn set_width(&self, component: &Component) -> u16 {
         self.map()
@@ -102,7 +103,9 @@ impl<N: Net> Client<N> {
         let mut components = data.layout.components.iter();
         components.all(|component| map.set(component.set).is_some())
     }
+}
 
+impl<N: Net> Client<N> {
     /// Where a column lies now.
     pub(crate) fn place(&self, component: &Component, column: Column) -> Result<Place, ErrorCode> {
         let map = self.map();
@@ -124,7 +127,9 @@ impl<N: Net> Client<N> {
             epoch: slot.slot_epoch,
         })
     }
+}
 
+impl<N: Net> ClientCall<'_, N> {
     /// The object of a column, with what its target must know of truncations.
     pub(crate) fn object(
         data: &FileData,

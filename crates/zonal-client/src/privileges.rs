@@ -13,6 +13,7 @@
 use crate::client::Client;
 use crate::file::File;
 use crate::net::Net;
+use crate::operation::ClientCall;
 use crate::session::{Asked, Link};
 use zonal_types::limits::xattr_flags;
 use zonal_types::{Attr, Credentials, ErrorCode, Ino, Instant};
@@ -76,7 +77,7 @@ impl Privileges {
     }
 }
 
-impl<N: Net> Client<N> {
+impl<N: Net> ClientCall<'_, N> {
     /// Takes over what an answer says, with the time that the shard granted.
     pub(crate) fn note_privileges(
         &self,
@@ -107,13 +108,17 @@ impl<N: Net> Client<N> {
             file.state().privileges.doubt();
         }
     }
+}
 
+impl<N: Net> Client<N> {
     /// Whether it is known that a write takes nothing.
     #[must_use]
     pub fn has_no_privileges(&self, file: &File<N>) -> bool {
         file.state().privileges.are_none(self.net.now())
     }
+}
 
+impl<N: Net> ClientCall<'_, N> {
     /// Before a write by `who`, who has no right to keep them, through an open file: takes set-id bits and capabilities. True where there were some.
     ///
     /// # Errors

@@ -2,10 +2,10 @@
 //!
 //! Per call: one lock of the file's state, one allocation for the pieces, one request a piece; no copy of the data.
 
-use crate::client::Client;
 use crate::file::{File, lay_over};
 use crate::inline::{copy_out, end_of_inline};
 use crate::net::{Net, NetFailure};
+use crate::operation::ClientCall;
 use crate::session::lock;
 use zonal_types::{ErrorCode, FileData, Ino};
 use zonal_wire::{ObjectRef, StorageRequest};
@@ -25,7 +25,7 @@ pub enum ReadInto {
     Sink,
 }
 
-impl<N: Net> Client<N> {
+impl<N: Net> ClientCall<'_, N> {
     /// Reads at `offset` into `out`; returns the number of bytes, less than asked only at the end of the file.
     ///
     /// # Errors
@@ -140,7 +140,10 @@ impl<N: Net> Client<N> {
         }
         let object = Self::object(data, component, piece.column, &place);
         let pending = self.start_sunk(ino, &place, &read_request(object, piece), length);
-        match self.net.finish_into(pending, sink, length).await {
+        match self
+            .finish_into(&place.address, pending, sink, length)
+            .await
+        {
             Ok(reply) => Ok(reply.payload_bytes == length),
             // It took all the time there is.
             Err(NetFailure::TimedOut) => Err(ErrorCode::TimedOut),

@@ -2,16 +2,16 @@
 //!
 //! One message a flush; with `sync` the shard flushes before it replies, so that fsync of a small file is this one message.
 
-use crate::client::Client;
 use crate::file::{File, Report};
 use crate::inline::InlineRun;
 use crate::net::Net;
+use crate::operation::ClientCall;
 use crate::session::{leaves_gathered, lock};
 use crate::unsynced::Told;
 use zonal_types::{Blob, ErrorCode, kept_of};
 use zonal_wire::{MetaReply, MetaRequest};
 
-impl<N: Net> Client<N> {
+impl<N: Net> ClientCall<'_, N> {
     /// Tells the shard size, times and space, and gives it the bytes that it keeps itself. The caller holds the gate.
     pub(crate) async fn send_report(&self, file: &File<N>) -> Result<(), ErrorCode> {
         self.send_reports(file, false).await.map(|_synced| ())

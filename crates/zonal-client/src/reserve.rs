@@ -1,9 +1,9 @@
 //! fallocate: reservation, holes, zeros.
 
-use crate::client::Client;
 use crate::file::File;
 use crate::inline::end_of_inline;
-use crate::net::{Net, wait_for};
+use crate::net::Net;
+use crate::operation::ClientCall;
 use crate::storage::MakeRequest;
 use std::sync::atomic::Ordering;
 use zonal_types::limits::{CHUNK_BYTES, FILE_BYTES_MAX, STORAGE_STEP_BYTES};
@@ -24,7 +24,7 @@ pub enum Reserve {
     Zero,
 }
 
-impl<N: Net> Client<N> {
+impl<N: Net> ClientCall<'_, N> {
     /// Punches, zeroes or reserves `offset..offset + length`. The file grows to the range's end unless `keep_size`.
     ///
     /// # Errors
@@ -41,7 +41,7 @@ impl<N: Net> Client<N> {
             .checked_add(length)
             .filter(|end| *end <= FILE_BYTES_MAX)
             .ok_or(ErrorCode::FileTooBig)?;
-        let _gate = wait_for(&self.net, &file.gate).await?;
+        let _gate = self.wait_for(&file.gate).await?;
         self.settle_gated(file).await?;
         let takes_space = how != Reserve::Punch || !keep_size;
         if !takes_space || !self.own_reserved(file, end, keep_size).await? {

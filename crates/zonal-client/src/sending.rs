@@ -11,9 +11,9 @@
 //! *Invariants*: (1) two messages under way have no byte of the file in common; (2) the caller of everything here holds the file's gate.
 
 use crate::batch::{Batch, length_of, pack, write_request};
-use crate::client::Client;
 use crate::file::{File, Part};
 use crate::net::Net;
+use crate::operation::ClientCall;
 use crate::places::Place;
 use crate::session::{both, leaves_gathered};
 use std::borrow::Cow;
@@ -35,7 +35,7 @@ const HALVINGS_MAX: usize = 32;
 /// What became of a message: the reply, whose it is, and the last shrink that was known.
 type Outcome = Result<(StorageReply, TargetId, u64), ErrorCode>;
 
-impl<N: Net> Client<N> {
+impl<N: Net> ClientCall<'_, N> {
     /// The pieces of the batch that was taken last. Where they are not known now, it is gathered again.
     pub(crate) async fn pieces_of_batch(
         &self,
@@ -269,6 +269,7 @@ impl<N: Net> Client<N> {
         if leaves_gathered(code) && !state.is_forfeited(batch) {
             let mut again = 0;
             for piece in pieces {
+                state.unsure_end = state.unsure_end.max(piece.file_offset + piece.length);
                 let bytes = batch.bytes_of(piece);
                 for (at, bytes) in state.beneath(newer, piece.file_offset, bytes) {
                     again += state.give_back(at, bytes);

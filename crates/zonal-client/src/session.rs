@@ -14,13 +14,13 @@ pub use request::failure_code;
 pub(crate) use request::{Asked, RETRY_MS, both, is_passing, is_unsure, late, leaves_gathered};
 
 use crate::behind::Behind;
-use crate::client::Client;
-use crate::net::{Net, News, wait_for};
+use crate::net::{Net, News};
+use crate::operation::ClientCall;
 use std::collections::BTreeSet;
 use zonal_types::{BackOff, Codec, ErrorCode, Incarnation, Ino, Instant, SessionId, kept_of};
 use zonal_wire::{MetaReply, MetaRequest, Service};
 
-impl<N: Net> Client<N> {
+impl<N: Net> ClientCall<'_, N> {
     /// The shard does not know the session: with it goes what may be cached, and the incarnation is over. The next request opens another.
     fn lose_session(&self, link: &Link, session: SessionId, incarnation: Incarnation) {
         self.begin_anew(incarnation);
@@ -51,7 +51,7 @@ impl<N: Net> Client<N> {
         if link.is_open() {
             return Ok(());
         }
-        let _guard = wait_for(&self.net, &link.opening).await?;
+        let _guard = self.wait_for(&link.opening).await?;
         let mut pause = BackOff::new(RETRY_MS);
         let mut is_old = false;
         // Of a shard that has no owner in any map.
@@ -69,7 +69,7 @@ impl<N: Net> Client<N> {
             if self.is_over(deadline) {
                 return Err(failed);
             }
-            self.net.sleep(pause.next_ms()).await;
+            self.sleep(pause.next_ms()).await;
         }
         Ok(())
     }
@@ -77,7 +77,7 @@ impl<N: Net> Client<N> {
     /// Opens the session and tells what is held: only then it counts as open. `is_old`: an earlier attempt resumed it.
     async fn open_once(&self, link: &Link, is_old: &mut bool) -> Result<(), ErrorCode> {
         let request = self.opening_request();
-        let mut header = self.header(Service::Meta, self.trace());
+        let mut header = self.header(Service::Meta);
         let identity = self.identity();
         header.identity = identity;
         match self
@@ -200,7 +200,7 @@ impl<N: Net> Client<N> {
     }
 
     async fn tell_held(&self, link: &Link, request: MetaRequest) -> Result<MetaReply, ErrorCode> {
-        let mut header = self.header(Service::Meta, self.trace());
+        let mut header = self.header(Service::Meta);
         {
             let state = lock(&link.state);
             header.session = state.session;

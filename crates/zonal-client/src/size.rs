@@ -6,6 +6,7 @@ use crate::client::Client;
 use crate::file::File;
 use crate::inline::end_of_inline;
 use crate::net::Net;
+use crate::operation::ClientCall;
 use std::collections::BTreeMap;
 use zonal_layout::{ColumnRanges, Seek, next_data, next_hole};
 use zonal_types::limits::{BLOCK_BYTES, FILE_BYTES_MAX};
@@ -17,7 +18,7 @@ const MAP_RANGES: u32 = 1024;
 /// Bytes of a block.
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
-impl<N: Net> Client<N> {
+impl<N: Net> ClientCall<'_, N> {
     /// `SEEK_DATA` (`data` true) or `SEEK_HOLE` from `offset`.
     ///
     /// # Errors
@@ -154,7 +155,9 @@ impl<N: Net> Client<N> {
         }
         Ok(done)
     }
+}
 
+impl<N: Net> Client<N> {
     /// Bytes of a file by target, as its layout and size say, without those that its shard has.
     #[must_use]
     pub fn bytes_by_target(

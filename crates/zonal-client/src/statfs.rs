@@ -1,8 +1,8 @@
 //! Capacity, asked of all servers concerned at once. Below a first-level directory: of its home zone, which is all that a file there can fill.
 //! In the root: of the cell. A zone's is told without asking another zone.
 
-use crate::client::Client;
 use crate::net::Net;
+use crate::operation::ClientCall;
 use zonal_types::{ErrorCode, Ino, ShardId};
 use zonal_wire::{MetaReply, MetaRequest, StorageReply, StorageRequest};
 
@@ -19,7 +19,7 @@ pub struct Capacity {
     pub names_left: u64,
 }
 
-impl<N: Net> Client<N> {
+impl<N: Net> ClientCall<'_, N> {
     /// Bytes and inodes of the zone that `ino` is homed in, or of the cell for what is in the root, and room for names beside it.
     ///
     /// # Errors

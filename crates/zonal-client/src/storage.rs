@@ -1,8 +1,8 @@
 //! Requests to targets: sending in parallel, repeating what failed.
 
-use crate::client::Client;
 use crate::file::File;
 use crate::net::{Message, Net, Reply};
+use crate::operation::{ClientCall, Sent};
 use crate::places::Place;
 use crate::session::{RETRY_MS, failure_code, is_passing, late};
 use std::sync::atomic::Ordering;
@@ -14,19 +14,14 @@ use zonal_wire::{ObjectRef, Service, StorageReply, StorageRequest};
 /// A request without its place: made anew for each attempt.
 pub(crate) type MakeRequest<'a> = &'a dyn Fn(ObjectRef) -> StorageRequest;
 
-impl<N: Net> Client<N> {
+impl<N: Net> ClientCall<'_, N> {
     /// Sends one request that is about a target; the reply is for [`Self::storage_reply`].
-    pub(crate) fn start_storage(&self, place: &Place, request: &StorageRequest) -> N::Pending {
+    pub(crate) fn start_storage(&self, place: &Place, request: &StorageRequest) -> Sent<N> {
         self.start_numbered(self.identity(), place, request, (&[], 0), 0)
     }
 
     /// Sends a read of a file.
-    pub(crate) fn start_read(
-        &self,
-        ino: Ino,
-        place: &Place,
-        request: &StorageRequest,
-    ) -> N::Pending {
+    pub(crate) fn start_read(&self, ino: Ino, place: &Place, request: &StorageRequest) -> Sent<N> {
         self.start_sunk(ino, place, request, 0)
     }
 
@@ -37,7 +32,7 @@ impl<N: Net> Client<N> {
         place: &Place,
         request: &StorageRequest,
         room: usize,
-    ) -> N::Pending {
+    ) -> Sent<N> {
         self.start_numbered(self.identity_for(ino), place, request, (&[], room), 0)
     }
 
@@ -48,7 +43,7 @@ impl<N: Net> Client<N> {
         place: &Place,
         request: &StorageRequest,
         payload: &[&[u8]],
-    ) -> N::Pending {
+    ) -> Sent<N> {
         let attempt = file.state().attempt;
         let identity = self.identity_for(file.ino);
         self.start_numbered(identity, place, request, (payload, 0), attempt)
@@ -61,14 +56,14 @@ impl<N: Net> Client<N> {
         request: &StorageRequest,
         (payload, room): (&[&[u8]], usize),
         attempt: u32,
-    ) -> N::Pending {
-        let mut header = self.header(Service::Storage, self.trace());
+    ) -> Sent<N> {
+        let mut header = self.header(Service::Storage);
         header.epoch = place.epoch;
         header.identity = identity;
         header.sequence = attempt;
-        self.net.start(
+        self.start(
             &place.address,
-            &Message {
+            Message {
                 node: place.node,
                 header,
                 body: &request.to_bytes(),
@@ -82,10 +77,10 @@ impl<N: Net> Client<N> {
     pub(crate) async fn storage_reply(
         &self,
         place: &Place,
-        pending: N::Pending,
+        sent: Sent<N>,
         out: Option<&mut [u8]>,
     ) -> Result<(StorageReply, usize), ErrorCode> {
-        match self.net.finish(pending, out).await {
+        match self.finish(&place.address, sent, out).await {
             Ok(Reply {
                 header,
                 body,
@@ -103,6 +98,7 @@ impl<N: Net> Client<N> {
             }
             Err(failure) => {
                 self.net.complain(
+                    self.context(),
                     &format!("target {} at {}", place.target, place.address),
                     "storage",
                     failure,
@@ -178,7 +174,7 @@ impl<N: Net> Client<N> {
                 }
                 let is_news = matches!(code, ErrorCode::StaleTruncate | ErrorCode::Superseded);
                 if !is_news && !self.is_over(deadline) {
-                    self.net.sleep(pause.next_ms()).await;
+                    self.sleep(pause.next_ms()).await;
                 }
                 if self.is_over(deadline) {
                     self.doubt_map();

@@ -1,9 +1,9 @@
 //! Durability: fsync of a file, of a directory, of everything.
 
-use crate::client::Client;
 use crate::failures::Told;
 use crate::file::File;
-use crate::net::{Net, NetFailure, wait_for};
+use crate::net::{Net, NetFailure};
+use crate::operation::ClientCall;
 use crate::session::{Link, leaves_gathered, lock};
 use crate::unsynced::Unsynced;
 use std::collections::BTreeMap;
@@ -29,7 +29,7 @@ impl LeftBehind {
     }
 }
 
-impl<N: Net> Client<N> {
+impl<N: Net> ClientCall<'_, N> {
     /// Makes a file's data, size and name durable.
     ///
     /// The targets that were written flush while the shard takes the report and flushes its log: one flush of latency.
@@ -55,7 +55,7 @@ impl<N: Net> Client<N> {
     }
 
     async fn make_durable(&self, file: &File<N>) -> Result<(), ErrorCode> {
-        let _gate = wait_for(&self.net, &file.gate).await?;
+        let _gate = self.wait_for(&file.gate).await?;
         self.hear_of_cut(file).await?;
         let written = self.flush_data(file).await;
         let left = self.take_left_behind(file);
@@ -124,7 +124,8 @@ impl<N: Net> Client<N> {
                 let map = self.map();
                 let shard = map.shard_of(file.ino.partition()).map(|shard| shard.id);
                 let server = format!("shard {}", shard.unwrap_or_default());
-                self.net.complain(&server, "Sync", NetFailure::TimedOut);
+                self.net
+                    .complain(self.context(), &server, "Sync", NetFailure::TimedOut);
                 return Err(ErrorCode::TimedOut);
             }
         }
@@ -271,7 +272,7 @@ impl<N: Net> Client<N> {
         if file.state().unsynced.shard_boot == Some(boot) {
             return Ok(());
         }
-        let _gate = wait_for(&self.net, &file.gate).await?;
+        let _gate = self.wait_for(&file.gate).await?;
         self.sync_file_at_shard(file).await
     }
 }

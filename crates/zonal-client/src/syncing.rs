@@ -1,7 +1,7 @@
 //! Has targets make durable what they acknowledged, all at once.
 
-use crate::client::Client;
 use crate::net::Net;
+use crate::operation::{ClientCall, Sent};
 use crate::places::Place;
 use crate::session::{RETRY_MS, leaves_gathered};
 use crate::unsynced::Unsynced;
@@ -11,10 +11,10 @@ use zonal_wire::{StorageReply, StorageRequest};
 /// A target that was asked to make everything durable.
 pub(crate) struct Syncing<N: Net> {
     target: TargetId,
-    started: Result<(Place, N::Pending), ErrorCode>,
+    started: Result<(Place, Sent<N>), ErrorCode>,
 }
 
-impl<N: Net> Client<N> {
+impl<N: Net> ClientCall<'_, N> {
     /// Makes durable what targets acknowledged, all at once.
     pub(crate) async fn sync_targets(&self, unsynced: &mut Unsynced) -> Result<(), ErrorCode> {
         let started = self.start_sync(&unsynced.targets());
@@ -55,7 +55,7 @@ impl<N: Net> Client<N> {
                 Err(ErrorCode::Unreachable | ErrorCode::TimedOut | ErrorCode::NotReady)
             ) && !self.is_over(deadline)
             {
-                self.net.sleep(RETRY_MS.1).await;
+                self.sleep(RETRY_MS.1).await;
                 outcome = match self.target_place(target) {
                     Ok(place) => {
                         let again = self.start_storage(&place, &StorageRequest::Sync { target });

@@ -3,8 +3,8 @@
 //! Until then this mount sees the time of its read laid over what the shard says. One that cannot be told is lost: an access
 //! time is no reason to try again.
 
-use crate::client::Client;
 use crate::net::Net;
+use crate::operation::ClientCall;
 use crate::session::lock;
 use std::collections::BTreeMap;
 use zonal_types::limits::TOUCHES_MAX;
@@ -17,7 +17,7 @@ const GATHERED_MAX: usize = 256;
 /// When what was read that the shard does not know of.
 pub(crate) type Touches = BTreeMap<Ino, Timestamp>;
 
-impl<N: Net> Client<N> {
+impl<N: Net> ClientCall<'_, N> {
     /// A file was read whose access time may be due: its shard hears of it with the next [`Self::keep_house`].
     ///
     /// # Errors

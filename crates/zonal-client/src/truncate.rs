@@ -7,10 +7,10 @@
 //! A file that another process opens while it is truncated by its name may be told of as it was before: `cuts_by_name` tells an open of that.
 
 use crate::behind::Behind;
-use crate::client::Client;
 use crate::dirty::overlap;
 use crate::file::{File, FileState};
-use crate::net::{Net, wait_for};
+use crate::net::Net;
+use crate::operation::ClientCall;
 use crate::session::{is_unsure, leaves_gathered, lock};
 use std::sync::atomic::Ordering;
 use zonal_types::limits::FILE_BYTES_MAX;
@@ -49,7 +49,7 @@ impl Aside {
     }
 }
 
-impl<N: Net> Client<N> {
+impl<N: Net> ClientCall<'_, N> {
     /// Sets the size of a file.
     ///
     /// # Errors
@@ -75,7 +75,7 @@ impl<N: Net> Client<N> {
         };
         let file = self.file(ino);
         let _gate = match &file {
-            Some(file) => Some(wait_for(&self.net, &file.gate).await?),
+            Some(file) => Some(self.wait_for(&file.gate).await?),
             None => None,
         };
         let (attr, data, push) = match &file {
@@ -132,6 +132,7 @@ impl<N: Net> Client<N> {
             Ok(()) | Err(_) => {}
         }
         self.set_aside(file, size);
+        self.tell_unsure(file, size);
         let cuts_unsent = file.state().aside.is_some();
         let mut shrunk = match self.settle_gated(file).await {
             Ok(()) => {
@@ -236,6 +237,17 @@ impl<N: Net> Client<N> {
             unanswered,
             cut,
         });
+    }
+
+    /// Targets may have bytes behind `size` of which the shard does not know: with them the file is longer, and the shard numbers the cut.
+    fn tell_unsure(&self, file: &File<N>, size: u64) {
+        let mut state = file.state();
+        let end = state.unsure_end;
+        if end > size {
+            zonal_types::mark!(CutOfUnsure);
+            let report = state.report_mut();
+            report.size = report.size.max(end);
+        }
     }
 
     /// What the file is then, and whether its columns are to hear of it.

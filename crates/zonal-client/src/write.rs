@@ -7,11 +7,11 @@
 
 use crate::batch::{BATCH_BYTES, BATCH_RUNS_MAX};
 use crate::behind::Behind;
-use crate::client::Client;
 use crate::dirty::Dirty;
 use crate::file::File;
 use crate::inline::end_of_inline;
-use crate::net::{Net, wait_for};
+use crate::net::Net;
+use crate::operation::ClientCall;
 use crate::run::Run;
 use crate::session::leaves_gathered;
 use std::sync::atomic::Ordering;
@@ -23,7 +23,7 @@ const SEND_UNIT: u64 = 1 << 20;
 /// Runs gathered of one file; past it the first leave, whatever they cover.
 const GATHERED_RUNS_MAX: usize = 4096;
 
-impl<N: Net> Client<N> {
+impl<N: Net> ClientCall<'_, N> {
     /// Writes `bytes` at `offset`. They are on their way or gathered when this returns; errors of that show at the
     /// next write, close and fsync. `kill_suid`: the writer has no right to keep set-id bits.
     ///
@@ -107,7 +107,7 @@ impl<N: Net> Client<N> {
             }
             unit.min(SEND_UNIT)
         };
-        let _gate = wait_for(&self.net, &file.gate).await?;
+        let _gate = self.wait_for(&file.gate).await?;
         let sent = self.send_full(file, unit).await;
         if sent.is_err_and(|code| !leaves_gathered(code)) {
             file.state().failures.writer_met();

@@ -1,12 +1,12 @@
 //! Extended attributes: the shard keeps and judges them.
 
-use crate::client::Client;
 use crate::net::Net;
+use crate::operation::ClientCall;
 use zonal_types::limits::xattr_flags::CAPABILITY_NAME;
 use zonal_types::{Blob, Credentials, ErrorCode, Ino};
 use zonal_wire::{MetaReply, MetaRequest};
 
-impl<N: Net> Client<N> {
+impl<N: Net> ClientCall<'_, N> {
     /// The value of an extended attribute.
     ///
     /// # Errors

@@ -5,6 +5,7 @@ mod jobs;
 
 pub use jobs::{Cancel, JOBS_MAX, LastByte, Seek};
 
+use crate::callers::Call;
 use crate::fs::ZonalFs;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -69,8 +70,8 @@ impl Listener for ZonalFs {
         self.settle_names(dirs)
     }
 
-    fn lock_was_granted(&self, ino: Ino, waiter: u64) {
-        self.finish_waiter(ino, waiter);
+    fn lock_was_granted(&self, call: &Call<'_>, ino: Ino, waiter: u64) {
+        self.finish_waiter(call, ino, waiter);
     }
 
     fn lock_was_refused(&self, waiter: u64, code: ErrorCode) {
@@ -129,7 +130,7 @@ impl Background {
         for thread in self.threads {
             let _ = thread.join();
         }
-        if let Err(error) = self.native.end() {
+        if let Err(error) = self.native.end(&self.fs.client.background()) {
             tracing::warn!(%error, "not everything was flushed at the end");
         }
     }

@@ -1,54 +1,117 @@
-//! Which thread asked for which request that a worker has under way: to see whether it is about to die.
+//! Operations that are under way for callers in the kernel: who waits for each, and what gives it up.
+//!
+//! *Bound*: one for each worker.
 
-use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, Ordering};
+use crate::caller::is_dying;
+use std::ops::Deref;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use zonal_client::{Cancellation, ClientCall};
+use zonal_native::RealNet;
 
-/// Requests under way at most that can be told apart; a worker uses the slot of its own number.
-const SLOTS: usize = 256;
+/// Requests that begin at the same time seldom meet in one part.
+const PARTS: usize = 64;
 
-/// Request and thread, by worker.
-pub struct Callers {
-    slots: Vec<(AtomicU64, AtomicU64)>,
-    next: AtomicU64,
+struct Caller {
+    /// The request, as the kernel names it.
+    unique: u64,
+    /// The thread that waits; 0: nobody does.
+    tid: u32,
+    cancellation: Cancellation,
 }
 
-thread_local! {
-    static SLOT: Cell<Option<usize>> = const { Cell::new(None) };
+/// Operations under way.
+pub struct Callers {
+    parts: [Mutex<Vec<Caller>>; PARTS],
 }
 
 impl Default for Callers {
     fn default() -> Self {
-        let slots = (0..SLOTS)
-            .map(|_index| (AtomicU64::new(0), AtomicU64::new(0)))
-            .collect();
         Self {
-            slots,
-            next: AtomicU64::new(0),
+            parts: std::array::from_fn(|_part| Mutex::default()),
+        }
+    }
+}
+
+/// The client core at work for one operation.
+pub type Call<'a> = ClientCall<'a, RealNet>;
+
+/// One of a request of the kernel.
+pub struct Begun<'a> {
+    call: Call<'a>,
+    callers: &'a Callers,
+    unique: u64,
+}
+
+impl<'a> Deref for Begun<'a> {
+    type Target = Call<'a>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.call
+    }
+}
+
+impl Begun<'_> {
+    /// Whoever waited for it does so no more, and may be gone.
+    pub fn is_left(&self) {
+        let mut part = self.callers.part_of(self.unique);
+        if let Some(known) = part.iter_mut().find(|known| known.unique == self.unique) {
+            known.tid = 0;
+        }
+    }
+}
+
+impl Drop for Begun<'_> {
+    fn drop(&mut self) {
+        let mut part = self.callers.part_of(self.unique);
+        if let Some(at) = part.iter().position(|known| known.unique == self.unique) {
+            part.swap_remove(at);
         }
     }
 }
 
 impl Callers {
-    /// The calling worker works on `unique`, which thread `tid` asked for.
-    pub fn note(&self, unique: u64, tid: u32) {
-        let index = SLOT.get().unwrap_or_else(|| {
-            let index = (self.next.fetch_add(1, Ordering::Relaxed) as usize) % SLOTS;
-            SLOT.set(Some(index));
-            index
-        });
-        let (request, thread) = &self.slots[index];
-        thread.store(tid.into(), Ordering::Relaxed);
-        request.store(unique, Ordering::Release);
+    fn part_of(&self, unique: u64) -> MutexGuard<'_, Vec<Caller>> {
+        // The kernel counts in twos.
+        let part = &self.parts[(unique / 2) as usize % PARTS];
+        part.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The thread that asked for a request under way; none where nobody waits for it (0).
-    #[must_use]
-    pub fn tid_of(&self, unique: u64) -> Option<u32> {
-        let slot = self
-            .slots
-            .iter()
-            .find(|(request, _)| request.load(Ordering::Acquire) == unique)?;
-        let tid = u32::try_from(slot.1.load(Ordering::Relaxed)).ok();
-        tid.filter(|tid| *tid != 0)
+    /// The request `unique` of thread `tid` is worked on, until what is returned is dropped.
+    pub fn begin<'a>(&'a self, call: Call<'a>, unique: u64, tid: u32) -> Begun<'a> {
+        let cancellation = call.context().cancellation().clone();
+        self.part_of(unique).push(Caller {
+            unique,
+            tid,
+            cancellation,
+        });
+        let callers = self;
+        Begun {
+            call,
+            callers,
+            unique,
+        }
+    }
+
+    /// Gives a request up, where it is under way.
+    pub fn cancel(&self, unique: u64) {
+        let part = self.part_of(unique);
+        let known = part.iter().find(|known| known.unique == unique);
+        let cancellation = known.map(|known| known.cancellation.clone());
+        drop(part);
+        if let Some(cancellation) = cancellation {
+            cancellation.cancel();
+        }
+    }
+
+    /// The same, where whoever waits for it is about to die.
+    pub fn cancel_if_dying(&self, unique: u64) {
+        let tid = {
+            let part = self.part_of(unique);
+            let known = part.iter().find(|known| known.unique == unique);
+            known.map(|known| known.tid)
+        };
+        if tid.is_some_and(|tid| tid != 0 && is_dying(tid)) {
+            self.cancel(unique);
+        }
     }
 }

@@ -3,7 +3,7 @@
 //! What an operation does is in `ops_*`; this file only names them, so that the list can be read at a glance.
 
 use crate::background::Signal;
-use crate::caller::is_dying;
+use crate::callers::Begun;
 use crate::hints::Hints;
 use crate::ops_open::HANDLE_PAGES;
 use crate::ops_write::ToDrop;
@@ -92,9 +92,9 @@ impl ZonalFs {
         &self.client
     }
 
-    pub(crate) fn begin(&self, ctx: &Context<'_>) {
-        self.callers.note(ctx.unique, ctx.pid);
-        self.client.net().working_on(ctx.unique);
+    pub(crate) fn begin(&self, ctx: &Context<'_>) -> Begun<'_> {
+        let call = self.client.begin();
+        self.callers.begin(call, ctx.unique, ctx.pid)
     }
 }
 
@@ -131,9 +131,10 @@ impl FileSystem for ZonalFs {
     }
 
     fn lingers(&self, unique: u64) {
-        let is_dying = || self.callers.tid_of(unique).is_some_and(is_dying);
-        if self.waiters.is_interrupted(unique) || is_dying() {
-            self.client.net().cancel(unique);
+        if self.waiters.is_interrupted(unique) {
+            self.callers.cancel(unique);
+        } else {
+            self.callers.cancel_if_dying(unique);
         }
     }
 
@@ -194,8 +195,8 @@ impl FileSystem for ZonalFs {
     }
 
     fn readlink(&self, ctx: &Context<'_>, ino: u64, reply: ReplyData) {
-        self.begin(ctx);
-        let outcome = zonal_native::block_on(self.client.readlink(Ino(ino)));
+        let call = self.begin(ctx);
+        let outcome = zonal_native::block_on(call.readlink(Ino(ino)));
         answer!(reply, outcome, text => reply.data(&text));
     }
 
@@ -431,8 +432,8 @@ impl FileSystem for ZonalFs {
     }
 
     fn syncfs(&self, ctx: &Context<'_>, _ino: u64, reply: ReplyEmpty) {
-        self.begin(ctx);
-        let outcome = zonal_native::block_on(self.client.sync_all());
+        let call = self.begin(ctx);
+        let outcome = zonal_native::block_on(call.sync_all());
         answer!(reply, outcome, () => reply.ok());
     }
 }

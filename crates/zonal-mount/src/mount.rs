@@ -67,7 +67,7 @@ impl Mounted {
             ..config.pool
         };
         let pool = Pool::new(config.identity, pool);
-        let net = RealNet::new(Arc::new(pool)).with_deadline(config.client.deadline_ms);
+        let net = RealNet::new(Arc::new(pool));
         let client = block_on(Client::connect(net, config.client)).map_err(StartError::Connect)?;
         let zone = client.options().zone;
         if client.map().zone(zone).is_none() {

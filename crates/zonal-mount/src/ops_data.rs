@@ -1,11 +1,11 @@
 //! Reading, flushing, space, copies.
 
 use crate::caller::is_dying;
+use crate::callers::Call;
 use crate::convert::errno;
 use crate::fs::{ZonalFs, refused};
 use std::cell::RefCell;
 use std::sync::{Arc, PoisonError};
-use zonal_client::Net as _;
 use zonal_client::read::ReadInto;
 use zonal_client::{File, Reserve};
 use zonal_fuse::request::{CopyFileRange, Fallocate, Read, Release};
@@ -42,25 +42,32 @@ impl ZonalFs {
     }
 
     pub(crate) fn do_read(&self, ctx: &Context<'_>, ino: Ino, read: &Read, reply: ReplyData) {
-        self.begin(ctx);
+        let call = self.begin(ctx);
         let file = match self.file(ino) {
             Ok(file) => file,
             Err(code) => return reply.err(errno(code)),
         };
-        self.touch_if_due(ino);
+        self.touch_if_due(&call, ino);
         self.is_opened(ino, read.fh);
         let is_paged = is_for_pages(read);
         let range = (read.offset, read.offset.saturating_add(read.size.into()));
         if is_paged && self.tails.read_begins(ino, range, ctx.pid) {
             self.drop_attributes(ino);
         }
-        self.answer_read(ino, &file, read, reply);
+        self.answer_read(&call, ino, &file, read, reply);
         if is_paged {
             self.tails.read_ends(ino, range, ctx.pid);
         }
     }
 
-    fn answer_read(&self, ino: Ino, file: &File<RealNet>, read: &Read, reply: ReplyData) {
+    fn answer_read(
+        &self,
+        call: &Call<'_>,
+        ino: Ino,
+        file: &File<RealNet>,
+        read: &Read,
+        reply: ReplyData,
+    ) {
         BUFFER.with_borrow_mut(|buffer| {
             let size = read.size as usize;
             if buffer.len() < size {
@@ -69,10 +76,7 @@ impl ZonalFs {
             let mut sink = Sink::default();
             let mut read_once = || {
                 let out = &mut buffer[..size];
-                block_on(
-                    self.client
-                        .read_into(file, read.offset, out, Some(&mut sink)),
-                )
+                block_on(call.read_into(file, read.offset, out, Some(&mut sink)))
             };
             let mut outcome = read_once();
             for _ in 0..REREADS {
@@ -83,7 +87,7 @@ impl ZonalFs {
                 if !is_short || !self.tails.read_short(ino, read.offset + bytes as u64) {
                     break;
                 }
-                outcome = block_on(self.client.refetch(file)).and_then(|_attr| read_once());
+                outcome = block_on(call.refetch(file)).and_then(|_attr| read_once());
             }
             match outcome {
                 Ok(ReadInto::Buffer(bytes)) => reply.data(&buffer[..bytes]),
@@ -98,7 +102,7 @@ impl ZonalFs {
     }
 
     /// The first read after a change moves the access time. A failure of that is no reason to fail the read.
-    fn touch_if_due(&self, ino: Ino) {
+    fn touch_if_due(&self, call: &Call<'_>, ino: Ino) {
         let due = {
             let mut due = self
                 .touch_due
@@ -107,7 +111,7 @@ impl ZonalFs {
             !due.is_empty() && due.remove(&ino).is_some()
         };
         if due {
-            self.touch(ino);
+            self.touch(call, ino);
         }
     }
 
@@ -121,15 +125,14 @@ impl ZonalFs {
                 .collect()
         };
         for ino in opened {
-            self.client.net().begin();
-            self.touch(ino);
+            self.touch(&self.client.background(), ino);
             self.drop_attributes(ino);
         }
     }
 
     /// A file is read now.
-    fn touch(&self, ino: Ino) {
-        if let Err(error) = block_on(self.client.touch(ino)) {
+    fn touch(&self, call: &Call<'_>, ino: Ino) {
+        if let Err(error) = block_on(call.touch(ino)) {
             tracing::debug!(%ino, %error, "access time not updated");
         }
         self.signal.wake();
@@ -142,20 +145,20 @@ impl ZonalFs {
         fh: u64,
         lock_owner: u64,
     ) -> Result<(), ErrorCode> {
-        self.begin(ctx);
+        let call = self.begin(ctx);
         self.is_opened(ino, fh);
         let flushed = match self.client.file(ino) {
             Some(file) if fh & HANDLE_WRITES != 0 => {
                 let mut told = self.told.of(fh);
-                let flushed = block_on(self.client.flush_open(&file, &mut told));
+                let flushed = block_on(call.flush_open(&file, &mut told));
                 self.told.set(fh, told);
                 flushed
             }
             // Whoever only read lost nothing.
-            Some(file) => block_on(self.client.settle(&file)),
+            Some(file) => block_on(call.settle(&file)),
             None => Ok(()),
         };
-        let released = block_on(self.client.release_locks(ino, lock_owner, false, None));
+        let released = block_on(call.release_locks(ino, lock_owner, false, None));
         if released.is_ok() {
             self.handle_locks.forget(fh, lock_owner);
         }
@@ -163,9 +166,9 @@ impl ZonalFs {
     }
 
     pub(crate) fn do_fsync(&self, ctx: &Context<'_>, ino: Ino, fh: u64) -> Result<(), ErrorCode> {
-        self.begin(ctx);
+        let call = self.begin(ctx);
         self.is_opened(ino, fh);
-        self.fsync_handle(&*self.file(ino)?, fh)
+        self.fsync_handle(&call, &*self.file(ino)?, fh)
     }
 
     /// The kernel uses the handle: at its open it has dropped the pages that were older.
@@ -180,20 +183,25 @@ impl ZonalFs {
     }
 
     /// Makes a file durable, and tells this handle what was lost since it was told last.
-    pub(crate) fn fsync_handle(&self, file: &File<RealNet>, fh: u64) -> Result<(), ErrorCode> {
+    pub(crate) fn fsync_handle(
+        &self,
+        call: &Call<'_>,
+        file: &File<RealNet>,
+        fh: u64,
+    ) -> Result<(), ErrorCode> {
         let mut told = self.told.of(fh);
-        let outcome = block_on(self.client.fsync_open(file, &mut told));
+        let outcome = block_on(call.fsync_open(file, &mut told));
         self.told.set(fh, told);
         outcome
     }
 
     /// fsync of the mount's root makes everything durable that this mount wrote: syncfs never arrives here.
     pub(crate) fn do_fsyncdir(&self, ctx: &Context<'_>, ino: Ino) -> Result<(), ErrorCode> {
-        self.begin(ctx);
+        let call = self.begin(ctx);
         if ino == Ino::ROOT {
-            block_on(self.client.sync_all())
+            block_on(call.sync_all())
         } else {
-            block_on(self.client.sync_directory(ino))
+            block_on(call.sync_directory(ino))
         }
     }
 
@@ -203,7 +211,7 @@ impl ZonalFs {
         ino: Ino,
         release: &Release,
     ) -> Result<(), ErrorCode> {
-        self.begin(ctx);
+        let call = self.begin(ctx);
         // It may never have been used: its opener was killed.
         if self.opening.take(release.fh).is_some() {
             self.tails.open_dropped(ino);
@@ -215,14 +223,14 @@ impl ZonalFs {
             self.writers.close(ino, release.fh);
         }
         // Whoever closed it waits no more, and may be gone.
-        self.callers.note(ctx.unique, 0);
+        call.is_left();
         // The open ends, whatever becomes of the locks.
-        let unlocked = self.release_handle_locks(ino, release.fh);
+        let unlocked = self.release_handle_locks(&call, ino, release.fh);
         self.told.close(release.fh);
         if release.fh & HANDLE_READS != 0 {
             self.tails.close(ino, release.fh & HANDLE_WRITES != 0);
         }
-        let outcome = block_on(self.client.release(ino)).and(unlocked);
+        let outcome = block_on(call.release(ino)).and(unlocked);
         self.signal.wake();
         if let Err(error) = outcome {
             // There is nobody left to be told.
@@ -237,7 +245,7 @@ impl ZonalFs {
         ino: Ino,
         change: &Fallocate,
     ) -> Result<Option<Stale>, ErrorCode> {
-        self.begin(ctx);
+        let call = self.begin(ctx);
         let keep = change.mode & KEEP_SIZE != 0;
         let how = match change.mode & !KEEP_SIZE {
             0 => Reserve::Allocate,
@@ -248,7 +256,7 @@ impl ZonalFs {
         let file = self.file(ino)?;
         if ctx.uid != 0 {
             // The kernel does not say who has no right to keep set-id bits, and goes by a mode that it may have from before.
-            self.before_write(ctx, &file)?;
+            self.before_write(&call, ctx, &file)?;
         }
         let end = change.offset.saturating_add(change.length);
         // Space for holes changes no byte.
@@ -257,11 +265,7 @@ impl ZonalFs {
             Reserve::Punch | Reserve::Zero => change.offset,
         };
         let mask = self.change_begins(ctx, ino, (from, end))?;
-        let reserved =
-            block_on(
-                self.client
-                    .reserve(&file, change.offset, change.length, how, keep),
-            );
+        let reserved = block_on(call.reserve(&file, change.offset, change.length, how, keep));
         let grows = reserved.is_ok() && !keep;
         let stale = self.tails.change_ends(ino, mask, (from, end), grows);
         self.dropped_unless(ino, stale, reserved)
@@ -273,13 +277,13 @@ impl ZonalFs {
         ino: Ino,
         copy: &CopyFileRange,
     ) -> Result<(u64, Option<Stale>), ErrorCode> {
-        self.begin(ctx);
+        let call = self.begin(ctx);
         let from = self.file(ino)?;
         let to = self.file(Ino(copy.ino_out))?;
         let length = copy.len.min(COPY_MAX);
         if ctx.uid != 0 {
             // As for fallocate.
-            self.before_write(ctx, &to)?;
+            self.before_write(&call, ctx, &to)?;
         }
         let mut parts = Vec::new();
         let mut begins = |at, end| {
@@ -287,7 +291,7 @@ impl ZonalFs {
             parts.push((mask, (at, end)));
             Ok(())
         };
-        let copied = block_on(self.client.copy_range(
+        let copied = block_on(call.copy_range(
             (&from, copy.offset_in),
             (&to, copy.offset_out),
             length,

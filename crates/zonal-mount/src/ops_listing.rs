@@ -1,6 +1,7 @@
 //! Listing directories, with attributes or without.
 
 use crate::caller::credentials;
+use crate::callers::Call;
 use crate::convert::{errno, kernel_entry};
 use crate::fs::ZonalFs;
 use std::sync::atomic::Ordering;
@@ -27,9 +28,9 @@ impl ZonalFs {
         ctx: &Context<'_>,
         ino: Ino,
     ) -> Result<(u64, OpenFlags), ErrorCode> {
-        self.begin(ctx);
+        let call = self.begin(ctx);
         if ctx.uid != 0 || !self.client.options().lists_as_root {
-            block_on(self.client.access(&credentials(ctx), ino, R_OK))?;
+            block_on(call.access(&credentials(ctx), ino, R_OK))?;
         }
         let number = self.next_handle.fetch_add(1, Ordering::Relaxed);
         let fills = self.directories.open(ino) && self.client.caches();
@@ -49,7 +50,7 @@ impl ZonalFs {
         plus: bool,
         reply: ReplyDirectory,
     ) {
-        self.begin(ctx);
+        let call = self.begin(ctx);
         let mut buffer = reply.buffer();
         if read.offset == 0 {
             // From the start, or rewound: where it ended before says nothing.
@@ -58,7 +59,7 @@ impl ZonalFs {
         let outcome = if self.directories.is_at_end(read.fh, read.offset) {
             Ok(())
         } else {
-            self.fill(ctx, dir, read, plus, &mut buffer)
+            self.fill(&call, ctx, dir, read, plus, &mut buffer)
         };
         match outcome {
             Ok(()) => {
@@ -73,6 +74,7 @@ impl ZonalFs {
 
     fn fill(
         &self,
+        call: &Call<'_>,
         ctx: &Context<'_>,
         dir: Ino,
         read: &zonal_fuse::request::Read,
@@ -94,7 +96,7 @@ impl ZonalFs {
         if offset < DOT_DOT {
             let above = match self.directories.parent(dir) {
                 Some(above) => above,
-                None => block_on(self.client.parent(dir))?,
+                None => block_on(call.parent(dir))?,
             };
             if !dot(above, DOT_DOT, b"..") {
                 return Ok(());
@@ -116,7 +118,7 @@ impl ZonalFs {
             is_kept: fills,
             ..Part::new(cookie, entries, plus)
         };
-        let (entries, end) = block_on(client.readdir(&who, dir, part))?;
+        let (entries, end) = block_on(call.readdir(&who, dir, part))?;
         if fills && cookie == 0 {
             self.listings.keep(dir, client.listing_left_ms(dir));
         }

@@ -10,6 +10,7 @@
 //! of it. A grant is then a grant. Where that takes long the request is given up first (`lingers`).
 
 use crate::background::{Cancel, LastByte};
+use crate::callers::Call;
 use crate::convert::errno;
 use crate::fs::ZonalFs;
 use zonal_client::LockOutcome;
@@ -45,9 +46,9 @@ impl ZonalFs {
         ino: Ino,
         lock: &Lock,
     ) -> Result<FileLock, ErrorCode> {
-        self.begin(ctx);
+        let call = self.begin(ctx);
         let range = range_of(lock, 0);
-        Ok(match block_on(self.client.get_lock(ino, range))? {
+        Ok(match block_on(call.get_lock(ino, range))? {
             Some(held) => FileLock {
                 start: held.start,
                 end: held.end,
@@ -75,11 +76,11 @@ impl ZonalFs {
         wait: bool,
         reply: ReplyEmpty,
     ) {
-        self.begin(ctx);
+        let call = self.begin(ctx);
         self.is_opened(ino, lock.fh);
         let range = range_of(lock, self.client.lock_number());
         if lock.kind == KernelKind::Unlock {
-            return match block_on(self.client.unlock(ino, range)) {
+            return match block_on(call.unlock(ino, range)) {
                 Ok(()) => reply.ok(),
                 Err(code) => reply.err(errno(code)),
             };
@@ -88,16 +89,25 @@ impl ZonalFs {
             self.handle_locks.note(lock.fh, lock.owner);
         }
         if !wait {
-            return match block_on(self.client.lock(ino, range, None)) {
-                Ok(LockOutcome::Granted { changed }) => self.answer_granted(ino, changed, reply),
+            return match block_on(call.lock(ino, range, None)) {
+                Ok(LockOutcome::Granted { changed }) => {
+                    self.answer_granted(&call, ino, changed, reply);
+                }
                 Ok(LockOutcome::Queued) => reply.err(Errno::IO),
                 Err(code) => self.answer_failed(code, reply),
             };
         }
-        self.wait_for_lock(ctx, ino, range, reply);
+        self.wait_for_lock(&call, ctx, ino, range, reply);
     }
 
-    fn wait_for_lock(&self, ctx: &Context<'_>, ino: Ino, range: LockRange, reply: ReplyEmpty) {
+    fn wait_for_lock(
+        &self,
+        call: &Call<'_>,
+        ctx: &Context<'_>,
+        ino: Ino,
+        range: LockRange,
+        reply: ReplyEmpty,
+    ) {
         let unique = reply.unique();
         self.waiters.park(
             unique,
@@ -116,19 +126,19 @@ impl ZonalFs {
             // Nothing was sent.
             return waiter.reply.err(Errno::INTR);
         }
-        match block_on(self.client.lock(ino, range, Some(unique))) {
+        match block_on(call.lock(ino, range, Some(unique))) {
             Ok(LockOutcome::Granted { changed }) => {
                 if let Some(waiter) = self.waiters.take(unique) {
-                    self.answer_granted(ino, changed, waiter.reply);
+                    self.answer_granted(call, ino, changed, waiter.reply);
                 }
             }
             Ok(LockOutcome::Queued) => match self.waiters.mark_sent(unique) {
                 Queued::Waits | Queued::Gone => {}
-                Queued::Granted(waiter) => self.finish_granted(ino, waiter),
+                Queued::Granted(waiter) => self.finish_granted(call, ino, waiter),
                 Queued::Interrupted(waiter) => self.take_back(unique, waiter),
             },
             Err(code) => match self.waiters.take(unique) {
-                Some(waiter) if waiter.is_granted => self.finish_granted(ino, waiter),
+                Some(waiter) if waiter.is_granted => self.finish_granted(call, ino, waiter),
                 Some(waiter) if waiter.is_interrupted && leaves_unsure(code) => {
                     self.answer_failed(ErrorCode::Interrupted, waiter.reply);
                 }
@@ -139,9 +149,9 @@ impl ZonalFs {
     }
 
     /// The shard granted a request that waited.
-    pub(crate) fn finish_waiter(&self, ino: Ino, unique: u64) {
+    pub(crate) fn finish_waiter(&self, call: &Call<'_>, ino: Ino, unique: u64) {
         if let Some(waiter) = self.waiters.take_granted(unique) {
-            self.finish_granted(ino, waiter);
+            self.finish_granted(call, ino, waiter);
         }
     }
 
@@ -152,9 +162,11 @@ impl ZonalFs {
         }
     }
 
-    fn finish_granted(&self, ino: Ino, waiter: Waiter<ReplyEmpty>) {
-        match block_on(self.client.lock_granted(ino, waiter.range)) {
-            Ok(LockOutcome::Granted { changed }) => self.answer_granted(ino, changed, waiter.reply),
+    fn finish_granted(&self, call: &Call<'_>, ino: Ino, waiter: Waiter<ReplyEmpty>) {
+        match block_on(call.lock_granted(ino, waiter.range)) {
+            Ok(LockOutcome::Granted { changed }) => {
+                self.answer_granted(call, ino, changed, waiter.reply);
+            }
             Ok(LockOutcome::Queued) => waiter.reply.err(Errno::IO),
             Err(code) => self.answer_failed(code, waiter.reply),
         }
@@ -179,10 +191,16 @@ impl ZonalFs {
     /// Pages that are older than the lock are dropped before its holder can read them. Done by the notifier's thread, as that
     /// waits for pages which are being read, and this worker may be the one to read them. Until it is done others that get a lock of the
     /// file have them dropped as well.
-    fn answer_granted(&self, ino: Ino, changed: Option<Changed>, reply: ReplyEmpty) {
+    fn answer_granted(
+        &self,
+        call: &Call<'_>,
+        ino: Ino,
+        changed: Option<Changed>,
+        reply: ReplyEmpty,
+    ) {
         match (self.notifier.get(), changed) {
             (Some(notifier), Some(changed)) => {
-                let last = self.last_byte(ino);
+                let last = self.last_byte(call, ino);
                 self.signal
                     .answer_after_drop(notifier, ino.0, (changed, last), reply);
             }
@@ -191,7 +209,7 @@ impl ZonalFs {
     }
 
     /// The last byte of a file that the kernel may take to be shorter, and the size.
-    fn last_byte(&self, ino: Ino) -> Option<LastByte> {
+    fn last_byte(&self, call: &Call<'_>, ino: Ino) -> Option<LastByte> {
         let file = self.client.file(ino)?;
         let size = file.size();
         let at = size.checked_sub(1)?;
@@ -199,7 +217,7 @@ impl ZonalFs {
             return None;
         }
         let mut byte = [0];
-        let read = block_on(self.client.read(&file, at, &mut byte));
+        let read = block_on(call.read(&file, at, &mut byte));
         (read == Ok(1)).then_some(LastByte { at, byte })
     }
 
@@ -223,10 +241,15 @@ impl ZonalFs {
     }
 
     /// What is still locked through a handle when its last descriptor is closed are flocks and OFD locks.
-    pub(crate) fn release_handle_locks(&self, ino: Ino, fh: u64) -> Result<(), ErrorCode> {
-        let flock = block_on(self.client.release_locks(ino, fh, true, Some(fh)));
+    pub(crate) fn release_handle_locks(
+        &self,
+        call: &Call<'_>,
+        ino: Ino,
+        fh: u64,
+    ) -> Result<(), ErrorCode> {
+        let flock = block_on(call.release_locks(ino, fh, true, Some(fh)));
         for owner in self.handle_locks.take(fh) {
-            let released = block_on(self.client.release_locks(ino, owner, false, Some(fh)));
+            let released = block_on(call.release_locks(ino, owner, false, Some(fh)));
             if let Err(error) = released {
                 tracing::warn!(%ino, %error, "locks of a closed handle not released");
             }

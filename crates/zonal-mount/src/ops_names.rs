@@ -1,6 +1,7 @@
 //! Names and attributes.
 
 use crate::caller::credentials;
+use crate::callers::Call;
 use crate::convert::{errno, kernel_attr, kernel_entry, kernel_time, name, set_time, valid};
 use crate::fs::ZonalFs;
 use crate::hints::Mark;
@@ -74,17 +75,18 @@ impl ZonalFs {
         bytes: &[u8],
         reply: ReplyEntry,
     ) {
-        self.begin(ctx);
+        let call = self.begin(ctx);
         let mark = self.hints.mark();
         let looked = match bytes {
-            b"." => block_on(self.client.getattr(parent)).map(found_now),
+            b"." => block_on(call.getattr(parent)).map(found_now),
             b".." => block_on(async {
-                let above = self.client.parent(parent).await?;
-                self.client.getattr(above).await
+                let above = call.parent(parent).await?;
+                call.getattr(above).await
             })
             .map(found_now),
-            _ => name(bytes)
-                .and_then(|name| block_on(self.client.lookup(&credentials(ctx), parent, name))),
+            _ => {
+                name(bytes).and_then(|name| block_on(call.lookup(&credentials(ctx), parent, name)))
+            }
         };
         match looked {
             Ok(Looked::Found(mut found)) => {
@@ -109,9 +111,9 @@ impl ZonalFs {
     }
 
     pub(crate) fn do_getattr(&self, ctx: &Context<'_>, ino: Ino, reply: ReplyAttr) {
-        self.begin(ctx);
+        let call = self.begin(ctx);
         let mark = self.hints.mark();
-        match block_on(self.client.getattr(ino)) {
+        match block_on(call.getattr(ino)) {
             Ok((mut attr, ms)) => {
                 self.space(&mut attr);
                 let ms = self.hints.note(mark, &attr, ms);
@@ -124,8 +126,8 @@ impl ZonalFs {
     }
 
     pub(crate) fn do_statx(&self, ctx: &Context<'_>, ino: Ino, reply: ReplyStatx) {
-        self.begin(ctx);
-        match block_on(self.client.getattr(ino)) {
+        let call = self.begin(ctx);
+        match block_on(call.getattr(ino)) {
             Ok((mut attr, ms)) => {
                 self.space(&mut attr);
                 let ms = self.hints.note_term(ino, ms);
@@ -148,17 +150,14 @@ impl ZonalFs {
         ino: Ino,
         set: &SetAttr,
     ) -> Result<(Attr, u32), ErrorCode> {
-        self.begin(ctx);
+        let call = self.begin(ctx);
         let _changing = self.expiries.change(ino);
         let who = credentials(ctx);
         let mut attr = None;
         if let Some(size) = set.size {
             let by_handle = set.fh.is_some();
-            let done = block_on(
-                self.client
-                    .truncate(&who, ino, size, by_handle, set.kill_suidgid),
-            )
-            .inspect_err(|_| self.doubt_size(ino, false))?;
+            let done = block_on(call.truncate(&who, ino, size, by_handle, set.kill_suidgid))
+                .inspect_err(|_| self.doubt_size(ino, false))?;
             attr = Some((done, 0));
         }
         let change = AttrChange {
@@ -171,13 +170,13 @@ impl ZonalFs {
         };
         match attr {
             Some(done) if change == AttrChange::default() => Ok(done),
-            _ => match block_on(self.client.setattr(&who, ino, change)) {
+            _ => match block_on(call.setattr(&who, ino, change)) {
                 Err(ErrorCode::NotPermitted)
                     if change == AttrChange::default() && self.writers.has(ino, ctx.uid) =>
                 {
                     // Through a handle that was opened when its user might write.
-                    self.take_privileges(ctx, &*self.file(ino)?)?;
-                    block_on(self.client.getattr(ino))
+                    self.take_privileges(&call, ctx, &*self.file(ino)?)?;
+                    block_on(call.getattr(ino))
                 }
                 done => done,
             },
@@ -240,11 +239,8 @@ impl ZonalFs {
         bytes: &[u8],
         new: NewFile,
     ) -> Result<Found, ErrorCode> {
-        self.begin(ctx);
-        block_on(
-            self.client
-                .make(&credentials(ctx), parent, name(bytes)?, new),
-        )
+        let call = self.begin(ctx);
+        block_on(call.make(&credentials(ctx), parent, name(bytes)?, new))
     }
 
     pub(crate) fn do_mkdir(
@@ -254,8 +250,8 @@ impl ZonalFs {
         bytes: &[u8],
         (mode, umask): (u32, u32),
     ) -> Result<Found, ErrorCode> {
-        self.begin(ctx);
-        block_on(self.client.mkdir(
+        let call = self.begin(ctx);
+        block_on(call.mkdir(
             &credentials(ctx),
             parent,
             name(bytes)?,
@@ -267,6 +263,7 @@ impl ZonalFs {
     /// `zonal mkdir --zone`: "ZONE MODE NAME" set as an attribute of the parent.
     pub(crate) fn mkdir_by_text(
         &self,
+        call: &Call<'_>,
         who: &Credentials,
         parent: Ino,
         text: &[u8],
@@ -281,7 +278,7 @@ impl ZonalFs {
         let mode = number(8)? & 0o7777;
         if self.client.map().zone(ZoneId(zone)).is_none() {
             // It may have joined since.
-            block_on(self.client.refresh_map())?;
+            block_on(call.refresh_map())?;
         }
         let map = self.client.map();
         if map.zone(ZoneId(zone)).is_none() {
@@ -293,10 +290,7 @@ impl ZonalFs {
         }
         let bytes = parts.next().unwrap_or_default();
         let name = name(bytes)?;
-        block_on(
-            self.client
-                .mkdir(who, parent, name, (mode, 0), Some(ZoneId(zone))),
-        )?;
+        block_on(call.mkdir(who, parent, name, (mode, 0), Some(ZoneId(zone))))?;
         // The kernel did not ask for the name, and may remember that there was none. It holds the directory's lock until this is
         // answered; who asked looks the name up afresh then.
         self.expiries.expire(parent, vec![bytes.into()], Vec::new());
@@ -310,9 +304,9 @@ impl ZonalFs {
         parent: Ino,
         bytes: &[u8],
     ) -> Result<(), ErrorCode> {
-        self.begin(ctx);
+        let call = self.begin(ctx);
         let _changing = self.expiries.change(parent);
-        block_on(self.client.unlink(&credentials(ctx), parent, name(bytes)?))?;
+        block_on(call.unlink(&credentials(ctx), parent, name(bytes)?))?;
         self.names.removed(parent, bytes);
         Ok(())
     }
@@ -323,9 +317,9 @@ impl ZonalFs {
         parent: Ino,
         bytes: &[u8],
     ) -> Result<(), ErrorCode> {
-        self.begin(ctx);
+        let call = self.begin(ctx);
         let _changing = self.expiries.move_between(parent, parent);
-        block_on(self.client.rmdir(&credentials(ctx), parent, name(bytes)?))?;
+        block_on(call.rmdir(&credentials(ctx), parent, name(bytes)?))?;
         self.names.removed(parent, bytes);
         Ok(())
     }
@@ -336,7 +330,7 @@ impl ZonalFs {
         parent: Ino,
         rename: &Rename<'_>,
     ) -> Result<(), ErrorCode> {
-        self.begin(ctx);
+        let call = self.begin(ctx);
         let from = (parent, name(rename.name)?);
         let new_parent = Ino(rename.new_parent);
         let to = (new_parent, name(rename.new_name)?);
@@ -344,10 +338,7 @@ impl ZonalFs {
         let ends = [(parent, rename.name), (new_parent, rename.new_name)];
         let is_exchange = rename.flags & RENAME_EXCHANGE != 0;
         let is_believed = self.names.will_rename(ends, is_exchange);
-        block_on(
-            self.client
-                .rename(&credentials(ctx), from, to, rename.flags),
-        )?;
+        block_on(call.rename(&credentials(ctx), from, to, rename.flags))?;
         if !is_exchange {
             self.names.removed(parent, rename.name);
         }
@@ -367,11 +358,8 @@ impl ZonalFs {
         parent: Ino,
         bytes: &[u8],
     ) -> Result<Found, ErrorCode> {
-        self.begin(ctx);
-        block_on(
-            self.client
-                .hard_link(&credentials(ctx), ino, parent, name(bytes)?),
-        )
+        let call = self.begin(ctx);
+        block_on(call.hard_link(&credentials(ctx), ino, parent, name(bytes)?))
     }
 
     pub(crate) fn do_access(
@@ -380,18 +368,18 @@ impl ZonalFs {
         ino: Ino,
         mask: u32,
     ) -> Result<(), ErrorCode> {
-        self.begin(ctx);
-        block_on(self.client.access(&credentials(ctx), ino, mask))
+        let call = self.begin(ctx);
+        block_on(call.access(&credentials(ctx), ino, mask))
     }
 
     pub(crate) fn do_statfs(&self, ctx: &Context<'_>, ino: Ino) -> Result<StatFs, ErrorCode> {
-        self.begin(ctx);
+        let call = self.begin(ctx);
         let Capacity {
             total,
             free,
             inodes,
             names_left,
-        } = block_on(self.client.statfs(ino))?;
+        } = block_on(call.statfs(ino))?;
         // Programs of 32 bits fail where it is more.
         let ffree = names_left.min(u32::MAX.into());
         Ok(StatFs {

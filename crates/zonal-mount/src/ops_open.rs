@@ -129,12 +129,12 @@ impl ZonalFs {
         ino: Ino,
         open: &Open,
     ) -> Result<(u64, OpenFlags), ErrorCode> {
-        self.begin(ctx);
+        let call = self.begin(ctx);
         let cuts_only = open.flags & (O_ACCMODE | O_TRUNC) == O_RDONLY | O_TRUNC;
         if cuts_only && self.executed.is_busy(ino) {
             return Err(ErrorCode::TextBusy);
         }
-        let opened = block_on(self.client.open(&credentials(ctx), ino, open.flags));
+        let opened = block_on(call.open(&credentials(ctx), ino, open.flags));
         if open.flags & O_TRUNC != 0 {
             match &opened {
                 Ok(_cut) => {
@@ -154,7 +154,7 @@ impl ZonalFs {
         bytes: &[u8],
         create: &Create,
     ) -> Result<(KernelEntry, u64, OpenFlags), ErrorCode> {
-        self.begin(ctx);
+        let call = self.begin(ctx);
         let new = NewFile {
             kind: NewKind::File,
             mode: create.mode & 0o7777,
@@ -162,13 +162,8 @@ impl ZonalFs {
         };
         let mark = self.hints.mark();
         let _changing = self.expiries.change(parent);
-        let mut opened = block_on(self.client.create(
-            &credentials(ctx),
-            parent,
-            name(bytes)?,
-            new,
-            create.flags,
-        ))?;
+        let mut opened =
+            block_on(call.create(&credentials(ctx), parent, name(bytes)?, new, create.flags))?;
         let found = &mut opened.found;
         found.attr_ms = self
             .hints
@@ -185,13 +180,10 @@ impl ZonalFs {
         parent: Ino,
         create: &Create,
     ) -> Result<(KernelEntry, u64, OpenFlags), ErrorCode> {
-        self.begin(ctx);
+        let call = self.begin(ctx);
         let mode = (create.mode & 0o7777, create.umask);
         let exclusive = create.flags & O_EXCL != 0;
-        let mut opened = block_on(
-            self.client
-                .tmpfile(&credentials(ctx), parent, mode, exclusive),
-        )?;
+        let mut opened = block_on(call.tmpfile(&credentials(ctx), parent, mode, exclusive))?;
         let found = &mut opened.found;
         found.attr_ms = self.hints.note_term(found.attr.ino, found.attr_ms);
         let (fh, flags) = self.handle(ctx, &opened, create.flags);

@@ -5,6 +5,7 @@
 //! the pages' writes need workers. It holds no lock that they need; the kernel holds the inode's, which writing pages does not take.
 
 use crate::background::Seek;
+use crate::callers::Call;
 use crate::convert::errno;
 use crate::fs::ZonalFs;
 use zonal_fuse::{Context, ReplyLseek};
@@ -26,14 +27,14 @@ impl ZonalFs {
         (offset, whence): (u64, u32),
         reply: ReplyLseek,
     ) {
-        self.begin(ctx);
+        let call = self.begin(ctx);
         let for_data = match whence {
             SEEK_DATA => true,
             SEEK_HOLE => false,
             _ => return reply.err(errno(ErrorCode::Invalid)),
         };
-        let found = self.seek(ino, offset, for_data);
-        let Some(hole) = self.doubted(ino, (offset, for_data), found) else {
+        let found = self.seek(&call, ino, offset, for_data);
+        let Some(hole) = self.doubted(&call, ino, (offset, for_data), found) else {
             return answer(reply, found);
         };
         let seek = Seek {
@@ -49,14 +50,15 @@ impl ZonalFs {
         }
     }
 
-    fn seek(&self, ino: Ino, offset: u64, for_data: bool) -> Found {
+    fn seek(&self, call: &Call<'_>, ino: Ino, offset: u64, for_data: bool) -> Found {
         let file = self.file(ino)?;
-        block_on(self.client.seek(&file, offset, for_data))
+        block_on(call.seek(&file, offset, for_data))
     }
 
     /// The hole, or its rest, that was found where the kernel may have bytes.
     fn doubted(
         &self,
+        call: &Call<'_>,
         ino: Ino,
         (offset, for_data): (u64, bool),
         found: Found,
@@ -66,7 +68,7 @@ impl ZonalFs {
         }
         let (from, next) = match (for_data, found) {
             (true, found) => (offset, found),
-            (false, Ok(at)) => (at, self.seek(ino, at, true)),
+            (false, Ok(at)) => (at, self.seek(call, ino, at, true)),
             (false, Err(_)) => return None,
         };
         let to = match next {
@@ -78,14 +80,14 @@ impl ZonalFs {
     }
 
     /// Asks again when the pages of the hole are written.
-    pub(crate) fn seek_again(&self, seek: Seek) {
+    pub(crate) fn seek_again(&self, call: &Call<'_>, seek: Seek) {
         let Seek { ino, hole, .. } = seek;
         self.drop_hole(ino, hole);
-        let mut found = self.seek(ino, seek.offset, seek.for_data);
+        let mut found = self.seek(call, ino, seek.offset, seek.for_data);
         if !seek.for_data && found != seek.found {
             // There were. The next hole is told of when all the rest is written.
             self.drop_hole(ino, (found.unwrap_or(hole.0), u64::MAX));
-            found = self.seek(ino, seek.offset, false);
+            found = self.seek(call, ino, seek.offset, false);
         }
         answer(seek.reply, found);
     }

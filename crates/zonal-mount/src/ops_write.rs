@@ -4,6 +4,7 @@
 //! write, which is too early where another process reads them meanwhile, and for an asynchronous direct write (io_uring, libaio) the only time.
 
 use crate::caller::credentials;
+use crate::callers::Call;
 use crate::fs::ZonalFs;
 use crate::ops_open::{HANDLE_APPEND, HANDLE_PAGES, HANDLE_SYNC, O_DSYNC};
 use crate::tails::Stale;
@@ -51,11 +52,11 @@ impl ZonalFs {
         write: &Write,
         data: Data<'_>,
     ) -> Result<(u32, ToDrop), ErrorCode> {
-        self.begin(ctx);
+        let call = self.begin(ctx);
         let file = self.file(ino)?;
         self.is_opened(ino, write.fh);
         if write.kill_suidgid {
-            self.before_write(ctx, &file)?;
+            self.before_write(&call, ctx, &file)?;
         }
         // Last: what asks the shard may find that a lock is lost.
         let mut told = self.told.of(write.fh);
@@ -63,11 +64,11 @@ impl ZonalFs {
         self.told.set(write.fh, told);
         lost?;
         let drop = if write.from_cache {
-            self.write_back(&file, write, data)?
+            self.write_back(&call, &file, write, data)?
         } else if goes_round(write) {
-            self.write_round(ctx, &file, write, data)?
+            self.write_round(&call, ctx, &file, write, data)?
         } else {
-            self.write_pages(ctx, &file, write, data)?
+            self.write_pages(&call, ctx, &file, write, data)?
         };
         self.signal.wake();
         Ok((write.size, drop))
@@ -76,6 +77,7 @@ impl ZonalFs {
     /// Pages that a mapping has changed: without what was changed round them since they were filled.
     fn write_back(
         &self,
+        call: &Call<'_>,
         file: &File<RealNet>,
         write: &Write,
         data: Data<'_>,
@@ -83,22 +85,23 @@ impl ZonalFs {
         let (from, to) = (write.offset, end_of(write));
         let (number, left) = self.tails.write_back_begins(file.ino, from, to);
         let written = if left == [(from, to)] {
-            self.write_at(file, write, data)
+            self.write_at(call, file, write, data)
         } else {
             left.iter().try_for_each(|&(at, end)| {
                 let part = (at - from) as usize..(end - from) as usize;
                 let part = data.bytes().get(part).unwrap_or_default();
-                block_on(self.client.write(file, at, part, write.kill_suidgid))
+                block_on(call.write(file, at, part, write.kill_suidgid))
             })
         };
         self.tails.write_back_ends(file.ino, number);
         written?;
-        self.sync_written(file, write, false)?;
+        self.sync_written(call, file, write, false)?;
         Ok(self.crossed(file.ino, from, to))
     }
 
     fn write_pages(
         &self,
+        call: &Call<'_>,
         ctx: &Context<'_>,
         file: &File<RealNet>,
         write: &Write,
@@ -112,8 +115,8 @@ impl ZonalFs {
         #[cfg(debug_assertions)]
         crate::late_writes::delay();
         let written = self
-            .write_at(file, write, data)
-            .and_then(|()| self.sync_written(file, write, false));
+            .write_at(call, file, write, data)
+            .and_then(|()| self.sync_written(call, file, write, false));
         let stale = gap.and_then(|(mask, range)| self.tails.behind_ends(ino, mask, range));
         let stale = self.dropped_unless(ino, stale, written)?;
         let crossed = self.tails.page_written(ino, (from, to), ctx.pid);
@@ -148,6 +151,7 @@ impl ZonalFs {
 
     fn write_round(
         &self,
+        call: &Call<'_>,
         ctx: &Context<'_>,
         file: &File<RealNet>,
         write: &Write,
@@ -161,10 +165,12 @@ impl ZonalFs {
         };
         let mask = self.change_begins(ctx, ino, known)?;
         let written = match appends {
-            true => self.append(file, write, data),
-            false => self.write_at(file, write, data).map(|()| write.offset),
+            true => self.append(call, file, write, data),
+            false => self
+                .write_at(call, file, write, data)
+                .map(|()| write.offset),
         };
-        let synced = written.and_then(|_at| self.sync_written(file, write, true));
+        let synced = written.and_then(|_at| self.sync_written(call, file, write, true));
         let range = match written {
             Ok(at) => (at, at + u64::from(write.size)),
             Err(_) => known,
@@ -177,12 +183,13 @@ impl ZonalFs {
     /// Flags of the write count where the kernel does not ask for the fsync itself.
     fn sync_written(
         &self,
+        call: &Call<'_>,
         file: &File<RealNet>,
         write: &Write,
         is_direct: bool,
     ) -> Result<(), ErrorCode> {
         if write.fh & HANDLE_SYNC != 0 || is_direct && write.flags & O_DSYNC != 0 {
-            self.fsync_handle(file, write.fh)
+            self.fsync_handle(call, file, write.fh)
         } else {
             Ok(())
         }
@@ -190,33 +197,35 @@ impl ZonalFs {
 
     fn write_at(
         &self,
+        call: &Call<'_>,
         file: &File<RealNet>,
         write: &Write,
         data: Data<'_>,
     ) -> Result<(), ErrorCode> {
         let kill = write.kill_suidgid;
         if data.bytes().len() < KEEP_MIN {
-            return block_on(self.client.write(file, write.offset, data.bytes(), kill));
+            return block_on(call.write(file, write.offset, data.bytes(), kill));
         }
         let other = self.client.net().pool().memory(data.memory_len());
         let (memory, range) = data.take(other);
         let run = Run::new(Box::new(memory), range);
-        block_on(self.client.write_run(file, write.offset, run, kill))
+        block_on(call.write_run(file, write.offset, run, kill))
     }
 
     /// Returns where it went.
     fn append(
         &self,
+        call: &Call<'_>,
         file: &File<RealNet>,
         write: &Write,
         data: Data<'_>,
     ) -> Result<u64, ErrorCode> {
         let kill = write.kill_suidgid;
-        let append = |bytes| block_on(self.client.append(file, bytes, kill));
+        let append = |bytes| block_on(call.append(file, bytes, kill));
         // What has to be durable at once is not gathered before.
         let is_synced = write.fh & HANDLE_SYNC != 0 || write.flags & O_DSYNC != 0;
         let appended = if data.bytes().len() < REGION_PAYLOAD_MIN && !is_synced {
-            block_on(self.client.append_gathered(file, data.bytes(), kill))
+            block_on(call.append_gathered(file, data.bytes(), kill))
         } else if data.bytes().len() < REGION_PAYLOAD_MIN {
             append(data.bytes())
         } else {
@@ -240,22 +249,24 @@ impl ZonalFs {
     /// Before a write by one who has no right to keep set-id bits and capabilities: they are gone, also for the kernel.
     pub(crate) fn before_write(
         &self,
+        call: &Call<'_>,
         ctx: &Context<'_>,
         file: &File<RealNet>,
     ) -> Result<(), ErrorCode> {
         if self.client.has_no_privileges(file) {
             return Ok(());
         }
-        self.take_privileges(ctx, file)
+        self.take_privileges(call, ctx, file)
     }
 
     /// The same where there are some, perhaps.
     pub(crate) fn take_privileges(
         &self,
+        call: &Call<'_>,
         ctx: &Context<'_>,
         file: &File<RealNet>,
     ) -> Result<(), ErrorCode> {
-        if block_on(self.client.take_privileges(&credentials(ctx), file))? {
+        if block_on(call.take_privileges(&credentials(ctx), file))? {
             self.hints.forget(&[file.ino]);
             self.drop_attributes(file.ino);
         }

@@ -40,28 +40,28 @@ impl ZonalFs {
         if self.hints.is_absent(ino, name) {
             return Err(ErrorCode::NoData);
         }
-        self.begin(ctx);
+        let call = self.begin(ctx);
         if name == LOCATE {
-            return block_on(self.client.locate(ino)).map(|located| located.to_json().into_bytes());
+            return block_on(call.locate(ino)).map(|located| located.to_json().into_bytes());
         }
         if name == GAUGES {
             return Ok(self.gauges(ctx).into_bytes());
         }
         let who = credentials(ctx);
-        let value = block_on(self.client.getxattr(&who, ino, name))?;
+        let value = block_on(call.getxattr(&who, ino, name))?;
         if name == CAPABILITY_NAME
             && let Some(file) = self.client.file(ino)
         {
             // What was written here takes the capabilities, once the shard hears of it.
-            block_on(self.client.settle(&file))?;
-            return block_on(self.client.getxattr(&who, ino, name));
+            block_on(call.settle(&file))?;
+            return block_on(call.getxattr(&who, ino, name));
         }
         Ok(value)
     }
 
     pub(crate) fn do_listxattr(&self, ctx: &Context<'_>, ino: Ino) -> Result<Vec<u8>, ErrorCode> {
-        self.begin(ctx);
-        let names = block_on(self.client.listxattr(&credentials(ctx), ino))?;
+        let call = self.begin(ctx);
+        let names = block_on(call.listxattr(&credentials(ctx), ino))?;
         Ok(names
             .into_iter()
             .flat_map(|name| name.into_iter().chain([0]))
@@ -74,16 +74,13 @@ impl ZonalFs {
         ino: Ino,
         set: &SetXattr<'_>,
     ) -> Result<(), ErrorCode> {
-        self.begin(ctx);
+        let call = self.begin(ctx);
         let who = credentials(ctx);
         let _changing = self.expiries.change(ino);
         if set.name == MKDIR {
-            return self.mkdir_by_text(&who, ino, set.value);
+            return self.mkdir_by_text(&call, &who, ino, set.value);
         }
-        let outcome = block_on(
-            self.client
-                .setxattr(&who, ino, set.name, set.value, set.flags),
-        );
+        let outcome = block_on(call.setxattr(&who, ino, set.name, set.value, set.flags));
         self.hints.forget(&[ino]);
         outcome
     }
@@ -94,14 +91,14 @@ impl ZonalFs {
         ino: Ino,
         name: &[u8],
     ) -> Result<(), ErrorCode> {
-        self.begin(ctx);
+        let call = self.begin(ctx);
         let _changing = self.expiries.change(ino);
-        let outcome = block_on(self.client.removexattr(&credentials(ctx), ino, name));
+        let outcome = block_on(call.removexattr(&credentials(ctx), ino, name));
         self.hints.forget(&[ino]);
         match outcome {
             Err(ErrorCode::Access) if name == CAPABILITY_NAME && self.writers.has(ino, ctx.uid) => {
                 // Before a write through a handle that was opened when its user might write.
-                self.take_privileges(ctx, &*self.file(ino)?)
+                self.take_privileges(&call, ctx, &*self.file(ino)?)
             }
             done => done,
         }

@@ -14,18 +14,9 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
-use zonal_client::Client;
+use zonal_client::{Cancellation, Client, ClientCall};
 use zonal_types::{ErrorCode, Ino, ShardId};
 use zonal_wire::Event;
-
-/// How often threads that are to end are looked at.
-const ENDING: Duration = Duration::from_millis(1);
-
-/// What [`RealNet::cancel`] knows the thread by that watches a shard: no call has it.
-fn watch_number(shard: ShardId) -> u64 {
-    u64::MAX - u64::from(shard.0)
-}
 
 /// Who uses a client: a mount, or a program that links it.
 pub trait Listener: Send + Sync + 'static {
@@ -44,7 +35,7 @@ pub trait Listener: Send + Sync + 'static {
     fn settle(&self, dirs: &[Ino]) -> bool;
 
     /// A lock that was waited for under this number is held.
-    fn lock_was_granted(&self, ino: Ino, waiter: u64);
+    fn lock_was_granted(&self, call: &ClientCall<'_, RealNet>, ino: Ino, waiter: u64);
 
     /// A restarted shard did not queue it again.
     fn lock_was_refused(&self, waiter: u64, code: ErrorCode);
@@ -53,13 +44,19 @@ pub trait Listener: Send + Sync + 'static {
     fn keep_house(&self) {}
 }
 
+/// A thread that watches a shard, and what gives up that for which it waits.
+struct Watch {
+    cancellation: Cancellation,
+    thread: JoinHandle<()>,
+}
+
 /// How the threads are reached.
 #[derive(Default)]
 pub struct Signal {
     house: housekeeping::House,
     recalls: recalls::Recalls,
     watched: Mutex<BTreeSet<ShardId>>,
-    watches: Mutex<Vec<JoinHandle<()>>>,
+    watches: Mutex<Vec<Watch>>,
     are_watches_ended: AtomicBool,
     is_ended: AtomicBool,
 }
@@ -121,15 +118,14 @@ impl<L: Listener> Background<L> {
     pub fn end_watches(&self) {
         let signal = self.listener.signal();
         signal.are_watches_ended.store(true, Ordering::SeqCst);
-        let mut left = std::mem::take(&mut *lock(&signal.watches));
-        while !left.is_empty() {
-            for shard in lock(&signal.watched).iter() {
-                self.listener.client().net().cancel(watch_number(*shard));
-            }
-            left.retain(|thread| !thread.is_finished());
-            if !left.is_empty() {
-                std::thread::sleep(ENDING);
-            }
+        // No thread is started from here on.
+        drop(lock(&signal.watched));
+        let watches = std::mem::take(&mut *lock(&signal.watches));
+        for watch in &watches {
+            watch.cancellation.cancel();
+        }
+        for watch in watches {
+            let _ = watch.thread.join();
         }
     }
 
@@ -137,12 +133,12 @@ impl<L: Listener> Background<L> {
     ///
     /// # Errors
     /// The first failure; the rest is done all the same.
-    pub fn end(self) -> Result<(), ErrorCode> {
+    pub fn end(self, call: &ClientCall<'_, RealNet>) -> Result<(), ErrorCode> {
         self.listener.signal().end();
         for thread in self.threads {
             let _ = thread.join();
         }
-        block_on(self.listener.client().close())
+        block_on(call.close())
     }
 }
 
@@ -168,8 +164,8 @@ fn watch<L: Listener>(listener: &Arc<L>, shards: impl Iterator<Item = ShardId>) 
         return;
     }
     events::watch_new(&mut watched, shards, |shard| {
-        let thread = events::start_watch(listener, shard)?;
-        lock(&listener.signal().watches).push(thread);
+        let watch = events::start_watch(listener, shard)?;
+        lock(&listener.signal().watches).push(watch);
         Ok(())
     });
 }

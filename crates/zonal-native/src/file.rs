@@ -12,7 +12,7 @@ pub use locks::{Lock, LockKind, Wait};
 
 use crate::block::block_on;
 use crate::error::Error;
-use crate::native::Inner;
+use crate::native::{Call, Inner};
 use crate::open::OpenOptions;
 use crate::user::User;
 use crate::wire::RealNet;
@@ -84,18 +84,18 @@ impl File {
         self.file.ino
     }
 
-    fn begin_read(&self) -> Result<(), Error> {
-        self.inner.begin()?;
+    fn begin_read(&self) -> Result<Call<'_>, Error> {
+        let call = self.inner.begin()?;
         match self.options.may_read() {
-            true => Ok(()),
+            true => Ok(call),
             false => Err(Error::NotOpenFor),
         }
     }
 
-    fn begin_write(&self) -> Result<(), Error> {
-        self.inner.begin()?;
+    fn begin_write(&self) -> Result<Call<'_>, Error> {
+        let call = self.inner.begin()?;
         match self.options.may_write() {
-            true => Ok(()),
+            true => Ok(call),
             false => Err(Error::NotOpenFor),
         }
     }
@@ -105,14 +105,14 @@ impl File {
     /// # Errors
     /// EIO of damaged bytes; a server that does not answer.
     pub fn pread(&self, offset: u64, out: &mut [u8]) -> Result<usize, Error> {
-        self.begin_read()?;
-        self.read_at(offset, out)
+        let call = self.begin_read()?;
+        self.read_at(&call, offset, out)
     }
 
-    fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<usize, Error> {
+    fn read_at(&self, call: &Call<'_>, offset: u64, out: &mut [u8]) -> Result<usize, Error> {
         if self.is_touch_due.swap(false, Ordering::Relaxed) {
             // A failure of that is no reason to fail the read.
-            if let Err(error) = block_on(self.inner.client.touch(self.file.ino)) {
+            if let Err(error) = block_on(call.touch(self.file.ino)) {
                 tracing::debug!(ino = %self.file.ino, %error, "access time not updated");
             }
             self.inner.signal.wake();
@@ -120,7 +120,7 @@ impl File {
         let mut done = 0;
         for part in out.chunks_mut(PAYLOAD_BYTES_MAX) {
             let at = offset.saturating_add(done as u64);
-            let read = self.inner.client.read(&self.file, at, part);
+            let read = call.read(&self.file, at, part);
             let bytes = match block_on(read) {
                 Ok(bytes) => bytes,
                 // What was read before is the answer.
@@ -140,9 +140,9 @@ impl File {
     /// # Errors
     /// As [`Self::pread`].
     pub fn read(&self, out: &mut [u8]) -> Result<usize, Error> {
-        self.begin_read()?;
+        let call = self.begin_read()?;
         let mut position = lock(&self.position);
-        let bytes = self.read_at(*position, out)?;
+        let bytes = self.read_at(&call, *position, out)?;
         *position += bytes as u64;
         Ok(bytes)
     }
@@ -154,8 +154,8 @@ impl File {
     /// EFBIG, ENOSPC, EIO; what an earlier write of anybody here lost; a server that does not
     /// answer. Part of it may be written then.
     pub fn pwrite(&self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
-        self.begin_write()?;
-        self.write_at(offset, bytes).map(drop)
+        let call = self.begin_write()?;
+        self.write_at(&call, offset, bytes).map(drop)
     }
 
     /// Writes all of it at the position, which moves behind it; of a file that was opened to
@@ -164,28 +164,28 @@ impl File {
     /// # Errors
     /// As [`Self::pwrite`].
     pub fn write(&self, bytes: &[u8]) -> Result<(), Error> {
-        self.begin_write()?;
+        let call = self.begin_write()?;
         let mut position = lock(&self.position);
-        *position = self.write_at(*position, bytes)?;
+        *position = self.write_at(&call, *position, bytes)?;
         Ok(())
     }
 
     /// Returns where it ends.
-    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<u64, Error> {
-        let (client, file) = (&self.inner.client, &*self.file);
-        let kills = self.take_privileges()?;
+    fn write_at(&self, call: &Call<'_>, offset: u64, bytes: &[u8]) -> Result<u64, Error> {
+        let file = &*self.file;
+        let kills = self.take_privileges(call)?;
         file.tell_writer(&mut lock(&self.told))?;
         let mut end = offset;
         let written = bytes.chunks(WRITE_STEP).try_for_each(|part| {
             end = if self.options.appends() {
                 let is_gathered = part.len() < REGION_PAYLOAD_MIN && !self.options.is_synced();
                 let at = match is_gathered {
-                    true => block_on(client.append_gathered(file, part, kills))?,
-                    false => block_on(client.append(file, part, kills))?,
+                    true => block_on(call.append_gathered(file, part, kills))?,
+                    false => block_on(call.append(file, part, kills))?,
                 };
                 at + part.len() as u64
             } else {
-                block_on(client.write(file, end, part, kills))?;
+                block_on(call.write(file, end, part, kills))?;
                 end + part.len() as u64
             };
             Ok::<(), ErrorCode>(())
@@ -193,19 +193,18 @@ impl File {
         self.inner.signal.wake();
         written?;
         if self.options.is_synced() {
-            self.make_durable()?;
+            self.make_durable(call)?;
         }
         Ok(end)
     }
 
     /// Set-id bits and capabilities go before a write by one who may not keep them. True where
     /// there may be some.
-    fn take_privileges(&self) -> Result<bool, ErrorCode> {
-        let client = &self.inner.client;
-        if self.user.is_root() || client.has_no_privileges(&self.file) {
+    fn take_privileges(&self, call: &Call<'_>) -> Result<bool, ErrorCode> {
+        if self.user.is_root() || call.has_no_privileges(&self.file) {
             return Ok(false);
         }
-        block_on(client.take_privileges(self.user.credentials(), &self.file))
+        block_on(call.take_privileges(self.user.credentials(), &self.file))
     }
 
     /// Moves the position.
@@ -213,12 +212,12 @@ impl File {
     /// # Errors
     /// EINVAL before the start, or past the largest offset.
     pub fn seek(&self, to: SeekFrom) -> Result<u64, Error> {
-        self.inner.begin()?;
+        let call = self.inner.begin()?;
         let mut position = lock(&self.position);
         let (from, by) = match to {
             SeekFrom::Start(at) => (at, 0),
             SeekFrom::Current(by) => (*position, by),
-            SeekFrom::End(by) => (self.attr()?.size, by),
+            SeekFrom::End(by) => (self.attr(&call)?.size, by),
         };
         let at = from.checked_add_signed(by);
         let at = at.filter(|at| *at <= FILE_BYTES_MAX);
@@ -231,11 +230,8 @@ impl File {
     /// # Errors
     /// ENXIO past the end, or where no data follows.
     pub fn find(&self, from: u64, what: Whence) -> Result<u64, Error> {
-        self.inner.begin()?;
-        let seek = self
-            .inner
-            .client
-            .seek(&self.file, from, what == Whence::Data);
+        let call = self.inner.begin()?;
+        let seek = call.seek(&self.file, from, what == Whence::Data);
         Ok(block_on(seek)?)
     }
 
@@ -244,10 +240,10 @@ impl File {
     /// # Errors
     /// EFBIG; a server that does not answer.
     pub fn truncate(&self, size: u64) -> Result<(), Error> {
-        self.begin_write()?;
+        let call = self.begin_write()?;
         let (who, ino) = (self.user.credentials(), self.file.ino);
         let kills = !self.user.is_root();
-        let cut = self.inner.client.truncate(who, ino, size, true, kills);
+        let cut = call.truncate(who, ino, size, true, kills);
         let cut = block_on(cut);
         self.inner.signal.wake();
         cut?;
@@ -259,14 +255,13 @@ impl File {
     /// # Errors
     /// A server that does not answer.
     pub fn punch(&self, offset: u64, length: u64) -> Result<(), Error> {
-        self.begin_write()?;
-        let client = &self.inner.client;
-        let punched = client.reserve(&self.file, offset, length, Reserve::Punch, true);
+        let call = self.begin_write()?;
+        let punched = call.reserve(&self.file, offset, length, Reserve::Punch, true);
         Ok(block_on(punched)?)
     }
 
-    fn attr(&self) -> Result<Attr, ErrorCode> {
-        let attr = block_on(self.inner.client.getattr(self.file.ino));
+    fn attr(&self, call: &Call<'_>) -> Result<Attr, ErrorCode> {
+        let attr = block_on(call.getattr(self.file.ino));
         attr.map(|(attr, _ms)| attr)
     }
 
@@ -275,8 +270,8 @@ impl File {
     /// # Errors
     /// A server that does not answer.
     pub fn stat(&self) -> Result<Attr, Error> {
-        self.inner.begin()?;
-        Ok(self.attr()?)
+        let call = self.inner.begin()?;
+        Ok(self.attr(&call)?)
     }
 
     /// Sends what was written, without waiting for disks: others who open the file see it.
@@ -284,8 +279,8 @@ impl File {
     /// # Errors
     /// As [`Self::close`], which tells it again.
     pub fn flush(&self) -> Result<(), Error> {
-        self.inner.begin()?;
-        Ok(self.flush_told()?)
+        let call = self.inner.begin()?;
+        Ok(self.flush_told(&call)?)
     }
 
     /// Makes bytes and size durable. What was lost since this handle was told last is told, once.
@@ -293,19 +288,19 @@ impl File {
     /// # Errors
     /// ENOSPC, EIO; a server that does not answer.
     pub fn fsync(&self) -> Result<(), Error> {
-        self.inner.begin()?;
-        Ok(self.make_durable()?)
+        let call = self.inner.begin()?;
+        Ok(self.make_durable(&call)?)
     }
 
     /// A flush may be told again: only the end of the handle counts as its close.
-    fn flush_told(&self) -> Result<(), ErrorCode> {
+    fn flush_told(&self, call: &Call<'_>) -> Result<(), ErrorCode> {
         let mut told = *lock(&self.told);
-        block_on(self.inner.client.flush_open(&self.file, &mut told))
+        block_on(call.flush_open(&self.file, &mut told))
     }
 
-    fn make_durable(&self) -> Result<(), ErrorCode> {
+    fn make_durable(&self, call: &Call<'_>) -> Result<(), ErrorCode> {
         let mut told = *lock(&self.told);
-        let done = block_on(self.inner.client.fsync_open(&self.file, &mut told));
+        let done = block_on(call.fsync_open(&self.file, &mut told));
         let mut known = lock(&self.told);
         *known = told.with(*known);
         done
@@ -324,14 +319,13 @@ impl File {
         if self.is_closed.swap(true, Ordering::Relaxed) {
             return Ok(());
         }
-        self.inner.begin()?;
-        let client = &self.inner.client;
+        let call = self.inner.begin()?;
         let flushed = match self.options.may_write() {
-            true => self.flush_told(),
+            true => self.flush_told(&call),
             false => Ok(()),
         };
-        let unlocked = self.release_locks();
-        let released = block_on(client.release(self.file.ino));
+        let unlocked = self.release_locks(&call);
+        let released = block_on(call.release(self.file.ino));
         self.inner.signal.wake();
         Ok(flushed.and(unlocked).and(released)?)
     }

@@ -28,7 +28,6 @@ mod error;
 mod file;
 mod native;
 mod open;
-mod silence;
 mod sink;
 mod user;
 pub mod waiters;

@@ -2,10 +2,9 @@
 
 use crate::error::Error;
 use crate::file::File;
-use crate::native::{Inner, Last, Native};
+use crate::native::{Call, Inner, Last, Native, ask, find_or_place};
 use crate::user::User;
 use std::path::Path;
-use std::sync::Arc;
 use zonal_client::Net as _;
 use zonal_client::names::{NewFile, Opened};
 use zonal_types::{Attr, ErrorCode, FileKind};
@@ -170,10 +169,10 @@ impl Native {
         options: OpenOptions,
     ) -> Result<File, Error> {
         let inner = &self.inner;
-        inner.begin()?;
+        let call = inner.begin()?;
         let mut last = ErrorCode::Stale;
         for _ in 0..TRIES {
-            match open_once(inner, user, path.as_ref(), options) {
+            match open_once(&call, user, path.as_ref(), options) {
                 // What had the name when it was looked up has been removed, or another thing has
                 // it.
                 Err(Error::Cell(code @ (ErrorCode::Stale | ErrorCode::NotFound)))
@@ -197,14 +196,14 @@ impl Native {
 }
 
 fn open_once(
-    inner: &Arc<Inner>,
+    call: &Call<'_>,
     user: &User,
     path: &Path,
     options: OpenOptions,
 ) -> Result<Opened<RealNet>, Error> {
     let follows = !options.no_follow && !options.is_new;
-    let (last, found) = inner.find_or_place(user, path, follows)?;
-    let (who, client) = (user.credentials(), &inner.client);
+    let (last, found) = find_or_place(call, user, path, follows)?;
+    let who = user.credentials();
     let Some(attr) = found else {
         let mode = options.creates.ok_or(ErrorCode::NotFound)?;
         let Last::Place(place) = last else {
@@ -218,8 +217,8 @@ fn open_once(
             mode,
             umask: user.umask(),
         };
-        let made = client.create(who, place.dir, place.name, new, options.flags());
-        return inner.ask(made);
+        let made = call.create(who, place.dir, place.name, new, options.flags());
+        return ask(made);
     };
     if options.is_new {
         return Err(ErrorCode::Exists.into());
@@ -230,5 +229,5 @@ fn open_once(
         FileKind::Symlink => return Err(ErrorCode::Loop.into()),
         _ => return Err(ErrorCode::NoDevice.into()),
     }
-    inner.ask(client.open(who, attr.ino, options.flags()))
+    ask(call.open(who, attr.ino, options.flags()))
 }

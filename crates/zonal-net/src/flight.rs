@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Wake, Waker};
 use std::time::Duration;
 
 use zonal_region::Memory;
@@ -86,6 +87,20 @@ impl Cancel {
     }
 }
 
+impl Wake for Cancel {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.is_set.store(true, Ordering::SeqCst);
+        let slot = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(stream) = slot.as_ref() {
+            stream.shut();
+        }
+    }
+}
+
 /// Ends a call from another thread.
 #[derive(Debug, Clone, Default)]
 pub struct Canceller(Arc<Cancel>);
@@ -93,11 +108,13 @@ pub struct Canceller(Arc<Cancel>);
 impl Canceller {
     /// Ends the call, also while it connects: it returns [`NetError::Cancelled`]. Without effect on a call that has ended.
     pub fn cancel(&self) {
-        self.0.is_set.store(true, Ordering::SeqCst);
-        let slot = self.0.stream.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(stream) = slot.as_ref() {
-            stream.shut();
-        }
+        self.0.wake_by_ref();
+    }
+
+    /// Cancels when it is woken.
+    #[must_use]
+    pub fn waker(&self) -> Waker {
+        Waker::from(Arc::clone(&self.0))
     }
 }
 

@@ -13,7 +13,7 @@ use crate::workload::media::{MediaProgram, write_anew};
 use crate::workload::mortal::Legacy;
 use crate::workload::roots::{change_roots, churn_roots};
 use crate::workload::shared::{Shared, append_some, check_log, read_baton, write_baton};
-use crate::workload::together::{self, Part, Together};
+use crate::workload::together::{self, Fate, Part, Together};
 use crate::workload::tree::TreeProgram;
 use crate::workload::turns::{Kernel, PROCESSES, Turns};
 use crate::workload::{SimClient, create, make_dir, remove_all};
@@ -72,14 +72,18 @@ pub async fn prepare(world: Rc<World>, cast: Rc<Cast>, mut rng: Rng) -> Outcome 
         if index == 0 {
             let shared = make_dir(&client, Ino::ROOT, "shared").await.map_err(text)?;
             let baton = create(&client, shared, "baton", true).await.map_err(text)?;
-            client.release(baton.file.ino).await.map_err(text)?;
+            client.begin().release(baton.file.ino).await.map_err(text)?;
             let mortal = make_dir(&client, Ino::ROOT, "mortal").await.map_err(text)?;
             cast.mortal_dir.set(mortal);
             cast.shared_at.set((shared, baton.file.ino));
             let watched = create(&client, shared, "watched", true)
                 .await
                 .map_err(text)?;
-            client.release(watched.file.ino).await.map_err(text)?;
+            client
+                .begin()
+                .release(watched.file.ino)
+                .await
+                .map_err(text)?;
             cast.watched_file.set(watched.file.ino);
             if cast.scenario == Scenario::Locks {
                 let made = cast.turns.make(&client, shared).await;
@@ -91,13 +95,13 @@ pub async fn prepare(world: Rc<World>, cast: Rc<Cast>, mut rng: Rng) -> Outcome 
             if cast.scenario == Scenario::Appends {
                 cast.logs.make(&client, shared).await.map_err(text)?;
             }
-            if cast.scenario == Scenario::Together {
+            if matches!(cast.scenario, Scenario::Together | Scenario::Callers) {
                 let targets = world.size().targets;
                 let several = together::make(&client, dir, targets).await;
                 cast.several.set(several.map_err(text)?);
             }
         }
-        client.sync_all().await.map_err(text)?;
+        client.begin().sync_all().await.map_err(text)?;
         let cache = Rc::new(KernelCache::default());
         world.serve_client(index, &client, &cache);
         cast.caches.borrow_mut().push(cache);
@@ -169,13 +173,16 @@ impl Cast {
                     self.media.borrow_mut().push(program.clone());
                     spawn(world, index, run_media(program, steps));
                 }
-                Scenario::Together => {
+                Scenario::Together | Scenario::Callers => {
                     let (which, several) = ((index, clients.len()), self.several.get());
                     let both = (world.clone(), client.clone());
                     let together = self.together.clone();
                     let part = Part::new(both.0, both.1, which, several, together, rng.fork(22));
-                    let is_impatient = self.faults && rng.chance(IMPATIENT);
-                    spawn(world, index, part.play(steps / 6, is_impatient));
+                    let fate = Fate {
+                        is_impatient: self.faults && rng.chance(IMPATIENT),
+                        is_killed: self.faults && self.scenario == Scenario::Callers,
+                    };
+                    spawn(world, index, part.play(steps / 6, fate));
                 }
                 Scenario::Hostile => self.start_hostile(world, index, client, *top, steps, rng),
                 Scenario::Appends => {
@@ -323,7 +330,7 @@ impl Cast {
         if self.scenario == Scenario::Appends {
             self.logs.check(&client, self.faults).await?;
         }
-        if self.scenario == Scenario::Together {
+        if matches!(self.scenario, Scenario::Together | Scenario::Callers) {
             self.together.check(&client, self.several.get()).await?;
         }
         for program in self.durable.borrow().iter() {
@@ -336,7 +343,7 @@ impl Cast {
         if let Some(legacy) = mortal {
             legacy.check(&client).await?;
         }
-        client.close().await.map_err(text)
+        client.begin().close().await.map_err(text)
     }
 
     /// Removes everything that the programs made; then there is room for something new.
@@ -355,7 +362,7 @@ impl Cast {
             world.clock.sleep(10_000_000_000).await;
             write_anew(&client, self.mortal_dir.get()).await?;
         }
-        client.close().await.map_err(text)
+        client.begin().close().await.map_err(text)
     }
 }
 

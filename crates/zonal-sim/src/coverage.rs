@@ -33,6 +33,10 @@ pub enum Fault {
     TornWrite,
     /// A client was killed, and another one came.
     ClientCrash,
+    /// A caller was killed while it waited for a server; its client goes on.
+    CallerKilled,
+    /// A server read memory that a client had lent to it, and had no use for any more.
+    LentReadLate,
     /// A process's clock ran fast or slow.
     Drift,
     /// A process's calendar jumped.
@@ -61,7 +65,7 @@ pub enum Fault {
 
 impl Fault {
     /// All kinds.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 28] = [
         Self::Loss,
         Self::Duplicate,
         Self::Slow,
@@ -76,6 +80,8 @@ impl Fault {
         Self::PowerLoss,
         Self::TornWrite,
         Self::ClientCrash,
+        Self::CallerKilled,
+        Self::LentReadLate,
         Self::Drift,
         Self::CalendarJump,
         Self::FlippedBit,
@@ -108,6 +114,8 @@ impl Fault {
             Self::PowerLoss => "power lost",
             Self::TornWrite => "writes torn",
             Self::ClientCrash => "client killed",
+            Self::CallerKilled => "callers killed",
+            Self::LentReadLate => "lent memory read late",
             Self::Drift => "clock drifts",
             Self::CalendarJump => "calendar jumps",
             Self::FlippedBit => "bits flipped",

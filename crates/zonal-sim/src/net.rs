@@ -8,9 +8,11 @@
 mod client;
 mod delivery;
 mod describe;
+mod lent;
 mod pending;
 
 pub use client::SimNet;
+pub use lent::{Lender, Lent, Named};
 pub use pending::Pending;
 
 use crate::clock::{Clock, Group};
@@ -101,6 +103,8 @@ pub struct Network {
     deaths: RefCell<BTreeMap<String, u64>>,
     coverage: RefCell<Coverage>,
     messages: Cell<u64>,
+    /// The bug: what clients lend to servers is used again when they have dropped it.
+    pub lent_is_reused: Cell<bool>,
     /// Files on which clients were told that others have got their locks.
     forfeited: RefCell<BTreeSet<Ino>>,
 }
@@ -128,6 +132,7 @@ impl Network {
             deaths: RefCell::default(),
             coverage: RefCell::default(),
             messages: Cell::new(0),
+            lent_is_reused: Cell::new(false),
             forfeited: RefCell::default(),
         }
     }
@@ -296,4 +301,6 @@ pub struct Request {
     pub body: Vec<u8>,
     /// Raw bytes behind it.
     pub payload: Vec<u8>,
+    /// Parts of these, from where on, that lie in memory of the client: they are read on arrival.
+    pub lent: Vec<(usize, Named)>,
 }

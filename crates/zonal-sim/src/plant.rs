@@ -48,6 +48,8 @@ pub enum Plant {
     LocksBeforeFences,
     /// Mounts append again what they gathered and do not know to be published.
     LostAppendsAreRepeated,
+    /// What a mount lends to targets is used again when its caller is gone, though a request that names it may be on its way.
+    LentIsReused,
     /// Shards make the calls that nobody waits for before they reply (invariant 9).
     CallsBeforeReply,
     /// Shards let a request wait past its deadline (invariant 9).
@@ -55,7 +57,7 @@ pub enum Plant {
 }
 
 /// Names of all bugs, as they are typed.
-pub const PLANTS: [(&str, Plant); 23] = [
+pub const PLANTS: [(&str, Plant); 24] = [
     ("replies-forgotten", Plant::ShardForgetsReplies),
     ("changes-lost", Plant::ShardLosesChanges),
     ("sync-nothing", Plant::SyncDoesNothing),
@@ -77,6 +79,7 @@ pub const PLANTS: [(&str, Plant); 23] = [
     ("fences-forgotten", Plant::FencesAreForgotten),
     ("locks-before-fences", Plant::LocksBeforeFences),
     ("lost-appends-repeated", Plant::LostAppendsAreRepeated),
+    ("lent-reused", Plant::LentIsReused),
     ("calls-before-reply", Plant::CallsBeforeReply),
     ("deadlines-ignored", Plant::DeadlinesAreIgnored),
 ];

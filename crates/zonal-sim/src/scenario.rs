@@ -33,6 +33,8 @@ pub enum Scenario {
     Kill,
     /// One file that all clients write, append to, cut and read at the same time.
     Together,
+    /// The same; callers are killed while they wait, and clients soon give up.
+    Callers,
     /// Synced data must survive; power fails.
     Power,
     /// Disks are bad or full: errors, never lies.
@@ -48,10 +50,11 @@ pub enum Scenario {
 }
 
 /// Names of the scenarios.
-pub const SCENARIOS: [(&str, Scenario); 9] = [
+pub const SCENARIOS: [(&str, Scenario); 10] = [
     ("any", Scenario::Any),
     ("kill", Scenario::Kill),
     ("together", Scenario::Together),
+    ("callers", Scenario::Callers),
     ("power", Scenario::Power),
     ("media", Scenario::Media),
     ("hostile", Scenario::Hostile),
@@ -75,12 +78,18 @@ impl Scenario {
         found.map_or("any", |(name, _)| name)
     }
 
+    /// Several write one file.
+    fn is_shared(self) -> bool {
+        matches!(self, Self::Together | Self::Callers | Self::Appends)
+    }
+
     fn choose(self, rng: &mut Rng) -> Self {
         let chosen = match rng.below(100) {
             0..23 => Self::Kill,
             23..27 => Self::Fences,
             27..32 => Self::Locks,
-            32..45 => Self::Together,
+            32..40 => Self::Together,
+            40..45 => Self::Callers,
             45..75 => Self::Power,
             75..93 => Self::Media,
             _ => Self::Hostile,
@@ -121,11 +130,8 @@ impl Default for Options {
 pub fn run(seed: u64, options: Options) -> Report {
     let mut rng = Rng::new(seed);
     let scenario = options.scenario.choose(&mut rng);
-    let is_shared = matches!(
-        scenario,
-        Scenario::Together | Scenario::Appends | Scenario::Fences
-    );
-    let fewest = if is_shared { 2 } else { 1 };
+    let meets_others = scenario.is_shared() || scenario == Scenario::Fences;
+    let fewest = if meets_others { 2 } else { 1 };
     let size = Size {
         zones: if rng.chance(300) { 2 } else { 1 },
         shards: if rng.chance(200) { 2 } else { 1 },
@@ -225,7 +231,7 @@ impl Run {
     /// A quiet cell is as its clients know it.
     fn compare(&self, rng: &mut Rng) {
         let world = &self.world;
-        if matches!(self.scenario, Scenario::Together | Scenario::Appends) {
+        if self.scenario.is_shared() {
             // What a client opened and heard nothing of is its session's for as long as that lasts.
             (0..world.client_count() as usize).for_each(|index| world.kill_client(index));
         }
@@ -247,7 +253,7 @@ impl Run {
             let power = self.scenario == Scenario::Power;
             let media = self.scenario == Scenario::Media;
             // What an append that was given up left.
-            let is_shared = matches!(self.scenario, Scenario::Together | Scenario::Appends);
+            let is_shared = self.scenario.is_shared();
             let may_be_longer = power || media || is_shared || self.cast.has_mortal();
             placement::check(world, power, may_be_longer);
             if !self.options.faults {

@@ -99,6 +99,7 @@ impl World {
     ) -> Result<Rc<Self>, ErrorCode> {
         let clock = Clock::new();
         let network = Rc::new(Network::new(clock.clone(), rng.fork(1)));
+        network.lent_is_reused.set(plant == Plant::LentIsReused);
         let mut edits = vec![join(1, ZoneId(1), Some(ShardId(0)), None)];
         let mut servers = vec![Server::new(1, Kind::Meta(ShardId(0), ZoneId(1)))];
         let mut node = 2;

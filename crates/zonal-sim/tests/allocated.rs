@@ -26,7 +26,7 @@ fn at_targets(world: &World) -> u64 {
 
 /// What the shard counts, but for the first bytes, which it has itself.
 async fn at_shard(client: &SimClient, ino: Ino) -> Result<u64, ErrorCode> {
-    let (attr, _terms) = client.getattr(ino).await?;
+    let (attr, _terms) = client.begin().getattr(ino).await?;
     let own = attr.size.min(4096).next_multiple_of(512);
     Ok(attr.allocated - own)
 }
@@ -37,15 +37,17 @@ async fn told_late(world: Rc<World>) -> Result<(), ErrorCode> {
     let home = make_dir(&one, Ino::ROOT, "home").await?;
     let file = create(&one, home, "f", true).await?.file;
     let bytes = vec![b'N'; 3 * MIB];
-    one.write(&file, 0, &bytes[..MIB], false).await?;
-    one.fsync(&file).await?;
+    one.begin().write(&file, 0, &bytes[..MIB], false).await?;
+    one.begin().fsync(&file).await?;
     // At the targets, and not told.
-    one.write(&file, MIB as u64, &bytes, false).await?;
-    two.truncate(&who(), file.ino, 0, true, false).await?;
-    one.fsync(&file).await?;
+    one.begin().write(&file, MIB as u64, &bytes, false).await?;
+    two.begin()
+        .truncate(&who(), file.ino, 0, true, false)
+        .await?;
+    one.begin().fsync(&file).await?;
     assert_eq!(at_shard(&two, file.ino).await?, at_targets(&world));
-    one.write(&file, 0, &bytes, false).await?;
-    one.fsync(&file).await?;
+    one.begin().write(&file, 0, &bytes, false).await?;
+    one.begin().fsync(&file).await?;
     let held = at_targets(&world);
     assert!(held > 2 * MIB as u64);
     assert_eq!(at_shard(&two, file.ino).await?, held);
@@ -57,26 +59,31 @@ async fn cut_by_writes(world: Rc<World>) -> Result<(), ErrorCode> {
     let client = world.connect(0, Rng::new(2)).await?;
     let home = make_dir(&client, Ino::ROOT, "home").await?;
     let file = create(&client, home, "f", true).await?.file;
-    client.write(&file, 0, &[1; 3000], false).await?;
+    client.begin().write(&file, 0, &[1; 3000], false).await?;
     let length = 9 * MIB as u64;
     client
+        .begin()
         .reserve(&file, 0, length, Reserve::Allocate, true)
         .await?;
-    client.fsync(&file).await?;
+    client.begin().fsync(&file).await?;
     let before = at_targets(&world);
     assert_eq!(at_shard(&client, file.ino).await?, before);
     assert!(before > length - 8192);
     // Within what the shard keeps, and nobody else has it open: the targets hear nothing.
-    client.truncate(&who(), file.ino, 100, true, false).await?;
-    client.write(&file, 0, &[3; 4096], false).await?;
-    client.fsync(&file).await?;
+    client
+        .begin()
+        .truncate(&who(), file.ino, 100, true, false)
+        .await?;
+    client.begin().write(&file, 0, &[3; 4096], false).await?;
+    client.begin().fsync(&file).await?;
     assert_eq!(at_targets(&world), before);
     for at in 0..3 {
         let held = at_targets(&world);
         client
+            .begin()
             .write(&file, at * MIB as u64 + 8192, &[2; 4096], false)
             .await?;
-        client.fsync(&file).await?;
+        client.begin().fsync(&file).await?;
         assert!(at_targets(&world) < held, "column {at}");
         assert_eq!(at_shard(&client, file.ino).await?, at_targets(&world));
     }
@@ -90,22 +97,31 @@ async fn cut_by_another(world: Rc<World>) -> Result<(), ErrorCode> {
     let two = world.connect(1, Rng::new(3)).await?;
     let home = make_dir(&one, Ino::ROOT, "home").await?;
     let file = create(&one, home, "f", true).await?.file;
-    one.write(&file, 0, &vec![1; 6 * MIB], false).await?;
-    one.fsync(&file).await?;
+    one.begin()
+        .write(&file, 0, &vec![1; 6 * MIB], false)
+        .await?;
+    one.begin().fsync(&file).await?;
     let me = world.client_name(0);
     for target in world.storage_indices() {
         world.network.cut(&me, &world.address_of(target), true);
     }
-    let cut = one.truncate(&who(), file.ino, 4096, true, false).await;
+    let cut = one
+        .begin()
+        .truncate(&who(), file.ino, 4096, true, false)
+        .await;
     assert!(cut.is_err());
     let theirs = open(&two, file.ino).await?.file;
     let held = at_targets(&world);
-    two.write(&theirs, MIB as u64, &[2; 8192], false).await?;
-    two.fsync(&theirs).await?;
+    two.begin()
+        .write(&theirs, MIB as u64, &[2; 8192], false)
+        .await?;
+    two.begin().fsync(&theirs).await?;
     assert!(at_targets(&world) < held);
     assert_eq!(at_shard(&two, file.ino).await?, at_targets(&world));
     world.network.heal();
-    two.truncate(&who(), file.ino, 0, true, false).await?;
+    two.begin()
+        .truncate(&who(), file.ino, 0, true, false)
+        .await?;
     assert_eq!(
         (at_shard(&two, file.ino).await?, at_targets(&world)),
         (0, 0)
@@ -120,21 +136,26 @@ async fn cut_and_never_told(world: Rc<World>) -> Result<(), ErrorCode> {
     let home = make_dir(&client, Ino::ROOT, "home").await?;
     let file = create(&client, home, "f", true).await?.file;
     let bytes = vec![b'N'; 3 * MIB];
-    client.write(&file, 0, &bytes[..MIB], false).await?;
-    client.fsync(&file).await?;
+    client.begin().write(&file, 0, &bytes[..MIB], false).await?;
+    client.begin().fsync(&file).await?;
     let theirs = open(&dead, file.ino).await?.file;
-    dead.write(&theirs, MIB as u64, &bytes, false).await?;
+    dead.begin()
+        .write(&theirs, MIB as u64, &bytes, false)
+        .await?;
     drop((theirs, dead));
     // Its session ends.
     for _second in 0..80 {
-        client.keep_house().await;
+        client.background().keep_house().await;
         world.clock.sleep(1_000_000_000).await;
     }
     assert!(at_targets(&world) > 3 * MIB as u64);
-    client.truncate(&who(), file.ino, 0, true, false).await?;
+    client
+        .begin()
+        .truncate(&who(), file.ino, 0, true, false)
+        .await?;
     assert_eq!(at_targets(&world), 0);
-    client.write(&file, 0, &bytes, false).await?;
-    client.fsync(&file).await?;
+    client.begin().write(&file, 0, &bytes, false).await?;
+    client.begin().fsync(&file).await?;
     assert_eq!(at_shard(&client, file.ino).await?, at_targets(&world));
     Ok(())
 }
@@ -148,32 +169,44 @@ async fn grown_over_what_was_never_told(world: Rc<World>) -> Result<(), ErrorCod
         let file = create(&client, home, &format!("f{is_truncated}"), true)
             .await?
             .file;
-        client.write(&file, 0, &bytes[..2 * MIB], false).await?;
-        client.fsync(&file).await?;
-        client.release(file.ino).await?;
+        client
+            .begin()
+            .write(&file, 0, &bytes[..2 * MIB], false)
+            .await?;
+        client.begin().fsync(&file).await?;
+        client.begin().release(file.ino).await?;
         let dead = world.connect(1, Rng::new(2)).await?;
         let theirs = open(&dead, file.ino).await?.file;
-        dead.write(&theirs, 2 * MIB as u64, &bytes, false).await?;
+        dead.begin()
+            .write(&theirs, 2 * MIB as u64, &bytes, false)
+            .await?;
         drop((theirs, dead));
         for _second in 0..80 {
-            client.keep_house().await;
+            client.background().keep_house().await;
             world.clock.sleep(1_000_000_000).await;
         }
         assert!(at_targets(&world) > 7 * MIB as u64);
         let file = open(&client, file.ino).await?.file;
         if is_truncated {
             let size = 20 * MIB as u64;
-            client.truncate(&who(), file.ino, size, true, false).await?;
+            client
+                .begin()
+                .truncate(&who(), file.ino, size, true, false)
+                .await?;
         }
         for at in [9, 10, 11, 3] {
             let offset = (at * MIB) as u64 + 5_000;
             client
+                .begin()
                 .write(&file, offset, &bytes[..100_000], false)
                 .await?;
-            client.fsync(&file).await?;
+            client.begin().fsync(&file).await?;
         }
         assert_eq!(at_shard(&client, file.ino).await?, at_targets(&world));
-        client.truncate(&who(), file.ino, 0, true, false).await?;
+        client
+            .begin()
+            .truncate(&who(), file.ino, 0, true, false)
+            .await?;
         assert_eq!(at_targets(&world), 0);
         assert_eq!(at_shard(&client, file.ino).await?, 0);
     }

@@ -56,11 +56,14 @@ async fn messages_of(world: &Rc<World>, records: u64) -> Result<u64, ErrorCode> 
     let file = create(&client, home, "log", true).await?.file;
     let before = world.network.messages();
     for number in 0..records {
-        let at = client.append_gathered(&file, &[b'r'; 100], false).await?;
+        let at = client
+            .begin()
+            .append_gathered(&file, &[b'r'; 100], false)
+            .await?;
         assert_eq!(at, number * 100);
     }
     let messages = world.network.messages() - before;
-    client.release(file.ino).await?;
+    client.begin().release(file.ino).await?;
     assert_eq!(
         contents(&client, file.ino).await?.len() as u64,
         records * 100
@@ -88,7 +91,7 @@ fn another_client_sees_what_was_appended_before_it_opened_and_appends_behind_it(
         let home = make_dir(&one, Ino::ROOT, "home").await?;
         let file = create(&one, home, "log", true).await?.file;
         for _ in 0..100 {
-            one.append_gathered(&file, b"one\n", false).await?;
+            one.begin().append_gathered(&file, b"one\n", false).await?;
         }
         let before = world.clock.now();
         assert_eq!(
@@ -98,9 +101,12 @@ fn another_client_sees_what_was_appended_before_it_opened_and_appends_behind_it(
         );
         let opened = create(&two, home, "log", false).await?.file;
         for turn in 0..100 {
-            let at = two.append_gathered(&opened, b"two\n", false).await?;
+            let at = two
+                .begin()
+                .append_gathered(&opened, b"two\n", false)
+                .await?;
             assert_eq!(at, 400 + turn * 8);
-            let at = one.append_gathered(&file, b"one\n", false).await?;
+            let at = one.begin().append_gathered(&file, b"one\n", false).await?;
             assert_eq!(at, 404 + turn * 8);
         }
         let waited = world.clock.now().ms_since(before);

@@ -46,7 +46,7 @@ fn begin_append(world: &Rc<World>, client: &Rc<SimClient>, file: &Arc<File<SimNe
     let appended = Appended::default();
     let (writer, result, file) = (client.clone(), appended.clone(), file.clone());
     world.spawn_program(0, async move {
-        let done = writer.append(&file, &[b'N'; 200_000], false).await;
+        let done = writer.begin().append(&file, &[b'N'; 200_000], false).await;
         *result.borrow_mut() = Some(done);
     });
     appended
@@ -66,12 +66,16 @@ async fn cut_before_the_writer_tells(world: Rc<World>) -> Result<(), ErrorCode> 
     let (one, two, home) = two(&world).await?;
     for (index, length) in [3_000, 200_000, 3 * MIB, 6 * MIB].into_iter().enumerate() {
         let file = create(&one, home, &format!("f{index}"), true).await?.file;
-        one.write(&file, 0, &vec![b'o'; length], false).await?;
-        one.fsync(&file).await?;
+        one.begin()
+            .write(&file, 0, &vec![b'o'; length], false)
+            .await?;
+        one.begin().fsync(&file).await?;
         open(&two, file.ino).await?;
-        one.write(&file, 0, &vec![b'N'; length], false).await?;
+        one.begin()
+            .write(&file, 0, &vec![b'N'; length], false)
+            .await?;
         truncate(&two, file.ino, 0).await?;
-        one.fsync(&file).await?;
+        one.begin().fsync(&file).await?;
         for client in [&one, &two] {
             let bytes = contents(client, file.ino).await?;
             assert!(bytes.iter().all(|byte| *byte == b'N'), "{length} bytes");
@@ -84,12 +88,12 @@ async fn cut_where_the_writer_knows_the_file_of_before(world: Rc<World>) -> Resu
     let (one, two, home) = two(&world).await?;
     // Few bytes, all at the shard: no target hears of the shrink for its own sake.
     let file = create(&one, home, "f", true).await?.file;
-    one.write(&file, 0, b"few", false).await?;
-    one.fsync(&file).await?;
+    one.begin().write(&file, 0, b"few", false).await?;
+    one.begin().fsync(&file).await?;
     truncate(&two, file.ino, 1).await?;
     let bytes = vec![b'N'; 2 * MIB];
-    one.write(&file, 0, &bytes, false).await?;
-    one.fsync(&file).await?;
+    one.begin().write(&file, 0, &bytes, false).await?;
+    one.begin().fsync(&file).await?;
     assert_eq!(contents(&two, file.ino).await?, bytes);
     truncate(&two, file.ino, 2 * MIB as u64 + 10).await?;
     assert_eq!(contents(&two, file.ino).await?[..2 * MIB], bytes);
@@ -100,8 +104,10 @@ async fn cut_under_an_append(world: Rc<World>) -> Result<(), ErrorCode> {
     let (one, two, home) = two(&world).await?;
     for first in [3_000, 100_000] {
         let file = create(&one, home, &format!("f{first}"), true).await?.file;
-        one.write(&file, 0, &vec![b'o'; first], false).await?;
-        one.fsync(&file).await?;
+        one.begin()
+            .write(&file, 0, &vec![b'o'; first], false)
+            .await?;
+        one.begin().fsync(&file).await?;
         cut_targets(&world, true);
         let appended = begin_append(&world, &one, &file);
         world.clock.sleep(500_000_000).await;
@@ -109,7 +115,7 @@ async fn cut_under_an_append(world: Rc<World>) -> Result<(), ErrorCode> {
         world.network.heal();
         ended(&world, &appended).await;
         assert_eq!(appended.take(), Some(Ok(0)), "at the end of then");
-        one.fsync(&file).await?;
+        one.begin().fsync(&file).await?;
         let bytes = contents(&two, file.ino).await?;
         assert!(bytes == [b'N'; 200_000], "{first}: {} bytes", bytes.len());
         // Nothing of the first attempt lies behind it.
@@ -128,8 +134,10 @@ async fn cut_under_an_append_and_restarted(world: Rc<World>) -> Result<(), Error
         let file = create(&one, home, &format!("f{first}-{left}"), true)
             .await?
             .file;
-        one.write(&file, 0, &vec![b'o'; first], false).await?;
-        one.fsync(&file).await?;
+        one.begin()
+            .write(&file, 0, &vec![b'o'; first], false)
+            .await?;
+        one.begin().fsync(&file).await?;
         open(&two, file.ino).await?;
         let cut_targets = |is_cut| cut_targets(&world, is_cut);
         cut_targets(true);
@@ -146,7 +154,7 @@ async fn cut_under_an_append_and_restarted(world: Rc<World>) -> Result<(), Error
         world.network.heal();
         ended(&world, &appended).await;
         assert_eq!(appended.take(), Some(Ok(left as u64)), "at the end of then");
-        one.fsync(&file).await?;
+        one.begin().fsync(&file).await?;
         let bytes = contents(&two, file.ino).await?;
         let (old, new) = bytes.split_at(left);
         assert!(old.iter().all(|byte| *byte == b'o'), "{first}");
@@ -171,8 +179,10 @@ async fn grown_past_an_append(world: Rc<World>) -> Result<(), ErrorCode> {
     for (first, cut, restarts, is_written_before) in cases {
         let what = format!("f{first}-{cut}-{restarts}-{is_written_before}");
         let file = create(&one, home, &what, true).await?.file;
-        one.write(&file, 0, &vec![b'o'; first], false).await?;
-        one.fsync(&file).await?;
+        one.begin()
+            .write(&file, 0, &vec![b'o'; first], false)
+            .await?;
+        one.begin().fsync(&file).await?;
         let other = open(&two, file.ino).await?.file;
         let cut_targets = |is_cut| cut_targets(&world, is_cut);
         cut_targets(true);
@@ -183,8 +193,10 @@ async fn grown_past_an_append(world: Rc<World>) -> Result<(), ErrorCode> {
             cut_targets(false);
             world.clock.sleep(2_000_000_000).await;
         }
-        two.write(&other, 260_000, &[b'T'; 90_000], false).await?;
-        two.fsync(&other).await?;
+        two.begin()
+            .write(&other, 260_000, &[b'T'; 90_000], false)
+            .await?;
+        two.begin().fsync(&other).await?;
         // Behind the beginning of the append, or behind what follows it.
         let size = match cut {
             0 => 350_000,
@@ -194,8 +206,8 @@ async fn grown_past_an_append(world: Rc<World>) -> Result<(), ErrorCode> {
         if cut > 0 {
             truncate(&two, file.ino, size).await?;
         }
-        two.write(&other, 4_000, b"later", false).await?;
-        two.fsync(&other).await?;
+        two.begin().write(&other, 4_000, b"later", false).await?;
+        two.begin().fsync(&other).await?;
         assert_eq!(*appended.borrow(), None, "the shard does not know it");
         if restarts {
             world.kill(SHARD);
@@ -204,7 +216,7 @@ async fn grown_past_an_append(world: Rc<World>) -> Result<(), ErrorCode> {
         world.network.heal();
         ended(&world, &appended).await;
         assert_eq!(appended.take(), Some(Ok(first as u64)), "{what}");
-        one.fsync(&file).await?;
+        one.begin().fsync(&file).await?;
         let bytes = contents(&two, file.ino).await?;
         assert_eq!(bytes.len() as u64, size.max(4_005), "{what}");
         let end = (first + 200_000).min(size as usize);
@@ -218,7 +230,7 @@ async fn grown_past_an_append(world: Rc<World>) -> Result<(), ErrorCode> {
         assert_eq!(differs, None, "{what}");
         let is_new = |byte: &u8| *byte == b'N';
         assert!(!bytes[end..].iter().any(is_new), "{what}: not cut");
-        two.release(file.ino).await?;
+        two.begin().release(file.ino).await?;
     }
     Ok(())
 }
@@ -234,15 +246,18 @@ async fn cut_that_is_not_answered(
     let mut wanted = vec![b'a'; 500_000];
     let file = written(&client, &wanted).await?;
     wanted[400_000..400_050].fill(b'b');
-    client.write(&file, 400_000, &[b'b'; 50], false).await?;
+    client
+        .begin()
+        .write(&file, 400_000, &[b'b'; 50], false)
+        .await?;
     cut_way_later(&world, shard, me, after_us);
     let done = truncate(&client, file.ino, size as u64).await;
     world.network.heal();
     // Written after it: that is to be there in any case.
-    client.write(&file, 90, b"after", false).await?;
+    client.begin().write(&file, 90, b"after", false).await?;
     wanted[90..95].copy_from_slice(b"after");
     let mut seen = vec![0; 500_000];
-    let got = client.read(&file, 0, &mut seen).await?;
+    let got = client.begin().read(&file, 0, &mut seen).await?;
     if got == size {
         wanted.truncate(size);
     }
@@ -251,7 +266,7 @@ async fn cut_that_is_not_answered(
         seen[..got] == wanted,
         "{got} bytes are read through its open"
     );
-    client.fsync(&file).await?;
+    client.begin().fsync(&file).await?;
     let bytes = contents(&client, file.ino).await?;
     assert!(bytes == wanted, "{got} bytes, and now {}", bytes.len());
     Ok(done.is_err() && got == size)
@@ -269,21 +284,27 @@ async fn cut_that_a_target_does_not_hear(
     let file = written(&client, &vec![b'a'; 3 * MIB]).await?;
     if !by_open {
         // Behind the new end, in the second column.
-        client.write(&file, MIB as u64, b"gathered", false).await?;
+        client
+            .begin()
+            .write(&file, MIB as u64, b"gathered", false)
+            .await?;
     }
     let target = world.storage_indices()[target];
     world.network.cut(&me, &world.address_of(target), true);
     let done = if by_open {
-        let opened = client.open(&who(), file.ino, O_RDWR | O_TRUNC).await;
+        let opened = client
+            .begin()
+            .open(&who(), file.ino, O_RDWR | O_TRUNC)
+            .await;
         opened.map(drop)
     } else {
         truncate(&client, file.ino, size).await
     };
     assert!(done.is_err(), "not all have heard of it");
     world.network.heal();
-    let (attr, _ms) = client.getattr(file.ino).await?;
+    let (attr, _ms) = client.begin().getattr(file.ino).await?;
     assert_eq!(attr.size, size, "the shard has cut it");
-    client.fsync(&file).await?;
+    client.begin().fsync(&file).await?;
     let other = world.connect(1, Rng::new(3)).await?;
     let wanted = vec![b'a'; size as usize];
     for client in [&client, &other] {
@@ -300,8 +321,10 @@ async fn cut_by_a_client_that_dies(world: Rc<World>, restarts: bool) -> Result<(
     let one = patient_at(&world, 1, 8_000).await?;
     let home = make_dir(&two, Ino::ROOT, "home").await?;
     let file = create(&two, home, "f", true).await?.file;
-    two.write(&file, 0, &vec![b'o'; 3 * MIB], false).await?;
-    two.fsync(&file).await?;
+    two.begin()
+        .write(&file, 0, &vec![b'o'; 3 * MIB], false)
+        .await?;
+    two.begin().fsync(&file).await?;
     for target in world.storage_indices() {
         let target = world.address_of(target);
         world.network.cut(&world.client_name(1), &target, true);
@@ -319,8 +342,8 @@ async fn cut_by_a_client_that_dies(world: Rc<World>, restarts: bool) -> Result<(
     // A poll that was lost ends by its time.
     world.clock.sleep(25_000_000_000).await;
     let at = MIB + 7_000;
-    two.write(&file, at as u64, b"later", false).await?;
-    two.fsync(&file).await?;
+    two.begin().write(&file, at as u64, b"later", false).await?;
+    two.begin().fsync(&file).await?;
     let other = world.connect(1, Rng::new(9)).await?;
     let mut wanted = vec![0; at + 5];
     wanted[..5_000].fill(b'o');
@@ -347,16 +370,17 @@ async fn append_that_fails(world: Rc<World>) -> Result<(), ErrorCode> {
         let file = create(&client, home, &format!("f{target}"), true)
             .await?
             .file;
-        client.append(&file, &[b'a'; 70_000], false).await?;
+        client.begin().append(&file, &[b'a'; 70_000], false).await?;
         world.network.cut(&me, &world.address_of(target), true);
-        let appended = client.append(&file, &[b'B'; 6 * MIB], false).await;
+        let appended = client.begin().append(&file, &[b'B'; 6 * MIB], false).await;
         assert!(appended.is_err());
         world.network.heal();
         // What is written next is not taken for what failed.
         client
+            .begin()
             .write(&file, 200_000, &[b'c'; 100_000], false)
             .await?;
-        client.fsync(&file).await?;
+        client.begin().fsync(&file).await?;
         truncate(&client, file.ino, 5 * MIB as u64).await?;
         let bytes = contents(&client, file.ino).await?;
         assert!(bytes[..70_000].iter().all(|byte| *byte == b'a'));

@@ -28,18 +28,20 @@ async fn older_over_newer(world: Rc<World>) -> Result<(), ErrorCode> {
     }
     // A whole unit: leaves at once.
     client
+        .begin()
         .write(&file, MIB as u64, &vec![b'o'; MIB], false)
         .await?;
     // Newer, gathered.
     client
+        .begin()
         .write(&file, MIB as u64, &[b'N'; 4096], false)
         .await?;
     let done = truncate(&client, file.ino, 500_000).await;
     assert!(done.is_err());
     let mut seen = vec![0; 4096];
     world.network.heal();
-    client.fsync(&file).await?;
-    client.read(&file, MIB as u64, &mut seen).await?;
+    client.begin().fsync(&file).await?;
+    client.begin().read(&file, MIB as u64, &mut seen).await?;
     assert!(
         seen.iter().all(|byte| *byte == b'N'),
         "older bytes: {}",
@@ -58,6 +60,7 @@ async fn older_over_newer_doubted(
     let (me, shard) = (world.client_name(0), world.address_of(SHARD));
     let file = written(&client, &vec![b'a'; 3 * MIB]).await?;
     client
+        .begin()
         .write(&file, MIB as u64, &[b'o'; 4096], false)
         .await?;
     cut_way_later(&world, me.clone(), shard, after_us);
@@ -67,6 +70,7 @@ async fn older_over_newer_doubted(
         world.network.cut(&me, &world.address_of(target), true);
     }
     client
+        .begin()
         .write(&file, MIB as u64, &[b'N'; 4096], false)
         .await?;
     let second = truncate(&client, file.ino, 500_000).await;
@@ -74,9 +78,9 @@ async fn older_over_newer_doubted(
     if first.is_ok() || second.is_ok() {
         return Ok(());
     }
-    client.fsync(&file).await?;
+    client.begin().fsync(&file).await?;
     let mut bytes = vec![0; 4096];
-    let got = client.read(&file, MIB as u64, &mut bytes).await?;
+    let got = client.begin().read(&file, MIB as u64, &mut bytes).await?;
     seen.borrow_mut()
         .push(if got == 0 { b'-' } else { bytes[0] });
     Ok(())
@@ -89,11 +93,17 @@ async fn open_trunc_not_answered(world: Rc<World>) -> Result<(), ErrorCode> {
     let file = written(&client, &vec![b'a'; 3 * MIB]).await?;
     // Replies are lost.
     world.network.cut_way(&shard, &me, true);
-    let opened = client.open(&who(), file.ino, O_RDWR | O_TRUNC).await;
+    let opened = client
+        .begin()
+        .open(&who(), file.ino, O_RDWR | O_TRUNC)
+        .await;
     assert!(opened.is_err());
     world.network.heal();
-    client.write(&file, 0, &vec![b'N'; 2 * MIB], false).await?;
-    client.fsync(&file).await?;
+    client
+        .begin()
+        .write(&file, 0, &vec![b'N'; 2 * MIB], false)
+        .await?;
+    client.begin().fsync(&file).await?;
     let bytes = contents(&client, file.ino).await?;
     assert!(
         bytes.len() >= 2 * MIB && bytes[..2 * MIB].iter().all(|byte| *byte == b'N'),
@@ -112,8 +122,8 @@ async fn path_truncate_and_open(
     let client = Rc::new(patient_for(&world, 10_000).await?);
     let file = written(&client, b"few").await?;
     let ino = file.ino;
-    client.release(ino).await?;
-    client.keep_house().await;
+    client.begin().release(ino).await?;
+    client.background().keep_house().await;
     drop(file);
     let opened = Rc::new(RefCell::new(None));
     let (clock, second, result) = (world.clock.clone(), client.clone(), opened.clone());
@@ -122,14 +132,20 @@ async fn path_truncate_and_open(
         let file = open(&second, ino).await;
         *result.borrow_mut() = Some(file);
     });
-    client.truncate(&who(), ino, 0, false, false).await?;
+    client
+        .begin()
+        .truncate(&who(), ino, 0, false, false)
+        .await?;
     while opened.borrow().is_none() {
         world.clock.sleep(1_000_000).await;
     }
     let file = opened.take().expect("opened")?.file;
     // Both are over.
-    client.write(&file, 0, &vec![b'N'; 2 * MIB], false).await?;
-    client.fsync(&file).await?;
+    client
+        .begin()
+        .write(&file, 0, &vec![b'N'; 2 * MIB], false)
+        .await?;
+    client.begin().fsync(&file).await?;
     let bytes = contents(&client, ino).await?;
     if bytes != vec![b'N'; 2 * MIB] {
         *seen.borrow_mut() += 1;
@@ -147,6 +163,7 @@ async fn size_between(
     let (me, shard) = (world.client_name(0), world.address_of(SHARD));
     let file = written(&client, &vec![b'a'; 3 * MIB]).await?;
     client
+        .begin()
         .write(&file, MIB as u64, &[b'o'; 4096], false)
         .await?;
     cut_way_later(&world, shard, me, after_us);
@@ -154,7 +171,7 @@ async fn size_between(
         return Ok(());
     }
     world.network.heal();
-    let (attr, _) = client.getattr(file.ino).await?;
+    let (attr, _) = client.begin().getattr(file.ino).await?;
     seen.borrow_mut().push(attr.size);
     Ok(())
 }
@@ -164,9 +181,12 @@ async fn read_during_a_truncation(world: Rc<World>) -> Result<(), ErrorCode> {
     let client = Rc::new(impatient(&world).await?);
     let (me, shard) = (world.client_name(0), world.address_of(SHARD));
     let file = written(&client, &vec![b'o'; 100_000]).await?;
-    client.write(&file, 50_000, &[b'a'; 4096], false).await?;
+    client
+        .begin()
+        .write(&file, 50_000, &[b'a'; 4096], false)
+        .await?;
     let mut seen = vec![0; 4096];
-    client.read(&file, 50_000, &mut seen).await?;
+    client.begin().read(&file, 50_000, &mut seen).await?;
     assert!(seen.iter().all(|byte| *byte == b'a'));
     world.network.cut(&me, &shard, true);
     let (cutter, ino) = (client.clone(), file.ino);
@@ -177,7 +197,7 @@ async fn read_during_a_truncation(world: Rc<World>) -> Result<(), ErrorCode> {
     });
     world.clock.sleep(100_000_000).await;
     assert_eq!(done.get(), None);
-    let got = client.read(&file, 50_000, &mut seen).await?;
+    let got = client.begin().read(&file, 50_000, &mut seen).await?;
     world.network.heal();
     assert!(
         got == 0 || seen[..got].iter().all(|byte| *byte == b'a'),

@@ -69,24 +69,28 @@ async fn started_without_the_shard(world: Rc<World>) -> Result<(), ErrorCode> {
     targets.iter().for_each(|target| world.kill(*target));
     // Its session ends, though no target has heard of the fence.
     for _second in 0..80 {
-        client.keep_house().await;
-        client.getattr(ino).await?;
+        client.background().keep_house().await;
+        client.begin().getattr(ino).await?;
         world.clock.sleep(1_000_000_000).await;
     }
     for target in &targets {
         world.network.cut(&world.address_of(*target), &shard, true);
         world.start(*target);
     }
-    away.write(&of_away, 100_000, &[b'X'; 50_000], false)
+    away.begin()
+        .write(&of_away, 100_000, &[b'X'; 50_000], false)
         .await?;
-    assert!(away.flush(&of_away).await.is_err());
+    assert!(away.begin().flush(&of_away).await.is_err());
     world.network.heal();
     let mut found = vec![0; 200_000];
-    client.read(&file, 0, &mut found).await?;
+    client.begin().read(&file, 0, &mut found).await?;
     assert!(found.iter().all(|byte| *byte == b'0'), "it was fenced");
     // Whoever is not fenced goes on.
-    client.write(&file, 100_000, &[b'1'; 50_000], false).await?;
-    client.fsync(&file).await
+    client
+        .begin()
+        .write(&file, 100_000, &[b'1'; 50_000], false)
+        .await?;
+    client.begin().fsync(&file).await
 }
 
 #[test]

@@ -55,7 +55,7 @@ fn opens(world: &World) -> u64 {
 async fn sessions_end(world: &World, alive: &[&SimClient]) {
     for _second in 0..80 {
         for client in alive {
-            client.keep_house().await;
+            client.background().keep_house().await;
         }
         world.clock.sleep(1_000_000_000).await;
     }
@@ -71,51 +71,64 @@ async fn write_and_die(
     let dead = world.connect(1, Rng::new(seed)).await?;
     let file = open(&dead, ino).await?.file;
     let bytes = vec![b'X'; (range.end - range.start) as usize];
-    dead.write(&file, range.start, &bytes, false).await
+    dead.begin().write(&file, range.start, &bytes, false).await
 }
 
 async fn file_of(client: &SimClient, dir: Ino, text: &str, size: u64) -> Result<Ino, ErrorCode> {
     let file = create(client, dir, text, true).await?.file;
     client
+        .begin()
         .write(&file, 0, &vec![b'o'; size as usize], false)
         .await?;
-    client.fsync(&file).await?;
-    client.release(file.ino).await?;
+    client.begin().fsync(&file).await?;
+    client.begin().release(file.ino).await?;
     Ok(file.ino)
 }
 
 async fn grow(client: &SimClient, ino: Ino, growth: Growth, end: u64) -> Result<(), ErrorCode> {
     if growth == Growth::TruncateByPath {
-        let done = client.truncate(&who(), ino, end, false, false).await;
+        let done = client
+            .begin()
+            .truncate(&who(), ino, end, false, false)
+            .await;
         return done.map(drop);
     }
     let file = open(client, ino).await?.file;
     match growth {
-        Growth::Truncate => drop(client.truncate(&who(), ino, end, true, false).await?),
+        Growth::Truncate => drop(
+            client
+                .begin()
+                .truncate(&who(), ino, end, true, false)
+                .await?,
+        ),
         Growth::Allocate => {
             client
+                .begin()
                 .reserve(&file, end - 10, 10, Reserve::Allocate, false)
                 .await?;
         }
         _ => {
-            client.write(&file, end - 10, &[0; 10], false).await?;
+            client
+                .begin()
+                .write(&file, end - 10, &[0; 10], false)
+                .await?;
             // What is not flushed yet shows no more.
             check(client, ino, end, "gathered").await?;
         }
     }
-    client.release(ino).await
+    client.begin().release(ino).await
 }
 
 /// `o`s, then zeros up to `end`.
 async fn check(client: &SimClient, ino: Ino, end: u64, what: &str) -> Result<(), ErrorCode> {
     let file = open(client, ino).await?.file;
     let mut bytes = vec![0xee; 20 * MIB as usize];
-    let got = client.read(&file, 0, &mut bytes).await?;
+    let got = client.begin().read(&file, 0, &mut bytes).await?;
     assert_eq!(got as u64, end, "{what}: size");
     let zeros = bytes[..got].iter().skip_while(|byte| **byte == b'o');
     let stale = zeros.filter(|byte| **byte != 0).count();
     assert_eq!(stale, 0, "{what}: bytes that nobody told of");
-    client.release(ino).await
+    client.begin().release(ino).await
 }
 
 async fn grown_after_a_death(
@@ -163,16 +176,22 @@ async fn grown_written_and_grown_again(world: Rc<World>, growth: Growth) -> Resu
     grow(&client, ino, growth, 3 * MIB).await?;
     // One column hears of it, and not all.
     let file = open(&client, ino).await?.file;
-    client.write(&file, 5_000, &[b'o'; 2_000], false).await?;
-    client.fsync(&file).await?;
-    client.release(ino).await?;
+    client
+        .begin()
+        .write(&file, 5_000, &[b'o'; 2_000], false)
+        .await?;
+    client.begin().fsync(&file).await?;
+    client.begin().release(ino).await?;
     write_and_die(&world, 4, ino, 3 * MIB..4 * MIB).await?;
     sessions_end(&world, &[&client]).await;
     grow(&client, ino, growth, 6 * MIB).await?;
     check(&client, ino, 6 * MIB, &format!("{growth:?}")).await?;
     let file = open(&client, ino).await?.file;
-    client.write(&file, 5 * MIB, &[0; 9_000], false).await?;
-    client.fsync(&file).await?;
+    client
+        .begin()
+        .write(&file, 5 * MIB, &[0; 9_000], false)
+        .await?;
+    client.begin().fsync(&file).await?;
     check(&client, ino, 6 * MIB, &format!("{growth:?}")).await
 }
 
@@ -182,24 +201,26 @@ async fn reserved(world: Rc<World>) -> Result<(), ErrorCode> {
     let home = make_dir(&client, Ino::ROOT, "home").await?;
     for growth in GROWTHS {
         let ino = file_of(&client, home, &format!("{growth:?}"), 5_000).await?;
-        client.keep_house().await;
+        client.background().keep_house().await;
         let file = open(&client, ino).await?.file;
         client
+            .begin()
             .reserve(&file, 5_000, 3 * MIB, Reserve::Allocate, true)
             .await?;
-        client.release(ino).await?;
-        client.keep_house().await;
+        client.begin().release(ino).await?;
+        client.background().keep_house().await;
         let held = at_targets(&world);
         grow(&client, ino, growth, 4 * MIB).await?;
         // Its columns hear of a cut, if there was one.
         let file = open(&client, ino).await?.file;
         for at in 0..3 {
             client
+                .begin()
                 .write(&file, at * MIB + 6_000, &[0; 10], false)
                 .await?;
         }
-        client.fsync(&file).await?;
-        client.release(ino).await?;
+        client.begin().fsync(&file).await?;
+        client.begin().release(ino).await?;
         assert!(at_targets(&world) >= held, "{growth:?}");
         check(&client, ino, 4 * MIB, "reserved").await?;
     }
@@ -214,7 +235,8 @@ async fn away_for_long(world: Rc<World>, is_grown: bool) -> Result<(), ErrorCode
     let ino = file_of(&client, home, "f", 5_000).await?;
     let file = open(&away, ino).await?.file;
     let (me, shard) = (world.client_name(1), world.address_of(SHARD));
-    away.write(&file, 5_000, &vec![b'o'; 3 * MIB as usize], false)
+    away.begin()
+        .write(&file, 5_000, &vec![b'o'; 3 * MIB as usize], false)
         .await?;
     world.network.cut(&me, &shard, true);
     sessions_end(&world, &[&client]).await;
@@ -222,12 +244,13 @@ async fn away_for_long(world: Rc<World>, is_grown: bool) -> Result<(), ErrorCode
         grow(&client, ino, Growth::Write, 8 * MIB).await?;
     }
     world.network.heal();
-    let told = away.fsync(&file).await;
+    let told = away.begin().fsync(&file).await;
     assert_eq!(told.is_err(), is_grown, "what is lost is told: {told:?}");
     // And it can go on.
-    away.write(&file, 5_000, &vec![b'o'; 3 * MIB as usize], false)
+    away.begin()
+        .write(&file, 5_000, &vec![b'o'; 3 * MIB as usize], false)
         .await?;
-    away.fsync(&file).await?;
+    away.begin().fsync(&file).await?;
     let end = if is_grown { 8 * MIB } else { 3 * MIB + 5_000 };
     check(&client, ino, end, "written again").await
 }
@@ -239,26 +262,26 @@ async fn closed_before_it_told(world: Rc<World>) -> Result<(), ErrorCode> {
     let home = make_dir(&writer, Ino::ROOT, "home").await?;
     let ino = file_of(&writer, home, "f", 5_000).await?;
     let file = open(&writer, ino).await?.file;
-    writer.keep_house().await;
+    writer.background().keep_house().await;
     let bytes = vec![b'o'; 3 * MIB as usize];
-    writer.write(&file, 5_000, &bytes, false).await?;
+    writer.begin().write(&file, 5_000, &bytes, false).await?;
     let (me, shard) = (world.client_name(0), world.address_of(SHARD));
     world.network.cut(&me, &shard, true);
-    assert!(writer.release(ino).await.is_err());
+    assert!(writer.begin().release(ino).await.is_err());
     world.network.heal();
-    writer.keep_house().await;
+    writer.background().keep_house().await;
     grow(&client, ino, Growth::Write, 8 * MIB).await?;
     for _second in 0..20 {
-        writer.keep_house().await;
+        writer.background().keep_house().await;
         world.clock.sleep(1_000_000_000).await;
     }
     let seen = open(&client, ino).await?.file;
     let mut found = vec![0; 3 * MIB as usize];
-    client.read(&seen, 5_000, &mut found).await?;
+    client.begin().read(&seen, 5_000, &mut found).await?;
     assert!(found == bytes, "acknowledged by targets, and sent later");
     // Its open is over all the same.
-    client.release(ino).await?;
-    client.keep_house().await;
+    client.begin().release(ino).await?;
+    client.background().keep_house().await;
     assert_eq!(opens(&world), 0);
     Ok(())
 }
@@ -278,10 +301,10 @@ async fn after_an_append_that_failed(world: Rc<World>) -> Result<(), ErrorCode> 
             }
             one_fails_and_one_does_not(&world, &client, &file).await?;
         }
-        other.release(ino).await?;
-        other.keep_house().await;
-        client.release(ino).await?;
-        client.keep_house().await;
+        other.begin().release(ino).await?;
+        other.background().keep_house().await;
+        client.begin().release(ino).await?;
+        client.background().keep_house().await;
         assert_eq!(opens(&world), 0);
         grow(&client, ino, growth, 5 * MIB).await?;
         check(&client, ino, 5 * MIB, &format!("{growth:?}")).await?;
@@ -298,9 +321,11 @@ async fn one_fails_and_one_does_not(
     let target = world.address_of(world.storage_indices()[2]);
     world.network.cut(&world.client_name(0), &target, true);
     let bytes = vec![b'X'; 6 * MIB as usize];
-    assert!(client.append(file, &bytes, false).await.is_err());
+    assert!(client.begin().append(file, &bytes, false).await.is_err());
     world.network.heal();
-    client.append(file, &[b'o'; 3_000], false).await?;
+    // The call was over before it could tell the shard that it gave its place up.
+    client.background().keep_house().await;
+    client.begin().append(file, &[b'o'; 3_000], false).await?;
     Ok(())
 }
 
@@ -312,7 +337,7 @@ async fn after_appends_that_failed(world: Rc<World>) -> Result<(), ErrorCode> {
         let file = create(&client, home, &format!("{growth:?}"), true)
             .await?
             .file;
-        client.append(&file, &[b'o'; 5_000], false).await?;
+        client.begin().append(&file, &[b'o'; 5_000], false).await?;
         for _ in 0..2 {
             one_fails_and_one_does_not(&world, &client, &file).await?;
         }

@@ -13,88 +13,43 @@ use std::cell::Cell;
 use std::rc::Rc;
 use zonal_client::directories::Part;
 use zonal_client::names::NewFile;
-use zonal_client::{Client, Message, Net, NetFailure, Options, Reply};
-use zonal_sim::net::{LinkFaults, Pending, SimNet};
+use zonal_client::{Client, ClientCall, Options};
+use zonal_sim::net::{LinkFaults, NETWORK, SimNet};
 use zonal_sim::rng::Rng;
 use zonal_sim::workload::{create, lookup, make_dir, name, who};
 use zonal_sim::world::World;
-use zonal_types::{ClientId, ErrorCode, Ino, Instant, NodeId, Timestamp, ZoneId};
+use zonal_types::{ClientId, ErrorCode, Ino, ZoneId};
 use zonal_wire::meta::flags::O_RDWR;
 use zonal_wire::{LockKind, LockRange, NewKind};
 
 const MIB: usize = 1 << 20;
 
-/// As `RealNet`: the caller of the next request is killed so many ns after that was sent, and waits no longer.
-struct Killable {
-    net: SimNet,
-    world: Rc<World>,
-    dies: Rc<Cell<Option<u64>>>,
-}
-
-impl Net for Killable {
-    type Pending = (Pending, Option<u64>);
-    type Sink = Vec<u8>;
-    fn now(&self) -> Instant {
-        self.net.now()
-    }
-    fn wall(&self) -> Timestamp {
-        self.net.wall()
-    }
-    fn random(&self) -> u64 {
-        self.net.random()
-    }
-    fn sleep(&self, ms: u64) -> impl Future<Output = ()> {
-        self.net.sleep(ms)
-    }
-    fn start(&self, address: &str, message: &Message<'_>) -> Self::Pending {
-        (self.net.start(address, message), self.dies.take())
-    }
-    async fn finish(
-        &self,
-        (pending, dies): Self::Pending,
-        payload: Option<&mut [u8]>,
-    ) -> Result<Reply, NetFailure> {
-        if let Some(ns) = dies {
-            self.world.clock.sleep(ns).await;
-            return Err(NetFailure::Refused(ErrorCode::Interrupted));
-        }
-        self.net.finish(pending, payload).await
-    }
-    fn suits_sink(&self, _address: &str, _node: NodeId) -> bool {
-        false
-    }
-    async fn finish_into(
-        &self,
-        _pending: Self::Pending,
-        _sink: &mut Vec<u8>,
-        _bytes: usize,
-    ) -> Result<Reply, NetFailure> {
-        Err(NetFailure::Refused(ErrorCode::NotSupported))
-    }
-    fn complain(&self, _server: &str, _doing: &str, _failure: NetFailure) {}
-}
-
-/// The first client, and when the caller of its next request is killed.
-async fn killable(
-    world: &Rc<World>,
-) -> Result<(Rc<Client<Killable>>, Rc<Cell<Option<u64>>>), ErrorCode> {
-    let dies = Rc::new(Cell::new(None));
-    let net = Killable {
-        net: SimNet::new(world.network.clone(), &world.client_name(0), Rng::new(2)),
-        world: world.clone(),
-        dies: dies.clone(),
-    };
+/// A client without threads of its own.
+async fn alone(world: &Rc<World>) -> Result<Rc<Client<SimNet>>, ErrorCode> {
+    let net = SimNet::new(world.network.clone(), &world.client_name(0), Rng::new(2));
     let options = Options::new(&world.address_of(0), ZoneId(1), ClientId(77));
-    Ok((Rc::new(Client::connect(net, options).await?), dies))
+    Ok(Rc::new(Client::connect(net, options).await?))
+}
+
+/// A call whose caller is killed so many ns from now, and waits no longer.
+fn dies_in<'a>(world: &Rc<World>, client: &'a Client<SimNet>, ns: u64) -> ClientCall<'a, SimNet> {
+    let call = client.begin();
+    let given_up = call.context().cancellation().clone();
+    let clock = world.clock.clone();
+    world.clock.spawn(NETWORK, async move {
+        clock.sleep(ns).await;
+        given_up.cancel();
+    });
+    call
 }
 
 /// fcntl(F_SETLK) by a process that is killed meanwhile; the kernel closes its files.
 async fn lock_of_a_killed_caller(world: Rc<World>) -> Result<(), ErrorCode> {
-    let (one, dies) = killable(&world).await?;
+    let one = alone(&world).await?;
     let two = world.connect(1, Rng::new(3)).await?;
     let home = make_dir(&two, Ino::ROOT, "home").await?;
     let ino = create(&two, home, "f", true).await?.file.ino;
-    one.open(&who(), ino, O_RDWR).await?;
+    one.begin().open(&who(), ino, O_RDWR).await?;
     let range = LockRange {
         whole_file: false,
         owner: 5,
@@ -105,16 +60,18 @@ async fn lock_of_a_killed_caller(world: Rc<World>) -> Result<(), ErrorCode> {
         start: 0,
         end: u64::MAX,
     };
-    dies.set(Some(1_000));
-    let locked = one.lock(ino, range, None).await;
+    let locked = dies_in(&world, &one, 1_000).lock(ino, range, None).await;
     assert_eq!(locked.map(drop), Err(ErrorCode::Interrupted));
     // FLUSH and RELEASE of the exit.
-    one.release_locks(ino, 5, false, None).await?;
-    one.release(ino).await?;
+    one.begin().release_locks(ino, 5, false, None).await?;
+    one.begin().release(ino).await?;
     for _ in 0..600 {
-        one.keep_house().await;
+        one.background().keep_house().await;
         if let Some(shard) = one.map().shards.last() {
-            one.poll_events(&one.link_to(shard.id), 0).await.ok();
+            one.background()
+                .poll_events(&one.link_to(shard.id), 0)
+                .await
+                .ok();
         }
         world.clock.sleep(100_000_000).await;
     }
@@ -123,7 +80,7 @@ async fn lock_of_a_killed_caller(world: Rc<World>) -> Result<(), ErrorCode> {
         pid: 6,
         ..range
     };
-    let locked = two.lock(ino, other, None).await;
+    let locked = two.begin().lock(ino, other, None).await;
     assert!(locked.is_ok(), "a minute later: {locked:?}");
     Ok(())
 }
@@ -135,28 +92,32 @@ async fn old_answer(
     dies_us: u64,
     lost: Rc<Cell<u32>>,
 ) -> Result<(), ErrorCode> {
-    let (one, dies) = killable(&world).await?;
+    let one = alone(&world).await?;
     let two = world.connect(1, Rng::new(3)).await?;
     let home = make_dir(&two, Ino::ROOT, "home").await?;
     let ino = create(&two, home, "f", true).await?.file.ino;
-    let file = one.open(&who(), ino, O_RDWR).await?.file;
-    one.write(&file, 0, &vec![b'a'; 3 * MIB], false).await?;
-    one.fsync(&file).await?;
+    let file = one.begin().open(&who(), ino, O_RDWR).await?.file;
+    one.begin()
+        .write(&file, 0, &vec![b'a'; 3 * MIB], false)
+        .await?;
+    one.begin().fsync(&file).await?;
     let (asks, asked) = (one.clone(), file.clone());
     world.spawn_program(0, async move {
         // As a read at the end of the file does.
-        asks.refetch(&asked).await.ok();
+        asks.begin().refetch(&asked).await.ok();
     });
     world.clock.sleep(first_us * 1_000).await;
-    dies.set(Some(dies_us * 1_000));
-    let done = one.truncate(&who(), ino, 0, true, false).await;
+    let call = dies_in(&world, &one, dies_us * 1_000);
+    let done = call.truncate(&who(), ino, 0, true, false).await;
     if done.is_ok() {
         return Ok(());
     }
     // What a program writes next, a while later.
     world.clock.sleep(1_000_000_000).await;
-    one.write(&file, 0, &vec![b'N'; 2 * MIB], false).await?;
-    one.fsync(&file).await?;
+    one.begin()
+        .write(&file, 0, &vec![b'N'; 2 * MIB], false)
+        .await?;
+    one.begin().fsync(&file).await?;
     let bytes = contents(&two, ino).await?;
     if bytes
         .get(..2 * MIB)
@@ -185,15 +146,15 @@ fn an_answer_to_an_earlier_question_ends_no_doubt() {
 }
 
 /// Names of a directory with their attributes, as a walk asks for them.
-async fn names(client: &Client<Killable>, dir: Ino) -> Result<Vec<String>, ErrorCode> {
+async fn names(client: &Client<SimNet>, dir: Ino) -> Result<Vec<String>, ErrorCode> {
     let part = Part::new(0, 200, true);
-    let (entries, _end) = client.readdir(&who(), dir, part).await?;
+    let (entries, _end) = client.begin().readdir(&who(), dir, part).await?;
     Ok(entries.iter().map(|item| item.name.to_string()).collect())
 }
 
 /// A name is made with a message that takes 1.2 s, and an answer that takes as long. Meanwhile the maker walks through the tree.
 async fn made_late(world: Rc<World>, is_killed: bool) -> Result<(), ErrorCode> {
-    let (one, dies) = killable(&world).await?;
+    let one = alone(&world).await?;
     let two = world.connect(1, Rng::new(3)).await?;
     let home = make_dir(&two, Ino::ROOT, "home").await?;
     let top = make_dir(&two, home, "top").await?;
@@ -201,12 +162,13 @@ async fn made_late(world: Rc<World>, is_killed: bool) -> Result<(), ErrorCode> {
     for number in 0..4 {
         let dir = make_dir(&two, top, &format!("d{number}")).await?;
         let made = create(&two, dir, "f", true).await?;
-        two.release(made.file.ino).await?;
+        two.begin().release(made.file.ino).await?;
         dirs.push(dir);
     }
     world.clock.sleep(7_000_000_000).await;
     let shard = one.map().shards.last().map(|shard| shard.id);
-    one.poll_events(&one.link_to(shard.expect("a shard")), 0)
+    one.background()
+        .poll_events(&one.link_to(shard.expect("a shard")), 0)
         .await?;
     let messages_take = |ns| {
         world.network.set_faults(LinkFaults {
@@ -223,13 +185,13 @@ async fn made_late(world: Rc<World>, is_killed: bool) -> Result<(), ErrorCode> {
     };
     let late = name("late")?;
     if is_killed {
-        dies.set(Some(10_000_000));
-        let made = one.make(&who(), dirs[2], late, new).await;
+        let call = dies_in(&world, &one, 10_000_000);
+        let made = call.make(&who(), dirs[2], late, new).await;
         assert_eq!(made.map(drop), Err(ErrorCode::Interrupted));
     } else {
         let (maker, dir) = (one.clone(), dirs[2]);
         world.spawn_program(0, async move {
-            maker.make(&who(), dir, late, new).await.ok();
+            maker.begin().make(&who(), dir, late, new).await.ok();
         });
         world.clock.sleep(10_000_000).await;
     }

@@ -39,6 +39,7 @@ async fn newer_over_given_up(
     let file = written(&client, &vec![b'a'; 3 * MIB]).await?;
     be_late(&world, 1000);
     client
+        .begin()
         .write(&file, MIB as u64, &vec![b'o'; MIB], false)
         .await?;
     let (clock, inner) = (world.clock.clone(), world.clone());
@@ -47,11 +48,11 @@ async fn newer_over_given_up(
         be_late(&inner, 0);
     });
     let newer = vec![b'n'; bytes];
-    let wrote = client.write(&file, MIB as u64, &newer, false).await;
-    let flushed = client.flush(&file).await;
+    let wrote = client.begin().write(&file, MIB as u64, &newer, false).await;
+    let flushed = client.begin().flush(&file).await;
     world.clock.sleep(ALL_IS_THERE_NS).await;
     be_late(&world, 0);
-    client.fsync(&file).await?;
+    client.begin().fsync(&file).await?;
     world.clock.sleep(ALL_IS_THERE_NS).await;
     let there = contents(&client, file.ino).await?;
     if wrote.is_ok() && there[MIB..MIB + bytes] != newer {
@@ -81,16 +82,20 @@ async fn opened_anew(world: Rc<World>, how: Reserve) -> Result<(), ErrorCode> {
     let ino = file.ino;
     be_late(&world, 1000);
     let given_up = client
+        .begin()
         .reserve(&file, MIB as u64, MIB as u64, how, true)
         .await;
     assert_eq!(given_up.map(drop), Err(ErrorCode::TimedOut));
     be_late(&world, 0);
-    client.release(ino).await?;
+    client.begin().release(ino).await?;
     drop(file);
     let file = open(&client, ino).await?.file;
     let newer = vec![b'n'; MIB];
-    client.write(&file, MIB as u64, &newer, false).await?;
-    client.fsync(&file).await?;
+    client
+        .begin()
+        .write(&file, MIB as u64, &newer, false)
+        .await?;
+    client.begin().fsync(&file).await?;
     world.clock.sleep(ALL_IS_THERE_NS).await;
     assert!(contents(&client, ino).await?[MIB..2 * MIB] == newer);
     Ok(())
@@ -106,7 +111,7 @@ fn a_file_that_is_opened_anew_goes_on_with_higher_numbers() {
 async fn anything(world: Rc<World>, seed: u64, programs: u64) -> Result<(), ErrorCode> {
     let client = Rc::new(impatient(&world).await?);
     let ino = written(&client, &vec![b'a'; 3 * MIB]).await?.ino;
-    client.release(ino).await?;
+    client.begin().release(ino).await?;
     let ended = Rc::new(std::cell::Cell::new(0));
     for program in 0..programs {
         let (client, inner, ended) = (client.clone(), world.clone(), ended.clone());
@@ -127,14 +132,24 @@ async fn anything(world: Rc<World>, seed: u64, programs: u64) -> Result<(), Erro
                         .pick(&[Reserve::Punch, Reserve::Zero, Reserve::Allocate])
                         .unwrap();
                     let outcome = match rng.below(8) {
-                        0..3 => client.write(&file, at, &vec![b'x'; bytes], false).await,
-                        3..6 => client.reserve(&file, at, bytes as u64, how, true).await,
-                        6 => client.fsync(&file).await,
-                        _ => client.flush(&file).await,
+                        0..3 => {
+                            client
+                                .begin()
+                                .write(&file, at, &vec![b'x'; bytes], false)
+                                .await
+                        }
+                        3..6 => {
+                            client
+                                .begin()
+                                .reserve(&file, at, bytes as u64, how, true)
+                                .await
+                        }
+                        6 => client.begin().fsync(&file).await,
+                        _ => client.begin().flush(&file).await,
                     };
                     assert_ne!(outcome, Err(ErrorCode::Superseded));
                 }
-                client.release(ino).await.ok();
+                client.begin().release(ino).await.ok();
                 inner.clock.sleep(rng.below(3_000) * 1_000_000).await;
             }
             ended.set(ended.get() + 1);
@@ -147,8 +162,12 @@ async fn anything(world: Rc<World>, seed: u64, programs: u64) -> Result<(), Erro
     let file = open(&client, ino).await?.file;
     let newest = vec![b'n'; 5 * MIB];
     let mut tries = 0;
-    while client.write(&file, 0, &newest, false).await.is_err()
-        || client.fsync(&file).await.is_err()
+    while client
+        .begin()
+        .write(&file, 0, &newest, false)
+        .await
+        .is_err()
+        || client.begin().fsync(&file).await.is_err()
     {
         tries += 1;
         assert!(tries < 50, "what failed before is told without end");

@@ -26,20 +26,23 @@ async fn lost_beside_silence(world: Rc<World>) -> Result<(), ErrorCode> {
         for silent in targets.iter().filter(|silent| *silent != lost) {
             let text = format!("f{lost}-{silent}");
             let file = create(&client, home, &text, true).await?.file;
-            client.write(&file, 0, &vec![b'x'; 6 << 20], false).await?;
-            client.flush(&file).await?;
+            client
+                .begin()
+                .write(&file, 0, &vec![b'x'; 6 << 20], false)
+                .await?;
+            client.begin().flush(&file).await?;
             world.kill(*lost);
             world.lose_power(*lost, &mut Rng::new(7));
             world.start(*lost);
             world.network.cut(&me, &world.address_of(*silent), true);
-            let mut told = vec![client.fsync(&file).await];
+            let mut told = vec![client.begin().fsync(&file).await];
             world.network.heal();
             for _ in 0..3 {
-                told.push(client.fsync(&file).await);
+                told.push(client.begin().fsync(&file).await);
             }
             let losses = told.iter().filter(|told| **told == Err(ErrorCode::Io));
             assert_eq!(losses.count(), 1, "{text}: {told:?}");
-            client.release(file.ino).await?;
+            client.begin().release(file.ino).await?;
         }
     }
     Ok(())
@@ -57,8 +60,8 @@ async fn closed_beside_full(world: Rc<World>) -> Result<(), ErrorCode> {
     let home = make_dir(&client, Ino::ROOT, "home").await?;
     let file = create(&client, home, "f", true).await?.file;
     let old = vec![b'o'; UNIT as usize];
-    client.write(&file, UNIT, &old, false).await?;
-    client.fsync(&file).await?;
+    client.begin().write(&file, UNIT, &old, false).await?;
+    client.begin().fsync(&file).await?;
     // The second column's.
     let nodes = world.storage_nodes();
     let silent = nodes.iter().position(|node| !node.objects().is_empty());
@@ -66,23 +69,26 @@ async fn closed_beside_full(world: Rc<World>) -> Result<(), ErrorCode> {
     // The first column's has space for few of them.
     let mut full = 0;
     loop {
-        client.write(&file, full, &old, false).await?;
-        match client.fsync(&file).await {
+        client.begin().write(&file, full, &old, false).await?;
+        match client.begin().fsync(&file).await {
             Ok(()) => full += 3 * UNIT,
             Err(ErrorCode::NoSpace) => break,
             Err(other) => return Err(other),
         }
     }
     let newer = vec![b'n'; 9000];
-    client.write(&file, full, &old, false).await?;
-    client.write(&file, full + UNIT, &newer, false).await?;
+    client.begin().write(&file, full, &old, false).await?;
+    client
+        .begin()
+        .write(&file, full + UNIT, &newer, false)
+        .await?;
     world.network.cut(&world.client_name(0), &silent, true);
-    let closed = client.release(file.ino).await;
+    let closed = client.begin().release(file.ino).await;
     assert!(closed.is_err());
-    client.flush_aged().await;
+    client.background().flush_aged().await;
     world.network.heal();
     world.clock.sleep(30_000_000_000).await;
-    client.flush_aged().await;
+    client.background().flush_aged().await;
     let there = contents(&client, file.ino).await?;
     let at = (full + UNIT) as usize;
     assert!(
@@ -106,8 +112,11 @@ async fn aged_beside_silent(world: Rc<World>) -> Result<(), ErrorCode> {
     let mut files = Vec::new();
     for at in 0..12 {
         let file = create(&client, home, &format!("f{at}"), true).await?.file;
-        client.write(&file, 0, &vec![b'o'; 9000], false).await?;
-        client.fsync(&file).await?;
+        client
+            .begin()
+            .write(&file, 0, &vec![b'o'; 9000], false)
+            .await?;
+        client.begin().fsync(&file).await?;
         files.push(file);
     }
     let nodes = world.storage_nodes();
@@ -116,12 +125,18 @@ async fn aged_beside_silent(world: Rc<World>) -> Result<(), ErrorCode> {
     world.network.cut(&world.client_name(0), &silent, true);
     let mut held = 0;
     for file in &files {
-        client.write(file, 4096, &[b'n'; 4000], false).await?;
-        held += usize::from(client.flush(file).await.is_err());
+        client
+            .begin()
+            .write(file, 4096, &[b'n'; 4000], false)
+            .await?;
+        held += usize::from(client.begin().flush(file).await.is_err());
     }
     let stays = client.dirty_bytes();
     for file in &files {
-        client.write(file, 4096, &[b'm'; 4000], false).await?;
+        client
+            .begin()
+            .write(file, 4096, &[b'm'; 4000], false)
+            .await?;
     }
     assert!(
         client.dirty_bytes() > stays && (1..8).contains(&held),
@@ -130,7 +145,7 @@ async fn aged_beside_silent(world: Rc<World>) -> Result<(), ErrorCode> {
     let end = world.clock.now().plus_ms(150_000);
     while world.clock.now() < end {
         world.clock.sleep(100_000_000).await;
-        client.flush_aged().await;
+        client.background().flush_aged().await;
     }
     assert_eq!(
         client.dirty_bytes(),

@@ -11,7 +11,6 @@
 mod common;
 
 use common::counted::on_a_cell;
-use zonal_client::Net as _;
 use zonal_client::directories::Part;
 use zonal_sim::rng::Rng;
 use zonal_sim::workload::{create, list, lookup, make_dir, name, open, who};
@@ -23,16 +22,17 @@ fn a_name_that_cannot_be_there_costs_nothing_where_the_directory_was_made_here()
         let client = &cell.client;
         // Without a poll for events nothing may be believed.
         client
+            .background()
             .poll_events(&client.link_to(zonal_types::ShardId(1)), 0)
             .await?;
         let (dir, _) = cell.count(make_dir(client, cell.home, "made")).await?;
         assert_eq!(cell.count(lookup(client, dir, "f")).await?.1, 0, "absent");
         let (opened, trips) = cell.count(create(client, dir, "f", true)).await?;
         assert_eq!(trips, 1, "create and open");
-        client.release(opened.file.ino).await?;
+        client.begin().release(opened.file.ino).await?;
         assert_eq!(cell.count(lookup(client, dir, "f")).await?.1, 1, "there");
         assert_eq!(cell.count(lookup(client, dir, "g")).await?.1, 0, "absent");
-        client.unlink(&who(), dir, name("f")?).await?;
+        client.begin().unlink(&who(), dir, name("f")?).await?;
         assert_eq!(
             cell.count(lookup(client, dir, "f")).await?.1,
             1,
@@ -47,6 +47,7 @@ fn where_the_kernel_cannot_be_told_nothing_is_kept() {
     on_a_cell(|cell| async move {
         let client = &cell.client;
         client
+            .background()
             .poll_events(&client.link_to(zonal_types::ShardId(1)), 0)
             .await?;
         let dir = make_dir(client, cell.home, "dir").await?;
@@ -55,16 +56,16 @@ fn where_the_kernel_cannot_be_told_nothing_is_kept() {
             is_kept: true,
             ..Part::new(0, 9, true)
         };
-        client.readdir(&who(), dir, kept).await?;
-        assert!(client.getattr(dir).await?.1 > 0 && client.keeps_listing(dir));
+        client.begin().readdir(&who(), dir, kept).await?;
+        assert!(client.begin().getattr(dir).await?.1 > 0 && client.keeps_listing(dir));
         client.stop_caching();
         let dir = make_dir(client, cell.home, "other").await?;
         create(client, dir, "f", true).await?;
-        let (listed, _end) = client.readdir(&who(), dir, kept).await?;
+        let (listed, _end) = client.begin().readdir(&who(), dir, kept).await?;
         let entry = &listed.first().expect("f").entry;
         assert_eq!((entry.entry_ms, entry.attr_ms), (0, 0));
         assert!(!client.keeps_listing(dir));
-        let ((_, attr_ms), trips) = cell.count(client.getattr(dir)).await?;
+        let ((_, attr_ms), trips) = cell.count(client.begin().getattr(dir)).await?;
         assert_eq!((attr_ms, trips), (0, 1));
         assert_eq!(cell.count(lookup(client, dir, "g")).await?.1, 1, "absent");
         Ok(())
@@ -76,16 +77,16 @@ fn a_directory_after_ones_own_change_costs_nothing() {
     on_a_cell(|cell| async move {
         let client = &cell.client;
         let link = client.link_to(zonal_types::ShardId(1));
-        client.poll_events(&link, 0).await?;
+        client.background().poll_events(&link, 0).await?;
         // A first-level one is asked for.
         let home = make_dir(client, cell.home, "dir").await?;
         create(client, home, "f", true).await?;
-        let ((made, _), trips) = cell.count(client.getattr(home)).await?;
+        let ((made, _), trips) = cell.count(client.begin().getattr(home)).await?;
         let one = 4_096 + 32;
         assert_eq!((made.size, trips), (one, 0), "after the creation");
         make_dir(client, home, "d").await?;
-        client.unlink(&who(), home, name("f")?).await?;
-        let ((removed, _), trips) = cell.count(client.getattr(home)).await?;
+        client.begin().unlink(&who(), home, name("f")?).await?;
+        let ((removed, _), trips) = cell.count(client.begin().getattr(home)).await?;
         assert_eq!((removed.size, removed.nlink, trips), (one, 3, 0));
         assert!(removed.mtime > made.mtime);
         // What the reply of a change does not tell is asked for.
@@ -94,8 +95,8 @@ fn a_directory_after_ones_own_change_costs_nothing() {
             mode,
             ..Default::default()
         };
-        client.setattr(&who(), home, change).await?;
-        let ((changed, _), trips) = cell.count(client.getattr(home)).await?;
+        client.begin().setattr(&who(), home, change).await?;
+        let ((changed, _), trips) = cell.count(client.begin().getattr(home)).await?;
         assert_eq!((changed.mode, trips), (0o700, 1));
         // So is what another client changes.
         create(client, home, "g", true).await?;
@@ -104,11 +105,11 @@ fn a_directory_after_ones_own_change_costs_nothing() {
         let (mine, at) = (client.clone(), client.link_to(zonal_types::ShardId(1)));
         world.spawn_program(0, async move {
             for _ in 0..2 {
-                mine.poll_events(&at, 60_000).await.ok();
+                mine.background().poll_events(&at, 60_000).await.ok();
             }
         });
         create(&other, home, "h", true).await?;
-        let (seen, _) = client.getattr(home).await?;
+        let (seen, _) = client.begin().getattr(home).await?;
         assert_eq!(seen.size, 4_096 + 3 * 32);
         Ok(())
     });
@@ -118,12 +119,15 @@ fn a_directory_after_ones_own_change_costs_nothing() {
 fn a_write_by_one_who_may_not_keep_set_id_bits_costs_nothing_where_there_are_none() {
     on_a_cell(|cell| async move {
         let (client, shard) = (&cell.client, zonal_types::ShardId(1));
-        client.poll_events(&client.link_to(shard), 0).await?;
+        client
+            .background()
+            .poll_events(&client.link_to(shard), 0)
+            .await?;
         let file = create(client, cell.home, "f", true).await?.file;
         let write = async |offset: u64| {
-            let took =
-                !client.has_no_privileges(&file) && client.take_privileges(&who(), &file).await?;
-            client.write(&file, offset, b"data", true).await?;
+            let took = !client.has_no_privileges(&file)
+                && client.begin().take_privileges(&who(), &file).await?;
+            client.begin().write(&file, offset, b"data", true).await?;
             Ok(took)
         };
         for offset in [0, 4, 8] {
@@ -133,9 +137,12 @@ fn a_write_by_one_who_may_not_keep_set_id_bits_costs_nothing_where_there_are_non
             mode: Some(mode),
             ..Default::default()
         };
-        client.setattr(&who(), file.ino, mode(0o6755)).await?;
+        client
+            .begin()
+            .setattr(&who(), file.ino, mode(0o6755))
+            .await?;
         assert_eq!(cell.count(write(12)).await?, (true, 2), "asked for, taken");
-        assert_eq!(client.getattr(file.ino).await?.0.mode, 0o755);
+        assert_eq!(client.begin().getattr(file.ino).await?.0.mode, 0o755);
         assert_eq!(cell.count(write(16)).await?, (false, 1), "known again");
         assert_eq!(cell.count(write(20)).await?, (false, 0), "none");
         // Given by another client.
@@ -144,26 +151,36 @@ fn a_write_by_one_who_may_not_keep_set_id_bits_costs_nothing_where_there_are_non
         let (mine, at) = (client.clone(), client.link_to(shard));
         world.spawn_program(0, async move {
             for _ in 0..9 {
-                mine.poll_events(&at, 60_000).await.ok();
+                mine.background().poll_events(&at, 60_000).await.ok();
             }
         });
         for round in 0..3 {
-            other.setattr(&who(), file.ino, mode(0o4755)).await?;
+            other
+                .begin()
+                .setattr(&who(), file.ino, mode(0o4755))
+                .await?;
             assert!(write(24).await?, "round {round}");
-            assert_eq!(other.getattr(file.ino).await?.0.mode, 0o755);
+            assert_eq!(other.begin().getattr(file.ino).await?.0.mode, 0o755);
         }
         // When nothing is granted any more, so that no event comes.
-        client.net().sleep(CACHE_TERM_MS + 1_000).await;
+        world.clock.sleep((CACHE_TERM_MS + 1_000) * 1_000_000).await;
         assert_eq!(cell.count(write(28)).await?, (false, 1), "granted again");
-        client.net().sleep(CACHE_TERM_MS + 1_000).await;
-        other.setattr(&who(), file.ino, mode(0o4755)).await?;
+        world.clock.sleep((CACHE_TERM_MS + 1_000) * 1_000_000).await;
+        other
+            .begin()
+            .setattr(&who(), file.ino, mode(0o4755))
+            .await?;
         assert!(write(32).await?, "after the term");
         // Of several names.
         other
+            .begin()
             .hard_link(&who(), file.ino, cell.home, name("g")?)
             .await?;
         for round in 0..3 {
-            other.setattr(&who(), file.ino, mode(0o2755)).await?;
+            other
+                .begin()
+                .setattr(&who(), file.ino, mode(0o2755))
+                .await?;
             assert!(write(36).await?, "two names, round {round}");
         }
         Ok(())
@@ -178,7 +195,7 @@ fn names_cost_one_round_trip_each() {
         assert_eq!(trips, 1, "create and open");
         let ino = opened.file.ino;
         assert_eq!(
-            cell.count(client.release(ino)).await?.1,
+            cell.count(client.begin().release(ino)).await?.1,
             0,
             "closes are gathered"
         );
@@ -192,7 +209,11 @@ fn names_cost_one_round_trip_each() {
             1,
             "look-up of nothing"
         );
-        assert_eq!(cell.count(client.getattr(ino)).await?.1, 1, "attributes");
+        assert_eq!(
+            cell.count(client.begin().getattr(ino)).await?.1,
+            1,
+            "attributes"
+        );
         assert_eq!(
             cell.count(open(client, ino)).await?.1,
             1,
@@ -201,19 +222,23 @@ fn names_cost_one_round_trip_each() {
         assert_eq!(cell.count(make_dir(client, home, "d")).await?.1, 1, "mkdir");
         let (from, to) = ((home, name("f")?), (home, name("g")?));
         assert_eq!(
-            cell.count(client.rename(&who(), from, to, 0)).await?.1,
+            cell.count(client.begin().rename(&who(), from, to, 0))
+                .await?
+                .1,
             1,
             "rename"
         );
         assert_eq!(
-            cell.count(client.hard_link(&who(), ino, home, name("h")?))
+            cell.count(client.begin().hard_link(&who(), ino, home, name("h")?))
                 .await?
                 .1,
             1,
             "link"
         );
         assert_eq!(
-            cell.count(client.unlink(&who(), home, name("g")?)).await?.1,
+            cell.count(client.begin().unlink(&who(), home, name("g")?))
+                .await?
+                .1,
             1,
             "unlink"
         );
@@ -226,12 +251,11 @@ fn a_listing_with_attributes_is_one_round_trip() {
     on_a_cell(|cell| async move {
         for index in 0..100 {
             let opened = create(&cell.client, cell.home, &format!("f{index}"), true).await?;
-            cell.client.release(opened.file.ino).await?;
+            cell.client.begin().release(opened.file.ino).await?;
         }
         let root = who();
-        let listing = cell
-            .client
-            .readdir(&root, cell.home, Part::new(0, 1000, true));
+        let call = cell.client.begin();
+        let listing = call.readdir(&root, cell.home, Part::new(0, 1000, true));
         let ((entries, end), trips) = cell.count(listing).await?;
         assert_eq!((entries.len(), end, trips), (100, true, 1));
         assert!(entries.iter().all(|entry| entry.entry.attr.is_some()));

@@ -75,6 +75,7 @@ impl Story {
 
     async fn make_nameless(&mut self, by: usize) -> Result<(), ErrorCode> {
         let made = self.clients[by]
+            .begin()
             .tmpfile(&who(), self.dir, (0o600, 0), false)
             .await?;
         let ino = made.file.ino;
@@ -95,9 +96,10 @@ impl Story {
         known.bytes = vec![(ino.0 % 250) as u8 + 1; length];
         let file = self.clients[by].file(ino).ok_or(ErrorCode::BadHandle)?;
         self.clients[by]
+            .begin()
             .write(&file, 0, &known.bytes, false)
             .await?;
-        self.clients[by].flush(&file).await
+        self.clients[by].begin().flush(&file).await
     }
 
     async fn step(&mut self) -> Result<(), ErrorCode> {
@@ -121,13 +123,13 @@ impl Story {
                 }
             }
             54..66 => {
-                let gone = client.unlink(&who(), self.dir, name(&text)?).await;
+                let gone = client.begin().unlink(&who(), self.dir, name(&text)?).await;
                 assert_eq!(gone.is_ok(), self.names.remove(&text).is_some(), "{gone:?}");
             }
             66..76 => self.replace(by, &text).await?,
             76..95 => {
                 if let Some(ino) = self.held(Some(by)) {
-                    client.release(ino).await?;
+                    client.begin().release(ino).await?;
                     self.opened_less(by, ino);
                 }
             }
@@ -150,9 +152,12 @@ impl Story {
             mode: 0o644,
             umask: 0,
         };
-        let made = client.make(&who(), self.dir, name("new")?, new).await?;
+        let made = client
+            .begin()
+            .make(&who(), self.dir, name("new")?, new)
+            .await?;
         let (from, to) = ((self.dir, name("new")?), (self.dir, name(text)?));
-        client.rename(&who(), from, to, 0).await?;
+        client.begin().rename(&who(), from, to, 0).await?;
         self.names.insert(text.to_owned(), made.attr.ino);
         Ok(())
     }
@@ -175,7 +180,7 @@ impl Story {
                 if count == 0 {
                     continue;
                 }
-                let attr = client.getattr(*ino).await?.0;
+                let attr = client.begin().getattr(*ino).await?.0;
                 let has_name = self.names.values().any(|named| named == ino);
                 assert_eq!(attr.nlink, u32::from(has_name), "{ino}");
                 let file = client.file(*ino).ok_or(ErrorCode::BadHandle)?;
@@ -227,7 +232,7 @@ async fn story(world: Rc<World>, seed: u64) -> Result<(), ErrorCode> {
     for (ino, known) in &story.files {
         for (client, count) in story.clients.iter().zip(known.opens) {
             for _ in 0..count {
-                client.release(*ino).await?;
+                client.begin().release(*ino).await?;
             }
         }
     }

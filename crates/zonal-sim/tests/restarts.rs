@@ -39,7 +39,7 @@ async fn told_without_an_answer(
 ) -> Result<(Rc<SimClient>, Ino, Arc<File<SimNet>>), ErrorCode> {
     let client = Rc::new(world.connect(0, Rng::new(2)).await?);
     let link = client.link_to(ShardId(1));
-    client.poll_events(&link, 0).await?;
+    client.background().poll_events(&link, 0).await?;
     let home = make_dir(&client, Ino::ROOT, "home").await?;
     let file = create(&client, home, "f", true).await?.file;
     world.kill(SHARD);
@@ -47,7 +47,7 @@ async fn told_without_an_answer(
 
     // The poll and its reply; what follows is the reclaim, whose reply is lost.
     lose_replies_after(world, 2);
-    let told = client.poll_events(&link, 0).await;
+    let told = client.background().poll_events(&link, 0).await;
     assert!(told.is_err(), "the reclaim was answered: {told:?}");
     world.network.heal();
     Ok((client, home, file))
@@ -56,10 +56,10 @@ async fn told_without_an_answer(
 async fn restarted_while_the_reclaim_is_not_answered(world: Rc<World>) -> Result<(), ErrorCode> {
     let (client, home, file) = told_without_an_answer(&world).await?;
     let link = client.link_to(ShardId(1));
-    client.write(&file, 0, b"bytes", false).await?;
-    client.fsync(&file).await?;
-    client.sync_directory(home).await?;
-    let polled = client.poll_events(&link, 0).await?;
+    client.begin().write(&file, 0, b"bytes", false).await?;
+    client.begin().fsync(&file).await?;
+    client.begin().sync_directory(home).await?;
+    let polled = client.background().poll_events(&link, 0).await?;
     assert!(polled.restarted, "waiting locks are to be queued again");
     Ok(())
 }
@@ -67,17 +67,17 @@ async fn restarted_while_the_reclaim_is_not_answered(world: Rc<World>) -> Result
 async fn told_and_closed_without_an_answer(world: Rc<World>) -> Result<(), ErrorCode> {
     let (client, _, file) = told_without_an_answer(&world).await?;
     let link = client.link_to(ShardId(1));
-    client.release(file.ino).await?;
+    client.begin().release(file.ino).await?;
     lose_replies_after(&world, 0);
     world.clock.sleep(1_000_000).await;
-    client.keep_house().await;
+    client.background().keep_house().await;
     world.network.heal();
 
-    while client.keep_house().await {
-        client.poll_events(&link, 0).await.ok();
+    while client.background().keep_house().await {
+        client.background().poll_events(&link, 0).await.ok();
         world.clock.sleep(100_000_000).await;
     }
-    client.poll_events(&link, 0).await?;
+    client.background().poll_events(&link, 0).await?;
     assert_eq!(opens_and_orphans(&world), (0, 0));
     Ok(())
 }
@@ -97,33 +97,38 @@ async fn locked_and_not_told(world: Rc<World>) -> Result<(), ErrorCode> {
         start,
         end,
     };
-    one.lock(ino, range(1, 0, 0), None).await?;
+    one.begin().lock(ino, range(1, 0, 0), None).await?;
 
     // Granted; the question what its last holder wrote is not answered.
     lose_replies_after(&world, 2);
-    assert!(one.lock(ino, range(1, 0, 9), None).await.is_err());
+    assert!(one.begin().lock(ino, range(1, 0, 9), None).await.is_err());
     world.network.heal();
     // Queued, perhaps; not told.
-    one.lock(ino, range(2, 10, 19), None).await?;
-    two.lock(ino, range(5, 20, 29), None).await?;
+    one.begin().lock(ino, range(2, 10, 19), None).await?;
+    two.begin().lock(ino, range(5, 20, 29), None).await?;
     lose_replies_after(&world, 0);
     world.clock.sleep(1_000_000).await;
-    assert!(one.lock(ino, range(3, 20, 29), Some(77)).await.is_err());
+    assert!(
+        one.begin()
+            .lock(ino, range(3, 20, 29), Some(77))
+            .await
+            .is_err()
+    );
     world.network.heal();
 
-    while one.keep_house().await {
+    while one.background().keep_house().await {
         world.clock.sleep(100_000_000).await;
     }
-    two.unlock(ino, range(5, 20, 29)).await?;
-    two.lock(ino, range(6, 1, 9), None).await?;
-    two.lock(ino, range(6, 20, 29), None).await?;
+    two.begin().unlock(ino, range(5, 20, 29)).await?;
+    two.begin().lock(ino, range(6, 1, 9), None).await?;
+    two.begin().lock(ino, range(6, 20, 29), None).await?;
     assert_eq!(
-        two.lock(ino, range(6, 0, 0), None).await,
+        two.begin().lock(ino, range(6, 0, 0), None).await,
         Err(ErrorCode::WouldBlock),
         "the lock of before is held still"
     );
     assert_eq!(
-        two.lock(ino, range(6, 10, 19), None).await,
+        two.begin().lock(ino, range(6, 10, 19), None).await,
         Err(ErrorCode::WouldBlock),
         "another lock is held still"
     );
@@ -135,7 +140,7 @@ async fn released_before_it_is_flushed(world: Rc<World>, is_gone: bool) -> Resul
     let one = Rc::new(world.connect(0, Rng::new(2)).await?);
     let two = Rc::new(world.connect(1, Rng::new(3)).await?);
     let link = one.link_to(ShardId(1));
-    one.poll_events(&link, 0).await?;
+    one.background().poll_events(&link, 0).await?;
     let home = make_dir(&one, Ino::ROOT, "home").await?;
     let file = create(&one, home, "f", true).await?.file;
     let range = |owner| LockRange {
@@ -148,8 +153,10 @@ async fn released_before_it_is_flushed(world: Rc<World>, is_gone: bool) -> Resul
         start: 0,
         end: u64::MAX,
     };
-    one.lock(file.ino, range(1), None).await?;
-    one.write(&file, 0, b"under the lock", false).await?;
+    one.begin().lock(file.ino, range(1), None).await?;
+    one.begin()
+        .write(&file, 0, b"under the lock", false)
+        .await?;
     world.kill(SHARD);
     let starting = world.clone();
     world.spawn_program(0, async move {
@@ -158,30 +165,30 @@ async fn released_before_it_is_flushed(world: Rc<World>, is_gone: bool) -> Resul
         starting.start(SHARD);
     });
     let released = if is_gone {
-        one.release_locks(file.ino, 1, true, None).await
+        one.begin().release_locks(file.ino, 1, true, None).await
     } else {
-        one.unlock(file.ino, range(1)).await
+        one.begin().unlock(file.ino, range(1)).await
     };
     assert!(released.is_err(), "released, and nothing is flushed");
     world.clock.sleep(5_000_000_000).await;
 
-    one.poll_events(&link, 0).await?;
+    one.background().poll_events(&link, 0).await?;
     assert_eq!(
-        two.lock(file.ino, range(5), None).await,
+        two.begin().lock(file.ino, range(5), None).await,
         Err(ErrorCode::WouldBlock),
         "what was written under the lock is not there yet"
     );
     if is_gone {
-        while one.keep_house().await {
+        while one.background().keep_house().await {
             world.clock.sleep(100_000_000).await;
         }
     } else {
-        one.unlock(file.ino, range(1)).await?;
+        one.begin().unlock(file.ino, range(1)).await?;
     }
-    two.lock(file.ino, range(5), None).await?;
+    two.begin().lock(file.ino, range(5), None).await?;
     let seen = open(&two, file.ino).await?.file;
     let mut bytes = [0; 14];
-    two.read(&seen, 0, &mut bytes).await?;
+    two.begin().read(&seen, 0, &mut bytes).await?;
     assert_eq!(&bytes, b"under the lock");
     Ok(())
 }
@@ -211,19 +218,22 @@ async fn written_to_an_unknown_set(world: Rc<World>) -> Result<(), ErrorCode> {
     let with_sets = world.map.borrow().clone();
     world.restore_map(&older(with_sets.version.0 + 1));
     let opened = open(&client, ino).await?;
-    client.write(&opened.file, AT, b"bytes", false).await?;
+    client
+        .begin()
+        .write(&opened.file, AT, b"bytes", false)
+        .await?;
     for _ in 0..2 {
-        let flushed = client.fsync(&opened.file).await;
+        let flushed = client.begin().fsync(&opened.file).await;
         assert_eq!(flushed, Err(ErrorCode::Unreachable), "it lies nowhere yet");
     }
     let mut newest = (*with_sets).clone();
     newest.version.0 += 100;
     world.restore_map(&newest);
-    client.fsync(&opened.file).await?;
+    client.begin().fsync(&opened.file).await?;
 
     let seen = open(&other, ino).await?;
     let mut bytes = [0; 5];
-    assert_eq!(other.read(&seen.file, AT, &mut bytes).await?, 5);
+    assert_eq!(other.begin().read(&seen.file, AT, &mut bytes).await?, 5);
     assert_eq!(&bytes, b"bytes");
     Ok(())
 }
@@ -246,29 +256,35 @@ async fn closed_and_not_told(world: Rc<World>) -> Result<(), ErrorCode> {
     let twice = create(&client, home, "twice", true).await?.file.ino;
     open(&client, twice).await?;
     for text in ["once", "twice"] {
-        client.unlink(&who(), home, name(text)?).await?;
+        client.begin().unlink(&who(), home, name(text)?).await?;
     }
     assert_eq!(opens_and_orphans(&world), (2, 2));
     let settle = async || {
         world.network.heal();
-        while client.keep_house().await {
+        while client.background().keep_house().await {
             world.clock.sleep(100_000_000).await;
         }
     };
 
-    client.release(once).await?;
+    client.begin().release(once).await?;
     world.network.cut_way(&me, &shard, true);
-    assert!(client.keep_house().await, "the shard has not heard of it");
+    assert!(
+        client.background().keep_house().await,
+        "the shard has not heard of it"
+    );
     settle().await;
     assert_eq!(opens_and_orphans(&world), (1, 1));
 
-    client.release(twice).await?;
+    client.begin().release(twice).await?;
     world.network.cut_way(&shard, &me, true);
-    assert!(client.keep_house().await, "the shard has not answered");
+    assert!(
+        client.background().keep_house().await,
+        "the shard has not answered"
+    );
     settle().await;
     assert_eq!(opens_and_orphans(&world), (1, 1), "closed once");
 
-    client.release(twice).await?;
+    client.begin().release(twice).await?;
     settle().await;
     assert_eq!(opens_and_orphans(&world), (0, 0));
     Ok(())
@@ -333,15 +349,19 @@ async fn allocated_and_failed(world: Rc<World>) -> Result<(), ErrorCode> {
             let target = world.address_of(target);
             world.network.cut(&me, &target, true);
             let outcome = if is_append {
-                client.append(&file, &[7; LENGTH], false).await.map(drop)
+                client
+                    .begin()
+                    .append(&file, &[7; LENGTH], false)
+                    .await
+                    .map(drop)
             } else {
                 let (length, how) = (LENGTH as u64, Reserve::Allocate);
-                client.reserve(&file, 0, length, how, true).await
+                client.begin().reserve(&file, 0, length, how, true).await
             };
             assert!(outcome.is_err());
             world.network.heal();
-            client.fsync(&file).await?;
-            let attr = client.getattr(file.ino).await?.0;
+            client.begin().fsync(&file).await?;
+            let attr = client.begin().getattr(file.ino).await?.0;
             assert_eq!(attr.size, 0);
             // What an append that failed left behind the end is nobody's, and takes its space until it is cut.
             let held = allocated(&world) - others;
@@ -362,20 +382,26 @@ async fn cut_and_failed(world: Rc<World>) -> Result<(), ErrorCode> {
     for target in world.storage_indices() {
         let target = world.address_of(target);
         let file = create(&client, home, &target, true).await?.file;
-        client.write(&file, 0, &[7; LENGTH], false).await?;
-        client.fsync(&file).await?;
+        client.begin().write(&file, 0, &[7; LENGTH], false).await?;
+        client.begin().fsync(&file).await?;
         let held = allocated(&world);
         // One of three targets does not answer; the others cut.
         world.network.cut(&me, &target, true);
-        let outcome = client.truncate(&who, file.ino, 0, true, false).await;
+        let outcome = client
+            .begin()
+            .truncate(&who, file.ino, 0, true, false)
+            .await;
         assert!(outcome.is_err());
         world.network.heal();
         let left = allocated(&world);
         assert!(0 < left && left < held, "cut in part");
-        let attr = client.getattr(file.ino).await?.0;
+        let attr = client.begin().getattr(file.ino).await?.0;
         assert_eq!(attr.allocated, left, "{target}");
-        client.truncate(&who, file.ino, 0, true, false).await?;
-        let attr = client.getattr(file.ino).await?.0;
+        client
+            .begin()
+            .truncate(&who, file.ino, 0, true, false)
+            .await?;
+        let attr = client.begin().getattr(file.ino).await?.0;
         assert_eq!((attr.allocated, allocated(&world)), (0, 0), "{target}");
     }
     Ok(())
@@ -386,14 +412,16 @@ async fn allocated_in_part(world: Rc<World>) -> Result<(), ErrorCode> {
     let home = make_dir(&client, Ino::ROOT, "home").await?;
     let other = create(&client, home, "other", true).await?.file;
     client
+        .begin()
         .reserve(&other, 0, 40 << 20, Reserve::Allocate, true)
         .await?;
     let held = allocated(&world);
     let file = create(&client, home, "f", true).await?.file;
-    let outcome = client.reserve(&file, 0, 120 << 20, Reserve::Allocate, true);
+    let call = client.begin();
+    let outcome = call.reserve(&file, 0, 120 << 20, Reserve::Allocate, true);
     assert_eq!(outcome.await, Err(ErrorCode::NoSpace));
-    client.fsync(&file).await?;
-    let attr = client.getattr(file.ino).await?.0;
+    client.begin().fsync(&file).await?;
+    let attr = client.begin().getattr(file.ino).await?.0;
     assert!(attr.allocated >= 32 << 20, "a step was done");
     assert_eq!(attr.allocated, allocated(&world) - held);
     Ok(())

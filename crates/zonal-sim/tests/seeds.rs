@@ -84,6 +84,14 @@ fn seeds_with_faults_are_good_and_meet_every_kind_of_fault() {
 }
 
 #[test]
+fn seeds_with_killed_callers_are_good() {
+    let summary = all_good(1, 30, of(Scenario::Callers));
+    for fault in [Fault::CallerKilled, Fault::LentReadLate] {
+        assert!(summary.coverage.of(fault) > 0, "{}", fault.name());
+    }
+}
+
+#[test]
 fn seeds_that_once_found_bugs_are_good() {
     // Acknowledged appends were lost or doubled with the shard's process; opens and locks were not told or told twice.
     // 10801: a first-level directory was dropped whose entry was about to be made.
@@ -115,8 +123,12 @@ fn seeds_that_once_found_bugs_are_good() {
         28, 62, 84, 495, 613, 721, 772, 7394, 7546, 30820, 31199, 90_108, 90_140, 90_145, 8114,
         7523, 7749, 7783, 7936, 30253, 30576, 61390, 90_296,
     ];
+    // 442, 572, 743, 775, 946: a truncation dropped what a killed writer had left, the shard knew of no such bytes, and they showed when
+    // the file grew.
+    let callers = [442, 572, 743, 775, 946];
     let seeds = [
-        (Scenario::Kill, &kill[..]),
+        (Scenario::Callers, &callers[..]),
+        (Scenario::Kill, &kill),
         (Scenario::Together, &together),
         (Scenario::Power, &power),
         (Scenario::Media, &media),
@@ -134,6 +146,7 @@ fn the_same_seed_gives_the_same_trace() {
     for scenario in [
         Scenario::Kill,
         Scenario::Together,
+        Scenario::Callers,
         Scenario::Power,
         Scenario::Media,
         Scenario::Hostile,
@@ -172,6 +185,8 @@ fn finder(plant: Plant) -> (&'static str, Scenario) {
         Plant::EndsOutliveSessions | Plant::LostAppendsAreRepeated => {
             ("records:", Scenario::Appends)
         }
+        // Another write's bytes are where an append was given up, or for a while where a write was.
+        Plant::LentIsReused => ("invariant 4", Scenario::Callers),
         Plant::CallsBeforeReply => ("after its record was logged", Scenario::Kill),
         Plant::DeadlinesAreIgnored => ("answered after its deadline", Scenario::Kill),
         Plant::FencesAreForgotten | Plant::LocksBeforeFences => {

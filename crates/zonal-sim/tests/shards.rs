@@ -41,12 +41,12 @@ async fn filled(world: &World) -> Result<Vec<Ino>, ErrorCode> {
         assert_eq!(shard_of(world, below), shard_of(world, dir));
         let file = create(&client, below, "f", true).await?.file;
         let bytes = vec![number as u8 + 1; 100_000];
-        client.write(&file, 0, &bytes, false).await?;
-        client.fsync(&file).await?;
-        client.release(file.ino).await?;
+        client.begin().write(&file, 0, &bytes, false).await?;
+        client.begin().fsync(&file).await?;
+        client.begin().release(file.ino).await?;
         dirs.push(dir);
     }
-    client.close().await?;
+    client.begin().close().await?;
     Ok(dirs)
 }
 
@@ -74,7 +74,7 @@ fn a_client_reaches_the_inodes_of_both_shards_of_a_zone() {
             let file = file.expect("it is there").attr.ino;
             let bytes = contents(&client, file).await?;
             assert_eq!(bytes, vec![number as u8 + 1; 100_000], "of {dir}");
-            assert_eq!(client.locate(file).await?.home, zone);
+            assert_eq!(client.begin().locate(file).await?.home, zone);
         }
         Ok(())
     });
@@ -85,29 +85,33 @@ fn names_move_inside_of_a_shard_and_go_at_the_right_one() {
     run_on(two_shards(), |world: Rc<World>| async move {
         let dirs = filled(&world).await?;
         let client = world.connect(1, Rng::new(4)).await?;
-        assert_eq!(client.statfs(Ino::ROOT).await?.inodes, 3 * DIRS as u64);
+        assert_eq!(
+            client.begin().statfs(Ino::ROOT).await?.inodes,
+            3 * DIRS as u64
+        );
         let first = dirs[0];
         let (from, to) = (name("below")?, name("moved")?);
         let user = who();
         for dir in &dirs[1..] {
             let there = (*dir, to.clone());
-            let moved = client.rename(&user, (first, from.clone()), there.clone(), 0);
-            let moved = moved.await;
+            let call = client.begin();
+            let moved = call
+                .rename(&user, (first, from.clone()), there.clone(), 0)
+                .await;
             if shard_of(&world, *dir) != shard_of(&world, first) {
                 assert_eq!(moved.err(), Some(ErrorCode::CrossShard));
                 continue;
             }
             moved?;
-            let back = client.rename(&user, there, (first, from.clone()), 0);
-            back.await?;
+            call.rename(&user, there, (first, from.clone()), 0).await?;
         }
         for (number, dir) in dirs.iter().enumerate() {
             let below = lookup(&client, *dir, "below").await?.expect("it is there");
             let file = name("f")?;
-            client.unlink(&who(), below.attr.ino, file).await?;
-            client.rmdir(&who(), *dir, from.clone()).await?;
+            client.begin().unlink(&who(), below.attr.ino, file).await?;
+            client.begin().rmdir(&who(), *dir, from.clone()).await?;
             let text = name(&format!("d{number}"))?;
-            client.rmdir(&who(), Ino::ROOT, text).await?;
+            client.begin().rmdir(&who(), Ino::ROOT, text).await?;
         }
         let disk = world.disk_of(0).expect("the root's");
         assert_eq!(zonal_zonemap::junctions::all(disk), Ok(Vec::new()));

@@ -34,8 +34,9 @@ async fn asked_while_it_grows(world: Rc<World>) -> Result<(), ErrorCode> {
     world.spawn_program(0, async move {
         for index in 0..WRITES {
             let offset = index * BYTES;
-            let wrote = writer.write(&what, offset, &[b'N'; BYTES as usize], false);
-            if wrote.await.is_err() || writer.fsync(&what).await.is_err() {
+            let call = writer.begin();
+            let wrote = call.write(&what, offset, &[b'N'; BYTES as usize], false);
+            if wrote.await.is_err() || writer.begin().fsync(&what).await.is_err() {
                 return;
             }
             told.set(offset + BYTES);
@@ -43,7 +44,7 @@ async fn asked_while_it_grows(world: Rc<World>) -> Result<(), ErrorCode> {
     });
     let mut asked = 0;
     while synced.get() < WRITES * BYTES && asked < 20 * WRITES {
-        let (attr, _term) = client.getattr(file.ino).await?;
+        let (attr, _term) = client.begin().getattr(file.ino).await?;
         assert!(attr.size >= synced.get(), "{} bytes", attr.size);
         asked += 1;
     }
@@ -63,21 +64,30 @@ async fn cut_by_another_before_it_is_read(world: Rc<World>) -> Result<(), ErrorC
     // What its shard has whole, and what lies in targets too.
     for (name, size) in [("small", 4_000), ("large", 9_000)] {
         let file = create(&writer, home, name, true).await?.file;
-        writer.write(&file, 0, &vec![b'N'; size], false).await?;
-        writer.flush(&file).await?;
+        writer
+            .begin()
+            .write(&file, 0, &vec![b'N'; size], false)
+            .await?;
+        writer.begin().flush(&file).await?;
         let opened = open(&reader, file.ino).await?.file;
         let mut found = vec![0; size];
-        assert_eq!(reader.read(&opened, 0, &mut found).await?, size);
+        assert_eq!(reader.begin().read(&opened, 0, &mut found).await?, size);
         for left in [100, 0] {
             // The reader hears of nothing.
-            writer.truncate(&who(), file.ino, left, true, false).await?;
-            let got = reader.read(&opened, 0, &mut found).await?;
+            writer
+                .begin()
+                .truncate(&who(), file.ino, left, true, false)
+                .await?;
+            let got = reader.begin().read(&opened, 0, &mut found).await?;
             assert_eq!((name, got as u64), (name, left));
             assert!(found[..got].iter().all(|byte| *byte == b'N'));
-            writer.write(&file, 0, &vec![b'N'; size], false).await?;
-            writer.flush(&file).await?;
+            writer
+                .begin()
+                .write(&file, 0, &vec![b'N'; size], false)
+                .await?;
+            writer.begin().flush(&file).await?;
             assert_eq!(
-                reader.read(&opened, got as u64, &mut found).await?,
+                reader.begin().read(&opened, got as u64, &mut found).await?,
                 size - got
             );
         }

@@ -20,14 +20,17 @@ const QUIET_NS: u64 = 600_000_000;
 /// A directory with directories of two files each, which its maker has forgotten.
 async fn tree(cell: &Counter, dirs: usize) -> Result<(Ino, Vec<Ino>), ErrorCode> {
     let client = &cell.client;
-    client.poll_events(&client.link_to(ShardId(1)), 0).await?;
+    client
+        .background()
+        .poll_events(&client.link_to(ShardId(1)), 0)
+        .await?;
     let top = make_dir(client, cell.home, &format!("top{dirs}")).await?;
     let mut made = Vec::new();
     for number in 0..dirs {
         let dir = make_dir(client, top, &format!("d{number}")).await?;
         for file in ["a", "b"] {
             let ino = create(client, dir, file, true).await?.file.ino;
-            client.release(ino).await?;
+            client.begin().release(ino).await?;
         }
         made.push(dir);
     }
@@ -38,7 +41,7 @@ async fn tree(cell: &Counter, dirs: usize) -> Result<(Ino, Vec<Ino>), ErrorCode>
 /// The directories in one, in the order in which its shard tells them.
 async fn told(client: &SimClient, top: Ino) -> Result<Vec<(String, Ino)>, ErrorCode> {
     let part = Part::new(0, 1000, true);
-    let (entries, end) = client.readdir(&who(), top, part).await?;
+    let (entries, end) = client.begin().readdir(&who(), top, part).await?;
     assert!(end);
     let dirs = entries.into_iter();
     let dirs = dirs.map(|item| (item.name.to_string(), item.entry.ino));
@@ -84,7 +87,10 @@ fn a_walk_takes_one_round_trip_for_many_directories() {
 fn empty_directories_are_listed_ahead() {
     on_a_cell(|cell| async move {
         let client = &cell.client;
-        client.poll_events(&client.link_to(ShardId(1)), 0).await?;
+        client
+            .background()
+            .poll_events(&client.link_to(ShardId(1)), 0)
+            .await?;
         let top = make_dir(client, cell.home, "empty").await?;
         for number in 0..240 {
             make_dir(client, top, &format!("d{number}")).await?;
@@ -107,11 +113,11 @@ fn who_reads_files_walks_as_fast() {
             let (found, more) = cell.count(listed(client, *dir)).await?;
             trips += more;
             let file = found["a"].1;
-            client.touch(file).await?;
+            client.begin().touch(file).await?;
             files.push(file);
             cell.world.clock.sleep(10_000_000).await;
             if files.len().is_multiple_of(10) {
-                client.keep_house().await;
+                client.background().keep_house().await;
             }
         }
         assert_eq!(trips, 3);
@@ -120,11 +126,11 @@ fn who_reads_files_walks_as_fast() {
         told(client, top).await?;
         listed(client, dirs[0].1).await?;
         cell.world.clock.sleep(2_000_000_000).await;
-        client.touch(files[1]).await?;
-        client.keep_house().await;
-        let asked = client.getattr(files[1]).await?.0.atime;
+        client.begin().touch(files[1]).await?;
+        client.background().keep_house().await;
+        let asked = client.begin().getattr(files[1]).await?.0.atime;
         let part = Part::new(0, 200, true);
-        let (entries, _end) = client.readdir(&who(), dirs[1].1, part).await?;
+        let (entries, _end) = client.begin().readdir(&who(), dirs[1].1, part).await?;
         let mut attrs = entries.iter().filter_map(|item| item.entry.attr);
         let listed = attrs.find(|attr| attr.ino == files[1]);
         assert_eq!(listed.expect("the file").atime, asked);
@@ -148,7 +154,8 @@ fn who_looks_at_one_directory_asks_for_one() {
         assert_eq!(cell.count(listed(client, dirs[8])).await?.1, 1, "a second");
         // Without attributes nothing is taken in.
         let root = who();
-        let bare = client.readdir(&root, dirs[6], Part::new(0, 200, false));
+        let call = client.begin();
+        let bare = call.readdir(&root, dirs[6], Part::new(0, 200, false));
         assert_eq!(cell.count(bare).await?.1, 1);
         Ok(())
     });
@@ -171,11 +178,12 @@ fn a_part_that_has_no_room_for_all_goes_on_where_it_ended() {
         let dirs = begun(&cell, 3).await?;
         let client = &cell.client;
         let root = who();
-        let one = client.readdir(&root, dirs[1], Part::new(0, 1, true));
+        let call = client.begin();
+        let one = call.readdir(&root, dirs[1], Part::new(0, 1, true));
         let ((entries, end), trips) = cell.count(one).await?;
         assert_eq!((entries.len(), end, trips), (1, false, 0));
         let rest = Part::new(entries[0].cookie, 1, true);
-        let (entries, _end) = client.readdir(&root, dirs[1], rest).await?;
+        let (entries, _end) = client.begin().readdir(&root, dirs[1], rest).await?;
         assert_eq!(entries.len(), 1);
         Ok(())
     });

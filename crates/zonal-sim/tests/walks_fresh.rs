@@ -50,9 +50,9 @@ async fn two<F: Future<Output = Result<Ino, ErrorCode>>>(
 async fn with_two_names(world: Rc<World>) -> Result<(), ErrorCode> {
     let (writer, walker, top, dirs) = two(&world, |client, home, dir| async move {
         let ino = create(&client, dir, "f", true).await?.file.ino;
-        client.release(ino).await?;
+        client.begin().release(ino).await?;
         let other = name(&format!("l{}", dir.0))?;
-        client.hard_link(&who(), ino, home, other).await?;
+        client.begin().hard_link(&who(), ino, home, other).await?;
         Ok(ino)
     })
     .await?;
@@ -81,7 +81,7 @@ async fn while_a_change_waits(world: Rc<World>) -> Result<(), ErrorCode> {
     .await?;
     // It looks, and hears nothing any more: the change waits until its lease is over.
     let sub = dirs[1].1;
-    third.getattr(sub).await?;
+    third.begin().getattr(sub).await?;
     let done = Rc::new(Cell::new(false));
     let over = done.clone();
     world.spawn_program(0, async move {
@@ -137,7 +137,7 @@ async fn changes(
         let names: Vec<&String> = before.keys().collect();
         let (text, mode) = match (rng.below(3), rng.pick(&names)) {
             (0, Some(text)) => {
-                writer.unlink(&who(), dir, name(text)?).await?;
+                writer.begin().unlink(&who(), dir, name(text)?).await?;
                 ((*text).clone(), None)
             }
             (1, Some(text)) => {
@@ -149,7 +149,7 @@ async fn changes(
             _ => {
                 let text = format!("f{round}");
                 let made = create(&writer, dir, &text, true).await?;
-                writer.release(made.file.ino).await?;
+                writer.begin().release(made.file.ino).await?;
                 (text, Some(made.found.attr.mode & 0o777))
             }
         };
@@ -196,7 +196,7 @@ async fn walked_while_it_changes(world: Rc<World>, seed: u64) -> Result<(), Erro
         for dir in &dirs {
             if rng.chance(20) {
                 let made = create(&walker, home, &format!("w{}", rng.bits()), true).await?;
-                walker.release(made.file.ino).await?;
+                walker.begin().release(made.file.ino).await?;
             }
             let before = known.borrow()[dir].clone();
             let found = listed(&walker, *dir).await?;

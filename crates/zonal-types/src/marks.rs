@@ -113,6 +113,14 @@ marks! {
     MapReplaced,
     /// A write was sent again.
     WriteRepeated,
+    /// A caller asked a server that is silent, with little patience.
+    SilentServerMet,
+    /// An operation was over before the deadline of its request: a server that it needs did not answer.
+    OperationOver,
+    /// A cut of bytes of which it is not known whether targets have them.
+    CutOfUnsure,
+    /// An operation was given up while it waited.
+    OperationGivenUp,
 }
 
 #[cfg(feature = "marks")]

@@ -80,7 +80,7 @@ fn made() -> Cell {
     assert_eq!(code(&up), 0, "{}", said(&up));
     let user = User::of(&cell);
     fill(&user);
-    block_on(user.0.close()).unwrap();
+    block_on(user.0.begin().close()).unwrap();
     for (command, to) in [
         ("meta backup", "backup"),
         ("target export --target 1", "objects"),

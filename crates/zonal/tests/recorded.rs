@@ -154,7 +154,8 @@ fn load(client: &Client<RealNet>, home: Ino, writer: u64, recordings: &Recording
             };
             let begun = recordings.place();
             let named = Name::new(name.as_bytes()).unwrap();
-            let made = client.create(&who, home, named, new, O_RDWR);
+            let call = client.begin();
+            let made = call.create(&who, home, named, new, O_RDWR);
             opened.push(block_on(made).unwrap());
             let empty = Version {
                 contents: Vec::new(),
@@ -176,10 +177,10 @@ fn load(client: &Client<RealNet>, home: Ino, writer: u64, recordings: &Recording
         contents.resize(contents.len().max(at + length), 0);
         contents[at..at + length].copy_from_slice(&bytes);
         let begun = recordings.place();
-        block_on(client.write_through(file, at as u64, &bytes, false)).unwrap();
+        block_on(client.begin().write_through(file, at as u64, &bytes, false)).unwrap();
         let mut durable = None;
         if rng.below(2) == 0 {
-            block_on(client.fsync(file)).unwrap();
+            block_on(client.begin().fsync(file)).unwrap();
             durable = Some(recordings.place());
         }
         versions.push(Version {
@@ -189,7 +190,7 @@ fn load(client: &Client<RealNet>, home: Ino, writer: u64, recordings: &Recording
         });
     }
     for opened in opened {
-        block_on(client.release(opened.found.attr.ino)).unwrap();
+        block_on(client.begin().release(opened.found.attr.ino)).unwrap();
     }
     noted
 }
@@ -213,7 +214,8 @@ fn run() -> Run {
     let client = server.client(&scratch);
     let name = Name::new(b"home").unwrap();
     let who = Credentials::root();
-    let home = client.mkdir(&who, Ino::ROOT, name, (0o755, 0), Some(ZoneId(1)));
+    let call = client.begin();
+    let home = call.mkdir(&who, Ino::ROOT, name, (0o755, 0), Some(ZoneId(1)));
     let home = block_on(home).unwrap().attr.ino;
     let files = std::thread::scope(|scope| {
         let writer = |number| {

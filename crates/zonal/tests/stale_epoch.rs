@@ -123,7 +123,7 @@ fn a_write_goes_on_when_a_slots_epoch_rises_under_it() {
     let client = connect(&manager);
     let opened = create(&client, "grows");
     // The first file had its stripe set opened.
-    block_on(client.refresh_map()).unwrap();
+    block_on(client.begin().refresh_map()).unwrap();
     let old = client.map();
     let file = &opened.file;
 
@@ -136,7 +136,7 @@ fn a_write_goes_on_when_a_slots_epoch_rises_under_it() {
                 let bytes = vec![step as u8; PIECE];
                 // One place is written again and again: no space runs out, and each write is one to the target.
                 let offset = step % 64 * PIECE as u64;
-                block_on(client.write_through(file, offset, &bytes, false)).unwrap();
+                block_on(client.begin().write_through(file, offset, &bytes, false)).unwrap();
                 written.fetch_add(1, Ordering::Relaxed);
             }
         });
@@ -186,10 +186,10 @@ fn a_write_goes_on_when_a_slots_epoch_rises_under_it() {
     for place in 0..count.min(64) {
         let last = place + (count - 1 - place) / 64 * 64;
         let mut bytes = vec![0; PIECE];
-        let read = block_on(client.read(file, place * PIECE as u64, &mut bytes)).unwrap();
+        let read = block_on(client.begin().read(file, place * PIECE as u64, &mut bytes)).unwrap();
         assert!(read == PIECE && bytes.iter().all(|byte| *byte == last as u8));
     }
-    block_on(client.close()).unwrap();
+    block_on(client.begin().close()).unwrap();
 }
 
 fn free_port() -> u16 {
@@ -235,7 +235,7 @@ fn a_file_made_after_a_target_joined_is_written_by_a_client_from_before() {
     while later.map().targets.len() == old.targets.len() {
         assert!(Instant::now() < deadline, "the target does not join");
         std::thread::sleep(Duration::from_millis(5));
-        block_on(later.refresh_map()).unwrap();
+        block_on(later.begin().refresh_map()).unwrap();
     }
     // The shard hears of the newer map by itself; the client then learns of the new set by a file that lies on it.
     let deadline = Instant::now() + Duration::from_secs(20);
@@ -245,14 +245,14 @@ fn a_file_made_after_a_target_joined_is_written_by_a_client_from_before() {
         assert!(Instant::now() < deadline, "no file on the new set");
         number += 1;
         let opened = create(&client, &format!("f{number}"));
-        block_on(client.write_through(&opened.file, 0, &bytes, false)).unwrap();
-        block_on(client.fsync(&opened.file)).unwrap();
+        block_on(client.begin().write_through(&opened.file, 0, &bytes, false)).unwrap();
+        block_on(client.begin().fsync(&opened.file)).unwrap();
         let mut read = vec![0; bytes.len()];
-        let count = block_on(client.read(&opened.file, 0, &mut read));
+        let count = block_on(client.begin().read(&opened.file, 0, &mut read));
         assert_eq!(count, Ok(bytes.len()));
         assert!(read == bytes);
-        block_on(client.release(opened.found.attr.ino)).unwrap();
+        block_on(client.begin().release(opened.found.attr.ino)).unwrap();
     }
-    block_on(client.close()).unwrap();
-    block_on(later.close()).unwrap();
+    block_on(client.begin().close()).unwrap();
+    block_on(later.begin().close()).unwrap();
 }

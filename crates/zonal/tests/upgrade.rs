@@ -68,15 +68,15 @@ fn the_cell_of_every_version_comes_up_with_all_that_it_held() {
         // It is one to work with, also over a restart.
         let dir = user.find("dir").ino;
         user.write(dir, "new", &[(0, bytes(8, 100_000))]);
-        block_on(user.0.close()).unwrap();
+        block_on(user.0.begin().close()).unwrap();
         assert_eq!(code(&cell.down()), 0);
         let up = cell.up_again();
         assert_eq!(code(&up), 0, "{version}: {}", said(&up));
         let user = User::of(&cell);
         assert!(user.read("dir/new") == bytes(8, 100_000));
-        block_on(user.0.unlink(&who(), dir, name("new"))).unwrap();
+        block_on(user.0.begin().unlink(&who(), dir, name("new"))).unwrap();
         check(&user);
-        block_on(user.0.close()).unwrap();
+        block_on(user.0.begin().close()).unwrap();
         scrubbed(&cell);
         let status = cell.status();
         assert_eq!(code(&status), 0, "{version}: {}", said(&status));
@@ -138,7 +138,7 @@ fn streams_of_every_version_are_read() {
         for (path, expected) in contents() {
             assert!(is_late(path) || user.read(path) == expected, "{path}");
         }
-        block_on(user.0.close()).unwrap();
+        block_on(user.0.begin().close()).unwrap();
     }
 }
 

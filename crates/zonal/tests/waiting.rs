@@ -193,7 +193,7 @@ fn cell() -> (Cell, Ino) {
     let output = cell.up_again();
     assert_eq!(code(&output), 0, "{}", said(&output));
     let user = User::of(&cell);
-    let dir = zonal_native::block_on(user.0.mkdir(
+    let dir = zonal_native::block_on(user.0.begin().mkdir(
         &who(),
         Ino::ROOT,
         name("dir"),

@@ -7,6 +7,7 @@
 use super::held::{Owner, owner_of};
 use crate::client::Client;
 use crate::net::Net;
+use crate::operation::ClientCall;
 use crate::session::{leaves_gathered, lock};
 use zonal_types::{ErrorCode, Ino};
 use zonal_wire::{LockRange, MetaRequest};
@@ -69,13 +70,15 @@ impl Late {
     }
 }
 
-impl<N: Net> Client<N> {
+impl<N: Net> ClientCall<'_, N> {
     /// Takes a request back that may be queued or granted.
     pub async fn take_back(&self, ino: Ino, range: LockRange, waiter: u64) {
         self.take_back_later(ino, range, Some(waiter));
         self.send_taken_back(ino, range).await;
     }
+}
 
+impl<N: Net> Client<N> {
     /// As [`Self::take_back`], with the next housekeeping, or [`Self::send_taken_back`]. From here on the lock counts as not held. The
     /// caller of the request hears of its end after this: the same request, made again, is sent behind it.
     pub fn take_back_later(&self, ino: Ino, range: LockRange, waiter: Option<u64>) {
@@ -86,7 +89,9 @@ impl<N: Net> Client<N> {
             locks.late.push(late);
         }
     }
+}
 
+impl<N: Net> ClientCall<'_, N> {
     /// Tells the shard what it must still hear of the owner of a range.
     pub async fn send_taken_back(&self, ino: Ino, range: LockRange) {
         self.send_late_of(ino, owner_of(&range)).await.ok();
@@ -118,8 +123,7 @@ impl<N: Net> Client<N> {
     pub(crate) async fn send_late_releases(&self) -> bool {
         let late = lock(&self.locks).late.clone();
         for late in late {
-            self.net.begin();
-            if self.send_late(late).await.is_err() {
+            if self.another().send_late(late).await.is_err() {
                 break;
             }
         }

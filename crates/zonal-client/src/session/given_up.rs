@@ -7,8 +7,8 @@
 
 use super::link::{Link, SlotPlace, lock};
 use super::request::{is_passing, is_unsure};
-use crate::client::Client;
 use crate::net::Net;
+use crate::operation::ClientCall;
 use zonal_types::limits::SESSION_SLOTS_MAX;
 use zonal_types::{Codec, ErrorCode, Ino, SessionId};
 use zonal_wire::{AppendPlace, MetaReply, MetaRequest, Service};
@@ -66,7 +66,8 @@ impl Link {
         }
     }
 
-    /// The place, given in that session, is not needed, and nobody may tell the shard now. (A later session may have been given the same one.)
+    /// The place, given in that session, is not needed, and nobody may tell the shard now. (A later session, or this one after a restart of the shard, may
+    /// have been given the same one.)
     pub(crate) fn give_up_append(&self, ino: Ino, place: AppendPlace, session: SessionId) {
         self.give_up_place(ino, place.offset, place.length, session);
     }
@@ -78,7 +79,7 @@ impl Place {
     }
 }
 
-impl<N: Net> Client<N> {
+impl<N: Net> ClientCall<'_, N> {
     /// Asks where to append. An answer that does not come in time is waited for by housekeeping.
     pub(crate) async fn ask_for_place(
         &self,
@@ -111,15 +112,12 @@ impl<N: Net> Client<N> {
         };
         let asked = std::mem::take(&mut lock(&link.given_up).asked);
         for one in asked {
-            self.net.begin();
-            self.hear(link, one).await;
+            self.another().hear(link, one).await;
         }
-        self.net.begin();
-        self.tell_given_up(link).await;
+        self.another().tell_given_up(link).await;
         let places = lock(&link.given_up).places.clone();
         for place in places {
-            self.net.begin();
-            if self.end(link, place).await.is_ok() {
+            if self.another().end(link, place).await.is_ok() {
                 lock(&link.given_up).places.retain(|known| *known != place);
             }
         }
@@ -128,7 +126,7 @@ impl<N: Net> Client<N> {
 
     /// Nobody is to wait for these.
     async fn tell_given_up(&self, link: &Link) {
-        let mut header = self.header(Service::Meta, self.trace());
+        let mut header = self.header(Service::Meta);
         let untold: Vec<Place> = {
             let life = {
                 let state = lock(&link.state);
@@ -148,7 +146,7 @@ impl<N: Net> Client<N> {
         let request = MetaRequest::GiveUpAppends {
             appends: appends.collect(),
         };
-        // In this session or not at all: a later one may have been given the same places.
+        // In this life or not at all: a later one may have been given the same places.
         let (body, name) = (request.to_bytes(), request.name());
         if let Ok(MetaReply::Done) = self.send(link, header, &body, name, 0).await {
             for place in &mut lock(&link.given_up).places {

@@ -8,7 +8,8 @@
 
 use super::link::{Link, lock};
 use crate::client::Client;
-use crate::net::{Net, News, wait_for};
+use crate::net::{Net, News};
+use crate::operation::ClientCall;
 use std::sync::atomic::Ordering;
 use zonal_types::{ClientIdentity, Codec, ErrorCode, Incarnation, Ino};
 use zonal_wire::{MetaReply, MetaRequest, Service};
@@ -22,7 +23,9 @@ impl<N: Net> Client<N> {
             incarnation: Incarnation(self.incarnation.load(Ordering::SeqCst)),
         }
     }
+}
 
+impl<N: Net> ClientCall<'_, N> {
     /// As a shard knows it; before it does, as it is now.
     pub(crate) fn identity_at(&self, link: &Link) -> ClientIdentity {
         self.identity_of(link.opened())
@@ -95,7 +98,7 @@ impl<N: Net> Client<N> {
         refused: Incarnation,
         is_over: bool,
     ) -> Result<(), ErrorCode> {
-        let _guard = wait_for(&self.net, &link.opening).await?;
+        let _guard = self.wait_for(&link.opening).await?;
         if link.acknowledged() != refused || !link.is_open() {
             return Ok(());
         }
@@ -103,7 +106,7 @@ impl<N: Net> Client<N> {
             self.begin_anew(refused);
         }
         let identity = self.identity();
-        let mut header = self.header(Service::Meta, self.trace());
+        let mut header = self.header(Service::Meta);
         header.identity = identity;
         let request = self.opening_request();
         let body = request.to_bytes();

@@ -6,6 +6,7 @@
 use super::{Link, lock};
 use crate::client::Client;
 use crate::net::Net;
+use crate::operation::ClientCall;
 use std::sync::atomic::{AtomicU64, Ordering};
 use zonal_types::{Codec, Ino, Instant, ShardId};
 use zonal_wire::{MetaReply, MetaRequest, Service};
@@ -46,7 +47,7 @@ impl Drop for UnderWay<'_> {
     }
 }
 
-impl<N: Net> Client<N> {
+impl<N: Net> ClientCall<'_, N> {
     /// Ends the session of a link that was idle for the time that [`crate::Options`] says and through which nothing is held: no open or
     /// unwritten file, no lock, nothing that the shard is to be told. Call it between polls for events; true where there is no session now,
     /// and nothing is to be polled until [`crate::net::News::Opened`].
@@ -64,7 +65,7 @@ impl<N: Net> Client<N> {
                 return true;
             }
             state.is_open = false;
-            let mut header = self.header(Service::Meta, self.trace());
+            let mut header = self.header(Service::Meta);
             (header.session, header.epoch) = (state.session, state.epoch);
             header.identity = self.identity_at(link);
             header
@@ -86,13 +87,17 @@ impl<N: Net> Client<N> {
         }
         true
     }
+}
 
+impl<N: Net> Client<N> {
     /// After how long without a request a session may end.
     #[must_use]
     pub fn leave_idle_ms(&self) -> u64 {
         self.options.leave_idle_ms
     }
+}
 
+impl<N: Net> ClientCall<'_, N> {
     fn holds_nothing(&self, link: &Link) -> bool {
         let map = self.map();
         let is_there = |ino: Ino| {

@@ -3,7 +3,8 @@
 use super::link::{Closes, Link, SlotPlace, lock};
 use crate::changes::touched;
 use crate::client::Client;
-use crate::net::{Ends, Message, Net, NetFailure};
+use crate::net::{Message, Net, NetFailure};
+use crate::operation::{ClientCall, Ends};
 use std::sync::atomic::Ordering;
 use zonal_types::{BackOff, Codec, ErrorCode, Ino, Instant, PartitionId, ShardId};
 use zonal_wire::{Entry, Header, MetaReply, MetaRequest, NO_SLOT, Service};
@@ -46,7 +47,9 @@ impl<N: Net> Client<N> {
             0
         }
     }
+}
 
+impl<N: Net> ClientCall<'_, N> {
     /// How long the kernel may believe it: what is left of the granted time, or as long as was said of a tree that nobody else writes.
     pub(crate) fn kernel_ms(&self, link: &Link, asked: Asked, granted_ms: u32) -> u32 {
         let left = self.cache_ms(link, asked, granted_ms);
@@ -87,7 +90,9 @@ impl<N: Net> Client<N> {
         let shard = self.map().shard_of(partition).map(|shard| shard.id);
         Ok(self.link(shard.ok_or(ErrorCode::Stale)?))
     }
+}
 
+impl<N: Net> Client<N> {
     /// The link to a shard.
     pub(crate) fn link(&self, shard: ShardId) -> std::sync::Arc<Link> {
         let mut links = lock(&self.links);
@@ -101,7 +106,9 @@ impl<N: Net> Client<N> {
     pub(crate) fn all_links(&self) -> Vec<std::sync::Arc<Link>> {
         lock(&self.links).values().cloned().collect()
     }
+}
 
+impl<N: Net> ClientCall<'_, N> {
     /// Sends a request until it is answered, for as long as the deadline allows. `Failed` replies become errors.
     pub(crate) async fn meta(
         &self,
@@ -163,7 +170,6 @@ impl<N: Net> Client<N> {
         deadline: Instant,
     ) -> Result<MetaReply, ErrorCode> {
         let body = request.to_bytes();
-        let trace = self.trace();
         let mut pause = BackOff::new(RETRY_MS);
         let touched = touched(request);
         let _under_way = link.used.begin(request, self.net.now());
@@ -174,7 +180,7 @@ impl<N: Net> Client<N> {
                 // It has bytes that were written under locks which others have got.
                 return Err(ErrorCode::Io);
             }
-            let mut header = self.header(Service::Meta, trace);
+            let mut header = self.header(Service::Meta);
             {
                 let mut state = lock(&link.state);
                 header.session = state.session;
@@ -232,7 +238,7 @@ impl<N: Net> Client<N> {
             if self.is_over(deadline) {
                 return Err(late(failed));
             }
-            self.net.sleep(pause.next_ms()).await;
+            self.sleep(pause.next_ms()).await;
         }
     }
 
@@ -269,9 +275,9 @@ impl<N: Net> Client<N> {
         };
         let mut header = header;
         header.deadline_ms = u32::try_from(self.attempt_ms() + wait_ms).unwrap_or(u32::MAX);
-        let pending = self.net.start(
+        let sent = self.start(
             &node.address,
-            &Message {
+            Message {
                 node: node.id,
                 header,
                 body,
@@ -279,7 +285,7 @@ impl<N: Net> Client<N> {
                 room: 0,
             },
         );
-        match self.net.finish(pending, None).await {
+        match self.finish(&node.address, sent, None).await {
             Ok(reply) => {
                 self.note_map_version(reply.header.map_version);
                 match MetaReply::from_bytes(&reply.body).map_err(|_error| ErrorCode::Protocol)? {
@@ -296,6 +302,7 @@ impl<N: Net> Client<N> {
             }
             Err(failure) => {
                 self.net.complain(
+                    self.context(),
                     &format!("shard {shard} at {}", node.address),
                     doing,
                     failure,
@@ -308,29 +315,33 @@ impl<N: Net> Client<N> {
     /// Until when a request that begins now is repeated.
     pub(crate) fn deadline(&self) -> Instant {
         let own = self.net.now().plus_ms(self.options.deadline_ms);
-        let ends = self.net.operation_ends();
+        let ends = self.context().ends();
         ends.map_or(own, |ends| own.min(ends.all))
     }
 
     /// Whether a request with this deadline is not repeated any more: the operation may have to end before it.
     pub(crate) fn is_over(&self, deadline: Instant) -> bool {
-        let ends = self.net.operation_ends();
-        self.net.now() >= ends.map_or(deadline, |ends| deadline.min(ends.repeats))
+        let (now, ends) = (self.net.now(), self.context().ends());
+        let is_over = ends.is_some_and(|ends| now >= ends.repeats);
+        if is_over && now < deadline {
+            zonal_types::mark!(OperationOver);
+        }
+        is_over || now >= deadline
     }
 
     /// How long an attempt waits: not beyond the end of the operation.
     fn attempt_ms(&self) -> u64 {
         let left = |ends: Ends| ends.all.ms_since(self.net.now()).max(1);
-        let left = self.net.operation_ends().map_or(u64::MAX, left);
+        let left = self.context().ends().map_or(u64::MAX, left);
         self.options.attempt_ms.min(left)
     }
 
-    /// Header fields that every request of this client has.
-    pub(crate) fn header(&self, service: Service, trace: zonal_types::TraceId) -> Header {
+    /// Header fields that every request of this operation has.
+    pub(crate) fn header(&self, service: Service) -> Header {
         let map = self.map();
         let mut header = Header::request(service, map.cell);
         header.map_version = map.version;
-        header.trace = trace;
+        header.trace = self.context().trace();
         header.identity = self.identity();
         header.deadline_ms = u32::try_from(self.attempt_ms()).unwrap_or(u32::MAX);
         header

@@ -3,14 +3,12 @@
 
 use super::drops::{drop_file, drop_range, lengthen};
 use super::{Signal, lock};
-use crate::caller::is_dying;
 use crate::fs::ZonalFs;
 use crate::tails::Stale;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
-use zonal_client::Net as _;
 use zonal_client::seen::Changed;
 use zonal_fuse::{Notifier, ReplyEmpty, ReplyLseek};
 use zonal_native::block_on;
@@ -249,21 +247,14 @@ fn run_job(fs: &ZonalFs, job: Job) {
             then();
         }
         Job::Cancel(cancel) => {
-            fs.client.net().begin();
-            block_on(fs.client.send_taken_back(cancel.ino, cancel.range));
+            let call = fs.client.background();
+            block_on(call.send_taken_back(cancel.ino, cancel.range));
             fs.signal.wake();
         }
         Job::Seek(seek) => {
-            fs.client.net().begin();
-            fs.seek_again(seek);
+            fs.seek_again(&fs.client.background(), seek);
         }
-        Job::Interrupted(unique) => {
-            if let Some(tid) = fs.callers.tid_of(unique)
-                && is_dying(tid)
-            {
-                fs.client.net().cancel(unique);
-            }
-        }
+        Job::Interrupted(unique) => fs.callers.cancel_if_dying(unique),
     }
 }
 

@@ -1,13 +1,13 @@
 //! Events of shards: one thread a shard polls them and has the listener carry them out *before* it
 //! acknowledges.
 
-use super::{Listener, lock, watch_number};
+use super::{Listener, Watch, lock};
 use crate::block::block_on;
+use crate::wire::RealNet;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
-use zonal_client::{Link, POLL_WAIT_MS, QueuedAgain};
+use zonal_client::{Cancellation, ClientCall, Link, POLL_WAIT_MS, QueuedAgain};
 use zonal_types::{Ino, ShardId};
 use zonal_wire::Event;
 
@@ -37,41 +37,47 @@ pub(super) fn watch_new(
 pub(super) fn start_watch<L: Listener>(
     listener: &Arc<L>,
     shard: ShardId,
-) -> std::io::Result<JoinHandle<()>> {
-    let listener = listener.clone();
-    std::thread::Builder::new()
+) -> std::io::Result<Watch> {
+    let (listener, cancellation) = (listener.clone(), Cancellation::default());
+    let given_up = cancellation.clone();
+    let thread = std::thread::Builder::new()
         .name(format!("events-{shard}"))
-        .spawn(move || watch(&*listener, shard))
+        .spawn(move || watch(&*listener, shard, &given_up))?;
+    Ok(Watch {
+        cancellation,
+        thread,
+    })
 }
 
 /// Polls one shard's events as long as there is a session.
-fn watch(listener: &impl Listener, shard: ShardId) {
-    listener.client().net().watching(watch_number(shard));
+fn watch(listener: &impl Listener, shard: ShardId, given_up: &Cancellation) {
     let link = listener.client().link_to(shard);
     let mut are_locks_queued = true;
     while !listener.signal().are_watches_ended() {
+        let call = listener.client().background_until(given_up);
         let longest = u32::try_from(listener.client().leave_idle_ms()).unwrap_or(POLL_WAIT_MS);
         let wait_ms = match are_locks_queued {
             true => POLL_WAIT_MS.min(longest),
             false => 0,
         };
-        match block_on(listener.client().poll_events(&link, wait_ms)) {
+        match block_on(call.poll_events(&link, wait_ms)) {
             Ok(polled) if polled.is_quiet() && are_locks_queued => {
-                if block_on(listener.client().leave_idle(&link))
-                    && end_watch(listener, &link, shard)
-                {
+                if block_on(call.leave_idle(&link)) && end_watch(listener, &link, shard) {
                     return;
                 }
             }
             Ok(polled) => {
-                let dirs = polled.events.iter().map(|event| carry_out(listener, event));
+                let dirs = polled
+                    .events
+                    .iter()
+                    .map(|event| carry_out(listener, &call, event));
                 let dirs: Vec<Ino> = dirs.collect::<Vec<_>>().concat();
                 // All were begun; the next poll acknowledges them together.
                 if !listener.settle(&dirs) {
                     tracing::debug!("names could not be expired before their leases were over");
                 }
                 if polled.restarted || !are_locks_queued {
-                    are_locks_queued = queue_locks_again(listener, shard);
+                    are_locks_queued = queue_locks_again(listener, &call, shard);
                 }
             }
             Err(_told_already) if listener.signal().are_watches_ended() => {}
@@ -91,11 +97,15 @@ fn end_watch(listener: &impl Listener, link: &Link, shard: ShardId) -> bool {
 }
 
 /// Queues again the locks that a restarted shard has forgotten; false where it did not answer.
-fn queue_locks_again(listener: &impl Listener, shard: ShardId) -> bool {
-    let (over, are_all_queued) = block_on(listener.client().queue_locks_again(shard));
+fn queue_locks_again(
+    listener: &impl Listener,
+    call: &ClientCall<'_, RealNet>,
+    shard: ShardId,
+) -> bool {
+    let (over, are_all_queued) = block_on(call.queue_locks_again(shard));
     for queued in over {
         match queued {
-            QueuedAgain::Granted { ino, waiter } => listener.lock_was_granted(ino, waiter),
+            QueuedAgain::Granted { ino, waiter } => listener.lock_was_granted(call, ino, waiter),
             QueuedAgain::Refused { waiter, code } => listener.lock_was_refused(waiter, code),
         }
     }
@@ -103,10 +113,10 @@ fn queue_locks_again(listener: &impl Listener, shard: ShardId) -> bool {
 }
 
 /// Returns the directories for which the acknowledgement waits.
-fn carry_out(listener: &impl Listener, event: &Event) -> Vec<Ino> {
+fn carry_out(listener: &impl Listener, call: &ClientCall<'_, RealNet>, event: &Event) -> Vec<Ino> {
     let dirs = listener.carry_out(event);
     match event {
-        Event::LockGranted { ino, waiter } => listener.lock_was_granted(*ino, *waiter),
+        Event::LockGranted { ino, waiter } => listener.lock_was_granted(call, *ino, *waiter),
         Event::EndRecalled { .. } => listener.signal().return_ends(),
         // The listener's; of a lease that nobody took; what the core does by itself.
         Event::Invalidate { .. } | Event::RecallLease { .. } | Event::FileCut { .. } => {}

@@ -60,7 +60,7 @@ pub(super) fn run(listener: &impl Listener) {
         signal.house.has_work.store(false, Ordering::SeqCst);
         signal.gather();
         listener.keep_house();
-        if block_on(listener.client().keep_house()) {
+        if block_on(listener.client().background().keep_house()) {
             signal.wake();
         }
     }

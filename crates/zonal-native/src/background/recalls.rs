@@ -47,7 +47,7 @@ impl super::Signal {
 
 pub(super) fn run(listener: &impl Listener) {
     while listener.signal().recalls.wait() {
-        if block_on(listener.client().return_ends()) {
+        if block_on(listener.client().background().return_ends()) {
             listener.signal().wake();
         }
     }

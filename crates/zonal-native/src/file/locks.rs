@@ -7,7 +7,7 @@
 use super::File;
 use crate::block::block_on;
 use crate::error::Error;
-use crate::native::{Granted, granted};
+use crate::native::{Call, Granted, granted};
 use crate::waiters::{Queued, Taken, Waiter};
 use std::collections::BTreeSet;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
@@ -133,7 +133,7 @@ impl File {
     /// EAGAIN where it is another's (and the time is over), EDEADLK, ENOLCK; a server that does not
     /// answer.
     pub fn lock(&self, lock: Lock, wait: Wait) -> Result<(), Error> {
-        self.inner.begin()?;
+        let call = self.inner.begin()?;
         if lock.start > lock.end {
             return Err(ErrorCode::Invalid.into());
         }
@@ -143,16 +143,21 @@ impl File {
         }
         let limit = match wait {
             Wait::No => {
-                let outcome = block_on(self.inner.client.lock(self.file.ino, range, None));
+                let outcome = block_on(call.lock(self.file.ino, range, None));
                 return Ok(granted(outcome)?);
             }
             Wait::For(limit) => Some(limit),
             Wait::ForEver => None,
         };
-        Ok(self.wait_for_lock(range, limit)?)
+        Ok(self.wait_for_lock(&call, range, limit)?)
     }
 
-    fn wait_for_lock(&self, range: LockRange, limit: Option<Duration>) -> Result<(), ErrorCode> {
+    fn wait_for_lock(
+        &self,
+        call: &Call<'_>,
+        range: LockRange,
+        limit: Option<Duration>,
+    ) -> Result<(), ErrorCode> {
         let (inner, ino) = (&*self.inner, self.file.ino);
         let number = inner.number();
         let (reply, told) = mpsc::sync_channel(1);
@@ -165,20 +170,18 @@ impl File {
             is_interrupted: false,
         };
         inner.waiters.park(number, waiter);
-        let outcome = block_on(inner.client.lock(ino, range, Some(number)));
+        let outcome = block_on(call.lock(ino, range, Some(number)));
         match outcome {
             Ok(LockOutcome::Queued) => match inner.waiters.mark_sent(number) {
-                Queued::Waits | Queued::Gone => self.wait_until_told(number, &told, limit),
-                Queued::Granted(waiter) => {
-                    granted(block_on(inner.client.lock_granted(ino, waiter.range)))
-                }
+                Queued::Waits | Queued::Gone => self.wait_until_told(call, number, &told, limit),
+                Queued::Granted(waiter) => granted(block_on(call.lock_granted(ino, waiter.range))),
                 // Nobody gives it up before it is sent.
                 Queued::Interrupted(_) => Err(ErrorCode::Interrupted),
             },
             // Somebody else may have answered it.
             outcome => match inner.waiters.take(number) {
                 Some(waiter) if waiter.is_granted && outcome.is_err() => {
-                    granted(block_on(inner.client.lock_granted(ino, waiter.range)))
+                    granted(block_on(call.lock_granted(ino, waiter.range)))
                 }
                 _ => {
                     inner.signal.wake();
@@ -190,6 +193,7 @@ impl File {
 
     fn wait_until_told(
         &self,
+        call: &Call<'_>,
         number: u64,
         told: &Receiver<Result<(), ErrorCode>>,
         limit: Option<Duration>,
@@ -206,8 +210,8 @@ impl File {
         match inner.waiters.take_interrupted(number) {
             Taken::Sent(waiter) => {
                 let Waiter { ino, range, .. } = waiter;
-                inner.client.take_back_later(ino, range, Some(number));
-                block_on(inner.client.send_taken_back(ino, range));
+                call.take_back_later(ino, range, Some(number));
+                block_on(call.send_taken_back(ino, range));
                 inner.signal.wake();
                 Err(ErrorCode::WouldBlock)
             }
@@ -221,9 +225,9 @@ impl File {
     /// # Errors
     /// A server that does not answer: then the lock stays.
     pub fn unlock(&self, lock: Lock) -> Result<(), Error> {
-        self.inner.begin()?;
+        let call = self.inner.begin()?;
         let range = self.range_of(lock);
-        let unlocked = block_on(self.inner.client.unlock(self.file.ino, range));
+        let unlocked = block_on(call.unlock(self.file.ino, range));
         self.inner.signal.wake();
         Ok(unlocked?)
     }
@@ -234,21 +238,21 @@ impl File {
     /// # Errors
     /// A server that does not answer.
     pub fn test_lock(&self, lock: Lock) -> Result<Option<(LockKind, u64, u64, u32)>, Error> {
-        self.inner.begin()?;
+        let call = self.inner.begin()?;
         let range = LockRange {
             number: 0,
             ..self.range_of(lock)
         };
-        let held = block_on(self.inner.client.get_lock(self.file.ino, range))?;
+        let held = block_on(call.get_lock(self.file.ino, range))?;
         Ok(held.map(|held| (held.kind, held.start, held.end, held.pid)))
     }
 
     /// All that was locked through this handle.
-    pub(super) fn release_locks(&self) -> Result<(), ErrorCode> {
-        let (client, ino, handle) = (&self.inner.client, self.file.ino, self.handle);
-        let mut outcome = block_on(client.release_locks(ino, handle, true, Some(handle)));
+    pub(super) fn release_locks(&self, call: &Call<'_>) -> Result<(), ErrorCode> {
+        let (ino, handle) = (self.file.ino, self.handle);
+        let mut outcome = block_on(call.release_locks(ino, handle, true, Some(handle)));
         for owner in self.owners.take() {
-            let released = client.release_locks(ino, owner, false, Some(handle));
+            let released = call.release_locks(ino, owner, false, Some(handle));
             outcome = outcome.and(block_on(released));
         }
         outcome

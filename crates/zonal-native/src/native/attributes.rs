@@ -1,6 +1,7 @@
 //! Attributes, extended attributes, space, and where bytes lie.
 
-use super::Native;
+use super::walk::find;
+use super::{Native, ask};
 use crate::error::Error;
 use crate::user::User;
 use std::path::Path;
@@ -61,8 +62,8 @@ impl Native {
     /// # Errors
     /// ENOENT, ENOTDIR, EACCES, ELOOP, ENAMETOOLONG; a server that does not answer.
     pub fn stat(&self, user: &User, path: impl AsRef<Path>) -> Result<Attr, Error> {
-        self.inner.begin()?;
-        self.inner.find(user, path.as_ref(), true)
+        let call = self.inner.begin()?;
+        find(&call, user, path.as_ref(), true)
     }
 
     /// The same; a symbolic link that is named last is not followed.
@@ -70,8 +71,8 @@ impl Native {
     /// # Errors
     /// As [`Self::stat`].
     pub fn lstat(&self, user: &User, path: impl AsRef<Path>) -> Result<Attr, Error> {
-        self.inner.begin()?;
-        self.inner.find(user, path.as_ref(), false)
+        let call = self.inner.begin()?;
+        find(&call, user, path.as_ref(), false)
     }
 
     fn change(
@@ -82,10 +83,10 @@ impl Native {
         change: AttrChange,
     ) -> Result<Attr, Error> {
         let inner = &self.inner;
-        inner.begin()?;
-        let ino = inner.find(user, path, follows)?.ino;
-        let changed = inner.client.setattr(user.credentials(), ino, change);
-        Ok(inner.ask(changed)?.0)
+        let call = inner.begin()?;
+        let ino = find(&call, user, path, follows)?.ino;
+        let changed = call.setattr(user.credentials(), ino, change);
+        Ok(ask(changed)?.0)
     }
 
     /// Sets the permission bits.
@@ -148,18 +149,16 @@ impl Native {
     /// EISDIR, EINVAL of what is no file, EFBIG, EACCES, and as [`Self::stat`].
     pub fn truncate(&self, user: &User, path: impl AsRef<Path>, size: u64) -> Result<Attr, Error> {
         let inner = &self.inner;
-        inner.begin()?;
-        let attr = inner.find(user, path.as_ref(), true)?;
+        let call = inner.begin()?;
+        let attr = find(&call, user, path.as_ref(), true)?;
         match attr.kind {
             FileKind::File => {}
             FileKind::Directory => return Err(ErrorCode::IsDirectory.into()),
             _ => return Err(ErrorCode::Invalid.into()),
         }
         let kills = !user.is_root();
-        let cut = inner
-            .client
-            .truncate(user.credentials(), attr.ino, size, false, kills);
-        let cut = inner.ask(cut);
+        let cut = call.truncate(user.credentials(), attr.ino, size, false, kills);
+        let cut = ask(cut);
         inner.signal.wake();
         cut
     }
@@ -170,9 +169,9 @@ impl Native {
     /// EACCES where not, and as [`Self::stat`].
     pub fn access(&self, user: &User, path: impl AsRef<Path>, mask: u32) -> Result<(), Error> {
         let inner = &self.inner;
-        inner.begin()?;
-        let ino = inner.find(user, path.as_ref(), true)?.ino;
-        inner.ask(inner.client.access(user.credentials(), ino, mask))
+        let call = inner.begin()?;
+        let ino = find(&call, user, path.as_ref(), true)?.ino;
+        ask(call.access(user.credentials(), ino, mask))
     }
 
     /// The value of an extended attribute. A symbolic link is not followed.
@@ -186,9 +185,9 @@ impl Native {
         name: &[u8],
     ) -> Result<Vec<u8>, Error> {
         let inner = &self.inner;
-        inner.begin()?;
-        let ino = inner.find(user, path.as_ref(), false)?.ino;
-        inner.ask(inner.client.getxattr(user.credentials(), ino, name))
+        let call = inner.begin()?;
+        let ino = find(&call, user, path.as_ref(), false)?.ino;
+        ask(call.getxattr(user.credentials(), ino, name))
     }
 
     /// Names of the extended attributes. A symbolic link is not followed.
@@ -197,9 +196,9 @@ impl Native {
     /// As [`Self::lstat`].
     pub fn list_xattrs(&self, user: &User, path: impl AsRef<Path>) -> Result<Vec<Vec<u8>>, Error> {
         let inner = &self.inner;
-        inner.begin()?;
-        let ino = inner.find(user, path.as_ref(), false)?.ino;
-        inner.ask(inner.client.listxattr(user.credentials(), ino))
+        let call = inner.begin()?;
+        let ino = find(&call, user, path.as_ref(), false)?.ino;
+        ask(call.listxattr(user.credentials(), ino))
     }
 
     /// Sets an extended attribute. A symbolic link is not followed.
@@ -215,12 +214,10 @@ impl Native {
         value: &[u8],
     ) -> Result<(), Error> {
         let inner = &self.inner;
-        inner.begin()?;
-        let ino = inner.find(user, path.as_ref(), false)?.ino;
-        let set = inner
-            .client
-            .setxattr(user.credentials(), ino, name, value, 0);
-        inner.ask(set)
+        let call = inner.begin()?;
+        let ino = find(&call, user, path.as_ref(), false)?.ino;
+        let set = call.setxattr(user.credentials(), ino, name, value, 0);
+        ask(set)
     }
 
     /// Removes an extended attribute. A symbolic link is not followed.
@@ -234,9 +231,9 @@ impl Native {
         name: &[u8],
     ) -> Result<(), Error> {
         let inner = &self.inner;
-        inner.begin()?;
-        let ino = inner.find(user, path.as_ref(), false)?.ino;
-        inner.ask(inner.client.removexattr(user.credentials(), ino, name))
+        let call = inner.begin()?;
+        let ino = find(&call, user, path.as_ref(), false)?.ino;
+        ask(call.removexattr(user.credentials(), ino, name))
     }
 
     /// Space and names of the zone that a path is homed in; of the cell for what lies in the root.
@@ -245,9 +242,9 @@ impl Native {
     /// As [`Self::stat`].
     pub fn statfs(&self, user: &User, path: impl AsRef<Path>) -> Result<Capacity, Error> {
         let inner = &self.inner;
-        inner.begin()?;
-        let ino = inner.find(user, path.as_ref(), true)?.ino;
-        inner.ask(inner.client.statfs(ino))
+        let call = inner.begin()?;
+        let ino = find(&call, user, path.as_ref(), true)?.ino;
+        ask(call.statfs(ino))
     }
 
     /// In which zones and on which targets a file's bytes lie, and the home zone: what a scheduler
@@ -257,8 +254,8 @@ impl Native {
     /// As [`Self::stat`].
     pub fn locate(&self, user: &User, path: impl AsRef<Path>) -> Result<Located, Error> {
         let inner = &self.inner;
-        inner.begin()?;
-        let ino = inner.find(user, path.as_ref(), true)?.ino;
-        inner.ask(inner.client.locate(ino))
+        let call = inner.begin()?;
+        let ino = find(&call, user, path.as_ref(), true)?.ino;
+        ask(call.locate(ino))
     }
 }

@@ -12,7 +12,7 @@ use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, PoisonError};
-use zonal_client::{Client, LockOutcome};
+use zonal_client::{Client, ClientCall, LockOutcome};
 use zonal_net::{Identity, Pool, PoolConfig};
 use zonal_region::Regions;
 use zonal_types::limits::{REGION_BUFFER_BYTES, REGION_BUFFERS};
@@ -71,6 +71,9 @@ impl Options {
     }
 }
 
+/// The client core at work for one call of the program.
+pub(crate) type Call<'a> = ClientCall<'a, RealNet>;
+
 /// Where a request for a lock waits.
 pub(crate) type Granted = SyncSender<Result<(), ErrorCode>>;
 
@@ -94,7 +97,7 @@ pub(crate) struct Inner {
     pub(crate) client: Client<RealNet>,
     pub(crate) signal: Signal,
     pub(crate) waiters: Waiters<Granted>,
-    /// Numbers of calls, of requests for locks, and of handles.
+    /// Numbers of requests for locks, and of handles.
     numbers: AtomicU64,
     process: Process,
     is_closed: AtomicBool,
@@ -118,9 +121,9 @@ impl Listener for Inner {
         true
     }
 
-    fn lock_was_granted(&self, ino: Ino, waiter: u64) {
+    fn lock_was_granted(&self, call: &Call<'_>, ino: Ino, waiter: u64) {
         if let Some(waiter) = self.waiters.take_granted(waiter) {
-            let held = block_on(self.client.lock_granted(ino, waiter.range));
+            let held = block_on(call.lock_granted(ino, waiter.range));
             // Whoever waits has room for it.
             let _ = waiter.reply.try_send(granted(held));
         }
@@ -142,7 +145,7 @@ pub(crate) fn granted(outcome: Result<LockOutcome, ErrorCode>) -> Result<(), Err
 }
 
 impl Inner {
-    /// A number that no other call, handle or request for a lock has.
+    /// A number that no other handle or request for a lock has.
     pub(crate) fn number(&self) -> u64 {
         self.numbers.fetch_add(1, Ordering::Relaxed)
     }
@@ -153,24 +156,20 @@ impl Inner {
     }
 
     /// Every call begins here.
-    pub(crate) fn begin(&self) -> Result<(), Error> {
+    pub(crate) fn begin(&self) -> Result<Call<'_>, Error> {
         if !self.is_own() {
             return Err(Error::Forked);
         }
         if self.is_closed.load(Ordering::Relaxed) {
             return Err(Error::Closed);
         }
-        self.client.net().working_on(self.number());
-        Ok(())
+        Ok(self.client.begin())
     }
+}
 
-    /// Asks servers.
-    pub(crate) fn ask<T>(
-        &self,
-        asked: impl Future<Output = Result<T, ErrorCode>>,
-    ) -> Result<T, Error> {
-        Ok(block_on(asked)?)
-    }
+/// Asks servers.
+pub(crate) fn ask<T>(asked: impl Future<Output = Result<T, ErrorCode>>) -> Result<T, Error> {
+    Ok(block_on(asked)?)
 }
 
 /// A connection to a cell. Dropping it closes it.
@@ -217,7 +216,7 @@ impl Native {
                 ..PoolConfig::default()
             },
         );
-        let net = RealNet::new(Arc::new(pool)).with_deadline(core.deadline_ms);
+        let net = RealNet::new(Arc::new(pool));
         core.client = zonal_types::ClientId(zonal_client::Net::random(&net));
         let zone = core.zone;
         let client = block_on(Client::connect(net, core)).map_err(ConnectError::Refused)?;
@@ -264,7 +263,7 @@ impl Native {
             return Ok(());
         };
         background.end_watches();
-        Ok(background.end()?)
+        Ok(background.end(&self.inner.client.begin())?)
     }
 
     /// The client core, for gauges.
@@ -279,8 +278,8 @@ impl Native {
     /// # Errors
     /// The first failure; the rest is done all the same.
     pub fn sync_all(&self) -> Result<(), Error> {
-        self.inner.begin()?;
-        Ok(block_on(self.inner.client.sync_all())?)
+        let call = self.inner.begin()?;
+        Ok(block_on(call.sync_all())?)
     }
 }
 

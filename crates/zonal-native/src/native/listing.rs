@@ -1,7 +1,8 @@
 //! Directories as streams of entries: a part at a time, so that a directory of any size takes as
 //! much memory.
 
-use super::{Inner, Native};
+use super::walk::find;
+use super::{Inner, Native, ask};
 use crate::error::Error;
 use crate::user::User;
 use std::collections::VecDeque;
@@ -67,15 +68,14 @@ pub struct ReadDir {
 
 impl ReadDir {
     fn fetch(&mut self) -> Result<(), Error> {
-        self.inner.begin()?;
+        let call = self.inner.begin()?;
         let entries = match self.plus {
             true => PLUS_ENTRIES,
             false => u32::try_from(READDIR_ENTRIES_MAX).unwrap_or(PLUS_ENTRIES),
         };
         let part = Part::new(self.cookie, entries, self.plus);
-        let client = &self.inner.client;
-        let listed = client.readdir(self.user.credentials(), self.dir, part);
-        let (entries, end) = self.inner.ask(listed)?;
+        let listed = call.readdir(self.user.credentials(), self.dir, part);
+        let (entries, end) = ask(listed)?;
         match entries.last() {
             Some(last) => self.cookie = last.cookie,
             None => self.is_over = true,
@@ -137,17 +137,17 @@ impl Native {
 
     fn list(&self, user: &User, path: &Path, plus: bool) -> Result<ReadDir, Error> {
         let inner = &self.inner;
-        inner.begin()?;
-        let attr = inner.find(user, path, true)?;
+        let call = inner.begin()?;
+        let attr = find(&call, user, path, true)?;
         if attr.kind != FileKind::Directory {
             return Err(ErrorCode::NotDirectory.into());
         }
         let mut plus = plus;
         if !user.is_root() {
-            let (who, client) = (user.credentials(), &inner.client);
-            inner.ask(client.access(who, attr.ino, R_OK))?;
+            let who = user.credentials();
+            ask(call.access(who, attr.ino, R_OK))?;
             // Who may not search it has no right to the attributes.
-            plus = plus && inner.ask(client.access(who, attr.ino, X_OK)).is_ok();
+            plus = plus && ask(call.access(who, attr.ino, X_OK)).is_ok();
         }
         Ok(ReadDir {
             inner: inner.clone(),

@@ -1,7 +1,7 @@
 //! Names: made, renamed, linked, removed.
 
-use super::Native;
-use super::walk::{Last, Place, Word};
+use super::walk::{Last, Place, Word, find, look_up, place};
+use super::{Native, ask};
 use crate::error::Error;
 use crate::user::User;
 use std::os::unix::ffi::OsStrExt as _;
@@ -59,10 +59,10 @@ impl Native {
         zone: Option<ZoneId>,
     ) -> Result<Attr, Error> {
         let inner = &self.inner;
-        inner.begin()?;
-        let place = named(inner.place(user, path)?, |_word| ErrorCode::Exists)?;
+        let call = inner.begin()?;
+        let place = named(place(&call, user, path)?, |_word| ErrorCode::Exists)?;
         if let Some(zone) = zone {
-            let map = inner.client.map();
+            let map = call.map();
             if map.zone(zone).is_none() {
                 return Err(ErrorCode::NoDevice.into());
             }
@@ -71,8 +71,8 @@ impl Native {
             }
         }
         let modes = (mode & 0o7777, user.umask());
-        let (who, client) = (user.credentials(), &inner.client);
-        let made = inner.ask(client.mkdir(who, place.dir, place.name, modes, zone))?;
+        let who = user.credentials();
+        let made = ask(call.mkdir(who, place.dir, place.name, modes, zone))?;
         Ok(made.attr)
     }
 
@@ -82,18 +82,18 @@ impl Native {
     /// ENOENT, EISDIR, EACCES, EPERM, and as the shard answers.
     pub fn unlink(&self, user: &User, path: impl AsRef<Path>) -> Result<(), Error> {
         let inner = &self.inner;
-        inner.begin()?;
-        let last = inner.place(user, path.as_ref())?;
+        let call = inner.begin()?;
+        let last = place(&call, user, path.as_ref())?;
         let place = named(last, |_word| ErrorCode::IsDirectory)?;
         if place.is_directory {
-            let found = inner.look_up(user, place.dir, &place.name)?;
+            let found = look_up(&call, user, place.dir, &place.name)?;
             return Err(match found.ok_or(ErrorCode::NotFound)?.kind {
                 FileKind::Directory => ErrorCode::IsDirectory.into(),
                 _ => ErrorCode::NotDirectory.into(),
             });
         }
-        let (who, client) = (user.credentials(), &inner.client);
-        inner.ask(client.unlink(who, place.dir, place.name))
+        let who = user.credentials();
+        ask(call.unlink(who, place.dir, place.name))
     }
 
     /// Removes an empty directory.
@@ -102,14 +102,14 @@ impl Native {
     /// ENOENT, ENOTDIR, ENOTEMPTY, EACCES, EPERM, and as the shard answers.
     pub fn rmdir(&self, user: &User, path: impl AsRef<Path>) -> Result<(), Error> {
         let inner = &self.inner;
-        inner.begin()?;
-        let place = named(inner.place(user, path.as_ref())?, |word| match word {
+        let call = inner.begin()?;
+        let place = named(place(&call, user, path.as_ref())?, |word| match word {
             Word::Root => ErrorCode::Busy,
             Word::Dot => ErrorCode::Invalid,
             Word::DotDot => ErrorCode::NotEmpty,
         })?;
-        let (who, client) = (user.credentials(), &inner.client);
-        inner.ask(client.rmdir(who, place.dir, place.name))
+        let who = user.credentials();
+        ask(call.rmdir(who, place.dir, place.name))
     }
 
     /// Renames; what has the new name is replaced where rename(2) does so. Both names must lie in
@@ -142,18 +142,18 @@ impl Native {
 
     fn rename_with(&self, user: &User, from: &Path, to: &Path, flags: u32) -> Result<(), Error> {
         let inner = &self.inner;
-        inner.begin()?;
-        let from = named(inner.place(user, from)?, |_word| ErrorCode::Busy)?;
-        let to = named(inner.place(user, to)?, |_word| ErrorCode::Busy)?;
+        let call = inner.begin()?;
+        let from = named(place(&call, user, from)?, |_word| ErrorCode::Busy)?;
+        let to = named(place(&call, user, to)?, |_word| ErrorCode::Busy)?;
         if from.is_directory || to.is_directory {
-            let found = inner.look_up(user, from.dir, &from.name)?;
+            let found = look_up(&call, user, from.dir, &from.name)?;
             if found.ok_or(ErrorCode::NotFound)?.kind != FileKind::Directory {
                 return Err(ErrorCode::NotDirectory.into());
             }
         }
-        let (who, client) = (user.credentials(), &inner.client);
-        let renamed = client.rename(who, (from.dir, from.name), (to.dir, to.name), flags);
-        inner.ask(renamed)
+        let who = user.credentials();
+        let renamed = call.rename(who, (from.dir, from.name), (to.dir, to.name), flags);
+        ask(renamed)
     }
 
     /// Makes a symbolic link with this text at `path`.
@@ -184,8 +184,8 @@ impl Native {
 
     fn make(&self, user: &User, path: &Path, kind: NewKind, mode: u32) -> Result<Attr, Error> {
         let inner = &self.inner;
-        inner.begin()?;
-        let place = named(inner.place(user, path)?, |_word| ErrorCode::Exists)?;
+        let call = inner.begin()?;
+        let place = named(place(&call, user, path)?, |_word| ErrorCode::Exists)?;
         if place.is_directory {
             return Err(ErrorCode::NotFound.into());
         }
@@ -194,8 +194,8 @@ impl Native {
             mode: mode & 0o7777,
             umask: user.umask(),
         };
-        let (who, client) = (user.credentials(), &inner.client);
-        let made = inner.ask(client.make(who, place.dir, place.name, new))?;
+        let who = user.credentials();
+        let made = ask(call.make(who, place.dir, place.name, new))?;
         Ok(made.attr)
     }
 
@@ -205,12 +205,12 @@ impl Native {
     /// EINVAL where it is none, ENOENT, EACCES.
     pub fn read_link(&self, user: &User, path: impl AsRef<Path>) -> Result<Vec<u8>, Error> {
         let inner = &self.inner;
-        inner.begin()?;
-        let attr = inner.find(user, path.as_ref(), false)?;
+        let call = inner.begin()?;
+        let attr = find(&call, user, path.as_ref(), false)?;
         if attr.kind != FileKind::Symlink {
             return Err(ErrorCode::Invalid.into());
         }
-        inner.ask(inner.client.readlink(attr.ino))
+        ask(call.readlink(attr.ino))
     }
 
     /// Gives the file at `from` (a symbolic link is not followed) another name.
@@ -224,17 +224,17 @@ impl Native {
         to: impl AsRef<Path>,
     ) -> Result<Attr, Error> {
         let inner = &self.inner;
-        inner.begin()?;
-        let attr = inner.find(user, from.as_ref(), false)?;
+        let call = inner.begin()?;
+        let attr = find(&call, user, from.as_ref(), false)?;
         if attr.kind == FileKind::Directory {
             return Err(ErrorCode::NotPermitted.into());
         }
-        let place = named(inner.place(user, to.as_ref())?, |_word| ErrorCode::Exists)?;
+        let place = named(place(&call, user, to.as_ref())?, |_word| ErrorCode::Exists)?;
         if place.is_directory {
             return Err(ErrorCode::NotFound.into());
         }
-        let (who, client) = (user.credentials(), &inner.client);
-        let linked = client.hard_link(who, attr.ino, place.dir, place.name);
-        Ok(inner.ask(linked)?.attr)
+        let who = user.credentials();
+        let linked = call.hard_link(who, attr.ino, place.dir, place.name);
+        Ok(ask(linked)?.attr)
     }
 }

@@ -10,13 +10,12 @@
 //!
 //! One look-up is one round trip, but in directories of which the client knows all names.
 
-use super::Inner;
+use super::connect::{Call, ask};
 use crate::error::Error;
 use crate::user::User;
 use std::collections::VecDeque;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
-use std::sync::Arc;
 use zonal_client::names::Looked;
 use zonal_types::limits::{PATH_BYTES_MAX, SYMLINKS_MAX};
 use zonal_types::{Attr, ErrorCode, FileKind, Ino, Name};
@@ -113,120 +112,118 @@ impl Walk {
     }
 }
 
-impl Inner {
-    /// `.` and `..` need the right to search the directory that they are in.
-    fn may_search(self: &Arc<Self>, user: &User, dir: Ino) -> Result<(), Error> {
-        if user.is_root() {
-            return Ok(());
-        }
-        self.ask(self.client.access(user.credentials(), dir, X_OK))
+/// `.` and `..` need the right to search the directory that they are in.
+fn may_search(call: &Call<'_>, user: &User, dir: Ino) -> Result<(), Error> {
+    if user.is_root() {
+        return Ok(());
     }
+    ask(call.access(user.credentials(), dir, X_OK))
+}
 
-    pub(crate) fn look_up(
-        self: &Arc<Self>,
-        user: &User,
-        dir: Ino,
-        name: &Name,
-    ) -> Result<Option<Attr>, Error> {
-        let looked = self.client.lookup(user.credentials(), dir, name.clone());
-        match self.ask(looked)? {
-            Looked::Found(found) => Ok(Some(found.attr)),
-            Looked::Absent(_) => Ok(None),
-        }
+pub(crate) fn look_up(
+    call: &Call<'_>,
+    user: &User,
+    dir: Ino,
+    name: &Name,
+) -> Result<Option<Attr>, Error> {
+    let looked = call.lookup(user.credentials(), dir, name.clone());
+    match ask(looked)? {
+        Looked::Found(found) => Ok(Some(found.attr)),
+        Looked::Absent(_) => Ok(None),
     }
+}
 
-    /// Walks all names but the last.
-    fn walk_to_last(self: &Arc<Self>, user: &User, walk: &mut Walk) -> Result<Last, Error> {
-        let mut last = Last::Directory(walk.here(), Word::Root);
-        while let Some(bytes) = walk.names.pop_front() {
-            let here = walk.here();
-            match bytes.as_slice() {
-                b"." => {
-                    self.may_search(user, here)?;
-                    last = Last::Directory(here, Word::Dot);
+/// Walks all names but the last.
+fn walk_to_last(call: &Call<'_>, user: &User, walk: &mut Walk) -> Result<Last, Error> {
+    let mut last = Last::Directory(walk.here(), Word::Root);
+    while let Some(bytes) = walk.names.pop_front() {
+        let here = walk.here();
+        match bytes.as_slice() {
+            b"." => {
+                may_search(call, user, here)?;
+                last = Last::Directory(here, Word::Dot);
+            }
+            b".." => {
+                may_search(call, user, here)?;
+                if walk.through.len() > 1 {
+                    walk.through.pop();
                 }
-                b".." => {
-                    self.may_search(user, here)?;
-                    if walk.through.len() > 1 {
-                        walk.through.pop();
-                    }
-                    last = Last::Directory(walk.here(), Word::DotDot);
+                last = Last::Directory(walk.here(), Word::DotDot);
+            }
+            _ => {
+                let name = Name::new(&bytes)?;
+                if walk.names.is_empty() {
+                    return Ok(Last::Place(Place {
+                        dir: here,
+                        name,
+                        is_directory: walk.is_directory,
+                    }));
                 }
-                _ => {
-                    let name = Name::new(&bytes)?;
-                    if walk.names.is_empty() {
-                        return Ok(Last::Place(Place {
-                            dir: here,
-                            name,
-                            is_directory: walk.is_directory,
-                        }));
+                let found = look_up(call, user, here, &name)?;
+                let attr = found.ok_or(ErrorCode::NotFound)?;
+                match attr.kind {
+                    FileKind::Directory => walk.through.push(attr.ino),
+                    FileKind::Symlink => {
+                        let text = ask(call.readlink(attr.ino))?;
+                        walk.follow(&text)?;
                     }
-                    let found = self.look_up(user, here, &name)?;
-                    let attr = found.ok_or(ErrorCode::NotFound)?;
-                    match attr.kind {
-                        FileKind::Directory => walk.through.push(attr.ino),
-                        FileKind::Symlink => {
-                            let text = self.ask(self.client.readlink(attr.ino))?;
-                            walk.follow(&text)?;
-                        }
-                        _ => return Err(ErrorCode::NotDirectory.into()),
-                    }
-                    // What it led to was a directory, whatever its last name was.
-                    last = Last::Directory(walk.here(), Word::Dot);
+                    _ => return Err(ErrorCode::NotDirectory.into()),
                 }
+                // What it led to was a directory, whatever its last name was.
+                last = Last::Directory(walk.here(), Word::Dot);
             }
         }
-        Ok(last)
     }
+    Ok(last)
+}
 
-    /// Where a path's last name is, or would be. A link under that name is not followed.
-    pub(crate) fn place(self: &Arc<Self>, user: &User, path: &Path) -> Result<Last, Error> {
-        self.walk_to_last(user, &mut Walk::of(path)?)
+/// Where a path's last name is, or would be. A link under that name is not followed.
+pub(crate) fn place(call: &Call<'_>, user: &User, path: &Path) -> Result<Last, Error> {
+    walk_to_last(call, user, &mut Walk::of(path)?)
+}
+
+/// What a path names; `follows`: also where the last name is a link.
+pub(crate) fn find(
+    call: &Call<'_>,
+    user: &User,
+    path: &Path,
+    follows: bool,
+) -> Result<Attr, Error> {
+    match find_or_place(call, user, path, follows)? {
+        (_, Some(attr)) => Ok(attr),
+        (_, None) => Err(ErrorCode::NotFound.into()),
     }
+}
 
-    /// What a path names; `follows`: also where the last name is a link.
-    pub(crate) fn find(
-        self: &Arc<Self>,
-        user: &User,
-        path: &Path,
-        follows: bool,
-    ) -> Result<Attr, Error> {
-        match self.find_or_place(user, path, follows)? {
-            (_, Some(attr)) => Ok(attr),
-            (_, None) => Err(ErrorCode::NotFound.into()),
-        }
-    }
-
-    /// The same, with where its last name is, behind all links, where nothing is there.
-    pub(crate) fn find_or_place(
-        self: &Arc<Self>,
-        user: &User,
-        path: &Path,
-        follows: bool,
-    ) -> Result<(Last, Option<Attr>), Error> {
-        let mut walk = Walk::of(path)?;
-        loop {
-            let last = self.walk_to_last(user, &mut walk)?;
-            let place = match last {
-                Last::Directory(ino, _) => {
-                    let (attr, _ms) = self.ask(self.client.getattr(ino))?;
-                    return Ok((last, Some(attr)));
-                }
-                Last::Place(place) => place,
-            };
-            let Some(attr) = self.look_up(user, place.dir, &place.name)? else {
-                return Ok((Last::Place(place), None));
-            };
-            if attr.kind == FileKind::Symlink && (follows || place.is_directory) {
-                let text = self.ask(self.client.readlink(attr.ino))?;
-                walk.follow(&text)?;
-                continue;
+/// The same, with where its last name is, behind all links, where nothing is there.
+pub(crate) fn find_or_place(
+    call: &Call<'_>,
+    user: &User,
+    path: &Path,
+    follows: bool,
+) -> Result<(Last, Option<Attr>), Error> {
+    let mut walk = Walk::of(path)?;
+    loop {
+        let last = walk_to_last(call, user, &mut walk)?;
+        let place = match last {
+            Last::Directory(ino, _) => {
+                let (attr, _ms) = ask(call.getattr(ino))?;
+                return Ok((last, Some(attr)));
             }
-            if place.is_directory && attr.kind != FileKind::Directory {
-                return Err(ErrorCode::NotDirectory.into());
-            }
-            return Ok((Last::Place(place), Some(attr)));
+            Last::Place(place) => place,
+        };
+        let Some(attr) = look_up(call, user, place.dir, &place.name)? else {
+            return Ok((Last::Place(place), None));
+        };
+        if attr.kind == FileKind::Symlink && (follows || place.is_directory) {
+            let text = ask(call.readlink(attr.ino))?;
+            walk.follow(&text)?;
+            continue;
         }
+        if place.is_directory && attr.kind != FileKind::Directory {
+            return Err(ErrorCode::NotDirectory.into());
+        }
+        return Ok((Last::Place(place), Some(attr)));
     }
 }
 

@@ -68,6 +68,7 @@ impl Line {
             header,
             body,
             payload: Vec::new(),
+            lent: Vec::new(),
         };
         let pending = self.network.start(&self.address, address, &request);
         let received = pending.receive().await;

@@ -1,19 +1,25 @@
 //! The network as a client core sees it.
 
-use super::{Network, Pending, Request};
+use super::{Answer, Lender, Network, Pending, Request};
+use crate::coverage::Fault;
 use crate::rng::Rng;
 use std::cell::RefCell;
 use std::future::Future;
 use std::rc::Rc;
+use std::task::Poll;
 use zonal_client::net::News;
-use zonal_client::{Message, Net, NetFailure, Reply};
-use zonal_types::{Instant, NodeId, Timestamp};
+use zonal_client::run::Brought;
+use zonal_client::{Message, Net, NetFailure, OperationContext, Reply};
+use zonal_types::limits::REGION_PAYLOAD_MIN;
+use zonal_types::{ErrorCode, Instant, NodeId, Timestamp};
+use zonal_wire::Header;
 
 /// The network as one client sees it.
 pub struct SimNet {
     network: Rc<Network>,
     name: String,
     rng: RefCell<Rng>,
+    lender: Lender,
 }
 
 impl SimNet {
@@ -21,16 +27,34 @@ impl SimNet {
     #[must_use]
     pub fn new(network: Rc<Network>, name: &str, rng: Rng) -> Self {
         Self {
+            lender: Lender::new(network.lent_is_reused.get()),
             network,
             name: name.to_owned(),
             rng: RefCell::new(rng),
         }
+    }
+
+    async fn receive(
+        &self,
+        context: &OperationContext,
+        pending: Pending,
+    ) -> Result<(Header, Answer), NetFailure> {
+        let received = until_given_up(context, pending.receive()).await;
+        if received.is_err() {
+            self.network.count(Fault::CallerKilled);
+        }
+        received?
     }
 }
 
 impl Net for SimNet {
     type Pending = Pending;
     type Sink = Vec<u8>;
+
+    fn memory(&self, bytes: usize) -> Option<Box<dyn Brought>> {
+        // As a mount: shorter ones are copied.
+        (bytes >= REGION_PAYLOAD_MIN).then(|| Box::new(self.lender.lend(bytes)) as Box<dyn Brought>)
+    }
 
     fn now(&self) -> Instant {
         self.network.instant(&self.name)
@@ -44,29 +68,43 @@ impl Net for SimNet {
         self.rng.borrow_mut().bits()
     }
 
-    fn sleep(&self, ms: u64) -> impl Future<Output = ()> {
-        self.network.clock.sleep(ms * 1_000_000)
+    async fn sleep(&self, context: &OperationContext, ms: u64) {
+        let sleep = self.network.clock.sleep(ms * 1_000_000);
+        until_given_up(context, sleep).await.ok();
     }
 
-    fn start(&self, address: &str, message: &Message<'_>) -> Pending {
+    fn start(
+        &self,
+        _context: &OperationContext,
+        address: &str,
+        message: &Message<'_>,
+    ) -> Result<Pending, NetFailure> {
+        let mut lent = Vec::new();
+        let mut at = 0;
+        for piece in message.payload {
+            lent.extend(self.lender.name(piece).map(|named| (at, named)));
+            at += piece.len();
+        }
         let request = Request {
             header: message.header,
             body: message.body.to_vec(),
             payload: message.payload.concat(),
+            lent,
         };
-        self.network.start(&self.name, address, &request)
+        Ok(self.network.start(&self.name, address, &request))
     }
 
     async fn finish(
         &self,
+        context: &OperationContext,
         pending: Pending,
         payload: Option<&mut [u8]>,
     ) -> Result<Reply, NetFailure> {
-        let (header, answer) = pending.receive().await?;
+        let (header, answer) = self.receive(context, pending).await?;
         let out = payload.unwrap_or_default();
         let count = answer.payload.len();
         let Some(place) = out.get_mut(..count) else {
-            return Err(NetFailure::Refused(zonal_types::ErrorCode::Protocol));
+            return Err(NetFailure::Refused(ErrorCode::Protocol));
         };
         place.copy_from_slice(&answer.payload);
         Ok(Reply {
@@ -82,11 +120,12 @@ impl Net for SimNet {
 
     async fn finish_into(
         &self,
+        context: &OperationContext,
         pending: Pending,
         sink: &mut Vec<u8>,
         bytes: usize,
     ) -> Result<Reply, NetFailure> {
-        let (header, answer) = pending.receive().await?;
+        let (header, answer) = self.receive(context, pending).await?;
         let payload_bytes = answer.payload.len();
         if payload_bytes == bytes {
             sink.extend_from_slice(&answer.payload);
@@ -98,11 +137,26 @@ impl Net for SimNet {
         })
     }
 
-    fn complain(&self, _server: &str, _doing: &str, _failure: NetFailure) {}
+    fn complain(&self, _: &OperationContext, _server: &str, _doing: &str, _failure: NetFailure) {}
 
     fn tell(&self, news: News) {
         if let News::Forfeited(ino) = news {
             self.network.forfeited.borrow_mut().insert(ino);
         }
     }
+}
+
+/// Waits, until the operation is given up.
+async fn until_given_up<T>(
+    context: &OperationContext,
+    future: impl Future<Output = T>,
+) -> Result<T, NetFailure> {
+    let mut future = std::pin::pin!(future);
+    let outcome = std::future::poll_fn(|task| match context.waits(task.waker()) {
+        Err(given_up) => Poll::Ready(Err(given_up)),
+        Ok(()) => future.as_mut().poll(task).map(Ok),
+    });
+    let outcome = outcome.await;
+    context.waits_no_more();
+    outcome
 }

@@ -65,9 +65,15 @@ impl Network {
         from: &str,
         to: &str,
         sent_to: Option<Group>,
-        request: Request,
+        mut request: Request,
         place: Rc<Place>,
     ) {
+        for (at, named) in std::mem::take(&mut request.lent) {
+            let out = request.payload.get_mut(at..).unwrap_or_default();
+            if named.read(out) {
+                self.count(Fault::LentReadLate);
+            }
+        }
         self.trace
             .note(self.clock.now(), from, to, &request.body, &request.payload);
         self.trace

@@ -126,7 +126,11 @@ pub async fn change(stage: Stage, mut rng: Rng, rounds: u64) -> Result<(), Strin
                 mtime: Some(SetTime::At { time }),
                 ..AttrChange::default()
             };
-            client.setattr(&who(), file, change).await.map_err(text)?;
+            client
+                .begin()
+                .setattr(&who(), file, change)
+                .await
+                .map_err(text)?;
             watched.times.done.set(version);
         } else {
             let version = watched.names.begun.get() + 1;
@@ -134,10 +138,18 @@ pub async fn change(stage: Stage, mut rng: Rng, rounds: u64) -> Result<(), Strin
             if version % 2 == 1 {
                 let opened = create(&client, dir, "flag", true).await.map_err(text)?;
                 watched.names.done.set(version);
-                client.release(opened.file.ino).await.map_err(text)?;
+                client
+                    .begin()
+                    .release(opened.file.ino)
+                    .await
+                    .map_err(text)?;
             } else {
                 let flag = name("flag").map_err(text)?;
-                client.unlink(&who(), dir, flag).await.map_err(text)?;
+                client
+                    .begin()
+                    .unlink(&who(), dir, flag)
+                    .await
+                    .map_err(text)?;
                 watched.names.done.set(version);
             }
         }
@@ -170,7 +182,7 @@ pub async fn watch(stage: Stage, mut rng: Rng, rounds: u64) -> Result<(), String
                 cache.hits.set(cache.hits.get() + 1);
                 seconds
             } else {
-                let (attr, ms) = client.getattr(file).await.map_err(text)?;
+                let (attr, ms) = client.begin().getattr(file).await.map_err(text)?;
                 let until = stage.now().plus_ms(u64::from(ms));
                 cache
                     .attrs
@@ -192,6 +204,7 @@ pub async fn watch(stage: Stage, mut rng: Rng, rounds: u64) -> Result<(), String
                 is_there
             } else {
                 let looked = client
+                    .begin()
                     .lookup(&who(), dir, name("flag").map_err(text)?)
                     .await;
                 let (is_there, ms) = match looked.map_err(text)? {
@@ -248,7 +261,12 @@ pub async fn lock_and_unlock(
         };
         let waiter = round + 1;
         loop {
-            match client.lock(ino, range, Some(waiter)).await.map_err(text)? {
+            match client
+                .begin()
+                .lock(ino, range, Some(waiter))
+                .await
+                .map_err(text)?
+            {
                 LockOutcome::Granted { .. } => break,
                 LockOutcome::Queued => {}
             }
@@ -257,7 +275,11 @@ pub async fn lock_and_unlock(
                 world.clock.sleep(1_000_000).await;
             }
             if cache.granted.borrow_mut().remove(&waiter).is_some() {
-                client.lock_granted(ino, range).await.map_err(text)?;
+                client
+                    .begin()
+                    .lock_granted(ino, range)
+                    .await
+                    .map_err(text)?;
                 break;
             }
         }
@@ -272,7 +294,7 @@ pub async fn lock_and_unlock(
             end: u64::MAX,
             ..range
         };
-        client.unlock(ino, all).await.map_err(text)?;
+        client.begin().unlock(ino, all).await.map_err(text)?;
         world.count_operation();
         world.clock.sleep(rng.below(50_000_000)).await;
     }

@@ -62,21 +62,25 @@ impl DurableProgram {
             for (index, piece) in bytes.chunks(length).enumerate() {
                 if index % turns == turn {
                     let offset = (index * length) as u64;
-                    let wrote = self.client.write(&opened.file, offset, piece, false).await;
+                    let wrote = self
+                        .client
+                        .begin()
+                        .write(&opened.file, offset, piece, false)
+                        .await;
                     outcome = outcome.and(wrote);
                 }
             }
             if turn + 1 < turns {
-                outcome = outcome.and(self.client.flush(&opened.file).await);
+                outcome = outcome.and(self.client.begin().flush(&opened.file).await);
             }
         }
         if outcome.is_ok() && self.rng.chance(600) {
-            outcome = self.client.fsync(&opened.file).await;
+            outcome = self.client.begin().fsync(&opened.file).await;
             if outcome.is_ok() {
                 self.known[file].synced = version;
             }
         }
-        let released = self.client.release(opened.file.ino).await;
+        let released = self.client.begin().release(opened.file.ino).await;
         outcome.and(released)
     }
 
@@ -109,7 +113,7 @@ impl DurableProgram {
             let opened = opened.map_err(|code| format!("invariant 3: open of {text}: {code}"))?;
             let seen = read_all(client, &opened.file).await;
             let seen = seen.map_err(|code| format!("invariant 3: read of {text}: {code}"))?;
-            client.release(found.attr.ino).await.ok();
+            client.begin().release(found.attr.ino).await.ok();
             let bytes = Self::bytes(file);
             if let Some(broken) = durable::check(&text, &seen, bytes, known.synced, known.written) {
                 return Err(broken);
@@ -122,7 +126,7 @@ impl DurableProgram {
     pub async fn remove(&self, client: &SimClient) {
         for file in 0..FILES {
             if let Ok(text) = super::name(&format!("f{file}")) {
-                client.unlink(&who(), self.dir, text).await.ok();
+                client.begin().unlink(&who(), self.dir, text).await.ok();
             }
         }
     }

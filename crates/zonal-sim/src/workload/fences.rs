@@ -85,10 +85,13 @@ impl Fences {
     pub async fn make(&self, client: &SimClient, dir: Ino) -> Result<(), ErrorCode> {
         let file = create(client, dir, "fences", true).await?.file;
         for at in AT {
-            client.write(&file, at, &0_u64.to_le_bytes(), false).await?;
+            client
+                .begin()
+                .write(&file, at, &0_u64.to_le_bytes(), false)
+                .await?;
         }
-        client.fsync(&file).await?;
-        client.release(file.ino).await?;
+        client.begin().fsync(&file).await?;
+        client.begin().release(file.ino).await?;
         self.file.set(file.ino);
         self.places
             .borrow_mut()
@@ -104,13 +107,17 @@ impl Fences {
     pub async fn check(&self, client: &SimClient) -> Outcome {
         let opened = open(client, self.file.get()).await.map_err(text)?;
         self.find(client, &opened.file).await?;
-        client.release(self.file.get()).await.map_err(text)
+        client.begin().release(self.file.get()).await.map_err(text)
     }
 
     async fn find(&self, client: &SimClient, file: &File<SimNet>) -> Outcome {
         for (index, at) in AT.into_iter().enumerate() {
             let mut bytes = [0; 8];
-            client.read(file, at, &mut bytes).await.map_err(text)?;
+            client
+                .begin()
+                .read(file, at, &mut bytes)
+                .await
+                .map_err(text)?;
             self.places.borrow_mut()[index].found(u64::from_le_bytes(bytes))?;
         }
         Ok(())
@@ -212,12 +219,12 @@ impl Turn {
             self.go_away(&file, &mut told).await?;
             self.come_back(&file, &mut told).await?;
         }
-        let released = client.release_locks(ino, handle, true, None).await;
+        let released = client.begin().release_locks(ino, handle, true, None).await;
         if self.holds() && released.is_ok() && !self.was_away {
             self.is_there();
         }
-        let closed = client.flush_open(&file, &mut told).await;
-        let over = client.release(ino).await;
+        let closed = client.begin().flush_open(&file, &mut told).await;
+        let over = client.begin().release(ino).await;
         let is_told = self.was_away || (self.faults && closed == Err(ErrorCode::Io));
         if !is_told {
             released.and(closed).and(over).map_err(text)?;
@@ -235,7 +242,7 @@ impl Turn {
 
     async fn lock(&self, ino: Ino, range: LockRange) -> Outcome {
         loop {
-            match self.client.lock(ino, range, None).await {
+            match self.client.begin().lock(ino, range, None).await {
                 Ok(LockOutcome::Granted { .. }) => return Ok(()),
                 Ok(LockOutcome::Queued) => return Err("a lock: queued without a wait".to_owned()),
                 Err(ErrorCode::WouldBlock) => self.world.clock.sleep(ASK_AGAIN).await,
@@ -296,13 +303,13 @@ impl Turn {
                 self.fences.places.borrow_mut()[index].written(value);
             }
             let bytes = value.to_le_bytes();
-            self.client.write(file, at, &bytes, false).await?;
+            self.client.begin().write(file, at, &bytes, false).await?;
         }
         Ok(())
     }
 
     async fn sync(&mut self, file: &File<SimNet>, told: &mut Told) -> Outcome {
-        let synced = self.client.fsync_open(file, told).await;
+        let synced = self.client.begin().fsync_open(file, told).await;
         match synced {
             Ok(()) if self.holds() => self.is_there(),
             Ok(()) => {}
@@ -356,7 +363,7 @@ impl Turn {
         // Told of it, or gathered under the lock that it takes to be its own.
         self.write(file, told).await?;
         let synced = loop {
-            match self.client.fsync_open(file, told).await {
+            match self.client.begin().fsync_open(file, told).await {
                 Err(ErrorCode::TimedOut | ErrorCode::Unreachable | ErrorCode::NotReady) => {
                     self.world.clock.sleep(ASK_AGAIN).await;
                 }
@@ -367,7 +374,7 @@ impl Turn {
             true => Err(ErrorCode::Io),
             false => file.tell_writer(told),
         };
-        let closed = self.client.flush_open(file, told).await;
+        let closed = self.client.begin().flush_open(file, told).await;
         for (call, outcome) in [("fsync", synced), ("write", written), ("close", closed)] {
             if outcome != Err(ErrorCode::Io) {
                 return Err(format!(
@@ -376,7 +383,7 @@ impl Turn {
             }
         }
         let again = (
-            self.client.fsync_open(file, told).await,
+            self.client.begin().fsync_open(file, told).await,
             file.tell_writer(told),
         );
         match again {

@@ -247,6 +247,7 @@ pub async fn send_odd(world: Rc<World>, name: String, ino: Ino, mut rng: Rng, me
             header,
             body,
             payload,
+            lent: Vec::new(),
         };
         world.network.count(Fault::HostileRequest);
         let answer = world
@@ -275,29 +276,36 @@ pub async fn use_garbled(
         let at = format!("g{}", rng.below(4));
         if let Ok(opened) = create(&client, dir, &at, false).await {
             let ino = opened.file.ino;
-            client.append(&opened.file, &[1; 100], false).await.ok();
             client
+                .begin()
+                .append(&opened.file, &[1; 100], false)
+                .await
+                .ok();
+            client
+                .begin()
                 .truncate(&who(), ino, rng.below(9_000), true, false)
                 .await
                 .ok();
             client
+                .begin()
                 .reserve(&opened.file, 0, 5_000, Reserve::Punch, true)
                 .await
                 .ok();
-            client.seek(&opened.file, 0, true).await.ok();
+            client.begin().seek(&opened.file, 0, true).await.ok();
             client
+                .begin()
                 .write(&opened.file, rng.below(70_000), &[2; 7_000], false)
                 .await
                 .ok();
-            client.fsync(&opened.file).await.ok();
+            client.begin().fsync(&opened.file).await.ok();
             read_all_bounded(&client, &opened.file).await;
-            client.release(ino).await.ok();
+            client.begin().release(ino).await.ok();
             open(&client, ino).await.ok();
         }
         list_bounded(&client, dir).await;
         lookup(&client, dir, &at).await.ok();
         if let Ok(checked) = name(&at) {
-            client.unlink(&who(), dir, checked).await.ok();
+            client.begin().unlink(&who(), dir, checked).await.ok();
         }
         world.count_operation();
     }
@@ -305,11 +313,12 @@ pub async fn use_garbled(
 
 async fn read_all_bounded(client: &SimClient, file: &zonal_client::File<crate::net::SimNet>) {
     let mut buffer = vec![0; 100_000];
-    client.read(file, 0, &mut buffer).await.ok();
+    client.begin().read(file, 0, &mut buffer).await.ok();
 }
 
 async fn list_bounded(client: &SimClient, dir: Ino) {
     client
+        .begin()
         .readdir(&who(), dir, Part::new(0, 10, true))
         .await
         .ok();

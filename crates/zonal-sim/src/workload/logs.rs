@@ -72,10 +72,11 @@ impl Logs {
         let layout = b"unit=65536";
         let who = super::who();
         client
+            .begin()
             .setxattr(&who, dir, b"zonal.layout", layout, 0)
             .await?;
         let file = create(client, dir, "records", true).await?.file;
-        client.release(file.ino).await?;
+        client.begin().release(file.ino).await?;
         self.file.set(file.ino);
         Ok(())
     }
@@ -104,7 +105,11 @@ impl Logs {
         let must = self.records.borrow().must();
         let opened = open(client, self.file.get()).await.map_err(text)?;
         let content = read_all(client, &opened.file).await.map_err(text)?;
-        client.release(opened.file.ino).await.map_err(text)?;
+        client
+            .begin()
+            .release(opened.file.ino)
+            .await
+            .map_err(text)?;
         let broken = self
             .records
             .borrow_mut()
@@ -251,7 +256,7 @@ impl Writer {
         };
         for number in lost {
             let record = append_log::record(self.index, number);
-            self.client.append(&file, &record, false).await.ok();
+            self.client.begin().append(&file, &record, false).await.ok();
         }
     }
 
@@ -298,9 +303,12 @@ impl Writer {
         let bytes: Vec<u8> = numbers.clone().flat_map(record).collect();
         logs.records.borrow_mut().begin(index, numbers.clone());
         let appended = if gathers {
-            self.client.append_gathered(file, &bytes, false).await
+            self.client
+                .begin()
+                .append_gathered(file, &bytes, false)
+                .await
         } else {
-            self.client.append(file, &bytes, false).await
+            self.client.begin().append(file, &bytes, false).await
         };
         match appended {
             Ok(at) => logs.records.borrow_mut().taken(index, numbers, at),
@@ -315,7 +323,7 @@ impl Writer {
         let Some((_file, told)) = &mut self.open else {
             return Ok(());
         };
-        let done = self.client.fsync_open(file, told).await;
+        let done = self.client.begin().fsync_open(file, told).await;
         if done.is_ok() {
             self.logs.records.borrow_mut().acknowledged(self.index)?;
         }
@@ -328,7 +336,7 @@ impl Writer {
             return Ok(());
         };
         loop {
-            let done = self.client.flush_open(&file, &mut told).await;
+            let done = self.client.begin().flush_open(&file, &mut told).await;
             match done {
                 Err(code) if self.may_fail && is_late(code) => {
                     self.world.clock.sleep(500_000_000).await;
@@ -344,7 +352,7 @@ impl Writer {
             }
         }
         self.open = None;
-        let released = self.client.release(file.ino).await;
+        let released = self.client.begin().release(file.ino).await;
         self.heard("release", released).await
     }
 
@@ -355,7 +363,7 @@ impl Writer {
         let read = async {
             let opened = open(&self.client, ino).await?;
             let content = read_all(&self.client, &opened.file).await;
-            self.client.release(ino).await.and(content)
+            self.client.begin().release(ino).await.and(content)
         };
         match read.await {
             Ok(content) => {

@@ -112,11 +112,15 @@ impl MediaProgram {
         known.longest = known.longest.max(bytes);
         self.files[file] = Some(known);
         let content = versions::content(ino, version, bytes);
-        let mut outcome = self.client.write(&opened.file, 0, &content, false).await;
+        let mut outcome = self
+            .client
+            .begin()
+            .write(&opened.file, 0, &content, false)
+            .await;
         if outcome.is_ok() && self.rng.chance(500) {
-            outcome = self.client.fsync(&opened.file).await;
+            outcome = self.client.begin().fsync(&opened.file).await;
         }
-        let released = self.client.release(ino).await;
+        let released = self.client.begin().release(ino).await;
         match outcome.and(released) {
             Ok(()) => {
                 if known.longest <= bytes {
@@ -137,7 +141,7 @@ impl MediaProgram {
         };
         let opened = open(client, known.ino).await.map_err(text)?;
         let seen = read_all(client, &opened.file).await;
-        client.release(known.ino).await.map_err(text)?;
+        client.begin().release(known.ino).await.map_err(text)?;
         let seen = match seen {
             Ok(seen) => seen,
             Err(code) => return self.forgive("read", code),
@@ -157,7 +161,7 @@ impl MediaProgram {
 
     async fn remove(&mut self, file: usize) -> Outcome {
         let at = name(&format!("f{file}")).map_err(text)?;
-        match self.client.unlink(&who(), self.dir, at).await {
+        match self.client.begin().unlink(&who(), self.dir, at).await {
             Ok(()) | Err(ErrorCode::NotFound) => {
                 self.files[file] = None;
                 Ok(())
@@ -192,13 +196,13 @@ pub async fn write_anew(client: &SimClient, dir: Ino) -> Outcome {
     let opened = create(client, dir, "anew", true).await.map_err(text)?;
     let ino = opened.file.ino;
     let content = versions::content(ino, 1, 500_000);
-    let wrote = client.write(&opened.file, 0, &content, false).await;
-    let wrote = wrote.and(client.fsync(&opened.file).await);
+    let wrote = client.begin().write(&opened.file, 0, &content, false).await;
+    let wrote = wrote.and(client.begin().fsync(&opened.file).await);
     wrote.map_err(|code| format!("invariant 9: a write after everything was removed: {code}"))?;
     let seen = read_all(client, &opened.file).await.map_err(text)?;
-    client.release(ino).await.map_err(text)?;
+    client.begin().release(ino).await.map_err(text)?;
     let at = name("anew").map_err(text)?;
-    client.unlink(&who(), dir, at).await.map_err(text)?;
+    client.begin().unlink(&who(), dir, at).await.map_err(text)?;
     match versions::check(ino, &seen, (1, seen.len()), 1) {
         None if seen.len() == content.len() => Ok(()),
         broken => Err(format!("after everything was removed: {broken:?}")),

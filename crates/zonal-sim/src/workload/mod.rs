@@ -54,6 +54,7 @@ pub async fn create(
     };
     let open_flags = flags::O_RDWR | if exclusive { flags::O_EXCL } else { 0 };
     client
+        .begin()
         .create(&who(), dir, name(text)?, new, open_flags)
         .await
 }
@@ -63,7 +64,7 @@ pub async fn create(
 /// # Errors
 /// As the cell answers.
 pub async fn open(client: &SimClient, ino: Ino) -> Result<Opened<SimNet>, ErrorCode> {
-    client.open(&who(), ino, flags::O_RDWR).await
+    client.begin().open(&who(), ino, flags::O_RDWR).await
 }
 
 /// Makes a directory, or finds the one that is there.
@@ -72,6 +73,7 @@ pub async fn open(client: &SimClient, ino: Ino) -> Result<Opened<SimNet>, ErrorC
 /// As the cell answers.
 pub async fn make_dir(client: &SimClient, dir: Ino, text: &str) -> Result<Ino, ErrorCode> {
     match client
+        .begin()
         .mkdir(&who(), dir, name(text)?, (0o755, 0), None)
         .await
     {
@@ -89,7 +91,7 @@ pub async fn make_dir(client: &SimClient, dir: Ino, text: &str) -> Result<Ino, E
 /// # Errors
 /// As the cell answers.
 pub async fn lookup(client: &SimClient, dir: Ino, text: &str) -> Result<Option<Found>, ErrorCode> {
-    match client.lookup(&who(), dir, name(text)?).await? {
+    match client.begin().lookup(&who(), dir, name(text)?).await? {
         Looked::Found(found) => Ok(Some(found)),
         Looked::Absent(_) => Ok(None),
     }
@@ -103,7 +105,10 @@ pub async fn read_all(client: &SimClient, file: &File<SimNet>) -> Result<Vec<u8>
     let mut all = Vec::new();
     let mut buffer = vec![0; 1 << 20];
     loop {
-        let got = client.read(file, all.len() as u64, &mut buffer).await?;
+        let got = client
+            .begin()
+            .read(file, all.len() as u64, &mut buffer)
+            .await?;
         if got == 0 {
             return Ok(all);
         }
@@ -124,6 +129,7 @@ pub async fn list(
     let mut cookie = 0;
     loop {
         let (entries, end) = client
+            .begin()
             .readdir(&who(), dir, Part::new(cookie, batch, false))
             .await?;
         for entry in &entries {
@@ -145,7 +151,7 @@ pub async fn remove_all(client: &SimClient, top: Ino) -> Result<(), ErrorCode> {
     while let Some((dir, above)) = stack.pop() {
         let mut dirs = Vec::new();
         for (text, ino) in list(client, dir, 7).await? {
-            match client.unlink(&who(), dir, name(&text)?).await {
+            match client.begin().unlink(&who(), dir, name(&text)?).await {
                 Ok(()) => {}
                 Err(ErrorCode::IsDirectory) => dirs.push((ino, Some((dir, text)))),
                 Err(code) => return Err(code),
@@ -153,7 +159,7 @@ pub async fn remove_all(client: &SimClient, top: Ino) -> Result<(), ErrorCode> {
         }
         if dirs.is_empty() {
             if let Some((parent, text)) = above {
-                client.rmdir(&who(), parent, name(&text)?).await?;
+                client.begin().rmdir(&who(), parent, name(&text)?).await?;
             }
         } else {
             stack.push((dir, above));

@@ -118,7 +118,11 @@ impl Legacy {
             self.world.count_operation();
             self.world.clock.sleep(rng.below(100_000_000)).await;
         }
-        client.sync_all().await.or_else(|code| self.forgive(code))?;
+        client
+            .begin()
+            .sync_all()
+            .await
+            .or_else(|code| self.forgive(code))?;
         self.look(&client).await
     }
 
@@ -229,12 +233,12 @@ impl Legacy {
             known.longest = known.longest.max(bytes);
         }
         let content = versions::content(ino, version, bytes);
-        let mut outcome = client.write(&opened.file, 0, &content, false).await;
+        let mut outcome = client.begin().write(&opened.file, 0, &content, false).await;
         let synced = rng.chance(400);
         if outcome.is_ok() && synced {
-            outcome = client.fsync(&opened.file).await;
+            outcome = client.begin().fsync(&opened.file).await;
         }
-        let released = client.release(ino).await;
+        let released = client.begin().release(ino).await;
         match outcome.and(released) {
             Ok(()) if synced || !self.power => {
                 let mut files = self.files.borrow_mut();
@@ -259,7 +263,7 @@ impl Legacy {
         };
         let checked = name(at).map_err(text)?;
         let operation = async {
-            let gone = client.unlink(&who(), self.dir, checked).await;
+            let gone = client.begin().unlink(&who(), self.dir, checked).await;
             gone.map(|()| None)
         };
         self.change(client, &format!("unlink {at}"), &step, operation, at)
@@ -277,7 +281,11 @@ impl Legacy {
         let (old, new) = (name(from).map_err(text)?, name(to).map_err(text)?);
         let operation = async {
             let (old, new) = ((self.dir, old), (self.dir, new));
-            client.rename(&who(), old, new, 0).await.map(|()| None)
+            client
+                .begin()
+                .rename(&who(), old, new, 0)
+                .await
+                .map(|()| None)
         };
         let doing = format!("rename {from} to {to}");
         self.change(client, &doing, &step, operation, to).await?;
@@ -294,7 +302,7 @@ impl Legacy {
             };
             let checked = name(&at).map_err(text)?;
             let operation = async {
-                let gone = client.rmdir(&who(), self.dir, checked).await;
+                let gone = client.begin().rmdir(&who(), self.dir, checked).await;
                 gone.map(|()| None)
             };
             let doing = format!("rmdir {at}");
@@ -314,7 +322,7 @@ impl Legacy {
     }
 
     async fn sync(&self, client: &SimClient) -> Outcome {
-        match client.sync_directory(self.dir).await {
+        match client.begin().sync_directory(self.dir).await {
             Ok(()) => {
                 self.oracle.borrow_mut().synced();
                 Ok(())
@@ -338,6 +346,7 @@ impl Legacy {
         };
         let seen = read_all(client, &opened.file).await;
         client
+            .begin()
             .release(ino)
             .await
             .or_else(|code| self.forgive(code))?;
@@ -378,7 +387,7 @@ impl Legacy {
             let opened = open(client, ino).await.map_err(text)?;
             let seen = read_all(client, &opened.file).await.map_err(text)?;
             self.judge(&at, ino, &seen)?;
-            client.release(ino).await.map_err(text)?;
+            client.begin().release(ino).await.map_err(text)?;
         }
         Ok(())
     }

@@ -48,7 +48,7 @@ pub async fn change_roots(
                     Some(true) => Err(ErrorCode::NotEmpty),
                     Some(false) => Ok(()),
                 };
-                let got = client.rmdir(&who(), Ino::ROOT, checked).await;
+                let got = client.begin().rmdir(&who(), Ino::ROOT, checked).await;
                 expect(&format!("rmdir /{at}"), got, want)?;
                 if want.is_ok() {
                     known.remove(&at);
@@ -58,6 +58,7 @@ pub async fn change_roots(
                 let to = name(&other).map_err(|code| code.to_string())?;
                 let moved = known.get(&at).copied();
                 let got = client
+                    .begin()
                     .rename(&who(), (Ino::ROOT, checked), (Ino::ROOT, to), 0)
                     .await;
                 let want = moved.map(|_| ()).ok_or(ErrorCode::NotFound);
@@ -74,7 +75,7 @@ pub async fn change_roots(
                 let opened = create(&client, *ino, "x", true).await;
                 let opened = opened.map_err(|code| format!("create /{at}/x: {code}"))?;
                 *is_full = true;
-                let released = client.release(opened.file.ino).await;
+                let released = client.begin().release(opened.file.ino).await;
                 released.map_err(|code| code.to_string())?;
             }
             _ => {
@@ -95,11 +96,11 @@ pub async fn change_roots(
     for (at, (ino, is_full)) in known {
         if is_full {
             let inside = name("x").map_err(|code| code.to_string())?;
-            let gone = client.unlink(&who(), ino, inside).await;
+            let gone = client.begin().unlink(&who(), ino, inside).await;
             expect(&format!("unlink /{at}/x"), gone, Ok(()))?;
         }
         let checked = name(&at).map_err(|code| code.to_string())?;
-        let gone = client.rmdir(&who(), Ino::ROOT, checked).await;
+        let gone = client.begin().rmdir(&who(), Ino::ROOT, checked).await;
         expect(&format!("rmdir /{at}"), gone, Ok(()))?;
     }
     Ok(())
@@ -118,7 +119,7 @@ pub async fn churn_roots(
         if rng.chance(500) {
             make_dir(&client, Ino::ROOT, &at).await.ok();
         } else if let Ok(checked) = name(&at) {
-            client.rmdir(&who(), Ino::ROOT, checked).await.ok();
+            client.begin().rmdir(&who(), Ino::ROOT, checked).await.ok();
         }
         world.count_operation();
         world.clock.sleep(rng.below(300_000_000)).await;

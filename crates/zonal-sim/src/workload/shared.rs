@@ -43,7 +43,7 @@ pub async fn append_some(
     for number in 0..records {
         shared.appended.borrow_mut().insert((index, number), false);
         let record = append_log::record(index, number);
-        match client.append(&opened.file, &record, false).await {
+        match client.begin().append(&opened.file, &record, false).await {
             Ok(_offset) => {
                 shared.appended.borrow_mut().insert((index, number), true);
             }
@@ -54,7 +54,7 @@ pub async fn append_some(
         world.count_operation();
         world.clock.sleep(rng.below(30_000_000)).await;
     }
-    client.release(opened.file.ino).await.map_err(text)
+    client.begin().release(opened.file.ino).await.map_err(text)
 }
 
 /// Checks the log when all have ended.
@@ -69,7 +69,11 @@ pub async fn check_log(
 ) -> Result<(), String> {
     let opened = create(client, dir, "log", false).await.map_err(text)?;
     let content = read_all(client, &opened.file).await.map_err(text)?;
-    client.release(opened.file.ino).await.map_err(text)?;
+    client
+        .begin()
+        .release(opened.file.ino)
+        .await
+        .map_err(text)?;
     let broken = append_log::check(&content, &shared.appended.borrow(), may_give_up);
     if broken.is_empty() {
         Ok(())
@@ -95,10 +99,11 @@ pub async fn write_baton(
         shared.written.set(version);
         let bytes = close_to_open::content(version, BATON_BYTES);
         client
+            .begin()
             .write(&opened.file, 0, &bytes, false)
             .await
             .map_err(text)?;
-        client.release(file).await.map_err(text)?;
+        client.begin().release(file).await.map_err(text)?;
         shared.closed.set(version);
         world.count_operation();
         world.clock.sleep(rng.below(60_000_000)).await;
@@ -122,7 +127,7 @@ pub async fn read_baton(
         let closed = shared.closed.get();
         let opened = open(&client, file).await.map_err(text)?;
         let seen = read_all(&client, &opened.file).await.map_err(text)?;
-        client.release(file).await.map_err(text)?;
+        client.begin().release(file).await.map_err(text)?;
         let written = shared.written.get();
         if closed > 0 && seen.len() != BATON_BYTES {
             return Err(format!(

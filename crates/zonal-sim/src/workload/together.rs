@@ -11,7 +11,8 @@ use crate::world::World;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
-use zonal_client::{Client, File, Options};
+use zonal_client::run::Brought;
+use zonal_client::{Client, ClientCall, File, Net as _, Options, Run};
 use zonal_types::{ClientId, ErrorCode, Ino, ZoneId};
 use zonal_wire::meta::flags;
 
@@ -47,6 +48,21 @@ pub struct Together {
     some_give_up: Cell<bool>,
 }
 
+/// What becomes of a client's operations.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Fate {
+    /// It soon gives up.
+    pub is_impatient: bool,
+    /// Its callers are killed while they wait, now and then.
+    pub is_killed: bool,
+}
+
+impl Fate {
+    fn may_fail(self) -> bool {
+        self.is_impatient || self.is_killed
+    }
+}
+
 /// One client.
 pub struct Part {
     /// The world.
@@ -63,6 +79,7 @@ pub struct Part {
     pub together: Rc<Together>,
     /// Its random numbers.
     pub rng: Rng,
+    fate: Fate,
     open: Option<Arc<File<SimNet>>>,
 }
 
@@ -73,10 +90,11 @@ pub struct Part {
 pub async fn make(client: &SimClient, dir: Ino, targets: u32) -> Result<Ino, ErrorCode> {
     let layout = format!("unit={UNIT} count={targets}");
     client
+        .begin()
         .setxattr(&who(), dir, b"zonal.layout", layout.as_bytes(), 0)
         .await?;
     let made = create(client, dir, "several", true).await?;
-    client.release(made.file.ino).await?;
+    client.begin().release(made.file.ino).await?;
     Ok(made.file.ino)
 }
 
@@ -92,6 +110,13 @@ pub async fn impatient(world: &World, index: usize, mut rng: Rng) -> Result<SimC
     (options.attempt_ms, options.deadline_ms) = (IMPATIENT_MS / 3, IMPATIENT_MS);
     let net = SimNet::new(world.network.clone(), &name, rng);
     Client::connect(net, options).await
+}
+
+/// Long bytes come in memory that targets take them from, as the kernel's do.
+fn lent(client: &SimClient, bytes: &[u8]) -> Option<Box<dyn Brought>> {
+    let mut memory = client.net().memory(bytes.len())?;
+    memory.copy_from_slice(bytes);
+    Some(memory)
 }
 
 impl Together {
@@ -129,7 +154,7 @@ async fn read(
     // What this client wrote before was flushed.
     history.borrow_mut().flushed(index);
     let content = read_all(client, &opened.file).await;
-    client.release(file).await.map_err(text)?;
+    client.begin().release(file).await.map_err(text)?;
     Ok((content.map_err(text)?, look))
 }
 
@@ -152,18 +177,22 @@ impl Part {
             file,
             together,
             rng,
+            fate: Fate::default(),
             open: None,
         }
     }
 
-    /// Plays its part for so many rounds. `is_impatient`: with a client that soon gives up.
+    /// Plays its part for so many rounds.
     ///
     /// # Errors
     /// An operation that failed, or what cannot be.
-    pub async fn play(mut self, rounds: u64, is_impatient: bool) -> Outcome {
+    pub async fn play(mut self, rounds: u64, fate: Fate) -> Outcome {
         let patient = self.client.clone();
-        if is_impatient {
+        self.fate = fate;
+        if fate.may_fail() {
             self.together.some_give_up.set(true);
+        }
+        if fate.is_impatient {
             let mut made = impatient(&self.world, self.index, self.rng.fork(1)).await;
             while made.is_err() && self.world.broken().is_empty() {
                 self.world.clock.sleep(500_000_000).await;
@@ -176,11 +205,11 @@ impl Part {
         for _ in 0..rounds {
             let pause = [0, 3_000_000, 40_000_000, 900_000_000][self.rng.below(4) as usize];
             for _ in 0..STEPS {
-                self.step(is_impatient).await?;
+                self.step().await?;
                 self.world.count_operation();
                 self.world.clock.sleep(self.rng.below(pause)).await;
             }
-            self.end_round(is_impatient, &patient).await?;
+            self.end_round(&patient).await?;
         }
         Ok(())
     }
@@ -197,6 +226,7 @@ impl Part {
                 | ErrorCode::Unreachable
                 | ErrorCode::NotReady
                 | ErrorCode::Overloaded
+                | ErrorCode::Interrupted
         );
         if may_fail && is_late {
             self.together.gave_up.set(true);
@@ -205,7 +235,15 @@ impl Part {
         Err(format!("{doing}: {code}"))
     }
 
-    async fn step(&mut self, is_impatient: bool) -> Outcome {
+    /// An operation of this client.
+    fn call<'a>(&mut self, client: &'a SimClient) -> ClientCall<'a, SimNet> {
+        match self.fate.is_killed {
+            true => self.world.mortal_call(client, &mut self.rng),
+            false => client.begin(),
+        }
+    }
+
+    async fn step(&mut self) -> Outcome {
         let (doing, done) = match self.rng.below(100) {
             0..28 => ("write", self.write().await),
             28..32 => ("scattered writes", self.scatter().await),
@@ -214,10 +252,11 @@ impl Part {
             62..72 => ("flush", self.flush().await),
             72..80 => ("close", self.close().await),
             80..83 => ("open to cut", self.open_and_cut().await),
-            83..90 => return self.read_on(is_impatient).await,
-            _ => return self.read(is_impatient).await,
+            83..90 => return self.read_on().await,
+            _ => return self.read().await,
         };
-        let may_fail = is_impatient || (doing == "append" && self.together.some_give_up.get());
+        let may_fail =
+            self.fate.may_fail() || (doing == "append" && self.together.some_give_up.get());
         done.or_else(|code| self.forgive(doing, code, may_fail))
     }
 
@@ -252,7 +291,16 @@ impl Part {
         let (at, length) = (self.place(), self.length());
         let number = self.history().write(self.index, at, length);
         let bytes = self.history().bytes(number);
-        let done = self.client.write(&file, at, &bytes, false).await;
+        let client = self.client.clone();
+        let call = self.call(&client);
+        let memory = self.fate.is_killed.then(|| lent(&client, &bytes)).flatten();
+        let done = match memory {
+            Some(memory) => {
+                let run = Run::new(memory, 0..bytes.len());
+                call.write_run(&file, at, run, false).await
+            }
+            None => call.write(&file, at, &bytes, false).await,
+        };
         self.take(number, done)
     }
 
@@ -267,7 +315,9 @@ impl Part {
             let length = self.rng.between(1, 300) as usize;
             let number = self.history().write(self.index, at, length);
             let bytes = self.history().bytes(number);
-            let done = self.client.write(&file, at, &bytes, false).await;
+            let client = self.client.clone();
+            let call = self.call(&client);
+            let done = call.write(&file, at, &bytes, false).await;
             self.take(number, done)?;
             at += length as u64 + self.rng.between(1, gap);
         }
@@ -288,7 +338,14 @@ impl Part {
         let length = 2 * MARK + self.length();
         let number = self.history().append(self.index, length);
         let bytes = self.history().bytes(number);
-        let done = self.client.append(&file, &bytes, false).await;
+        let client = self.client.clone();
+        let call = self.call(&client);
+        let memory = self.fate.is_killed.then(|| lent(&client, &bytes)).flatten();
+        let done = match memory {
+            // It is another's when this call is over.
+            Some(memory) => call.append(&file, &memory, false).await,
+            None => call.append(&file, &bytes, false).await,
+        };
         if let Ok(at) = done {
             self.history().done(number, Some(at));
             self.history().flushed(self.index);
@@ -306,10 +363,9 @@ impl Part {
             _ => self.place(),
         };
         let number = self.history().cut(self.index, size);
-        let done = self
-            .client
-            .truncate(&who(), self.file, size, true, false)
-            .await;
+        let client = self.client.clone();
+        let call = self.call(&client);
+        let done = call.truncate(&who(), self.file, size, true, false).await;
         if done.is_ok() {
             self.history().done(number, None);
             self.history().flushed(self.index);
@@ -321,7 +377,9 @@ impl Part {
         self.close().await?;
         let number = self.history().cut(self.index, 0);
         let how = flags::O_RDWR | flags::O_TRUNC;
-        let done = self.client.open(&who(), self.file, how).await;
+        let client = self.client.clone();
+        let call = self.call(&client);
+        let done = call.open(&who(), self.file, how).await;
         if let Ok(opened) = &done {
             self.open = Some(opened.file.clone());
             self.history().done(number, None);
@@ -331,10 +389,12 @@ impl Part {
 
     async fn flush(&mut self) -> Result<(), ErrorCode> {
         let file = self.opened().await?;
+        let client = self.client.clone();
+        let call = self.call(&client);
         if self.rng.chance(500) {
-            self.client.fsync(&file).await?;
+            call.fsync(&file).await?;
         } else {
-            self.client.flush(&file).await?;
+            call.flush(&file).await?;
         }
         self.history().flushed(self.index);
         Ok(())
@@ -342,26 +402,26 @@ impl Part {
 
     async fn close(&mut self) -> Result<(), ErrorCode> {
         if self.open.take().is_some() {
-            self.client.release(self.file).await?;
+            self.client.begin().release(self.file).await?;
             self.history().flushed(self.index);
         }
         Ok(())
     }
 
     /// Opens, reads, closes.
-    async fn read(&self, is_impatient: bool) -> Outcome {
+    async fn read(&self) -> Outcome {
         match read(&self.client, self.file, self.index, &self.together.history).await {
             Ok((content, look)) => {
                 self.may_be_loose();
                 self.history().seen(look, &content, true)
             }
-            Err(_late) if is_impatient => Ok(()),
+            Err(_late) if self.fate.is_impatient => Ok(()),
             Err(what) => Err(format!("read: {what}")),
         }
     }
 
     /// Reads on with what is open: its size may be old, its bytes not.
-    async fn read_on(&mut self, is_impatient: bool) -> Outcome {
+    async fn read_on(&mut self) -> Outcome {
         let Some(file) = self.open.clone() else {
             return Ok(());
         };
@@ -371,7 +431,7 @@ impl Part {
                 self.may_be_loose();
                 self.history().seen(look, &content, false)
             }
-            Err(code) => self.forgive("read", code, is_impatient),
+            Err(code) => self.forgive("read", code, self.fate.is_impatient),
         }
     }
 
@@ -384,10 +444,10 @@ impl Part {
     }
 
     /// All close, and look at what is there.
-    async fn end_round(&mut self, is_impatient: bool, patient: &SimClient) -> Outcome {
+    async fn end_round(&mut self, patient: &SimClient) -> Outcome {
         let mut tries = 0;
         while let Err(code) = self.close_all().await {
-            self.forgive("close", code, is_impatient)?;
+            self.forgive("close", code, self.fate.may_fail())?;
             tries += 1;
             if tries > FLUSHES {
                 return Err(format!("what was written cannot be flushed: {code}"));
@@ -401,7 +461,13 @@ impl Part {
         }
         let first = read(patient, self.file, self.index, &together.history).await;
         let (content, look) = first.map_err(|what| format!("read: {what}"))?;
-        let size = patient.getattr(self.file).await.map_err(text)?.0.size;
+        let size = patient
+            .begin()
+            .getattr(self.file)
+            .await
+            .map_err(text)?
+            .0
+            .size;
         if size != content.len() as u64 {
             return Err(format!("{} bytes of {size} are read", content.len()));
         }
@@ -435,7 +501,7 @@ impl Part {
     /// Flushes whatever is left, opened or not, and closes.
     async fn close_all(&mut self) -> Result<(), ErrorCode> {
         let file = self.opened().await?;
-        self.client.fsync(&file).await?;
+        self.client.begin().fsync(&file).await?;
         self.history().flushed(self.index);
         self.close().await
     }

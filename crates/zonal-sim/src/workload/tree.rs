@@ -130,6 +130,7 @@ impl TreeProgram {
         let checked = name(&text).map_err(|code| code.to_string())?;
         let got = self
             .client
+            .begin()
             .mkdir(&who(), self.tree.ino(dir), checked, (0o755, 0), None)
             .await;
         if let Some(found) = same(&format!("mkdir {text}"), got, want)? {
@@ -143,7 +144,7 @@ impl TreeProgram {
         let ino = self.tree.ino(dir);
         let want = self.tree.unlink(dir, &text);
         let checked = name(&text).map_err(|code| code.to_string())?;
-        let got = self.client.unlink(&who(), ino, checked).await;
+        let got = self.client.begin().unlink(&who(), ino, checked).await;
         same(&format!("unlink {text}"), got, want).map(|_| ())
     }
 
@@ -152,7 +153,7 @@ impl TreeProgram {
         let ino = self.tree.ino(dir);
         let want = self.tree.rmdir(dir, &text);
         let checked = name(&text).map_err(|code| code.to_string())?;
-        let got = self.client.rmdir(&who(), ino, checked).await;
+        let got = self.client.begin().rmdir(&who(), ino, checked).await;
         same(&format!("rmdir {text}"), got, want).map(|_| ())
     }
 
@@ -180,6 +181,7 @@ impl TreeProgram {
         };
         let got = self
             .client
+            .begin()
             .rename(&who(), (from_ino, old), (to_ino, new), 0)
             .await;
         same(&format!("rename {text} to {new_text}"), got, want).map(|_| ())
@@ -193,7 +195,11 @@ impl TreeProgram {
         let (ino, dir_ino) = (self.tree.ino(file), self.tree.ino(dir));
         let want = self.tree.link(file, dir, &text);
         let checked = name(&text).map_err(|code| code.to_string())?;
-        let got = self.client.hard_link(&who(), ino, dir_ino, checked).await;
+        let got = self
+            .client
+            .begin()
+            .hard_link(&who(), ino, dir_ino, checked)
+            .await;
         same(&format!("link {text}"), got, want).map(|_| ())
     }
 
@@ -206,7 +212,7 @@ impl TreeProgram {
     }
 
     async fn release(&self, ino: Ino) -> Outcome {
-        let released = self.client.release(ino).await;
+        let released = self.client.begin().release(ino).await;
         released.map_err(|code| format!("close: {code}"))
     }
 
@@ -232,7 +238,11 @@ impl TreeProgram {
             let bytes: Vec<u8> = (0..length)
                 .map(|index| (seed >> (index % 8 * 8)) as u8 ^ (index / 8) as u8)
                 .collect();
-            let wrote = self.client.write(&opened, offset, &bytes, false).await;
+            let wrote = self
+                .client
+                .begin()
+                .write(&opened, offset, &bytes, false)
+                .await;
             wrote.map_err(|code| format!("write of {length} at {offset}: {code}"))?;
             if let Some(content) = self.tree.content_mut(file) {
                 let end = (offset + length) as usize;
@@ -268,7 +278,7 @@ impl TreeProgram {
         let offset = self.rng.below(content.len() as u64 + 1000);
         let length = self.rng.between(1, 150_000);
         let mut buffer = vec![0xaa; length as usize];
-        let got = self.client.read(opened, offset, &mut buffer).await;
+        let got = self.client.begin().read(opened, offset, &mut buffer).await;
         let got = got.map_err(|code| format!("read of {length} at {offset}: {code}"))?;
         let from = (offset as usize).min(content.len());
         let to = (from + length as usize).min(content.len());
@@ -293,6 +303,7 @@ impl TreeProgram {
         };
         let cut = self
             .client
+            .begin()
             .truncate(&who(), ino, size, by_handle, false)
             .await;
         let attr = cut.map_err(|code| format!("truncate to {size}: {code}"))?;
@@ -318,7 +329,7 @@ impl TreeProgram {
         let opened = self.open(file).await?;
         let length = self.rng.between(1, 9_000) as usize;
         let bytes = vec![self.rng.bits() as u8 | 1; length];
-        let at = self.client.append(&opened, &bytes, false).await;
+        let at = self.client.begin().append(&opened, &bytes, false).await;
         let at = at.map_err(|code| format!("append of {length}: {code}"))?;
         if let Some(content) = self.tree.content_mut(file) {
             if at != content.len() as u64 {
@@ -337,7 +348,7 @@ impl TreeProgram {
             return Ok(());
         };
         let opened = self.open(file).await?;
-        let synced = self.client.fsync(&opened).await;
+        let synced = self.client.begin().fsync(&opened).await;
         synced.map_err(|code| format!("fsync: {code}"))?;
         self.release(opened.ino).await
     }
@@ -369,7 +380,7 @@ impl TreeProgram {
                 "lookup of {text} gives {found:?}, the model has {want:?}"
             ));
         }
-        let attr = self.client.getattr(self.tree.ino(dir)).await;
+        let attr = self.client.begin().getattr(self.tree.ino(dir)).await;
         let (attr, _) = attr.map_err(|code| format!("stat of a directory: {code}"))?;
         if attr.kind != FileKind::Directory || attr.nlink != self.tree.links(dir) {
             return Err(format!(
@@ -381,7 +392,7 @@ impl TreeProgram {
     }
 
     async fn compare_file(&mut self, file: Id, whole: bool) -> Outcome {
-        let attr = self.client.getattr(self.tree.ino(file)).await;
+        let attr = self.client.begin().getattr(self.tree.ino(file)).await;
         let (attr, _) = attr.map_err(|code| format!("stat: {code}"))?;
         let content = self.tree.content(file);
         if attr.size != content.len() as u64 || attr.nlink != self.tree.links(file) {

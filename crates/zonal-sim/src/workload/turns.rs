@@ -74,7 +74,7 @@ impl Turns {
     pub async fn make(&self, client: &SimClient, dir: Ino) -> Result<(), ErrorCode> {
         for at in 0..FILES {
             let file = create(client, dir, &format!("turns{at}"), true).await?.file;
-            client.release(file.ino).await?;
+            client.begin().release(file.ino).await?;
             self.files.borrow_mut().push(file.ino);
         }
         Ok(())
@@ -96,7 +96,7 @@ impl Turns {
             if found != taken {
                 return Err(format!("locks: {taken} turns, and the file says {found}"));
             }
-            client.release(ino).await.map_err(text)?;
+            client.begin().release(ino).await.map_err(text)?;
         }
         Ok(())
     }
@@ -110,7 +110,11 @@ impl Turns {
 
 async fn number_in(client: &SimClient, file: &File<crate::net::SimNet>) -> Result<u64, String> {
     let mut bytes = [0; 8];
-    let count = client.read(file, 0, &mut bytes).await.map_err(text)?;
+    let count = client
+        .begin()
+        .read(file, 0, &mut bytes)
+        .await
+        .map_err(text)?;
     Ok(if count == 0 {
         0
     } else {
@@ -208,7 +212,7 @@ impl Kernel {
                 self.wait_for_lock((at, ino), range, &mut rng).await?;
                 self.take_turn(at, &opened.file, &mut rng).await?;
                 if time < times || rng.chance(300) {
-                    let unlocked = self.client.unlock(ino, range).await;
+                    let unlocked = self.client.begin().unlock(ino, range).await;
                     self.unless_lost(at, unlocked.map_err(text))?;
                 }
             }
@@ -229,10 +233,11 @@ impl Kernel {
         rng: &mut Rng,
     ) -> Outcome {
         let (ino, kind) = (file.ino, KINDS[at]);
-        let flushed = self.client.flush(file).await;
+        let flushed = self.client.begin().flush(file).await;
         self.unless_lost(at, flushed.map_err(text))?;
         if kind == Kind::Fcntl {
-            let released = self.client.release_locks(ino, owner, false, None).await;
+            let call = self.client.begin();
+            let released = call.release_locks(ino, owner, false, None).await;
             self.unless_lost(at, released.map_err(text))?;
         }
         self.free.borrow_mut().push(owner);
@@ -240,9 +245,10 @@ impl Kernel {
         self.later(at, rng.below(CLOSE_LATE), "a late close", async move {
             let is_flock = kind == Kind::Flock;
             let owner = if is_flock { handle } else { owner };
-            let released = client.release_locks(ino, owner, is_flock, Some(handle));
+            let call = client.begin();
+            let released = call.release_locks(ino, owner, is_flock, Some(handle));
             let released = released.await;
-            client.release(ino).await.and(released)
+            client.begin().release(ino).await.and(released)
         });
         Ok(())
     }
@@ -258,7 +264,7 @@ impl Kernel {
             let waiter = Self::next(&self.waiters);
             let number = self.client.lock_number();
             let range = LockRange { number, ..range };
-            match self.client.lock(ino, range, Some(waiter)).await {
+            match self.client.begin().lock(ino, range, Some(waiter)).await {
                 Ok(LockOutcome::Granted { .. }) => return Ok(()),
                 Ok(LockOutcome::Queued) => {}
                 Err(code) => return Err(format!("a lock: {code}")),
@@ -274,12 +280,12 @@ impl Kernel {
                     if !is_remembered {
                         client.take_back_later(ino, range, Some(waiter));
                     }
-                    client.send_taken_back(ino, range).await;
+                    client.begin().send_taken_back(ino, range).await;
                     Ok(())
                 });
                 continue;
             }
-            let granted = self.client.lock_granted(ino, range).await;
+            let granted = self.client.begin().lock_granted(ino, range).await;
             return granted.map(drop).map_err(text);
         }
     }
@@ -313,8 +319,8 @@ impl Kernel {
             self.unless_lost(at, Err(odd))?;
         }
         let next = (found + 1).to_le_bytes();
-        let written = self.client.write(file, 0, &next, false);
-        self.unless_lost(at, written.await.map_err(text))?;
+        let written = self.client.begin().write(file, 0, &next, false).await;
+        self.unless_lost(at, written.map_err(text))?;
         numbers[at].set(found + 1);
         self.world.clock.sleep(rng.below(10_000_000)).await;
         if let Some(broken) = taken.or(holders[at].give(me)) {

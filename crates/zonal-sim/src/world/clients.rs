@@ -2,12 +2,12 @@
 
 use super::World;
 use crate::clock::Group;
-use crate::net::SimNet;
+use crate::net::{NETWORK, SimNet};
 use crate::plant::Plant;
 use crate::rng::Rng;
 use crate::workload::cached::KernelCache;
 use std::rc::Rc;
-use zonal_client::{Client, Options as ClientOptions, QueuedAgain};
+use zonal_client::{Client, ClientCall, Options as ClientOptions, QueuedAgain};
 use zonal_types::{ClientId, ErrorCode, ShardId, ZoneId};
 use zonal_wire::Event;
 
@@ -15,6 +15,12 @@ use zonal_wire::Event;
 const LEAVE_IDLE_MS: u64 = 7_000;
 /// Groups of clients begin here; those of servers rise from 1 with each start.
 const CLIENT_GROUPS: Group = 1 << 40;
+
+/// Of 1000 operations that may be given up, how many have a caller that is to be killed.
+const CALLERS_KILLED: u64 = 150;
+
+/// Within what time from its begin, ns: while it is sent, answered, sent again.
+const KILLED_WITHIN: [u64; 4] = [300_000, 3_000_000, 30_000_000, 2_000_000_000];
 
 /// How long one attempt of a client waits, ms.
 const ATTEMPT_MS: u64 = 1_000;
@@ -52,6 +58,25 @@ impl World {
         }
     }
 
+    /// An operation whose caller is perhaps killed while it waits: the client goes on.
+    pub fn mortal_call<'a>(
+        &self,
+        client: &'a Client<SimNet>,
+        rng: &mut Rng,
+    ) -> ClientCall<'a, SimNet> {
+        let call = client.begin();
+        if self.faults_wanted() && rng.chance(CALLERS_KILLED) {
+            let last = *rng.pick(&KILLED_WITHIN).unwrap_or(&1);
+            let after = rng.below(last);
+            let (given_up, clock) = (call.context().cancellation().clone(), self.clock.clone());
+            self.clock.spawn(NETWORK, async move {
+                clock.sleep(after).await;
+                given_up.cancel();
+            });
+        }
+        call
+    }
+
     /// Adds what a mount does beside its programs: a poll for events at each shard, and housekeeping.
     pub fn serve_client(&self, index: usize, client: &Rc<Client<SimNet>>, cache: &Rc<KernelCache>) {
         let group = CLIENT_GROUPS + index as u64;
@@ -71,10 +96,10 @@ impl World {
                 loop {
                     let link = client.link_to(shard);
                     let wait_ms = if are_locks_queued { POLL_MS } else { 0 };
-                    match client.poll_events(&link, wait_ms).await {
+                    match client.background().poll_events(&link, wait_ms).await {
                         Ok(_polled) if is_deaf => {}
                         Ok(polled) if polled.is_quiet() && are_locks_queued => {
-                            if client.leave_idle(&link).await {
+                            if client.background().leave_idle(&link).await {
                                 while !link.is_open() {
                                     clock.sleep(50_000_000).await;
                                 }
@@ -89,12 +114,13 @@ impl World {
                             {
                                 let returning = client.clone();
                                 clock.spawn(group, async move {
-                                    returning.return_ends().await;
+                                    returning.background().return_ends().await;
                                 });
                             }
                             if polled.restarted || !are_locks_queued {
                                 let over;
-                                (over, are_locks_queued) = client.queue_locks_again(shard).await;
+                                (over, are_locks_queued) =
+                                    client.background().queue_locks_again(shard).await;
                                 for queued in over {
                                     if let QueuedAgain::Granted { waiter, .. } = queued {
                                         cache.grant(waiter);
@@ -111,7 +137,7 @@ impl World {
         self.clock.spawn(group, async move {
             loop {
                 clock.sleep(1_000_000_000).await;
-                client.keep_house().await;
+                client.background().keep_house().await;
             }
         });
     }

@@ -28,11 +28,14 @@ pub fn on_a_cell<P: Future<Output = Result<(), ErrorCode>> + 'static>(
         // A target asks the shard who is fenced before its first change: not what is counted.
         let first = create(&client, home, "first", true).await?.file;
         for unit in 1..=3 {
-            client.write(&first, unit << 20, &[7], false).await?;
+            client
+                .begin()
+                .write(&first, unit << 20, &[7], false)
+                .await?;
         }
-        client.fsync(&first).await?;
-        client.release(first.ino).await?;
-        client.unlink(&who(), home, name("first")?).await?;
+        client.begin().fsync(&first).await?;
+        client.begin().release(first.ino).await?;
+        client.begin().unlink(&who(), home, name("first")?).await?;
         program(Counter {
             world,
             client,

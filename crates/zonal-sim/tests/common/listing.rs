@@ -15,7 +15,7 @@ pub async fn listed(
     let mut cookie = 0;
     loop {
         let part = Part::new(cookie, 200, true);
-        let (entries, end) = client.readdir(&who(), dir, part).await?;
+        let (entries, end) = client.begin().readdir(&who(), dir, part).await?;
         for item in &entries {
             let mode = item.entry.attr.map_or(0, |attr: Attr| attr.mode);
             found.insert(item.name.to_string(), (mode & 0o777, item.entry.ino));
@@ -33,5 +33,9 @@ pub async fn chmod(client: &SimClient, ino: Ino, mode: u32) -> Result<(), ErrorC
         mode: Some(mode),
         ..AttrChange::default()
     };
-    client.setattr(&who(), ino, change).await.map(|_attr| ())
+    client
+        .begin()
+        .setattr(&who(), ino, change)
+        .await
+        .map(|_attr| ())
 }

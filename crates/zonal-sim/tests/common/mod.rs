@@ -47,9 +47,9 @@ pub async fn patient_at(
 pub async fn contents(client: &SimClient, ino: Ino) -> Result<Vec<u8>, ErrorCode> {
     let seen = open(client, ino).await?;
     let mut bytes = vec![0xee; 8 << 20];
-    let got = client.read(&seen.file, 0, &mut bytes).await?;
+    let got = client.begin().read(&seen.file, 0, &mut bytes).await?;
     bytes.truncate(got);
-    client.release(ino).await?;
+    client.begin().release(ino).await?;
     Ok(bytes)
 }
 
@@ -58,7 +58,10 @@ pub async fn contents(client: &SimClient, ino: Ino) -> Result<Vec<u8>, ErrorCode
 /// # Errors
 /// As the cell answers.
 pub async fn truncate(client: &SimClient, ino: Ino, size: u64) -> Result<(), ErrorCode> {
-    let done = client.truncate(&who(), ino, size, true, false).await;
+    let done = client
+        .begin()
+        .truncate(&who(), ino, size, true, false)
+        .await;
     done.map(|_attr| ())
 }
 
@@ -69,8 +72,8 @@ pub async fn truncate(client: &SimClient, ino: Ino, size: u64) -> Result<(), Err
 pub async fn written(client: &SimClient, bytes: &[u8]) -> Result<Arc<File<SimNet>>, ErrorCode> {
     let home = make_dir(client, Ino::ROOT, "home").await?;
     let file = create(client, home, "f", true).await?.file;
-    client.write(&file, 0, bytes, false).await?;
-    client.fsync(&file).await?;
+    client.begin().write(&file, 0, bytes, false).await?;
+    client.begin().fsync(&file).await?;
     Ok(file)
 }
 

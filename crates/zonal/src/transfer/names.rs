@@ -51,7 +51,7 @@ impl Names {
 
     /// A path below the cell's root of the file with these bytes; `None` where it has none.
     pub fn path(&mut self, data: DataId) -> Option<String> {
-        let ino = block_on(self.client.file_of(data)).ok()?;
+        let ino = block_on(self.client.begin().file_of(data)).ok()?;
         self.path_of(ino)
     }
 
@@ -62,7 +62,7 @@ impl Names {
             if parts.len() > DEPTH_MAX {
                 return None;
             }
-            let parent = block_on(self.client.parent(ino)).ok()?;
+            let parent = block_on(self.client.begin().parent(ino)).ok()?;
             parts.push(self.name_in(parent, ino)?);
             ino = parent;
         }
@@ -87,9 +87,8 @@ impl Names {
         let limit = u32::try_from(READDIR_ENTRIES_MAX).unwrap_or(u32::MAX);
         let (mut names, mut cookie) = (BTreeMap::new(), 0);
         loop {
-            let listing = self
-                .client
-                .readdir(&self.who, dir, Part::new(cookie, limit, false));
+            let call = self.client.begin();
+            let listing = call.readdir(&self.who, dir, Part::new(cookie, limit, false));
             let (entries, end) = block_on(listing)?;
             for entry in &entries {
                 let name = entry.name.to_string();
@@ -104,7 +103,7 @@ impl Names {
 
     /// Ends the session.
     pub fn close(self) -> anyhow::Result<()> {
-        let closed = block_on(self.client.close());
+        let closed = block_on(self.client.begin().close());
         closed
             .map_err(|code| anyhow::anyhow!("{code}"))
             .context("end the session")

@@ -39,7 +39,7 @@ pub fn create(client: &Client<RealNet>, name: &str) -> Opened<RealNet> {
     let name = Name::new(name.as_bytes()).unwrap();
     let flags = zonal_wire::meta::flags::O_RDWR;
     let who = Credentials::root();
-    block_on(client.create(&who, Ino::ROOT, name, new, flags)).unwrap()
+    block_on(client.begin().create(&who, Ino::ROOT, name, new, flags)).unwrap()
 }
 
 /// Writes `/marked`, through to the targets.
@@ -52,7 +52,7 @@ pub fn write_all(cell: &Cell, names: &[String], bytes: &[u8]) {
     let client = connect(&cell.address("manager", false).to_string());
     for name in names {
         let opened = create(&client, name);
-        block_on(client.write_through(&opened.file, 0, bytes, true)).unwrap();
+        block_on(client.begin().write_through(&opened.file, 0, bytes, true)).unwrap();
     }
-    block_on(client.close()).unwrap();
+    block_on(client.begin().close()).unwrap();
 }

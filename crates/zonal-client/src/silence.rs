@@ -5,7 +5,6 @@
 //! what takes long, and keep asking with all their patience. An answer to anybody ends a silence; so does time, as the server may be slow.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use zonal_types::Instant;
@@ -19,42 +18,42 @@ const REMEMBERED: u64 = 2;
 
 /// Silent servers, with the end of what is remembered.
 #[derive(Debug, Default)]
-pub struct Silences {
-    until: Mutex<BTreeMap<SocketAddr, Instant>>,
+pub(crate) struct Silences {
+    until: Mutex<BTreeMap<String, Instant>>,
     /// There are some: all that a request and its reply look at in good times.
     is_any: AtomicBool,
 }
 
 /// How long a call waits for a silent server, in ms.
-pub fn brief_ms(patience_ms: u64) -> u64 {
+pub(crate) fn brief_ms(patience_ms: u64) -> u64 {
     (patience_ms / BRIEF_SHARE).max(BRIEF_MIN)
 }
 
 impl Silences {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<SocketAddr, Instant>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Instant>> {
         self.until.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A server has let an operation end that had so much patience.
-    pub fn begin(&self, server: SocketAddr, now: Instant, patience_ms: u64) {
+    pub(crate) fn begin(&self, server: &str, now: Instant, patience_ms: u64) {
         let until = now.plus_ms(patience_ms * REMEMBERED);
-        self.lock().insert(server, until);
+        self.lock().insert(server.to_owned(), until);
         self.is_any.store(true, Ordering::SeqCst);
     }
 
     /// A server has answered.
-    pub fn end(&self, server: SocketAddr) {
+    pub(crate) fn end(&self, server: &str) {
         if self.is_any.load(Ordering::Relaxed) {
             let mut until = self.lock();
-            until.remove(&server);
+            until.remove(server);
             self.is_any.store(!until.is_empty(), Ordering::SeqCst);
         }
     }
 
     /// Whether a call is not to wait long for this server.
-    pub fn is_silent(&self, server: SocketAddr, now: Instant) -> bool {
+    pub(crate) fn is_silent(&self, server: &str, now: Instant) -> bool {
         self.is_any.load(Ordering::Relaxed)
-            && self.lock().get(&server).is_some_and(|until| now < *until)
+            && self.lock().get(server).is_some_and(|until| now < *until)
     }
 }
 
@@ -64,7 +63,7 @@ mod tests {
 
     #[test]
     fn a_silence_ends_with_an_answer_and_with_time() {
-        let [one, two] = [1, 2].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
+        let [one, two] = ["127.0.0.1:1", "127.0.0.1:2"];
         let (silences, now) = (Silences::default(), Instant(7));
         assert!(!silences.is_silent(one, now));
         silences.begin(one, now, 12_000);
