@@ -133,7 +133,11 @@ impl TargetHost for TargetDisk {
         };
         match self.peers.shard(&self.map, shard, &request) {
             Ok(MetaReply::Fences { fences, end }) => Some((fences, end)),
-            _no_answer => None,
+            _no_answer => {
+                // It may have come up elsewhere.
+                self.map.refresh();
+                None
+            }
         }
     }
 

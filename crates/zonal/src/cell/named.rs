@@ -86,11 +86,11 @@ mod tests {
             "host:70000",
             ":7100",
             "./a:1",
-            "",
         ] {
             assert!(!Named::is_address(text), "{text}");
             assert_eq!(Named::of(text).unwrap(), Named::Folder(text.into()));
         }
+        assert!(!Named::is_address("") && Named::of("").is_err());
     }
 
     #[test]
