@@ -221,7 +221,7 @@ impl<N: Net> Client<N> {
         self.background_until(&Cancellation::default())
     }
 
-    /// The same, given up with others.
+    /// The same, given up from elsewhere. One operation at a time waits under a cancellation.
     pub fn background_until(&self, cancellation: &Cancellation) -> ClientCall<'_, N> {
         self.call(false, cancellation.clone())
     }
