@@ -17,15 +17,15 @@ const STORES: &[(&str, &str, StoreKind, u64, u32)] = &[
         "manager/manager",
         StoreKind::Manager,
         28,
-        3_742_320_251,
+        1_983_933_535,
     ),
-    ("v0.1.0", "meta1/shard", StoreKind::Shard, 43, 4_032_138_693),
+    ("v0.1.0", "meta1/shard", StoreKind::Shard, 44, 2_171_025_865),
     (
         "v0.1.0",
         "storage1-1/target",
         StoreKind::Target,
         13,
-        4_001_448_370,
+        3_772_818_830,
     ),
 ];
 

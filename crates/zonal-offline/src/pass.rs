@@ -111,12 +111,18 @@ pub(crate) fn run(
     }
     let (folder, kept) = work_folder(cell, options, ticker, &openings)?;
     pass.seen.kept = kept;
+    // Why the map, or the junctions beside it, cannot be read: that of an index whose copy may have them.
+    let mut unread = None;
     let map = match openings.get(manager) {
-        Some(Some(Opening::Open(store, _))) => read_map(store).and_then(|map| {
-            let listed = Listing::read(&**store).map_err(|code| code.to_string())?;
-            pass.seen.work.listed = listed;
-            Ok(map)
-        }),
+        Some(Some(Opening::Open(store, _))) => {
+            match Listing::read(&**store) {
+                Ok(listed) => pass.seen.work.listed = listed,
+                Err(code) => unread = Some(code.to_string()),
+            }
+            let map = read_map(store);
+            unread = unread.or(map.as_ref().err().cloned());
+            map
+        }
         _ => Err("the manager's store is missing".into()),
     };
     if let Some(Some(Opening::Open(store, _))) = openings.get(manager) {
@@ -144,8 +150,15 @@ pub(crate) fn run(
                     .into_iter()
                     .map(What::Store)
                     .collect();
-                if copies::prefer(spec, pass.seen.work.uuid(spec), &mut faults)? {
+                let uuid = pass.seen.work.uuid(spec);
+                if copies::prefer(spec, uuid, &mut faults)? {
                     from_copy.insert(at);
+                } else if let Some(what) = unread.take_if(|_| at == manager) {
+                    let mut with_lost = vec![What::Store(StoreFault::IndexLost(what))];
+                    if copies::prefer(spec, uuid, &mut with_lost)? {
+                        faults.extend(with_lost);
+                        from_copy.insert(at);
+                    }
                 }
                 for fault in faults {
                     pass.tell(place, Some(at), None, fault);
