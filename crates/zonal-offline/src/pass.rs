@@ -21,6 +21,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use zonal_disk::{ReadStore, StoreKind};
 use zonal_fsck::{Finding, Place, StoreFault, What};
 use zonal_types::PartitionId;
+use zonal_zonemap::ZoneMap;
 use zonal_zonemap::junctions::Listing;
 
 use known::{known_store, place_of, read_map};
@@ -89,6 +90,25 @@ fn work_folder(
     Ok((folder, read))
 }
 
+/// The map of a manager's store, what is listed beside it, and the stores that it knows. In the second place why the map or the list cannot be
+/// read: the copy of the index may have them.
+fn read_manager(
+    cell: &Cell,
+    store: &ReadStore,
+    seen: &mut Seen,
+) -> (Result<ZoneMap, String>, Option<String>) {
+    let map = read_map(store);
+    let listed = Listing::read(store).map_err(|code| code.to_string());
+    let unread = map.as_ref().err().or(listed.as_ref().err()).cloned();
+    seen.work.listed = listed.unwrap_or_default();
+    for spec in &cell.stores {
+        if let Some(known) = known_store(store, spec) {
+            seen.work.known.insert(spec.dir.clone(), known);
+        }
+    }
+    (map, unread)
+}
+
 /// Makes a pass. What it has come to stays in the folder until that is removed.
 pub(crate) fn run(
     cell: &Cell,
@@ -111,27 +131,10 @@ pub(crate) fn run(
     }
     let (folder, kept) = work_folder(cell, options, ticker, &openings)?;
     pass.seen.kept = kept;
-    // Why the map, or the junctions beside it, cannot be read: that of an index whose copy may have them.
-    let mut unread = None;
-    let map = match openings.get(manager) {
-        Some(Some(Opening::Open(store, _))) => {
-            match Listing::read(&**store) {
-                Ok(listed) => pass.seen.work.listed = listed,
-                Err(code) => unread = Some(code.to_string()),
-            }
-            let map = read_map(store);
-            unread = unread.or(map.as_ref().err().cloned());
-            map
-        }
-        _ => Err("the manager's store is missing".into()),
+    let (map, mut unread) = match openings.get(manager) {
+        Some(Some(Opening::Open(store, _))) => read_manager(cell, store, &mut pass.seen),
+        _ => (Err("the manager's store is missing".into()), None),
     };
-    if let Some(Some(Opening::Open(store, _))) = openings.get(manager) {
-        for spec in &cell.stores {
-            if let Some(known) = known_store(store, spec) {
-                pass.seen.work.known.insert(spec.dir.clone(), known);
-            }
-        }
-    }
     let places: Vec<Place> = cell
         .stores
         .iter()
@@ -151,14 +154,11 @@ pub(crate) fn run(
                     .map(What::Store)
                     .collect();
                 let uuid = pass.seen.work.uuid(spec);
-                if copies::prefer(spec, uuid, &mut faults)? {
+                let unread = unread.take_if(|_| at == manager);
+                if copies::prefer(spec, uuid, &mut faults)?
+                    || copies::prefer_unread(spec, uuid, unread, &mut faults)?
+                {
                     from_copy.insert(at);
-                } else if let Some(what) = unread.take_if(|_| at == manager) {
-                    let mut with_lost = vec![What::Store(StoreFault::IndexLost(what))];
-                    if copies::prefer(spec, uuid, &mut with_lost)? {
-                        faults.extend(with_lost);
-                        from_copy.insert(at);
-                    }
                 }
                 for fault in faults {
                     pass.tell(place, Some(at), None, fault);

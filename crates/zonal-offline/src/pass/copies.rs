@@ -37,3 +37,19 @@ pub(super) fn prefer(
     told.push(What::Store(StoreFault::FromCopy(text)));
     Ok(true)
 }
+
+/// As [`prefer`], of an index whose damage shows in nothing but that something in it cannot be read.
+pub(super) fn prefer_unread(
+    spec: &StoreSpec,
+    uuid: Option<[u8; 16]>,
+    unread: Option<String>,
+    told: &mut Vec<What>,
+) -> Result<bool, OfflineError> {
+    let lost = unread.map(|what| What::Store(StoreFault::IndexLost(what)));
+    let mut lost: Vec<What> = lost.into_iter().collect();
+    let is_preferred = prefer(spec, uuid, &mut lost)?;
+    if is_preferred {
+        told.extend(lost);
+    }
+    Ok(is_preferred)
+}
