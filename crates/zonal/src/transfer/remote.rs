@@ -4,15 +4,23 @@ use super::source::{Piece, Source};
 use crate::cell::connect::Cell;
 use crate::exit::{FAILED, Failure};
 use anyhow::Context;
+use std::time::{Duration, Instant};
 use zonal_net::Address;
 use zonal_object::ObjectId;
 use zonal_types::limits::OBJECTS_LISTED_MAX;
-use zonal_types::{ErrorCode, StripeSetId, TargetId};
+use zonal_types::{BackOff, ErrorCode, StripeSetId, TargetId};
 use zonal_wire::{AdminReply, AdminRequest, ObjectEntry, ObjectRef, StorageReply, StorageRequest};
 use zonal_zonemap::ZoneMap;
 
 /// A reply with its payload, or the refusal.
 type Answer = Result<(StorageReply, Vec<u8>), (ErrorCode, String)>;
+
+/// For how long a target may take to become ready. One that has started asks the shard of each file who is fenced before it
+/// changes the file, and a shard that starts waits up to 5.5 s for its clients.
+const READY: Duration = Duration::from_secs(30);
+
+/// The shortest and the longest pause between two attempts.
+const PAUSES_MS: (u64, u64) = (10, 500);
 
 /// Ranges in one reply.
 const RANGES: u32 = 1024;
@@ -56,13 +64,23 @@ impl<'a> Remote<'a> {
         }
     }
 
-    /// Asks; a refusal is its code and words.
+    /// Asks; a refusal is its code and words. A target that is not ready yet is asked again for [`READY`].
     pub fn ask(&self, request: &StorageRequest, payload: &[u8]) -> anyhow::Result<Answer> {
-        let (reply, payload) = self.cell.storage(self.to, request, payload)?;
-        Ok(match reply {
-            StorageReply::Failed { code, detail } => Err((code.0, detail)),
-            reply => Ok((reply, payload)),
-        })
+        let until = Instant::now() + READY;
+        let mut pause = BackOff::new(PAUSES_MS);
+        loop {
+            let (reply, payload) = self.cell.storage(self.to, request, payload)?;
+            match reply {
+                StorageReply::Failed { code, detail } => {
+                    let may_change = matches!(code.0, ErrorCode::NotReady | ErrorCode::Overloaded);
+                    if !may_change || Instant::now() >= until {
+                        return Ok(Err((code.0, detail)));
+                    }
+                }
+                reply => return Ok(Ok((reply, payload))),
+            }
+            std::thread::sleep(Duration::from_millis(pause.next_ms()));
+        }
     }
 
     /// Makes what was written durable.
@@ -88,7 +106,13 @@ impl<'a> Remote<'a> {
     ) -> anyhow::Error {
         let (target, name) = (self.target, request.name());
         let text = format!("target {target} refuses {name}: {code} {detail}");
-        Failure::new(FAILED, text).into()
+        let refused = Failure::new(FAILED, text);
+        match code {
+            ErrorCode::NotReady => refused
+                .hint("`zonal status` says which servers are down")
+                .into(),
+            _ => refused.into(),
+        }
     }
 }
 
