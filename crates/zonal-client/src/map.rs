@@ -4,7 +4,7 @@ use crate::client::Client;
 use crate::net::{Message, Net, NetFailure};
 use crate::operation::ClientCall;
 use crate::session::{failure_code, is_passing, lock};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use zonal_types::{CellId, Codec, ErrorCode, MapVersion, NodeId};
 use zonal_wire::{ManagerReply, Service};
@@ -18,6 +18,8 @@ pub(crate) struct KnownMap {
     /// A target did not answer where the map has it.
     is_doubted: AtomicBool,
     refreshing: async_lock::Mutex<()>,
+    /// The manager that answered last, by its place in the list.
+    answered: AtomicUsize,
 }
 
 impl KnownMap {
@@ -28,6 +30,7 @@ impl KnownMap {
             hint: AtomicU64::new(0),
             is_doubted: AtomicBool::new(false),
             refreshing: async_lock::Mutex::new(()),
+            answered: AtomicUsize::new(0),
         }
     }
 }
@@ -89,12 +92,21 @@ impl<N: Net> ClientCall<'_, N> {
         }
     }
 
-    /// The map of the first manager that answers, if it is newer than what we `have` (0: whatever it is).
+    /// The map of the first manager that answers, if it is newer than what we `have` (0: whatever it is). The manager that
+    /// answered last is asked first.
     pub(crate) async fn fetch_map(&self, have: MapVersion) -> Result<(), ErrorCode> {
         let mut last = ErrorCode::Unreachable;
-        for manager in &self.options.managers {
+        let first = self.map.answered.load(Ordering::Relaxed);
+        let places = 0..self.options.managers.len();
+        for place in places.clone().cycle().skip(first).take(places.len()) {
+            let Some(manager) = self.options.managers.get(place) else {
+                continue;
+            };
             match self.fetch_map_from(manager, have).await {
-                Ok(map) => return self.take_map(map),
+                Ok(map) => {
+                    self.map.answered.store(place, Ordering::Relaxed);
+                    return self.take_map(map);
+                }
                 Err(Unfetched::Silent(failure)) => {
                     let server = format!("manager at {manager}");
                     self.net

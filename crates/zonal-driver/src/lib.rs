@@ -17,5 +17,6 @@ mod ready;
 pub mod shard;
 pub mod storage;
 
+pub use race::either;
 pub use ready::{NotReady, at_once};
 pub use shard::{Pace, ShardDriver, ShardHost, ShardParts};

@@ -5,13 +5,13 @@ use std::pin::pin;
 use std::task::Poll;
 
 /// Ends with the first of both; the other is dropped.
-pub(crate) async fn either(one: impl Future<Output = ()>, other: impl Future<Output = ()>) {
+pub async fn either<T>(one: impl Future<Output = T>, other: impl Future<Output = T>) -> T {
     let (mut one, mut other) = (pin!(one), pin!(other));
     poll_fn(|context| {
-        if one.as_mut().poll(context).is_ready() {
-            return Poll::Ready(());
+        if let Poll::Ready(ready) = one.as_mut().poll(context) {
+            return Poll::Ready(ready);
         }
         other.as_mut().poll(context)
     })
-    .await;
+    .await
 }

@@ -28,6 +28,7 @@ pub mod metrics;
 pub mod node;
 mod parked;
 pub mod peers;
+mod permits;
 pub mod restore;
 mod revocations;
 mod scrub;

@@ -70,6 +70,7 @@ impl MetaRole {
             peers: parts.peers,
             timers: Arc::default(),
             later: Default::default(),
+            permits: Default::default(),
             failed: AtomicBool::new(false),
             trouble: Trouble::default(),
             store_failed: Failed::default(),

@@ -165,6 +165,10 @@ limits! {
     WRITE_BEHIND_FILE_BYTES_MAX: usize = 8_388_608, "bytes";
     /// Deadline of one request, by default.
     REQUEST_DEADLINE_MS: u64 = 10_000, "ms";
+    /// Requests of one shard that call one other shard at a time; more wait without a thread.
+    SHARD_CALLS_MAX: usize = 4, "requests";
+    /// Requests of one shard that flush its log at a time; more wait without a thread.
+    SHARD_FLUSHES_MAX: usize = 32, "requests";
     /// Bytes a second that a scrub reads, by default.
     SCRUB_RATE_DEFAULT: u64 = 67_108_864, "bytes";
     /// Time from the end of a scrub to the next, by default.

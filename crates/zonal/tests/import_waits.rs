@@ -4,7 +4,6 @@
     reason = "a test ends where something is not as it should be"
 )]
 
-#[allow(dead_code, reason = "other tests use the rest")]
 mod cell;
 
 use cell::{Cell, code, kill, said, zonal};

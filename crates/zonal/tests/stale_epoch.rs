@@ -9,13 +9,14 @@ mod cell;
 mod file;
 
 use cell::Cell;
-use file::{commands_pool, connect, create};
+use file::{commands_pool, connect, create, pool};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use zonal_native::block_on;
+use zonal_client::{Client, Options};
+use zonal_native::{RealNet, block_on};
 use zonal_net::{Address, PayloadInto, Pool, Request};
-use zonal_types::{Blob, Codec, Column, DataId, Epoch, ErrorCode};
+use zonal_types::{Blob, ClientId, Codec, Column, DataId, Epoch, ErrorCode, ZoneId};
 use zonal_wire::{
     Header, ManagerReply, ManagerRequest, ObjectRef, Service, StorageReply, StorageRequest,
 };
@@ -255,4 +256,31 @@ fn a_file_made_after_a_target_joined_is_written_by_a_client_from_before() {
     }
     block_on(client.begin().close()).unwrap();
     block_on(later.begin().close()).unwrap();
+}
+
+#[test]
+fn the_manager_that_answered_last_is_asked_first() {
+    let cell = Cell::up("managers");
+    // It hangs up on everybody.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let deaf = listener.local_addr().unwrap().to_string();
+    let calls = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&calls);
+    std::thread::spawn(move || {
+        for _call in listener.incoming() {
+            counted.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    let mut options = Options::new(&deaf, ZoneId(1), ClientId(7));
+    let manager = cell.address("manager", false).to_string();
+    options.managers.push(manager);
+    let net = RealNet::new(Arc::new(pool()));
+    let client = block_on(Client::connect(net, options)).unwrap();
+    let tried = calls.load(Ordering::Relaxed);
+    assert!(tried > 0, "the first of the list is asked first");
+    for _again in 0..3 {
+        block_on(client.begin().refresh_map()).unwrap();
+    }
+    assert_eq!(calls.load(Ordering::Relaxed), tried);
+    block_on(client.begin().close()).unwrap();
 }

@@ -24,6 +24,8 @@ use zonal_wire::{ErrorNumber, Header, MetaReply, MetaRequest, NewKind, Service};
 const THREADS_MAX: u64 = 63;
 /// Changes that wait at once.
 const CHANGES: usize = 2_000;
+/// Calls of one shard to another at once.
+const CALLS: usize = 300;
 /// Memory that an idle client may take at a server, KiB.
 const IDLE_KIB_MAX: u64 = 24;
 
@@ -64,10 +66,14 @@ struct Shard {
 
 impl Shard {
     fn of(cell: &Cell) -> Self {
+        Self::at(cell, "meta1")
+    }
+
+    fn at(cell: &Cell, node: &str) -> Self {
         let any = CellId::default();
         let identity = Identity::new(any, Role::Client, NodeId(0), None);
         let pool = Arc::new(Pool::new(identity, PoolConfig::default()));
-        let to = Address::any_node(cell.address("meta1", false));
+        let to = Address::any_node(cell.address(node, false));
         let cell = pool.probe(to).unwrap().cell;
         Self { pool, to, cell }
     }
@@ -181,17 +187,23 @@ fn change(guest: &Guest, sequence: u32, deadline_ms: u32) -> Header {
     header
 }
 
-/// A cell whose shard takes many connections, and a directory of its zone.
-fn cell() -> (Cell, Ino) {
-    let cell = Cell::up("waiting");
+/// A cell in which a node's server takes many connections.
+fn cell_of(name: &str, node: &str) -> Cell {
+    let cell = Cell::up(name);
     let output = cell.down();
     assert_eq!(code(&output), 0, "{}", said(&output));
-    let config = cell.config("meta1");
+    let config = cell.config(node);
     let mut text = fs::read_to_string(&config).unwrap();
     text.push_str("\n[limits]\nconnections = 65536\n");
     fs::write(&config, text).unwrap();
     let output = cell.up_again();
     assert_eq!(code(&output), 0, "{}", said(&output));
+    cell
+}
+
+/// A cell whose shard takes many connections, and a directory of its zone.
+fn cell() -> (Cell, Ino) {
+    let cell = cell_of("waiting", "meta1");
     let user = User::of(&cell);
     let dir = zonal_native::block_on(user.0.begin().mkdir(
         &who(),
@@ -273,6 +285,47 @@ fn a_wait_ends_with_its_deadline_or_its_caller() {
         assert!(Instant::now() < end, "its wait is kept");
         std::thread::sleep(Duration::from_millis(20));
     }
+}
+
+#[test]
+fn calls_of_a_shard_to_one_that_is_silent_take_few_threads() {
+    let cell = cell_of("silent-shard", "manager");
+    let (root, pid, of_zone) = (
+        Shard::at(&cell, "manager"),
+        cell.pid("manager"),
+        cell.pid("meta1"),
+    );
+    let guests: Vec<Guest> = (0..CALLS).map(|number| root.guest(number)).collect();
+    settled(pid);
+    signal(of_zone, "STOP");
+    let mkdir = |number| MetaRequest::Mkdir {
+        who: who(),
+        parent: Ino::ROOT,
+        name: name(&format!("dir{number}")),
+        mode: 0o755,
+        umask: 0,
+        zone: ZoneId(1),
+    };
+    let asked = guests.iter().zip(0..);
+    let flights: Vec<_> = asked
+        .map(|(guest, number)| root.start(change(guest, 1, 30_000), &mkdir(number)))
+        .collect();
+    std::thread::sleep(Duration::from_secs(1));
+    let threads = figure(pid, "Threads:");
+    signal(of_zone, "CONT");
+    assert!(threads <= THREADS_MAX, "{threads} threads");
+    for flight in flights {
+        let made = finish(flight);
+        assert!(matches!(made, MetaReply::Entry { .. }), "{made:?}");
+    }
+    assert_eq!(root.inodes(&guests[0], Ino::ROOT), CALLS);
+}
+
+fn signal(pid: u32, name: &str) {
+    let status = std::process::Command::new("kill")
+        .args([format!("-{name}"), pid.to_string()])
+        .status();
+    assert!(status.unwrap().success());
 }
 
 /// Requests that wait at the shard.

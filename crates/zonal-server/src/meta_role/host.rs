@@ -1,6 +1,7 @@
 //! Host of a shard: an engine, the manager beside it, the map's cache, and connections.
 //!
-//! Its calls block, so its futures are ready when they are first polled; a sleep is pending, and costs no thread.
+//! Its calls block, so its futures are ready when they are first polled; a sleep is pending, and costs no thread. So is a
+//! request that waits for its [permit](crate::permits) to call another shard, to flush or to fetch the map.
 
 use super::failed::Failed;
 use crate::clock;
@@ -8,6 +9,7 @@ use crate::manager_role::{Manager, ManagerError};
 use crate::map_cache::MapCache;
 use crate::meta_calls::{LaterCalls, call_target};
 use crate::peers::Peers;
+use crate::permits::Permits;
 use crate::timers::Timers;
 use crate::trouble::Trouble;
 use std::sync::Arc;
@@ -36,6 +38,7 @@ pub struct MetaHost {
     pub(super) peers: Arc<Peers>,
     pub(super) timers: Arc<Timers>,
     pub(super) later: LaterCalls,
+    pub(super) permits: Permits,
     /// The log took no record.
     pub(super) failed: AtomicBool,
     pub(super) trouble: Trouble,
@@ -112,6 +115,7 @@ impl ShardHost for MetaHost {
     }
 
     async fn seek_map(&self, known: MapVersion) {
+        let _permit = self.permits.fetch().await;
         if self.map.current().version <= known {
             self.map.refresh();
         }
@@ -178,7 +182,9 @@ impl ShardHost for MetaHost {
     }
 
     async fn flush(&self) -> Result<(), ErrorCode> {
-        let flushed = self.engine.sync_all();
+        let position = self.engine.head();
+        let _permit = self.permits.flush().await;
+        let flushed = self.engine.sync(position);
         Ok(flushed.inspect_err(|error| self.trouble.medium(&error.to_string()))?)
     }
 
@@ -203,6 +209,9 @@ impl ShardHost for MetaHost {
         {
             return self.open_sets(*zone);
         }
+        let Some(_permit) = self.permits.call(shard, &self.timers).await else {
+            return Err(ErrorCode::TimedOut);
+        };
         self.peers.shard(&self.map, shard, request).map_err(|error| {
             tracing::warn!(%error, shard = shard.0, operation = request.name(), "a shard does not help");
             error.code()
