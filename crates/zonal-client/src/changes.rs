@@ -20,7 +20,10 @@ pub(crate) struct Changes {
     open: BTreeMap<Ino, BTreeMap<u32, u64>>,
     /// Inodes with changes that are lost.
     lost: BTreeSet<Ino>,
+    /// Changes that were acknowledged, of whatever inode.
     count: u64,
+    /// Those of them that are durable or lost.
+    settled: u64,
 }
 
 /// Inodes whose durability a request changes.
@@ -80,8 +83,14 @@ impl Changes {
         self.count
     }
 
+    /// Whether the shard acknowledged something that it was not asked to make durable.
+    pub(crate) fn has_unsynced(&self) -> bool {
+        self.count > self.settled
+    }
+
     /// The shard made durable, in this life, what was acknowledged up to `count`.
     pub(crate) fn synced(&mut self, kept: u32, count: u64) {
+        self.settled = self.settled.max(count);
         let lost = &mut self.lost;
         self.open.retain(|ino, lives| {
             lives.retain(|life, number| {

@@ -6,26 +6,42 @@ use crate::net::{Net, NetFailure};
 use crate::operation::ClientCall;
 use crate::session::{Link, leaves_gathered, lock};
 use crate::unsynced::Unsynced;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use zonal_types::{ErrorCode, Ino, kept_of};
+use zonal_types::{ErrorCode, Ino, TargetId, kept_of};
 use zonal_wire::{MetaReply, MetaRequest};
 
 /// Closed files of which targets with unflushed data are remembered.
 pub(crate) const LEFT_BEHIND_MAX: usize = 65_536;
 
 /// What closed files have not made durable.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub(crate) struct LeftBehind {
     files: BTreeMap<Ino, Unsynced>,
-    /// Some were forgotten: every target of a file must be asked.
-    is_incomplete: bool,
+    /// Targets of files that were forgotten. Where there are some, every target of a file must be asked.
+    forgotten: BTreeSet<TargetId>,
+    /// How often files were forgotten.
+    overflows: u64,
 }
 
 impl LeftBehind {
     /// Files remembered now.
     pub(crate) fn len(&self) -> usize {
         self.files.len()
+    }
+
+    /// As [`Unsynced::settle`], of each file.
+    fn settle(&mut self, copy: &Self, left: &[TargetId]) {
+        self.files.retain(|ino, unsynced| {
+            let Some(then) = copy.files.get(ino) else {
+                return true;
+            };
+            unsynced.settle(then, left);
+            !unsynced.targets().is_empty()
+        });
+        if self.overflows == copy.overflows {
+            self.forgotten.retain(|target| left.contains(target));
+        }
     }
 }
 
@@ -138,8 +154,10 @@ impl<N: Net> ClientCall<'_, N> {
         }
         let mut left = lock(&self.left_behind);
         if left.files.len() >= LEFT_BEHIND_MAX {
-            left.files.clear();
-            left.is_incomplete = true;
+            let files = std::mem::take(&mut left.files);
+            let targets = files.values().flat_map(Unsynced::targets);
+            left.forgotten.extend(targets);
+            left.overflows += 1;
         }
         left.files.entry(ino).or_default().append(unsynced);
     }
@@ -148,7 +166,7 @@ impl<N: Net> ClientCall<'_, N> {
         let (mut unsynced, is_incomplete) = {
             let mut left = lock(&self.left_behind);
             let unsynced = left.files.remove(&file.ino).unwrap_or_default();
-            (unsynced, left.is_incomplete)
+            (unsynced, !left.forgotten.is_empty())
         };
         if is_incomplete {
             let data = file.state().data.clone();
@@ -201,26 +219,21 @@ impl<N: Net> ClientCall<'_, N> {
     /// The first failure; the rest is done all the same.
     pub async fn sync_all(&self) -> Result<(), ErrorCode> {
         let mut failed = None;
-        let mut unsynced = Unsynced::default();
         let mut open = Vec::new();
+        // Before and after the open files: none is missed that is opened or closed meanwhile. All of it stays where it is until
+        // it is durable, so that whoever syncs beside us waits for it, too.
+        let (mut unsynced, _) = self.left_unsynced();
         for file in self.all_files() {
-            let flushed = self.flush(&file).await;
+            let (flushed, own) = self.flush_to_sync(&file).await;
             let lost = file.state().failures.tell_others();
             if let Err(code) = lost.and(flushed) {
                 failed = Some(code);
             }
-            let own = file.state().unsynced.take_targets();
             unsynced.append(own.clone());
             open.push((file, own));
         }
-        let closed = std::mem::take(&mut lock(&self.left_behind).files);
-        for left in closed.values() {
-            unsynced.append(left.clone());
-        }
-        // Some of what closed files left behind may be forgotten: every target of the cell is asked.
-        for target in &self.map().targets {
-            unsynced.insert_any(target.id);
-        }
+        let (closed, before) = self.left_unsynced();
+        unsynced.append(closed);
         let synced = self.sync_targets(&mut unsynced).await;
         if let Err(code) = synced
             && !leaves_gathered(code)
@@ -236,17 +249,17 @@ impl<N: Net> ClientCall<'_, N> {
         }
         // What could not be asked stays with its files; what is lost is told here, once.
         let left = unsynced.targets();
-        if !left.is_empty() {
-            for (file, own) in &mut open {
-                own.keep(&left);
-                file.state().unsynced.append(std::mem::take(own));
-            }
-            for (ino, mut own) in closed {
-                own.keep(&left);
-                self.leave_behind(ino, own);
-            }
+        for (file, own) in &open {
+            file.state().unsynced.settle(own, &left);
         }
+        lock(&self.left_behind).settle(&before, &left);
         for link in self.all_links() {
+            if !lock(&link.changes).has_unsynced() {
+                if lock(&link.changes).take_any_lost() {
+                    failed = Some(ErrorCode::Io);
+                }
+                continue;
+            }
             match self.sync_link(&link).await {
                 Ok(boot) => {
                     if lock(&link.changes).take_any_lost() {
@@ -265,6 +278,33 @@ impl<N: Net> ClientCall<'_, N> {
             }
         }
         failed.map_or(synced, Err)
+    }
+
+    /// Flushes a file; with the targets that are to make it durable. No fsync of it is under way then.
+    async fn flush_to_sync(&self, file: &File<N>) -> (Result<(), ErrorCode>, Unsynced) {
+        let gate = self.wait_for(&file.gate).await;
+        let flushed = match &gate {
+            Ok(_gate) => self.flush_gated(file).await,
+            Err(code) => Err(*code),
+        };
+        let own = file.state().unsynced.of_targets();
+        (flushed, own)
+    }
+
+    /// The targets of closed files, those forgotten too; and all that is known of closed files.
+    fn left_unsynced(&self) -> (Unsynced, LeftBehind) {
+        let left = lock(&self.left_behind).clone();
+        let mut unsynced = Unsynced::default();
+        for file in left.files.values() {
+            unsynced.append(file.of_targets());
+        }
+        let map = self.map();
+        // One that is not in the map any more has nothing that a file names.
+        let known = left.forgotten.iter();
+        known
+            .filter(|target| map.target(**target).is_some())
+            .for_each(|target| unsynced.insert_any(*target));
+        (unsynced, left)
     }
 
     /// The shard has flushed its log in this boot. A file about which it was told in another one is looked after.

@@ -16,10 +16,18 @@ pub(crate) struct Told {
     pub(crate) truncate_seq: u64,
 }
 
+/// What one target acknowledged.
+#[derive(Debug, Clone, Default)]
+struct Acknowledged {
+    verifiers: BTreeSet<u64>,
+    /// Rises with each acknowledgement: one of after a copy is not in it.
+    count: u64,
+}
+
 /// Targets, each with the verifiers under which it acknowledged.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Unsynced {
-    targets: BTreeMap<TargetId, BTreeSet<u64>>,
+    targets: BTreeMap<TargetId, Acknowledged>,
     /// The shard's boot when it was first told something; later ones may not know it.
     pub(crate) shard_boot: Option<u64>,
     pub(crate) told: Option<Told>,
@@ -28,7 +36,9 @@ pub(crate) struct Unsynced {
 impl Unsynced {
     /// A target acknowledged a change.
     pub(crate) fn insert(&mut self, target: TargetId, verifier: u64) {
-        self.targets.entry(target).or_default().insert(verifier);
+        let of_target = self.targets.entry(target).or_default();
+        of_target.verifiers.insert(verifier);
+        of_target.count += 1;
     }
 
     /// A target that is to be synced whatever it acknowledged.
@@ -38,8 +48,10 @@ impl Unsynced {
 
     /// Takes over what another knows.
     pub(crate) fn append(&mut self, other: Self) {
-        for (target, verifiers) in other.targets {
-            self.targets.entry(target).or_default().extend(verifiers);
+        for (target, more) in other.targets {
+            let of_target = self.targets.entry(target).or_default();
+            of_target.verifiers.extend(more.verifiers);
+            of_target.count += more.count.max(1);
         }
         if let Some(boot) = other.shard_boot {
             self.tell(boot, other.told);
@@ -80,9 +92,21 @@ impl Unsynced {
         self.targets.keys().copied().collect()
     }
 
-    /// Keeps what concerns these targets; what the shard was told stays.
-    pub(crate) fn keep(&mut self, targets: &[TargetId]) {
-        self.targets.retain(|target, _| targets.contains(target));
+    /// What a copy had is durable or lost, but for what concerns these targets. What was acknowledged since stays, and what the
+    /// shard was told.
+    pub(crate) fn settle(&mut self, copy: &Self, left: &[TargetId]) {
+        self.targets.retain(|target, now| {
+            let then = copy.targets.get(target);
+            left.contains(target) || then.is_none_or(|then| then.count != now.count)
+        });
+    }
+
+    /// What concerns targets.
+    pub(crate) fn of_targets(&self) -> Self {
+        Self {
+            targets: self.targets.clone(),
+            ..Self::default()
+        }
     }
 
     /// Takes the targets out; what the shard was told stays.
@@ -98,7 +122,8 @@ impl Unsynced {
     #[must_use]
     pub(crate) fn synced(&mut self, target: TargetId, verifier: u64) -> bool {
         let known = self.targets.remove(&target).unwrap_or_default();
-        known.iter().all(|acknowledged| *acknowledged == verifier)
+        let mut verifiers = known.verifiers.iter();
+        verifiers.all(|acknowledged| *acknowledged == verifier)
     }
 }
 
@@ -128,16 +153,20 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_asked_stays() {
+    fn what_could_not_be_asked_stays_and_what_came_since() {
+        let (silent, busy) = (TargetId(2), TargetId(3));
         let mut own = Unsynced::default();
-        own.insert(T, 7);
-        own.insert(TargetId(2), 7);
-        let mut all = own.clone();
+        for target in [T, silent, busy] {
+            own.insert(target, 7);
+        }
+        let copy = own.clone();
+        let mut all = copy.clone();
+        own.insert(busy, 7);
         // The first target lost its power, the second one did not answer.
-        assert!(!all.synced(T, 8));
-        own.keep(&all.targets());
-        assert_eq!(own.targets(), [TargetId(2)]);
-        assert!(own.synced(TargetId(2), 7) && own.is_empty());
+        assert!(!all.synced(T, 8) && all.synced(busy, 7));
+        own.settle(&copy, &all.targets());
+        assert_eq!(own.targets(), [silent, busy]);
+        assert!(own.synced(silent, 7) && own.synced(busy, 7) && own.is_empty());
     }
 
     #[test]

@@ -201,7 +201,7 @@ impl<N: Net> ClientCall<'_, N> {
             let failed = match self.send(link, header, &body, request.name(), wait).await {
                 Ok(MetaReply::Failed { code }) => code.0,
                 Ok(reply) => {
-                    if touched[0].is_some() {
+                    if request.is_mutation() || touched[0].is_some() {
                         lock(&link.changes).note(touched, kept);
                     }
                     return Ok(reply);
